@@ -28,7 +28,7 @@ GROUPS = {
         *("frontier", "Frontier", "FrontierPoint", "FrontierHand"),
         *("plan", "Plan", "PlanRow", "RowStatus", "PlanSpace", "PlanConfiguration"),
         *("LeastMemory", "MoreMemory"),
-        *("sweep", "Study", "SweepRow", "choose_partition", "PartitionChoice", "choose_recompute"),
+        *("sweep", "Study", "SweepRow", "best_choice", "StrategyChoice"),
     ),
     "Errors": (
         *("PpoptError", "InputError", "ConflictError", "DeadlockError", "NotApplicableError"),

@@ -52,6 +52,8 @@ if TYPE_CHECKING:
     from ppopt.strategies.base import Options as Options
     from ppopt.studies.baseline import Baseline as Baseline
     from ppopt.studies.baseline import baseline as baseline
+    from ppopt.studies.best_choice import StrategyChoice as StrategyChoice
+    from ppopt.studies.best_choice import best_choice as best_choice
     from ppopt.studies.compare import Comparison as Comparison
     from ppopt.studies.compare import ComparisonRow as ComparisonRow
     from ppopt.studies.compare import compare as compare
@@ -60,8 +62,6 @@ if TYPE_CHECKING:
     from ppopt.studies.frontier import FrontierHand as FrontierHand
     from ppopt.studies.frontier import FrontierPoint as FrontierPoint
     from ppopt.studies.frontier import frontier as frontier
-    from ppopt.studies.partition_choice import PartitionChoice as PartitionChoice
-    from ppopt.studies.partition_choice import choose_partition as choose_partition
     from ppopt.studies.plan import plan as plan
     from ppopt.studies.plan_result import LeastMemory as LeastMemory
     from ppopt.studies.plan_result import MoreMemory as MoreMemory
@@ -70,7 +70,6 @@ if TYPE_CHECKING:
     from ppopt.studies.plan_result import RowStatus as RowStatus
     from ppopt.studies.plan_space import PlanConfiguration as PlanConfiguration
     from ppopt.studies.plan_space import PlanSpace as PlanSpace
-    from ppopt.studies.recompute_choice import choose_recompute as choose_recompute
     from ppopt.studies.robustness import Jitter as Jitter
     from ppopt.studies.robustness import jitter as jitter
     from ppopt.studies.sweep import Study as Study
@@ -109,11 +108,10 @@ _HOMES = {
     "solver.search": ("solve",),
     "strategies.base": ("Options",),
     "studies.baseline": ("Baseline", "baseline"),
+    "studies.best_choice": ("StrategyChoice", "best_choice"),
     "studies.compare": ("Comparison", "ComparisonRow", "compare"),
     "studies.evaluate": ("evaluate",),
     "studies.frontier": ("Frontier", "FrontierHand", "FrontierPoint", "frontier"),
-    "studies.partition_choice": ("PartitionChoice", "choose_partition"),
-    "studies.recompute_choice": ("choose_recompute",),
     "studies.plan": ("plan",),
     "studies.plan_result": ("LeastMemory", "MoreMemory", "Plan", "PlanRow", "RowStatus"),
     "studies.plan_space": ("PlanConfiguration", "PlanSpace"),

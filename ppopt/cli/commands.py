@@ -127,7 +127,7 @@ def solve(
         line.update("hand strategies")
         with suppress(KeyboardInterrupt), interrupts.heard():
             until = end_of_evaluation(result)
-            hand = baseline(result, until=until)
+            hand = baseline(result, pipeline, until=until)
             other = elsewhere(pipeline, result, hand, until=until)
     shown = of_result(result, hand) | {"elsewhere": of_elsewhere(other)}
     code = output.show_result(
@@ -165,7 +165,8 @@ def _stored(
 
 @command
 @with_settings_but(
-    "workers", time_limit="with --partition search, seconds to choose the partition (default: 30)"
+    "workers",
+    time_limit="with --partition or --recompute search, seconds of that search (default: 30)",
 )
 def eval_(
     settings: Settings,
@@ -188,13 +189,10 @@ def eval_(
     from ppopt.problem.backward_kind import BackwardKind
     from ppopt.problem.objective import Objective
     from ppopt.problem.partition import SEARCH
-    from ppopt.problem.recompute import SEARCH_RECOMPUTE
     from ppopt.report.objects import of_evaluation
     from ppopt.schedule.communication import cheap_loss
     from ppopt.strategies import resolve
-    from ppopt.studies.evaluate import evaluate
-    from ppopt.studies.partition_choice import TIME_LIMIT, choose_partition
-    from ppopt.studies.recompute_choice import choose_recompute
+    from ppopt.studies.best_choice import TIME_LIMIT, best_choice
     from ppopt.studies.robustness import jitter as run_under
 
     rule = resolve(strategy)
@@ -210,23 +208,17 @@ def eval_(
     pipeline, deviation = settings.pipeline(), _deviation(jitter)
     with progress.shown(quiet=settings.quiet) as line:
         line.update(f"strategy {strategy}")
-        choice = None
-        if pipeline.partition == SEARCH:
-            interrupts.only_record()
-            choice = choose_partition(
-                pipeline,
-                strategy,
-                objective,
-                strategy_options(settings),
-                time_limit=settings.get("time_limit", TIME_LIMIT),
-                progress=line.update,
-                began=settings.began,
-            )
-        if choice is not None:
-            schedule = choice.schedule
-        else:
-            make = choose_recompute if pipeline.recompute == SEARCH_RECOMPUTE else evaluate
-            schedule = make(pipeline, strategy, objective, strategy_options(settings))
+        interrupts.only_record()
+        choice = best_choice(
+            pipeline,
+            strategy,
+            objective,
+            strategy_options(settings),
+            time_limit=settings.get("time_limit", TIME_LIMIT),
+            progress=line.update,
+            began=settings.began,
+        )
+        schedule = choice.schedule
         seconds = monotonic() - began
         if pipeline.num_chunks == 1 and not settings.quiet:
             note_equal_chunks(schedule.pipeline)
@@ -237,7 +229,8 @@ def eval_(
         if deviation is not None:
             with suppress(KeyboardInterrupt), interrupts.heard():
                 spread = run_under(schedule, deviation, objective, seed=settings.get("seed", 0))
-    shown = of_evaluation(schedule, seconds, spread, choice, cheap_loss(schedule))
+    found = choice if pipeline.partition == SEARCH else None
+    shown = of_evaluation(schedule, seconds, spread, found, cheap_loss(schedule))
     return output.show_result(settings, shown, schedule, details=details)
 
 

@@ -17,12 +17,13 @@ megatron/training/arguments.py of Megatron-LM; `activation_checkpoint` of `Train
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from itertools import accumulate
+from collections.abc import Callable, Sequence
+from itertools import accumulate, pairwise
 
 from ppopt.errors import NotApplicableError
 from ppopt.problem import layout, placement
 from ppopt.problem.layers import DECODER, ENDS
+from ppopt.problem.partition import Counts
 from ppopt.problem.pipeline import Model, Pipeline
 
 MEGATRON = "Megatron-LM"
@@ -38,13 +39,7 @@ def megatron_arguments(pipeline: Pipeline) -> str:
     They say whether its transformer layers recompute. Raises NotApplicableError where there are no
     layers, or where Megatron-LM takes no such partition or recompute.
     """
-    stages = _with_ends(pipeline, MEGATRON)
-    devices = pipeline.num_devices
-    if pipeline.hosts[0] != placement.named("interleaved", devices, len(stages) // devices):
-        raise NotApplicableError(
-            "megatron: it puts stage s on rank s mod ranks; solve with placement linear or "
-            "interleaved"
-        )
+    stages, devices = _megatron_stages(pipeline), pipeline.num_devices
     mtp = _mtp_layers(stages, devices)
     decoders = sum(roles.count("decoder") for roles in stages)
     lines = [f"--num-layers {decoders}"]
@@ -108,6 +103,40 @@ def _recomputes_fully(model: Model, trainer: str) -> bool:
             "has one choice for all of them; take recompute none or full"
         )
     return any(recompute)
+
+
+def megatron_partitions(pipeline: Pipeline) -> Callable[[Counts], bool]:
+    """Which partitions of a pipeline's layers Megatron-LM takes, by the places of MTP layers.
+
+    Raises NotApplicableError where it takes none: by placement, recompute, or the order of layers.
+    """
+    _megatron_stages(pipeline)
+    _recomputes_fully(pipeline.model, MEGATRON)
+    roles = [layer.role for layer in pipeline.model.layers]
+    if "mtp" not in roles:
+        return lambda _: True
+    _mtp_layers([roles], 1)
+
+    def taken(counts: Counts) -> bool:
+        ends = pairwise(accumulate(counts, initial=0))
+        try:
+            _mtp_layers([roles[low:high] for low, high in ends], pipeline.num_devices)
+        except NotApplicableError:
+            return False
+        return True
+
+    return taken
+
+
+def _megatron_stages(pipeline: Pipeline) -> _ROLES:
+    """Roles of the layers of every stage; raises NotApplicableError where they are misplaced."""
+    stages, devices = _with_ends(pipeline, MEGATRON), pipeline.num_devices
+    if pipeline.hosts[0] != placement.named("interleaved", devices, len(stages) // devices):
+        raise NotApplicableError(
+            "megatron: it puts stage s on rank s mod ranks; solve with placement linear or "
+            "interleaved"
+        )
+    return stages
 
 
 def _mtp_layers(stages: _ROLES, devices: int) -> int:

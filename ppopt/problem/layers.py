@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property, partial
@@ -415,6 +415,13 @@ class Layers:
         if all(layer.recompute == (full and layer.recomputable) for layer in self.layers):
             return self
         return self.recomputing(lambda layer: full and layer.recomputable)
+
+    def recomputing_at(self, places: Container[int]) -> Self:
+        """The layers, of which exactly those at these places recompute."""
+        made = (
+            replace(layer, recompute=place in places) for place, layer in enumerate(self.layers)
+        )
+        return replace(self, layers=tuple(made))
 
     def stage_costs(self, counts: Sequence[int]) -> ModelCosts:
         """Costs of the stages that hold so many consecutive layers each: exact sums.

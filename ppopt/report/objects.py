@@ -27,9 +27,9 @@ from ppopt.verifier.measured import is_measured
 
 if TYPE_CHECKING:
     from ppopt.rechecker import Recheck
+    from ppopt.studies.best_choice import StrategyChoice
     from ppopt.studies.compare import Comparison, ComparisonRow
     from ppopt.studies.frontier import Frontier, FrontierHand
-    from ppopt.studies.partition_choice import PartitionChoice
     from ppopt.studies.robustness import Jitter
 
 SCHEMA = 1
@@ -100,7 +100,7 @@ def of_evaluation(
     schedule: Schedule,
     seconds: float,
     jitter: Jitter | None = None,
-    choice: PartitionChoice | None = None,
+    choice: StrategyChoice | None = None,
     lowering: Loss | None = None,
 ) -> dict[str, Any]:
     """Object of `ppopt eval`: the keys of `solve` without bound and proof.
@@ -108,9 +108,11 @@ def of_evaluation(
     `options` are the options of the strategy, given or its own choice. An evaluation is not random
     and runs on one thread: seed 0, workers 1. `jitter` exists where there are random times,
     `partition_search` where the partition was chosen: the least value of the strategy over all
-    partitions lies between its `lower_bound` and the value. `operations_alone` exists where
-    transfers take time and PyTorch can run the order: over streams, its makespan in the order of
-    its own times (`own`), as PyTorch lowers a file of operations alone (`lowered`), and the `loss`.
+    partitions within the memory limits lies between its `lower_bound` and the value; null where
+    nothing was found that keeps the limits, and `proved` then says whether there is nothing.
+    `operations_alone` exists where transfers take time and PyTorch can run the order: over streams,
+    its makespan in the order of its own times (`own`), as PyTorch lowers a file of operations alone
+    (`lowered`), and the `loss`.
     """
     found = summary(schedule)
     return {
@@ -143,16 +145,16 @@ def _operations_alone(schedule: Schedule, loss: Loss | None) -> dict[str, Any]:
     return {"operations_alone": figures | {"loss": round(float(loss.share), 6)}}
 
 
-def _choice(choice: PartitionChoice | None) -> dict[str, Any]:
+def _choice(choice: StrategyChoice | None) -> dict[str, Any]:
     """How the partition was chosen, under one key; empty where it was given."""
     if choice is None:
         return {}
     figures = {
-        "lower_bound": plain(choice.lower_bound),
-        "gap": plain(choice.gap),
+        "lower_bound": _number(choice.lower_bound),
+        "gap": _number(choice.gap),
         "proved": choice.proved,
         "partitions": choice.partitions,
-        "evaluated": choice.evaluated,
+        "evaluated": choice.evaluations,
     }
     return {"partition_search": figures}
 

@@ -11,8 +11,7 @@ from ppopt.formats.trainer_partition import deepspeed_module, megatron_arguments
 from ppopt.problem.exact import plain
 from ppopt.problem.pipeline import Pipeline
 from ppopt.report.objects import of_result
-from ppopt.studies.plan_hands import Hand
-from ppopt.studies.plan_result import LeastMemory, MoreMemory, Plan, PlanRow
+from ppopt.studies.plan_result import Hand, LeastMemory, MoreMemory, Plan, PlanRow
 
 _OF_ROW = (
     *("makespan", "device_span", "bubble_rate", "peak_memory", "time_unit", "memory_unit"),

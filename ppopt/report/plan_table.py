@@ -19,7 +19,7 @@ from ppopt.report.words import (
     per_device,
     percent,
 )
-from ppopt.studies.plan_hands import KNOWN
+from ppopt.studies.plan_baselines import KNOWN
 from ppopt.studies.plan_space import MEGATRON, OPTIMAL, PLACEMENTS
 
 FEW_NAMES = 5

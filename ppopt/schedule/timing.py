@@ -18,8 +18,9 @@ from ppopt.errors import DeadlockError, InputError
 from ppopt.problem.arrays import Bools, Ints
 from ppopt.problem.instance import Instance
 from ppopt.problem.objective import Objective
-from ppopt.problem.operation import Op
+from ppopt.problem.operation import Op, OpKind
 from ppopt.problem.operation_classes import Constraints
+from ppopt.problem.partition_costs import link_number
 from ppopt.problem.pipeline import Pipeline
 from ppopt.schedule.link_queues import LinkQueues, QueuedOrder, Queues, dispatch, posted_early
 from ppopt.schedule.orders import Orders, codes, overlapped_pairs, split_of
@@ -113,6 +114,32 @@ def network(pipeline: Pipeline, orders: Orders, queues: Queues | None = None) ->
     With `queues` links are streams, else delays.
     """
     return _cut(pipeline, listed_orders(pipeline, orders, queues), queues)
+
+
+def linked_network(pipeline: Pipeline, orders: Orders) -> tuple[Network, Ints]:
+    """Join orders and data flow where links are delays; with the link of every step.
+
+    That is the number (`ppopt.problem.partition_costs.link_number`) of the link over which a step
+    gets what it waits for; 0: over none. Raises InputError where the orders are not complete.
+    """
+    listed = listed_orders(pipeline, orders)
+    flow = Instance.with_backwards(pipeline, listed.split).chosen_flow(listed.split)
+    numbers = _link_numbers(pipeline, flow)
+    numbered = listed._replace(flow=listed.flow._replace(lag=numbers)).waits
+    heads = np.searchsorted(numbered.after, listed.starts[:-1])
+    return _cut(pipeline, listed, None), np.insert(numbered.lag, heads, 0)
+
+
+def _link_numbers(pipeline: Pipeline, flow: Constraints) -> Ints:
+    """Number of the link that the data cross from the one operation to the other; 0: none."""
+    _, before, _, _ = split_codes(pipeline, flow.before)
+    kind, stage, microbatch, _ = split_codes(pipeline, flow.after)
+    route = microbatch * pipeline.routes // pipeline.batches
+    hosts = np.array(pipeline.hosts)
+    apart = hosts[route, before] != hosts[route, stage]
+    back = (kind != OpKind.F).astype(np.int64)
+    numbers = link_number(pipeline, route, np.minimum(before, stage), back)
+    return np.where(apart, numbers, 0)
 
 
 class ListedOrders(NamedTuple):

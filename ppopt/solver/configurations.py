@@ -54,8 +54,8 @@ class SolveOne(Protocol):
         *,
         stop: Stop | None = None,
         params: SolveParams = SolveParams(),
-    ) -> Result | None:
-        """Search the schedule of least value; None: the configuration is not one to choose."""
+    ) -> Result:
+        """Search the schedule of least value of one configuration."""
         ...
 
 
@@ -572,9 +572,6 @@ class ConfigurationSearch:
             stop=lambda state: self._enough(one, state),
             params=replace(request.params, rounds=request.params.rounds._replace(most=level)),
         )
-        if result is None:
-            one.impossible = True
-            return
         one.level = level
         one.impossible |= result.status is Status.INFEASIBLE
         if result.lower_bound is not None:

@@ -112,6 +112,10 @@ class Strategy:
             )
         return _changed(pipeline, chunks=chunks, placement=self.placement, **units)
 
+    def taken(self, options: Options) -> Options:
+        """Those of the options that the strategy takes."""
+        return Options(**{field: getattr(options, field) for field in self.takes})
+
     def with_defaults(self, pipeline: Pipeline, options: Options) -> Options:
         """The options with defaults filled in, for the strategy's own pipeline."""
         if self.defaults is None:

@@ -7,15 +7,14 @@ found beside it: a search keeps its placement, and the user may not have to.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import replace
 from fractions import Fraction
 from typing import NamedTuple
 
 from ppopt.errors import NotApplicableError
-from ppopt.problem.objective import Objective
-from ppopt.problem.partition import BALANCED, SEARCH
+from ppopt.problem.partition import SEARCH
 from ppopt.problem.pipeline import Pipeline
 from ppopt.problem.recompute import SEARCH_RECOMPUTE
 from ppopt.schedule.origin import Argument
@@ -23,8 +22,8 @@ from ppopt.schedule.schedule import Schedule
 from ppopt.solver.heuristics.construction import stated
 from ppopt.solver.result import Result, Status
 from ppopt.strategies import Options, Strategy, registry
-from ppopt.studies.evaluate import evaluate, objective_value
-from ppopt.studies.recompute_choice import choose_recompute
+from ppopt.studies.baselines import Wanted, baselines
+from ppopt.studies.evaluate import objective_value
 
 LONGEST = 2.0
 """Estimated seconds above which a strategy is left out."""
@@ -62,36 +61,36 @@ class Elsewhere(NamedTuple):
     """The pipeline in its placement."""
 
 
-def baseline(result: Result, until: float | None = None) -> Baseline | None:
+def baseline(
+    result: Result, asked: Pipeline | None = None, until: float | None = None
+) -> Baseline | None:
     """Evaluate the hand strategies of the placement of a search, each with its default options.
 
-    Strategies of fixed order come first. The first that reaches the lower bound ends the
-    evaluation: none is better. Left out are strategies that take long on so many operations, or
-    longer than what is left until an instant of `time.monotonic`, by default `end_of_evaluation`.
-    Returns None where no strategy keeps the memory limit, and where the search was interrupted or
-    proved that no schedule does.
-
-    A partition that was searched suits the schedule found, not every strategy: each is evaluated on
-    the balanced one too, and the better counts. Where recompute was searched, each has as little of
-    it as keeps the limit.
+    `asked` is the pipeline that the search was given; None: the search chose what its proof says.
+    What was to be chosen, partition or recompute, every strategy chooses for itself
+    (`ppopt.best_choice`), beginning with that of the schedule found. Strategies of fixed order come
+    first. The first that reaches the lower bound ends the evaluation: none is better. Left out are
+    strategies that take long on so many operations, or longer than what is left until an instant of
+    `time.monotonic`, by default `end_of_evaluation`. Returns None where no strategy keeps the
+    memory limit, and where the search was interrupted or proved that no schedule does.
     """
     if _is_without(result):
         return None
+    chosen = _chosen(result) if asked is None else _left_open(asked)
+    found, skipped, pipeline = [], [], _with_open(_own(result), chosen)
+    wanted = [Wanted(one, pipeline, hints=(_own(result),)) for one in _strategies(result)]
     deadline = end_of_evaluation(result) if until is None else until
-    pipeline, found, skipped = _own(result), [], []
-    for strategy in _strategies(result, pipeline):
-        seconds = strategy.seconds(pipeline)
-        if seconds > min(LONGEST, deadline - time.monotonic()):
-            skipped.append(strategy.name)
-            continue
-        hand = best(_made(strategy, result), result)
+    for one in baselines(wanted, result.objective, deadline, longest=LONGEST):
+        if one.late:
+            skipped.append(one.name)
+        hand = None if one.schedule is None else best([one.schedule], result)
         if hand is not None:
             found.append(hand)
             if hand.value == result.lower_bound:
-                return hand
+                break
     if not found:
         return None
-    return min(found, key=lambda hand: hand.value)._replace(skipped=tuple(skipped))
+    return min(found, key=lambda hand: hand.value)._replace(skipped=tuple(skipped), chosen=chosen)
 
 
 def elsewhere(
@@ -101,8 +100,7 @@ def elsewhere(
 
     `asked` is the pipeline that the search was given; `until` is as for `baseline`. Every strategy
     has its default options and the placement and chunks that it asks for; the chunks of the search,
-    where it takes any number. A partition that was searched is balanced here; where recompute was
-    searched, each has as little of it as keeps the limits.
+    where it takes any number. Where partition or recompute was searched, each chooses its own.
     Left out are strategies that a given partition contradicts, and those that would cut unequal
     stages into chunks, or microbatches into other slices. So are those that hold the weights twice
     where the pipeline does not say how large these are, and those that take long. Returns None
@@ -111,39 +109,30 @@ def elsewhere(
     if _is_without(result):
         return None
     deadline = end_of_evaluation(result) if until is None else until
-    own, unplaced = _own(result), _unchosen(asked, result)
+    wanted = list(_wanted_elsewhere(_unplaced(asked, result), result))
     found: Baseline | Elsewhere | None = hand
-    for strategy in registry().values():
-        left = min(LONGEST_ELSEWHERE, deadline - time.monotonic())
-        if strategy.seconds(own) > left or (result.fused and not strategy.fused):
+    for one in baselines(wanted, result.objective, deadline, longest=LONGEST_ELSEWHERE):
+        if one.schedule is None or not one.schedule.fits_limits:
             continue
-        for schedule in _made_elsewhere(strategy, unplaced, own, result.objective):
-            value = objective_value(schedule, result.objective)
-            if found is None or value < found.value:
-                speedup = _speedup(value, result)
-                found = Elsewhere(strategy.name, value, speedup, schedule.pipeline)
+        value = objective_value(one.schedule, result.objective)
+        if found is None or value < found.value:
+            found = Elsewhere(one.name, value, _speedup(value, result), one.schedule.pipeline)
     return found if isinstance(found, Elsewhere) else None
 
 
-def _made_elsewhere(
-    strategy: Strategy, unplaced: Pipeline, own: Pipeline, objective: Objective
-) -> list[Schedule]:
-    """The schedule of a strategy in a placement of its own, within the limit; else none."""
-    with suppress(NotApplicableError):
-        plain = replace(unplaced, recompute=None)
-        if _is_elsewhere(strategy.apply(strategy.unplaced(plain), Options()), own):
-            made = _evaluated(strategy.unplaced(unplaced), strategy, objective)
-            return [made] if made.fits_limits else []
-    return []
+def _wanted_elsewhere(unplaced: Pipeline, result: Result) -> Iterator[Wanted]:
+    """Every strategy in a placement of its own that `elsewhere` does not leave out."""
+    own = _own(result)
+    for strategy in registry().values():
+        if result.fused and not strategy.fused:
+            continue
+        with suppress(NotApplicableError):
+            pipeline = strategy.unplaced(unplaced)
+            if _is_elsewhere(strategy.apply(pipeline, Options()), own):
+                yield Wanted(strategy, pipeline)
 
 
-def _evaluated(pipeline: Pipeline, strategy: Strategy, objective: Objective) -> Schedule:
-    """A strategy; with as little recompute as its limits ask for, where that is searched."""
-    make = choose_recompute if pipeline.recompute == SEARCH_RECOMPUTE else evaluate
-    return make(pipeline, strategy.name, objective)
-
-
-def _unchosen(asked: Pipeline, result: Result) -> Pipeline:
+def _unplaced(asked: Pipeline, result: Result) -> Pipeline:
     """The pipeline of a search for strategies that choose their own placement."""
     own = _own(result)
     searched = asked.recompute == SEARCH_RECOMPUTE
@@ -151,7 +140,6 @@ def _unchosen(asked: Pipeline, result: Result) -> Pipeline:
         asked,
         model=asked.model if searched else own.model,
         recompute=asked.recompute if searched else None,
-        partition=BALANCED if asked.partition == SEARCH else asked.partition,
         mem_limit=own.limits,
     )
 
@@ -224,8 +212,9 @@ def comparable(schedule: Schedule, pipeline: Pipeline) -> bool:
     return schedule.pipeline.layout == pipeline.layout
 
 
-def _strategies(result: Result, pipeline: Pipeline) -> list[Strategy]:
-    """The strategies of exactly this placement, those of fixed order first."""
+def _strategies(result: Result) -> list[Strategy]:
+    """The strategies of exactly the placement of a search, those of fixed order first."""
+    pipeline = _own(result)
     every = sorted(registry().values(), key=lambda strategy: strategy.adaptive)
     return [
         strategy
@@ -240,28 +229,26 @@ def _is_of(strategy: Strategy, pipeline: Pipeline) -> bool:
     return False
 
 
-def _made(strategy: Strategy, result: Result) -> list[Schedule]:
-    """The schedules of a strategy: one for each of its pipelines on which it can run."""
-    made = []
-    for pipeline in _pipelines(result):
-        with suppress(NotApplicableError):
-            made.append(_evaluated(pipeline, strategy, result.objective))
-    return made
+def _left_open(asked: Pipeline) -> tuple[str, ...]:
+    """What a pipeline leaves to be searched."""
+    is_open = {
+        "partition": asked.partition == SEARCH,
+        "recompute": asked.recompute == SEARCH_RECOMPUTE,
+    }
+    return tuple(name for name, searched in is_open.items() if searched)
 
 
-def _pipelines(result: Result) -> list[Pipeline]:
-    """The pipelines on which strategies are compared with a search.
+def _with_open(own: Pipeline, chosen: tuple[str, ...]) -> Pipeline:
+    """The pipeline of a search, with what it chose left to every strategy.
 
-    That of the schedule found, as the search states it, whose orders are cached; of a partition
-    that was searched also the balanced one; of recompute that was searched those of its own choice.
+    Where it chose nothing: as the search states it, so that orders are cached.
     """
-    own, chosen = _own(result), _chosen(result)
-    found = [stated(own)]
-    if "partition" in chosen:
-        found.append(replace(stated(own), partition=BALANCED))
+    if not chosen:
+        return stated(own)
+    given = replace(stated(own), mem_limit=own.limits)
     if "recompute" in chosen:
-        found += [replace(one, recompute=SEARCH_RECOMPUTE, mem_limit=own.limits) for one in found]
-    return found
+        given = replace(given, recompute=SEARCH_RECOMPUTE)
+    return replace(given, partition=SEARCH) if "partition" in chosen else given
 
 
 def _keeps(schedule: Schedule, pipeline: Pipeline) -> bool:

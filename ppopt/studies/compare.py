@@ -11,8 +11,6 @@ from fractions import Fraction
 from math import inf
 from typing import Any
 
-from ppopt.errors import NotApplicableError
-from ppopt.loggers import logger
 from ppopt.notebook_view import NotebookView
 from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.exact import plain
@@ -28,23 +26,15 @@ from ppopt.solver import interrupts
 from ppopt.solver.parameters import SolveParams
 from ppopt.solver.result import Progress, Result, Status
 from ppopt.solver.search import TIME_LIMIT, Stop, solve
-from ppopt.strategies import Options, registry, resolve
+from ppopt.strategies import Options
 from ppopt.studies import robustness
-from ppopt.studies.chosen_by_rule import by_rule
-from ppopt.studies.evaluate import evaluate, objective_value
-from ppopt.studies.partition_choice import choose_partition
-from ppopt.studies.recompute_choice import choose_recompute
+from ppopt.studies.baselines import evaluate_all, silent
+from ppopt.studies.best_choice import is_open
+from ppopt.studies.evaluate import objective_value
 from ppopt.studies.robustness import Jitter
 
-PARTITION_SECONDS = 5.0
-"""Most seconds for each strategy to choose its partition, where that is to be searched."""
-PARTITION_SHARE = 0.5
-"""Most of the time limit for all strategies to choose their partitions."""
-FEW = 16
-"""Microbatches by which the time of a strategy is judged."""
-STOPPED = "not evaluated: stopped early"
-"""Why a strategy is left out after Ctrl-C."""
-_LOG = logger(__name__)
+CHOICE_SHARE = 0.5
+"""Most of the time limit for all strategies to choose their partition and recompute."""
 Made = tuple[Schedule, float]
 """A schedule and the seconds it took to make."""
 
@@ -173,15 +163,14 @@ def compare(
     of `also`: the same with another placement. `strategies` names the strategies to evaluate; all
     for None. The other arguments are those of `ppopt.solve`, with `options` of strategies
     (`ppopt.Options`). `hint` is for the search of the pipeline's own placement; `stop` is asked in
-    every search. Of a pipeline of `partition="search"` every strategy has the best partition found
-    for it within `PARTITION_SECONDS`, and so has the optimum. With `recompute="search"` every
-    strategy has as little recompute as its limits ask for. `time_limit` seconds, from `began` (of
-    `time.monotonic`) or else from now, cover all searches together, those of partitions for
-    strategies included (`PARTITION_SHARE` of it at most), but not the evaluation of strategies;
-    Ctrl-C ends them all, and the random times, and keeps the rows that are done. A search over
-    placements is refused: strategies have placements of their own. With `jitter` every order also
-    runs under random times of that relative standard deviation (`ppopt.studies.robustness`). Raises
-    InputError on misuse.
+    every search. Where the partition or the recompute of the pipeline is to be searched, every
+    strategy has the best found for it (`ppopt.best_choice`), and so has the optimum. `time_limit`
+    seconds, from `began` (of `time.monotonic`) or else from now, cover all searches together, those
+    of strategies for their choices included (`CHOICE_SHARE` of it at most), but not the evaluation
+    of strategies; Ctrl-C ends them all, and the random times, and keeps the rows that are done. A
+    search over placements is refused: strategies have placements of their own. With `jitter` every
+    order also runs under random times of that relative standard deviation
+    (`ppopt.studies.robustness`). Raises InputError on misuse.
     """
     began = time.monotonic() if began is None else began
     asked = [_limited(one, mem_limit) for one in (pipeline, *also)]
@@ -194,7 +183,7 @@ def compare(
     tell = progress or silent
     kind = BackwardKind.read(backward_kind, fused)
     begun = time.monotonic()
-    choosing = began + PARTITION_SHARE * time_limit if pipeline.partition == SEARCH else inf
+    choosing = began + CHOICE_SHARE * time_limit if is_open(pipeline) else inf
     made, skipped = evaluate_all(
         pipeline,
         objective,
@@ -286,10 +275,6 @@ def _start(problem: Pipeline, made: Sequence[Schedule], objective: Objective) ->
     return min(known, key=lambda one: objective_value(one, objective), default=None)
 
 
-def silent(_: Progress | str) -> None:
-    """Tell nobody."""
-
-
 def _all_under(
     rows: tuple[ComparisonRow, ...],
     deviation: float,
@@ -315,84 +300,6 @@ def _under(
     tell(f"random times: {row.schedule.origin.strategy}")
     found = robustness.jitter(row.schedule, deviation, objective, seed=seed)
     return replace(row, jitter=found)
-
-
-def evaluate_all(
-    pipeline: Pipeline,
-    objective: Objective,
-    options: Options,
-    kind: BackwardKind = BackwardKind.MIXED,
-    *,
-    only: Collection[str] | None = None,
-    seconds: float = inf,
-    choosing: float = inf,
-    tell: Callable[[str], None] = silent,
-) -> tuple[list[Made], tuple[tuple[str, str], ...]]:
-    """Evaluate every strategy in its own chunks and placement; those left out, with the reason.
-
-    `only`: the names of those to evaluate; all for None. Left out are also those that would take
-    longer than what is left of `seconds`, as judged by few microbatches, and those that are left
-    after Ctrl-C. `choosing`: most seconds in which they choose partitions, after the first of each.
-    """
-    made, skipped = [], []
-    chosen = registry() if only is None else {name: resolve(name) for name in only}
-    deadline = time.monotonic() + seconds
-    chosen_by = time.monotonic() + min(seconds, choosing)
-    with suppress(KeyboardInterrupt), interrupts.heard():
-        for place, (name, strategy) in enumerate(chosen.items()):
-            if kind is BackwardKind.WHOLE and not strategy.fused:
-                skipped.append((name, "it splits the backward, which --backward whole rules out"))
-                continue
-            own = Options(**{field: getattr(options, field) for field in strategy.takes})
-            began = time.monotonic()
-            tell(f"strategy {name}")
-            _LOG.info("strategy %s", name)
-            try:
-                unplaced = strategy.unplaced(pipeline)
-                needed = 0.0 if seconds == inf else _estimate(unplaced, name, objective, own)
-                if needed > deadline - time.monotonic():
-                    words = f"it takes about {max(needed, 0.1):.1f} s, more than is left for it"
-                    skipped.append((name, f"{words}; raise --time-limit"))
-                    continue
-                share = (chosen_by - time.monotonic()) / (len(chosen) - place)
-                schedule = _evaluated(unplaced, name, objective, own, share)
-                made.append((schedule, time.monotonic() - began))
-            except NotApplicableError as error:
-                skipped.append((name, str(error)))
-            if interrupts.pressed():
-                break
-    left = list(chosen)[len(made) + len(skipped) :]
-    return made, (*skipped, *((name, STOPPED) for name in left))
-
-
-def _evaluated(
-    pipeline: Pipeline, name: str, objective: Objective, options: Options, seconds: float
-) -> Schedule:
-    """A strategy, on the best partition and recompute for it where these are to be searched.
-
-    The search for a partition takes at most so many seconds.
-    """
-    if pipeline.partition != SEARCH:
-        make = choose_recompute if pipeline.recompute == SEARCH_RECOMPUTE else evaluate
-        return make(pipeline, name, objective, options)
-    most = min(PARTITION_SECONDS, seconds)
-    return choose_partition(pipeline, name, objective, options, time_limit=most).schedule
-
-
-def _estimate(pipeline: Pipeline, name: str, objective: Objective, options: Options) -> float:
-    """Seconds of one schedule of a strategy, which grow with the number of microbatches.
-
-    0 where so few microbatches do not do for it.
-    """
-    few = FEW * pipeline.routes
-    if pipeline.batches <= few:
-        return 0.0
-    began = time.monotonic()
-    try:
-        evaluate(next(by_rule(replace(pipeline, batches=few))), name, objective, options)
-    except NotApplicableError:
-        return 0.0
-    return (time.monotonic() - began) * pipeline.batches / few
 
 
 def _rows(

@@ -27,8 +27,15 @@ def evaluate(
     by the objective is taken. A memory limit is not enforced. Raises InputError where the strategy
     is unknown, and NotApplicableError where it does not apply to the pipeline.
     """
-    refuse_partition_search(pipeline.partition, "evaluate (ppopt.choose_partition does)")
-    pipeline.refuse_recompute_search("evaluate, unlike ppopt.choose_recompute,")
+    refuse_partition_search(pipeline.partition, "evaluate (ppopt.best_choice does)")
+    pipeline.refuse_recompute_search("evaluate, unlike ppopt.best_choice,")
+    return checked(timed(pipeline, strategy, objective, options), enforce_limit=False)
+
+
+def timed(
+    pipeline: Pipeline, strategy: str, objective: Objective | str, options: Options | None = None
+) -> Schedule:
+    """The schedule of `evaluate`, not verified yet."""
     options = options or Options()
     rule = resolve(strategy)
     placed = rule.apply(pipeline, options)
@@ -41,8 +48,7 @@ def evaluate(
         timing.schedule(placed, orders, objective, origin)
         for orders in rule.orders(placed, options)
     )
-    best = min(made, key=lambda schedule: schedule.metrics.value(objective))
-    return checked(best, enforce_limit=False)
+    return min(made, key=lambda schedule: schedule.metrics.value(objective))
 
 
 def objective_value(schedule: Schedule, objective: Objective) -> Fraction:

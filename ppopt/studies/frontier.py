@@ -21,7 +21,7 @@ from ppopt.solver import interrupts
 from ppopt.solver.result import Progress, Provenance, Result, Status
 from ppopt.solver.search import TIME_LIMIT, problem_of, provenance_of
 from ppopt.strategies import Options
-from ppopt.studies.compare import evaluate_all, silent
+from ppopt.studies.baselines import evaluate_all, silent
 from ppopt.studies.frontier_curve import Curve, ParetoPoint, Proved
 from ppopt.studies.frontier_search import Explorer
 from ppopt.studies.frontier_space import Space, searched, space_of

@@ -22,7 +22,8 @@ from ppopt.problem.settings import COUNTS
 from ppopt.schedule.origin import SEARCHED
 from ppopt.solver.search import TIME_LIMIT
 from ppopt.strategies import OPTIONS, Options, resolve
-from ppopt.studies import partition_choice
+from ppopt.studies import best_choice
+from ppopt.studies.best_choice import is_open
 from ppopt.studies.records import canonical
 
 _APPEARANCE = (
@@ -34,7 +35,8 @@ NO_OPTIONS = Options()
 _SEARCHED = (placement.SEARCH, partition.SEARCH, SEARCH_RECOMPUTE)
 _SEARCH = (
     *("problem", "schedule", "solver", "strategies"),
-    *("studies/evaluate.py", "studies/partition_choice.py"),
+    *("studies/evaluate.py", "studies/best_choice.py", "studies/choice_search.py"),
+    *("studies/choice_space.py", "studies/choice_proof.py"),
 )
 """Sources that decide which schedule a job comes to."""
 
@@ -90,18 +92,23 @@ class SolveJob:
         """Whether it is a search, and not the evaluation of a strategy."""
         return self.strategy == SEARCHED
 
+    @property
+    def limited(self) -> bool:
+        """Whether its schedule depends on the memory limits."""
+        return self.searched or is_open(self.pipeline)
+
     @cached_property
     def key(self) -> str:
         """SHA-256 of the content: equal for jobs whose results are of one kind.
 
         The content is the instance (in ticks; names and units are not part of it), the objective,
         what is searched or which strategy with its options, the seed, and the version of the search
-        (`search_version`). A strategy is not held to memory limits, so they are no part of its
-        content.
+        (`search_version`). A strategy is held to memory limits only by what it may choose, so else
+        they are no part of its content.
         """
         content: dict[str, Any] = {
             "version": search_version(),
-            "instance": instance_of(self.pipeline, limited=self.searched),
+            "instance": instance_of(self.pipeline, limited=self.limited),
             "strategy": self.strategy,
             "objective": self.objective,
         }
@@ -140,11 +147,11 @@ class SolveJob:
         Of a strategy, with its chunks and placement. Raises InputError where these do not fit.
         """
         asked = self.pipeline
-        limits = asked.limits if self.searched else None
+        limits = asked.limits if self.limited else None
         if asked.placement == placement.SEARCH:
             asked = replace(asked, mem_limit=limits).placed(found.hosts[0])
         if asked.partition == partition.SEARCH:
-            asked = replace(asked, partition=found.counts)
+            asked = replace(asked, partition=found.counts, mem_limit=limits)
         if asked.recompute == SEARCH_RECOMPUTE:
             layers = found.model.layers if found.model else ()
             if len(layers) != len(asked.model.layers):
@@ -162,7 +169,7 @@ def job_of(pipeline: Pipeline, settings: Mapping[str, Any], strategy: str = SEAR
 
     One worker, unless they say otherwise.
     """
-    seconds = TIME_LIMIT if strategy == SEARCHED else partition_choice.TIME_LIMIT
+    seconds = TIME_LIMIT if strategy == SEARCHED else best_choice.TIME_LIMIT
     given = {name: value for name, value in settings.items() if value is not None}
     return SolveJob(
         pipeline=pipeline,

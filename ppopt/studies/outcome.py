@@ -16,7 +16,6 @@ from typing import Any
 from ppopt.errors import InputError
 from ppopt.formats import figures, origin_json, schedule_json
 from ppopt.formats.fields import section, shown, text, within
-from ppopt.problem import partition
 from ppopt.problem.exact import plain
 from ppopt.schedule.origin import Argument, Certificate
 from ppopt.schedule.schedule import Schedule
@@ -28,9 +27,9 @@ from ppopt.solver.parameters import SolveParams
 from ppopt.solver.result import Provenance, Result, Status
 from ppopt.solver.search import Callback, problem_of, provenance_of, search_from, solve, versions
 from ppopt.solver.warm_start import WarmStart
-from ppopt.studies.evaluate import evaluate, objective_value
+from ppopt.studies.best_choice import best_choice, is_open
+from ppopt.studies.evaluate import objective_value
 from ppopt.studies.job import SolveJob, instance_of, version
-from ppopt.studies.partition_choice import choose_partition
 from ppopt.studies.records import StoredResult, damage, packed, unpacked
 from ppopt.verifier import checked, verify
 
@@ -200,20 +199,15 @@ def _better(old: JobOutcome, new: JobOutcome) -> JobOutcome:
 
 
 def _evaluated(job: SolveJob) -> JobOutcome:
-    began = time.monotonic()
-    pipeline, bound, interrupted, limit = job.pipeline, None, False, job.time_limit
-    if pipeline.partition == partition.SEARCH:
-        choice = choose_partition(
-            pipeline, job.strategy, job.objective, job.options, time_limit=limit
-        )
-        made, interrupted = choice.schedule, choice.interrupted
-        bound = choice.lower_bound
-    else:
-        made = evaluate(pipeline, job.strategy, job.objective, job.options)
+    began, pipeline, limit = time.monotonic(), job.pipeline, job.time_limit
+    choice = best_choice(pipeline, job.strategy, job.objective, job.options, time_limit=limit)
+    interrupted, bound = choice.interrupted, None
+    if is_open(pipeline) and not choice.proved:
+        bound = choice.lower_bound or Fraction(0)
     seconds = time.monotonic() - began
     return JobOutcome(
         status=Status.FEASIBLE,
-        schedule=made,
+        schedule=choice.schedule,
         lower_bound=bound,
         proof="",
         certificate=None,
@@ -311,11 +305,11 @@ def _schedule(native: object, job: SolveJob) -> Schedule:
     """The schedule on the pipeline that is asked for, verified with its claims."""
     made, claims = schedule_json.schedule_from_object(native, job.given)
     asked = job.settled(made.pipeline)
-    limited = job.searched
+    limited = job.limited
     if instance_of(asked, limited=limited) != instance_of(made.pipeline, limited=limited):
         raise InputError("it is of another pipeline")
     made = replace(made, pipeline=asked, origin=replace(made.origin, from_file=False))
-    _verified(made, claims, enforce_limit=limited)
+    _verified(made, claims, enforce_limit=job.searched)
     return made
 
 

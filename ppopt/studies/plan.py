@@ -27,6 +27,7 @@ from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.objective import Objective
 from ppopt.problem.partition import SEARCH
 from ppopt.problem.pipeline import Model
+from ppopt.problem.problem import Problem
 from ppopt.problem.settings import LIMIT_1F1B
 from ppopt.solver import interrupts
 from ppopt.solver.bounds import device_bounds
@@ -36,10 +37,10 @@ from ppopt.solver.result import Progress, Provenance, Status
 from ppopt.solver.search import TIME_LIMIT, Callback, Stop, problem_of, provenance_of
 from ppopt.strategies import Options, resolve
 from ppopt.studies.baseline import BEYOND, GRACE
-from ppopt.studies.plan_candidate import PlanCandidate, PlanRequest
-from ppopt.studies.plan_hands import Hands, hands
+from ppopt.studies.plan_baselines import PlanBaselines
+from ppopt.studies.plan_candidate import PlanCandidate, PlanRequest, ScheduleCandidate
 from ppopt.studies.plan_result import MoreMemory, Plan
-from ppopt.studies.plan_rows import counted, order_of, row_of, taken_over
+from ppopt.studies.plan_rows import counted, order_of, row_of
 from ppopt.studies.plan_space import (
     CHUNKS,
     OPTIMAL,
@@ -48,8 +49,9 @@ from ppopt.studies.plan_space import (
     PlanSpace,
     default_recompute,
     default_strategies,
-    runs_on,
+    partitions_on,
 )
+from ppopt.studies.plan_strategy import StrategyCandidate
 
 FIRST = Effort(level=0, quick=1)
 """Of one configuration before any bound: the balanced partition, by heuristics and hand strategies.
@@ -72,8 +74,8 @@ BOUNDING = 0.6
 One for which that does not do has a weaker bound until a later round, which goes on."""
 MORE_BOUNDING = 0.8
 """The same where more memory is looked at: a bound says more than a schedule."""
-MOVING = 0.25
-"""Share of the time of a plan in which layers of hand strategies beside it move, at most."""
+BEGINNING = 0.2
+"""Share of the time limit that hand strategies may take before the search, at most."""
 TURN = 2.0
 """Most of the time left that one configuration takes in a round, as a multiple of an equal share
 with those that wait and one more."""
@@ -153,7 +155,9 @@ def plan(
     kind = BackwardKind.read(backward_kind, fused)
     share = 1 - LESS_SHARE - (MORE_SHARE if limited else 0)
     search = _PlanSearch(space, Objective(objective), kind, provenance, params, began, share)
-    found = search.run(progress, stop)
+    beside = PlanBaselines(space, Objective(objective), kind)
+    search.begin(beside, progress, stop)
+    found = search.run()
     if found.value is None or found.interrupted:
         return found
     found = search.with_less_memory()
@@ -161,14 +165,7 @@ def plan(
         return found
     if limited and search.set_up_within(began + time_limit - time.monotonic()):
         found = _with_more_memory(found, search, provenance, params)
-    beside = _hands(found, kind, began)
-    return replace(
-        found,
-        hands=beside.found,
-        late_hands=beside.late,
-        interrupted=interrupts.pressed(),
-        solve_seconds=time.monotonic() - began,
-    )
+    return _beside(found, beside, began)
 
 
 def _with_more_memory(
@@ -183,18 +180,17 @@ def _with_more_memory(
     return replace(found, more_memory=more.beside(found, search))
 
 
-def _hands(found: Plan, kind: BackwardKind, began: float) -> Hands:
-    """The hand strategies beside a plan, by a little more than its time limit.
-
-    Their layers move for a part of what the plan took: it is not to wait for them.
-    """
+def _beside(found: Plan, beside: PlanBaselines, began: float) -> Plan:
+    """The plan beside hand strategies; those left have a little more than its time limit."""
     assert found.best is not None
-    moving = MOVING * (time.monotonic() - began) + GRACE
-    deadline = began + BEYOND * found.provenance.time_limit + GRACE
     with suppress(KeyboardInterrupt), interrupts.heard():
-        batches = found.best.configuration.batches
-        return hands(found.space, batches, found.objective, kind, deadline, moving)
-    return Hands()
+        deadline = began + BEYOND * found.provenance.time_limit + GRACE
+        beside.search(found.best.configuration.batches, deadline)
+    return replace(
+        beside.beside(found),
+        interrupted=interrupts.pressed(),
+        solve_seconds=time.monotonic() - began,
+    )
 
 
 def _listed(given: Any) -> tuple[Any, ...]:
@@ -257,9 +253,18 @@ class _PlanSearch:
             try:
                 pipeline = self._space.pipeline(configuration)
                 problem = problem_of(pipeline, self._objective, self._kind_of(configuration))
-                yield PlanCandidate(configuration, problem, self._request(configuration))
+                yield self._candidate(configuration, problem)
             except NotApplicableError as error:
                 self._skipped.append((str(configuration), str(error)))
+
+    def _candidate(self, configuration: PlanConfiguration, problem: Problem) -> PlanCandidate:
+        """What searches a configuration; raises NotApplicableError where nothing can."""
+        request = self._request(configuration)
+        if configuration.strategy == OPTIMAL:
+            return ScheduleCandidate(configuration, problem, request)
+        takes = partitions_on(self._space.runtime, problem.pipeline)
+        options = self._space.options_of(configuration)
+        return StrategyCandidate(configuration, problem, request, options, takes)
 
     def _kind_of(self, configuration: PlanConfiguration) -> BackwardKind:
         """The kind of backwards of its schedules.
@@ -275,9 +280,25 @@ class _PlanSearch:
             raise NotApplicableError(f"{configuration.strategy} does not split the backward")
         return BackwardKind.WHOLE if fused else BackwardKind.MIXED
 
-    def run(self, progress: Callback | None, stop: Stop | None) -> Plan:
-        """Search until proof, until the time is up, or until Ctrl-C."""
+    def begin(self, beside: PlanBaselines, progress: Callback | None, stop: Stop | None) -> None:
+        """Begin with hand strategies: the best of every configuration is its first schedule."""
         self._progress, self._stop = progress, stop
+        counts = self._space.batches
+        try:
+            with interrupts.heard():
+                for number, batches in enumerate(counts, start=1):
+                    share = BEGINNING * self._provenance.time_limit * number / len(counts)
+                    beside.search(batches, self._began + share, self._tell)
+        except KeyboardInterrupt:
+            self._interrupted = True
+        for one in self._candidates:
+            if isinstance(one, ScheduleCandidate):
+                known = [hand for hand in beside.found if one.holds(hand.schedule)]
+                if known:
+                    one.begin(min(known, key=lambda hand: hand.value).schedule)
+
+    def run(self) -> Plan:
+        """Search until proof, until the time is up, or until Ctrl-C."""
         try:
             self._search_first()
             for number in count():
@@ -302,7 +323,7 @@ class _PlanSearch:
         useful = max(LESS_LEFT * self._provenance.time_limit, spent)
         seconds = max(least_seconds, min(self._seconds + least_seconds - spent, useful))
         with interrupts.recorded() as pressed:
-            least = best.lessen(now + seconds, lambda state: self._tell(state.phase))
+            least = best.minimize_memory(now + seconds, lambda state: self._tell(state.phase))
         self._interrupted |= best.interrupted or bool(pressed)
         return replace(self._plan(), least_memory=least)
 
@@ -334,7 +355,9 @@ class _PlanSearch:
         self._known = found.best.per_microbatch
         known = {one.configuration: one for one in before._candidates}
         for one in self._candidates:
-            one.hint(known.get(one.configuration, one))
+            made = known[one.configuration].schedule if one.configuration in known else None
+            if made is not None:
+                one.hint(made)
         with suppress(KeyboardInterrupt):
             if self.set_up_within(self._began + self._seconds - time.monotonic()):
                 self._raise_to_unlimited()
@@ -498,8 +521,9 @@ class _PlanSearch:
     def _search(self, one: PlanCandidate, effort: Effort, share: float = 0.5) -> None:
         """Search a configuration for a share of the time left, at most."""
         for other in self._candidates:
-            if other is not one and _alike(other.configuration, one.configuration):
-                one.hint(other)
+            alike = _alike(other.configuration, one.configuration)
+            if other is not one and alike and other.schedule is not None:
+                one.hint(other.schedule)
         left = self._began + self._seconds - time.monotonic()
         one.search(effort, time.monotonic() + share * left)
         if one.result is not None:
@@ -518,14 +542,8 @@ class _PlanSearch:
             asked = self._stop
             return asked is not None and asked(self._state(state.phase, configuration, state.value))
 
-        options = Options()
-        if configuration.strategy != OPTIMAL:
-            options = self._space.options_of(configuration)
-        runs = runs_on(self._space.runtime)
         provenance = replace(self._provenance, time_limit=self._seconds)
-        return PlanRequest(
-            provenance, self._began, self._params, follow, stop, runs, options, ceiling
-        )
+        return PlanRequest(provenance, self._began, self._params, follow, stop, ceiling)
 
     # What is reported.
 
@@ -563,13 +581,14 @@ class _PlanSearch:
             ]
             best = min(held, key=_value, default=one)
             if best is not one and (one.value is None or _value(best) < _value(one)):
-                one.result = taken_over(one, best, self.kind, self._provenance)
+                assert best.schedule is not None
+                one.result = one.feasible(best.schedule)
 
     def _plan(self) -> Plan:
         self._take_over()
         best, least = self._best, self._least
         ceiling = None if best is None else _value(best)
-        made = (row_of(one, ceiling, self.kind, self._provenance) for one in self._candidates)
+        made = (row_of(one, ceiling) for one in self._candidates)
         rows = sorted(made, key=order_of)
         batches = self._space.batches[0] if best is None else best.configuration.batches
         if best is None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import replace
 from fractions import Fraction
@@ -10,27 +11,24 @@ from math import inf
 from typing import NamedTuple
 
 from ppopt.problem.partition import SEARCH
-from ppopt.problem.pipeline import Pipeline
 from ppopt.problem.problem import Problem
 from ppopt.schedule.origin import Argument, Certificate
 from ppopt.schedule.schedule import Schedule
-from ppopt.solver import configurations
 from ppopt.solver.bounds import device_bounds
 from ppopt.solver.choices import candidates_of
-from ppopt.solver.configurations import ConfigurationSearch, Effort
+from ppopt.solver.configurations import Candidates, ConfigurationSearch, Effort, SolveRequest
 from ppopt.solver.parameters import SolveParams
 from ppopt.solver.partitions.partition_bounds import memory_of_all, quick_bound
 from ppopt.solver.partitions.space import space_of
 from ppopt.solver.result import Progress, Provenance, Result, Status
 from ppopt.solver.search import Stop, search_from
 from ppopt.solver.warm_start import WarmStart
-from ppopt.strategies import Options
-from ppopt.studies.evaluate import evaluate, objective_value, peak_memory
+from ppopt.studies.evaluate import objective_value, peak_memory
 from ppopt.studies.frontier_curve import Curve, ParetoPoint
 from ppopt.studies.frontier_search import LEAST, Explorer
 from ppopt.studies.frontier_space import EveryConfiguration, OnePipeline, Space
 from ppopt.studies.plan_result import LeastMemory
-from ppopt.studies.plan_space import OPTIMAL, PlanConfiguration
+from ppopt.studies.plan_space import PlanConfiguration
 from ppopt.verifier import checked
 
 MARGIN = Fraction(11, 10)
@@ -38,6 +36,11 @@ MARGIN = Fraction(11, 10)
 
 LESS_LEVEL = 1
 """Most rounds of all methods on one partition in the search for less memory."""
+
+_BOUNDED = (
+    "every partition has a device that alone needs as long, by head, work, forced idle time and "
+    "way out, or too much memory"
+)
 
 
 class PlanRequest(NamedTuple):
@@ -49,10 +52,6 @@ class PlanRequest(NamedTuple):
     params: SolveParams
     progress: Callable[[Progress], None]
     stop: Stop
-    runs: Callable[[Pipeline], bool]
-    """Whether the runtime takes a partition."""
-    options: Options
-    """Of the strategy."""
     ceiling: Callable[[], Fraction | None]
     """Values from here on are of no use: the best schedule known is as good."""
 
@@ -62,7 +61,7 @@ class PlanRequest(NamedTuple):
         return (ceiling is not None and state.lower_bound >= ceiling) or self.stop(state)
 
 
-class PlanCandidate:
+class PlanCandidate(ABC):
     """What is known of one configuration; values in the user's unit."""
 
     def __init__(
@@ -79,23 +78,18 @@ class PlanCandidate:
         """Whether Ctrl-C ended the search for less memory."""
         self.searches = 0
         """Searches of single partitions that were made."""
-        self._level = -1.0
-        """Effort of the last search of the one partition that is given."""
-        self._until = inf
-        """End of its turn, of `time.monotonic`."""
-        self._hinted: Fraction | None = None
-        """Value of the last schedule that was handed in."""
-        self._search: ConfigurationSearch | None = None
-        """The search over its partitions and choices of recompute; None: they are given."""
+        deadline = request.began + request.provenance.time_limit
+        self._candidates: Candidates | None = candidates_of(problem, deadline)
+        """Its partitions and choices of recompute; None: they are given."""
         self.bound = self._first_bound()
         """No schedule of it is below."""
         self.bound_alone = self.bound
         """The same by bounds alone, without its searches."""
 
     @property
+    @abstractmethod
     def stuck(self) -> bool:
         """Whether more effort brings nothing: no partition is known that may be better."""
-        return self._search is not None and self._search.stuck
 
     @property
     def value(self) -> Fraction | None:
@@ -107,49 +101,41 @@ class PlanCandidate:
         """Its best schedule."""
         return None if self.result is None else self.result.schedule
 
+    @property
+    def peak(self) -> Fraction | None:
+        """The largest device peak of its best schedule."""
+        made = self.schedule
+        return None if made is None else peak_memory(made)
+
     def per_microbatch(self, time: Fraction) -> Fraction:
         """A time of the configuration for each of its microbatches."""
         return time / self.configuration.batches
 
     def _first_bound(self) -> Fraction:
         """A bound that takes no time."""
-        request = self._request
-        candidates = candidates_of(self.problem, request.began + request.provenance.time_limit)
-        if candidates is None:
+        if self._candidates is None:
             reduced = self.problem.reduced
             self.impossible = device_bounds.infeasibility(reduced.instance) is not None
             return reduced.pipeline.ticks.time(device_bounds.known_bound(reduced).value)
-        self._search = ConfigurationSearch(
-            candidates,
-            configurations.SolveRequest(
-                self._solve_one,
-                self.problem,
-                request.provenance,
-                request.progress,
-                request.began,
-                self._enough,
-                self._params,
-            ),
-        )
         if self.problem.pipeline.partition != SEARCH:
-            return candidates.least
+            return self._candidates.least
         ticks = space_of(self.problem)
         limits = ticks.space.limits
         self.impossible = limits is not None and memory_of_all(ticks.space) > sum(limits)
         return Fraction(quick_bound(ticks.space), ticks.per_unit)
 
+    @abstractmethod
     def raise_bound(self, deadline: float) -> None:
         """Bound all of its partitions, as well as may be by the deadline, and search none.
 
         Bounds that are `MARGIN` above the best value known are not told apart.
         """
-        if self._search is None or self.impossible:
-            return
+
+    @property
+    def _useful(self) -> Fraction | None:
+        """Bounds from here on need not be told apart; None: all are."""
         ceiling = self._request.ceiling()
-        self._search.bound(deadline, None if ceiling is None else ceiling * MARGIN)
-        self.impossible |= self._search.none
-        self.bound = max(self.bound, self._search.least)
-        self.bound_alone = max(self.bound_alone, self._search.candidates.least)
+        return None if ceiling is None else ceiling * MARGIN
 
     def raise_to(self, other: PlanCandidate) -> None:
         """Take over the bound of a configuration that holds all schedules of this one."""
@@ -159,18 +145,115 @@ class PlanCandidate:
             self.bound = max(self.bound, other.bound)
             self.bound_alone = max(self.bound_alone, other.bound_alone)
 
-    def hint(self, other: PlanCandidate) -> None:
-        """Begin from the better schedule of another configuration of the same placement."""
-        made, value = other.schedule, other.value
-        if self._search is None or made is None or value is None or not self._searched:
+    @abstractmethod
+    def hint(self, made: Schedule) -> None:
+        """Begin from a better schedule of another configuration of the same placement."""
+
+    @abstractmethod
+    def search(self, effort: Effort, until: float = inf) -> None:
+        """Search it, beginning where the last search ended, until a moment of `time.monotonic`."""
+
+    @abstractmethod
+    def minimize_memory(self, deadline: float, progress: Callable[[Progress], None]) -> LeastMemory:
+        """Look for less memory for its best value, or a lower one, by the deadline.
+
+        Its best schedule is then that of least memory.
+        """
+
+    def bounded(self) -> Result:
+        """The result by bounds alone, without a schedule."""
+        pipeline = self.problem.pipeline
+        argument = Argument.PARTITIONS if pipeline.partition == SEARCH else Argument.ENDS
+        if pipeline.recompute == SEARCH:
+            argument = Argument.PARTITIONS_RECOMPUTE
+        return Result(
+            pipeline=pipeline,
+            objective=self.problem.objective,
+            backward_kind=self.problem.backward_kind,
+            status=Status.INFEASIBLE if self.impossible else Status.UNKNOWN,
+            schedule=None,
+            value=None,
+            lower_bound=None if self.impossible else self.bound,
+            proof=_BOUNDED,
+            certificate=Certificate(argument),
+            provenance=self._request.provenance,
+            solve_seconds=0.0,
+        )
+
+    def feasible(self, made: Schedule) -> Result:
+        """The same with a schedule."""
+        return replace(
+            self.bounded(),
+            pipeline=made.pipeline,
+            status=Status.FEASIBLE,
+            schedule=made,
+            value=objective_value(made, self.problem.objective),
+        )
+
+
+class ScheduleCandidate(PlanCandidate):
+    """A configuration whose best schedule is searched, whatever its order."""
+
+    def __init__(
+        self, configuration: PlanConfiguration, problem: Problem, request: PlanRequest
+    ) -> None:
+        """Raises NotApplicableError where its partition cannot be searched."""
+        super().__init__(configuration, problem, request)
+        self._level = -1.0
+        """Effort of the last search of the one partition that is given."""
+        self._until = inf
+        """End of its turn, of `time.monotonic`."""
+        self._hinted: Fraction | None = None
+        """Value of the last schedule that was handed in."""
+        self._search: ConfigurationSearch | None = None
+        """The search over its partitions and choices of recompute; None: they are given."""
+        if self._candidates is not None:
+            self._search = ConfigurationSearch(
+                self._candidates,
+                SolveRequest(
+                    self._solve_one, problem, request.provenance, request.progress, request.began,
+                    self._enough, request.params,
+                ),
+            )  # fmt: skip
+
+    @property
+    def stuck(self) -> bool:
+        """Whether more effort brings nothing: no partition is known that may be better."""
+        return self._search is not None and self._search.stuck
+
+    def raise_bound(self, deadline: float) -> None:
+        """See `PlanCandidate.raise_bound`."""
+        if self._search is None or self.impossible:
             return
+        self._search.bound(deadline, self._useful)
+        self.impossible |= self._search.none
+        self.bound = max(self.bound, self._search.least)
+        self.bound_alone = max(self.bound_alone, self._search.candidates.least)
+
+    def hint(self, made: Schedule) -> None:
+        """See `PlanCandidate.hint`."""
+        value = objective_value(made, self.problem.objective)
         known = [one for one in (self.value, self._hinted) if one is not None]
-        if value < min(known, default=value + 1):
+        if self._search is not None and value < min(known, default=value + 1):
             self._hinted = value
             self._search.hint(made)
 
+    def holds(self, made: Schedule) -> bool:
+        """Whether a schedule is one of its own."""
+        own, pipeline = self.problem.pipeline, made.pipeline
+        same = pipeline.layout == own.layout and pipeline.batches == own.batches
+        recomputes = own.recompute == SEARCH or pipeline.model.layers == own.model.layers
+        return same and recomputes and (own.partition == SEARCH or pipeline.counts == own.counts)
+
+    def begin(self, made: Schedule) -> None:
+        """Begin with a schedule of its own, of a hand strategy."""
+        self.hint(made)
+        result = self.feasible(made)
+        made = checked(replace(made, origin=result.origin()))
+        self.result = replace(result, schedule=made)
+
     def search(self, effort: Effort, until: float = inf) -> None:
-        """Search it, beginning where the last search ended, until a moment of `time.monotonic`."""
+        """See `PlanCandidate.search`."""
         self._until = until
         found = self._one(effort) if self._search is None else self._search.run(effort)
         if found is None:
@@ -179,24 +262,15 @@ class PlanCandidate:
         if found.lower_bound is not None:
             self.bound = max(self.bound, found.lower_bound)
         if self.value is None or (found.value is not None and found.value <= self.value):
-            self.result = found if self._searched else self._of_strategy(found)
+            self.result = found
 
-    @property
-    def peak(self) -> Fraction | None:
-        """The largest device peak of its best schedule."""
-        made = self.schedule
-        return None if made is None else peak_memory(made)
-
-    def lessen(self, deadline: float, progress: Callable[[Progress], None]) -> LeastMemory:
-        """Look for less memory for its best value, or a lower one, by the deadline.
-
-        Its best schedule is then that of least memory.
-        """
-        made, peak = self.schedule, self.peak
-        assert made is not None and peak is not None
-        if self._search is None and not self._searched:
-            return LeastMemory(peak, peak)
-        space, now = self._space_of_schedules(), time.monotonic()
+    def minimize_memory(self, deadline: float, progress: Callable[[Progress], None]) -> LeastMemory:
+        """See `PlanCandidate.minimize_memory`."""
+        made, now = self.schedule, time.monotonic()
+        assert made is not None
+        space: Space = OnePipeline(self.problem)
+        if self._search is not None:
+            space = EveryConfiguration(self.problem, search_from)
         explorer = Explorer(
             space, replace(self._request.provenance, time_limit=max(deadline - now, LEAST)),
             deadline, progress, Curve(space.limits), now, most_level=LESS_LEVEL,
@@ -208,13 +282,6 @@ class PlanCandidate:
         self.interrupted |= explorer.interrupted
         return LeastMemory(space.memory(found.limit), space.memory(explorer.least_limit))
 
-    def _space_of_schedules(self) -> Space:
-        """All of its schedules, to be searched under lower limits."""
-        if self._search is None:
-            return OnePipeline(self.problem)
-        solve_one = search_from if self._searched else self._solve_one
-        return EveryConfiguration(self.problem, solve_one)
-
     def _take(self, found: ParetoPoint) -> None:
         """Take over a schedule of less memory, or of a lower value, for its own limits."""
         assert self.result is not None
@@ -223,8 +290,7 @@ class PlanCandidate:
         if result.value == result.lower_bound:
             result = replace(result, status=Status.OPTIMAL)
         made = replace(found.schedule, pipeline=pipeline, origin=result.origin())
-        result = replace(result, schedule=checked(made))
-        self.result = result if self._searched else self._of_strategy(result)
+        self.result = replace(result, schedule=checked(made))
 
     def _enough(self, state: Progress) -> bool:
         """Whether its turn ends; at any time left some configuration has a schedule."""
@@ -242,12 +308,10 @@ class PlanCandidate:
         *,
         stop: Stop | None = None,
         params: SolveParams = SolveParams(),
-    ) -> Result | None:
-        """Search one partition; None: the runtime does not take it."""
+    ) -> Result:
+        """Search one partition."""
         assert stop is not None
         self.searches += 1
-        if not self._searched:
-            return self._evaluated(problem, provenance)
         return search_from(
             start,
             problem,
@@ -265,8 +329,6 @@ class PlanCandidate:
         self._level = effort.level
         self.searches += 1
         request, params = self._request, self._request.params
-        if not self._searched:
-            return self._evaluated(self.problem, request.provenance)
         return search_from(
             WarmStart(schedules=() if self.schedule is None else (self.schedule,)),
             self.problem,
@@ -275,57 +337,4 @@ class PlanCandidate:
             request.began,
             stop=self._enough,
             params=replace(params, rounds=params.rounds._replace(most=int(effort.level))),
-        )
-
-    @property
-    def _params(self) -> SolveParams:
-        """Of the search; of a strategy without subsets of devices, which bound any schedule."""
-        given = self._request.params
-        if self._searched:
-            return given
-        return replace(given, configurations=given.configurations._replace(bounding=1, together=30))
-
-    @property
-    def _searched(self) -> bool:
-        """Whether the best schedule is searched; else it is that of a hand strategy."""
-        return self.configuration.strategy == OPTIMAL
-
-    def _evaluated(self, problem: Problem, provenance: Provenance) -> Result | None:
-        """The one schedule that the strategy has on a partition; None: the runtime refuses it."""
-        pipeline, strategy = problem.pipeline, self.configuration.strategy
-        if not self._request.runs(pipeline):
-            return None
-        made = evaluate(pipeline, strategy, problem.objective, self._request.options)
-        fits = made.fits_limits
-        value = objective_value(made, problem.objective) if fits else None
-        return Result(
-            pipeline=pipeline,
-            objective=problem.objective,
-            backward_kind=problem.backward_kind,
-            status=Status.OPTIMAL if fits else Status.INFEASIBLE,
-            schedule=made if fits else None,
-            value=value,
-            lower_bound=value,
-            proof=f"{strategy} has one schedule on a partition",
-            certificate=Certificate(Argument.SEARCH),
-            provenance=provenance,
-            solve_seconds=0.0,
-        )
-
-    def _of_strategy(self, found: Result) -> Result:
-        """The best schedule of the strategy as `ppopt.evaluate` makes it.
-
-        What is proved of the strategy is no bound of other schedules, so the result states none.
-        """
-        made = found.schedule
-        if made is not None:
-            strategy, options = self.configuration.strategy, self._request.options
-            made = evaluate(made.pipeline, strategy, found.objective, options)
-        return replace(
-            found,
-            status=Status.UNKNOWN if made is None else Status.FEASIBLE,
-            schedule=made,
-            lower_bound=None,
-            proof=f"of {self.configuration.strategy} alone: {found.proof}",
-            certificate=Certificate(Argument.SEARCH),
         )

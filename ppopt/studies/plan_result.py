@@ -14,7 +14,6 @@ from ppopt.problem.pipeline import Pipeline
 from ppopt.schedule.schedule import Schedule
 from ppopt.solver.result import Provenance, Result, Status
 from ppopt.studies.evaluate import peak_memory
-from ppopt.studies.plan_hands import Hand
 from ppopt.studies.plan_space import PlanConfiguration, PlanSpace
 
 
@@ -112,6 +111,20 @@ class MoreMemory(NamedTuple):
     """No schedule of any configuration is below within it."""
 
 
+class Hand(NamedTuple):
+    """A hand strategy beside a plan."""
+
+    strategy: str
+    schedule: Schedule
+    """On the best partition and recompute found for it."""
+    value: Fraction
+    """Its objective in the user's unit."""
+    recompute: str
+    """How its layers recompute: `none`, `full`, `search` (chosen for it), or `layers`."""
+    within: bool
+    """Whether the plan could have chosen this schedule."""
+
+
 @dataclass(frozen=True)
 class Plan(NotebookView):
     """Outcome of `ppopt.plan`; times in the user's unit."""
@@ -141,8 +154,8 @@ class Plan(NotebookView):
     more_memory: MoreMemory | None = None
     """What 10 % more memory brings, by a short search; None without a limit or a schedule."""
     hands: tuple[Hand, ...] = ()
-    """Hand strategies within the memory limit, each on the best partition found for it, the best
-    first; also those of placements and chunks outside the space."""
+    """Hand strategies within the memory limit, each on the best partition and recompute found for
+    it, the best first; also those of placements and chunks outside the space."""
     late_hands: tuple[str, ...] = ()
     """Hand strategies for which there was no time left."""
 

@@ -6,25 +6,15 @@ from collections.abc import Sequence
 from dataclasses import replace
 from fractions import Fraction
 
-from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.partition import SEARCH
-from ppopt.schedule.origin import Argument, Certificate
-from ppopt.solver.result import Provenance, Result, Status
 from ppopt.studies.plan_candidate import PlanCandidate
 from ppopt.studies.plan_result import PlanRow, RowStatus
 from ppopt.studies.plan_space import OPTIMAL, PlanConfiguration
 
-_BOUNDED = (
-    "every partition has a device that alone needs as long, by head, work, forced idle time and "
-    "way out, or too much memory"
-)
 
-
-def row_of(
-    one: PlanCandidate, best: Fraction | None, kind: BackwardKind, provenance: Provenance
-) -> PlanRow:
+def row_of(one: PlanCandidate, best: Fraction | None) -> PlanRow:
     """What is known of a configuration; `best` is the least time per microbatch of any."""
-    result, bound = one.result or _bounded(one, kind, provenance), None
+    result, bound = one.result or one.bounded(), None
     if not one.impossible:
         bound = one.bound if one.value is None else min(one.bound, one.value)
         if one.configuration.strategy == OPTIMAL:
@@ -40,42 +30,6 @@ def row_of(
     alone = best is not None and one.per_microbatch(one.bound_alone) >= best
     ruled_out = status is RowStatus.PRUNED and alone
     return PlanRow(one.configuration, status, result, bound, one.searches, ruled_out)
-
-
-def _bounded(one: PlanCandidate, kind: BackwardKind, provenance: Provenance) -> Result:
-    """The result of a configuration that was bounded and not searched."""
-    pipeline = one.problem.pipeline
-    argument = Argument.PARTITIONS if pipeline.partition == SEARCH else Argument.ENDS
-    if pipeline.recompute == SEARCH:
-        argument = Argument.PARTITIONS_RECOMPUTE
-    return Result(
-        pipeline=pipeline,
-        objective=one.problem.objective,
-        backward_kind=kind,
-        status=Status.INFEASIBLE if one.impossible else Status.UNKNOWN,
-        schedule=None,
-        value=None,
-        lower_bound=None if one.impossible else one.bound,
-        proof=_BOUNDED,
-        certificate=Certificate(argument),
-        provenance=provenance,
-        solve_seconds=0.0,
-    )
-
-
-def taken_over(
-    one: PlanCandidate, other: PlanCandidate, kind: BackwardKind, provenance: Provenance
-) -> Result:
-    """The result of a configuration by the better schedule of another that it holds."""
-    assert other.result is not None
-    found = other.result
-    return replace(
-        _bounded(one, kind, provenance),
-        pipeline=found.pipeline,
-        status=Status.FEASIBLE,
-        schedule=found.schedule,
-        value=found.value,
-    )
 
 
 def counted(rows: Sequence[PlanRow]) -> str:

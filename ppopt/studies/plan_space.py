@@ -9,9 +9,8 @@ from typing import Any, NamedTuple
 
 from ppopt.errors import InputError, NotApplicableError, not_applicable
 from ppopt.formats import trainer_partition
-from ppopt.problem.partition import SEARCH
+from ppopt.problem.partition import SEARCH, Counts
 from ppopt.problem.pipeline import Model, Pipeline
-from ppopt.problem.recompute import SEARCH_RECOMPUTE
 from ppopt.strategies import Options, resolve
 
 PLACEMENTS = ("linear", "interleaved", "v")
@@ -112,7 +111,12 @@ class PlanSpace:
     def _check_recompute(self) -> None:
         _check("recompute", self.recompute, RECOMPUTE)
         for choice in self.recompute:
-            if self.runtime == "megatron" and choice != SEARCH:
+            if self.runtime == "megatron" and choice == SEARCH:
+                raise InputError(
+                    "recompute: search chooses per stage, and Megatron-LM has one choice for all "
+                    "stages; use none, full or both"
+                )
+            if self.runtime == "megatron":
                 model = self.model if choice == AS_GIVEN else self.model.with_recompute(choice)
                 try:
                     trainer_partition.check_model(model, trainer_partition.MEGATRON)
@@ -165,8 +169,7 @@ class PlanSpace:
 
     def options_of(self, configuration: PlanConfiguration) -> Options:
         """The options that the strategy of a configuration takes."""
-        takes = resolve(configuration.strategy).takes
-        return Options(**{name: getattr(self.options, name) for name in takes})
+        return resolve(configuration.strategy).taken(self.options)
 
 
 def check_megatron(pipeline: Pipeline) -> None:
@@ -176,29 +179,22 @@ def check_megatron(pipeline: Pipeline) -> None:
     partition, it takes one in which a single stage, the last or the one before, has more than one
     layer.
     """
-    recompute = "none" if pipeline.recompute == SEARCH_RECOMPUTE else None
-    given = replace(pipeline, recompute=recompute, mem_limit=None)
     if pipeline.partition != SEARCH:
-        trainer_partition.megatron_arguments(given)
+        trainer_partition.megatron_arguments(pipeline)
         return
+    takes = trainer_partition.megatron_partitions(pipeline)
     ones, rest = (1,) * (pipeline.num_stages - 1), len(pipeline.model) - pipeline.num_stages + 1
     last, before = ((*ones[after:], rest, *ones[:after]) for after in (0, 1))
-    if not takes_partition(replace(given, partition=before)):
-        trainer_partition.megatron_arguments(replace(given, partition=last))
+    if not (takes(before) or takes(last)):
+        trainer_partition.megatron_arguments(replace(pipeline, partition=last, mem_limit=None))
 
 
-def takes_partition(pipeline: Pipeline) -> bool:
-    """Whether Megatron-LM takes the partition of a pipeline."""
-    try:
-        trainer_partition.megatron_arguments(pipeline)
-    except NotApplicableError:
-        return False
-    return True
+def partitions_on(runtime: str, pipeline: Pipeline) -> Callable[[Counts], bool] | None:
+    """Which partitions of a pipeline a runtime takes; None: all of them.
 
-
-def runs_on(runtime: str) -> Callable[[Pipeline], bool]:
-    """Whether a runtime takes the partition of a pipeline."""
-    return takes_partition if runtime == "megatron" else lambda _: True
+    Raises NotApplicableError where it takes none.
+    """
+    return trainer_partition.megatron_partitions(pipeline) if runtime == "megatron" else None
 
 
 def default_strategies(runtime: str) -> tuple[str, ...]:

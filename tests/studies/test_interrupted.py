@@ -11,7 +11,7 @@ import pytest
 import ppopt
 from ppopt import Pipeline, Progress, Status, verify
 from ppopt.solver import interrupts
-from ppopt.studies.compare import STOPPED
+from ppopt.studies.baselines import STOPPED
 
 LAYERS: dict[str, Any] = {
     "layers": [{"forward": 1, "activation": 1, "count": 5}, {"forward": 2, "activation": 2}]

@@ -6,6 +6,7 @@ import signal
 import time
 from bisect import bisect_left
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 from fractions import Fraction
 from itertools import combinations, pairwise
@@ -16,13 +17,15 @@ import pytest
 
 import ppopt
 from benchmarks.fuzz.searches import processor_clock
-from ppopt import Model, PlanSpace, RowStatus, Status, stop
+from ppopt import Model, Pipeline, PlanSpace, RowStatus, Status, stop
 from ppopt.formats import schedule_json
 from ppopt.formats.config import model_of
 from ppopt.formats.models import read_settings
+from ppopt.formats.trainer_partition import megatron_arguments
 from ppopt.studies.plan import _PlanSearch
-from ppopt.studies.plan_candidate import PlanCandidate
-from ppopt.studies.plan_space import PlanConfiguration, check_megatron, takes_partition
+from ppopt.studies.plan_baselines import PlanBaselines
+from ppopt.studies.plan_candidate import ScheduleCandidate
+from ppopt.studies.plan_space import PlanConfiguration, check_megatron
 from tests.oracles import exhaustive
 from tests.tiers import first
 
@@ -158,6 +161,14 @@ def test_megatron_takes_models_with_units(units: dict[str, str]) -> None:
     assert values == {"interleaved": 4 * 9 + Fraction(3 * 9, 2), "1f1b": 4 * 9 + 3 * 9}
 
 
+def takes(pipeline: Pipeline) -> bool:
+    """Whether Megatron-LM takes a partition."""
+    with suppress(ppopt.NotApplicableError):
+        megatron_arguments(pipeline)
+        return True
+    return False
+
+
 def test_a_model_that_megatron_takes_in_no_partition_is_not_infeasible() -> None:
     """Every partition of small models beside what is said before any search."""
     rng, refused, number = Random(5), 0, 0
@@ -175,7 +186,7 @@ def test_a_model_that_megatron_takes_in_no_partition_is_not_infeasible() -> None
         )
         cuts = combinations(range(1, len(roles)), devices * chunks - 1)
         counts = (tuple(b - a for a, b in pairwise((0, *cut, len(roles)))) for cut in cuts)
-        if any(takes_partition(replace(pipeline, partition=one)) for one in counts):
+        if any(takes(replace(pipeline, partition=one)) for one in counts):
             check_megatron(pipeline)
             continue
         refused += 1
@@ -459,14 +470,15 @@ def test_two_routes_go_with_a_partition_by_rule() -> None:
 def test_chosen_recompute_is_never_shown_worse_than_none_or_full(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """As if there were no time for the search of chosen recompute."""
-    search = PlanCandidate.search
+    """As if there were no time for hand strategies and the search of chosen recompute."""
+    search = ScheduleCandidate.search
 
-    def late(self: PlanCandidate, *given: Any) -> None:
+    def late(self: ScheduleCandidate, *given: Any) -> None:
         if self.configuration.recompute != "search":
             search(self, *given)
 
-    monkeypatch.setattr(PlanCandidate, "search", late)
+    monkeypatch.setattr(ScheduleCandidate, "search", late)
+    monkeypatch.setattr(PlanBaselines, "search", lambda *_: None)
     layers = Model([{"forward": 2, "activation": 1, "count": 4}])
     plan = ppopt.plan(
         layers, devices=2, batches=4, mem_limit=3, recompute=("none", "full", "search"),
@@ -490,7 +502,7 @@ def test_megatron_is_planned_as_well_as_its_strategy_is_evaluated() -> None:
         time_limit=20, **shared,
     )  # fmt: skip
     asked = model.pipeline(devices=3, batches=6, partition="search", **shared)
-    chosen = ppopt.choose_partition(asked, "interleaved", time_limit=20)
+    chosen = ppopt.best_choice(asked, "interleaved", time_limit=20)
     assert plan.value is not None and plan.value <= chosen.value
 
 

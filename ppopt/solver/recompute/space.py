@@ -258,6 +258,16 @@ def stage_choices(layers: tuple[Layer, ...]) -> list[StageChoice]:
     return front
 
 
+def full_recompute(layers: tuple[Layer, ...]) -> StageChoice:
+    """All layers of a stage recompute that may, also where it saves nothing."""
+    places = frozenset(place for place, layer in enumerate(layers) if layer.recomputable)
+    return StageChoice(
+        sum((layers[place].recompute_time for place in places), Fraction(0)),
+        activation_of(layers) - sum(layers[place].saved for place in places),
+        places,
+    )
+
+
 def _least(choices: Iterator[StageChoice]) -> list[StageChoice]:
     """Those with less memory than all that take no more time."""
     found: list[StageChoice] = []

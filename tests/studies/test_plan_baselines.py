@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import replace
+from fractions import Fraction
 from math import inf
 
 import pytest
@@ -11,6 +12,7 @@ import pytest
 import ppopt
 from ppopt import Model, Status
 from ppopt.problem.backward_kind import BackwardKind
+from ppopt.problem.exact import plain
 from ppopt.problem.objective import Objective
 from ppopt.report.plan_objects import of_plan
 from ppopt.report.plan_table import (
@@ -21,7 +23,8 @@ from ppopt.report.plan_table import (
     more_memory_words,
     outside_words,
 )
-from ppopt.studies.plan_hands import hands
+from ppopt.studies.plan_baselines import KNOWN, PlanBaselines
+from ppopt.studies.plan_result import Hand
 
 LAYERS = Model([{"forward": 2, "activation": 1, "static": 1, "count": 5}, {"forward": 5}])
 GIVEN = {"devices": 2, "batches": 4, "mem_limit": 12, "recompute": "none"}
@@ -56,15 +59,12 @@ def test_where_the_plan_chooses_recompute_so_do_hand_strategies() -> None:
     )  # fmt: skip
     one = next(hand for hand in plan.hands if hand.strategy == "1f1b")
     asked = layers.pipeline(
-        devices=2,
-        batches=6,
-        mem_limit=10,
-        recompute="search",
-        partition=one.schedule.pipeline.counts,
+        devices=2, batches=6, mem_limit=10, recompute="search", partition="search"
     )
-    alone = ppopt.choose_recompute(asked, "1f1b")
+    alone = ppopt.best_choice(asked, "1f1b")
     assert one.recompute == "search" and one.schedule.fits_limits and one.within
-    assert one.value == alone.pipeline.ticks.time(alone.metrics.makespan)
+    assert one.value == alone.value and alone.proved
+    asked = replace(asked, partition=one.schedule.pipeline.counts)
     full = ppopt.evaluate(replace(asked, recompute="full"), "1f1b")
     assert one.value < full.pipeline.ticks.time(full.metrics.makespan)
 
@@ -82,18 +82,24 @@ def test_a_strategy_stands_on_a_partition_from_which_no_layer_moves() -> None:
             assert not made.fits_limits or made.metrics.makespan >= one.value
 
 
+def evaluated(plan: ppopt.Plan, kind: BackwardKind, deadline: float) -> ppopt.Plan:
+    """A plan beside the strategies that are evaluated by a deadline."""
+    found = PlanBaselines(plan.space, Objective.MAKESPAN, kind)
+    found.search(4, deadline)
+    return found.beside(plan)
+
+
 def test_nothing_is_begun_after_the_deadline() -> None:
-    space = planned().space
-    late = hands(space, 4, Objective.MAKESPAN, BackwardKind.MIXED, time.monotonic())
-    assert late.found == ()
-    whole = hands(space, 4, Objective.MAKESPAN, BackwardKind.WHOLE, inf)
-    assert whole.found and whole.late == ()
-    assert not {hand.strategy for hand in whole.found} & {"zb-h1", "zbv", "zb-2p"}
+    plan = planned()
+    assert evaluated(plan, BackwardKind.MIXED, time.monotonic()).hands == ()
+    whole = evaluated(plan, BackwardKind.WHOLE, inf)
+    assert whole.hands and whole.late_hands == ()
+    assert not {hand.strategy for hand in whole.hands} & {"zb-h1", "zbv", "zb-2p"}
 
 
 def test_strategies_without_time_are_named_the_best_known_first() -> None:
     plan = planned()
-    late = hands(plan.space, 4, Objective.MAKESPAN, BackwardKind.MIXED, time.monotonic()).late
+    late = evaluated(plan, BackwardKind.MIXED, time.monotonic()).late_hands
     assert {hand.strategy for hand in plan.hands} <= set(late) and len(set(late)) == len(late)
     assert late[:2] == ("1f1b", "interleaved")
     assert plan.late_hands == () and of_plan(plan)["late_hands"] == []
@@ -105,8 +111,74 @@ def test_strategies_without_time_are_named_the_best_known_first() -> None:
 
 
 def test_megatron_is_compared_with_what_it_runs() -> None:
-    plan = planned(runtime="megatron")
-    assert {hand.strategy for hand in plan.hands} <= {"1f1b", "interleaved"}
+    """Its two strategies are configurations of the plan: the gain is that of the table."""
+    plan = planned(runtime="megatron", recompute=("none", "full"))
+    best = {
+        name: min(
+            row.value for row in plan.rows if row.configuration.strategy == name and row.value
+        )
+        for name in ("1f1b", "interleaved")
+    }
+    assert {hand.strategy: hand.value for hand in plan.hands} == best
+    assert plan.value == min(best.values())
+
+
+def evaluation(plan: ppopt.Plan, hand: Hand, seconds: float) -> ppopt.StrategyChoice:
+    """What `ppopt eval` finds for the strategy of a gain, with the plan's choices of recompute."""
+    made = hand.schedule.pipeline
+    asked = plan.space.model.pipeline(
+        devices=plan.space.devices,
+        batches=made.batches,
+        chunks=made.num_chunks if made.num_chunks > 1 else None,
+        partition="search",
+        recompute="search" if "search" in plan.space.recompute else hand.recompute,
+        **plan.space.fields,
+    )
+    return ppopt.best_choice(asked, hand.strategy, time_limit=seconds)
+
+
+def check_gain(plan: ppopt.Plan, seconds: float) -> None:
+    """The gain over the strategies that are named.
+
+    On the partition that is told they take as long as is told, and no evaluation of so many seconds
+    finds one that is faster by more than 0.5 %.
+    """
+    assert plan.value is not None
+    within = [one for one in plan.hands if one.within]
+    told = {one["strategy"]: one for one in of_plan(plan)["hands"]}
+    assert within
+    for hand in (*within[:1], *(one for one in within if one.strategy in KNOWN)):
+        assert hand.value >= plan.value
+        assert told[hand.strategy]["speedup"] == plain(hand.value / plan.value)
+        assert told[hand.strategy]["partition"] == list(hand.schedule.pipeline.counts)
+        again = ppopt.evaluate(hand.schedule.pipeline, hand.strategy)
+        assert again.pipeline.ticks.time(again.metrics.makespan) == hand.value
+        assert evaluation(plan, hand, seconds).value >= hand.value * Fraction(995, 1000)
+
+
+@pytest.mark.parametrize("limit", [None, 14, 9])
+def test_the_gain_is_that_of_an_evaluation(limit: int | None) -> None:
+    layers = [{"forward": 1 + place % 3, "activation": 2, "static": 1} for place in range(7)]
+    plan = ppopt.plan(Model(layers), devices=2, batches=4, mem_limit=limit, workers=1, time_limit=5)
+    check_gain(plan, 2)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("limit", [None, "80GiB", "60GiB"])
+@pytest.mark.parametrize(
+    "name", ["llama-3.1-8b", "llama-3.1-70b", "internvl2-26b", "llama-3.1-8b-128k", "deepseek-v3"]
+)
+def test_the_gain_over_a_bundled_model_is_that_of_an_evaluation(
+    name: str, limit: str | None
+) -> None:
+    pipeline = ppopt.read_pipeline(name)
+    links = {"p2p": pipeline.p2p} if pipeline.link is None else {"link": pipeline.link}
+    plan = ppopt.plan(
+        pipeline.model, devices=pipeline.num_devices, batches=pipeline.batches, mem_limit=limit,
+        workers=1, time_limit=60, **links,
+    )  # fmt: skip
+    if plan.value is not None:
+        check_gain(plan, 10)
 
 
 def shown(**changes: object) -> dict[str, object]:

@@ -1,0 +1,247 @@
+"""Costs of the stages for many partitions of one model at once, in whole ticks.
+
+A pipeline is costly to make: its settings are read and checked as a user gives them. A search over
+partitions asks for the costs of thousands of partitions that differ in nothing but their cuts. Here
+the layers are read once, and the cost of a stage is the difference of two sums over first layers.
+
+Numbers are whole and below 2^53, and are held as 64-bit floats: sums and products are exact, and
+products of matrices are fast.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from fractions import Fraction
+from itertools import chain
+from math import lcm
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ppopt.errors import NotApplicableError
+from ppopt.problem import exact
+from ppopt.problem.arrays import Floats, Ints
+from ppopt.problem.costs import MOST_TICKS, WORKSPACES, StageCosts, costs_of
+from ppopt.problem.operation import OpKind
+from ppopt.problem.pipeline import Pipeline
+
+_TIMES = ("forward", "backward_input", "weight", "backward")
+"""Fields of the times, in the order of the kinds of operations."""
+_MEMORY = ("activation", "kept", "memory_b", "static")
+_ROOM = 4
+"""Sums of ticks stay so many times below 2^53, so that differences of sums are exact, too."""
+
+
+class CostTable(NamedTuple):
+    """Costs of pipelines of one shape, one pipeline per column, in ticks of time and of memory.
+
+    Rows of a kind and a stage are numbered kind x stages + stage.
+    """
+
+    durations: Floats
+    """Time of an operation, recompute included: `[kind and stage, pipeline]`."""
+    links: Floats
+    """Delay between stages: `[number of the link (link_number), pipeline]`; row 0 is 0."""
+    takes: Floats
+    """Memory that an operation takes at its start: `[kind and stage, pipeline]`. What one without
+    length gives back at once is left out."""
+    kept: Floats
+    """Memory of a microbatch from the end of F to the start of B, or BW: `[stage, pipeline]`."""
+    owed: Floats
+    """Memory of a microbatch from the end of B to the end of W: `[stage, pipeline]`."""
+    static: Floats
+    """Memory always held: `[device, pipeline]`."""
+
+
+class Recomputed(NamedTuple):
+    """What recompute makes of the stages of pipelines, in ticks: `[pipeline, stage]`."""
+
+    time: Ints
+    """Added to B and BW, at speed 1 (`PartitionCosts.per_unit_at_speed_1`)."""
+    kept: Ints
+    """What F keeps of the activations."""
+
+
+def link_number(pipeline: Pipeline, route: Any, stage: Any, back: Any) -> Any:
+    """Number, 1 or more, of the link after a stage on a route; works on integers and on arrays.
+
+    `back` is 0 on the way there and 1 on the way back.
+    """
+    return 1 + (pipeline.routes * back + route) * pipeline.num_stages + stage
+
+
+class PartitionCosts:
+    """The costs of the stages of one pipeline under every partition of its layers."""
+
+    def __init__(self, pipeline: Pipeline) -> None:
+        """The partition of the pipeline does not matter; its model is in layers.
+
+        Raises NotApplicableError where times or memory are too large or too finely divided to stay
+        exact.
+        """
+        self._pipeline, layers, slices = pipeline, pipeline.model.layers, pipeline.num_slices
+        given = pipeline.model.stage_costs((1,) * len(layers))._asdict()
+        costs = costs_of(
+            {"overlap": None, "workspace": None, **given}, range(len(layers)), 1, slices
+        )
+        again = [layer.recompute_time / slices for layer in layers]
+        links = list(_links(pipeline))
+        speeds = [pipeline.device_speed[host] for host in pipeline.hosts[0]]
+        divisor = lcm(*(speed.numerator for speed in speeds))
+        times = chain(again, *(getattr(costs, field) for field in _TIMES))
+        self.per_unit = lcm(
+            divisor * exact.common_denominator(times),
+            exact.common_denominator(chain(*(delays for _, delays in links))),
+        )
+        """Ticks in one unit of time."""
+        self.per_unit_at_speed_1 = self.per_unit // divisor
+        """The same for times at speed 1, which `_slowness` multiplies."""
+        least = (layer.kept / slices for layer in layers)
+        memory = (getattr(costs, field) for field in (*_MEMORY, *WORKSPACES.values()))
+        self.memory_per_unit = exact.common_denominator(
+            chain(least, pipeline.limits or (), *memory)
+        )
+        """Ticks in one unit of memory."""
+        self._slowness = np.array([[int(divisor / speed)] for speed in speeds], dtype=np.int64)
+        """Per stage, by how much the times of layers are multiplied on its device."""
+        self._check(costs, again, links)
+        self._sums = dict(self._sums_of(costs))
+        self._links = {number: _ticks(delays, self.per_unit) for number, delays in links}
+        self._workspaces = {
+            kind: _RangeMaximum(_ticks(getattr(costs, field), self.memory_per_unit))
+            for kind, field in WORKSPACES.items()
+            if any(getattr(costs, field))
+        }
+        hosts = np.array([host for route in pipeline.hosts for host in route])
+        self._hosting = (np.arange(pipeline.num_devices)[:, None] == hosts).astype(np.float64)
+
+    def _check(
+        self,
+        costs: StageCosts,
+        again: Iterable[Fraction],
+        links: Iterable[tuple[int, Sequence[Fraction]]],
+    ) -> None:
+        """Refuse numbers whose sums may not be exact."""
+        pieces = self._pipeline.batches * self._pipeline.num_slices
+        slowest = int(self._slowness.max())
+        times = sum(chain(again, *(getattr(costs, field) for field in _TIMES)))
+        delays = sum(max(row) for _, row in links)
+        memory = sum(map(abs, chain(*(getattr(costs, field) for field in _MEMORY))))
+        memory += sum(max(getattr(costs, field)) for field in WORKSPACES.values())
+        sums = {
+            "times": times * self.per_unit_at_speed_1 * slowest + delays * self.per_unit,
+            "memory": memory * self.memory_per_unit,
+        }
+        for what, ticks in sums.items():
+            if _ROOM * pieces * ticks >= MOST_TICKS:
+                raise NotApplicableError(
+                    f"{what}: too large or too finely divided to search partitions exactly; use "
+                    "fewer digits or fewer batches"
+                )
+
+    def _sums_of(self, costs: StageCosts) -> Iterator[tuple[str, Ints]]:
+        """Sum of each cost over the first 0, 1, ... layers, in ticks."""
+        for field in (*_TIMES, "recompute_time", *_MEMORY):
+            per_unit = self.memory_per_unit if field in _MEMORY else self.per_unit_at_speed_1
+            yield field, np.append(0, np.cumsum(_ticks(getattr(costs, field), per_unit)))
+
+    @property
+    def lengthless(self) -> bool:
+        """Whether an operation of some partition may have no length."""
+        return any((np.diff(self._sums[field]) == 0).any() for field in _TIMES)
+
+    def table(self, counts: Ints, recomputed: Recomputed | None = None) -> CostTable:
+        """The costs of partitions, `counts[pipeline, stage]` layers each.
+
+        `recomputed`: what recomputes, where that is not as the layers say.
+        """
+        high = np.cumsum(counts, axis=1).T
+        low = high - counts.T
+        cost = {field: row[high] - row[low] for field, row in self._sums.items()}
+        if recomputed is not None:
+            cost["recompute_time"], cost["kept"] = recomputed.time.T, recomputed.kept.T
+        durations = self._durations(cost)
+        takes, gives = _memory(cost)
+        for kind, workspace in self._workspaces.items():
+            most = workspace.over(low, high)
+            takes[kind] = takes[kind] + most
+            gives[kind] = gives[kind] + most
+        taken, given = np.concatenate(takes), np.concatenate(gives)
+        taken = np.where(durations == 0, taken - np.minimum(taken, given), taken)
+        static = np.tile(cost["static"], (self._pipeline.routes, 1))
+        return CostTable(
+            durations=durations.astype(np.float64),
+            links=self._delays(high),
+            takes=taken.astype(np.float64),
+            kept=cost["kept"].astype(np.float64),
+            owed=(cost["activation"] + cost["memory_b"]).astype(np.float64),
+            static=self._hosting @ static.astype(np.float64),
+        )
+
+    def _durations(self, cost: dict[str, Ints]) -> Ints:
+        """Times of operations, `[kind and stage, pipeline]`."""
+        again = cost["recompute_time"]
+        more = {OpKind.B: again, OpKind.BW: again}
+        rows = [cost[field] + more.get(kind, 0) for kind, field in zip(OpKind, _TIMES, strict=True)]
+        return np.concatenate([row * self._slowness for row in rows])
+
+    def _delays(self, high: Ints) -> Floats:
+        """Delays of links, where every stage ends after `high` layers."""
+        pipeline = self._pipeline
+        last = link_number(pipeline, pipeline.routes - 1, pipeline.num_stages - 1, 1)
+        found = np.zeros((last + 1, high.shape[1]))
+        for number, delays in self._links.items():
+            stage = (number - 1) % pipeline.num_stages
+            found[number] = delays[high[stage]] if len(delays) > 1 else delays[0]
+        return found
+
+
+def _memory(cost: dict[str, Ints]) -> tuple[list[Ints], list[Ints]]:
+    """What operations take and give, by kind, without workspace (`problem.costs`)."""
+    activation, kept, change = cost["activation"], cost["kept"], cost["memory_b"]
+    nothing, missing = np.zeros_like(kept), activation - kept
+    takes = [kept, missing + np.maximum(change, 0), nothing, missing]
+    gives = [nothing, np.maximum(-change, 0), activation + change, activation]
+    return takes, gives
+
+
+def _links(pipeline: Pipeline) -> Iterator[tuple[int, Sequence[Fraction]]]:
+    """Number and delays of every link between devices: one delay, or one by cut.
+
+    A delay by the size of what is handed on depends on how many layers lie before the cut.
+    """
+    ways = (pipeline.links.down, pipeline.links.up)
+    sizes = [Fraction(0), *(layer.output / pipeline.num_slices for layer in pipeline.model.layers)]
+    by_size = [None, None] if pipeline.link is None else [pipeline.link, pipeline.link.backward]
+    if pipeline.link is not None and pipeline.backward_p2p is None:
+        by_size[1] = by_size[1] or pipeline.link
+    for back, (routes, link) in enumerate(zip(ways, by_size, strict=True)):
+        delays = None if link is None else link.delays(sizes)
+        for route, row in enumerate(routes):
+            hosts = pipeline.hosts[route]
+            for stage, delay in enumerate(row):
+                if hosts[stage] != hosts[stage + 1]:
+                    number = link_number(pipeline, route, stage, back)
+                    yield number, (delay,) if delays is None else delays
+
+
+class _RangeMaximum:
+    """The largest of consecutive numbers: a table of the maxima of runs of 1, 2, 4, ..."""
+
+    def __init__(self, values: Ints) -> None:
+        rows = [values]
+        for power in range(1, len(values).bit_length()):
+            half, before = 1 << (power - 1), rows[-1]
+            rows.append(np.maximum(before, np.append(before[half:], before[-1:].repeat(half))))
+        self._rows = np.stack(rows)
+
+    def over(self, low: Ints, high: Ints) -> Ints:
+        """Largest of the numbers `low` to `high` - 1, of which there is one at least."""
+        power = np.log2(high - low).astype(np.int64)
+        return np.asarray(
+            np.maximum(self._rows[power, low], self._rows[power, high - (1 << power)])
+        )
+
+
+def _ticks(values: Iterable[Fraction], per_unit: int) -> Ints:
+    return np.array([int(value * per_unit) for value in values], dtype=np.int64)

@@ -1,0 +1,226 @@
+"""One order under many costs at once: values and peaks of thousands of pipelines of one shape.
+
+In a fixed order the idle time of a step is the larger of two: that of the step before it on its
+device, and that of the step it waits for plus a delay (`ppopt.schedule.timing.Network`). The delay
+is a sum of durations and link delays with whole coefficients. So is the memory of a device as an
+operation starts: a device runs its operations in their order, whatever their times. Both are
+products of a matrix with the costs of all pipelines. What is left is one maximum per step, taken
+for all pipelines and for all steps of equal depth at once.
+
+The costs are those of models in layers: a pair takes as long as its two operations one after the
+other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from typing import NamedTuple
+
+import numpy as np
+
+from ppopt.problem.arrays import Floats, Ints
+from ppopt.problem.objective import Objective
+from ppopt.problem.operation import NUM_KINDS, OpKind
+from ppopt.problem.partition_costs import CostTable
+from ppopt.problem.pipeline import Pipeline
+from ppopt.schedule import timing
+from ppopt.schedule.orders import Orders
+from ppopt.schedule.schedule import split_codes
+
+CELLS = 2**18
+"""Steps times pipelines that are timed together, about: more are slower, as caches are small."""
+
+
+class _LinearForms(NamedTuple):
+    """Sums of costs with whole coefficients."""
+
+    rows: Ints
+    """Rows of the costs that have coefficients."""
+    coefficients: Floats
+    """`[form, row]`."""
+
+    def values(self, costs: Floats) -> Floats:
+        """Value of every form, `[form, pipeline]`."""
+        return self.coefficients @ costs[self.rows]
+
+
+class _DeviceOrder:
+    """The operations of one device in their order; a class is kind x stages + stage."""
+
+    def __init__(self, classes: Ints, place: Ints) -> None:
+        """One entry per operation; `place` is its position, which those of a pair share."""
+        self.classes, column = np.unique(classes, return_inverse=True)
+        self.runs = np.zeros((int(place[-1]) + 1, len(self.classes)))
+        """Operations at a position, `[position, class]`."""
+        np.add.at(self.runs, (place, column), 1)
+        self.through = np.cumsum(self.runs, axis=0)
+        """Operations up to a position, that one included, `[position, class]`."""
+
+    @property
+    def before(self) -> Floats:
+        """Operations before a position, `[position, class]`."""
+        return self.through - self.runs
+
+    def total(self) -> _LinearForms:
+        """The work of the device, in rows of durations."""
+        return _LinearForms(self.classes, self.through[-1:])
+
+    def memory(self, stages: int) -> _LinearForms:
+        """What is held as an operation starts, once for each sum that occurs.
+
+        Rows: what operations take, by class; then, by stage, what a microbatch holds from F to its
+        backward; then what it holds from B to W.
+        """
+        kind, stage = np.divmod(self.classes, stages)
+        hosted, column = np.unique(stage, return_inverse=True)
+        here = column[:, None] == np.arange(len(hosted))
+        split = (kind == OpKind.B).astype(np.int64)
+        kept = (kind == OpKind.F) - split - (kind == OpKind.BW)
+        owed = split - (kind == OpKind.W)
+        held = [self.before @ (here * change[:, None]) for change in (kept, owed)]
+        first = NUM_KINDS * stages + hosted
+        rows = np.concatenate([self.classes, first, first + stages])
+        return _LinearForms(rows, np.unique(np.concatenate([self.runs, *held], axis=1), axis=0))
+
+
+class _Level(NamedTuple):
+    """Steps of equal depth, numbered by depth: none of them waits for another."""
+
+    low: int
+    high: int
+    before: Ints
+    """Step before each on its device; the number of steps: none."""
+    needed: Ints
+    """Step that each waits for; the number of steps: none."""
+
+
+class _Delays(NamedTuple):
+    """The delays of the steps of a device."""
+
+    steps: Ints
+    """Numbers by depth."""
+    forms: _LinearForms
+    """Delay of each, in rows of durations and then of links."""
+
+
+class FixedOrder:
+    """The values and peaks of one order for pipelines of its shape; links are delays."""
+
+    def __init__(self, pipeline: Pipeline, orders: Orders) -> None:
+        """Raises InputError where the orders are not complete or wait in a circle."""
+        net, links = timing.linked_network(pipeline, orders)
+        timing.run(net)
+        kind, stage, _, _ = split_codes(pipeline, net.ops)
+        classes, first = kind * pipeline.num_stages + stage, net.first[net.bounds]
+        devices = [
+            _DeviceOrder(classes[low:high], net.place[low:high] - start)
+            for (low, high), start in zip(
+                pairwise(np.searchsorted(net.place, first).tolist()), first.tolist(), strict=False
+            )
+        ]
+        number, self._levels = _by_depth(net)
+        self._delays = list(_delays(pipeline, net, links, devices, number))
+        self._totals = [device.total() for device in devices]
+        self._memory = [device.memory(pipeline.num_stages) for device in devices]
+        self._last = number[net.bounds[1:] - 1]
+        self._first = number[np.searchsorted(net.first, first[:-1], side="right") - 1]
+
+    @property
+    def together(self) -> int:
+        """Pipelines that are best timed together."""
+        return max(16, CELLS // self._levels[-1].high)
+
+    def values(self, costs: CostTable, objective: Objective) -> Ints:
+        """The makespan of every pipeline, or its device span with the earliest starts, in ticks."""
+        rows = np.concatenate([costs.durations, costs.links])
+        idle = self._idle(rows)
+        end = idle[self._last] + np.concatenate([forms.values(rows) for forms in self._totals])
+        if objective is Objective.DEVICE_SPAN:
+            end -= idle[self._first]
+        return np.asarray(end.max(axis=0), dtype=np.int64)
+
+    def peaks(self, costs: CostTable) -> Ints:
+        """The largest memory held at any instant, `[device, pipeline]`, in ticks.
+
+        Where operations without length meet at one instant it may be less.
+        """
+        rows = np.concatenate([costs.takes, costs.kept, costs.owed])
+        most = np.stack([forms.values(rows).max(axis=0) for forms in self._memory])
+        return np.asarray(costs.static + most, dtype=np.int64)
+
+    def _idle(self, rows: Floats) -> Floats:
+        """Idle time of the device before every step, `[step by depth, pipeline]`."""
+        steps, pipelines = self._levels[-1].high, rows.shape[1]
+        delay = np.empty((steps, pipelines))
+        for own, forms in self._delays:
+            delay[own] = forms.values(rows)
+        idle = np.zeros((steps + 1, pipelines))
+        for low, high, before, needed in self._levels:
+            np.maximum(idle[before], idle[needed] + delay[low:high], out=idle[low:high])
+        return idle
+
+
+def _by_depth(net: timing.Network) -> tuple[Ints, list[_Level]]:
+    """Number of every step by depth, and the levels."""
+    steps = len(net.needed)
+    depth = np.array(_depths(net))
+    order = np.argsort(depth, kind="stable")
+    number = np.empty(steps + 1, dtype=np.int64)
+    number[order], number[steps] = np.arange(steps), steps
+    before = np.arange(steps) - 1
+    before[net.bounds[:-1]] = steps
+    needed = np.where(net.needed == timing.FREE, steps, net.needed)
+    ends = np.searchsorted(depth[order], np.arange(int(depth.max()) + 2)).tolist()
+    levels = [
+        _Level(low, high, number[before[order[low:high]]], number[needed[order[low:high]]])
+        for low, high in pairwise(ends)
+    ]
+    return number[:steps], levels
+
+
+def _depths(net: timing.Network) -> list[int]:
+    """Steps on the longest way to every step."""
+    needed, bounds = net.needed.tolist(), net.bounds.tolist()
+    depth = [-1] * len(needed)
+    depth.append(0)  # at FREE
+    reached, left = bounds[:-1], len(needed)
+    while left:
+        for device, end in enumerate(bounds[1:]):
+            step = begun = reached[device]
+            while step < end and depth[needed[step]] >= 0:
+                before = depth[step - 1] if step > bounds[device] else 0
+                depth[step] = 1 + max(before, depth[needed[step]])
+                step += 1
+            reached[device] = step
+            left -= step - begun
+    return depth[:-1]
+
+
+def _delays(
+    pipeline: Pipeline,
+    net: timing.Network,
+    links: Ints,
+    devices: Sequence[_DeviceOrder],
+    number: Ints,
+) -> Iterator[_Delays]:
+    """The delays of every device's steps: the end of what they wait for, less the work before."""
+    first_link, host = NUM_KINDS * pipeline.num_stages, np.array(net.host)
+    starts = net.first[net.bounds]
+    for device, (low, high) in enumerate(pairwise(net.bounds.tolist())):
+        waiting = np.arange(low, high)[net.needed[low:high] != timing.FREE]
+        sources = host[net.needed[waiting]]
+        known = [device, *np.unique(sources).tolist()]
+        rows = np.unique(
+            np.concatenate([*(devices[one].classes for one in known), first_link + links[waiting]])
+        )
+        forms = np.zeros((high - low, len(rows)))
+        own = devices[device]
+        at = np.ix_(waiting - low, np.searchsorted(rows, own.classes))
+        forms[at] -= own.before[net.first[waiting] - starts[device]]
+        for source in known[1:]:
+            there, steps = devices[source], waiting[sources == source]
+            at = np.ix_(steps - low, np.searchsorted(rows, there.classes))
+            forms[at] += there.through[net.before[steps] - starts[source]]
+        forms[waiting - low, np.searchsorted(rows, first_link + links[waiting])] += 1
+        yield _Delays(number[low:high], _LinearForms(rows, forms))

@@ -1,0 +1,431 @@
+"""The search for the partition and the recompute on which a hand strategy is best.
+
+The order of most strategies does not depend on times, so one order is timed on hundreds of points
+at once (`ppopt.schedule.fixed_order`). From every start the search goes to a better point near, as
+long as there is one. It then starts again some random moves away (iterated local search: Lourenco,
+Martin and Stuetzle, "Iterated Local Search", 2003), and from random partitions where that brings
+nothing. Where there are few points, all are tried.
+
+An order that does depend on times is made for the best point known, and stands for those of other
+points on the way. What it leads to is then evaluated with the order of its own.
+
+Of two points that one is better that exceeds the memory limits less, then the one of less value,
+then the one of less memory.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from fractions import Fraction
+from itertools import islice
+from math import inf
+from typing import NamedTuple
+
+import numpy as np
+
+from ppopt.problem.arrays import Bools, Ints
+from ppopt.problem.objective import Objective
+from ppopt.problem.partition import Counts
+from ppopt.problem.pipeline import Pipeline
+from ppopt.schedule.fixed_order import FixedOrder
+from ppopt.schedule.orders import Orders
+from ppopt.schedule.schedule import Schedule
+from ppopt.strategies import Options, resolve
+from ppopt.studies.choice_space import ChoiceSpace, Point, Points
+from ppopt.studies.evaluate import evaluate, timed
+
+FEW = 20_000
+"""Points that are all tried, where the order does not depend on times."""
+FEW_ORDERS = 30
+"""The same where every point has an order of its own."""
+PATIENCE = 40
+"""Rounds without a better point after which a search settles."""
+PATIENCE_ONE_BY_ONE = 10
+"""The same where every point has an order of its own."""
+BARREN = 15
+"""Rounds that bring nothing, after which the search begins at a random partition."""
+NEAR = 64
+"""Points near one that are ranked at once, about: the best of them is the next, if it is better."""
+TWICE = 256
+"""Most points where two layers move."""
+CLIMBS = 4
+"""Local searches with an order that stands for those of other points, before these are made."""
+EVALUATED = 2
+"""Ends of these that are evaluated with orders of their own, at most."""
+REPAIRS = 6
+"""Most evaluations of a point that is over its limits, each with more recompute."""
+REFUSED = 2**60
+"""Excess of a partition that the runtime does not take."""
+
+
+Takes = Callable[[Counts], bool]
+"""Whether a runtime takes a partition."""
+
+
+class Rank(NamedTuple):
+    """How good a point is: the less, the better; in ticks of the space's costs."""
+
+    excess: int
+    """Memory by which devices exceed their limits, all together."""
+    value: int
+    """Makespan or device span."""
+    peak: int
+    """Largest memory of a device."""
+
+
+class _Ranking:
+    """Ranks of points by one order."""
+
+    def __init__(
+        self,
+        space: ChoiceSpace,
+        orders: Orders,
+        objective: Objective,
+        takes: Takes | None,
+    ) -> None:
+        self._space, self._objective, self._takes = space, objective, takes
+        self._order = FixedOrder(space.base, orders)
+        self.together = self._order.together
+
+    def ranks(self, points: Points) -> Ints:
+        """Rank of every point: `[point, field of Rank]`."""
+        low = range(0, len(points.counts), self.together)
+        return np.concatenate([self._ranks(points.some(slice(n, n + self.together))) for n in low])
+
+    def rank(self, point: Point) -> Rank:
+        """Rank of one point."""
+        return Rank(*self.ranks(Points.of(point))[0].tolist())
+
+    def _ranks(self, points: Points) -> Ints:
+        table = self._space.table(points)
+        peaks = self._order.peaks(table)
+        excess = np.zeros(len(points.counts), dtype=np.int64)
+        if self._space.limits is not None:
+            excess = np.maximum(peaks - self._space.limits, 0).sum(axis=0)
+        if self._takes is not None:
+            taken = [self._takes(tuple(counts)) for counts in points.counts.tolist()]
+            excess = np.where(taken, excess, REFUSED)
+        value = self._order.values(table, self._objective)
+        return np.stack([excess, value, peaks.max(axis=0)], axis=1)
+
+    def least_recompute(self, counts: Ints) -> Points:
+        """Partitions with as little recompute as keeps the limits; at most that of full recompute.
+
+        All stages of a device have the choice of the same number, or their last one: the least
+        number with which the device keeps its limit, by bisection.
+        """
+        space = self._space
+        points = Points(counts, np.zeros_like(counts))
+        if not space.recomputed or not len(counts):
+            return points
+        assert space.limits is not None, "recompute is chosen under limits alone"
+        fronts = space.fronts(counts)
+        last = fronts.sizes - 1
+        low = np.zeros((len(counts), space.base.num_devices), dtype=np.int64)
+        high = np.full_like(low, last.max())
+        while (low < high).any():
+            middle = (low + high) // 2
+            at = points._replace(recompute=np.minimum(middle[:, space.hosts], last))
+            fits = (self._order.peaks(space.table(at, fronts)) <= space.limits).T
+            low = np.where(fits, low, np.minimum(middle + 1, high))
+            high = np.where(fits, middle, high)
+        return points._replace(recompute=np.minimum(low[:, space.hosts], last))
+
+
+class ChoiceSearch:
+    """One search: the best point known, and what to try next. A further run continues it."""
+
+    def __init__(
+        self,
+        pipeline: Pipeline,
+        strategy: str,
+        objective: Objective,
+        options: Options | None = None,
+        *,
+        takes: Takes | None = None,
+        seed: int = 0,
+    ) -> None:
+        """Choose what the pipeline says is to be searched, `partition` and `recompute`.
+
+        `takes` says whether the runtime takes a partition; None: it takes all. Raises
+        NotApplicableError where the strategy does not apply, or where times or memory are too
+        finely divided to stay exact, and InputError where the strategy is unknown.
+        """
+        rule, options = resolve(strategy), options or Options()
+        self.strategy, self.options, self.objective = strategy, options, objective
+        self.placed = rule.apply(replace(pipeline, mem_limit=pipeline.limits), options)
+        """The pipeline of the strategy, as it is asked for."""
+        self.space = ChoiceSpace(self.placed)
+        self.rank: Rank | None = None
+        """Of the best point; None: nothing is tried yet."""
+        self.exhausted = False
+        """Whether every point is tried."""
+        self.barren = 0
+        """Rounds since the best point was found."""
+        self.evaluations = 0
+        """Points that were ranked; one that was ranked twice counts twice."""
+        self._takes, self._random = takes, np.random.default_rng(seed)
+        self._best: Point | None = None
+        self._current: tuple[Rank, Point] | None = None
+        """Where the last descent ended that was no worse than the one before it."""
+        self._failed = 0
+        """Descents since one was better than the one before it."""
+        self._hints: list[Point] = []
+        self._hinted: set[Point] = set()
+        self._starts = self.space.starts(self._random)
+        self._tried: dict[Point, Rank] = {}
+        """Points that were evaluated with an order of their own."""
+        base = self.space.base
+        own_orders = rule.adaptive or base.streams or objective is Objective.DEVICE_SPAN
+        uncertain = self.space.limits is not None and self.space.costs.lengthless
+        self._one_by_one = own_orders or uncertain
+        """Whether the true rank of a point takes an evaluation of its own."""
+        self._ranking = self._ranking_by(rule.built(base, options))
+        few = self.space.size <= (FEW_ORDERS if self._one_by_one else FEW)
+        self._every = self.space.every(self.together) if few else None
+        """All points that are left, where they are few."""
+
+    def _ranking_by(self, orders: Orders) -> _Ranking:
+        return _Ranking(self.space, orders, self.objective, self._takes)
+
+    @property
+    def best(self) -> Point:
+        """The best point known."""
+        assert self._best is not None, "run tries a point at any time left"
+        return self._best
+
+    @property
+    def fits(self) -> bool:
+        """Whether the best point keeps the limits, and the runtime takes its partition."""
+        return self.rank is not None and not self.rank.excess
+
+    @property
+    def refused(self) -> bool:
+        """Whether the runtime takes none of the partitions that were tried."""
+        return self.rank is not None and self.rank.excess >= REFUSED
+
+    @property
+    def value(self) -> Fraction:
+        """Value of the best point, in the user's unit."""
+        assert self.rank is not None
+        return Fraction(self.rank.value, self.space.costs.per_unit)
+
+    def schedule(self) -> Schedule:
+        """The verified schedule of the best point."""
+        pipeline = self.space.pipeline(self.best)
+        return evaluate(pipeline, self.strategy, self.objective, self.options)
+
+    def hint(self, pipeline: Pipeline) -> None:
+        """Start from the partition and the recompute of a pipeline, if they are a point."""
+        point = self.space.point(pipeline)
+        if point is not None and point not in self._hinted:
+            self._hinted.add(point)
+            self._hints.append(point)
+
+    def run(self, rounds: float, deadline: float = inf) -> None:
+        """Search for so many rounds, by the deadline, of `time.monotonic`; at least one start."""
+        if self._one_by_one:
+            self._begin()
+        if self._every is not None:
+            self._try_all(self._every, deadline)
+        number = 0
+        while (number < rounds or self.rank is None) and not self._over(deadline):
+            self._round(deadline)
+            number += 1
+
+    def settle(self, deadline: float, tell: Callable[[], None] = lambda: None) -> None:
+        """Search until rounds bring nothing any more, by the deadline, of `time.monotonic`."""
+        patience = PATIENCE_ONE_BY_ONE if self._one_by_one else PATIENCE
+        self.run(1, deadline)
+        while self.barren < patience and not self._over(deadline):
+            tell()
+            self.run(1, deadline)
+
+    def _over(self, deadline: float) -> bool:
+        late = self.rank is not None and time.monotonic() > deadline
+        return late or self.exhausted
+
+    def _try_all(self, every: Iterator[Points], deadline: float) -> None:
+        """Try every point that is left, unless there is no time for that."""
+        while not self._over(deadline):
+            points = next(every, None)
+            if points is None:
+                self.exhausted = True
+            else:
+                self.try_points(points)
+
+    @property
+    def together(self) -> int:
+        """Points that are best tried at once."""
+        return 1 if self._one_by_one else self._ranking.together
+
+    def try_points(self, points: Points) -> None:
+        """Rank points; the best of them counts if it is the best known."""
+        if self._one_by_one:
+            for number in range(len(points.counts)):
+                self._timed(points.at(number))
+            return
+        ranks = self._ranked(points)
+        number = _least(ranks)
+        self._take(Rank(*ranks[number].tolist()), points.at(number))
+
+    def _ranked(self, points: Points) -> Ints:
+        self.evaluations += len(points.counts)
+        return self._ranking.ranks(points)
+
+    def _take(self, rank: Rank, point: Point) -> None:
+        """Keep a point that is better than the best."""
+        if self.rank is None or rank < self.rank:
+            self.rank, self._best, self.barren = rank, point, -1
+
+    # Rounds.
+
+    def _round(self, deadline: float) -> None:
+        """One descent; of orders that depend on times, a few, and the best ends evaluated."""
+        if self._one_by_one:
+            self._round_of_own_orders(deadline)
+        else:
+            rank, point = self._descend(self._start(), deadline)
+            self._follow(rank, point)
+            self._take(rank, point)
+        self.barren += 1
+
+    def _start(self) -> Point:
+        """Where the next descent begins."""
+        if self._hints:
+            return self._hints.pop()
+        if self._current is None or self._failed >= BARREN:
+            counts = next(self._starts, None)
+            if counts is not None:
+                self._current, self._failed = None, 0
+                return self._with_recompute(counts)
+        assert self._current is not None, "there is a start by rule"
+        return self._perturbed(self._current[1])
+
+    def _with_recompute(self, counts: Counts) -> Point:
+        """A partition with as little recompute as keeps the limits."""
+        return self._ranking.least_recompute(np.array([counts])).at(0)
+
+    def _perturbed(self, point: Point) -> Point:
+        """A point some random moves away, with its recompute kept or as little as fits."""
+        near = self.space.perturbed(point, self._random)
+        if not (self.space.cut and self.space.recomputed):
+            return near
+        return min(near, self._with_recompute(near.counts), key=self._ranking.rank)
+
+    def _follow(self, rank: Rank, point: Point) -> None:
+        """Go on from the end of a descent, unless it is worse than the last one."""
+        before = self._current
+        if before is None or rank < before[0]:
+            self._failed = 0
+        else:
+            self._failed += 1
+        if before is None or rank <= before[0]:
+            self._current = rank, point
+
+    def _descend(self, point: Point, deadline: float) -> tuple[Rank, Point]:
+        """Go to a better point near, as long as there is one."""
+        rank, better = self._ranking.rank(point), True
+        while better and time.monotonic() <= deadline:
+            better = False
+            for near in self._near(point):
+                ranks = self._ranked(near)
+                number = _least(ranks)
+                best = Rank(*ranks[number].tolist())
+                if best < rank:
+                    rank, point, better = best, near.at(number), True
+                    break
+        return rank, point
+
+    def _near(self, point: Point) -> Iterator[Points]:
+        """The points near one, some at a time, in random order.
+
+        Those where one layer moves, each with its recompute kept and with as little as fits; those
+        where recompute alone is chosen otherwise; at last some where layers move twice.
+        """
+        space, ranking, random = self.space, self._ranking, self._random
+        moved = space.moved(point).shuffled(random)
+        others = space.rechosen(point).shuffled(random) if space.recomputed else None
+        batches = max(1, -(-len(moved.counts) // NEAR))
+        for number in range(batches):
+            some = moved.part(number, batches)
+            found = [ranking.least_recompute(some.counts)]
+            if others is not None:
+                found += [some, others.part(number, batches)]
+            yield from _any(Points.joined(found))
+        twice = space.moved_twice(
+            point, random, min(ranking.together, len(moved.counts) ** 2, TWICE)
+        )
+        yield from _any(ranking.least_recompute(twice.counts))
+
+    def _begin(self) -> None:
+        """Evaluate hints, or the first start; and where it is over the limits, full recompute."""
+        while self._hints or self.rank is None:
+            self._evaluate(self._start())
+        if not self.fits:
+            self._evaluate(self.space.full(self.best))
+
+    def _round_of_own_orders(self, deadline: float) -> None:
+        """Descend by the order of the best point from there and from near it; evaluate the ends."""
+        starts = [self.best, *(self._perturbed(self.best) for _ in range(CLIMBS - 1))]
+        ends = sorted(self._descend(start, deadline) for start in starts)
+        fresh = dict.fromkeys(point for _, point in ends if point not in self._tried)
+        for point in islice(fresh, EVALUATED):
+            if not self._over(deadline):
+                self._evaluate(point)
+
+    def _evaluate(self, point: Point) -> None:
+        """Evaluate a point with its own order; one over its limits again with more recompute.
+
+        An order by other times may hold more than the one by which the point was chosen.
+        """
+        for _ in range(REPAIRS):
+            if point in self._tried:
+                return
+            made = self._timed(point)
+            over = _over_limits(made)
+            if not over.any():
+                return
+            point = self.space.with_more_recompute(point, over)
+
+    def _timed(self, point: Point) -> Schedule:
+        """The schedule of a point with its own order; that of the best point ranks others."""
+        pipeline = self.space.pipeline(point)
+        made = timed(pipeline, self.strategy, self.objective, self.options)
+        self.evaluations += 1
+        self._tried[point] = rank = self._rank_of(made)
+        if self.rank is None or rank < self.rank:
+            self._ranking = self._ranking_by(made.orders)
+        self._take(rank, point)
+        return made
+
+    def _rank_of(self, made: Schedule) -> Rank:
+        """The rank of a schedule, in the ticks of the space."""
+        ticks, costs, figures = made.pipeline.ticks, self.space.costs, made.metrics
+        value = ticks.time(figures.value(self.objective)) * costs.per_unit
+        peaks = [int(ticks.memory(peak) * costs.memory_per_unit) for peak in figures.peak_memory]
+        taken = self._takes is None or self._takes(made.pipeline.counts)
+        excess = 0 if taken else REFUSED
+        if self.space.limits is not None:
+            limits = self.space.limits[:, 0].tolist()
+            excess += sum(max(0, peak - limit) for peak, limit in zip(peaks, limits, strict=True))
+        return Rank(excess, int(value), max(peaks))
+
+
+def _over_limits(made: Schedule) -> Bools:
+    """Whether the peak of every device is over its limit."""
+    peaks, limits = np.array(made.metrics.peak_memory), made.pipeline.ticks.limits
+    return peaks > (peaks if limits is None else np.array(limits))
+
+
+def _any(points: Points) -> Iterator[Points]:
+    """The points, if there are any."""
+    if len(points.counts):
+        yield points
+
+
+def _least(ranks: Ints) -> int:
+    """Number of the least rank, the first of equal ones."""
+    return int(np.lexsort(ranks.T[::-1])[0])

@@ -1,0 +1,351 @@
+"""What a hand strategy may choose of a pipeline: its partition, and the layers that recompute.
+
+A point is a partition and, for every stage, the number of one of its choices of recompute
+(`ppopt.solver.recompute.space.stage_choices`), the one of least time first. Where one of the two is
+given, all points have it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import accumulate, combinations, islice, pairwise, product
+from math import comb, inf, prod
+from typing import NamedTuple
+
+import numpy as np
+
+from ppopt.problem.arrays import Bools, Floats, Ints
+from ppopt.problem.partition import SEARCH, Counts, all_by_rule
+from ppopt.problem.partition_costs import CostTable, PartitionCosts, Recomputed
+from ppopt.problem.pipeline import Pipeline
+from ppopt.problem.recompute import SEARCH_RECOMPUTE
+from ppopt.solver.recompute.space import StageChoice, choice_of, full_recompute, stage_choices
+
+FEW_LAYERS = 24
+"""Layers up to which all choices of recompute of all partitions are counted."""
+MANY = 2**31
+"""More choices of recompute than any stage has."""
+FAR = 24
+"""Most stages between the two stages of a move."""
+TILT, NOISE = 0.6, 0.25
+"""A random partition gives the stages shares of the work that grow or fall along the pipeline by up
+to `TILT`, times the exponential of normal noise of this standard deviation."""
+
+
+class Point(NamedTuple):
+    """One choice; hashable."""
+
+    counts: Counts
+    """Layers of every stage."""
+    recompute: tuple[int, ...]
+    """Number of the choice of recompute of every stage."""
+
+
+class Points(NamedTuple):
+    """Choices, one per row: `[point, stage]`."""
+
+    counts: Ints
+    recompute: Ints
+
+    @classmethod
+    def of(cls, point: Point) -> Points:
+        """One point."""
+        return cls(np.array([point.counts]), np.array([point.recompute]))
+
+    @classmethod
+    def joined(cls, parts: list[Points]) -> Points:
+        """All points of several."""
+        return cls(*(np.concatenate(rows) for rows in zip(*parts, strict=True)))
+
+    def at(self, number: int) -> Point:
+        """The point of this number."""
+        return Point(tuple(self.counts[number].tolist()), tuple(self.recompute[number].tolist()))
+
+    def some(self, which: slice | Ints) -> Points:
+        """Some of the points."""
+        return Points(self.counts[which], self.recompute[which])
+
+    def part(self, number: int, parts: int) -> Points:
+        """One of so many parts of about equal size."""
+        return self.some(slice(number, None, parts))
+
+    def shuffled(self, random: np.random.Generator) -> Points:
+        """The points in random order."""
+        return self.some(random.permutation(len(self.counts)))
+
+
+class Fronts(NamedTuple):
+    """The choices of recompute of stages, in ticks."""
+
+    number: Ints
+    """Row of every stage of every partition: `[point, stage]`."""
+    sizes: Ints
+    """Choices of every stage: `[point, stage]`."""
+    time: Ints
+    """`[row, choice]`; the last one is repeated."""
+    kept: Ints
+    """`[row, choice]`; the last one is repeated."""
+
+
+class ChoiceSpace:
+    """All points of a pipeline that a strategy has placed."""
+
+    def __init__(self, placed: Pipeline) -> None:
+        """Where its partition or recompute is to be searched, it is part of the choice.
+
+        Raises NotApplicableError where times or memory are too finely divided to stay exact.
+        """
+        self.cut = placed.partition == SEARCH
+        """Whether the partition is chosen."""
+        searched = placed.recompute == SEARCH_RECOMPUTE
+        self.recomputed = searched and placed.limits is not None
+        """Whether recompute is chosen; without a limit nothing recomputes where it might be."""
+        model = placed.model.recomputing(lambda _: False) if searched else placed.model
+        self.base = replace(
+            placed, model=model, recompute=None, partition=placed.counts, mem_limit=placed.limits
+        )
+        """The pipeline on one partition, where no layer recomputes unless that is given."""
+        self.costs = PartitionCosts(self.base)
+        self.limits: Ints | None = None
+        """Memory limit, `[device, 1]`, in ticks of `costs`; None: unlimited."""
+        if self.base.limits is not None:
+            per_unit = self.costs.memory_per_unit
+            limits = [int(limit * per_unit) for limit in self.base.limits]
+            self.limits = np.array(limits)[:, None]
+        self.hosts = np.array(self.base.hosts[0])
+        """Device of every stage."""
+        self._layers, self._stages = len(model), self.base.num_stages
+        self._choices: dict[tuple[int, int], list[StageChoice]] = {}
+        """Choices of recompute of a stage, by its first layer and its end."""
+        self._in_ticks: dict[tuple[int, int], list[tuple[int, int]]] = {}
+        self._moves = _moves_of(self._stages) if self.cut else np.zeros((0, self._stages), np.int64)
+
+    @property
+    def partitions(self) -> int:
+        """Number of partitions."""
+        return comb(self._layers - 1, self._stages - 1) if self.cut else 1
+
+    @property
+    def size(self) -> float:
+        """Number of points; infinite where there are too many to be counted."""
+        if not self.recomputed:
+            return self.partitions
+        if not self.cut:
+            return prod(map(len, self._front_lists(self.base.counts)))
+        if self._layers > FEW_LAYERS:
+            return inf
+        ways = [1, *[0] * self._layers]
+        for _ in range(self._stages):
+            ways = [
+                sum(ways[low] * len(self._front(low, high)) for low in range(high))
+                for high in range(self._layers + 1)
+            ]
+        return ways[-1]
+
+    def every(self, together: int) -> Iterator[Points]:
+        """All points, so many at a time."""
+        partitions = self._every_partition()
+        if not self.recomputed:
+            while some := list(islice(partitions, together)):
+                counts = np.array(some)
+                yield Points(counts, np.zeros_like(counts))
+            return
+        points = (
+            (counts, numbers)
+            for counts in partitions
+            for numbers in product(*(range(len(one)) for one in self._front_lists(counts)))
+        )
+        while chosen := list(islice(points, together)):
+            yield Points(*(np.array(rows) for rows in zip(*chosen, strict=True)))
+
+    def _every_partition(self) -> Iterator[Counts]:
+        if not self.cut:
+            yield self.base.counts
+            return
+        for cuts in combinations(range(1, self._layers), self._stages - 1):
+            yield tuple(high - low for low, high in pairwise((0, *cuts, self._layers)))
+
+    # What a point is.
+
+    def table(self, points: Points, fronts: Fronts | None = None) -> CostTable:
+        """The costs of the pipelines of points; `fronts` are those of their partitions."""
+        if not self.recomputed:
+            return self.costs.table(points.counts)
+        fronts = fronts or self.fronts(points.counts)
+        chosen = fronts.number, np.minimum(points.recompute, fronts.sizes - 1)
+        return self.costs.table(points.counts, Recomputed(fronts.time[chosen], fronts.kept[chosen]))
+
+    def fronts(self, counts: Ints) -> Fronts:
+        """The choices of recompute of the stages of partitions."""
+        high = np.cumsum(counts, axis=1)
+        keys = (high - counts) * (self._layers + 1) + high
+        distinct, number = np.unique(keys, return_inverse=True)
+        number = number.reshape(keys.shape)
+        rows = [self._ticks(*divmod(key, self._layers + 1)) for key in distinct.tolist()]
+        sizes = np.array([len(row) for row in rows])
+        padded = np.array([[*row, *row[-1:] * (sizes.max() - len(row))] for row in rows])
+        return Fronts(number, sizes[number], padded[:, :, 0], padded[:, :, 1])
+
+    def _ticks(self, low: int, high: int) -> list[tuple[int, int]]:
+        """Time and memory kept of the choices of a stage, in ticks."""
+        key = low, high
+        if key not in self._in_ticks:
+            slices = self.base.num_slices
+            time, memory = self.costs.per_unit_at_speed_1, self.costs.memory_per_unit
+            self._in_ticks[key] = [
+                (int(one.time * time / slices), int(one.kept * memory / slices))
+                for one in self._front(low, high)
+            ]
+        return self._in_ticks[key]
+
+    def _front(self, low: int, high: int) -> list[StageChoice]:
+        """The choices of a stage of the layers `low` to `high` - 1; the last one is full recompute.
+
+        That may take longer than the one before and save no more. An order that depends on times
+        may hold less with it.
+        """
+        key = low, high
+        if key not in self._choices:
+            layers = self.base.model.layers[low:high]
+            front = stage_choices(layers)
+            full = full_recompute(layers)
+            self._choices[key] = front if front[-1].layers == full.layers else [*front, full]
+        return self._choices[key]
+
+    def _front_lists(self, counts: Counts) -> list[list[StageChoice]]:
+        return [self._front(*ends) for ends in pairwise(accumulate(counts, initial=0))]
+
+    def pipeline(self, point: Point) -> Pipeline:
+        """The pipeline of a point."""
+        made = replace(self.base, partition=point.counts)
+        if not self.recomputed:
+            return made
+        chosen = zip(
+            pairwise(accumulate(point.counts, initial=0)),
+            self._front_lists(point.counts),
+            point.recompute,
+            strict=True,
+        )
+        places = {
+            low + place for (low, _), front, number in chosen for place in front[number].layers
+        }
+        return replace(made, model=made.model.recomputing_at(places))
+
+    def point(self, pipeline: Pipeline) -> Point | None:
+        """The point of a pipeline of as many stages, or one that is no worse; None: there is none.
+
+        What it says of recompute does not matter where that is given.
+        """
+        counts = pipeline.counts
+        if len(counts) != self._stages or not (self.cut or counts == self.base.counts):
+            return None
+        numbers = [0] * self._stages
+        if self.recomputed:
+            stages = pipeline.model.stage_layers(counts)
+            for stage, (layers, front) in enumerate(
+                zip(stages, self._front_lists(counts), strict=True)
+            ):
+                choice = choice_of(layers, front, limited=True)
+                if choice is None:
+                    return None
+                numbers[stage] = front.index(choice)
+        return Point(counts, tuple(numbers))
+
+    # Which points to try.
+
+    def starts(self, random: np.random.Generator) -> Iterator[Counts]:
+        """Partitions to begin with: those by rule, then random ones without end."""
+        if not self.cut:
+            yield self.base.counts
+            return
+        speeds = tuple(self.base.device_speed[host] for host in self.base.hosts[0])
+        yield from reversed(all_by_rule(self.base.model, self._stages, speeds))
+        work = np.cumsum([float(layer.work) for layer in self.base.model.layers])
+        while True:
+            yield self._random_partition(random, work)
+
+    def _random_partition(self, random: np.random.Generator, work: Floats) -> Counts:
+        """A partition whose stages have random shares of the work, growing or falling."""
+        tilt = 1 + random.uniform(-TILT, TILT) * np.linspace(-1, 1, self._stages)
+        shares = np.cumsum(tilt * np.exp(random.normal(0, NOISE, self._stages)))
+        cuts = np.searchsorted(work, work[-1] * shares[:-1] / shares[-1]) + 1
+        stage = np.arange(1, self._stages)
+        cuts = np.maximum.accumulate(np.maximum(cuts, stage) - stage) + stage
+        cuts = np.minimum(cuts, self._layers - self._stages + stage)
+        return tuple(np.diff(cuts, prepend=0, append=self._layers).tolist())
+
+    def moved(self, point: Point) -> Points:
+        """Partitions in which one layer moves from one stage to another; not too far if many.
+
+        Every stage keeps the number of its choice of recompute, or takes the last one.
+        """
+        return self._with(point, self._moves)
+
+    def moved_twice(self, point: Point, random: np.random.Generator, number: int) -> Points:
+        """Partitions after so many random pairs of moves of one layer."""
+        if not len(self._moves):
+            return self._with(point, self._moves)
+        pairs = random.integers(0, len(self._moves), (2, number))
+        return self._with(point, self._moves[pairs].sum(axis=0))
+
+    def _with(self, point: Point, moves: Ints) -> Points:
+        counts = np.array(point.counts) + moves
+        counts = counts[(counts >= 1).all(axis=1)]
+        recompute = np.tile(point.recompute, (len(counts), 1))
+        if self.recomputed and len(counts):
+            recompute = np.minimum(recompute, self.fronts(counts).sizes - 1)
+        return Points(counts, recompute)
+
+    def rechosen(self, point: Point) -> Points:
+        """The same partition with other choices of recompute.
+
+        In one stage, one choice or two more or less, the first or the last; or one choice more in
+        one stage and one less in another stage of its device.
+        """
+        sizes = self.fronts(np.array([point.counts])).sizes[0] - 1
+        here, stages = np.array(point.recompute), np.arange(self._stages)
+        one = np.eye(self._stages, dtype=np.int64)
+        same = self.hosts[:, None] == self.hosts
+        less, more = np.nonzero(same & (stages[:, None] != stages))
+        found = [here + step * one for step in (1, -1, 2, -2)]
+        found += [here + one * (end - here) for end in (np.zeros_like(sizes), sizes)]
+        found.append(here + one[more] - one[less])
+        chosen = np.unique(np.concatenate(found), axis=0)
+        chosen = chosen[((chosen >= 0) & (chosen <= sizes)).all(axis=1)]
+        return Points(np.tile(point.counts, (len(chosen), 1)), chosen)
+
+    def full(self, point: Point) -> Point:
+        """The same partition where all recomputes that saves memory."""
+        every = np.ones(self.base.num_devices, dtype=bool)
+        return self.with_more_recompute(point, every, steps=MANY)
+
+    def with_more_recompute(self, point: Point, devices: Bools, steps: int = 1) -> Point:
+        """The same partition with the next choices of recompute on some devices."""
+        if not self.recomputed:
+            return point
+        last = self.fronts(np.array([point.counts])).sizes[0] - 1
+        more = np.array(point.recompute) + steps * devices[self.hosts]
+        return point._replace(recompute=tuple(np.minimum(more, last).tolist()))
+
+    def perturbed(self, point: Point, random: np.random.Generator) -> Point:
+        """A point a few random moves away."""
+        for _ in range(random.integers(2, 6)):
+            near = self.moved(point) if self.cut else self.rechosen(point)
+            if len(near.counts):
+                point = near.at(int(random.integers(len(near.counts))))
+        return point
+
+
+def _moves_of(stages: int) -> Ints:
+    """What moves of one layer change, near ones first: `[move, stage]`."""
+    pairs = [
+        (here, there)
+        for distance in range(1, min(stages - 1, FAR) + 1)
+        for low in range(stages - distance)
+        for here, there in ((low, low + distance), (low + distance, low))
+    ]
+    moves = np.zeros((len(pairs), stages), dtype=np.int64)
+    for number, (here, there) in enumerate(pairs):
+        moves[number, here], moves[number, there] = -1, 1
+    return moves

@@ -1,0 +1,122 @@
+"""One order under many costs at once, beside every pipeline made and evaluated by itself."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from random import Random
+from typing import Any
+
+import numpy as np
+import pytest
+
+import ppopt
+from ppopt import Layer, Model, NotApplicableError, Objective, Options, Pipeline
+from ppopt.problem.partition_costs import PartitionCosts
+from ppopt.schedule.fixed_order import FixedOrder
+from ppopt.strategies import registry
+
+FIXED = sorted(name for name, strategy in registry().items() if not strategy.adaptive)
+
+
+def drawn(rng: Random, count: int) -> Model:
+    """Layers whose costs all differ; every other one recomputes."""
+    return Model(
+        [
+            Layer(
+                forward=rng.randint(1, 5),
+                backward_input=rng.randint(1, 5),
+                weight=rng.randint(1, 5),
+                activation=(full := rng.randint(0, 5)),
+                memory_b=rng.randint(-full, 3),
+                kept=rng.randint(0, full),
+                recompute=place % 2 == 0,
+                recompute_time=rng.randint(0, 3),
+                static=rng.randint(0, 4),
+                output=rng.randint(0, 5),
+                workspace={"F": rng.randint(0, 3), "B": rng.randint(0, 3), "W": 1, "BW": 2},
+            )
+            for place in range(count)
+        ]
+    )
+
+
+def links(rng: Random) -> dict[str, Any]:
+    """Delays of a kind: by size, or fixed, the same both ways or not."""
+    by_size = {"latency": rng.randint(0, 2), "bandwidth": rng.randint(1, 3)}
+    there, back = rng.randint(0, 3), rng.randint(0, 3)
+    return rng.choice(
+        [
+            {"link": by_size},
+            {"link": by_size | {"backward": {"latency": back, "bandwidth": 2}}},
+            {"p2p": there},
+            {"p2p": there, "backward_p2p": back},
+        ]
+    )
+
+
+def partitions(rng: Random, layers: int, stages: int, number: int) -> list[tuple[int, ...]]:
+    cuts = [sorted(rng.sample(range(1, layers), stages - 1)) for _ in range(number)]
+    return [tuple(np.diff([0, *cut, layers]).tolist()) for cut in cuts]
+
+
+def placed(strategy: str, rng: Random, devices: int, **more: Any) -> Pipeline:
+    model = drawn(rng, 4 * devices + rng.randint(0, 5))
+    pipeline = model.pipeline(devices=devices, batches=8, **links(rng), **more)
+    return registry()[strategy].apply(pipeline, Options())
+
+
+@pytest.mark.parametrize("strategy", FIXED)
+@pytest.mark.parametrize("seed", range(3))
+def test_values_and_peaks_are_those_of_every_pipeline(strategy: str, seed: int) -> None:
+    rng = Random(seed)
+    several = registry()[strategy].routes == 1 and seed > 0
+    base = placed(strategy, rng, 3 if several else 2, device_speed=[1, 2, 3] if several else 1)
+    rule, costs = registry()[strategy], PartitionCosts(base)
+    order = FixedOrder(base, rule.built(base, Options()))
+    counts = partitions(rng, len(base.model), base.num_stages, 4)
+    table = costs.table(np.array(counts))
+    values, peaks = order.values(table, Objective.MAKESPAN), order.peaks(table)
+    for number, one in enumerate(counts):
+        made = ppopt.evaluate(replace(base, partition=one), strategy)
+        ticks, figures = made.pipeline.ticks, made.metrics
+        assert values[number] == ticks.time(figures.makespan) * costs.per_unit
+        assert peaks[:, number].tolist() == [
+            ticks.memory(peak) * costs.memory_per_unit for peak in figures.peak_memory
+        ]
+
+
+@pytest.mark.parametrize("strategy", FIXED)
+def test_orders_of_strategies_that_do_not_adapt_depend_on_no_costs(strategy: str) -> None:
+    rule = registry()[strategy]
+    one, other = (placed(strategy, Random(seed), 2) for seed in (1, 2))
+    orders = [rule.built(pipeline, Options()) for pipeline in (one, other)]
+    assert one.model != other.model
+    assert all(map(np.array_equal, *orders))
+
+
+def test_the_device_span_is_that_of_earliest_starts() -> None:
+    base = placed("1f1b", Random(3), 3)
+    order = FixedOrder(base, registry()["1f1b"].built(base, Options()))
+    counts = partitions(Random(4), len(base.model), 3, 4)
+    costs = PartitionCosts(base)
+    spans = order.values(costs.table(np.array(counts)), Objective.DEVICE_SPAN)
+    for span, one in zip(spans.tolist(), counts, strict=True):
+        made = ppopt.evaluate(replace(base, partition=one), "1f1b")
+        assert span == made.pipeline.ticks.time(made.metrics.device_span) * costs.per_unit
+
+
+def test_operations_without_length_are_told() -> None:
+    """Memory that such operations take and give at one instant is not counted exactly."""
+    for weight, expected in ((1, False), (0, True)):
+        model = Model([Layer(forward=1, backward_input=1, weight=weight)] * 4)
+        assert PartitionCosts(model.pipeline(devices=2, batches=2)).lengthless is expected
+
+
+def test_numbers_whose_sums_are_not_exact_are_refused() -> None:
+    """F, BW, B, W and recompute of a layer take 6 F by default, together. With 32 microbatches of 4
+    layers that is 768 F, of 10^12 or 10^13 ticks: below and above 2^53 / 4."""
+    fine = Model([Layer(forward="1000000.000001")] * 4)
+    assert PartitionCosts(fine.pipeline(devices=2, batches=32)).per_unit == 10**6
+    finer = Model([Layer(forward="10000000.000001")] * 4)
+    with pytest.raises(NotApplicableError, match="times: too large or too finely divided"):
+        PartitionCosts(finer.pipeline(devices=2, batches=32))

@@ -1,0 +1,268 @@
+"""The best partition and recompute for a hand strategy, beside every one of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from fractions import Fraction
+from itertools import combinations, pairwise
+from random import Random
+
+import pytest
+
+import ppopt
+from ppopt import InputError, Layer, Model, Pipeline, Schedule
+from ppopt.problem.objective import Objective
+from ppopt.strategies import registry
+from ppopt.studies import choice_search
+from ppopt.studies.compare import compare
+from tests.solver.partitions.test_partition_search import layers
+
+WAYS = ("none", "full")
+STRATEGIES = ("1f1b", "gpipe", "zb-h1", "interleaved", "1f1b-v", "zbv", "zb-2p")
+
+
+def drawn(seed: int, count: int = 6) -> Model:
+    """Layers of unequal costs, most of which save memory by recompute."""
+    rng = Random(seed)
+    return Model(
+        [
+            Layer(
+                forward=rng.randint(1, 4),
+                backward=rng.randint(2, 6),
+                weight=1,
+                activation=(full := rng.randint(1, 4)),
+                kept=rng.randint(0, full),
+                static=rng.randint(0, 2),
+            )
+            for _ in range(count)
+        ]
+    )
+
+
+def limited(seed: int, strategy: str, share: Fraction, **more: object) -> Pipeline:
+    """A pipeline whose limit lies between the strategy's peaks with and without recompute."""
+    base = drawn(seed).pipeline(devices=2, batches=4, recompute="none", **more)
+    peaks = [peak_of(ppopt.evaluate(replace(base, recompute=way), strategy)) for way in WAYS]
+    limit = min(peaks) + share * (peaks[0] - min(peaks))
+    return replace(base, recompute="search", mem_limit=limit)
+
+
+def peak_of(schedule: Schedule) -> Fraction:
+    """The largest peak of all devices, in the user's unit."""
+    return max(map(schedule.pipeline.ticks.memory, schedule.metrics.peak_memory))
+
+
+def value_of(schedule: Schedule, objective: Objective = Objective.MAKESPAN) -> Fraction:
+    return schedule.pipeline.ticks.time(schedule.metrics.value(objective))
+
+
+def every_partition(pipeline: Pipeline, stages: int) -> Iterator[Pipeline]:
+    """The pipeline cut in every way."""
+    count = len(pipeline.model)
+    for cuts in combinations(range(1, count), stages - 1):
+        yield replace(pipeline, partition=[b - a for a, b in pairwise((0, *cuts, count))])
+
+
+def every_choice(pipeline: Pipeline, strategy: str) -> Iterator[Schedule]:
+    """The strategy with every set of layers that recompute, within the limits."""
+    places = range(len(pipeline.model))
+    for count in range(len(places) + 1):
+        for chosen in combinations(places, count):
+            model = pipeline.model.recomputing_at(chosen)
+            made = ppopt.evaluate(replace(pipeline, model=model, recompute=None), strategy)
+            if made.fits_limits:
+                yield made
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize("seed", range(4))
+def test_no_partition_is_better_than_the_one_proved_best(strategy: str, seed: int) -> None:
+    """Those within the limit first; where none is, the one that exceeds it least."""
+    rng = Random(seed)
+    objective = Objective(rng.choice(["makespan", "device-span"]))
+    pipe = drawn(seed).pipeline(
+        devices=2, batches=4, p2p=rng.choice((0, 1)), partition="search",
+        mem_limit=rng.choice((None, 12, 20, 30)),
+    )  # fmt: skip
+    found = ppopt.best_choice(pipe, strategy, objective)
+    every = [
+        ppopt.evaluate(one, strategy, objective)
+        for one in every_partition(pipe, found.schedule.pipeline.num_stages)
+    ]
+    fitting = [value_of(made, objective) for made in every if made.fits_limits]
+    assert found.proved and found.partitions == len(every)
+    assert found.schedule.fits_limits == bool(fitting)
+    assert found.value == value_of(found.schedule, objective)
+    if fitting:
+        assert found.value == found.lower_bound == min(fitting) and found.gap == 0
+    else:
+        assert found.lower_bound is None and found.gap is None
+        assert excess(found.schedule) == min(map(excess, every))
+
+
+def excess(schedule: Schedule) -> Fraction:
+    """Memory by which devices exceed their limits, all together."""
+    assert schedule.pipeline.limits is not None
+    peaks = map(schedule.pipeline.ticks.memory, schedule.metrics.peak_memory)
+    return sum(
+        (max(peak - limit, 0) for peak, limit in zip(peaks, schedule.pipeline.limits, strict=True)),
+        Fraction(0),
+    )
+
+
+@pytest.mark.parametrize("strategy", ["chimera", "seq-1f1b", "dualpipe"])
+def test_partitions_of_two_routes_and_of_slices_are_all_tried(strategy: str) -> None:
+    """Bounds know neither; so the proof takes every partition."""
+    pipe = drawn(2).pipeline(devices=2, batches=4, partition="search")
+    found = ppopt.best_choice(pipe, strategy)
+    every = every_partition(pipe, found.schedule.pipeline.num_stages)
+    assert found.proved
+    assert found.value == min(value_of(ppopt.evaluate(one, strategy)) for one in every)
+
+
+@pytest.mark.parametrize("strategy", ["1f1b", "interleaved", "zbv"])
+def test_the_search_alone_finds_the_best_partition(
+    strategy: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where there are too many to try them all: no point is tried in order, and none by bounds."""
+    monkeypatch.setattr(choice_search, "FEW", 0)
+    monkeypatch.setattr(choice_search, "FEW_ORDERS", 0)
+    for seed in range(2):
+        pipe = drawn(seed, 8).pipeline(devices=2, batches=4, partition="search", mem_limit=40)
+        search = choice_search.ChoiceSearch(pipe, strategy, Objective.MAKESPAN)
+        search.settle(float("inf"))
+        assert not search.exhausted and search.schedule().fits_limits
+        every = every_partition(pipe, search.space.base.num_stages)
+        made = (ppopt.evaluate(one, strategy) for one in every)
+        best = min(value_of(one) for one in made if one.fits_limits)
+        assert search.value == value_of(search.schedule()) == best
+
+
+def test_a_gap_is_told_where_there_are_too_many_partitions() -> None:
+    pipe = layers(30).pipeline(devices=8, batches=16, partition="search")
+    found = ppopt.best_choice(pipe, "1f1b", time_limit=0.3)
+    assert not found.proved and found.gap is not None and found.lower_bound is not None
+    assert 0 < found.gap < Fraction(1, 2)
+    assert found.lower_bound < found.value
+
+
+def test_what_is_given_is_kept() -> None:
+    pipe = layers(5).pipeline(devices=2, batches=4, partition=(4, 2), mem_limit=1)
+    found = ppopt.best_choice(pipe, "1f1b")
+    assert found.schedule == ppopt.evaluate(pipe, "1f1b")
+    assert found.proved and found.partitions == 1 and not found.schedule.fits_limits
+
+
+def test_compare_gives_every_strategy_its_best_partition() -> None:
+    model = layers(5)
+    pipe = model.pipeline(devices=2, batches=3, partition="search")
+    compared = compare(pipe, workers=1, time_limit=20)
+    best = ppopt.solve(pipe, workers=1)
+    assert compared.optimum.value == best.value
+    for row in compared.rows:
+        name = row.schedule.origin.strategy
+        if name not in ("optimal", None) and row.schedule.pipeline.num_chunks == 1:
+            chosen = ppopt.best_choice(pipe, name)
+            assert row.schedule.pipeline.ticks.time(row.value) == chosen.value
+
+
+def test_what_evaluates_one_partition_says_so() -> None:
+    pipe = layers(5).pipeline(devices=2, batches=4, partition="search")
+    with pytest.raises(InputError, match=r"evaluate \(ppopt\.best_choice does\) does not"):
+        ppopt.evaluate(pipe, "1f1b")
+
+
+@pytest.mark.parametrize("strategy", ["1f1b", "gpipe", "zb-h1", "interleaved", "1f1b-v"])
+@pytest.mark.parametrize("seed", range(3))
+def test_no_recompute_within_the_limit_is_faster(strategy: str, seed: int) -> None:
+    """Orders that do not depend on times, one stage per device or two: against all sets."""
+    partition = (3, 3) if registry()[strategy].chunks == 1 else (2, 1, 1, 2)
+    pipeline = limited(seed, strategy, Fraction(seed + 1, 4), partition=partition)
+    found = ppopt.best_choice(pipeline, strategy)
+    assert found.proved and found.schedule.fits_limits
+    assert found.value == min(map(value_of, every_choice(pipeline, strategy)))
+
+
+@pytest.mark.parametrize("partition", ["given", "search"])
+@pytest.mark.parametrize("strategy", sorted(registry()))
+def test_chosen_recompute_keeps_a_limit_that_none_or_full_keeps(
+    strategy: str, partition: str
+) -> None:
+    """And it is no slower."""
+    for seed in range(2):
+        rule = registry()[strategy]
+        base = rule.apply(drawn(seed, 8).pipeline(devices=2, batches=4), ppopt.Options())
+        base = replace(base, partition=base.counts)
+        peak = peak_of(ppopt.evaluate(replace(base, recompute="full"), strategy))
+        for room in (0, Fraction(3, 2)):
+            asked = replace(base, mem_limit=peak + room)
+            ways = [ppopt.evaluate(replace(asked, recompute=way), strategy) for way in WAYS]
+            least = min(value_of(made) for made in ways if made.fits_limits)
+            given = asked.counts if partition == "given" else partition
+            chosen = replace(asked, recompute="search", partition=given)
+            found = ppopt.best_choice(chosen, strategy, time_limit=0.5)
+            assert found.schedule.fits_limits and found.value <= least
+
+
+def test_the_reported_model_keeps_its_limit_with_chosen_recompute() -> None:
+    """ZB-V held 90.9 of 80 GiB with chosen recompute, and 64.9 with full."""
+    model = Model(
+        [
+            {"role": "embedding", "forward": 0.6, "backward": 0.9, "weight": 0.9, "static": 6,
+             "activation": 0.06},
+            {"count": 32, "forward": 5, "backward": 10.4, "weight": 4.6, "static": 7,
+             "activation": 1.3, "kept": 0.065},
+            {"role": "head", "forward": 9.5, "backward": 19, "weight": 9, "static": 6,
+             "activation": 2.1},
+        ]
+    )  # fmt: skip
+    asked = model.pipeline(devices=8, batches=32, p2p=0.2, mem_limit=80, recompute="search")
+    found = ppopt.best_choice(asked, "zbv", time_limit=1)
+    full = ppopt.evaluate(replace(asked, recompute="full"), "zbv")
+    assert full.fits_limits and found.schedule.fits_limits
+    assert found.value <= value_of(full)
+
+
+def test_nothing_recomputes_without_a_limit_or_within_it() -> None:
+    base = replace(limited(1, "1f1b", Fraction(1)), mem_limit=None)
+    assert not any(ppopt.best_choice(base, "1f1b").schedule.pipeline.recomputed)
+    wide = replace(base, mem_limit=10**6)
+    assert not any(ppopt.best_choice(wide, "1f1b").schedule.pipeline.recomputed)
+
+
+def test_the_least_is_exceeded_where_nothing_fits() -> None:
+    """The limit is reported, not enforced."""
+    tight = replace(limited(1, "1f1b", Fraction(1), partition=(3, 3)), mem_limit=Fraction(1, 2))
+    found = ppopt.best_choice(tight, "1f1b")
+    full = ppopt.evaluate(replace(tight, recompute="full"), "1f1b")
+    assert found.proved and found.lower_bound is None and not found.schedule.fits_limits
+    assert excess(found.schedule) == excess(full)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_the_best_partition_and_recompute_together(seed: int) -> None:
+    """Against every partition with every set of layers that recompute."""
+    pipeline = limited(seed, "1f1b", Fraction(1, 2))
+    found = ppopt.best_choice(replace(pipeline, partition="search"), "1f1b")
+    best = min(
+        value_of(made) for one in every_partition(pipeline, 2) for made in every_choice(one, "1f1b")
+    )
+    assert found.proved and found.schedule.fits_limits
+    assert found.value == value_of(found.schedule) == found.lower_bound == best
+
+
+@pytest.mark.parametrize("partition", ["balanced", "search"])
+def test_compare_gives_every_strategy_its_recompute(partition: str) -> None:
+    """The optimum, which chooses recompute too, is no slower than any row that fits."""
+    pipeline = replace(limited(1, "1f1b", Fraction(0)), partition=partition)
+    found = compare(pipeline, time_limit=20, workers=1)
+    assert found.optimum.value is not None
+    rows = {row.schedule.origin.strategy: row for row in found.rows}
+    assert rows["1f1b"].fits_limit
+    assert any(any(row.schedule.pipeline.recomputed) for row in found.hands)
+    assert all(
+        row.ratio_to_optimum is None or row.ratio_to_optimum >= 1
+        for row in found.hands
+        if row.fits_limit and row.optimum_proved
+    )
