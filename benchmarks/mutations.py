@@ -5,7 +5,7 @@ python -m benchmarks.mutations run DRAWN.jsonl -o RECORD.jsonl [--tier fast|whol
 python -m benchmarks.mutations report RECORD.jsonl
 
 `draw` takes the number of mutations per package that `PACKAGES` states, five of each kind of
-mistake, and writes them down with spares: `run` takes a spare where `EQUIVALENT` says why a
+mistake, and writes them down with spares: `run` takes a spare where `equivalent` says why a
 mutation changes nothing that anybody can see. `run` clones the checkout, puts one mutation at a
 time into the clone, and runs the tests there until one fails: those that import its module, then
 those of its folder, then all others of the tier. A test that fails is run again alone, with the
@@ -81,6 +81,8 @@ class Mutation(NamedTuple):
     after: str
     nth: int
     """Which of the places with these lines, from 0."""
+    equivalent: str = ""
+    """Why it changes nothing that anybody can see, written by hand; then a spare is taken."""
 
     def applies(self, root: Path) -> bool:
         """Whether its lines are in a checkout."""
@@ -254,9 +256,6 @@ def draw(seed: int) -> list[Mutation]:
 
 # Running them.
 
-EQUIVALENT: Mapping[tuple[int, int], str] = {}
-"""Why a mutation, by number and spare, changes nothing that anybody can see."""
-
 
 def chosen(drawn: Sequence[Mutation]) -> Iterator[tuple[int, Mutation]]:
     """Of every number the first that changes something, with its place among its spares.
@@ -268,7 +267,7 @@ def chosen(drawn: Sequence[Mutation]) -> Iterator[tuple[int, Mutation]]:
         yield next(
             (spare, mutation)
             for spare, mutation in enumerate(same)
-            if (number, spare) not in EQUIVALENT and mutation.applies(ROOT)
+            if not mutation.equivalent and mutation.applies(ROOT)
         )
 
 
