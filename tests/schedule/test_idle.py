@@ -15,6 +15,7 @@ from ppopt.problem.pipeline import Pipeline
 from ppopt.schedule.idle import FREE, Cause, by_cause, idle, share, totals
 from ppopt.schedule.schedule import Schedule
 from ppopt.studies.evaluate import evaluate
+from ppopt.verifier import verify
 from tests.factories.schedules import (
     BW,
     B,
@@ -102,6 +103,21 @@ def test_with_room_for_the_ready_forward_the_device_waits_for_its_input() -> Non
 def test_waiting_although_the_next_could_start_is_the_schedules_own() -> None:
     """B0 could start at 3 and starts at 4: what hinders F1 is no reason any more."""
     assert told(split(4, 1))[:2] == [(0, 1, 3, "memory"), (0, 3, 4, "order")]
+
+
+def test_memory_is_no_cause_while_an_operation_that_fits_is_ready() -> None:
+    """Room for two activations: from 2 on F2 does not fit. From 4 on W0 could run, and fits, while
+    B1, which device 0 runs next, waits for its gradient until 7."""
+    rows = [
+        *((F, 0, 0, 0, 0, 1), (F, 0, 1, 0, 1, 2), (B, 0, 0, 0, 3, 4), (B, 0, 1, 0, 7, 8)),
+        *((W, 0, 0, 0, 8, 9), (W, 0, 1, 0, 9, 10), (F, 0, 2, 0, 10, 11), (B, 0, 2, 0, 13, 14)),
+        *((W, 0, 2, 0, 14, 15), (F, 1, 0, 1, 1, 2), (B, 1, 0, 1, 2, 3), (W, 1, 0, 1, 3, 4)),
+        *((F, 1, 1, 1, 4, 5), (B, 1, 1, 1, 6, 7), (W, 1, 1, 1, 7, 8), (F, 1, 2, 1, 11, 12)),
+        *((B, 1, 2, 1, 12, 13), (W, 1, 2, 1, 13, 14)),
+    ]
+    made = Schedule.from_rows(Pipeline(stages=2, batches=3, mem_limit=2), rows)
+    assert verify(made) == []
+    assert told(made)[:2] == [(0, 2, 3, "memory"), (0, 4, 7, "input")]
 
 
 def op_at(schedule: Schedule, row: int) -> Op:
