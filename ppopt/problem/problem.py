@@ -25,6 +25,12 @@ class Problem:
         """The operations of the problem: where backwards are mixed, those of both kinds."""
         return Instance(self.pipeline, self.backward_kind)
 
+    @cached_property
+    def instance_with_links(self) -> Instance:
+        """The same with all other resources; the same one where there are none."""
+        found = Instance(self.pipeline, self.backward_kind, all_resources=True)
+        return found if len(found.resources) > self.pipeline.num_devices else self.instance
+
     @property
     def mixed(self) -> bool:
         """Whether a backward may be split or whole."""

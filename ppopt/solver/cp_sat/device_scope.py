@@ -7,10 +7,10 @@ objective have what the devices left out, and memory limits, imply
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import chain, product
+from itertools import chain
 
 from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.instance import ABSENT, SPLIT_MODE, WHOLE_MODE, Instance
@@ -22,7 +22,6 @@ from ppopt.problem.problem import Problem
 from ppopt.solver.cp_sat.no_overlap import NoOverlap, Operations, Pairs
 from ppopt.solver.cp_sat.order_literals import OrderLiterals
 from ppopt.solver.cp_sat.parts import (
-    DataFlow,
     Held,
     Memory,
     MicrobatchOrder,
@@ -58,12 +57,11 @@ class DeviceScope:
     horizon: int
     """Largest objective, in ticks."""
 
-    @cached_property
+    @property
     def instance(self) -> Instance:
-        """The instance of the problem; with the links, where all devices are kept."""
-        if len(self.devices) < self.pipeline.num_devices or not self.pipeline.streams:
-            return self.problem.instance
-        return Instance(self.pipeline, self.problem.backward_kind, all_resources=True)
+        """The instance of the problem; with links, where all devices are kept."""
+        every = len(self.devices) == self.pipeline.num_devices
+        return self.problem.instance_with_links if every else self.problem.instance
 
     @property
     def pipeline(self) -> Pipeline:
@@ -84,37 +82,28 @@ class DeviceScope:
         """
         return 2 * self.horizon if self._spans else self.horizon
 
-    @cached_property
-    def numbers(self) -> list[int]:
-        """Classes of the devices kept, by route, then as they can run; then those of links."""
-        instance, pipeline = self.instance, self.pipeline
-        keys = product(
-            range(pipeline.routes),
-            range(len(instance.rows)),
-            range(pipeline.num_stages),
-            range(pipeline.num_slices),
-        )
-        computed = (
-            row * instance.places + instance.number(OpKind.F, stage, route, part)
-            for route, row, stage, part in keys
-        )
-        return [*filter(self._is_kept, computed), *self._carried]
-
     @property
     def _links(self) -> range:
-        """Links, by number of resource."""
+        """Resources that are no devices."""
         return range(self.pipeline.num_devices, len(self.instance.resources))
 
-    @property
-    def _carried(self) -> Iterator[int]:
-        """Classes of transfers."""
-        return chain.from_iterable(self.instance.hosted[link] for link in self._links)
+    @cached_property
+    def numbers(self) -> list[int]:
+        """Classes of what is kept: those of devices by route, as they can run; then of links."""
+        places, classes = self.instance.places, self.instance.classes
+
+        def key(number: int) -> tuple[int, ...]:
+            one = classes[number]
+            return one.resource in self._links, one.route, number // places, one.stage, one.slice
+
+        return sorted(filter(self._is_kept, range(len(classes))), key=key)
 
     def _is_kept(self, number: int) -> bool:
-        """Whether a device kept may run operations of a class."""
+        """Whether a class is of a resource kept, and not absent in all modes of its stage."""
         one = self.instance.classes[number]
         modes = (one.modes_by_option[option] for option in self._options(one.stage))
-        return one.device in self.devices and any(mode is not None for mode in modes)
+        kept = one.resource in self.devices or one.resource in self._links
+        return kept and any(mode is not None for mode in modes)
 
     @cached_property
     def tasks(self) -> list[Task]:
@@ -128,9 +117,9 @@ class DeviceScope:
         choices = self._choices(number) if len(options) > 1 else [None] * one.size
         part = f"s{one.slice}" if one.slice else ""
         codes, first = self.instance.codes[number].tolist(), one.route * self.instance.batches
+        latest = self.latest - min(mode.duration for mode, *_ in modes)
         rows = zip(codes, choices, *modes, strict=True)
         for microbatch, (code, choice, *ways) in enumerate(rows, first):
-            latest = self.latest - min(mode.duration for mode in ways)
             name = f"{one.stage}{one.kind.name}{microbatch}{part}"
             yield Task(code, one.resource, 0, latest, tuple(ways), choice, name)
 
@@ -162,11 +151,12 @@ class DeviceScope:
         yield Pairs(list(self._pairs()))
         yield Operations(self.tasks)
         yield from map(NoOverlap, [*self.devices, *self._links])
-        bounded = not self.problem.mixed and self.pipeline.num_slices == 1
-        if bounded:
+        plain = self.numbers
+        if not self.problem.mixed and self.pipeline.num_slices == 1:
             for subset in self._subsets:
                 yield from self._with_bounds(subset)
-        yield from self._plain(list(self._carried) if bounded else self.numbers)
+            plain = [n for n in plain if self.instance.classes[n].resource in self._links]
+        yield from self._plain(plain)
         if self._spans:
             yield self._origin()
         if self.problem.mixed:
@@ -175,11 +165,15 @@ class DeviceScope:
         yield OrderLiterals(self.instance, self._room, self.horizon)
 
     def _pairs(self) -> Iterator[Pair]:
-        there = {mode.code for task in self.tasks for mode in task.modes}
         for one in self.problem.restrictions:
             for pair in candidate_pairs(one.instance, self.devices):
-                if pair.backward in there:
+                if pair.backward in self._there:
                     yield pair
+
+    @cached_property
+    def _there(self) -> set[int]:
+        """Operations that may be in a schedule."""
+        return {mode.code for task in self.tasks for mode in task.modes}
 
     @cached_property
     def _subsets(self) -> list[DeviceSubset]:
@@ -201,7 +195,7 @@ class DeviceScope:
         if self._spans and self.pipeline.routes > 1:
             other = 1 - subset.delays.route
             for device in sorted(self.devices):
-                first = self._first(device, other)
+                first = self._first({device}, other)
                 for stage in subset.delays.hosted[device]:
                     last = int(subset.codes(self.instance.closing, stage)[-1])
                     yield ObjectiveCuts([ObjectiveCut(first, last, 0)])
@@ -213,56 +207,47 @@ class DeviceScope:
         """
         instance, there = self.instance, {task.code for task in self.tasks}
         wanted = {code for number in numbers for code in instance.codes[number].tolist()}
-        yield DataFlow(
-            row
-            for row in _rows(instance.operation_flow)
-            if there.issuperset(row[:2]) and not wanted.isdisjoint(row[:2])
-        )
+        flow = _rows(instance.operation_flow) if wanted else ()
+        rows = (row for row in flow if there.issuperset(row[:2]))
+        yield Precedence((row for row in rows if not wanted.isdisjoint(row[:2])), if_there=True)
         for number in numbers:
             one, codes = instance.classes[number], instance.codes[number].tolist()
             closing = any(mode is not None and mode.kind in CLOSING for mode in one.modes)
+            firsts = self._firsts(one.device) if closing else []
             yield MicrobatchOrder(None, codes[0])
             for code, following in zip(codes, [*codes[1:], None], strict=True):
                 if following is not None:
                     yield MicrobatchOrder(code, following)
-                if closing:
-                    firsts = self._firsts(one.device)
+                if firsts:
                     yield ObjectiveCuts([ObjectiveCut(first, code, 0) for first in firsts])
 
     def _firsts(self, device: int) -> list[int | None]:
         """Origins of the objective on a device: 0, or the start of the first F of every route."""
         if not self._spans:
             return [None]
-        return [self._first(device, route) for route in range(self.pipeline.routes)]
+        return [self._first({device}, route) for route in range(self.pipeline.routes)]
 
-    def _first(self, device: int, route: int) -> int:
-        """The first operation of a device on a route: F of microbatch 0 of its lowest stage."""
-        lowest = self.pipeline.hosted[route][device][0]
-        return self._forward(lowest, route)
-
-    def _forward(self, stage: int, route: int) -> int:
-        """F of microbatch 0 of a stage."""
-        return int(self.instance.codes[self.instance.number(OpKind.F, stage, route)][0])
+    def _first(self, devices: Collection[int], route: int) -> int:
+        """The first operation of devices on a route: F of microbatch 0 of their lowest stage."""
+        hosts = self.pipeline.hosts[route]
+        lowest = next(stage for stage, host in enumerate(hosts) if host in devices)
+        return int(self.instance.codes[self.instance.number(OpKind.F, lowest, route)][0])
 
     def _origin(self) -> Origin:
         """The first forward of the lowest stage kept, on one of the routes.
 
         It precedes everything else of its route.
         """
-        stages = range(self.pipeline.num_stages)
-        firsts = [
-            next(stage for stage in stages if hosts[stage] in self.devices)
-            for hosts in self.pipeline.hosts
-        ]
-        return Origin([self._forward(stage, route) for route, stage in enumerate(firsts)])
+        return Origin([self._first(self.devices, one) for one in range(self.pipeline.routes)])
 
     def _work(self) -> Iterator[Work]:
-        """The work of every device, where no pairs save time."""
+        """The work of every device after its earliest start, where no pairs save time."""
         if any(True for _ in self._pairs()):
             return
-        heads = _heads(self.problem)
-        for device, head in enumerate(heads):
+        for device in sorted(self.devices):
             mine = [task for task in self.tasks if task.resource == device]
+            routes = [subset.delays for subset in self._subsets]
+            head = min(delays.head(delays.hosted[device][0]) for delays in routes)
             yield Work(0 if self._spans else head, mine)
 
     @cached_property
@@ -294,14 +279,3 @@ class DeviceScope:
 
 def _rows(flow: Constraints) -> Iterator[tuple[int, int, int]]:
     return zip(*(column.tolist() for column in flow), strict=True)
-
-
-def _heads(problem: Problem) -> list[int]:
-    """Earliest start of every device, in ticks."""
-    pipeline = problem.pipeline
-    instance = Instance(pipeline, BackwardKind.WHOLE)
-    routes = [Delays(instance, route) for route in range(pipeline.routes)]
-    return [
-        min((d.head(d.hosted[device][0]) for d in routes if d.hosted[device]), default=0)
-        for device in range(pipeline.num_devices)
-    ]

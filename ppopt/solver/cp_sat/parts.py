@@ -17,23 +17,13 @@ class Precedence(NamedTuple):
 
     rows: Iterable[tuple[int, int, int]]
     """Before, after, and lag in ticks."""
+    if_there: bool = False
+    """Whether it holds only where `after` is there; else also for the instant in its place."""
 
     def build(self, variables: Variables) -> None:
         """Add the constraints."""
         cp, start, end = variables.cp, variables.start, variables.end
-        for before, after, lag in self.rows:
-            cp.add(start[after] >= end[before] + lag)
-
-
-class DataFlow(NamedTuple):
-    """start(after) >= end(before) + lag, where `after` is there."""
-
-    rows: Iterable[tuple[int, int, int]]
-    """Before, after, and lag in ticks."""
-
-    def build(self, variables: Variables) -> None:
-        """Add the constraints."""
-        cp, start, end, absent = variables.cp, variables.start, variables.end, variables.absent
+        absent = variables.absent if self.if_there else {}
         for before, after, lag in self.rows:
             row = cp.add(start[after] >= end[before] + lag)
             if after in absent:

@@ -46,7 +46,9 @@ class Task(NamedTuple):
 
     @property
     def names(self) -> tuple[int, ...]:
-        """All numbers that parts know it by."""
+        """All numbers that parts know it by, some of them twice."""
+        if self.choice is None:
+            return self.code, self.modes[0].code
         return self.code, *(mode.code for mode in self.modes if mode.code != ABSENT)
 
 
@@ -58,11 +60,11 @@ class Variables:
     latest: int
     """Last instant of the model, in ticks."""
     objective: cp_model.IntVar
-    start: dict[int, cp_model.IntVar]
-    end: dict[int, cp_model.LinearExpr]
-    choices: dict[int, cp_model.IntVar]
+    start: dict[int, cp_model.IntVar] = field(default_factory=dict)
+    end: dict[int, cp_model.LinearExpr] = field(default_factory=dict)
+    choices: dict[int, cp_model.IntVar] = field(default_factory=dict)
     """Whether the tasks of a choice run in their first modes."""
-    there: dict[int, Literal | None]
+    there: dict[int, Literal | None] = field(default_factory=dict)
     """Operations that may be in the schedule, and whether they are; None: always."""
     absent: dict[int, Literal] = field(default_factory=dict)
     """Operations that one of their modes leaves out, and whether it does."""
@@ -73,42 +75,34 @@ class Variables:
 
     @classmethod
     def create(
-        cls,
-        tasks: Collection[Task],
-        latest: int,
-        objective: tuple[int, int],
-        name: str = "",
+        cls, tasks: Collection[Task], latest: int, objective: tuple[int, int], name: str = ""
     ) -> Variables:
         """A new model with starts and choices of tasks; `objective`: its least and most ticks."""
         cp = cp_model.CpModel()
-        start = {task.code: cp.new_int_var(task.earliest, task.latest, task.name) for task in tasks}
-        made = cls(cp, latest, cp.new_int_var(*objective, name), start, {}, {}, {})
-        for task in tasks:
-            made._name(task, start[task.code], start[task.code] + task.modes[0].duration)
-            made._add_modes(task)
+        begins = [cp.new_int_var(task.earliest, task.latest, task.name) for task in tasks]
+        made = cls(cp, latest, cp.new_int_var(*objective, name))
+        for task, begin in zip(tasks, begins, strict=True):
+            made.start.update(dict.fromkeys(task.names, begin))
+            made.set_end(task, begin + task.modes[0].duration)
+            if task.choice is None:
+                made.there[task.modes[0].code] = None
+            else:
+                made._add_choice(task, task.choice)
         return made
 
-    def _add_modes(self, task: Task) -> None:
+    def _add_choice(self, task: Task, choice: int) -> None:
         """Add the literals of a task, and of its choice if they are its first."""
-        if task.choice is None:
-            self.there[task.modes[0].code] = None
-            return
-        if task.choice not in self.choices:
-            self.choices[task.choice] = self.cp.new_bool_var("")
+        if choice not in self.choices:
+            self.choices[choice] = self.cp.new_bool_var("")
         for mode, first in zip(task.modes, (True, False), strict=True):
-            chosen = self.chosen(task.choice, first=first)
             if mode.code == ABSENT:
-                self.absent[task.code] = chosen
+                self.absent[task.code] = self.chosen(choice, first=first)
             else:
-                self.there[mode.code] = chosen
+                self.there[mode.code] = self.chosen(choice, first=first)
 
     def set_end(self, task: Task, end: cp_model.LinearExpr) -> None:
         """Record the end of a task."""
-        self._name(task, self.start[task.code], end)
-
-    def _name(self, task: Task, start: cp_model.IntVar, end: cp_model.LinearExpr) -> None:
-        for code in task.names:
-            self.start[code], self.end[code] = start, end
+        self.end.update(dict.fromkeys(task.names, end))
 
     def chosen(self, choice: int, *, first: bool) -> Literal:
         """Whether the tasks of a choice run in their first modes, or in their second ones."""

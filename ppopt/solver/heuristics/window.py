@@ -248,23 +248,19 @@ class Window:
         latest = most - self.tails[op]
         return Task(op, network.device[op], self.heads[op], latest, modes, choice)
 
-    def _least(self, op: int) -> int:
-        """Least time of an operation, in ticks."""
-        network = self.whole.schedule.network
-        if op not in self.choices:
-            return network.time[op]
-        return min(time or 0 for time in network.times(op))
-
     @cached_property
-    def _shorter(self) -> dict[int, int]:
-        """By how many ticks operations that may have another mode can become shorter, if at all."""
-        time = self.whole.schedule.network.time
-        return {op: time[op] - self._least(op) for op in self.choices}
+    def least(self) -> dict[int, int]:
+        """Least time of every operation, in any mode that it may have."""
+        network, choices = self.whole.schedule.network, self.choices
+        return {
+            op: min(time or 0 for time in network.times(op)) if op in choices else network.time[op]
+            for op in self.inside
+        }
 
     @cached_property
     def heads(self) -> dict[int, int]:
         """Earliest starts by what lies before and by precedence."""
-        schedule, place, shorter = self.whole.schedule, self.whole.place, self._shorter
+        schedule, place, least = self.whole.schedule, self.whole.place, self.least
         network, heads = schedule.network, dict[int, int]()
         for op in self.inside:
             begin = self.free[network.device[op]]
@@ -272,21 +268,21 @@ class Window:
                 if place[other] < self.first:
                     begin = max(begin, schedule.start[other] + apart)
                 else:
-                    begin = max(begin, heads[other] + apart - shorter.get(other, 0))
+                    begin = max(begin, heads[other] + apart - network.time[other] + least[other])
             heads[op] = begin
         return heads
 
     @cached_property
     def tails(self) -> dict[int, int]:
         """Least times from the starts to the end, by precedence and by what lies after."""
-        schedule, place, shorter = self.whole.schedule, self.whole.place, self._shorter
+        schedule, place = self.whole.schedule, self.whole.place
         network, tails = schedule.network, dict[int, int]()
         for op in reversed(self.inside):
             longest = network.time[op] + self.following[network.device[op]]
             for other, apart in network.successors[op]:
                 behind = schedule.tails[other] if place[other] >= self.after else tails[other]
                 longest = max(longest, apart + behind)
-            tails[op] = longest - shorter.get(op, 0)
+            tails[op] = longest - network.time[op] + self.least[op]
         return tails
 
     @cached_property
@@ -296,8 +292,7 @@ class Window:
         Head, work and tail of one machine (Carlier, "The one-machine sequencing problem", EJOR 11,
         1982, section 2).
         """
-        heads, tails = self.heads, self.tails
-        time = {op: self._least(op) for op in self.inside}
+        time, heads, tails = self.least, self.heads, self.tails
         ways = [heads[op] + tails[op] for op in self.inside]
         for mine in self.by_device:
             if mine:
@@ -359,8 +354,7 @@ class Window:
         network, tasks = self.whole.schedule.network, self.tasks
         yield Operations([task for task in tasks.values() if task.choice is not None])
         for op in self.inside:
-            rest = self.tails[op] - self._least(op)
-            yield ObjectiveCuts([ObjectiveCut(None, op, rest)])
+            yield ObjectiveCuts([ObjectiveCut(None, op, self.tails[op] - self.least[op])])
             for other, apart in network.successors[op]:
                 if other in tasks:
                     yield Precedence([(op, other, apart - network.time[op])])

@@ -6,7 +6,7 @@ import pytest
 
 from ppopt.problem.instance import ABSENT
 from ppopt.solver.cp_sat.no_overlap import Operations
-from ppopt.solver.cp_sat.parts import DataFlow, MicrobatchOrder, Precedence
+from ppopt.solver.cp_sat.parts import MicrobatchOrder, Precedence
 from ppopt.solver.cp_sat.variables import Task, TaskMode
 from tests.solver.cp_sat.models import alone, feasible, solved, task, variables
 
@@ -19,13 +19,27 @@ def test_an_operation_starts_after_the_end_and_the_lag(most: int, fits: bool) ->
     assert feasible(tasks, [*alone(tasks), Precedence([(1, 2, 2)])], most) is fits
 
 
-@pytest.mark.parametrize(("there", "fits"), [(False, True), (True, False)])
-def test_what_is_absent_waits_for_nothing(there: bool, fits: bool) -> None:
-    """It would start at 3, past the end of the model."""
+@pytest.mark.parametrize(("first", "fits"), [(False, True), (True, False)])
+@pytest.mark.parametrize("if_there", [False, True])
+def test_an_operation_that_is_there_waits(first: bool, fits: bool, if_there: bool) -> None:
+    """It takes 1 tick from 3 on, past the end of the model; its instant takes none."""
     tasks = [task(1, 3, most=3), maybe(2, most=3)]
     made = variables(tasks, 3)
-    made.cp.add(made.choices[CHOICE] == there)
-    assert (solved(made, [Operations(tasks), DataFlow([(1, 2, 0)])]) is not None) is fits
+    made.cp.add(made.choices[CHOICE] == first)
+    assert (
+        solved(made, [Operations(tasks), Precedence([(1, 2, 0)], if_there)]) is not None
+    ) is fits
+
+
+@pytest.mark.parametrize(("if_there", "fits"), [(True, True), (False, False)])
+def test_the_instant_of_what_is_absent_waits_unless_told(if_there: bool, fits: bool) -> None:
+    """It would be one tick past the end of the model."""
+    tasks = [task(1, 3, most=3), maybe(2, most=3)]
+    made = variables(tasks, 3)
+    made.cp.add(made.choices[CHOICE] == 0)
+    assert (
+        solved(made, [Operations(tasks), Precedence([(1, 2, 1)], if_there)]) is not None
+    ) is fits
 
 
 @pytest.mark.parametrize(("first", "fits"), [(1, True), (2, False)])
