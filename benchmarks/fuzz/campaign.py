@@ -16,8 +16,11 @@ from types import FrameType
 
 from benchmarks.fuzz import known
 from benchmarks.fuzz.category import Case, Category, Finding, SkippedError
-from benchmarks.fuzz.choices import Layers, Mixed, Placements, Recompute
+from benchmarks.fuzz.choices import Compositions, Layers, Mixed, Placements, Recompute
+from benchmarks.fuzz.exports import Exports
+from benchmarks.fuzz.hands import Hands
 from benchmarks.fuzz.hostile import Hostile, Traps
+from benchmarks.fuzz.plans import Climbs, Megatron, Plans
 from benchmarks.fuzz.processes import ClosedStreams, Disks, Killed
 from benchmarks.fuzz.schedules import Damaged, Edited, Mutants, Valid
 from benchmarks.fuzz.searches import (
@@ -30,13 +33,16 @@ from benchmarks.fuzz.searches import (
     Tiny,
 )
 from benchmarks.fuzz.streams import Posts, Streams, Transfers
+from benchmarks.fuzz.studies import Interrupted, Storages, StudyDeadlines, SweepWords
 
 CATEGORIES: Mapping[str, Category] = {
     one.name: one
     for one in (
         Tiny(), Mixed(), Placements(), Layers(), Recompute(), Pairs(), Middle(), Bounds(),
         Frontiers(), Strategies(), Deadlines(), Valid(), Mutants(), Damaged(), Edited(), Hostile(),
-        Traps(), Killed(), Disks(), ClosedStreams(), Streams(), Transfers(), Posts(),
+        Traps(), Killed(), Disks(), ClosedStreams(), Streams(), Transfers(), Posts(), Plans(),
+        Megatron(), Climbs(), Hands(), Exports(), Compositions(), SweepWords(), Storages(),
+        Interrupted(), StudyDeadlines(),
     )
 }  # fmt: skip
 """All categories by name."""

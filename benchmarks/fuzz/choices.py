@@ -11,7 +11,7 @@ from random import Random
 from typing import Any
 
 import ppopt
-from benchmarks.fuzz import judge, layers, pipelines
+from benchmarks.fuzz import configs, judge, layers, pipelines
 from benchmarks.fuzz.category import Case, Category, Finding
 from benchmarks.fuzz.searches import Search, claims, draw_options, optimum
 from ppopt import Pipeline, Result, Status
@@ -213,3 +213,39 @@ class Recompute(Layers):
     recompute = ("search",)
     more_layers = 1
     ops = 9
+
+
+class Compositions(Layers):
+    """Placements searched together with partitions, recompute and chunks, within limits."""
+
+    name = "compositions"
+    goal = 300
+    tries = 60
+
+    def draw(self, rng: Random) -> Case:
+        """Draw a model whose placement is searched, mostly with more that is."""
+        options = draw_options(rng, short=0.1)
+        chunks = rng.choice((1, 1, 2))
+        batches = rng.randint(1, 2) if chunks == 1 else 1
+        fields = configs.draw(
+            rng, devices=2, stages=2 * chunks, more_layers=2 - chunks, batches=batches
+        )
+        inner = sum(layer["role"] == "decoder" for layer in fields["model"])
+        rules = ("balanced", SEARCH, *(["even"] if inner >= 2 * chunks else ()))
+        fields |= {
+            "chunks": chunks,
+            "placement": SEARCH,
+            "partition": rng.choice(rules),
+            "recompute": rng.choice((None, "full", SEARCH, SEARCH)),
+        }
+        return {"pipeline": fields, "options": options, "more": rng.choice(MORE)}
+
+    def configurations(self, case: Case) -> Iterator[Pipeline]:
+        """Every placement that uses all devices, with every partition and choice of recompute."""
+        fields = dict(case["pipeline"])
+        devices = fields["stages"]
+        stages = devices * fields.pop("chunks")
+        for hosts in product(range(devices), repeat=stages):
+            if len(set(hosts)) == devices:
+                placed = fields | {"stages": stages, "placement": list(hosts)}
+                yield from super().configurations(case | {"pipeline": placed})

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from functools import cache
+from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -64,14 +65,15 @@ class Hostile(Category):
         kind = rng.choice(sorted(COMMANDS))
         text = _schedule() if kind == "schedule" else _config(rng)
         for _ in range(rng.randint(1, 3)):
-            text = _mutated(rng, text)
+            text = mutated(rng, text)
         suffix = ".json" if kind == "schedule" else rng.choice((".yaml", ".json", ".toml"))
         return {"line": rng.choice(COMMANDS[kind]), "name": f"bad{suffix}", "text": text}
 
     def check(self, case: Case) -> Iterator[Finding]:
         """Run the command on the file; what is still a sound file may pass."""
         with command.folder() as where:
-            yield from _judged(_run(case, where), where, case, refused=False)
+            ran = _run(case, where)
+            yield from judged(ran, where, case["line"].split()[0], given=[case["name"]])
 
     def smaller(self, case: Case) -> Iterator[Case]:
         """Yield the case with parts of the text left out."""
@@ -90,7 +92,7 @@ def _config(rng: Random) -> str:
     return 'stages = 2\nbatches = 2\nforward_times = [1.5, 2]\nmem_limit = "1f1b"\n'
 
 
-def _mutated(rng: Random, text: str) -> str:
+def mutated(rng: Random, text: str) -> str:
     """Cut, drop, repeat, insert, replace or shuffle."""
     numbers = [place for place, letter in enumerate(text) if letter.isdigit()] or [0]
     place, digit = rng.randrange(len(text) + 1), rng.choice(numbers)
@@ -114,8 +116,19 @@ def _run(case: Case, where: Any) -> Ran:
     return command.forked(case["line"].format(case["name"]).split(), where, SECONDS)
 
 
-def _judged(ran: Ran, where: Any, case: Case, *, refused: bool) -> Iterator[Finding]:
-    what = case["line"].split()[0]
+def judged(
+    ran: Ran,
+    where: Path,
+    what: str,
+    *,
+    given: Collection[str],
+    accepted: Collection[int] = (0, 3, 4, 5),
+) -> Iterator[Finding]:
+    """Say what is wrong with how a command ended: what is refused is so quickly, in one line.
+
+    `given`: files that were there before; `accepted`: exit codes besides 2, that of what is
+    refused.
+    """
     if ran.code in KILLED or ran.seconds > SLOW:
         yield Finding(f"{what}-slow", f"{ran.seconds:.0f} s; {ran.last}")
     elif ran.crashed or ran.code < 0:
@@ -125,12 +138,10 @@ def _judged(ran: Ran, where: Any, case: Case, *, refused: bool) -> Iterator[Find
         one = line.startswith("error: ") and "\n" not in line
         if not one or len(line) > LONGEST or ran.out:
             yield Finding(f"{what}-not-one-line", f"{len(ran.err)} characters: {ran.last}")
-        left = sorted(path.name for path in where.iterdir() if path.name != case["name"])
+        left = sorted(path.name for path in where.iterdir() if path.name not in given)
         if left:
             yield Finding(f"{what}-writes-though-refused", str(left))
-    elif refused and ran.code != 5:
-        yield Finding(f"{what}-accepted", ran.last)
-    elif ran.code not in (0, 3, 4, 5):
+    elif ran.code not in accepted:
         yield Finding(f"{what}-exit", ran.last)
     if len(ran.out) > LONGEST_OUTPUT:
         yield Finding(f"{what}-output-flood", f"{len(ran.out)} characters on stdout")
@@ -153,7 +164,8 @@ class Traps(Category):
         line, name, text = TRAPS[case["trap"]](case["size"], case["number"])
         made = {"line": line, "name": name, "text": text}
         with command.folder() as where:
-            for finding in _judged(_run(made, where), where, made, refused=True):
+            ran = _run(made, where)
+            for finding in judged(ran, where, line.split()[0], given=[name], accepted=(5,)):
                 yield Finding(f"{case['trap']}-{finding.kind}", finding.words)
 
 

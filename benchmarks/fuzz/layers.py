@@ -51,7 +51,7 @@ def draw(
         if 3 * stages <= ops:
             break
     size = stages + rng.randint(0, more_layers)
-    model = [_layer(rng, role) for role in _roles(rng, size, stages)]
+    model = [draw_layer(rng, role) for role in _roles(rng, size, stages)]
     model[0]["activation"] = max(1, model[0]["activation"])  # without any no limit is accepted
     model[0]["output"] = max(1, model[0]["output"])  # nor a link by size
     fields: dict[str, Any] = {
@@ -89,7 +89,8 @@ def _roles(rng: Random, size: int, stages: int) -> list[str]:
     return [*first, *(["decoder"] * (size - ends)), *sorted(last, reverse=True)]
 
 
-def _layer(rng: Random, role: str) -> dict[str, Any]:
+def draw_layer(rng: Random, role: str) -> dict[str, Any]:
+    """Draw the costs of a layer; some layers recompute."""
     taken = rng.randint(0, 4)
     layer: dict[str, Any] = {"role": role, "forward": rng.randint(1, 4), "activation": taken}
     times = {"backward": rng.randint(0, 6), "weight": rng.randint(0, 3), "input": rng.randint(0, 4)}
@@ -187,11 +188,11 @@ def recomputed(fields: dict[str, Any]) -> Chosen:
     if fields["recompute"] == "none":
         return (False,) * len(fields["model"])
     if fields["recompute"] == "full":
-        return _may_recompute(fields)
+        return may_recompute(fields)
     return tuple(bool(layer.get("recompute", False)) for layer in fields["model"])
 
 
-def _may_recompute(fields: dict[str, Any]) -> Chosen:
+def may_recompute(fields: dict[str, Any]) -> Chosen:
     """Decoder and MTP layers; the embedding and the head where they say so."""
     return tuple(
         layer["role"] in ("decoder", "mtp") or bool(layer.get("recompute", False))
@@ -202,7 +203,7 @@ def _may_recompute(fields: dict[str, Any]) -> Chosen:
 def choices(fields: dict[str, Any]) -> Iterator[Chosen]:
     """Every choice of layers that recompute, where it is searched; else the one that is given."""
     if fields["recompute"] == "search":
-        yield from product(*((False, True) if one else (False,) for one in _may_recompute(fields)))
+        yield from product(*((False, True) if one else (False,) for one in may_recompute(fields)))
     else:
         yield recomputed(fields)
 
@@ -274,7 +275,8 @@ def _costs(layer: dict[str, Any], *, recomputes: bool) -> dict[str, Fraction]:
     full = Fraction(layer.get("backward", 2 * forward))
     weight = Fraction(layer.get("weight", full / 2))
     given, space = layer.get("recompute", False), layer.get("workspace", 0)
-    again = given if isinstance(given, dict) else {"time": layer["forward"], "activation": 0}
+    stated = {"time": layer.get("recompute_time", forward), "activation": layer.get("kept", 0)}
+    again = given if isinstance(given, dict) else stated
     if not isinstance(space, dict):
         space = dict.fromkeys(("F", "B", "BW"), space)
     return {

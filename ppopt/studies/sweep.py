@@ -18,7 +18,7 @@ from ppopt.solver import interrupts
 from ppopt.studies import outcome
 from ppopt.studies.engines.engine import Engine
 from ppopt.studies.engines.local import LocalEngine
-from ppopt.studies.grid import Grid, Overrides, base_of, grid_of
+from ppopt.studies.grid import Grid, Overrides, Row, base_of, grid_of
 from ppopt.studies.job import SolveJob
 from ppopt.studies.records import COMPLETE, FAIL, DamagedError, StoredResult, Trial
 from ppopt.studies.storage import DEFAULT, Storage, StorageError
@@ -194,9 +194,9 @@ def run(
 
     `command` is what asks for them, as it is typed; it is kept, to tell how to go on.
     """
-    name = study_name or grid.study_name
+    name, rows = study_name or grid.study_name, grid.rows()
     with Storage(storage) as opened, interrupts.recorded() as pressed:
-        under_way = _Sweep(grid, engine, opened, name, progress, command)
+        under_way = _Sweep(grid, rows, engine, opened, name, progress, command)
         under_way.run(pressed)
     return Study(
         name=name,
@@ -218,6 +218,7 @@ class _Sweep:
     def __init__(
         self,
         grid: Grid,
+        rows: list[Row],
         engine: Engine,
         storage: Storage,
         name: str,
@@ -226,7 +227,7 @@ class _Sweep:
     ) -> None:
         self._grid, self._engine, self._storage = grid, engine, storage
         self._study = storage.study(name, grid.base.digest)
-        self._rows = grid.rows()
+        self._rows = rows
         storage.ask(self._study, [row.overrides for row in self._rows], command)
         self._found: list[SweepRow | None] = [None] * len(self._rows)
         self._next = iter(range(len(self._rows)))

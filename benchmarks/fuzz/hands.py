@@ -1,0 +1,111 @@
+"""Hand strategies with chosen recompute and partition, beside every choice of theirs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from math import ceil
+from random import Random
+from typing import Any
+
+from benchmarks.fuzz import configs, layers
+from benchmarks.fuzz.category import Case, Category, Finding
+from ppopt.problem.partition import SEARCH
+
+CHUNKS = {
+    **dict.fromkeys(("1f1b", "gpipe", "zb-h1", "zb-1p"), 1),
+    **dict.fromkeys(("interleaved", "looped-bfs", "1f1b-v", "zbv", "v-half", "v-min"), 2),
+}
+"""Strategies that the adversary evaluates -> their stages per device."""
+RECOMPUTE = ("none", "full", SEARCH)
+MOST = 600
+"""Most schedules that are made to compare one answer."""
+
+
+class Hands(Category):
+    """`eval` with recompute of none, of all and chosen, on one partition or on the best."""
+
+    name = "hands"
+    goal = 200
+    tries = 60
+
+    def draw(self, rng: Random) -> Case:
+        """Draw a strategy, a model with or without limits, and a partition."""
+        strategy, devices = rng.choice(sorted(CHUNKS)), rng.choice((2, 2, 3))
+        stages = CHUNKS[strategy] * devices
+        batches = rng.choice((devices, 2 * devices))
+        fields = configs.draw(rng, devices=devices, stages=stages, more_layers=2, batches=batches)
+        counts = rng.choice(list(layers.partitions(len(fields["model"]), stages)))
+        if rng.random() < 0.5:
+            fields["mem_limit"] = _room(fields, strategy, list(counts)) + rng.randint(0, 2)
+        partition = rng.choice((SEARCH, SEARCH, "balanced", ",".join(map(str, counts))))
+        return {"pipeline": fields, "strategy": strategy, "partition": partition}
+
+    def check(self, case: Case) -> Iterator[Finding]:
+        """Evaluate it with every word of recompute, and compare the three and every choice."""
+        words = ["eval", case["strategy"], "--partition", case["partition"], "--time-limit", "10"]
+        found = {
+            recompute: configs.answer([*words, "--recompute", recompute], case["pipeline"])
+            for recompute in RECOMPUTE
+        }
+        yield from _chosen(found)
+        for recompute, one in found.items():
+            yield from self._beside_all(case, recompute, one)
+
+    def _beside_all(self, case: Case, recompute: str, found: Any) -> Iterator[Finding]:
+        """Compare an answer with the strategy on all partitions it may have, and all choices."""
+        every = list(self._every(case, recompute))
+        if len(every) > MOST:
+            return
+        made = [configs.schedule(case["pipeline"], case["strategy"], *one) for one in every]
+        best = min(map(configs.value, configs.within(iter(made))), default=None)
+        value, searched = configs.exact(found["value"]), found.get("partition_search")
+        bound = configs.exact(searched["lower_bound"]) if searched else None
+        if best is None:
+            return
+        if not found["fits_limit"]:
+            yield Finding(f"over-limit-{recompute}", f"{value} over the limit, {best} within it")
+        elif value < best:
+            yield Finding(f"below-optimum-{recompute}", f"{value}, the least is {best}")
+        if bound is not None and bound > best:
+            yield Finding(f"wrong-bound-{recompute}", f"the bound is {bound}, {best} is possible")
+
+    def _every(self, case: Case, recompute: str) -> Iterator[tuple[Any, layers.Chosen]]:
+        """Partitions and which layers recompute."""
+        fields, partition = case["pipeline"], case["partition"]
+        stages = CHUNKS[case["strategy"]] * fields["stages"]
+        every: Any = map(list, layers.partitions(len(fields["model"]), stages))
+        if partition == "balanced":
+            every = [partition]
+        elif partition != SEARCH:
+            every = [list(map(int, partition.split(",")))]
+        choices = configs.chosen(fields, recompute)
+        for counts in every:
+            for which in choices:
+                yield counts, which
+
+    def smaller(self, case: Case) -> Iterator[Case]:
+        """Yield the case with a simpler model."""
+        for one in layers.smaller_cases(case):
+            if case["partition"] in (SEARCH, "balanced"):
+                yield one
+
+
+def _room(fields: dict[str, Any], strategy: str, counts: list[int]) -> int:
+    """The memory that a strategy needs on a partition with full recompute, rounded up."""
+    (which,) = configs.chosen(fields, "full")
+    made = configs.schedule(fields, strategy, counts, which)
+    return 1 if made is None else ceil(made.pipeline.ticks.memory(max(made.metrics.peak_memory)))
+
+
+def _chosen(found: Mapping[str, Any]) -> Iterator[Finding]:
+    """Chosen recompute keeps the limits where none or full does, and is no slower than these."""
+    chosen = found[SEARCH]
+    for recompute in ("none", "full"):
+        other = found[recompute]
+        if not other["fits_limit"]:
+            continue
+        words = f"{chosen['value']} where {recompute} has {other['value']}"
+        if not chosen["fits_limit"]:
+            yield Finding(f"over-limit-that-{recompute}-keeps", f"{words} within the limit")
+        elif chosen["value"] > other["value"]:
+            yield Finding(f"slower-than-{recompute}", words)
