@@ -66,6 +66,25 @@ def test_microbatches_of_two_routes_are_in_no_order(names: tuple[str, ...], ther
     assert in_order(problem, *names) is there_is
 
 
+@pytest.mark.parametrize(
+    ("routes", "later", "there_is"),
+    [(1, [], True), (1, ["0F0"], False), (2, ["0F0"], True), (2, ["0F0", "0F1"], False)],
+)
+def test_time_counts_from_the_first_forward_of_a_route(
+    routes: int, later: list[str], there_is: bool
+) -> None:
+    """Where the objective is the device span; `later` starts at 1 or after."""
+    pipeline = Pipeline(stages=2, batches=2, routes=routes)
+    problem = Problem(pipeline, Objective.DEVICE_SPAN, BackwardKind.SPLIT)
+    built = build_model(problem, horizon=100, bound=0)
+    for name in later:
+        op = parse(name)
+        code = int(pipeline.code(op.kind, op.stage, op.microbatch))
+        built.cp.add(built.variables.start[code] >= 1)
+    found = cpsat.search(built, LIMITS, lambda _value, _bound: None)
+    assert found.infeasible is not there_is
+
+
 @pytest.mark.parametrize(("devices", "least"), [((0,), 20), ((1,), 16), ((0, 1), 20)])
 def test_the_least_value_of_a_subset(devices: tuple[int, ...], least: int) -> None:
     """Device 0 has 4 x (2 + 2 + 1) ticks of work, and need not wait.

@@ -27,9 +27,9 @@ def test_a_pair_runs_as_one(most: int, fits: bool) -> None:
     assert feasible(tasks, [Pairs([Pair(1, 2, 5)]), *alone(tasks)], most) is fits
 
 
-@pytest.mark.parametrize(("most", "fits"), [(9, True), (8, False)])
-def test_an_operation_is_in_one_pair_at_most(most: int, fits: bool) -> None:
+@pytest.mark.parametrize(("forward", "most", "fits"), [(3, 9, True), (3, 8, False), (5, 8, False)])
+def test_an_operation_is_in_one_pair_at_most(forward: int, most: int, fits: bool) -> None:
     """One of two backwards is alone; with both beside the F, 5 ticks would do."""
-    tasks = [task(1, 3, most=most), task(2, 4, most=most), task(3, 4, most=most)]
+    tasks = [task(1, forward, most=most), task(2, 4, most=most), task(3, 4, most=most)]
     pairs = Pairs([Pair(1, 2, 5), Pair(1, 3, 5)])
     assert feasible(tasks, [pairs, *alone(tasks)], most) is fits

@@ -50,17 +50,30 @@ def test_microbatches_are_in_order(first: int, fits: bool) -> None:
     assert feasible(tasks, [*alone(tasks), order, begins]) is fits
 
 
-def test_what_is_absent_takes_the_end_of_the_last_one_there() -> None:
-    """The third waits for the first over the absent second one."""
+@pytest.mark.parametrize(
+    ("which", "start", "fits"),
+    [(2, 8, True), (2, 7, False), (2, 9, False), (3, 8, True), (3, 7, False), (3, 9, True)],
+)
+def test_what_is_absent_takes_the_end_of_the_last_one_there(
+    which: int, start: int, fits: bool
+) -> None:
+    """The first ends at 8; the third waits for it over the absent second one."""
     tasks = [task(1, 3), maybe(2, most=20), task(3, 3)]
     made = variables(tasks)
     made.cp.add(made.choices[CHOICE] == 0)
     made.cp.add(made.start[1] == 5)
+    made.cp.add(made.start[which] == start)
     orders = [MicrobatchOrder(None, 1), MicrobatchOrder(1, 2), MicrobatchOrder(2, 3)]
-    solver = solved(made, [Operations(tasks), *orders])
-    assert solver is not None
-    assert solver.value(made.start[2]) == solver.value(made.end[2]) == 8
-    assert solver.value(made.start[3]) >= 8
+    assert (solved(made, [Operations(tasks), *orders]) is not None) is fits
+
+
+@pytest.mark.parametrize(("start", "fits"), [(0, True), (1, False)])
+def test_what_is_absent_and_first_is_at_the_beginning(start: int, fits: bool) -> None:
+    tasks = [maybe(1, most=20)]
+    made = variables(tasks)
+    made.cp.add(made.choices[CHOICE] == 0)
+    made.cp.add(made.start[1] == start)
+    assert (solved(made, [Operations(tasks), MicrobatchOrder(None, 1)]) is not None) is fits
 
 
 def maybe(code: int, most: int) -> Task:
