@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from itertools import islice
 from math import ceil
 from random import Random
 from typing import Any
@@ -47,19 +48,19 @@ class Hands(Category):
             recompute: configs.answer([*words, "--recompute", recompute], case["pipeline"])
             for recompute in RECOMPUTE
         }
-        yield from _chosen(found)
+        yield from _chosen(found, searched=case["partition"] == SEARCH)
         for recompute, one in found.items():
             yield from self._beside_all(case, recompute, one)
 
     def _beside_all(self, case: Case, recompute: str, found: Any) -> Iterator[Finding]:
         """Compare an answer with the strategy on all partitions it may have, and all choices."""
-        every = list(self._every(case, recompute))
+        every = list(islice(self._every(case, recompute, found["partition"]), MOST + 1))
         if len(every) > MOST:
             return
         made = [configs.schedule(case["pipeline"], case["strategy"], *one) for one in every]
         best = min(map(configs.value, configs.within(iter(made))), default=None)
         value, searched = configs.exact(found["value"]), found.get("partition_search")
-        bound = configs.exact(searched["lower_bound"]) if searched else None
+        bound = configs.stated(searched["lower_bound"]) if searched else None
         if best is None:
             return
         if not found["fits_limit"]:
@@ -69,15 +70,14 @@ class Hands(Category):
         if bound is not None and bound > best:
             yield Finding(f"wrong-bound-{recompute}", f"the bound is {bound}, {best} is possible")
 
-    def _every(self, case: Case, recompute: str) -> Iterator[tuple[Any, layers.Chosen]]:
-        """Partitions and which layers recompute."""
-        fields, partition = case["pipeline"], case["partition"]
+    def _every(
+        self, case: Case, recompute: str, own: list[int]
+    ) -> Iterator[tuple[list[int], layers.Chosen]]:
+        """Partitions, where these are searched, else its own; and which layers recompute."""
+        fields, every = case["pipeline"], [own]
         stages = CHUNKS[case["strategy"]] * fields["stages"]
-        every: Any = map(list, layers.partitions(len(fields["model"]), stages))
-        if partition == "balanced":
-            every = [partition]
-        elif partition != SEARCH:
-            every = [list(map(int, partition.split(",")))]
+        if case["partition"] == SEARCH:
+            every = [list(counts) for counts in layers.partitions(len(fields["model"]), stages)]
         choices = configs.chosen(fields, recompute)
         for counts in every:
             for which in choices:
@@ -97,8 +97,12 @@ def _room(fields: dict[str, Any], strategy: str, counts: list[int]) -> int:
     return 1 if made is None else ceil(made.pipeline.ticks.memory(max(made.metrics.peak_memory)))
 
 
-def _chosen(found: Mapping[str, Any]) -> Iterator[Finding]:
-    """Chosen recompute keeps the limits where none or full does, and is no slower than these."""
+def _chosen(found: Mapping[str, Any], *, searched: bool) -> Iterator[Finding]:
+    """Chosen recompute keeps the limits where none or full does.
+
+    It is no slower than these where the partition is the same or searched: what is balanced depends
+    on recompute.
+    """
     chosen = found[SEARCH]
     for recompute in ("none", "full"):
         other = found[recompute]
@@ -107,5 +111,7 @@ def _chosen(found: Mapping[str, Any]) -> Iterator[Finding]:
         words = f"{chosen['value']} where {recompute} has {other['value']}"
         if not chosen["fits_limit"]:
             yield Finding(f"over-limit-that-{recompute}-keeps", f"{words} within the limit")
-        elif chosen["value"] > other["value"]:
+        elif chosen["value"] > other["value"] and (
+            searched or chosen["partition"] == other["partition"]
+        ):
             yield Finding(f"slower-than-{recompute}", words)

@@ -138,8 +138,10 @@ def gain(fields: dict[str, Any], found: Any) -> Iterator[Finding]:
     """Hold the hand strategies that a plan states its gain over against what `eval` says of them.
 
     None may be slower than a row of the plan, or than the strategy within the limits on the
-    balanced partition, with no recompute or with full.
+    balanced partition, with a recompute that the plan may choose.
     """
+    asked = set(found["space"]["recompute"])
+    allowed = {"none", "full"} & asked if "search" not in asked else {"none", "full"}
     value = configs.stated(found["value"])
     for hand in found["hands"]:
         one = _configuration(hand)
@@ -156,7 +158,7 @@ def gain(fields: dict[str, Any], found: Any) -> Iterator[Finding]:
             better = configs.stated(row["value"])
             if same and row["strategy"] != SEARCHED and better is not None and better < own:
                 yield Finding("hand-slower-than-row", f"{named}: {own}, a row has {better}")
-        for recompute in ("none", "full"):
+        for recompute in sorted(allowed):
             (which,) = configs.chosen(fields, recompute)
             made = configs.schedule(fields, one.strategy, "balanced", which)
             if made is not None and made.fits_limits and configs.value(made) < own:

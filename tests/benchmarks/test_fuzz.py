@@ -14,14 +14,16 @@ from typing import Any
 import pytest
 
 import ppopt
-from benchmarks.fuzz import campaign, command, known, layers, pipelines, processes
+from benchmarks.fuzz import campaign, command, configs, known, layers, pipelines, processes
 from benchmarks.fuzz import journal as journals
 from benchmarks.fuzz.__main__ import report
 from benchmarks.fuzz.campaign import CATEGORIES, Tally
 from benchmarks.fuzz.category import Case, Category, Finding, SkippedError
 from benchmarks.fuzz.journal import Journal
 from ppopt import InputError, Pipeline, Verdict
+from ppopt.formats import trainer_partition
 from ppopt.problem import partition
+from ppopt.studies import records
 from tests.oracles import exhaustive
 
 pytestmark = pytest.mark.slow
@@ -48,6 +50,14 @@ SLICE = {
     "streams": 8,
     "transfers": 60,
     "posts": 40,
+    "compositions": 10,
+    "plans": 2,
+    "megatron": 4,
+    "hands": 5,
+    "exports": 20,
+    "sweep-words": 8,
+    "storages": 15,
+    "interrupted": 3,
 }
 """Cases of each category that run here: some 20 s in all."""
 
@@ -184,7 +194,7 @@ class TestFaults:
         assert "wrong-bound" in self.kinds("tiny")
         assert "true-bound-refuted" in self.kinds("bounds")
 
-    @pytest.mark.parametrize("name", ["mixed", "placements", "layers", "recompute"])
+    @pytest.mark.parametrize("name", ["mixed", "placements", "layers", "recompute", "compositions"])
     def test_a_choice_that_is_called_optimal_and_is_not(
         self, name: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -230,6 +240,56 @@ class TestFaults:
         believed = ppopt.Recheck(Verdict.CONFIRMED, "why not", (), 0.0)
         monkeypatch.setattr(ppopt, "recheck", lambda *_, **__: believed)
         assert self.kinds("bounds") == {"inflated-bound-confirmed"}
+
+    @pytest.mark.parametrize(
+        ("name", "wrong", "kinds"),
+        [
+            ("plans", {"status": "infeasible"}, {"wrong-infeasible"}),
+            ("megatron", {"lower_bound": 10**6}, {"wrong-bound"}),
+            ("megatron", {"status": "optimal", "value": 10**6}, {"wrong-optimum", "slower"}),
+            ("megatron", {"hands": "slower"}, {"wrong-hand"}),
+            ("hands", {"fits_limit": False}, {"over-limit-none", "over-limit-search"}),
+            ("hands", {"value": 1}, {"below-optimum-none", "below-optimum-search"}),
+        ],
+    )
+    def test_an_answer_that_is_wrong(
+        self,
+        name: str,
+        wrong: dict[str, Any],
+        kinds: set[str],
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:
+        answer = configs.answer
+
+        def altered(words: Any, fields: Any) -> Any:
+            found = answer(words, fields)
+            if "hands" in wrong:
+                slower = [hand | {"value": hand["value"] + 1} for hand in found["hands"]]
+                return found | {"hands": slower}
+            return found | wrong
+
+        monkeypatch.setattr(configs, "answer", altered)
+        assert kinds <= self.kinds(name, 2 if name == "hands" else 4)
+
+    def test_an_export_that_recomputes_other_layers(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(trainer_partition, "_recomputes_fully", lambda *_: False)
+        found = self.kinds("exports")
+        assert {"torchtitan-recompute", "megatron-arguments-recompute"} <= found
+
+    def test_a_storage_that_is_believed(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(records, "result_of", lambda row: records.StoredResult(*row))
+        assert any(kind.startswith("crash-") for kind in self.kinds("storages", 40))
+
+    def test_an_interrupted_frontier_that_loses_its_points(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        frontier = ppopt.frontier
+
+        def emptied(*given: Any, **options: Any) -> ppopt.Frontier:
+            return replace(frontier(*given, **options), points=())
+
+        monkeypatch.setattr(ppopt, "frontier", emptied)
+        assert "points-lost" in self.kinds("interrupted", 3)
 
     def test_a_verifier_that_sees_nothing(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("benchmarks.fuzz.schedules.verify", lambda *_: [])

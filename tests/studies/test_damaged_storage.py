@@ -35,15 +35,17 @@ from tests.factories.sweeps import (
     small_grid,
     values,
 )
+from tests.tiers import first
 
 COLUMNS = [
-    *("results.key", "results.strategy", "results.status", "results.closed", "results.time_limit"),
+    *("results.status", "results.record", "studies.asked", "trials.params", "trials.row"),
+    *("results.key", "results.strategy", "results.closed", "results.time_limit"),
     *("results.workers", "results.seconds", "results.version", "results.finished"),
-    *("results.record", "studies.study_id", "studies.study_name", "studies.base"),
-    *("studies.created", "studies.asked", "studies.command", "trials.trial_id"),
-    *("trials.study_id", "trials.params", "trials.state", "trials.key", "trials.row"),
+    *("studies.study_id", "studies.study_name", "studies.base", "studies.created"),
+    *("studies.command", "trials.trial_id", "trials.study_id", "trials.state", "trials.key"),
     "trials.finished",
 ]
+"""The columns that hold documents, and the status, come first."""
 
 
 @pytest.fixture(scope="module")
@@ -84,10 +86,10 @@ def changed(path: Path, statement: str) -> str:
 
 
 def test_all_columns_are_damaged_below(sound: Path) -> None:
-    assert [f"{table}.{column}" for table, column in columns(sound)] == COLUMNS
+    assert sorted(f"{table}.{column}" for table, column in columns(sound)) == sorted(COLUMNS)
 
 
-@pytest.mark.parametrize("name", COLUMNS)
+@pytest.mark.parametrize("name", first(5, COLUMNS))
 def test_a_value_of_any_kind_in_any_column(name: str, sound: Path, damaged: Path) -> None:
     """A result that is damaged is made again; a study is refused in one line, or is as it was."""
     table, column = name.split(".")
@@ -101,7 +103,7 @@ def test_a_value_of_any_kind_in_any_column(name: str, sound: Path, damaged: Path
     assert wrong == {}
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", first(1, range(4)))
 def test_any_bytes_of_the_file(seed: int, sound: Path, damaged: Path) -> None:
     content, wrong = sound.read_bytes(), {}
     for number in range(10):
