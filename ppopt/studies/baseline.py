@@ -31,7 +31,7 @@ LONGEST_ELSEWHERE = 0.2
 """The same for strategies of other placements."""
 BEYOND = 1.05
 """Share of its time limit up to which a search and the evaluation of strategies may take."""
-GRACE = 0.5
+GRACE = 0.3
 """Seconds on top of that, for short time limits."""
 
 

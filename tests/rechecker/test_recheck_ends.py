@@ -1,0 +1,119 @@
+"""A re-check ends by the clock and by Ctrl-C, also while CP-SAT runs."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ortools.sat.python import cp_model
+
+from ppopt import Pipeline, Schedule, Verdict, recheck, solve
+from ppopt.cli.streams import INTERRUPTED
+from ppopt.problem.backward_kind import BackwardKind
+from ppopt.rechecker import cp_sat
+from ppopt.rechecker.claim import Claim
+from ppopt.rechecker.refute import refute
+from tests.cli.cli_run import run
+
+HARD = Pipeline(
+    stages=8, batches=64, forward=10419, backward_input=10207, weight=7715, p2p=408, mem_limit=6
+)
+"""A question that takes CP-SAT minutes: is there a schedule of makespan below 2120000?"""
+
+
+def press() -> None:
+    os.kill(os.getpid(), signal.SIGINT)
+
+
+class Stuck(cp_model.CpSolver):
+    """A solver that ends only when it is told to, as in a long presolve."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.told = threading.Event()
+
+    def solve(self, *_: Any) -> cp_model.CpSolverStatus:
+        assert self.told.wait(60)
+        return cp_model.UNKNOWN
+
+    def stop_search(self) -> None:
+        self.told.set()
+
+
+@pytest.fixture
+def stuck(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cp_model, "CpSolver", Stuck)
+
+
+@pytest.mark.usefixtures("stuck")
+def test_the_clock_ends_a_run_that_overruns_its_own_limit() -> None:
+    began = time.monotonic()
+    status, solver = cp_sat.run(cp_model.CpModel(), 0.2, 1, 0, instants=False)
+    assert status == cp_model.UNKNOWN
+    assert solver.parameters.max_time_in_seconds < 0.2
+    assert 0.2 <= time.monotonic() - began < 30
+
+
+@pytest.mark.usefixtures("stuck")
+def test_ctrl_c_ends_a_run() -> None:
+    threading.Timer(0.2, press).start()
+    with pytest.raises(KeyboardInterrupt):
+        cp_sat.run(cp_model.CpModel(), 600, 1, 0, instants=False)
+
+
+def test_ctrl_c_while_cp_sat_runs_leaves_no_thread_of_it() -> None:
+    threading.Timer(1, press).start()
+    claim = Claim(HARD, False, BackwardKind.SPLIT, 2_120_000)
+    with pytest.raises(KeyboardInterrupt):
+        refute(claim, 600, 1, 0, lambda _: None)
+    assert [thread.name for thread in threading.enumerate() if "(solve)" in thread.name] == []
+
+
+@pytest.fixture(scope="module")
+def found() -> Schedule:
+    """A schedule whose bound takes the rules of several devices."""
+    schedule = solve(Pipeline(stages=4, batches=8, p2p=1, mem_limit=2), workers=1).schedule
+    assert schedule is not None
+    return schedule
+
+
+def test_ctrl_c_leaves_a_bound_undecided(found: Schedule) -> None:
+    """Pressed as it says how many devices it looks at."""
+    again = recheck(found, workers=1, progress=lambda _: press())
+    assert (again.verdict, again.reason) == (Verdict.UNDECIDED, "stopped early")
+
+
+def test_a_file_is_verified_all_the_same(
+    found: Schedule, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found.to_json(tmp_path / "found.json")
+    monkeypatch.setattr("ppopt.rechecker.partial_schedules.applies", lambda _: press() or False)
+    ran = run(f"verify {tmp_path / 'found.json'} --bound --json")
+    assert ran.code == 4
+    assert INTERRUPTED not in ran.err
+    shown = json.loads(ran.out)
+    assert shown["verified"] is True
+    assert shown["bound"]["verdict"] == "not confirmed"
+    assert shown["bound"]["reason"] == "stopped early"
+
+
+def test_time_counts_from_the_instant_that_is_given(
+    found: Schedule, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of 100 seconds since 40 seconds ago 60 are left."""
+    limits: list[float] = []
+
+    def check(_: Claim, seconds: float, *__: object) -> None:
+        limits.append(seconds)
+
+    monkeypatch.setattr("ppopt.rechecker.check", check)
+    recheck(found, time_limit=100, began=time.monotonic() - 40)
+    recheck(found, time_limit=100)
+    assert 50 < limits[0] <= 60
+    assert 90 < limits[1] <= 100
