@@ -137,25 +137,6 @@ def test_a_run_ends_with_its_effort_and_the_next_one_continues() -> None:
     assert search.run().status is Status.OPTIMAL
 
 
-@pytest.mark.parametrize(("refused", "best"), [({3}, 4), ({3, 4}, 5), ({5}, 3)])
-def test_a_configuration_that_is_none_to_choose_is_left_out(refused: set[int], best: int) -> None:
-    """Two stages, two microbatches, BW = 2 F: the makespan of a configuration is 9 F."""
-
-    def solve_one(start: Any, problem: Problem, *rest: Any, **named: Any) -> Result | None:
-        if problem.pipeline.forward[0] in refused:
-            return None
-        return search_from(start, problem, *rest, **named)
-
-    problem = Problem(Pipeline(stages=2, batches=2), Objective.MAKESPAN, BackwardKind.WHOLE)
-    request = SolveRequest(
-        solve_one, problem, provenance_of(1000, 1, 0), None, time.monotonic(), None, SolveParams()
-    )
-    search = ConfigurationSearch(Forwards(), request)
-    found = search.run()
-    assert (found.status, found.value, found.lower_bound) == (Status.OPTIMAL, 9 * best, 9 * best)
-    assert search.searched == 3 - len(refused)
-
-
 def test_no_result_is_infeasible_without_a_memory_limit() -> None:
     """One microbatch at a time always runs: whatever says so is a mistake of ours."""
     limited = solve(Pipeline(stages=2, batches=2, mem_limit=Fraction(1, 2)), workers=1)

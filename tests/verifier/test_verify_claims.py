@@ -144,8 +144,11 @@ SHARED = {
         f"ppopt.problem.{name}"
         for name in ("layout", "layers", "link", "link_mode", "memory", "objective", "operation")
     ),
-    *(f"ppopt.problem.{name}" for name in ("partition", "pipeline")),
-    *(f"ppopt.problem.{name}" for name in ("placement", "settings", "units")),
+    *(
+        f"ppopt.problem.{name}"
+        for name in ("cost_fields", "hosting", "partition", "pipeline", "pipeline_fields")
+    ),
+    *(f"ppopt.problem.{name}" for name in ("placement", "recompute", "settings", "units")),
     *(f"ppopt.schedule{name}" for name in ("", ".origin", ".timetable", ".transfers")),
 }
 """What the verifier stands on: problems, and the columns of a schedule."""
