@@ -1,0 +1,252 @@
+"""Plans beside brute force over partitions: what they lose, and whether they claim a false proof.
+
+    python -m benchmarks.plan_optimality --models 200 -o records/DATE-plan-optimality.md
+
+Every random model is planned four times: for Megatron-LM and for any runtime, without a memory
+limit and within one. For Megatron-LM the best of 1F1B and interleaved 1F1B is known by evaluating
+both on every partition, within a limit with no recompute and with full recompute. For any runtime
+the models are smaller: every partition of linear, interleaved and V placement, of one and two
+chunks, is solved to its end. `loss` is how much longer the plan's schedule is than the best one. A
+false proof is a plan that says `optimal` where a better one exists, `infeasible` where one fits, or
+states a bound above the best; `missed` found nothing where a schedule fits.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from fractions import Fraction
+from itertools import combinations, pairwise
+from pathlib import Path
+from random import Random
+from typing import Any, NamedTuple
+
+import ppopt
+from benchmarks.machine import heading
+from ppopt import Model, Status
+from ppopt.formats.files import write
+
+RUNTIMES = ("megatron", "any")
+SECONDS = 20.0
+"""Time limit of a plan, and of the solve of one partition."""
+EVERY = 20
+"""Plans after which the record is written."""
+COLUMNS = (
+    *("runtime", "limit", "plans", "mean loss %", "worst loss %"),
+    *("proved", "nothing fits", "missed", "false"),
+)
+AIM = (0.2, 2.0)
+"""Mean and worst loss that is aimed at, in percent."""
+
+
+class Case(NamedTuple):
+    """A model to plan; reproducible from its numbers."""
+
+    seed: int
+    runtime: str
+    limited: bool
+
+
+class Outcome(NamedTuple):
+    """A plan beside brute force, in the unit of the model."""
+
+    case: Case
+    status: str
+    value: Fraction | None
+    best: Fraction | None
+    """Of all configurations and partitions; None: none keeps the limit."""
+    lower_bound: Fraction | None
+
+    @property
+    def loss(self) -> float | None:
+        """How much longer the plan's schedule is, in percent; None where one of both has none."""
+        if self.value is None or self.best is None:
+            return None
+        return float(100 * (self.value / self.best - 1))
+
+    @property
+    def fault(self) -> str:
+        """What is wrong with what the plan claims; empty: nothing."""
+        if self.status == Status.OPTIMAL and self.value != self.best:
+            return "optimal, and another one is better"
+        if self.status == Status.INFEASIBLE and self.best is not None:
+            return "infeasible, and one keeps the limit"
+        if self.value is not None and (self.best is None or self.value < self.best):
+            return "better than the best: brute force has a fault"
+        if self.lower_bound is not None and self.best is not None and self.lower_bound > self.best:
+            return "its bound is above the best"
+        return ""
+
+    @property
+    def missed(self) -> bool:
+        """Whether it found nothing where a schedule keeps the limit."""
+        return self.value is None and self.best is not None
+
+
+class Space(NamedTuple):
+    """A model with what a plan is asked for."""
+
+    model: Model
+    devices: int
+    batches: int
+    p2p: int
+    limit: Fraction | None
+
+    def pipelines(self, placement: str, chunks: int, recompute: str) -> Iterator[ppopt.Pipeline]:
+        """The pipeline on every partition."""
+        count, stages = len(self.model), self.devices * chunks
+        for cuts in combinations(range(1, count), stages - 1):
+            yield self.model.pipeline(
+                devices=self.devices, batches=self.batches, p2p=self.p2p, mem_limit=self.limit,
+                placement=placement, chunks=chunks, recompute=recompute,
+                partition=tuple(b - a for a, b in pairwise((0, *cuts, count))),
+            )  # fmt: skip
+
+
+def drawn(case: Case) -> Space:
+    """A random model: embedding, transformer layers of one or two sorts, and a head."""
+    rng = Random(f"{case.seed} {case.runtime}")
+    megatron = case.runtime == "megatron"
+    devices = rng.choice((2, 3)) if megatron else 2
+    layers = rng.randint(2 * devices + 1, 2 * devices + 4) if megatron else rng.randint(3, 4)
+    sorts = [_layer(rng) for _ in range(2)]
+    given: list[dict[str, Any]] = [
+        {"role": "embedding", "forward": 1, "activation": rng.randint(0, 2), "static": 2},
+        *(rng.choice(sorts) for _ in range(layers)),
+        {"role": "head", **_layer(rng)},
+    ]
+    model = Model(given)  # type: ignore[arg-type]  # a list will do
+    batches = rng.randint(devices, 6) if megatron else rng.randint(2, 3)
+    space = Space(model, devices, batches, rng.choice((0, 0, 1)), None)
+    if not case.limited:
+        return space
+    peaks = [
+        max(map(made.pipeline.ticks.memory, made.metrics.peak_memory))
+        for recompute in ("none", "full")
+        for made in _evaluated(space, "1f1b", 1, recompute)
+    ]
+    low, high = min(peaks), max(peaks)
+    return space._replace(limit=low + (high - low) * Fraction(rng.randint(-2, 8), 10))
+
+
+def _layer(rng: Random) -> dict[str, int]:
+    full = rng.randint(1, 4)
+    return {
+        "forward": rng.randint(1, 6),
+        "backward": rng.randint(3, 12),
+        "weight": rng.randint(1, 3),
+        "activation": full,
+        "kept": rng.randint(0, full - 1),
+        "static": rng.randint(0, 4),
+    }
+
+
+def _evaluated(
+    space: Space, strategy: str, chunks: int, recompute: str
+) -> Iterator[ppopt.Schedule]:
+    placement = "linear" if chunks == 1 else "interleaved"
+    for pipeline in space.pipelines(placement, chunks, recompute):
+        yield ppopt.evaluate(pipeline, strategy)
+
+
+def choices(case: Case) -> tuple[str, ...]:
+    """The choices of recompute of a plan and of brute force."""
+    return ("none", "full") if case.limited and case.runtime == "megatron" else ("none",)
+
+
+def values(case: Case, space: Space) -> Iterator[Fraction]:
+    """The value of every configuration on every partition that keeps the limit."""
+    for recompute in choices(case):
+        if case.runtime == "megatron":
+            for strategy, chunks in (("1f1b", 1), ("interleaved", 2)):
+                for made in _evaluated(space, strategy, chunks, recompute):
+                    if made.fits_limits:
+                        yield made.pipeline.ticks.time(made.metrics.makespan)
+            continue
+        for placement, chunks in (("linear", 1), ("interleaved", 2), ("v", 2)):
+            for pipeline in space.pipelines(placement, chunks, recompute):
+                found = ppopt.solve(pipeline, workers=1, time_limit=SECONDS)
+                if found.status not in (Status.OPTIMAL, Status.INFEASIBLE):
+                    raise RuntimeError(f"{case}: {pipeline.counts} was not solved to its end")
+                if found.value is not None:
+                    yield found.value
+
+
+def run(case: Case) -> Outcome:
+    """Plan one model, and look at every partition."""
+    space = drawn(case)
+    best = min(values(case, space), default=None)
+    plan = ppopt.plan(
+        space.model, devices=space.devices, batches=space.batches, p2p=space.p2p,
+        mem_limit=space.limit, runtime=case.runtime, recompute=choices(case), workers=1,
+        time_limit=SECONDS,
+    )  # fmt: skip
+    return Outcome(case, plan.status, plan.value, best, plan.lower_bound)
+
+
+def cases(models: int) -> list[Case]:
+    """Every model for each runtime, with and without a limit."""
+    return [
+        Case(seed, runtime, limited)
+        for runtime in RUNTIMES
+        for limited in (False, True)
+        for seed in range(models)
+    ]
+
+
+def lines(outcomes: Sequence[Outcome]) -> Iterator[str]:
+    """The table, a line per runtime and limit."""
+    yield f"| {' | '.join(COLUMNS)} |"
+    yield f"|{'---|' * len(COLUMNS)}"
+    for runtime in RUNTIMES:
+        for limited in (False, True):
+            own = [one for one in outcomes if one.case[1:] == (runtime, limited)]
+            if not own:
+                continue
+            losses = [one.loss for one in own if one.loss is not None] or [0.0]
+            cells = (
+                runtime,
+                "yes" if limited else "no",
+                str(len(own)),
+                f"{sum(losses) / len(losses):.4f}",
+                f"{max(losses):.3f}",
+                str(sum(one.status in (Status.OPTIMAL, Status.INFEASIBLE) for one in own)),
+                str(sum(one.best is None for one in own)),
+                str(sum(one.missed for one in own)),
+                str(sum(bool(one.fault) for one in own)),
+            )
+            yield f"| {' | '.join(cells)} |"
+    for one in outcomes:
+        if one.fault or one.missed or (one.loss or 0) > AIM[1]:
+            words = one.fault or ("missed" if one.missed else f"loses {one.loss:.2f} %")
+            yield f"\n- {one.case}: {words}; {one.status}, {one.value} beside {one.best}"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run all cases and write the record; 1 where a plan claims a false proof."""
+    parser = argparse.ArgumentParser(description="plans beside brute force over partitions")
+    parser.add_argument("--models", type=int, default=200, help="of each kind (default 200)")
+    parser.add_argument("--jobs", type=int, default=1, help="processes (default 1)")
+    parser.add_argument("-o", "--output", type=Path, help="the record")
+    given = parser.parse_args(arguments)
+    head = (
+        heading("Plans beside brute force", "ortools", "numpy"),
+        f"\n{(__doc__ or '').strip()}\n\nAimed at: {AIM[0]} % and {AIM[1]} %. Time limit of a "
+        f"plan: {SECONDS:g} s, one worker; {given.jobs} at a time.\n",
+    )
+    outcomes: list[Outcome] = []
+    with ProcessPoolExecutor(given.jobs) as pool:
+        for outcome in pool.map(run, cases(given.models)):
+            outcomes.append(outcome)
+            if given.output is not None and len(outcomes) % EVERY == 0:
+                write(given.output, "\n".join((*head, *lines(outcomes))) + "\n")
+    text = "\n".join((*head, *lines(outcomes))) + "\n"
+    print(text)
+    if given.output is not None:
+        write(given.output, text)
+    return int(any(one.fault for one in outcomes))
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

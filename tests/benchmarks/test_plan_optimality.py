@@ -1,0 +1,62 @@
+"""Plans beside brute force over partitions: a sample of the benchmark, and what is a fault."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+import pytest
+
+from benchmarks.plan_optimality import AIM, Case, Outcome, drawn, lines, run
+
+SAMPLE = [Case(0, "megatron", limited) for limited in (False, True)]
+
+
+@pytest.mark.parametrize("case", SAMPLE, ids=str)
+def test_a_plan_is_as_good_as_brute_force(case: Case) -> None:
+    outcome = run(case)
+    assert not outcome.fault and not outcome.missed
+    assert outcome.loss is None or outcome.loss <= AIM[1]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(1, 9))
+@pytest.mark.parametrize("limited", [False, True])
+@pytest.mark.parametrize("runtime", ["megatron", "any"])
+def test_more_plans_are_as_good_as_brute_force(runtime: str, limited: bool, seed: int) -> None:
+    outcome = run(Case(seed, runtime, limited))
+    assert not outcome.fault and not outcome.missed
+    assert outcome.loss is None or outcome.loss <= AIM[1]
+
+
+@pytest.mark.parametrize(
+    ("status", "value", "best", "bound", "words"),
+    [
+        ("optimal", 11, 10, 11, "another one is better"),
+        ("infeasible", None, 10, None, "one keeps the limit"),
+        ("feasible", 9, 10, 8, "brute force has a fault"),
+        ("feasible", 9, None, 8, "brute force has a fault"),
+        ("feasible", 12, 10, 11, "its bound is above the best"),
+    ],
+)
+def test_a_false_claim_is_a_fault(
+    status: str, value: int | None, best: int | None, bound: int | None, words: str
+) -> None:
+    numbers = [None if one is None else Fraction(one) for one in (value, best, bound)]
+    outcome = Outcome(Case(1, "any", limited=True), status, *numbers)
+    assert words in outcome.fault
+    assert any(words in line for line in lines([outcome]))
+
+
+def test_what_is_true_is_no_fault() -> None:
+    case = Case(1, "any", limited=True)
+    ten, nine = Fraction(10), Fraction(9)
+    late = Outcome(case, "feasible", Fraction(11), ten, nine)
+    assert late.loss == pytest.approx(10) and not late.fault and not late.missed
+    none = Outcome(case, "infeasible", None, None, None)
+    assert none.loss is None and not none.fault and not none.missed
+    assert Outcome(case, "unknown", None, ten, nine).missed
+
+
+def test_models_with_and_without_a_limit_are_the_same() -> None:
+    one, other = (drawn(Case(3, "megatron", limited)) for limited in (False, True))
+    assert one == other._replace(limit=None) and other.limit is not None
