@@ -183,7 +183,8 @@ def eval_(
 ) -> int:
     """Evaluate one hand strategy.
 
-    Example: `ppopt eval zb-1p --stages 4 --batches 8`. A memory limit is reported, not enforced.
+    Example: `ppopt eval zb-1p --stages 4 --batches 8`. A memory limit is reported, not enforced;
+    where partition or recompute are searched, what keeps it comes first.
     """
     from ppopt.cli import output, progress
     from ppopt.problem.backward_kind import BackwardKind

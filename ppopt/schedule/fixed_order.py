@@ -129,7 +129,7 @@ class FixedOrder:
     @property
     def together(self) -> int:
         """Pipelines that are best timed together."""
-        return max(16, CELLS // self._levels[-1].high)
+        return max(4, CELLS // self._levels[-1].high)
 
     def values(self, costs: CostTable, objective: Objective) -> Ints:
         """The makespan of every pipeline, or its device span with the earliest starts, in ticks."""

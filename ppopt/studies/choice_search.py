@@ -47,7 +47,8 @@ PATIENCE_ONE_BY_ONE = 10
 BARREN = 15
 """Rounds that bring nothing, after which the search begins at a random partition."""
 NEAR = 64
-"""Points near one that are ranked at once, about: the best of them is the next, if it is better."""
+"""Points near one that are ranked at once, at most: the best of them is the next, if it is better.
+"""
 TWICE = 256
 """Most points where two layers move."""
 CLIMBS = 4
@@ -328,9 +329,11 @@ class ChoiceSearch:
     def _descend(self, point: Point, deadline: float) -> tuple[Rank, Point]:
         """Go to a better point near, as long as there is one."""
         rank, better = self._ranking.rank(point), True
-        while better and time.monotonic() <= deadline:
+        while better:
             better = False
             for near in self._near(point):
+                if time.monotonic() > deadline:
+                    break
                 ranks = self._ranked(near)
                 number = _least(ranks)
                 best = Rank(*ranks[number].tolist())
@@ -348,7 +351,7 @@ class ChoiceSearch:
         space, ranking, random = self.space, self._ranking, self._random
         moved = space.moved(point).shuffled(random)
         others = space.rechosen(point).shuffled(random) if space.recomputed else None
-        batches = max(1, -(-len(moved.counts) // NEAR))
+        batches = max(1, -(-len(moved.counts) // min(NEAR, ranking.together)))
         for number in range(batches):
             some = moved.part(number, batches)
             found = [ranking.least_recompute(some.counts)]
