@@ -140,8 +140,8 @@ def test_the_search_alone_finds_the_best_partition(
 
 
 def test_a_gap_is_told_where_there_are_too_many_partitions() -> None:
-    pipe = layers(30).pipeline(devices=8, batches=16, partition="search")
-    found = ppopt.best_choice(pipe, "1f1b", time_limit=0.3)
+    pipe = layers(60).pipeline(devices=8, batches=32, chunks=2, partition="search")
+    found = ppopt.best_choice(pipe, "interleaved", time_limit=0.3)
     assert not found.proved and found.gap is not None and found.lower_bound is not None
     assert 0 < found.gap < Fraction(1, 2)
     assert found.lower_bound < found.value

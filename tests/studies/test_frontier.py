@@ -300,18 +300,19 @@ def test_ctrl_c_while_the_points_are_verified_keeps_them(monkeypatch: pytest.Mon
 
 
 def test_what_a_search_gives_up_is_not_searched_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """4800 operations in slices: too many for a model of them all, and nothing else is left."""
+    """A search of 4800 operations that ends after a part of its time, without a proof."""
     searches = []
 
-    def counted(*given: Any, **more: Any) -> Result:
-        searches.append(1)
-        return search_from(*given, **more)
+    def ended_early(start: Any, problem: Any, provenance: Any, *rest: Any, **more: Any) -> Result:
+        searches.append(provenance.time_limit)
+        return search_from(start, problem, replace(provenance, time_limit=0.1), *rest, **more)
 
-    monkeypatch.setattr(frontier_space, "search_from", counted)
+    monkeypatch.setattr(frontier_space, "search_from", ended_early)
     pipeline = Pipeline(stages=4, batches=200, slices=2, mem_limit=1)
     found = frontier(pipeline, workers=1, time_limit=1000)
     assert (len(found.points), found.status) == (1, Status.FEASIBLE)
     assert len(searches) == 1
+    assert searches[0] > 100
 
 
 def test_the_time_of_a_search_stays_a_number_however_often_it_was_tried() -> None:
