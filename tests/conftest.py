@@ -50,6 +50,14 @@ def pytest_configure(config: pytest.Config) -> None:
         signal.signal(signal.SIGHUP, lambda *_: None)
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[Any]) -> None:
+    """Mark the tests of files that may need a package of the extra `test-all`: see `packages`."""
+    for item in items:
+        if hasattr(item.module, "needed"):
+            item.add_marker("extra")
+
+
 def pytest_collection_finish() -> None:
     """The garbage collector need not look again at thousands of tests and their modules."""
     gc.collect()

@@ -32,6 +32,17 @@ def test_without_its_package_a_test_is_skipped(monkeypatch: pytest.MonkeyPatch) 
         needed("torchtitan")
 
 
+def test_files_that_may_need_a_package_are_marked() -> None:
+    """A file that imports `needed` is marked whole, and no other is."""
+    marked: list[str] = []
+    items = [
+        SimpleNamespace(module=SimpleNamespace(**names), add_marker=marked.append)
+        for names in ({"needed": needed}, {})
+    ]
+    conftest.pytest_collection_modifyitems(items)
+    assert marked == ["extra"]
+
+
 def test_the_run_counts_what_was_not_tested() -> None:
     lines: list[str] = []
     reasons = [
