@@ -68,6 +68,8 @@ class Evaluated(NamedTuple):
     """Why it was left out."""
     late: bool = False
     """Whether that was for lack of time."""
+    search: ChoiceSearch | None = None
+    """The search for its choices, which can go on; None: there is nothing to choose."""
 
 
 def baselines(
@@ -135,7 +137,7 @@ class _Baselines:
                     search.settle(began + min(share, MOST_SECONDS))
             made = search.schedule()
             spent = seconds + time.monotonic() - began
-            yield Evaluated(place, search.strategy, made, spent)
+            yield Evaluated(place, search.strategy, made, spent, search=search)
 
     def _evaluated(self, place: int, one: Wanted, seconds: float) -> Evaluated | None:
         """A strategy; None where its search is begun, for so many seconds."""

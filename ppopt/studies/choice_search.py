@@ -171,6 +171,8 @@ class ChoiceSearch:
         self._best: Point | None = None
         self._current: tuple[Rank, Point] | None = None
         """Where the last descent ended that was no worse than the one before it."""
+        self._cut: Point | None = None
+        """Where the deadline ended a descent: the next one goes on there."""
         self._failed = 0
         """Descents since one was better than the one before it."""
         self._hints: list[Point] = []
@@ -289,12 +291,18 @@ class ChoiceSearch:
             self._round_of_own_orders(deadline)
         else:
             rank, point = self._descend(self._start(), deadline)
-            self._follow(rank, point)
             self._take(rank, point)
+            if time.monotonic() > deadline:
+                self._cut = point
+                return
+            self._follow(rank, point)
         self.barren += 1
 
     def _start(self) -> Point:
         """Where the next descent begins."""
+        if self._cut is not None:
+            cut, self._cut = self._cut, None
+            return cut
         if self._hints:
             return self._hints.pop()
         if self._current is None or self._failed >= BARREN:

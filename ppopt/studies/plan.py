@@ -74,6 +74,8 @@ BOUNDING = 0.6
 One for which that does not do has a weaker bound until a later round, which goes on."""
 MORE_BOUNDING = 0.8
 """The same where more memory is looked at: a bound says more than a schedule."""
+REFINING = 0.1
+"""Share of the time limit, at most, in which the hand strategies that a gain names go on."""
 BEGINNING = 0.2
 """Share of the time limit that hand strategies may take before the search, at most."""
 TURN = 2.0
@@ -153,12 +155,15 @@ def plan(
         fields={**fields, "mem_limit": limit} if limited else fields,
     )
     kind = BackwardKind.read(backward_kind, fused)
-    share = 1 - LESS_SHARE - (MORE_SHARE if limited else 0)
+    share = 1 - LESS_SHARE - REFINING - (MORE_SHARE if limited else 0)
     search = _PlanSearch(space, Objective(objective), kind, provenance, params, began, share)
     beside = PlanBaselines(space, Objective(objective), kind)
     search.begin(beside, progress, stop)
     found = search.run()
     if found.value is None or found.interrupted:
+        return found
+    found = search.refine(beside)
+    if found.interrupted:
         return found
     found = search.with_less_memory()
     if found.interrupted:
@@ -291,11 +296,16 @@ class _PlanSearch:
                     beside.search(batches, self._began + share, self._tell)
         except KeyboardInterrupt:
             self._interrupted = True
+        self._take(beside)
+
+    def _take(self, beside: PlanBaselines) -> None:
+        """Give every configuration the best of the hand strategies that it could have chosen."""
         for one in self._candidates:
             if isinstance(one, ScheduleCandidate):
                 known = [hand for hand in beside.found if one.holds(hand.schedule)]
-                if known:
-                    one.begin(min(known, key=lambda hand: hand.value).schedule)
+                best = min(known, key=lambda hand: hand.value, default=None)
+                if best is not None and (one.value is None or best.value < one.value):
+                    one.begin(best.schedule)
 
     def run(self) -> Plan:
         """Search until proof, until the time is up, or until Ctrl-C."""
@@ -310,6 +320,22 @@ class _PlanSearch:
                     break
         except KeyboardInterrupt:
             self._interrupted = True
+        return self._plan()
+
+    def refine(self, beside: PlanBaselines) -> Plan:
+        """The plan, after the hand strategies that its gain names have gone on.
+
+        They take as long as the plan did, if so much is left of their share.
+        """
+        best, now = self._best, time.monotonic()
+        assert best is not None
+        seconds = min(REFINING * self._provenance.time_limit, now - self._began)
+        try:
+            with interrupts.heard():
+                beside.refine(best.configuration.batches, now + seconds)
+        except KeyboardInterrupt:
+            self._interrupted = True
+        self._take(beside)
         return self._plan()
 
     def with_less_memory(self) -> Plan:

@@ -8,6 +8,7 @@ where a better schedule may be.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
@@ -21,6 +22,7 @@ from ppopt.problem.pipeline import Pipeline
 from ppopt.schedule.schedule import Schedule
 from ppopt.strategies import Strategy, registry
 from ppopt.studies.baselines import Wanted, baselines
+from ppopt.studies.choice_search import ChoiceSearch
 from ppopt.studies.evaluate import objective_value
 from ppopt.studies.plan_result import Hand, Plan
 from ppopt.studies.plan_space import AS_GIVEN, OPTIMAL, PlanConfiguration, PlanSpace
@@ -57,6 +59,8 @@ class PlanBaselines:
         self._space, self._objective, self._kind = space, objective, kind
         self.found: list[Hand] = []
         """Those that keep the memory limits."""
+        self._open: dict[int, tuple[_Setting, ChoiceSearch]] = {}
+        """Searches that can go on, per position in `found`."""
         self._left: dict[int, list[_Setting]] = {}
         """Those not evaluated yet, per number of microbatches."""
 
@@ -78,8 +82,29 @@ class PlanBaselines:
             if one.late:
                 late.append(left[one.place])
             elif one.schedule is not None and one.schedule.fits_limits:
+                if one.search is not None:
+                    self._open[len(self.found)] = left[one.place], one.search
                 self.found.append(left[one.place].hand(one.schedule, self._objective))
         self._left[batches] = late
+
+    def refine(self, batches: int, deadline: float) -> None:
+        """Go on with the strategies that a gain names: the best, and what most trainers run."""
+        own = [place for place in self._open if self._is_named(self.found[place], batches)]
+        ranked = sorted(own, key=lambda place: self.found[place].value)
+        places = ranked[:1]
+        for name in KNOWN:
+            known = [place for place in ranked if self.found[place].strategy == name]
+            places += [place for place in known[:1] if place not in places]
+        for number, place in enumerate(places):
+            setting, search = self._open[place]
+            now = time.monotonic()
+            search.settle(now + (deadline - now) / (len(places) - number))
+            self.found[place] = setting.hand(search.schedule(), self._objective)
+
+    @staticmethod
+    def _is_named(hand: Hand, batches: int) -> bool:
+        """Whether a gain over a strategy may be stated."""
+        return hand.within and hand.schedule.pipeline.batches == batches
 
     def beside(self, plan: Plan) -> Plan:
         """A plan with the hand strategies of its microbatches, the best first, one of each name.

@@ -178,7 +178,7 @@ def test_the_gain_over_a_bundled_model_is_that_of_an_evaluation(
         workers=1, time_limit=20, **links,
     )  # fmt: skip
     if plan.value is not None:
-        check_gain(plan, 3)
+        check_gain(plan, 0.5)
 
 
 def shown(**changes: object) -> dict[str, object]:
