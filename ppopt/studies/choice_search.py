@@ -294,8 +294,8 @@ class ChoiceSearch:
             self._take(rank, point)
             if time.monotonic() > deadline:
                 self._cut = point
-                return
-            self._follow(rank, point)
+            else:
+                self._follow(rank, point)
         self.barren += 1
 
     def _start(self) -> Point:

@@ -1,9 +1,9 @@
 """The hand strategies that a plan begins with and is compared with.
 
 Each is on the best partition and recompute found for it (`ppopt.studies.baselines`). They come
-before the search of the plan, which starts from them: no plan is slower than a hand strategy that
-it could have chosen. Strategies of the placements and chunks of the plan come first; others say
-where a better schedule may be.
+before the search of the plan, which starts from them: no plan is slower than the best schedule
+found for a hand strategy that it could have chosen. Strategies of the placements and chunks of the
+plan come first; others say where a better schedule may be.
 """
 
 from __future__ import annotations
