@@ -2,6 +2,8 @@
 
     python -m benchmarks.plan_optimality --models 200 -o records/DATE-plan-optimality.md
 
+A record is resumed where it was left: beside it stands a line of JSON per plan.
+
 Every random model is planned four times: for Megatron-LM and for any runtime, without a memory
 limit and within one. For Megatron-LM the best of 1F1B and interleaved 1F1B is known by evaluating
 both on every partition, within a limit with no recompute and with full recompute. For any runtime
@@ -14,6 +16,7 @@ states a bound above the best; `missed` found nothing where a schedule fits.
 from __future__ import annotations
 
 import argparse
+import json
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from fractions import Fraction
@@ -30,8 +33,6 @@ from ppopt.formats.files import write
 RUNTIMES = ("megatron", "any")
 SECONDS = 20.0
 """Time limit of a plan, and of the solve of one partition."""
-EVERY = 20
-"""Plans after which the record is written."""
 COLUMNS = (
     *("runtime", "limit", "plans", "mean loss %", "worst loss %"),
     *("proved", "nothing fits", "missed", "false"),
@@ -223,6 +224,23 @@ def lines(outcomes: Sequence[Outcome]) -> Iterator[str]:
             yield f"\n- {one.case}: {words}; {one.status}, {one.value} beside {one.best}"
 
 
+def _rows_of(record: Path) -> Path:
+    """The file of the outcomes, a line each."""
+    return record.with_suffix(".jsonl")
+
+
+def recorded(path: Path) -> list[Outcome]:
+    """The outcomes of an earlier run."""
+    if not path.exists():
+        return []
+    outcomes = []
+    for line in path.read_text(encoding="utf-8").splitlines():
+        case, status, *figures = json.loads(line)
+        exact = [None if figure is None else Fraction(figure) for figure in figures]
+        outcomes.append(Outcome(Case(*case), status, *exact))
+    return outcomes
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run all cases and write the record; 1 where a plan claims a false proof."""
     parser = argparse.ArgumentParser(description="plans beside brute force over partitions")
@@ -235,12 +253,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         f"\n{(__doc__ or '').strip()}\n\nAimed at: {AIM[0]} % and {AIM[1]} %. Time limit of a "
         f"plan: {SECONDS:g} s, one worker; {given.jobs} at a time.\n",
     )
-    outcomes: list[Outcome] = []
+    outcomes = [] if given.output is None else recorded(_rows_of(given.output))
+    done = {outcome.case for outcome in outcomes}
+    waiting = [case for case in cases(given.models) if case not in done]
     with ProcessPoolExecutor(given.jobs) as pool:
-        for outcome in pool.map(run, cases(given.models)):
+        for outcome in pool.map(run, waiting):
             outcomes.append(outcome)
-            if given.output is not None and len(outcomes) % EVERY == 0:
-                write(given.output, "\n".join((*head, *lines(outcomes))) + "\n")
+            if given.output is not None:
+                with _rows_of(given.output).open("a", encoding="utf-8") as file:
+                    file.write(json.dumps(outcome, default=str) + "\n")
     text = "\n".join((*head, *lines(outcomes))) + "\n"
     print(text)
     if given.output is not None:
