@@ -383,8 +383,8 @@ class ChoiceSearch:
         starts = [self.best, *(self._perturbed(self.best) for _ in range(CLIMBS - 1))]
         ends = sorted(self._descend(start, deadline) for start in starts)
         fresh = dict.fromkeys(point for _, point in ends if point not in self._tried)
-        for point in islice(fresh, EVALUATED):
-            if not self._over(deadline):
+        for number, point in enumerate(islice(fresh, EVALUATED)):
+            if number == 0 or not self._over(deadline):
                 self._evaluate(point)
 
     def _evaluate(self, point: Point) -> None:
