@@ -227,10 +227,10 @@ def _posts(
 
 
 def _merged(row: Sequence[Cell], posts: dict[int, list[Action]]) -> Iterator[Cell]:
+    """A row with its posts; its last cell is a stage action, so none stands after that."""
     for number, cell in enumerate(row):
         yield from ((action,) for action in posts.get(number, ()))
         yield cell
-    yield from ((action,) for action in posts.get(len(row), ()))
 
 
 def of_schedule(schedule: Schedule) -> tuple[ActionRow, ...]:

@@ -137,11 +137,11 @@ def evaluation(plan: ppopt.Plan, hand: Hand, seconds: float) -> ppopt.StrategyCh
     return ppopt.best_choice(asked, hand.strategy, time_limit=seconds)
 
 
-def check_gain(plan: ppopt.Plan, seconds: float) -> None:
+def check_gain(plan: ppopt.Plan, seconds: float, known_seconds: float) -> None:
     """The gain over the strategies that are named.
 
     On the partition that is told they take as long as is told, and no evaluation of so many seconds
-    finds one that is faster by more than 0.5 %.
+    finds one that is faster by more than 0.5 %: of the best, and of those of `KNOWN`.
     """
     assert plan.value is not None
     within = [one for one in plan.hands if one.within]
@@ -153,14 +153,15 @@ def check_gain(plan: ppopt.Plan, seconds: float) -> None:
         assert told[hand.strategy]["partition"] == list(hand.schedule.pipeline.counts)
         again = ppopt.evaluate(hand.schedule.pipeline, hand.strategy)
         assert again.pipeline.ticks.time(again.metrics.makespan) == hand.value
-        assert evaluation(plan, hand, seconds).value >= hand.value * Fraction(995, 1000)
+        limit = seconds if hand is within[0] else known_seconds
+        assert evaluation(plan, hand, limit).value >= hand.value * Fraction(995, 1000)
 
 
 @pytest.mark.parametrize("limit", [None, 14, 9])
 def test_the_gain_is_that_of_an_evaluation(limit: int | None) -> None:
     layers = [{"forward": 1 + place % 3, "activation": 2, "static": 1} for place in range(7)]
     plan = ppopt.plan(Model(layers), devices=2, batches=4, mem_limit=limit, workers=1, time_limit=5)
-    check_gain(plan, 2)
+    check_gain(plan, 2, 2)
 
 
 @pytest.mark.slow
@@ -178,7 +179,7 @@ def test_the_gain_over_a_bundled_model_is_that_of_an_evaluation(
         workers=1, time_limit=20, **links,
     )  # fmt: skip
     if plan.value is not None:
-        check_gain(plan, 0.5)
+        check_gain(plan, 4, 0.5)
 
 
 def shown(**changes: object) -> dict[str, object]:
