@@ -15,7 +15,7 @@ def test_a_forward_is_skipped_that_would_end_after_the_next_stage_hands_back(
     """Stage 1 is free at 15, runs F and B in 7, and its gradient arrives at 22 + p2p. Stage 0 is
     free at 20: its F of 4 fits before that from p2p = 2 on. Skipping it costs no idle time."""
     pipeline = Pipeline(stages=2, batches=9, forward=4, backward_input=3, weight=2, p2p=p2p)
-    run = _Run(pipeline, Choices(False, True, False))  # noqa: FBT003  as of the grid
+    run = _Run(pipeline, Choices(False, True, False))
     run.done[:] = [[5, 3, 3], [3, 3, 3]]
     run.pending[:], run.held[:] = [0, 0], [0, 0]
     run.run.free[:], run.run.idle[:], run.run.most_idle = [20, 15], [0, 10], 10
