@@ -124,7 +124,7 @@ def _names(text: str | None) -> tuple[str, ...] | None:
 
 def _numbers(name: str, text: str | None) -> tuple[int, ...] | None:
     """The numbers of a list; raises InputError on anything else."""
-    from ppopt.cli.settings import whole
+    from ppopt.formats.typed_values import whole
 
     if text is None:
         return None

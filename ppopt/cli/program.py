@@ -52,6 +52,7 @@ def application() -> Typer:
         profiling,
         running,
         schedule_files,
+        serving,
         sweeping,
     )
     from ppopt.cli.application import app  # noqa: PLC0415

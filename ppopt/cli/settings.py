@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
@@ -17,7 +16,7 @@ import typer
 from ppopt.cli.application import JsonFlag
 from ppopt.cli.streams import note
 from ppopt.errors import InputError
-from ppopt.formats.fields import shown
+from ppopt.formats.typed_values import WHOLE, typed_value
 from ppopt.problem.settings import (
     COUNTS,
     NAMED,
@@ -31,9 +30,6 @@ from ppopt.problem.settings import (
 if TYPE_CHECKING:
     from ppopt.cli.files import Target
     from ppopt.problem.pipeline import Pipeline
-
-_COUNTS = re.compile(r"[-+0-9, ]+", re.ASCII)
-_WHOLE = re.compile(r"[-+]?[0-9]{1,30}", re.ASCII)
 
 
 @dataclass(frozen=True)
@@ -66,7 +62,7 @@ class Settings:
         if placements is None:
             return [self.pipeline()]
         names = [name.strip() for name in placements.split(",")]
-        if len(names) == 1 or any(map(_WHOLE.fullmatch, names)):
+        if len(names) == 1 or any(map(WHOLE.fullmatch, names)):
             return [self._placed(placements).pipeline()]
         chunked = {key: value for key, value in self.values.items() if key != "chunks"}
         linear = replace(self, values=chunked)
@@ -285,35 +281,7 @@ def _settings(
 
 
 def _value(setting: Setting, given: Any) -> Any:
-    """Turn the text of a flag into what a file would hold; None where it is not given."""
+    """Turn what a flag holds into what a file would hold; None where it is not given."""
     if not given and not isinstance(given, str):
         return None
-    match setting.shape:
-        case Shape.WHOLE if "," in given:
-            raise InputError(
-                f"{setting.name}: one number; `ppopt sweep ... {setting.name}={given}`, a word "
-                "without dashes, tries several"
-            )
-        case Shape.WHOLE:
-            return whole(setting.name, given)
-        case Shape.PLACEMENT if "," in given or given.strip().isdigit():
-            return [_device(stage, part.strip()) for stage, part in enumerate(given.split(","))]
-        case Shape.PARTITION if _COUNTS.fullmatch(given):
-            return [whole(setting.name, part.strip()) for part in given.split(",")]
-        case Shape.STAGES | Shape.DEVICES | Shape.PER_DEVICE if "," in given:
-            return [part.strip() for part in given.split(",")]
-        case _:
-            return given
-
-
-def whole(name: str, text: str) -> int:
-    """Read a whole number; raises InputError on anything else."""
-    if not _WHOLE.fullmatch(text):
-        raise InputError(f"{name}: {shown(text)} is not a whole number of up to 30 digits")
-    return int(text)
-
-
-def _device(stage: int, text: str) -> int:
-    if not (text.isascii() and text.isdigit() and len(text) < 9):
-        raise InputError(f"placement: stage {stage}: {text!r} is not a device number (0, 1, ...)")
-    return int(text)
+    return typed_value(setting, given) if isinstance(given, str) else given

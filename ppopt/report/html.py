@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from html import escape
 from importlib.resources import files
 from string import Template
+from typing import NamedTuple
 
 import numpy as np
 
@@ -59,6 +60,33 @@ def page(
     complete (every device runs something). Identical input gives an identical page. Raises
     InputError when there is no schedule, and where units of time differ.
     """
+    parts = page_parts(schedules, title=title, opening=opening, first=first)
+    return framed(parts, opening=parts.above, script=script(study=study))
+
+
+class PageParts(NamedTuple):
+    """What of a page depends on its schedules, as HTML."""
+
+    title: str
+    """Plain text."""
+    above: str
+    """What stands above the chart."""
+    kinds: str
+    """Buttons of the kinds of operations."""
+    causes: str
+    """Buttons of the causes of idle time."""
+    layers: str
+    """Buttons of layers that not every page has."""
+    below: str
+    """What stands below the chart."""
+    data: str
+    """JSON of the schedules; see `ppopt.report.payload`."""
+
+
+def page_parts(
+    schedules: Sequence[Schedule], *, title: str = "", opening: str = "", first: int = 0
+) -> PageParts:
+    """The parts of a page of schedules; see `page`."""
     if not schedules:
         raise InputError("page: no schedule to show; give at least one")
     shown = entries(schedules, ordered=bool(opening))
@@ -66,20 +94,41 @@ def page(
     few = len(shown) if single or len(shown) <= FEW + 2 else FEW
     title = title or _common_name(schedules) or TITLE
     above, below = _around(shown, title, opening, few)
-    frame = Template(_text("page.html"))
-    return frame.substitute(
-        title=escape(clean(title)),
-        style=_text("page.css"),
-        heading=isolated(title),
-        opening=above,
+    links = _LINKS if any(one.pipeline.streams for one in schedules) else ""
+    return PageParts(
+        title=title,
+        above=above,
         kinds=_kind_buttons(schedules),
         causes=_cause_buttons(schedules),
-        links=_LINKS if any(one.pipeline.streams for one in schedules) else "",
-        few=_few_button(len(shown)) if few < len(shown) else "",
-        sections=below,
-        plotly=packed_plotly(),
+        layers=links + (_few_button(len(shown)) if few < len(shown) else ""),
+        below=below,
         data=payload(shown, single=single, few=few, first=first),
-        script=script(study=study),
+    )
+
+
+POLICY = (
+    "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:"
+)
+"""What the browser lets a page do: no request, whatever a script may try."""
+
+
+def framed(
+    parts: PageParts, *, opening: str, script: str, style: str = "", policy: str = POLICY
+) -> str:
+    """The whole page of some parts; `opening` stands above the chart, `style` is further CSS."""
+    return Template(_text("page.html")).substitute(
+        title=escape(clean(parts.title)),
+        policy=policy,
+        style=_text("page.css") + style,
+        heading=isolated(parts.title),
+        opening=opening,
+        kinds=parts.kinds,
+        causes=parts.causes,
+        layers=parts.layers,
+        sections=parts.below,
+        plotly=packed_plotly(),
+        data=parts.data,
+        script=script,
     )
 
 

@@ -17,7 +17,7 @@ from tests.packages import needed
 FOLDER = Path(ppopt.__file__).parent / "report" / "script"
 
 
-@pytest.mark.parametrize("command", ["lint", "fmt --check", "check page.js study.js"])
+@pytest.mark.parametrize("command", ["lint", "fmt --check", "check page.js study.js app.js"])
 def test_deno_is_content(command: str, tmp_path: Path) -> None:
     """`check` reads the types in the comments, strictly (deno.json)."""
     done = subprocess.run(
@@ -42,7 +42,9 @@ def test_names_differ_between_modules() -> None:
     """They share one scope once joined."""
     names = Counter(
         re.findall(
-            r"^(?:async )?(?:function|const|let|class) (\w+)", script(study=True), re.MULTILINE
+            r"^(?:async )?(?:function|const|let|class) (\w+)",
+            script(study=True, app=True),
+            re.MULTILINE,
         )
     )
     assert len(names) > 50

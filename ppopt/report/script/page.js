@@ -47,6 +47,19 @@ export class Page {
     this.painted = 0;
   }
 
+  /** Show other schedules, all of their time; layers, what is hidden and theme stay.
+   * @param {Data} data */
+  replace(data) {
+    const { on, off, drag, theme } = this.view;
+    const alike = data.single === this.data.single;
+    this.data = data;
+    this.schedules = data.schedules.map((raw) => new Schedule(raw));
+    this.last = Math.max(...this.schedules.map(({ raw, unit }) => raw.last / unit));
+    this.devices = Math.max(...this.schedules.map(({ devices }) => devices));
+    this.view = { ...this.whole(), off, drag, theme, ...(alike ? { on } : {}) };
+    this.redraw();
+  }
+
   /** The view that the page opens with. @returns {View} */
   whole() {
     return {

@@ -73,6 +73,21 @@ export interface Data {
   schedules: Raw[];
 }
 
+/** The answer of the app's server to an edit: parts of the page as HTML, and its data as JSON. */
+export interface Parts {
+  above: string;
+  kinds: string;
+  causes: string;
+  layers: string;
+  below: string;
+  data: string;
+  command: string;
+  /** Strategies that are left out, each with the reason. */
+  skipped: Record<string, string>;
+  /** Names of the schedules that are drawn. */
+  drawn: string[];
+}
+
 /** Colours that the theme of the page decides. */
 export interface Theme {
   paper: string;
@@ -188,6 +203,8 @@ declare global {
   var Plotly: Plotting;
   /** The page, for tests and the browser's console. */
   var ppopt: import("./page.js").Page;
+  /** The form of the app, for tests. */
+  var ppoptApp: { asked: number; drawn: number };
   interface HTMLElement {
     on?(event: string, react: (data: Record<string, number> & Clicked) => unknown): void;
   }

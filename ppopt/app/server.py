@@ -1,0 +1,237 @@
+"""The server of the app: its page, drawings, searches and downloads.
+
+It reads no file that a request names and runs no code of a request. A request must name the host
+that the server answers for (an attacker's page may point its own name here: DNS rebinding), and
+come from the app's own page where the browser says from where.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
+from typing import Any
+
+import uvicorn
+from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, JSONResponse, Response, StreamingResponse
+from starlette.routing import Route
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from ppopt.app.drawing import OPTIMUM, Drawing, field_of
+from ppopt.app.limits import Limits
+from ppopt.app.page import app_page
+from ppopt.app.query import Query
+from ppopt.app.search_process import SearchProcess, Task
+from ppopt.errors import InputError, NotApplicableError, RunError
+from ppopt.problem.exact import plain
+from ppopt.report.words import measured, percent, status_words
+from ppopt.schedule.schedule import Schedule
+from ppopt.solver.result import Progress, Result
+
+REFUSED = (InputError, NotApplicableError)
+FILE, OF = "file", "of"
+"""Keys of a download: the end of its name, and the strategy."""
+LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
+TYPES = {"html": "text/html", "json": "application/json", "csv": "text/csv"}
+Search = tuple[tuple[tuple[str, str], ...], Schedule]
+
+
+class App:
+    """The state of the server: searches under way, and the schedules they found."""
+
+    def __init__(self, limits: Limits) -> None:
+        self._limits = limits
+        self._running: dict[str, SearchProcess] = {}
+        self._found: OrderedDict[str, Search] = OrderedDict()
+
+    def routes(self) -> list[Route]:
+        """What the server answers."""
+        return [
+            Route("/", self.page),
+            Route("/draw", self.draw),
+            Route("/download", self.download),
+            Route("/search", self.search),
+            Route("/stop", self.stop, methods=["POST"]),
+        ]
+
+    async def page(self, request: Request) -> Response:
+        """The page; where its query cannot be drawn, with the schedules of an empty query."""
+        html = await run_in_threadpool(self._page, dict(request.query_params))
+        return HTMLResponse(html, headers={"Cache-Control": "no-store"})
+
+    def _page(self, given: Mapping[str, str]) -> str:
+        try:
+            drawing = self._drawing(given)
+        except REFUSED:
+            drawing = self._drawing({"stages": "4", "batches": "8"})
+        return app_page(drawing)
+
+    async def draw(self, request: Request) -> Response:
+        """The parts of the page for a query."""
+        parts = await run_in_threadpool(
+            lambda: self._drawing(dict(request.query_params)).parts()
+        )
+        return JSONResponse(parts, headers={"Cache-Control": "no-store"})
+
+    async def download(self, request: Request) -> Response:
+        """A file of what a query draws."""
+        given = dict(request.query_params)
+        form, name = given.pop(FILE, ""), given.pop(OF, "")
+        text = await run_in_threadpool(lambda: self._drawing(given).file(form, name))
+        header = f'attachment; filename="{name or "schedules"}.{form}"'
+        return Response(
+            text, media_type=TYPES[form], headers={"Content-Disposition": header}
+        )
+
+    def _drawing(self, given: Mapping[str, str]) -> Drawing:
+        given = dict(given)
+        key, optimum = self._found.get(given.pop(OPTIMUM, ""), (None, None))
+        query = Query.read(given, self._limits)
+        return Drawing(query, self._limits, optimum if key == query.key else None)
+
+    async def search(self, request: Request) -> Response:
+        """The best schedule of a query, as server-sent events."""
+        given = dict(request.query_params)
+        task, query = await run_in_threadpool(self._task, given)
+        if len(self._running) >= self._limits.searches:
+            message = f"{len(self._running)} searches are running; stop one, or try again later"
+            return JSONResponse({"error": message, "field": ""}, status_code=429)
+        name = secrets.token_urlsafe(9)
+        self._running[name] = SearchProcess(task)
+        events = self._events(name, query)
+        return StreamingResponse(
+            events, media_type="text/event-stream", headers={"Cache-Control": "no-store"}
+        )
+
+    def _task(self, given: Mapping[str, str]) -> tuple[Task, Query]:
+        query = Query.read(given, self._limits)
+        pipeline = query.pipeline()
+        self._limits.check(pipeline, 1)
+        seconds = float(query.settings.get("time_limit", self._limits.search_seconds))
+        return Task(
+            pipeline,
+            query.objective,
+            query.backward_kind,
+            min(seconds, self._limits.search_seconds),
+            self._limits.workers,
+            int(query.settings.get("seed", 0)),
+        ), query
+
+    async def _events(self, name: str, query: Query) -> AsyncIterator[str]:
+        """Events of one search: its name, its progress, and how it ended."""
+        process, unit = self._running[name], query.settings.get("time_unit")
+        try:
+            yield _event("began", {"name": name})
+            async for message in process.messages():
+                if message is None:
+                    yield ":\n\n"
+                elif isinstance(message, Result):
+                    self._keep(name, query, message)
+                    yield _event("ended", {"words": _result_words(message)})
+                else:
+                    yield _event("progress", {"words": _progress_words(message, unit)})
+        except (*REFUSED, RunError) as error:
+            yield _event("failed", _error(error))
+        finally:
+            del self._running[name]
+            await process.close()
+
+    def _keep(self, name: str, query: Query, result: Result) -> None:
+        if result.schedule is not None:
+            self._found[name] = query.key, result.schedule
+            while len(self._found) > self._limits.kept:
+                self._found.popitem(last=False)
+
+    async def stop(self, request: Request) -> Response:
+        """Let a search end with the best schedule so far."""
+        process = self._running.get(request.query_params.get("name", ""))
+        if process is not None:
+            process.stop()
+        return Response(status_code=204 if process is not None else 404)
+
+
+def _event(kind: str, data: Mapping[str, Any]) -> str:
+    return f"event: {kind}\ndata: {json.dumps(data)}\n\n"
+
+
+def _progress_words(state: Progress, unit: str | None) -> str:
+    value = "no schedule yet" if state.value is None else measured(plain(state.value), unit)
+    words = f"{value}, lower bound {measured(plain(state.lower_bound), unit)}"
+    if state.value:
+        words += f", gap {percent(1 - state.lower_bound / state.value)}"
+    return f"{words} ({state.phase}, {state.seconds:.1f} s)"
+
+
+def _result_words(result: Result) -> str:
+    if result.value is None:
+        return f"{result.status.value}: {result.proof}"
+    gap = result.gap
+    figures = {"status": result.status.value, "lower_bound": result.lower_bound, "gap": gap}
+    value = measured(plain(result.value), result.pipeline.time_unit)
+    return f"{value}, {status_words(figures)}: {result.proof}"
+
+
+def _error(error: Exception) -> dict[str, str]:
+    return {"error": str(error), "field": field_of(error)}
+
+
+async def _refused(_: Request, error: Exception) -> Response:
+    return JSONResponse(_error(error), status_code=422)
+
+
+async def _failed(_: Request, error: Exception) -> Response:
+    return JSONResponse(_error(error), status_code=503)
+
+
+class Guard:
+    """Refuses requests for other hosts, from other pages, and of too long queries."""
+
+    def __init__(self, app: ASGIApp, hosts: Collection[str], longest: int) -> None:
+        self._app, self._hosts, self._longest = app, frozenset(hosts), longest
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass a request on, or answer it."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        headers = {key.decode("latin-1"): text.decode("latin-1") for key, text in scope["headers"]}
+        origin = headers.get("origin", "")
+        if _host(headers.get("host", "")) not in self._hosts:
+            answer = Response("unknown host", status_code=421)
+        elif origin and origin.partition("://")[2] != headers["host"]:
+            answer = Response("from another page", status_code=403)
+        elif len(scope["query_string"]) > self._longest:
+            answer = Response("the query is too long", status_code=414)
+        else:
+            await self._app(scope, receive, send)
+            return
+        await answer(scope, receive, send)
+
+
+def _host(header: str) -> str:
+    """The name of a host without its port."""
+    name, colon, port = header.rpartition(":")
+    return name if colon and port.isdigit() else header
+
+
+def application(limits: Limits = Limits(), hosts: Collection[str] = LOOPBACK) -> Starlette:
+    """The app, for hosts of these names."""
+    handlers: dict[Any, Callable[[Request, Exception], Awaitable[Response]]] = {
+        **dict.fromkeys(REFUSED, _refused),
+        RunError: _failed,
+    }
+    guard = Middleware(Guard, hosts=hosts, longest=limits.query)
+    return Starlette(routes=App(limits).routes(), middleware=[guard], exception_handlers=handlers)
+
+
+def serve(host: str, port: int, limits: Limits, hosts: Collection[str]) -> None:
+    """Serve the app until Ctrl-C."""
+    uvicorn.run(
+        application(limits, hosts), host=host, port=port, log_level="warning",
+        timeout_graceful_shutdown=1, h11_max_incomplete_event_size=2 * limits.query,
+    )  # fmt: skip

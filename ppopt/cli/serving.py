@@ -1,0 +1,68 @@
+"""The command that serves the app."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from ppopt.cli.application import QuietFlag, command
+from ppopt.cli.streams import note
+from ppopt.errors import InputError
+from ppopt.solver import interrupts
+
+PORTS = range(1, 2**16)
+
+
+@command
+def app(
+    host: Annotated[
+        str, typer.Option(help="Address to listen at.", metavar="ADDRESS", show_default=True)
+    ] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="Port to listen at.", show_default=True)] = 8000,
+    allow_host: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--allow-host",
+            metavar="NAME",
+            help="Answer to this name, too, as of a proxy in front; may be repeated.",
+        ),
+    ] = None,
+    searches: Annotated[
+        int, typer.Option(help="Searches at once, at most.", metavar="N", show_default=True)
+    ] = 2,
+    time_limit: Annotated[
+        float,
+        typer.Option(
+            "--time-limit", help="Seconds of a search, at most.", metavar="SECONDS",
+            show_default=True,
+        ),
+    ] = 60.0,
+    quiet: QuietFlag = False,
+) -> int:
+    """Serve a page on which every edit redraws the schedules.
+
+    It listens to this machine alone, unless --host says otherwise. Needs the extra `app`:
+    pip install 'ppopt-pipeline[app]'. Example: `ppopt app`, then open http://127.0.0.1:8000.
+    """
+    try:
+        from ppopt.app import server  # noqa: PLC0415  commands load on use
+    except ModuleNotFoundError as error:
+        raise InputError(
+            f"app: {error.name} is absent: pip install 'ppopt-pipeline[app]'"
+        ) from None
+    from ppopt.app.limits import Limits  # noqa: PLC0415
+
+    if port not in PORTS:
+        raise InputError(f"port: {port} is not between 1 and {PORTS[-1]}")
+    if searches < 1:
+        raise InputError(f"searches: {searches} is below 1")
+    if not 0 < time_limit < float("inf"):
+        raise InputError(f"time_limit: {time_limit} is not above 0 seconds, or not finite")
+    limits = Limits(search_seconds=time_limit, searches=searches)
+    hosts = {*server.LOOPBACK, host, *(allow_host or ())}
+    if not quiet:
+        note(f"http://{host}:{port} (Ctrl-C ends it)")
+    interrupts.only_record()
+    server.serve(host, port, limits, hosts)
+    return 0

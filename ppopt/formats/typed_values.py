@@ -1,0 +1,50 @@
+"""Values as a user types them, into a flag or a field of a form: text into what a file would hold.
+
+`ppopt.formats.config.canonical` checks them further.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from ppopt.errors import InputError
+from ppopt.formats.fields import shown
+from ppopt.problem.settings import Setting, Shape
+
+_COUNTS = re.compile(r"[-+0-9, ]+", re.ASCII)
+WHOLE = re.compile(r"[-+]?[0-9]{1,30}", re.ASCII)
+"""The text of a whole number."""
+
+
+def typed_value(setting: Setting, text: str) -> Any:
+    """The value of a setting that is typed as this text; raises InputError where it is none."""
+    match setting.shape:
+        case Shape.WHOLE if "," in text:
+            raise InputError(
+                f"{setting.name}: one number; `ppopt sweep ... {setting.name}={text}`, a word "
+                "without dashes, tries several"
+            )
+        case Shape.WHOLE:
+            return whole(setting.name, text)
+        case Shape.PLACEMENT if "," in text or text.strip().isdigit():
+            return [_device(stage, part.strip()) for stage, part in enumerate(text.split(","))]
+        case Shape.PARTITION if _COUNTS.fullmatch(text):
+            return [whole(setting.name, part.strip()) for part in text.split(",")]
+        case Shape.STAGES | Shape.DEVICES | Shape.PER_DEVICE if "," in text:
+            return [part.strip() for part in text.split(",")]
+        case _:
+            return text
+
+
+def whole(name: str, text: str) -> int:
+    """Read a whole number; raises InputError on anything else."""
+    if not WHOLE.fullmatch(text):
+        raise InputError(f"{name}: {shown(text)} is not a whole number of up to 30 digits")
+    return int(text)
+
+
+def _device(stage: int, text: str) -> int:
+    if not (text.isascii() and text.isdigit() and len(text) < 9):
+        raise InputError(f"placement: stage {stage}: {text!r} is not a device number (0, 1, ...)")
+    return int(text)

@@ -1,0 +1,195 @@
+"""The app in Chromium: edits redraw, a search shows its progress, and mistakes show at their field.
+
+A mistake of the script shows in the log of the browser: `quiet` looks there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.app.served import served
+from tests.browser import View, serious
+from tests.packages import needed
+
+needed("uvicorn")
+needed("starlette")
+
+pytestmark = pytest.mark.slow
+
+TITLES = "return ppopt.schedules.map((one) => one.raw.title.split(' ')[0])"
+LAST = "return ppopt.schedules.map((one) => [one.raw.title, one.raw.last / one.raw.unit])"
+
+
+@pytest.fixture(scope="module")
+def address() -> Iterator[str]:
+    with served() as found:
+        yield found
+
+
+class AppView:
+    """The app in a browser."""
+
+    def __init__(self, view: View) -> None:
+        self.view, self.run = view, view.run
+
+    def open(self, address: str) -> None:
+        self.view.driver.get(address)
+        self.view.text = ""
+        self.view.wait(lambda: self.run("return globalThis.ppoptApp !== undefined"), "the form")
+        self.settle()
+
+    def settle(self) -> None:
+        """Wait until the last edit is answered and drawn."""
+        self.view.wait(
+            lambda: self.run("return ppoptApp.drawn === ppoptApp.asked"),
+            "the answer",
+        )
+        self.view.settle()
+
+    def type(self, name: str, text: str) -> None:
+        """Type a text into a field, in place of what it holds."""
+        self.run(
+            """const field = document.querySelector(`[name="${arguments[0]}"]`);
+            field.value = arguments[1];
+            field.dispatchEvent(new Event("input", { bubbles: true }));""",
+            name,
+            text,
+        )
+        self.settle()
+
+    def text(self, identity: str) -> str:
+        return str(self.run(f"return document.getElementById('{identity}').textContent"))
+
+    def click(self, identity: str) -> None:
+        self.run(f"document.getElementById('{identity}').click()")
+
+    def quiet(self, faults: int = 0) -> None:
+        """Assert that nothing went wrong but for so many answers that refuse what was typed."""
+        log = self.view.driver.get_log("browser")
+        assert all("422" in entry["message"] for entry in log) and len(log) == faults
+
+
+@pytest.fixture
+def app(view: View, address: str) -> AppView:
+    found = AppView(view)
+    found.open(address)
+    view.driver.get_log("browser")
+    return found
+
+
+def makespans(app: AppView) -> dict[str, float]:
+    return {title.split(" ")[0]: last for title, last in app.run(LAST)}
+
+
+def test_an_edit_redraws_all_strategies_and_stands_in_the_address(app: AppView) -> None:
+    assert makespans(app) == {"zbv": 25.5, "zb-h1": 27, "interleaved": 28.5, "1f1b": 33}
+    app.type("batches", "12")
+    assert makespans(app)["1f1b"] == 45
+    assert "batches=12" in app.run("return location.search")
+    app.run("document.querySelector('input[value=gpipe]').click()")
+    app.settle()
+    assert "gpipe" in makespans(app)
+    assert app.run("return document.querySelectorAll('#opening tbody tr').length") == 5
+    app.quiet()
+
+
+def test_a_link_brings_back_the_form_and_the_view(app: AppView, address: str) -> None:
+    app.open(f"{address}/?stages=2&batches=3&strategies=1f1b&forward_times=2#on=critical")
+    assert makespans(app) == {"1f1b": 24}
+    assert app.run("return document.querySelector('[name=forward_times]').value") == "2"
+    assert app.run("return ppopt.view.on.has('critical')")
+    app.type("batches", "4")
+    assert app.run("return ppopt.view.on.has('critical')"), "an edit keeps what is shown"
+    app.quiet()
+
+
+def test_a_mistake_shows_at_its_field_and_the_schedules_stay(app: AppView) -> None:
+    app.type("p2p_time", "one")
+    assert "'one'" in app.text("error-p2p_time")
+    invalid = "return document.querySelector('[name=p2p_time]').getAttribute('aria-invalid')"
+    assert app.run(invalid) == "true"
+    assert len(makespans(app)) == 4
+    app.type("p2p_time", "1")
+    assert app.text("error-p2p_time") == "" and app.run(invalid) is None
+    app.type("config", "- {name: a, forward: [}")
+    assert app.text("error-config")
+    app.quiet(faults=2)
+
+
+def test_a_layout_is_checked_as_it_is_typed(app: AppView) -> None:
+    app.type("config", "- {name: e, role: embedding, forward: 1}\n- {name: t, count: 8, forward: 2}\n"
+             "- {name: l, role: head, forward: 1}")  # fmt: skip
+    app.type("partition", "Et*2|tt|tt|tt")
+    assert "partition" in app.run("return document.querySelector('[aria-invalid]').name")
+    app.type("partition", "Et*2|tt|tt|ttL")
+    assert app.run("return document.querySelector('[aria-invalid]')") is None
+    app.quiet(faults=1)
+
+
+def test_a_search_shows_its_end_and_is_drawn_and_leaves_with_an_edit(app: AppView) -> None:
+    app.type("mem_limit", "1f1b")
+    app.click("find")
+    app.view.wait(lambda: "proved optimal" in app.text("progress"), "the proof")
+    app.view.wait(lambda: "optimal" in makespans(app), "the optimum")
+    assert makespans(app)["optimal"] == 27
+    app.type("batches", "9")
+    assert "optimal" not in makespans(app) and app.text("progress") == ""
+    app.quiet()
+
+
+def test_a_search_is_stopped_with_what_it_has(app: AppView, address: str) -> None:
+    app.open(f"{address}/?stages=8&batches=24&forward_times=3,5,4,7,3,6,5,4&mem_limit=6"
+             "&strategies=v-min")  # fmt: skip
+    app.click("find")
+    app.view.wait(lambda: "lower bound" in app.text("progress"), "progress")
+    assert not app.run("return document.getElementById('stop').hidden")
+    app.view.wait(lambda: not app.text("progress").startswith("no schedule"), "a schedule")
+    app.click("stop")
+    app.view.wait(lambda: len(makespans(app)) == 2, "the schedule so far, beside v-min")
+    assert app.run("return document.getElementById('stop').hidden")
+    app.quiet()
+
+
+def test_two_tabs_do_not_meet(app: AppView, address: str) -> None:
+    driver = app.view.driver
+    first = driver.current_window_handle
+    driver.switch_to.new_window("tab")
+    try:
+        app.open(f"{address}/?stages=3&batches=5&strategies=1f1b")
+        assert makespans(app) == {"1f1b": 21}
+        driver.switch_to.window(first)
+        assert len(makespans(app)) == 4
+        driver.switch_to.window(driver.window_handles[-1])
+    finally:
+        driver.close()
+        driver.switch_to.window(first)
+
+
+def test_a_server_that_is_gone_is_said(view: View) -> None:
+    app = AppView(view)
+    with served() as address:
+        app.open(address)
+    app.type("batches", "9")
+    assert "does not answer" in app.text("app-message")
+    assert len(makespans(app)) == 4
+    view.driver.get_log("browser")
+
+
+def test_files_and_the_command_follow_the_form(app: AppView) -> None:
+    app.type("batches", "6")
+    links: list[Any] = app.run("return [...document.querySelectorAll('[data-file]')].map((a) => a.href)")
+    assert all("batches=6" in link and "of=" in link for link in links)
+    app.click("copy")
+    assert "--batches 6 --strategies 1f1b,interleaved,zb-h1,zbv" in app.text("progress")
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_axe_finds_nothing_serious(app: AppView, theme: str) -> None:
+    app.run("ppopt.show({ theme: arguments[0] })", theme)
+    for details in ("further", "layers-part"):
+        app.run("document.getElementById(arguments[0]).open = true", details)
+    app.settle()
+    assert serious(app.view) == []
