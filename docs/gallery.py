@@ -10,10 +10,12 @@ from __future__ import annotations
 
 import io
 import shutil
+import sys
 import tempfile
 import time
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import ppopt
 from ppopt.report.frontier import frontier_page
@@ -141,7 +143,25 @@ def write_shots() -> None:
                 time.sleep(0.1)
             time.sleep(1)
             (FOLDER / f"{name}.png").write_bytes(_small(driver.get_screenshot_as_png()))
+    _write_app_shots(driver)
     driver.quit()
+
+
+def _write_app_shots(driver: Any) -> None:
+    """Take the screenshots of the app, light and dark."""
+    sys.path.insert(0, str(FOLDER.parents[1]))
+    from tests.app.served import served  # noqa: PLC0415  found from the checkout
+
+    size = {"width": _WIDTH, "height": 1300, "deviceScaleFactor": 1, "mobile": False}
+    driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+    with served() as address:
+        for theme in ("light", "dark"):
+            driver.get(f"{address}/?stages=4&batches=8&mem_limit=1f1b#theme={theme}")
+            while not driver.execute_script("return globalThis.ppopt?.drawn >= 2"):
+                time.sleep(0.1)
+            time.sleep(1)
+            shot = _small(driver.get_screenshot_as_png())
+            (FOLDER / f"app-{theme}.png").write_bytes(shot)
 
 
 def _small(shot: bytes) -> bytes:

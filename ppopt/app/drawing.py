@@ -11,8 +11,8 @@ from ppopt.errors import InputError
 from ppopt.formats import schedule_json, torch_csv
 from ppopt.problem.settings import NAMED
 from ppopt.report.html import page, page_parts
-from ppopt.report.words import title
 from ppopt.report.summary import summary
+from ppopt.report.words import title
 from ppopt.schedule.schedule import Schedule
 from ppopt.studies.baselines import evaluate_all
 
@@ -41,7 +41,7 @@ class Drawing:
                 seconds=limits.draw_seconds,
                 choosing=limits.choosing_seconds,
             )
-        self.schedules: dict[str, Schedule] = {_name(one): one for one, _ in made}
+        self.schedules = {title(summary(schedule)): schedule for schedule, _ in made}
         """By the name of the strategy."""
         if optimum is not None:
             self.schedules[OPTIMUM] = optimum
@@ -77,11 +77,6 @@ _FILES: Mapping[str, Callable[[Schedule], str]] = {
     "csv": torch_csv.order_csv,
 }
 """How the text of one schedule is made, by the end of the file's name."""
-
-
-def _name(schedule: Schedule) -> str:
-    origin = schedule.origin
-    return title(summary(schedule)) if origin is None else origin.strategy
 
 
 def field_of(error: Exception) -> str:

@@ -45,7 +45,8 @@ def _form() -> str:
     return f"""<form id="app" autocomplete="off" spellcheck="false">
 <div class="group"><label for="example">start from</label>
 <select id="example"><option value="">an example</option>{_options(examples())}</select>
-<button type="button" id="copy" title="copy the command that compares the same">copy as command</button>
+<button type="button" id="copy" title="copy the command that compares the same">
+copy as command</button>
 <label for="of">download</label><select id="of" title="the schedule of a .json or .csv"></select>
 {_downloads()}</div>
 <div class="fields">{"".join(map(_field, (FIELDS[name] for name in OPEN)))}</div>
@@ -86,7 +87,7 @@ def _field(setting: Setting) -> str:
         control = f'<select {about}><option value=""></option>{_options(choices)}</select>'
     else:
         hint = "" if setting.default is None else f' placeholder="{escape(str(setting.default))}"'
-        control = f'<input {about}{hint}{_suggestions(setting)}>'
+        control = f"<input {about}{hint}{_suggestions(setting)}>"
     title = escape(setting.described)
     label = f'<label for="field-{name}" title="{title}">{escape(words)}</label>'
     return f"<div>{label}{control}{_error(name)}</div>"
@@ -103,7 +104,9 @@ def _suggestions(setting: Setting) -> str:
 def _model() -> str:
     choices = f'<option value=""></option>{_options(model_names())}'
     about = f'id="field-{MODEL}" name="{MODEL}" aria-describedby="error-{MODEL}"'
-    return f'<label for="field-{MODEL}">model</label><select {about}>{choices}</select>{_error(MODEL)}'
+    return (
+        f'<label for="field-{MODEL}">model</label><select {about}>{choices}</select>{_error(MODEL)}'
+    )
 
 
 def _cards() -> Iterator[str]:

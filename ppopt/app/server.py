@@ -73,9 +73,7 @@ class App:
 
     async def draw(self, request: Request) -> Response:
         """The parts of the page for a query."""
-        parts = await run_in_threadpool(
-            lambda: self._drawing(dict(request.query_params)).parts()
-        )
+        parts = await run_in_threadpool(lambda: self._drawing(dict(request.query_params)).parts())
         return JSONResponse(parts, headers={"Cache-Control": "no-store"})
 
     async def download(self, request: Request) -> Response:
@@ -84,9 +82,7 @@ class App:
         form, name = given.pop(FILE, ""), given.pop(OF, "")
         text = await run_in_threadpool(lambda: self._drawing(given).file(form, name))
         header = f'attachment; filename="{name or "schedules"}.{form}"'
-        return Response(
-            text, media_type=TYPES[form], headers={"Content-Disposition": header}
-        )
+        return Response(text, media_type=TYPES[form], headers={"Content-Disposition": header})
 
     def _drawing(self, given: Mapping[str, str]) -> Drawing:
         given = dict(given)
@@ -219,7 +215,7 @@ def _host(header: str) -> str:
     return name if colon and port.isdigit() else header
 
 
-def application(limits: Limits = Limits(), hosts: Collection[str] = LOOPBACK) -> Starlette:
+def application(limits: Limits, hosts: Collection[str]) -> Starlette:
     """The app, for hosts of these names."""
     handlers: dict[Any, Callable[[Request, Exception], Awaitable[Response]]] = {
         **dict.fromkeys(REFUSED, _refused),

@@ -34,7 +34,9 @@ def app(
     time_limit: Annotated[
         float,
         typer.Option(
-            "--time-limit", help="Seconds of a search, at most.", metavar="SECONDS",
+            "--time-limit",
+            help="Seconds of a search, at most.",
+            metavar="SECONDS",
             show_default=True,
         ),
     ] = 60.0,

@@ -15,7 +15,6 @@ import typer
 
 from ppopt.cli.application import JsonFlag
 from ppopt.cli.streams import note
-from ppopt.errors import InputError
 from ppopt.formats.typed_values import WHOLE, typed_value
 from ppopt.problem.settings import (
     COUNTS,

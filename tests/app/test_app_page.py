@@ -20,6 +20,11 @@ needed("starlette")
 pytestmark = pytest.mark.slow
 
 TITLES = "return ppopt.schedules.map((one) => one.raw.title.split(' ')[0])"
+LAYERS = """
+- {name: e, role: embedding, forward: 1}
+- {name: t, count: 8, forward: 2}
+- {name: l, role: head, forward: 1}
+"""
 LAST = "return ppopt.schedules.map((one) => [one.raw.title, one.raw.last / one.raw.unit])"
 
 
@@ -120,8 +125,7 @@ def test_a_mistake_shows_at_its_field_and_the_schedules_stay(app: AppView) -> No
 
 
 def test_a_layout_is_checked_as_it_is_typed(app: AppView) -> None:
-    app.type("config", "- {name: e, role: embedding, forward: 1}\n- {name: t, count: 8, forward: 2}\n"
-             "- {name: l, role: head, forward: 1}")  # fmt: skip
+    app.type("config", LAYERS)
     app.type("partition", "Et*2|tt|tt|tt")
     assert "partition" in app.run("return document.querySelector('[aria-invalid]').name")
     app.type("partition", "Et*2|tt|tt|ttL")
@@ -180,7 +184,9 @@ def test_a_server_that_is_gone_is_said(view: View) -> None:
 
 def test_files_and_the_command_follow_the_form(app: AppView) -> None:
     app.type("batches", "6")
-    links: list[Any] = app.run("return [...document.querySelectorAll('[data-file]')].map((a) => a.href)")
+    links: list[Any] = app.run(
+        "return [...document.querySelectorAll('[data-file]')].map((a) => a.href)"
+    )
     assert all("batches=6" in link and "of=" in link for link in links)
     app.click("copy")
     assert "--batches 6 --strategies 1f1b,interleaved,zb-h1,zbv" in app.text("progress")

@@ -43,8 +43,12 @@ def test_drawn_values_are_those_of_an_evaluation(client: Any) -> None:
     assert parts["drawn"] == ["1f1b", "zbv"]
     for raw in json.loads(parts["data"])["schedules"]:
         name = raw["title"].split(" ")[0]
-        made = ppopt.evaluate(ppopt.strategies.resolve(name).unplaced(ppopt.Pipeline(stages=4, batches=8)), name)
-        assert raw["last"] / raw["unit"] == float(made.metrics.makespan / made.pipeline.ticks.per_unit)
+        made = ppopt.evaluate(
+            ppopt.strategies.resolve(name).unplaced(ppopt.Pipeline(stages=4, batches=8)), name
+        )
+        assert raw["last"] / raw["unit"] == float(
+            made.metrics.makespan / made.pipeline.ticks.per_unit
+        )
 
 
 def test_files_hold_what_is_drawn(client: Any) -> None:
