@@ -17,6 +17,9 @@ PACKAGE = Path(ppopt.__file__).parent
 
 CAUGHT = {
     # Where input enters: one line for the user, and an exit code or a failed row.
+    "app/server.py _events": "a search of the app: told at its field",
+    "app/server.py _page": "the app opens with other schedules, and its form tells the fault",
+    "app/search_process.py serve": "goes to the server that asked, which tells it",
     "cli/application.py main": "the command line: one line and exit code 2",
     "cli/commands.py _strategies": "names the flag that was typed",
     "cli/output.py write_each": "writes the other files, and exits with an error",

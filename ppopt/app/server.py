@@ -33,7 +33,6 @@ from ppopt.report.words import measured, percent, status_words
 from ppopt.schedule.schedule import Schedule
 from ppopt.solver.result import Progress, Result
 
-REFUSED = (InputError, NotApplicableError)
 FILE, OF = "file", "of"
 """Keys of a download: the end of its name, and the strategy."""
 LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
@@ -67,7 +66,7 @@ class App:
     def _page(self, given: Mapping[str, str]) -> str:
         try:
             drawing = self._drawing(given)
-        except REFUSED:
+        except (InputError, NotApplicableError):
             drawing = self._drawing({"stages": "4", "batches": "8"})
         return app_page(drawing)
 
@@ -131,7 +130,7 @@ class App:
                     yield _event("ended", {"words": _result_words(message)})
                 else:
                     yield _event("progress", {"words": _progress_words(message, unit)})
-        except (*REFUSED, RunError) as error:
+        except (InputError, NotApplicableError, RunError) as error:
             yield _event("failed", _error(error))
         finally:
             del self._running[name]
@@ -218,7 +217,8 @@ def _host(header: str) -> str:
 def application(limits: Limits, hosts: Collection[str]) -> Starlette:
     """The app, for hosts of these names."""
     handlers: dict[Any, Callable[[Request, Exception], Awaitable[Response]]] = {
-        **dict.fromkeys(REFUSED, _refused),
+        InputError: _refused,
+        NotApplicableError: _refused,
         RunError: _failed,
     }
     guard = Middleware(Guard, hosts=hosts, longest=limits.query)
