@@ -20,8 +20,10 @@ from ppopt.schedule.schedule import Schedule
 from ppopt.solver.bound import Bound
 from ppopt.solver.bounds import device_subsets, relaxation_bound
 from ppopt.solver.bounds.device_bounds import device_bound, infeasibility
+from ppopt.solver.bounds.relaxation_bound import RelaxationBound
 from ppopt.solver.cp_sat import cpsat
 from ppopt.solver.heuristics.priority_rules import priority_rules
+from ppopt.solver.parameters import RelaxationParams
 from ppopt.solver.relaxation import device_subset
 from ppopt.solver.relaxation.delays import Delays
 from ppopt.solver.relaxation.device_subset import DeviceSubset
@@ -154,3 +156,13 @@ def test_with_every_device_kept_only_the_data_flow_is_left() -> None:
     assert ("1B1", "0B1", 0) in flow
     assert ("2F3", "2B3", 0) in flow
     assert len(flow) == 3 * 3 * 3 + 2 * 2 * 4 + 3 * 2 * 4  # order, links, F-B and B-W
+
+
+def test_a_model_takes_time_to_build_for_every_operation_of_the_problem_and_of_the_subset() -> None:
+    """Half of the operations are those of one device of two."""
+    problem = Problem(Pipeline(stages=2, batches=4), backward_kind=BackwardKind.SPLIT)
+    params = RelaxationParams(kept_seconds=3.0, cut_seconds=1.0)
+    operations = problem.operations
+    relaxation = RelaxationBound(problem, params)
+    assert relaxation._building_seconds(frozenset({1})) == 3 * operations / 2 + operations
+    assert relaxation._building_seconds(frozenset({0, 1})) == 3 * operations + operations
