@@ -160,7 +160,8 @@ def test_with_every_device_kept_only_the_data_flow_is_left() -> None:
 
 def test_a_model_takes_time_to_build_for_every_operation_of_the_problem_and_of_the_subset() -> None:
     """Half of the operations are those of one device of two."""
-    problem = Problem(Pipeline(stages=2, batches=4), backward_kind=BackwardKind.SPLIT)
+    pipeline = Pipeline(stages=2, batches=4)
+    problem = Problem(pipeline, Objective.MAKESPAN, BackwardKind.SPLIT)
     params = RelaxationParams(kept_seconds=3.0, cut_seconds=1.0)
     operations = problem.operations
     relaxation = RelaxationBound(problem, params)

@@ -1,4 +1,4 @@
-"""The passes of a building block, moved to the front: the room that is counted is the room there is."""
+"""Passes of a building block, moved to the front: the room counted is the room there is."""
 
 from __future__ import annotations
 
