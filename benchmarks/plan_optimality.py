@@ -187,12 +187,12 @@ def run(case: Case) -> Outcome:
 
 
 def cases(models: int) -> list[Case]:
-    """Every model for each runtime, with and without a limit."""
+    """Every model for each runtime, with and without a limit: the first are of all kinds."""
     return [
         Case(seed, runtime, limited)
+        for seed in range(models)
         for runtime in RUNTIMES
         for limited in (False, True)
-        for seed in range(models)
     ]
 
 

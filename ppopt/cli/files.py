@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     from ppopt.schedule.schedule import Schedule
 
 WRITERS = (".html", ".svg", ".png", ".json", ".csv")
-OTHER_PICTURES = (".jpg", ".jpeg", ".pdf")
-"""Picture files that are not written: a page of the same name is written instead."""
 
 
 class Target(NamedTuple):
@@ -56,8 +54,6 @@ def writable(names: Sequence[str]) -> tuple[Target, ...]:
 def _target(name: str) -> Target:
     path = Path(name)
     suffix = path.suffix.lower()
-    if suffix in OTHER_PICTURES:
-        return Target(path, path).as_page()
     if suffix not in WRITERS:
         raise InputError(f"output: {path}: unknown kind of file; end it in {', '.join(WRITERS)}")
     return Target(path, path)

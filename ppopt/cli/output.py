@@ -376,7 +376,7 @@ def print_table(renderable: RenderableType) -> None:
     console = Console(highlight=False)
     with console.capture() as captured:
         console.print(renderable)
-    print(captured.get(), end="")
+    print("\n".join(line.rstrip() for line in captured.get().split("\n")), end="")
 
 
 def _print_gantt(schedule: Schedule, *, drawn: bool) -> None:

@@ -60,6 +60,11 @@ def parse_config(content: str, suffix: str, where: str) -> dict[str, Any]:
         raise InputError(f"{where}: holds no settings; write `stages: 4` and so on")
     if not isinstance(document, dict):
         raise InputError(f"{where}: holds {shown(document)}, not settings; write `stages: 4`")
+    if {"ops", "pipeline"} <= document.keys():
+        raise InputError(
+            f"{where}: is a schedule, not a config; `ppopt view` shows it, and `ppopt solve "
+            "--hint` starts from it and takes its pipeline"
+        )
     return within(where, canonical, document)
 
 

@@ -197,7 +197,7 @@ def space_words(shown: Mapping[str, Any]) -> str:
         kept.append(f"strategies {', '.join(space['strategies'])}")
     if space["p2p_time"] is not None:
         kept.append(f"links of {measured(space['p2p_time'], shown['time_unit'])}")
-    return f"Kept as given: {'; '.join(kept)}"
+    return f"Not searched: {'; '.join(kept)}"
 
 
 def use_words(shown: Mapping[str, Any], file: str | None = None) -> list[str]:

@@ -180,7 +180,7 @@ def kept_words(pipeline: Pipeline) -> str:
         named = f" ({pipeline.resolved_placement})" if pipeline.named_placement else ""
         kept.insert(0, f"placement{named}")
         choices.insert(0, "`--placement search` chooses the placement")
-    return "; ".join([f"Kept as given: {', '.join(kept)}", *choices]) + "."
+    return "; ".join([f"Not searched: {', '.join(kept)}", *choices]) + "."
 
 
 def imbalance_words(figures: Mapping[str, Any]) -> str:

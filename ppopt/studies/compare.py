@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from math import inf
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ppopt.notebook_view import NotebookView
 from ppopt.problem.backward_kind import BackwardKind
@@ -32,6 +32,9 @@ from ppopt.studies.baselines import evaluate_all, silent
 from ppopt.studies.best_choice import is_open
 from ppopt.studies.evaluate import objective_value
 from ppopt.studies.robustness import Jitter
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
 
 CHOICE_SHARE = 0.5
 """Most of the time limit for all strategies to choose their partition and recompute."""
@@ -106,6 +109,30 @@ class Comparison(NotebookView):
         """The rows of hand strategies."""
         return [row for row in self.rows if self.search(row) is None]
 
+    def to_frame(self) -> DataFrame:
+        """One row per schedule, in the user's units, as a pandas DataFrame.
+
+        `strategy` is `optimal` for the best schedule found, whether or not that is proved. Needs
+        pandas (the extra `frame`).
+        """
+        from pandas import DataFrame  # noqa: PLC0415  optional
+
+        return DataFrame([self._frame_row(row) for row in self.rows])
+
+    def _frame_row(self, row: ComparisonRow) -> dict[str, Any]:
+        pipeline, figures = row.schedule.pipeline, row.figures
+        return {
+            "strategy": row.schedule.origin.strategy,
+            "placement": pipeline.resolved_placement,
+            "chunks": pipeline.num_chunks,
+            "value": plain(_time(row)),
+            "makespan": plain(pipeline.ticks.time(figures.makespan)),
+            "bubble_rate": float(figures.bubble_rate(row.schedule.objective)),
+            "peak_memory": plain(pipeline.ticks.memory(max(figures.peak_memory))),
+            "fits_limit": row.fits_limit,
+            "ratio_to_best": None if row.ratio_to_best is None else float(row.ratio_to_best),
+        }
+
     def __repr__(self) -> str:
         best = next((row for row in self.rows if row.fits_limit), None)
         words = "none fits the limit" if best is None else f"best {best!r}"
@@ -142,7 +169,7 @@ def compare(
     also: Sequence[Pipeline] = (),
     strategies: Collection[str] | None = None,
     mem_limit: Any = None,
-    placement: str | None = None,
+    placement: str | Sequence[str] | None = None,
     objective: Objective | str = Objective.MAKESPAN,
     backward_kind: BackwardKind | str | None = None,
     fused: bool | None = None,
@@ -160,8 +187,9 @@ def compare(
     """Evaluate strategies, each in its own chunks and placement, beside the best schedule found.
 
     The best schedule is searched for the pipeline's own placement and limit, and for every pipeline
-    of `also`: the same with another placement. `strategies` names the strategies to evaluate; all
-    for None. The other arguments are those of `ppopt.solve`, with `options` of strategies
+    of `also`: the same with another placement. `placement` names placements to search in place of
+    the pipeline's own, as a list or as on the command line: `linear,v`. `strategies` names the
+    strategies to evaluate; all for None. The other arguments are those of `ppopt.solve`, with `options` of strategies
     (`ppopt.Options`). `hint` is for the search of the pipeline's own placement; `stop` is asked in
     every search. Where the partition or the recompute of the pipeline is to be searched, every
     strategy has the best found for it (`ppopt.best_choice`), and so has the optimum. `time_limit`
@@ -173,11 +201,11 @@ def compare(
     (`ppopt.studies.robustness`). Raises InputError on misuse.
     """
     began = time.monotonic() if began is None else began
-    asked = [_limited(one, mem_limit) for one in (pipeline, *also)]
+    asked = [_limited(one, mem_limit) for one in (*_placed(pipeline, placement), *also)]
     pipeline = asked[0]
     objective = Objective(objective)
-    for where in (placement, *(one.placement for one in asked)):
-        refuse_placement_search(where, "compare")
+    for one in asked:
+        refuse_placement_search(one.placement, "compare")
     if jitter is not None:
         robustness.check_deviation(jitter)
     tell = progress or silent
@@ -336,6 +364,18 @@ def _row(made: Made, objective: Objective, optimum: Result | None) -> Comparison
 def _of(row: ComparisonRow) -> Jitter:
     assert row.jitter is not None
     return row.jitter
+
+
+def _placed(pipeline: Pipeline, placement: str | Sequence[str] | None) -> Iterator[Pipeline]:
+    """The pipeline in every placement that is named; in its own where none is."""
+    if placement is None:
+        yield pipeline
+        return
+    names = placement.split(",") if isinstance(placement, str) else placement
+    for name in (word.strip() for word in names):
+        refuse_placement_search(name, "compare")
+        chunks = None if name == "linear" else pipeline.chunks
+        yield replace(pipeline, placement=name, chunks=chunks)
 
 
 def _time(row: ComparisonRow) -> Fraction:

@@ -23,10 +23,11 @@ from itertools import count
 from typing import Any
 
 from ppopt.errors import InputError, NotApplicableError
+from ppopt.formats.config import missing
 from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.objective import Objective
 from ppopt.problem.partition import SEARCH
-from ppopt.problem.pipeline import Model
+from ppopt.problem.pipeline import Model, Pipeline
 from ppopt.problem.problem import Problem
 from ppopt.problem.settings import LIMIT_1F1B
 from ppopt.solver import interrupts
@@ -49,6 +50,7 @@ from ppopt.studies.plan_space import (
     PlanSpace,
     default_recompute,
     default_strategies,
+    fields_of,
     partitions_on,
 )
 from ppopt.studies.plan_strategy import StrategyCandidate
@@ -85,10 +87,10 @@ with those that wait and one more."""
 
 @interrupts.recorded(inner=True)
 def plan(
-    model: Model,
+    model: Model | Pipeline,
     *,
-    devices: int,
-    batches: int | Sequence[int],
+    devices: int | None = None,
+    batches: int | Sequence[int] | None = None,
     mem_limit: Any = None,
     placement: str | Sequence[str] = PLACEMENTS,
     chunks: int | Sequence[int] = CHUNKS,
@@ -111,9 +113,11 @@ def plan(
 ) -> Plan:
     """Find the best configuration to train a model with, and its schedule.
 
+    The model, and where it trains: of a pipeline (as of `ppopt.read_pipeline`) its devices,
+    microbatches, limits and links, where the arguments give no others.
     Every combination of `batches`, `placement`, `chunks`, `recompute` and `strategies` (one value
-    or a list each) that goes together is a configuration; its partition is searched with its
-    schedule, unless `partition` gives one. `recompute` is of `none`, `full`, `search` (chosen per
+    or a list each, words also as one text: `linear,v`) that goes together is a configuration; its
+    partition is searched with its schedule, unless `partition` gives one. `recompute` is of `none`, `full`, `search` (chosen per
     stage with the schedule) and `layers` (as the layers say); None: `layers` where any layer says
     so, else `none`, and where there is a memory limit also `full` and (but for Megatron-LM)
     `search`.
@@ -130,8 +134,14 @@ def plan(
     """
     began = time.monotonic() if began is None else began
     provenance = provenance_of(time_limit, workers, seed)
+    if isinstance(model, Pipeline):
+        devices, batches = devices or model.num_devices, batches or model.batches
+        mem_limit = model.mem_limit if mem_limit is None else mem_limit
+        fields, model = fields_of(model) | fields, model.model
     if not isinstance(model, Model):
         raise InputError("layers: a plan needs a model in layers; give `layers:` in a file")
+    if devices is None or batches is None:
+        raise InputError(missing("stages" if devices is None else "batches"))
     if fields.get("routes", 1) == 2 and partition == SEARCH:
         raise InputError(
             "routes: partitions are searched for one route alone; a plan of two routes takes a "
@@ -199,8 +209,10 @@ def _beside(found: Plan, beside: PlanBaselines, began: float) -> Plan:
 
 
 def _listed(given: Any) -> tuple[Any, ...]:
-    """One value as a list of it."""
-    return (given,) if isinstance(given, str | int) else tuple(given)
+    """One value as a list of it; text may list several, as on the command line: `linear,v`."""
+    if isinstance(given, str):
+        return tuple(part.strip() for part in given.split(","))
+    return (given,) if isinstance(given, int) else tuple(given)
 
 
 def _limit(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from dataclasses import fields as dataclass_fields
 from itertools import product
 from typing import Any, NamedTuple
 
@@ -11,6 +12,7 @@ from ppopt.errors import InputError, NotApplicableError, not_applicable
 from ppopt.formats import trainer_partition
 from ppopt.problem.partition import SEARCH, Counts
 from ppopt.problem.pipeline import Model, Pipeline
+from ppopt.problem.pipeline_fields import PipelineFields
 from ppopt.strategies import Options, resolve
 
 PLACEMENTS = ("linear", "interleaved", "v")
@@ -26,6 +28,11 @@ RUNTIMES = ("any", "torch", "megatron")
 """What is to run the schedule: PyTorch runs any order of a placement with a name, of one route."""
 AS_GIVEN = "layers"
 """The value of `recompute` that means: as the layers of the model say."""
+CARRIED = (
+    *("backward_p2p", "link_mode", "first_backward", "routes", "slices"),
+    *("tokens_per_microbatch", "flops_per_microbatch", "peak_flops"),
+)
+"""Further fields of a pipeline that a plan of it has."""
 RECOMPUTE = ("none", "full", "search", AS_GIVEN)
 """What `recompute` may be in a plan."""
 
@@ -200,6 +207,19 @@ def partitions_on(runtime: str, pipeline: Pipeline) -> Callable[[Counts], bool] 
 def default_strategies(runtime: str) -> tuple[str, ...]:
     """The strategies of a plan that names none."""
     return MEGATRON if runtime == "megatron" else (OPTIMAL,)
+
+
+def fields_of(pipeline: Pipeline) -> dict[str, Any]:
+    """What a pipeline says beside its model, limits and what a plan chooses: links, speeds, counts.
+
+    Values as by default are left out: they go with any number of devices.
+    """
+    given = {name: getattr(pipeline, name) for name in CARRIED}
+    links = {"p2p": pipeline.p2p} if pipeline.link is None else {"link": pipeline.link}
+    default = {one.name: one.default for one in dataclass_fields(PipelineFields)}
+    speeds = pipeline.device_speed
+    slow = {} if set(speeds) == {1} else {"device_speed": speeds}
+    return {name: v for name, v in (given | links).items() if v != default[name]} | slow
 
 
 def default_recompute(model: Model, runtime: str, *, limited: bool) -> tuple[str, ...]:

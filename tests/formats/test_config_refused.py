@@ -189,3 +189,10 @@ class TestFiles:
     def test_an_empty_mapping_holds_no_settings(self, suffix: str) -> None:
         text = {".yaml": "{}", ".json": "{}", ".toml": "# nothing"}[suffix]
         assert parse_config(text, suffix, "x") == {}
+
+
+def test_a_schedule_is_recognised(tmp_path: Path) -> None:
+    path = tmp_path / "best.json"
+    path.write_text('{"schema": 1, "pipeline": {}, "ops": []}', encoding="utf-8")
+    with pytest.raises(InputError, match=r"best\.json: is a schedule, not a config; .*--hint"):
+        read_config(path)

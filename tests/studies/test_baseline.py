@@ -168,17 +168,17 @@ def test_words_of_another_placement(line: str, words: str) -> None:
     [
         (
             "--stages 2 --batches 2",
-            "Kept as given: placement (linear), chunks (1), routes (1); `--placement search` "
+            "Not searched: placement (linear), chunks (1), routes (1); `--placement search` "
             "chooses the placement.",
         ),
-        ("--stages 2 --batches 2 --placement search", "Kept as given: chunks (1), routes (1)."),
+        ("--stages 2 --batches 2 --placement search", "Not searched: chunks (1), routes (1)."),
         (
             "--stages 2 --batches 2 --placement 0,1",
-            "Kept as given: placement, routes (1); `--placement search` chooses the placement.",
+            "Not searched: placement, routes (1); `--placement search` chooses the placement.",
         ),
         (
             "--model llama-3.1-8b --batches 4 --placement v --time-limit 1",
-            "Kept as given: placement (v), chunks (2), routes (1); `--placement search` chooses "
+            "Not searched: placement (v), chunks (2), routes (1); `--placement search` chooses "
             "the placement; `ppopt plan` chooses placement and chunks.",
         ),
     ],

@@ -16,6 +16,7 @@ from ppopt.solver.heuristics import construction
 from ppopt.strategies import base, names
 from ppopt.studies import compare
 from tests.cli.cli_run import done
+from tests.packages import needed
 
 
 def test_searches_get_their_time_however_long_strategies_take(
@@ -124,3 +125,31 @@ def test_partitions_of_strategies_are_chosen_within_the_time_limit() -> None:
         taken = time.process_time() - began
     assert taken < 1.1 * 1 + 1
     assert "1f1b" in {row.schedule.origin.strategy for row in found.hands}
+
+
+def test_its_frame_has_a_row_per_schedule() -> None:
+    needed("pandas")
+    found = compare.compare(Pipeline(stages=2, batches=3, mem_limit=2), workers=1)
+    frame = found.to_frame()
+    assert len(frame) == len(found.rows)
+    one = frame[frame.strategy == "1f1b"].iloc[0]
+    assert (one.makespan, one.peak_memory, one.placement) == (12, 2, "linear")
+    assert bool(one.fits_limit) and float(frame.ratio_to_best.min()) == 1
+    assert not frame[frame.strategy == "gpipe"].iloc[0].fits_limit
+    assert (frame.strategy == "optimal").sum() == 1
+
+
+@pytest.mark.parametrize("placement", ["linear, v", ["linear", "v"]])
+def test_placements_are_named_as_on_the_command_line(placement: str | list[str]) -> None:
+    pipeline = Pipeline(stages=2, batches=3)
+    found = compare.compare(pipeline, placement=placement, strategies=["1f1b"], workers=1)
+    assert [one.pipeline.resolved_placement for one in found.optima] == ["linear", "v"]
+    assert [one.pipeline.num_chunks for one in found.optima] == [1, 2]
+    line = (
+        "compare --stages 2 --batches 3 --placement linear,v --strategies 1f1b --json --workers 1"
+    )
+    shown = done(line).json["rows"]
+    assert [row.value for row in found.rows] == [
+        row["value"] * one.schedule.pipeline.ticks.per_unit
+        for row, one in zip(shown, found.rows, strict=True)
+    ]

@@ -600,3 +600,23 @@ def test_setting_up_configurations_is_within_the_time_limit() -> None:
     assert found.schedule is not None
     assert found.more_memory is None
     assert taken < 1.1 * 1 + 1
+
+
+def test_a_pipeline_brings_its_devices_limit_and_links() -> None:
+    """As `ppopt plan --config` of the file that it was read from."""
+    layers = [{"forward": 2, "activation": 1, "output": 4} for _ in range(6)]
+    link = {"latency": 1, "bandwidth": 4}
+    pipeline = Model(layers).pipeline(devices=2, batches=3, mem_limit=9, link=link)
+    found = ppopt.plan(pipeline, workers=1, time_limit=20)
+    same = ppopt.plan(
+        pipeline.model, devices=2, batches=3, mem_limit=9, link=link, workers=1, time_limit=20
+    )
+    assert found.value == same.value and found.lower_bound == same.lower_bound
+    assert found.space.fields == {"link": pipeline.link, "mem_limit": pipeline.mem_limit}
+    more = ppopt.plan(pipeline, batches=[3, 4], mem_limit=20, placement="linear, v", workers=1)
+    assert more.space.batches == (3, 4) and more.space.placements == ("linear", "v")
+    assert set(more.space.fields["mem_limit"]) == {20}
+    with pytest.raises(ppopt.InputError, match=r"^layers: "):
+        ppopt.plan(Pipeline(stages=2, batches=3))
+    with pytest.raises(ppopt.InputError, match=r"^batches: missing"):
+        ppopt.plan(Model(layers), devices=2)
