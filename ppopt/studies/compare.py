@@ -189,8 +189,8 @@ def compare(
     The best schedule is searched for the pipeline's own placement and limit, and for every pipeline
     of `also`: the same with another placement. `placement` names placements to search in place of
     the pipeline's own, as a list or as on the command line: `linear,v`. `strategies` names the
-    strategies to evaluate; all for None. The other arguments are those of `ppopt.solve`, with `options` of strategies
-    (`ppopt.Options`). `hint` is for the search of the pipeline's own placement; `stop` is asked in
+    strategies to evaluate; all for None. The other arguments are those of `ppopt.solve`, with
+    `options` of strategies (`ppopt.Options`). `hint` is for the search of the pipeline's own placement; `stop` is asked in
     every search. Where the partition or the recompute of the pipeline is to be searched, every
     strategy has the best found for it (`ppopt.best_choice`), and so has the optimum. `time_limit`
     seconds, from `began` (of `time.monotonic`) or else from now, cover all searches together, those

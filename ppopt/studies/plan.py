@@ -115,10 +115,12 @@ def plan(
 
     The model, and where it trains: of a pipeline (as of `ppopt.read_pipeline`) its devices,
     microbatches, limits and links, where the arguments give no others.
+
     Every combination of `batches`, `placement`, `chunks`, `recompute` and `strategies` (one value
     or a list each, words also as one text: `linear,v`) that goes together is a configuration; its
-    partition is searched with its schedule, unless `partition` gives one. `recompute` is of `none`, `full`, `search` (chosen per
-    stage with the schedule) and `layers` (as the layers say); None: `layers` where any layer says
+    partition is searched with its schedule, unless `partition` gives one.
+
+    `recompute` is of `none`, `full`, `search` (chosen per stage with the schedule) and `layers` (as the layers say); None: `layers` where any layer says
     so, else `none`, and where there is a memory limit also `full` and (but for Megatron-LM)
     `search`.
     `strategies` are `optimal` (the best schedule of any order; the default) and hand strategies,

@@ -615,7 +615,7 @@ def test_a_pipeline_brings_its_devices_limit_and_links() -> None:
     assert found.space.fields == {"link": pipeline.link, "mem_limit": pipeline.mem_limit}
     more = ppopt.plan(pipeline, batches=[3, 4], mem_limit=20, placement="linear, v", workers=1)
     assert more.space.batches == (3, 4) and more.space.placements == ("linear", "v")
-    assert set(more.space.fields["mem_limit"]) == {20}
+    assert more.space.fields["mem_limit"] == 20
     with pytest.raises(ppopt.InputError, match=r"^layers: "):
         ppopt.plan(Pipeline(stages=2, batches=3))
     with pytest.raises(ppopt.InputError, match=r"^batches: missing"):
