@@ -186,19 +186,19 @@ def compare(
 ) -> Comparison:
     """Evaluate strategies, each in its own chunks and placement, beside the best schedule found.
 
-    The best schedule is searched for the pipeline's own placement and limit, and for every pipeline
-    of `also`: the same with another placement. `placement` names placements to search in place of
-    the pipeline's own, as a list or as on the command line: `linear,v`. `strategies` names the
-    strategies to evaluate; all for None. The other arguments are those of `ppopt.solve`, with
-    `options` of strategies (`ppopt.Options`). `hint` is for the search of the pipeline's own placement; `stop` is asked in
-    every search. Where the partition or the recompute of the pipeline is to be searched, every
-    strategy has the best found for it (`ppopt.best_choice`), and so has the optimum. `time_limit`
-    seconds, from `began` (of `time.monotonic`) or else from now, cover all searches together, those
-    of strategies for their choices included (`CHOICE_SHARE` of it at most), but not the evaluation
-    of strategies; Ctrl-C ends them all, and the random times, and keeps the rows that are done. A
-    search over placements is refused: strategies have placements of their own. With `jitter` every
-    order also runs under random times of that relative standard deviation
-    (`ppopt.studies.robustness`). Raises InputError on misuse.
+    The best schedule is searched for the pipeline's own placement and limit, and for every
+    pipeline of `also`: the same with another placement. `placement` names placements to search in
+    place of the pipeline's own, as a list or as on the command line: `linear,v`. `strategies`
+    names the strategies to evaluate; all for None. The other arguments are those of `ppopt.solve`,
+    with `options` of strategies (`ppopt.Options`). `hint` is for the search of the pipeline's own
+    placement; `stop` is asked in every search. Where the partition or the recompute of the
+    pipeline is to be searched, every strategy has the best found for it (`ppopt.best_choice`), and
+    so has the optimum. `time_limit` seconds, from `began` (of `time.monotonic`) or else from now,
+    cover all searches together, those of strategies for their choices included (`CHOICE_SHARE` of
+    it at most), but not the evaluation of strategies; Ctrl-C ends them all, and the random times,
+    and keeps the rows that are done. A search over placements is refused: strategies have
+    placements of their own. With `jitter` every order also runs under random times of that
+    relative standard deviation (`ppopt.studies.robustness`). Raises InputError on misuse.
     """
     began = time.monotonic() if began is None else began
     asked = [_limited(one, mem_limit) for one in (*_placed(pipeline, placement), *also)]

@@ -120,9 +120,9 @@ def plan(
     or a list each, words also as one text: `linear,v`) that goes together is a configuration; its
     partition is searched with its schedule, unless `partition` gives one.
 
-    `recompute` is of `none`, `full`, `search` (chosen per stage with the schedule) and `layers` (as the layers say); None: `layers` where any layer says
-    so, else `none`, and where there is a memory limit also `full` and (but for Megatron-LM)
-    `search`.
+    `recompute` is of `none`, `full`, `search` (chosen per stage with the schedule) and `layers`
+    (as the layers say); None: `layers` where any layer says so, else `none`, and where there is a
+    memory limit also `full` and (but for Megatron-LM) `search`.
     `strategies` are `optimal` (the best schedule of any order; the default) and hand strategies,
     with their `options`. `runtime` is what is to run the schedule: `megatron` (Megatron-LM) runs
     1F1B and interleaved 1F1B only, on partitions that it takes; `torch` schedules of one route
