@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from html import escape
 from typing import Any
@@ -20,8 +21,17 @@ from ppopt.report.plan_table import (
     use_words,
     value_words,
 )
-from ppopt.report.sections import html_table
-from ppopt.report.words import NONE, headed, measured, number, objective_words, percent, spread
+from ppopt.report.sections import Tile, html_table, tiles
+from ppopt.report.words import (
+    NONE,
+    headed,
+    measured,
+    number,
+    objective_words,
+    percent,
+    rounded,
+    spread,
+)
 from ppopt.schedule.schedule import Schedule
 
 TITLE = "Plan"
@@ -45,9 +55,9 @@ def plan_page(found: Shown, schedules: Sequence[Schedule | None]) -> str:
         key: value for key, value in found.items() if key not in ("schedule", "solve_seconds")
     } | {"rows": rows}
     opening = (
-        f'<section class="plan">\n{_sentences(data)}\n'
+        f'<section class="plan">\n{_cards(data)}\n'
         f'<div class="scroll" tabindex="0">{_table(data)}</div>\n'
-        f"{_more(data)}\n"
+        f"{_sentences(data)}\n{_more(data)}\n"
         f'<script type="application/json" id="plan">{embedded(data)}</script>\n</section>'
     )
     made = [schedule for _, schedule in shown]
@@ -68,26 +78,52 @@ def _drawn(schedules: Sequence[Schedule | None]) -> Iterator[tuple[int, Schedule
         yield place, made
 
 
-def _sentences(data: Shown) -> str:
-    """The answer, what is proved of the whole space, and how much of it bounds alone ruled out."""
-    best, time = data["rows"][0], data["time_unit"]
-    words = {"optimal": "proved best of the whole space", "feasible": "best found"}
-    lines = [
-        f"Best: {_words(best)}, {number(best['batches'])} microbatches: {objective_words(data)} "
-        f"{measured(data['value'], time)}, {words[data['status']]}",
-        f"No configuration is below {measured(data['lower_bound'], time)}: gap "
-        f"{percent(data['gap'])} over the whole space",
-        data["proof"],
-    ]
+def _cards(data: Shown) -> str:
+    """The answer at a glance: configuration, value, bound, gain and memory."""
+    best, time, memory = data["rows"][0], data["time_unit"], data["memory_unit"]
+    proved = {"optimal": "proved best of the whole space", "feasible": "best found"}
+    low = f"no configuration is below {measured(data['lower_bound'], time)}"
+    limit = "no limit"
     if data["mem_limit"] is not None:
-        limit = spread(data["mem_limit"], data["memory_unit"])
-        lines.append(f"Memory limit of a device: {limit}")
-    further = (
-        *(gain_words, late_words, outside_words, least_memory_words),
-        *(more_memory_words, space_words, beyond_words),
-    )
-    lines += filter(None, (words(data) for words in further))
-    return "".join(f"<p>{escape(line[:1].upper() + line[1:])}.</p>" for line in lines)
+        limit = f"limit of a device: {spread(data['mem_limit'], memory)}"
+    gain = gain_words(data).removeprefix("gain: ")
+    first, _, rest = gain.partition(" than ")
+    more = more_memory_words(data)
+    rows: list[Tile] = [
+        (
+            "best configuration",
+            _words(best),
+            f"{number(best['batches'])} microbatches; {proved[data['status']]}",
+            "",
+        ),
+        (objective_words(data), rounded(data["value"], time), low, measured(data["value"], time)),
+        ("gap", percent(data["gap"]), "over the whole space", ""),
+        *([("gain", first, f"than {rest}" if rest else "", "")] if gain else []),
+        (
+            "peak memory",
+            rounded(max(best["peak_memory"]), memory),
+            "; ".join(filter(None, (limit, least_memory_words(data)))),
+            measured(max(best["peak_memory"]), memory),
+        ),
+        *([("with more memory", *_headline(more), "")] if more else []),
+    ]
+    return tiles(rows)
+
+
+def _headline(words: str) -> tuple[str, str]:
+    """What more memory brings in a few words, and the whole sentence."""
+    if "brings nothing" in words:
+        return "nothing", words
+    faster = re.search(r"([0-9.]+ %) faster; at most", words)
+    return (f"{faster[1]} faster" if faster else "nothing found"), words
+
+
+def _sentences(data: Shown) -> str:
+    """What is proved, what there was no time for, and what was not searched; folded away."""
+    further = (late_words, outside_words, space_words, beyond_words)
+    lines = [data["proof"], *filter(None, (words(data) for words in further))]
+    text = "".join(f"<p>{escape(line[:1].upper() + line[1:])}.</p>" for line in lines)
+    return f"<details><summary>What is proved, and what was not searched</summary>{text}</details>"
 
 
 def _words(row: Shown) -> str:

@@ -55,7 +55,7 @@ _RARE_COSTS = {
 """Further columns, shown where their cost has an effect."""
 _MOST_LISTED = 16
 """An explicit placement is written out up to this many stages."""
-_Tile = tuple[str, str, str, str]
+Tile = tuple[str, str, str, str]
 """Name of a figure, its value, a note, and the exact value where the value is rounded."""
 
 
@@ -128,15 +128,20 @@ def _tiles(figures: Mapping[str, Any]) -> str:
         ("bubble overhead", percent(figures["bubble_overhead"]), "idle time over busy time", ""),
         _figure("device span", figures["device_span"], time, "longest time of one device"),
     ]
+    return tiles(rows)
+
+
+def tiles(rows: Iterable[Tile]) -> str:
+    """Figures side by side, each with a note."""
     return f'<dl class="figures">{"".join(_tile(*row) for row in rows)}</dl>'
 
 
-def _figure(name: str, value: float, unit: str | None, note: str) -> _Tile:
+def _figure(name: str, value: float, unit: str | None, note: str) -> Tile:
     """A value in six digits; pointed at, all of them."""
     return name, rounded(value, unit), note, measured(value, unit)
 
 
-def _bound(figures: Mapping[str, Any]) -> list[_Tile]:
+def _bound(figures: Mapping[str, Any]) -> list[Tile]:
     """The lower bound of a search."""
     if figures["lower_bound"] is None:
         return []
@@ -145,15 +150,15 @@ def _bound(figures: Mapping[str, Any]) -> list[_Tile]:
     return [_figure("lower bound", figures["lower_bound"], figures["time_unit"], note)]
 
 
-def _imbalance(figures: Mapping[str, Any]) -> list[_Tile]:
+def _imbalance(figures: Mapping[str, Any]) -> list[Tile]:
     """Idle time that uneven work of the devices forces, where there is any."""
     words, share = imbalance_words(figures), figures["imbalance"]["idle_share"]
     return [("imbalance", percent(share), words, "")] if words else []
 
 
-def _throughput(figures: Mapping[str, Any]) -> list[_Tile]:
+def _throughput(figures: Mapping[str, Any]) -> list[Tile]:
     """Tokens per second and MFU, as far as known."""
-    rows: list[_Tile] = []
+    rows: list[Tile] = []
     if figures["tokens_per_second"] is not None:
         each = f"{grouped(figures['tokens_per_second_per_device'])} per device"
         rows.append(("throughput", f"{grouped(figures['tokens_per_second'])} tokens/s", each, ""))

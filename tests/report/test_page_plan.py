@@ -69,9 +69,10 @@ def test_the_whole_space_is_in_words_and_in_data() -> None:
     plan = planned()
     page = page_of(plan)
     assert "tiny: plan" in page
-    assert "gap 0 % over the whole space" in page
+    assert '<dt>gap</dt><dd class="value">0 %</dd><dd class="note">over the whole space' in page
+    assert "proved best of the whole space" in page and "limit of a device: 40 each" in page
     assert "Over all 2 configurations: 1 is ruled out by bounds alone, 1 was searched" in page
-    assert "10 % more memory (44 each)" in page
+    assert "10\N{NO-BREAK SPACE}% more memory (44 each)" in page
     found = data(page)
     assert [row["section"] for row in found["rows"]] == ["schedule-1", "schedule-2"]
     assert "solve_seconds" not in found
@@ -95,6 +96,19 @@ def test_of_many_operations_the_best_are_drawn(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(pages, "MOST_OPERATIONS", 1)
     found = data(page_of(plan))
     assert [row["section"] for row in found["rows"]][:2] == ["schedule-1", None]
+
+
+def test_the_table_and_the_cards_fit_the_window(view: View) -> None:
+    """1400 pixels, of a real model whose configurations have long partitions."""
+    pipeline = ppopt.read_pipeline("internvl2-26b")
+    plan = ppopt.plan(pipeline, mem_limit="80GiB", time_limit=12, workers=1)
+    view.open(page_of(plan), fresh=True)
+    wide = """return [...document.querySelectorAll(".plan .scroll, .plan")].map(
+        (part) => part.scrollWidth > part.clientWidth);"""
+    assert view.run(wide) == [False, False]
+    cards = view.run("return [...document.querySelectorAll('.plan dt')].map((e) => e.textContent)")
+    assert cards[:4] == ["best configuration", "makespan", "gap", "gain"]
+    view.quiet()
 
 
 def test_a_click_shows_the_schedule_of_a_row(view: View) -> None:
