@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from itertools import groupby
 from typing import Any
 
 from ppopt.problem import layout
 from ppopt.problem.exact import plain
-from ppopt.problem.pipeline import Pipeline
+from ppopt.problem.pipeline import Model, Pipeline
 from ppopt.schedule.metrics import throughput
 from ppopt.schedule.schedule import Schedule
 
@@ -53,6 +55,16 @@ def _throughput(schedule: Schedule, value: int) -> dict[str, int | float | None]
     }
 
 
+def _recomputed(model: Model) -> Iterator[dict[str, Any]]:
+    """Runs of layers that recompute and have one name, with their places in the model, from 0."""
+    for (name, recomputes), run in groupby(
+        enumerate(model.layers), key=lambda numbered: (numbered[1].name, numbered[1].recompute)
+    ):
+        places = [place for place, _ in run]
+        if recomputes:
+            yield {"name": name, "first": places[0], "last": places[-1]}
+
+
 def placed(pipeline: Pipeline) -> dict[str, Any]:
     """Placement and links, and of a model in layers the layers of every stage and their layout.
 
@@ -67,5 +79,6 @@ def placed(pipeline: Pipeline) -> dict[str, Any]:
         "placement": name,
         "chunks": many.pop() if len(many) == 1 else None,
         "recompute": None if model is None else list(pipeline.recomputed),
+        "recomputed_layers": None if model is None else list(_recomputed(model)),
         "link_mode": pipeline.link_mode.value,
     }

@@ -260,9 +260,20 @@ def partition_words(figures: Mapping[str, Any]) -> str:
 
 
 def recompute_words(figures: Mapping[str, Any]) -> str:
-    """Layers of every stage that recompute: `3 2 0 layers of the stages`; empty where none does."""
+    """Layers that recompute, by stage, and which: empty where none does.
+
+    `3 2 0 layers of the stages: block 1-3, block 5-6`: their names and places in the model, from 0.
+    """
     layers = figures.get("recompute") or ()
-    return f"{' '.join(map(str, layers))} layers of the stages" if any(layers) else ""
+    if not any(layers):
+        return ""
+    runs = [
+        f"{run['name'] or 'layer'} {run['first']}"
+        + (f"-{run['last']}" if run["last"] > run["first"] else "")
+        for run in figures.get("recomputed_layers") or ()
+    ]
+    which = f": {', '.join(map(clean, runs))}" if runs else ""
+    return f"{' '.join(map(str, layers))} layers of the stages{which}"
 
 
 def placement_words(figures: Mapping[str, Any]) -> str:

@@ -51,6 +51,7 @@ PLACED = {
     "placement": TEXT,
     "chunks": INT,
     "recompute": LIST_OR_NULL,
+    "recomputed_layers": LIST_OR_NULL,
     "link_mode": TEXT,
 }
 BOUND = {"lower_bound": NUMBER, "gap": NUMBER, "proof": TEXT, "baseline": (dict, NoneType)}

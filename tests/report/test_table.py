@@ -8,8 +8,10 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+import ppopt
+from ppopt.report.objects import of_evaluation
 from ppopt.report.table import compare_table, jitter_table, peaks_table, result_table, why_table
-from ppopt.report.words import robustness_words, searched_words, what_if
+from ppopt.report.words import recompute_words, robustness_words, searched_words, what_if
 
 SOLVED: dict[str, Any] = {
     "status": "optimal",
@@ -236,3 +238,19 @@ def test_a_faster_strategy_of_two_routes_is_named_beside_the_frontier() -> None:
     ]
     assert len(faster(two | {"value": 18})) == 1
     assert faster(two | {"value": 18, "fits_limit": False}) == []
+
+
+def test_layers_that_recompute_are_named_with_their_places() -> None:
+    layer = {"forward": 1, "activation": 2, "recompute": {"time": 1, "activation": 1}}
+    again = [{**layer, "name": name, "count": count} for name, count in (("a", 2), ("b", 1))]
+    kept = {"forward": 1, "activation": 2, "name": "b", "count": 2}
+    model = ppopt.Model([kept, *again, kept, again[0]])
+    figures = summary(
+        ppopt.evaluate(model.pipeline(devices=2, batches=2, partition=[4, 5]), "1f1b")
+    )
+    assert figures["recomputed_layers"] == [
+        {"name": "a", "first": 2, "last": 3},
+        {"name": "b", "first": 4, "last": 4},
+        {"name": "a", "first": 7, "last": 8},
+    ]
+    assert recompute_words(figures) == "2 3 layers of the stages: a 2-3, b 4, a 7-8"
