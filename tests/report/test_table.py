@@ -245,9 +245,8 @@ def test_layers_that_recompute_are_named_with_their_places() -> None:
     again = [{**layer, "name": name, "count": count} for name, count in (("a", 2), ("b", 1))]
     kept = {"forward": 1, "activation": 2, "name": "b", "count": 2}
     model = ppopt.Model([kept, *again, kept, again[0]])
-    figures = summary(
-        ppopt.evaluate(model.pipeline(devices=2, batches=2, partition=[4, 5]), "1f1b")
-    )
+    pipeline = model.pipeline(devices=2, batches=2, partition=[4, 5])
+    figures = of_evaluation(ppopt.evaluate(pipeline, "1f1b"), 0.0)
     assert figures["recomputed_layers"] == [
         {"name": "a", "first": 2, "last": 3},
         {"name": "b", "first": 4, "last": 4},
