@@ -172,16 +172,16 @@ def changed(schedule: Schedule, random: Random, change: str) -> Schedule:
     row, step = rows[number], random.choice((-3, -1, 1, 2))
     match change:
         case "moved":
-            rows[number] = (*row[:5], row[5] + step, row[6] + step)
+            rows[number] = (*row[:5], row[5] + step, row[6] + step, *row[7:])
         case "swapped":
             _swap(rows, number, random)
         case "dropped":
             del rows[number]
         case "doubled":
             begin = random.choice((row[5], row[5] + step, max(one[6] for one in rows)))
-            rows.append((*row[:5], begin, begin + row[6] - row[5]))
+            rows.append((*row[:5], begin, begin + row[6] - row[5], *row[7:]))
         case "longer":
-            rows[number] = (*row[:6], row[6] + step)
+            rows[number] = (*row[:6], row[6] + step, *row[7:])
         case "elsewhere":
             place = random.randrange(5)
             rows[number] = (*row[:place], row[place] + step, *row[place + 1 :])
@@ -201,7 +201,7 @@ def _swap(rows: Rows, number: int, random: Random) -> None:
     other = random.choice(others)
     for place, begin in ((number, rows[other][5]), (other, row[5])):
         one = rows[place]
-        rows[place] = (*one[:5], begin, begin + one[6] - one[5])
+        rows[place] = (*one[:5], begin, begin + one[6] - one[5], *one[7:])
 
 
 class Posts(Category):

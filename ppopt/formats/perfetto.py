@@ -139,7 +139,7 @@ def _operation(schedule: Schedule, row: ScheduledOperation, clock: _Clock) -> Ev
 def _transfers(schedule: Schedule) -> Iterator[_Transfer]:
     """Yield every transfer between devices; its length is 0 where there is no delay.
 
-    Where links are streams, transfers have their own times.
+    Where links are resources, transfers have their own times.
 
     In a measured step, links take their median time. A transfer there ends no later than its
     receiver starts.
@@ -148,7 +148,7 @@ def _transfers(schedule: Schedule) -> Iterator[_Transfer]:
     split = split_of(pipeline, schedule.orders)
     flow = Instance.with_backwards(pipeline, split).chosen_flow(split)
     rows = {int(pipeline.code(*row.op)): row for row in schedule.rows()}
-    carried = transfer_rows(schedule).tolist() if pipeline.streams else None
+    carried = transfer_rows(schedule).tolist() if pipeline.has_links else None
     for before, after, lag in zip(*(np.asarray(part).tolist() for part in flow), strict=True):
         source, target = rows[before], rows[after]
         if source.device == target.device:

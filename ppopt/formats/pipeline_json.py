@@ -84,7 +84,7 @@ def pipeline_to_object(pipeline: Pipeline) -> dict[str, Any]:
         **({} if pipeline.slices is None else {"slices": pipeline.slices}),
         **{key: known for key in _WHERE_KNOWN if (known := getattr(pipeline, key)) is not None},
         **_speeds(pipeline),
-        **({"link_mode": pipeline.link_mode.value} if pipeline.streams else {}),
+        **({"link_mode": pipeline.link_mode.value} if pipeline.has_links else {}),
     }
 
 

@@ -16,13 +16,13 @@
 
 Operations stand sorted by device, then start. Where there are two routes, slices or overlapped
 pairs, every operation has three more fields: route, slice, and the number of its pair, which its
-partner bears too (null: it runs alone). Where links are streams (`link_mode` of the pipeline),
+partner bears too (null: it runs alone). Where links are resources (`link_mode` of the pipeline),
 every operation has one field more, null; and behind the operations stand the transfers:
 
     ["SEND_F", 0, 0, 0, 1000, 1100, 0, 0, null, 1]
 
 The kind is SEND_F (an activation) or SEND_B (a gradient); stage and device are those that send,
-and the last field is the device that receives. They stand sorted by link, then in its order.
+and the last field is the device that receives. They stand sorted by the two devices, then start.
 
 `claims` are makespan, device_span, busy and
 peak_memory (lists per device) in ticks, bubble_overhead, and bubble_rate on `objective`;
@@ -98,13 +98,13 @@ def _ops(schedule: Schedule) -> list[list[Any]]:
     kind, *rest = (column.tolist() for column in schedule.columns)
     columns = [[names[number] for number in kind], *rest]
     paired = bool((schedule.pair != ALONE).any())
-    if pipeline.routes > 1 or pipeline.num_slices > 1 or paired or pipeline.streams:
+    if pipeline.routes > 1 or pipeline.num_slices > 1 or paired or pipeline.has_links:
         columns += [
             [pipeline.route(microbatch) for microbatch in schedule.microbatch.tolist()],
             schedule.slice.tolist(),
             [None if pair == ALONE else pair for pair in schedule.pair.tolist()],
         ]
-    if pipeline.streams:
+    if pipeline.has_links:
         columns.append([None] * len(schedule))
     return [*map(list, zip(*columns, strict=True)), *_transfers(schedule)]
 
@@ -112,8 +112,9 @@ def _ops(schedule: Schedule) -> list[list[Any]]:
 def _transfers(schedule: Schedule) -> Iterator[list[Any]]:
     names = {kind: name for name, kind in _SENDS.items()}
     columns = (column.tolist() for column in schedule.transfers.columns)
-    for kind, stage, microbatch, source, target, start, end in zip(*columns, strict=True):
-        yield [names[kind], stage, microbatch, source, start, end, 0, 0, None, target]
+    for kind, stage, microbatch, source, target, start, end, part in zip(*columns, strict=True):
+        route = schedule.pipeline.route(microbatch)
+        yield [names[kind], stage, microbatch, source, start, end, route, part, None, target]
 
 
 def dumps(schedule: Schedule) -> str:
@@ -219,7 +220,7 @@ def _rows(ops: object, pipeline: Pipeline) -> tuple[list[list[int]], list[list[i
     try:
         for entry in ops:
             if isinstance(entry, list) and entry and entry[0] in tuple(_SENDS):
-                transfers.append(_transfer(entry))
+                transfers.append(_transfer(entry, pipeline))
             else:
                 rows.append(_row(entry, pipeline))
     except InputError as error:
@@ -227,16 +228,18 @@ def _rows(ops: object, pipeline: Pipeline) -> tuple[list[list[int]], list[list[i
     return rows, transfers
 
 
-def _transfer(entry: list[Any]) -> list[int]:
-    if len(entry) != 10 or entry[6:9] != [0, 0, None]:
+def _transfer(entry: list[Any], pipeline: Pipeline) -> list[int]:
+    if len(entry) != 10 or entry[8] is not None:
         raise InputError(
-            f"{shown(entry)} is not [kind, {', '.join(_FIELDS[:5])}, 0, 0, null, receiving device]"
+            f"{shown(entry)} is not [kind, {', '.join(_FIELDS[:7])}, null, receiving device]"
         )
-    kind, stage, microbatch, device, start, end, *_, link = entry
-    given = {"stage": stage, "microbatch": microbatch, "device": device, "link": link}
-    for field, number in (given | {"start": start, "end": end}).items():
-        _check_number(field, number)
-    return [_SENDS[kind], stage, microbatch, device, link, start, end]
+    kind, *numbers = entry
+    for field, number in zip(_FIELDS, numbers, strict=True):
+        if field != "pair":
+            _check_number(field, number)
+    stage, microbatch, device, start, end, route, part, _, link = numbers
+    _check_route(pipeline, microbatch, route)
+    return [_SENDS[kind], stage, microbatch, device, link, start, end, part]
 
 
 def _check_number(field: str, number: object) -> None:

@@ -33,6 +33,7 @@ from ppopt.problem.operation import NUM_KINDS, OpKind
 from ppopt.problem.operation_classes import (
     KINDS,
     Constraints,
+    DispatchRule,
     OperationClass,
     Resource,
 )
@@ -136,6 +137,11 @@ class Instance:
     def resources(self) -> tuple[Resource, ...]:
         """All resources: the devices, then the others."""
         return tuple(self._draft.resources)
+
+    @property
+    def dispatch_rules(self) -> tuple[DispatchRule, ...]:
+        """Rules by which links serve a strategy that gives no order of transfers."""
+        return self._draft.dispatch_rules
 
     @cached_property
     def classes(self) -> tuple[OperationClass, ...]:

@@ -26,8 +26,8 @@ the queue, and start to end of a transfer is a job on a machine: its link.
 With `init_process_group(device_id=...)` NCCL has one queue per device and not per pair; that is not
 modelled. Nor is the handing over of data between stages of one device, which takes no transfer.
 
-Streams only delay more: their schedules, without the transfers, keep every rule of `delay`. So a
-lower bound of the delay model holds for streams.
+Links that carry one transfer at a time only delay more: their schedules, without the transfers,
+keep every rule of `delay`. So a lower bound of the delay model holds for them.
 """
 
 from __future__ import annotations
@@ -45,6 +45,21 @@ class LinkMode(StrEnum):
     STREAMS = "streams"
     """One queue for each pair of devices, in posted order."""
 
+    @property
+    def has_links(self) -> bool:
+        """Whether links are resources, which carry one transfer at a time; else they are delays."""
+        return self is not LinkMode.DELAY
+
+    @property
+    def meaning(self) -> str:
+        """What it is, for the reference of settings."""
+        return _MEANING[self]
+
+    @property
+    def words(self) -> str:
+        """What it is, in a few words for tables and pages; empty for the default."""
+        return _WORDS[self]
+
     @classmethod
     def read(cls, given: object) -> LinkMode:
         """Read a mode from its name; raises InputError for another word."""
@@ -61,3 +76,14 @@ class LinkMode(StrEnum):
             raise ConflictError(
                 f"link_mode: streams are PyTorch's, which has no {what}; use link_mode delay"
             )
+
+
+_MEANING = {
+    LinkMode.DELAY: "a transfer delays its receiver and nothing else",
+    LinkMode.STREAMS: "transfers between two devices run one at a time, in posted order, as "
+    "PyTorch's runtime and NCCL do",
+}
+_WORDS = {
+    LinkMode.DELAY: "",
+    LinkMode.STREAMS: "streams: transfers of two devices run one at a time",
+}

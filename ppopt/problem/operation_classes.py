@@ -46,6 +46,21 @@ class Resource(NamedTuple):
     """The device it belongs to; of a link its two ends."""
 
 
+class Criterion(Enum):
+    """What a free link may go by when it takes one of the transfers that wait; the least first."""
+
+    ARRIVAL = "arrival"
+    """When what it carries was there to be sent."""
+    NEED = "need"
+    """When its receiver starts where links are delays."""
+    MICROBATCH = "microbatch"
+
+
+DispatchRule = tuple[Criterion, ...]
+"""Criteria of a dispatching rule, each for those that the ones before it leave equal; at last the
+number of the operation."""
+
+
 class Mode(NamedTuple):
     """One way to run an operation."""
 

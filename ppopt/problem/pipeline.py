@@ -122,8 +122,13 @@ class Pipeline(PipelineFields):
         self._set(mem_limit=reader.limit(self.mem_limit, self.num_devices))
 
     @property
+    def has_links(self) -> bool:
+        """Whether links are resources, which carry one transfer at a time; else they are delays."""
+        return bool(self.link_mode.has_links)
+
+    @property
     def streams(self) -> bool:
-        """Whether transfers of two devices run one at a time."""
+        """Whether links are streams: what PyTorch posts, in its order."""
         return self.link_mode is LinkMode.STREAMS
 
     def refuse_recompute_search(self, what: str) -> None:

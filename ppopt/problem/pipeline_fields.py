@@ -53,8 +53,7 @@ class PipelineFields:
     whose last layer hands on `output` (a slice of it: its part) it is latency + output / bandwidth.
     """
     link_mode: Any = LinkMode.DELAY
-    """`delay`; or `streams`: transfers of two devices run one at a time (see
-    `ppopt.problem.link_mode`), on one route and without slices."""
+    """Whether links are delays, or carry one transfer at a time (see `ppopt.problem.link_mode`)."""
     first_backward: Any = FirstBackward.SPLIT
     """Of a model: `split`, or `weight`: B of the first stage does nothing and its W runs the whole
     backward, as in PyTorch's runtime (see `ppopt.problem.first_backward`)."""

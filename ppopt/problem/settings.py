@@ -296,11 +296,10 @@ SETTINGS = (
     Setting(
         "link_mode",
         Shape.CHOICE,
-        "delay: a transfer delays its receiver and nothing else; streams: transfers between two "
-        "devices run one at a time, in posted order, as PyTorch's runtime and NCCL do",
+        ". ".join(f"With {mode}, {mode.meaning}" for mode in LinkMode),
         LinkMode.DELAY.value,
         choices=tuple(map(str, LinkMode)),
-        placeholder="delay|streams",
+        placeholder="|".join(LinkMode),
         under=Heading.TIMES,
     ),
     Setting(

@@ -31,7 +31,7 @@ class Verdict(StrEnum):
     CONFIRMED = "confirmed"
     """No schedule is below the bound (or there is none at all, where that was claimed)."""
     UNDECIDED = "not confirmed"
-    """Time ran out; or a schedule below the bound is one of delays, where links are streams."""
+    """Time ran out; or a schedule below the bound is one of delays, where links are resources."""
     WRONG = "wrong"
     """There is a schedule below the bound."""
 
@@ -63,16 +63,16 @@ def _of_schedule(stated: Claim, times: Times, devices: tuple[int, ...], seconds:
     """The outcome where a schedule was found, by rules that know links as delays alone."""
     made = _schedule(stated, times)
     reason = _below(stated, made)
-    if not stated.pipeline.streams:
+    if not stated.pipeline.has_links:
         return Recheck(Verdict.WRONG, reason, devices, seconds, made)
-    over = _over_streams(stated, made)
+    over = _over_links(stated, made)
     if over is not None:
         return Recheck(Verdict.WRONG, reason, devices, seconds, over)
     reason += ", where links are delays"
     if stated.bound is None:
-        reason += "; over streams the same orders keep them too"
+        reason += "; over links the same orders keep them too"
         return Recheck(Verdict.WRONG, reason, devices, seconds)
-    reason += "; over streams none was looked for"
+    reason += "; over links none was looked for"
     return Recheck(Verdict.UNDECIDED, reason, devices, seconds)
 
 
@@ -120,17 +120,17 @@ def _schedule(stated: Claim, times: Times) -> Schedule:
     return made
 
 
-def _over_streams(stated: Claim, made: Schedule) -> Schedule | None:
-    """The same times over streams, results sent as they come; None where that breaks a rule."""
+def _over_links(stated: Claim, made: Schedule) -> Schedule | None:
+    """The same times over links, results sent as they come; None where that breaks a rule."""
     pipeline = stated.pipeline
-    transfers = Transfers(*np.array(list(_sent(pipeline, made)), dtype=np.int64).reshape(-1, 7).T)
+    transfers = Transfers(*np.array(list(_sent(pipeline, made)), dtype=np.int64).reshape(-1, 8).T)
     over = replace(made, pipeline=pipeline, transfers=transfers)
     return None if verify(over) else over
 
 
 def _sent(pipeline: Pipeline, made: Schedule) -> Iterator[tuple[int, ...]]:
     """A transfer of every result that another device needs, each link first come, first served."""
-    (down,), (up,) = pipeline.ticks.down, pipeline.ticks.up
+    down, up = pipeline.ticks.down, pipeline.ticks.up
     free: dict[frozenset[int], int] = {}
     for row in sorted(made.rows(), key=lambda row: row.end):
         forward = row.kind is OpKind.F
@@ -142,6 +142,7 @@ def _sent(pipeline: Pipeline, made: Schedule) -> Iterator[tuple[int, ...]]:
             continue
         link = frozenset((source, target))
         start = max(row.end, free.get(link, 0))
-        free[link] = start + (down if forward else up)[min(row.stage, other)]
+        times = (down if forward else up)[pipeline.route(row.microbatch)]
+        free[link] = start + times[min(row.stage, other)]
         kind = OpKind.F if forward else OpKind.B
-        yield kind, row.stage, row.microbatch, source, target, start, free[link]
+        yield kind, row.stage, row.microbatch, source, target, start, free[link], row.slice

@@ -37,7 +37,7 @@ _LINKS = (
     '<button type="button" data-layer="links" title="transfers as operations of their links '
     '(key l)">links</button>\n'
 )
-"""Shows what every link carries, where links are streams."""
+"""Shows what every link carries, where links are resources."""
 
 
 def page(
@@ -94,7 +94,7 @@ def page_parts(
     few = len(shown) if single or len(shown) <= FEW + 2 else FEW
     title = title or _common_name(schedules) or TITLE
     above, below = _around(shown, title, opening, few)
-    links = _LINKS if any(one.pipeline.streams for one in schedules) else ""
+    links = _LINKS if any(one.pipeline.has_links for one in schedules) else ""
     return PageParts(
         title=title,
         above=above,

@@ -15,7 +15,7 @@ from ppopt.problem.operation import OpKind
 from ppopt.report import colours
 from ppopt.report.entries import PageSchedule
 from ppopt.report.gantt import BAR, part_names, parts
-from ppopt.report.words import CAUSE_WORDS, KIND_WORDS
+from ppopt.report.words import CAUSE_WORDS, KIND_WORDS, link_label, link_title
 from ppopt.schedule.critical_path import critical_path
 from ppopt.schedule.idle import FREE, Cause, arrivals, idle
 from ppopt.schedule.link_queues import LinkQueues
@@ -94,11 +94,11 @@ def _operations(schedule: Schedule) -> dict[str, Ints]:
 
 
 def _links(schedule: Schedule) -> dict[str, Any] | None:
-    """Transfers as operations of their link, and the devices of every link; None: no streams.
+    """Transfers as operations of their link, and the devices of every link; None: no links.
 
     `device` is the number of the link. A transfer has the kind and the part of what it carries.
     """
-    if not schedule.pipeline.streams:
+    if not schedule.pipeline.has_links:
         return None
     carried, links = schedule.transfers, LinkQueues(schedule.pipeline)
     none = np.zeros(len(carried), dtype=np.int64)
@@ -107,11 +107,17 @@ def _links(schedule: Schedule) -> dict[str, Any] | None:
     columns = {
         "device": links.link[links.numbers_of(carried)],
         "part": part[carried.stage],
-        **dict.fromkeys(("slice", "lane"), none),
-        **{name: getattr(carried, name) for name in ("kind", "stage", "microbatch")},
+        "lane": none,
+        **{name: getattr(carried, name) for name in ("kind", "stage", "microbatch", "slice")},
         **{name: getattr(carried, name) for name in ("start", "end")},
     }
-    return {"pairs": links.pairs, "rows": _columns(columns)}
+    resources = links.instance.resources[schedule.pipeline.num_devices :]
+    return {
+        "pairs": links.pairs,
+        "labels": list(map(link_label, resources)),
+        "titles": list(map(link_title, resources)),
+        "rows": _columns(columns),
+    }
 
 
 def _needs(schedule: Schedule) -> list[Ints]:

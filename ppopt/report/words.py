@@ -9,6 +9,7 @@ from typing import Any
 
 from ppopt.problem.link_mode import LinkMode
 from ppopt.problem.operation import OpKind
+from ppopt.problem.operation_classes import Resource
 from ppopt.problem.pipeline import Pipeline
 from ppopt.problem.placement import SEARCH
 from ppopt.schedule.idle import Cause
@@ -286,8 +287,17 @@ def placement_words(figures: Mapping[str, Any]) -> str:
 
 def link_words(figures: Mapping[str, Any]) -> str:
     """What links are, where they are more than delays."""
-    streams = figures.get("link_mode") == LinkMode.STREAMS
-    return "streams: transfers of two devices run one at a time" if streams else ""
+    return LinkMode.read(figures.get("link_mode") or LinkMode.DELAY).words
+
+
+def link_label(resource: Resource) -> str:
+    """A link by its two devices, short as in the margin of a chart: `0–1`."""  # noqa: RUF002
+    return "–".join(map(str, resource.devices))  # noqa: RUF001  an en dash
+
+
+def link_title(resource: Resource) -> str:
+    """A link by its two devices, and which way it carries."""
+    return f"link of devices {' and '.join(map(str, resource.devices))}, both ways"
 
 
 def objective_words(figures: Mapping[str, Any]) -> str:

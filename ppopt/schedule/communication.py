@@ -27,7 +27,7 @@ from ppopt.schedule.link_queues import (
     NOWHERE,
     LinkQueues,
     Queues,
-    posted_early,
+    queues_of_schedule,
     receiving_stage,
     sending_stage,
 )
@@ -217,7 +217,7 @@ def _posts(
     pipeline: Pipeline, links: LinkQueues, number: int, place: dict[Action, tuple[int, int]]
 ) -> Iterator[tuple[int, int, Action]]:
     """Both ends of a transfer: device, first cell before which it may stand, action."""
-    kind, stage, microbatch = links.transfer(number)
+    kind, stage, microbatch, _ = links.transfer(number)
     makers = (ActionKind.F,) if kind is OpKind.F else (ActionKind.B, ActionKind.BW)
     made = (place.get(Action(maker, stage, microbatch)) for maker in makers)
     device, at = next(found for found in made if found is not None)
@@ -248,16 +248,6 @@ def as_streams(schedule: Schedule) -> Schedule:
         return schedule
     pipeline = replace(schedule.pipeline, link_mode=LinkMode.STREAMS)
     return timing.schedule(pipeline, schedule.orders, schedule.objective, schedule.origin)
-
-
-def queues_of_schedule(schedule: Schedule) -> Queues:
-    """The order in which links carry the transfers of a schedule; its links are streams."""
-    pipeline = schedule.pipeline
-    links = LinkQueues(pipeline)
-    number = links.numbers_of(schedule.transfers)
-    link = links.link[number]
-    order = (number[link == one] for one in range(len(links.pairs)))
-    return posted_early(links, order)
 
 
 def queues_of(pipeline: Pipeline, rows: Sequence[ActionRow]) -> Queues:

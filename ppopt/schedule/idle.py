@@ -92,7 +92,7 @@ def arrivals(schedule: Schedule) -> Arrivals:
     sent, ready = np.zeros((2, len(schedule)), dtype=np.int64)
     needed, awaited = np.full((2, len(schedule)), FREE)
     arrival = schedule.end[before] + flow.lag
-    if schedule.pipeline.streams:
+    if schedule.pipeline.has_links:
         carried = transfer_rows(schedule)[flow.after]
         crossing = schedule.device[before] != schedule.device[after]
         arrival[crossing] = schedule.transfers.end[carried[crossing]]

@@ -1,4 +1,4 @@
-"""The order in which links carry their transfers, where links are streams.
+"""The order in which links carry their transfers, where links are resources.
 
 The rules are in `ppopt.problem.link_mode`. `LinkQueues` has the transfers of a pipeline. `Queues`
 say in which order every link carries its own and behind which operations they are posted; together
@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -17,10 +16,11 @@ import numpy as np
 from ppopt.problem.arrays import Bools, Ints
 from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.instance import Instance
-from ppopt.problem.link_mode import LinkMode
 from ppopt.problem.operation import OpKind
-from ppopt.problem.operation_classes import TransferKind
+from ppopt.problem.operation_classes import Criterion, DispatchRule, TransferKind
 from ppopt.problem.pipeline import Pipeline
+from ppopt.schedule.schedule import split_codes
+from ppopt.schedule.timetable import Timetable
 from ppopt.schedule.transfers import Transfer, Transfers
 
 NOWHERE = -1
@@ -42,20 +42,19 @@ def sending_stage(kind: OpKind, stage: int) -> int:
 
 
 class LinkQueues:
-    """The transfers of a pipeline of one route, and the links that carry them.
+    """The transfers of a pipeline, and the links that carry them; none where links are delays.
 
     The number of a transfer is that of its operation (`Instance.codes`).
     """
 
     def __init__(self, pipeline: Pipeline) -> None:
-        streams = replace(pipeline, link_mode=LinkMode.STREAMS)
         self.pipeline = pipeline
-        self.instance = instance = Instance(streams, BackwardKind.MIXED, all_resources=True)
+        self.instance = instance = Instance(pipeline, BackwardKind.MIXED, all_resources=True)
         self.pairs: list[tuple[int, int]] = [
             (resource.devices[0], resource.devices[1])
             for resource in instance.resources[pipeline.num_devices :]
         ]
-        """Devices of every link, the smaller first."""
+        """Devices of every link."""
         self.link: Ints = np.full(instance.num_codes, NOWHERE)
         """Link of every number; NOWHERE: it is of no transfer that exists."""
         for link, carried in enumerate(instance.hosted[pipeline.num_devices :]):
@@ -67,34 +66,32 @@ class LinkQueues:
         """Time of every number, in ticks."""
 
     def number(self, kind: OpKind, stage: int, microbatch: int) -> int:
-        """Number of what a stage sends."""
+        """Number of what a stage sends, where microbatches are not cut into slices."""
         return int(self.pipeline.code(SENT_AS[kind], stage, microbatch))
 
     def transfer(self, number: int) -> Transfer:
         """The transfer of this number."""
-        kind, stage, microbatch = self.parts(np.array([number]))
-        return Transfer(OpKind(kind[0]), int(stage[0]), int(microbatch[0]))
+        kind, *place = (int(column[0]) for column in self.parts(np.array([number])))
+        return Transfer(OpKind(kind), *place)
 
-    def parts(self, numbers: Ints) -> tuple[Ints, Ints, Ints]:
-        """Kind (F: an activation, B: a gradient), sending stage and microbatch of transfers."""
-        rest, microbatch = np.divmod(numbers, self.pipeline.batches)
-        kind, stage = np.divmod(rest, self.pipeline.num_stages)
+    def parts(self, numbers: Ints) -> tuple[Ints, Ints, Ints, Ints]:
+        """Kind (F: an activation, B: a gradient), sending stage, microbatch, slice of transfers."""
+        kind, stage, microbatch, part = split_codes(self.pipeline, numbers)
         forward = kind == TransferKind.SEND_F
-        return np.where(forward, int(OpKind.F), int(OpKind.B)), stage, microbatch
+        return np.where(forward, int(OpKind.F), int(OpKind.B)), stage, microbatch, part
 
     def numbers_of(self, carried: Transfers) -> Ints:
         """Number of every transfer of a schedule."""
-        forward, backward = SENT_AS[OpKind.F], SENT_AS[OpKind.B]
-        kind = np.where(carried.kind == OpKind.F, int(forward), int(backward))
-        return np.asarray(self.pipeline.code(kind, carried.stage, carried.microbatch))
+        return transfer_numbers(self.pipeline, carried, carried.microbatch)
 
     def timed(self, numbers: Ints, end: Ints) -> Transfers:
         """Transfers with these ends, in ticks."""
-        kind, stage, microbatch = self.parts(numbers)
-        hosts = np.array(self.pipeline.hosts[0], dtype=np.int64)
+        kind, stage, microbatch, part = self.parts(numbers)
+        route = microbatch * self.pipeline.routes // self.pipeline.batches
+        hosts = np.array(self.pipeline.hosts, dtype=np.int64)
         receiving = stage + np.where(kind == OpKind.F, 1, -1)
-        places = kind, stage, microbatch, hosts[stage], hosts[receiving]
-        return Transfers(*places, end - self.duration[numbers], end)
+        places = kind, stage, microbatch, hosts[route, stage], hosts[route, receiving]
+        return Transfers(*places, end - self.duration[numbers], end, part)
 
     def ends(self, split: Bools) -> tuple[Ints, Ints]:
         """Numbers of the operations that make and that need each of `numbers`.
@@ -126,10 +123,25 @@ class Queues(NamedTuple):
         return np.concatenate([*self.order, np.empty(0, dtype=np.int64)])
 
 
-def posted_early(links: LinkQueues, order: Iterable[Ints]) -> Queues:
-    """Queues in which everything is posted as early as their order lets."""
+def transfer_numbers(pipeline: Pipeline, carried: Transfers, microbatch: Ints) -> Ints:
+    """Number of every transfer of a schedule, were it of these microbatches."""
+    forward, backward = SENT_AS[OpKind.F], SENT_AS[OpKind.B]
+    kind = np.where(carried.kind == OpKind.F, int(forward), int(backward))
+    return np.asarray(pipeline.code(kind, carried.stage, microbatch, carried.slice))
+
+
+def queues_of_orders(links: LinkQueues, order: Iterable[Ints]) -> Queues:
+    """Queues of these orders: a transfer waits for what it carries and for its link alone."""
     none = np.empty(0, dtype=np.int64)
     return Queues(links, tuple(order), none, none)
+
+
+def queues_of_schedule(schedule: Timetable) -> Queues:
+    """The order in which links carry the transfers of a schedule."""
+    links = LinkQueues(schedule.pipeline)
+    number = links.numbers_of(schedule.transfers)
+    link = links.link[number]
+    return queues_of_orders(links, (number[link == one] for one in range(len(links.pairs))))
 
 
 class QueuedOrder(NamedTuple):
@@ -143,27 +155,27 @@ class QueuedOrder(NamedTuple):
     """Position at whose end each transfer is there to be sent, by its number."""
     consumed: Mapping[int, int]
     """Position that needs each transfer, by its number."""
+    need: Mapping[int, int]
+    """When that starts where links are delays, in ticks, by the number of the transfer."""
 
 
-def dispatch(
-    links: LinkQueues, job: QueuedOrder, priority: Mapping[int, int] | None = None
-) -> list[list[int]]:
+def dispatch(links: LinkQueues, job: QueuedOrder, rule: DispatchRule) -> list[list[int]]:
     """Serve every link by events: whenever it is free it takes one of the transfers that wait.
 
-    The one of the least `priority`, or without priorities the one that has waited longest. Devices
-    run their orders, each operation as early as it can. Returns the transfers of every link, in
-    order; those of orders that deadlock are left out.
+    The rule says which. Devices run their orders, each operation as early as it can. Returns the
+    transfers of every link, in order; those of orders that deadlock are left out.
     """
-    return _Dispatch(links, job, priority).run()
+    return _Dispatch(links, job, rule).run()
 
 
 class _Dispatch:
     """One run of `dispatch`: events are ends of operations and transfers, and free links."""
 
-    def __init__(
-        self, links: LinkQueues, job: QueuedOrder, priority: Mapping[int, int] | None
-    ) -> None:
-        self.job, self.priority = job, priority
+    def __init__(self, links: LinkQueues, job: QueuedOrder, rule: DispatchRule) -> None:
+        self.job, self.rule = job, rule
+        self.microbatch = dict(
+            zip(links.numbers.tolist(), links.parts(links.numbers)[2].tolist(), strict=True)
+        )
         self.link, self.duration = links.link.tolist(), links.duration.tolist()
         self.device = _device_of(job)
         self.missing = [0] * len(job.duration)
@@ -172,7 +184,7 @@ class _Dispatch:
             self.missing[job.consumed[number]] += 1
             self.results[job.produced[number]].append(number)
         self.next = [0] * len(job.sequences)
-        self.waiting: list[list[tuple[int, int]]] = [[] for _ in links.pairs]
+        self.waiting: list[list[tuple[tuple[int, ...], int]]] = [[] for _ in links.pairs]
         self.busy = [False] * len(links.pairs)
         self.carried: list[list[int]] = [[] for _ in links.pairs]
         self.events: list[tuple[int, int, int]] = []
@@ -196,12 +208,21 @@ class _Dispatch:
 
     def _operation_ended(self, now: int, position: int) -> None:
         for number in self.results[position]:
-            key = now if self.priority is None else self.priority[number]
-            heapq.heappush(self.waiting[self.link[number]], (key, number))
+            waiting = self.waiting[self.link[number]]
+            heapq.heappush(waiting, (self._priority(number, now), number))
             heapq.heappush(self.events, (now, 2, self.link[number]))
         device = self.device[position]
         self.next[device] += 1
         self._start(now, device)
+
+    def _priority(self, number: int, now: int) -> tuple[int, ...]:
+        """What a link compares, of a transfer that arrives now."""
+        by = {
+            Criterion.ARRIVAL: now,
+            Criterion.NEED: self.job.need[number],
+            Criterion.MICROBATCH: self.microbatch[number],
+        }
+        return tuple(by[criterion] for criterion in self.rule)
 
     def _transfer_ended(self, now: int, number: int) -> None:
         self.busy[self.link[number]] = False

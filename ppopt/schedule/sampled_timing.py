@@ -20,7 +20,7 @@ import numpy as np
 from ppopt.problem.arrays import Bools, Floats, Ints
 from ppopt.problem.objective import Objective
 from ppopt.schedule import timing
-from ppopt.schedule.communication import queues_of_schedule
+from ppopt.schedule.link_queues import queues_of_schedule
 from ppopt.schedule.schedule import Schedule
 
 
@@ -49,7 +49,7 @@ class SampledTiming:
 
     Rows: one per device for its release (the instant at which it may begin), then one per
     operation, by level. The two operations of an overlapped pair share a row. Where links are
-    streams they count as devices, and their transfers as operations whose times are not random:
+    resources they count as devices, and their transfers as operations whose times are not random:
     every link keeps its order.
     """
 
@@ -63,8 +63,7 @@ class SampledTiming:
     @classmethod
     def of(cls, schedule: Schedule) -> SampledTiming:
         """Take the order and the first start of every device from a schedule."""
-        streams = schedule.pipeline.streams
-        queues = queues_of_schedule(schedule) if streams else None
+        queues = queues_of_schedule(schedule) if schedule.pipeline.has_links else None
         net = timing.network(schedule.pipeline, schedule.orders, queues)
         release = np.zeros(len(net.bounds) - 1, dtype=np.int64)
         release[: schedule.pipeline.num_devices] = schedule.metrics.first

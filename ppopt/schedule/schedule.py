@@ -40,17 +40,10 @@ class Schedule(Timetable):
     ) -> Schedule:
         """Build from rows of the fields of `ScheduledOperation`, the last two optional.
 
-        `transfers` are rows of the fields of `Transfers`, in any order.
+        `transfers` are rows of the fields of `Transfers`, the last one optional, in any order.
         """
-        given = [tuple(row) for row in rows]
-        table = np.array(given, dtype=np.int64).reshape(-1, len(given[0]) if given else 6)
-        carried = np.array([tuple(row) for row in transfers], dtype=np.int64).reshape(-1, 7)
-        return cls.from_columns(
-            pipeline,
-            *np.ascontiguousarray(table.T),
-            origin=origin,
-            transfers=Transfers(*np.ascontiguousarray(carried.T)),
-        )
+        columns, carried = _columns(rows, 6), _columns(transfers, 7)
+        return cls.from_columns(pipeline, *columns, origin=origin, transfers=Transfers(*carried))
 
     @classmethod
     def from_columns(
@@ -160,6 +153,13 @@ class Schedule(Timetable):
         """Fields of the frame: slice and pair only where there are any."""
         used = {"slice": self.pipeline.num_slices > 1, "pair": bool((self.pair != ALONE).any())}
         return tuple(name for name in ScheduledOperation._fields if used.get(name, True))
+
+
+def _columns(rows: Iterable[Iterable[int]], fields: int) -> Ints:
+    """Columns of a table of rows of one length; `fields` of them where there is no row."""
+    given = [tuple(row) for row in rows]
+    table = np.array(given, dtype=np.int64).reshape(-1, len(given[0]) if given else fields)
+    return np.ascontiguousarray(table.T)
 
 
 def split_codes(pipeline: Pipeline, codes: Ints) -> tuple[Ints, Ints, Ints, Ints]:

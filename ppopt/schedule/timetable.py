@@ -66,7 +66,7 @@ class Timetable:
     origin: Origin = field(default_factory=Origin)
     """What made it and what is claimed of it."""
     transfers: Transfers = NO_TRANSFERS
-    """What links carry, and when, where they are streams."""
+    """What links carry, and when, where they are resources."""
 
     def __post_init__(self) -> None:
         for name, value in (("slice", 0), ("pair", ALONE)):

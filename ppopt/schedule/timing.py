@@ -1,6 +1,6 @@
 """Timing of a fixed order: earliest starts by longest path through the precedence constraints.
 
-Where links are streams, they are machines like devices, and their transfers operations: the order
+Where links are resources, they are machines like devices, and their transfers operations: the order
 in which they carry them is fixed too.
 """
 
@@ -22,7 +22,7 @@ from ppopt.problem.operation import Op, OpKind
 from ppopt.problem.operation_classes import Constraints
 from ppopt.problem.partition_costs import link_number
 from ppopt.problem.pipeline import Pipeline
-from ppopt.schedule.link_queues import LinkQueues, QueuedOrder, Queues, dispatch, posted_early
+from ppopt.schedule.link_queues import LinkQueues, QueuedOrder, Queues, dispatch, queues_of_orders
 from ppopt.schedule.orders import Orders, codes, overlapped_pairs, split_of
 from ppopt.schedule.origin import Origin
 from ppopt.schedule.schedule import Schedule, split_codes
@@ -39,8 +39,8 @@ class Network:
     A step waits for at most one step of another device and then runs its operations back to back.
     An operation that waits for several others is preceded by steps without operations. Operations
     are numbered by their position in the concatenated orders, where the two of an overlapped pair
-    share one position; steps are numbered in the same sequence. Links of streams come behind the
-    devices, and their transfers are positions too.
+    share one position; steps are numbered in the same sequence. Links come behind the devices,
+    and their transfers are positions too.
 
     The idle time of a step is the time that its device has been idle before its operations: their
     start less the work done before. It never decreases along a device, and step s satisfies
@@ -111,7 +111,7 @@ def _numbered(bounds: Ints) -> Ints:
 def network(pipeline: Pipeline, orders: Orders, queues: Queues | None = None) -> Network:
     """Join orders and data flow; raises InputError where the orders are not complete.
 
-    With `queues` links are streams, else delays.
+    With `queues` links are resources, else delays.
     """
     return _cut(pipeline, listed_orders(pipeline, orders, queues), queues)
 
@@ -143,7 +143,7 @@ def _link_numbers(pipeline: Pipeline, flow: Constraints) -> Ints:
 
 
 class ListedOrders(NamedTuple):
-    """Orders of devices, and of links where these are streams, with their precedence."""
+    """Orders of devices, and of links where these are resources, with their precedence."""
 
     ops: Ints
     """Number of every operation; of a pair, F comes first."""
@@ -294,10 +294,10 @@ def schedule(
 ) -> Schedule:
     """Time an order: the earliest starts from 0, or the starts of least device span.
 
-    Where links are streams and no `queues` are given, these are the better of `own_queues`. Raises
+    Where links are resources and no `queues` are given, these are the best of `own_queues`. Raises
     InputError where the orders are not complete, DeadlockError where they wait in a circle.
     """
-    if pipeline.streams and queues is None:
+    if pipeline.has_links and queues is None:
         made = (
             schedule(pipeline, orders, objective, origin, q) for q in own_queues(pipeline, orders)
         )
@@ -318,9 +318,9 @@ def schedule(
 
 
 def own_queues(pipeline: Pipeline, orders: Orders) -> list[Queues]:
-    """Queues that serve an order's own times: first come, first served; and by first need.
+    """Queues that serve an order's own times, by each of `Instance.dispatch_rules`.
 
-    The second takes first what is needed first where links are delays. Raises as `schedule` does.
+    Raises as `schedule` does.
     """
     listed, net = listed_orders(pipeline, orders), network(pipeline, orders)
     start = run(net) - net.duration
@@ -332,11 +332,11 @@ def own_queues(pipeline: Pipeline, orders: Orders) -> list[Queues]:
         listed.duration.tolist(),
         dict(zip(numbers, produced.tolist(), strict=True)),
         dict(zip(numbers, consumed.tolist(), strict=True)),
+        dict(zip(numbers, start[consumed].tolist(), strict=True)),
     )
-    need = dict(zip(numbers, start[consumed].tolist(), strict=True))
-    found = [dispatch(links, job, priority) for priority in (None, need)]
+    found = [dispatch(links, job, rule) for rule in links.instance.dispatch_rules]
     return [
-        posted_early(links, [np.array(one, dtype=np.int64) for one in order]) for order in found
+        queues_of_orders(links, [np.array(one, dtype=np.int64) for one in order]) for order in found
     ]
 
 

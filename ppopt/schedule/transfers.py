@@ -1,4 +1,4 @@
-"""Transfers: what devices hand each other, and when, where links are streams."""
+"""Transfers: what devices hand each other, and when, where links are resources."""
 
 from __future__ import annotations
 
@@ -22,14 +22,16 @@ class Transfer(NamedTuple):
     stage: int
     """The stage that sends."""
     microbatch: int
+    slice: int = 0
 
     def __str__(self) -> str:
-        return f"{self.stage}SEND_{self.kind.name}{self.microbatch}"
+        part = f"s{self.slice}" if self.slice else ""
+        return f"{self.stage}SEND_{self.kind.name}{self.microbatch}{part}"
 
 
 @dataclass(frozen=True, eq=False)
 class Transfers:
-    """Transfers between devices, sorted by link (the pair of devices), then in its order.
+    """Transfers between devices, sorted by the two devices, then start and end.
 
     The columns are arrays of one length; `start` and `end` are in ticks. Their contents are not
     checked: `ppopt.verify` does.
@@ -46,20 +48,26 @@ class Transfers:
     """Device that receives."""
     start: Ints = field(default_factory=_none)
     end: Ints = field(default_factory=_none)
+    slice: Ints = field(default_factory=_none)
+    """Part of the microbatch; left out: 0 throughout."""
+
+    def __post_init__(self) -> None:
+        if len(self.kind) and not len(self.slice):
+            object.__setattr__(self, "slice", np.zeros(len(self.kind), dtype=np.int64))
 
     def __len__(self) -> int:
         return len(self.kind)
 
     @property
-    def columns(self) -> tuple[Ints, Ints, Ints, Ints, Ints, Ints, Ints]:
+    def columns(self) -> tuple[Ints, Ints, Ints, Ints, Ints, Ints, Ints, Ints]:
         """All columns, in the order of the fields."""
         return (
             *(self.kind, self.stage, self.microbatch, self.source, self.target),
-            *(self.start, self.end),
+            *(self.start, self.end, self.slice),
         )
 
     def ordered(self) -> Transfers:
-        """The same, sorted by link, start and end; those of equal times stay in their order."""
+        """The same, sorted by devices, start and end; those of equal times stay in their order."""
         low, high = np.minimum(self.source, self.target), np.maximum(self.source, self.target)
         place = np.lexsort((self.end, self.start, high, low))
         return Transfers(*(column[place] for column in self.columns))

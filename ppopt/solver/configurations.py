@@ -659,7 +659,7 @@ class ConfigurationSearch:
     def _scope(self) -> str:
         """Words for the schedules that the bound covers: their starts and links."""
         problem = self._request.problem
-        return start_scope(problem) + device_bounds.streams_scope(problem)
+        return start_scope(problem) + device_bounds.links_scope(problem)
 
     @property
     def _status(self) -> Status:

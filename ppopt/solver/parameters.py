@@ -462,8 +462,8 @@ class ConfigurationParams(NamedTuple):
     """Random moves in a row that may end at configurations that are known."""
 
 
-class StreamParams(NamedTuple):
-    """What is searched over streams, beside the view of links as delays."""
+class LinkParams(NamedTuple):
+    """What is searched where links are resources, beside the view of links as delays."""
 
     factors: tuple[Fraction, ...] = (Fraction(3, 2), Fraction(2))
     """Delays are also searched so many times as long."""
@@ -503,7 +503,7 @@ class SolveParams:
     questions: QuestionParams = field(default_factory=QuestionParams)
     remote: RemoteParams = field(default_factory=RemoteParams)
     configurations: ConfigurationParams = field(default_factory=ConfigurationParams)
-    streams: StreamParams = field(default_factory=StreamParams)
+    links: LinkParams = field(default_factory=LinkParams)
 
     def __repr__(self) -> str:
         """What is not the default."""

@@ -55,7 +55,7 @@ def improvement_turns(
 ) -> Turns:
     """Quick turns, which improve small problems; then rounds of all methods.
 
-    `view` shows links as delays where these are streams. `solve` searches another problem for so
+    `view` shows links as delays where these are resources. `solve` searches another problem for so
     many seconds.
     """
     problem = incumbent.problem
@@ -150,13 +150,13 @@ class _Portfolio:
         self, view: View | None, rng: Random, solve: Callable[[Problem, float], Result]
     ) -> tuple[tuple[Method, Share], ...]:
         """What works on the problem of the search itself, where the others see a view of it."""
-        share, streams = self._params.rounds, self._params.streams
-        swaps = CriticalSwaps(rng, streams)
+        share, links = self._params.rounds, self._params.links
+        swaps = CriticalSwaps(rng, links)
         if view is None:
             return ((swaps, share.swaps),)
         return (
             (swaps, share.swaps_over_links),
-            (LongerDelays(solve, streams), share.longer_delays),
+            (LongerDelays(solve, links), share.longer_delays),
         )
 
     def entries(self) -> list[TurnTaker]:

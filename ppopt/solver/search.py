@@ -234,9 +234,9 @@ class Search:
         self.clock = Clock(provenance.time_limit, began)
         bound = device_bounds.known_bound(self.problem)
         self.incumbent = Incumbent(self.problem, bound, self._announced)
-        streams = self.problem.pipeline.streams
-        self.view: View | None = links_as_delays(self.incumbent) if streams else None
-        """Links as delays, where they are streams: most methods work on that."""
+        links = self.problem.pipeline.has_links
+        self.view: View | None = links_as_delays(self.incumbent) if links else None
+        """Links as delays, where they are resources: most methods work on that."""
         self._progress = progress
         self._phase = "bounds"
         self._stop = stop

@@ -2,8 +2,8 @@
 
 A restriction has schedules that are schedules of the search's problem: those whose backwards are
 all split, or all whole. A relaxation has bounds that hold for it: `BackwardChoice.relaxed` where
-backwards are mixed, and links as delays where these are streams (`ppopt.problem.link_mode`). The
-orders of that last one make schedules over streams, too. A view passes on what it finds, lifted to
+backwards are mixed, and links as delays where these are resources (`ppopt.problem.link_mode`). The
+orders of that last one make schedules over links, too. A view passes on what it finds, lifted to
 the problem of the search, and a view may be of another view.
 """
 
@@ -121,18 +121,18 @@ def relaxation(target: Incumbent) -> View:
 
 
 def links_as_delays(target: Incumbent) -> View:
-    """A view of a problem over streams as one whose links are delays: bounds, and orders."""
+    """A view of a problem over links as one whose links are delays: bounds, and orders."""
     asked = target.problem
     problem = replace(asked, pipeline=as_delays(asked.pipeline))
 
-    def over_streams(schedule: Schedule) -> Schedule:
+    def over_links(schedule: Schedule) -> Schedule:
         return timing.schedule(asked.pipeline, schedule.orders, asked.objective)
 
     return View(
         problem,
         target,
         known_bound(problem),
-        lift_schedule=over_streams,
+        lift_schedule=over_links,
         lift_bound=lambda bound: bound,
     )
 

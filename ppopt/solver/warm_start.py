@@ -99,7 +99,7 @@ def apply_warm_start(
 ) -> None:
     """Give a warm start to the incumbent, even when the time is already up.
 
-    `view` shows links as delays where these are streams. Only the repair of schedules over the
+    `view` shows links as delays where these are resources. Only the repair of schedules over the
     limits takes time of the search.
     """
     if start.bound is not None:

@@ -181,7 +181,7 @@ class ChoiceSearch:
         self._tried: dict[Point, Rank] = {}
         """Points that were evaluated with an order of their own."""
         base = self.space.base
-        own_orders = rule.adaptive or base.streams or objective is Objective.DEVICE_SPAN
+        own_orders = rule.adaptive or base.has_links or objective is Objective.DEVICE_SPAN
         uncertain = self.space.limits is not None and self.space.costs.lengthless
         self._one_by_one = own_orders or uncertain
         """Whether the true rank of a point takes an evaluation of its own."""

@@ -20,7 +20,7 @@ from ppopt.problem.exact import plain
 from ppopt.schedule.origin import Argument, Certificate
 from ppopt.schedule.schedule import Schedule
 from ppopt.solver.bound import Bound
-from ppopt.solver.bounds.device_bounds import proof_scope, streams_scope
+from ppopt.solver.bounds.device_bounds import links_scope, proof_scope
 from ppopt.solver.choices import candidates_of
 from ppopt.solver.configurations import ConfigurationSearch, SolveRequest
 from ppopt.solver.parameters import SolveParams
@@ -164,7 +164,7 @@ def _searched(
         )  # fmt: skip
         return ConfigurationSearch(candidates, request).run()
     ticks = ceil(known.lower_bound * pipeline.ticks.per_unit)
-    proof = known.proof.removesuffix(streams_scope(problem)).removesuffix(proof_scope(problem))
+    proof = known.proof.removesuffix(links_scope(problem)).removesuffix(proof_scope(problem))
     start = WarmStart(
         schedules=() if known.schedule is None else (known.schedule,),
         bound=Bound(ticks, proof, known.certificate or Certificate(Argument.SEARCH)),

@@ -635,7 +635,7 @@ class _PlanSearch:
             status = Status.UNKNOWN if least is not None else Status.INFEASIBLE
         else:
             status = Status.OPTIMAL if least == _value(best) else Status.FEASIBLE
-        scope = device_bounds.streams_scope(self._candidates[0].problem)
+        scope = device_bounds.links_scope(self._candidates[0].problem)
         return Plan(
             space=self._space,
             objective=self._objective,

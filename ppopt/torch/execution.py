@@ -16,6 +16,7 @@ from ppopt.errors import VerificationError
 from ppopt.formats import torch_csv
 from ppopt.profiles.estimate import Record
 from ppopt.schedule import communication, timing
+from ppopt.schedule.link_queues import queues_of_schedule
 from ppopt.schedule.origin import Origin
 from ppopt.schedule.schedule import Schedule
 from ppopt.torch.pipeline_runtime import as_run, load, order_text, placement
@@ -70,9 +71,10 @@ def run_synthetic(
     """Run a schedule: one warm-up step, then `steps` measured ones.
 
     With `seconds_per_unit` above 0, stages sleep for the pipeline's times and transfers take its
-    p2p times, as delays or streams; a unit of time lasts `seconds_per_unit`. `text` replaces the
-    order that PyTorch is given (`order_text`). Raises InputError where PyTorch cannot run
-    the schedule, and VerificationError where a gradient or a loss differs from the reference.
+    p2p times, as delays, or as streams where links are resources; a unit of time lasts
+    `seconds_per_unit`. `text` replaces the order that PyTorch is given (`order_text`). Raises
+    InputError where PyTorch cannot run the schedule, and VerificationError where a gradient or a
+    loss differs from the reference.
     """
     hosted = placement(schedule)
     given = order_text(schedule) if text is None else text
@@ -95,20 +97,21 @@ def run_synthetic(
 def _delays(
     schedule: Schedule, seconds_per_unit: float, path: Path
 ) -> P2PDelays | StreamDelays | None:
-    if schedule.pipeline.streams:
-        return stream_delays(schedule, seconds_per_unit, path)
+    if schedule.pipeline.has_links:
+        return stream_delays(communication.as_streams(schedule), seconds_per_unit, path)
     return p2p_delays(schedule, seconds_per_unit, path)
 
 
 def predicted_schedule(schedule: Schedule) -> Schedule:
     """Time a schedule's order with earliest starts and PyTorch's operation times (`as_run`).
 
-    Where links are streams, they carry their transfers in the order of the schedule.
+    Where links are resources, they are streams that carry their transfers in the order of the
+    schedule, or as `communication.as_streams` does.
     """
-    pipeline = as_run(schedule.pipeline)
+    made = communication.as_streams(schedule) if schedule.pipeline.has_links else schedule
     origin = Origin(strategy=schedule.origin.strategy or "schedule", status="feasible")
-    queues = communication.queues_of_schedule(schedule) if pipeline.streams else None
-    return timing.schedule(pipeline, schedule.orders, origin=origin, queues=queues)
+    queues = queues_of_schedule(made) if made.pipeline.has_links else None
+    return timing.schedule(as_run(made.pipeline), made.orders, origin=origin, queues=queues)
 
 
 def predicted_makespan(schedule: Schedule) -> Fraction:

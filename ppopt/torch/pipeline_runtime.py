@@ -92,11 +92,11 @@ def runtime(
 
 
 def order_text(schedule: Schedule) -> str:
-    """The order that PyTorch runs: with sends and receives in it where links are streams.
+    """The order that PyTorch runs: with sends and receives in it where links are resources.
 
     Raises InputError for what PyTorch cannot run.
     """
-    if schedule.pipeline.streams:
+    if schedule.pipeline.has_links:
         return torch_comms.communication_csv(schedule)
     return torch_csv.order_csv(schedule)
 

@@ -1,9 +1,9 @@
-"""The rules of transfers, where links are streams (`ppopt.problem.link_mode`).
+"""The rules of transfers, where links carry one at a time (`ppopt.problem.link_mode`).
 
-Any schedule that keeps them can be posted: let every device post the transfers of a pair in the
-order in which the link carries them, each as early as that order and its own operation let. By the
-times given, everything before a post has ended when its transfer starts, and a receive stands
-before the operation that needs it.
+Any schedule over streams that keeps them can be posted: let every device post the transfers of a
+pair in the order in which the link carries them, each as early as that order and its own operation
+let. By the times given, everything before a post has ended when its transfer starts, and a receive
+stands before the operation that needs it.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from ppopt.schedule.transfers import Transfer, Transfers
 from ppopt.verifier.rows import ABSENT, LATEST, Bools, Ints, Places, Rows
 from ppopt.verifier.violation import MOST_LISTED, Rule, Violation, more
 
-_FIELDS = ("kind", "stage", "microbatch", "source", "target", "start", "end")
+_FIELDS = ("kind", "stage", "microbatch", "source", "target", "start", "end", "slice")
 
 
 def of_transfers(schedule: Timetable, rows: Rows) -> Iterator[Violation]:
     """Check all transfers of a schedule; where links are delays there must be none."""
     table = _read(schedule.transfers)
-    if not schedule.pipeline.streams:
+    if not schedule.pipeline.has_links:
         if len(table):
             words = f"{len(table)} transfers are given, but the links are delays"
             yield Violation(Rule.TRANSFER, (), None, None, words)
@@ -69,18 +69,25 @@ class _Check:
         yield from self._at_once()
 
     @cached_property
+    def places(self) -> Places:
+        """Devices and delays of every microbatch."""
+        return Places(self.pipeline, np.arange(self.pipeline.batches))
+
+    @cached_property
     def known(self) -> Bools:
         """Whether a row is a transfer of the pipeline, between its two devices."""
-        given, pipeline = self.given, self.pipeline
-        hosts = np.array(pipeline.hosts[0], dtype=np.int64)
+        given, pipeline, host = self.given, self.pipeline, self.places.host
         forward = given.kind == OpKind.F
         right = (forward | (given.kind == OpKind.B)) & _within(given.stage, pipeline.num_stages)
         right &= _within(given.microbatch, pipeline.batches)
-        stage = np.where(right, given.stage, 0)
+        right &= _within(given.slice, pipeline.num_slices)
+        stage, microbatch = (
+            np.where(right, column, 0) for column in (given.stage, given.microbatch)
+        )
         other = np.where(forward, stage + 1, stage - 1)
         right &= _within(other, pipeline.num_stages)
-        there = hosts[np.where(right, other, 0)]
-        right &= (given.source == hosts[stage]) & (given.target == there)
+        there = host[np.where(right, other, 0), microbatch]
+        right &= (given.source == host[stage, microbatch]) & (given.target == there)
         return np.asarray(right & (given.source != given.target))
 
     @cached_property
@@ -104,20 +111,23 @@ class _Check:
 
     @cached_property
     def row(self) -> Ints:
-        """First row of every transfer, [way, sending stage, microbatch]; ABSENT: none."""
-        table = np.full((2, self.pipeline.num_stages, self.pipeline.batches), ABSENT)
+        """First row of every transfer, [way, sending stage, microbatch, slice]; ABSENT: none."""
+        pipeline = self.pipeline
+        shape = (2, pipeline.num_stages, pipeline.batches, pipeline.num_slices)
+        table = np.full(shape, ABSENT)
         rows = np.flatnonzero(self.known)[::-1]
         table[self._place(rows)] = rows
         return table
 
-    def _place(self, rows: Ints) -> tuple[Ints, Ints, Ints]:
-        way = np.where(self.given.kind[rows] == OpKind.F, 0, 1)
-        return way, self.given.stage[rows], self.given.microbatch[rows]
+    def _place(self, rows: Ints) -> tuple[Ints, Ints, Ints, Ints]:
+        given = self.given
+        way = np.where(given.kind[rows] == OpKind.F, 0, 1)
+        return way, given.stage[rows], given.microbatch[rows], given.slice[rows]
 
     def _transfer(self, row: int) -> Transfer:
         given = self.given
-        kind = OpKind(int(given.kind[row]))
-        return Transfer(kind, int(given.stage[row]), int(given.microbatch[row]))
+        place = (given.stage[row], given.microbatch[row], given.slice[row])
+        return Transfer(OpKind(int(given.kind[row])), *map(int, place))
 
     def _at(self, rule: Rule, row: int, words: str, *ops: Op) -> Violation:
         given = self.given
@@ -131,8 +141,10 @@ class _Check:
         return f"{devices} at {clock(given.start[row])}..{clock(given.end[row])}"
 
     def _unknown(self) -> Iterator[Violation]:
+        sliced = self.pipeline.num_slices > 1 or self.given.slice.any()
+        names = (*_FIELDS[:5], *(_FIELDS[7:] if sliced else ()))
         for row in np.flatnonzero(~self.known).tolist():
-            fields = ", ".join(f"{name} {getattr(self.given, name)[row]}" for name in _FIELDS[:5])
+            fields = ", ".join(f"{name} {getattr(self.given, name)[row]}" for name in names)
             words = f"a transfer of {fields} is none of this pipeline"
             yield Violation(Rule.TRANSFER, (), None, None, words)
 
@@ -142,24 +154,22 @@ class _Check:
             yield self._at(Rule.TRANSFER, row, "is there twice")
 
     def _missing(self) -> Iterator[Violation]:
-        hosts = np.array(self.pipeline.hosts[0], dtype=np.int64)
-        crossing = np.flatnonzero(hosts[1:] != hosts[:-1])
+        host = self.places.host
+        crossing = (host[1:] != host[:-1])[..., None]
         needed = np.zeros_like(self.row, dtype=bool)
-        needed[0, crossing] = needed[1, crossing + 1] = True
+        needed[0, :-1] = needed[1, 1:] = crossing
         lacking = np.argwhere(needed & (self.row == ABSENT)).tolist()
-        for way, stage, microbatch in lacking[:MOST_LISTED]:
-            name = Transfer(OpKind.B if way else OpKind.F, stage, microbatch)
-            device = int(hosts[stage])
+        for way, stage, microbatch, part in lacking[:MOST_LISTED]:
+            name = Transfer(OpKind.B if way else OpKind.F, stage, microbatch, part)
+            device = int(host[stage, microbatch])
             yield Violation(Rule.TRANSFER, (), device, None, f"{name} is missing")
         yield from more(Rule.TRANSFER, len(lacking) - MOST_LISTED)
 
     def _lengths(self) -> Iterator[Violation]:
         """A transfer takes the p2p time of its boundary and way, and starts at 0 or later."""
-        places = Places(self.pipeline, np.array([0], dtype=np.int64))
-        down, up = places.forward[:, 0, 0], places.backward[:, 0, 0]
+        down, up = self.places.forward[..., 0], self.places.backward[..., 0]
         rows, given = np.flatnonzero(self.known), self.given
-        stage, other = given.stage[rows], self.other[rows]
-        boundary = np.minimum(stage, other)
+        boundary = np.minimum(given.stage[rows], self.other[rows]), given.microbatch[rows]
         wanted = np.where(given.kind[rows] == OpKind.F, down[boundary], up[boundary])
         start, end = given.start[rows], given.end[rows]
         right = self.timed[rows] & (end - start == wanted) & (start >= 0)
@@ -168,14 +178,14 @@ class _Check:
             yield self._at(Rule.TRANSFER_TIME, row, words)
 
     def _operations(self, stage: Ints, rows: Ints) -> Ints:
-        """Row of the F, or of the B or BW, of a stage and the microbatch of each transfer."""
+        """Row of the F, or of the B or BW, of a stage and the data that each transfer carries."""
         named, given = self.named, self.given
-        forward, b, _, full = named.index[..., 0]
+        forward, b, _, full = named.index
         backward = np.where(b != ABSENT, b, full)
         slot = np.searchsorted(named.present, given.microbatch[rows])
         found = np.full(len(rows), ABSENT)
         there = np.isin(given.microbatch[rows], named.present)
-        at = stage[there], slot[there]
+        at = stage[there], slot[there], given.slice[rows[there]]
         found[there] = np.where(given.kind[rows][there] == OpKind.F, forward[at], backward[at])
         return found
 

@@ -43,7 +43,7 @@ class Rule(StrEnum):
     """F of slice q of a microbatch starts at or after the end of F of slice q - 1 at that stage, B
     or BW of slice q at or after the end of that of slice q + 1."""
     TRANSFER = "transfer"
-    """Where links are streams, every activation and gradient that goes to another device is one
+    """Where links are resources, every activation and gradient that goes to another device is one
     transfer between the two; nothing else is. Where they are delays there are none."""
     TRANSFER_TIME = "transfer-time"
     """A transfer takes the p2p time of its boundary and way, and starts at 0 or later."""
@@ -52,7 +52,7 @@ class Rule(StrEnum):
     RECEIVE = "receive-order"
     """An operation starts at or after the end of the transfer that brings its input."""
     LINK = "link-overlap"
-    """Two devices have one link for both directions; it carries one transfer at a time."""
+    """A link carries one transfer at a time; the link mode says what shares one."""
     OVERLAP = "overlap"
     """A device runs one operation, or one pair, at a time."""
     MEMORY = "memory-limit"

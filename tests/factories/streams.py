@@ -1,4 +1,4 @@
-"""Random schedules over links that are streams, and communication orders of them.
+"""Random schedules over links that carry one transfer at a time, and communication orders of them.
 
 Independent of the package's own timing: operations and transfers are appended one after the other,
 each as soon as its device or link is free and what it needs has ended.
@@ -8,30 +8,46 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import product
 from random import Random
 from typing import Any
 
 from hypothesis import strategies as st
 
+from ppopt.problem.link_mode import LinkMode
 from ppopt.problem.operation import Op
 from ppopt.problem.pipeline import Pipeline
 from ppopt.schedule.actions import Action, ActionKind, ActionRow
 from ppopt.schedule.schedule import Schedule
 from tests.factories.schedules import ALONE, BW, B, F, W, duration_of, lag_of, may_pair, pipelines
 
-Job = tuple[Op, ...] | tuple[str, int, int]
-"""An operation or a pair of them; or a transfer: F or B, sending stage, microbatch."""
+Job = tuple[Op, ...] | tuple[str, int, int, int]
+"""An operation or a pair of them; or a transfer: F or B, sending stage, microbatch, slice."""
+Split = dict[tuple[int, int, int], bool]
+"""Whether the backward is split, by stage, microbatch and slice."""
+LINK_MODES = tuple(mode for mode in LinkMode if mode.has_links)
+"""Modes of links that carry one transfer at a time."""
+
+
+def link_of(pipeline: Pipeline, source: int, target: int) -> Any:
+    """The link that carries what one device hands another."""
+    return frozenset((source, target))
 
 
 @st.composite
-def stream_pipelines(draw: st.DrawFn, *, max_devices: int = 3) -> Pipeline:
-    """Draw a pipeline of streams: one route, no slices, delays per boundary and way."""
+def linked_pipelines(
+    draw: st.DrawFn, modes: Sequence[LinkMode] = (LinkMode.STREAMS,), *, max_devices: int = 3
+) -> Pipeline:
+    """Draw a pipeline over links, those of streams on one route and without slices."""
+    mode = draw(st.sampled_from(modes))
+    plain = mode is LinkMode.STREAMS
+    slices = (None,) if plain else (None, None, 2)
     given = draw(
-        pipelines(min_devices=2, max_devices=max_devices, min_batches=2, slices=(None,)).filter(
-            lambda pipeline: pipeline.routes == 1
+        pipelines(min_devices=2, max_devices=max_devices, min_batches=2, slices=slices).filter(
+            lambda pipeline: pipeline.routes == 1 or not plain
         )
     )
-    return replace(given, link_mode="streams")
+    return replace(given, link_mode=mode)
 
 
 def transfer_table(schedule: Schedule) -> list[tuple[int, ...]]:
@@ -53,7 +69,7 @@ class Built:
         rows: list[list[tuple[Action, ...]]] = [[] for _ in range(pipeline.num_devices)]
         for job in self.sequence:
             if isinstance(job[0], str):
-                kind, stage, microbatch = job
+                kind, stage, microbatch, _ = job
                 other = stage + (1 if kind == "F" else -1)
                 for name, here in (("SEND", stage), ("RECV", other)):
                     post = Action(ActionKind(f"{name}_{kind}"), here, microbatch)
@@ -69,8 +85,8 @@ class Built:
 
 @st.composite
 def built(draw: st.DrawFn, problems: st.SearchStrategy[Pipeline] | None = None) -> Built:
-    """Draw a valid schedule over streams; every time is the earliest of its orders."""
-    pipeline = draw(stream_pipelines() if problems is None else problems)
+    """Draw a valid schedule, by default over streams; every time is the earliest of its orders."""
+    pipeline = draw(linked_pipelines() if problems is None else problems)
     random = Random(draw(st.integers(0, 2**32 - 1)))
     return append_all(pipeline, random, draw(st.sampled_from(["split", "whole", "mixed"])))
 
@@ -79,22 +95,13 @@ def append_all(pipeline: Pipeline, random: Random, backward: str = "mixed") -> B
     """Append ready operations and transfers in random order."""
     chance = {"split": 1.0, "whole": 0.0, "mixed": 0.5}[backward]
     pairing, link_first = random.choice((0, 0, 0.5)), random.choice((0, 0.5, 0.9))
-    size = range(pipeline.num_stages), range(pipeline.batches)
-    split = {(s, j): random.random() < chance for s in size[0] for j in size[1]}
-    left: list[Job] = [
-        (Op(kind, *place),)
-        for place, halves in split.items()
-        for kind in ((F, B, W) if halves else (F, BW))
-    ]
-    left += [
-        (kind, s, j)
-        for s, j in split
-        for kind, other in (("F", s + 1), ("B", s - 1))
-        if other in size[0] and pipeline.device(other, 0) != pipeline.device(s, 0)
-    ]
+    split = {place: random.random() < chance for place in places(pipeline)}
+    left = jobs(pipeline, split)
     ends: dict[Any, int] = {}
     free: dict[Any, int] = {}
-    rows, transfers, sequence = [], [], []
+    rows: list[tuple[int, ...]] = []
+    transfers: list[tuple[int, ...]] = []
+    sequence: list[Job] = []
     while left:
         ready = [job for job in left if all(one in ends for one in _needs(pipeline, split, job))]
         sends = [job for job in ready if isinstance(job[0], str)]
@@ -123,9 +130,33 @@ def append_all(pipeline: Pipeline, random: Random, backward: str = "mixed") -> B
         number = len(rows) if len(job) > 1 else ALONE
         for op in job:
             ends[op] = end
-            rows.append((*op[:3], pipeline.device(op.stage, 0), begin, end, 0, number))
+            device = pipeline.device(op.stage, op.microbatch)
+            rows.append((*op[:3], device, begin, end, op.slice, number))
     made = Schedule.from_rows(pipeline, rows, transfers=transfers)
     return Built(made, tuple(sequence))
+
+
+def places(pipeline: Pipeline) -> list[tuple[int, int, int]]:
+    """Stage, microbatch and slice of all data."""
+    return list(
+        product(range(pipeline.num_stages), range(pipeline.batches), range(pipeline.num_slices))
+    )
+
+
+def jobs(pipeline: Pipeline, split: Split) -> list[Job]:
+    """All operations, then all transfers."""
+    found: list[Job] = [
+        (Op(kind, *place),)
+        for place, halves in split.items()
+        for kind in ((F, B, W) if halves else (F, BW))
+    ]
+    return found + [
+        (kind, stage, microbatch, part)
+        for stage, microbatch, part in split
+        for kind, other in (("F", stage + 1), ("B", stage - 1))
+        if (other, microbatch, part) in split
+        and pipeline.device(other, microbatch) != pipeline.device(stage, microbatch)
+    ]
 
 
 def _parts(job: Job) -> Sequence[Job]:
@@ -134,44 +165,55 @@ def _parts(job: Job) -> Sequence[Job]:
 
 def _machine(pipeline: Pipeline, job: Job) -> Any:
     if isinstance(job[0], str):
-        kind, stage, _ = job
-        ends = (pipeline.device(s, 0) for s in (stage, stage + (1 if kind == "F" else -1)))
-        return frozenset(ends)
-    return pipeline.device(job[0].stage, 0)
+        return link_of(pipeline, *_ends(pipeline, job))
+    return pipeline.device(job[0].stage, job[0].microbatch)
+
+
+def _ends(pipeline: Pipeline, job: Any) -> tuple[int, int]:
+    """Devices that send and receive a transfer."""
+    kind, stage, microbatch, _ = job
+    other = stage + (1 if kind == "F" else -1)
+    return pipeline.device(stage, microbatch), pipeline.device(other, microbatch)
 
 
 def _length(pipeline: Pipeline, job: Job) -> int:
     if not isinstance(job[0], str):
         return duration_of(pipeline, job)
-    kind, stage, microbatch = job
+    kind, stage, microbatch, _ = job
     op = F if kind == "F" else BW
     other = stage + (1 if kind == "F" else -1)
     return lag_of(pipeline, Op(op, stage, microbatch), Op(op, other, microbatch))
 
 
 def _row(pipeline: Pipeline, job: Any, begin: int, end: int) -> tuple[int, ...]:
-    kind, stage, microbatch = job
-    other = stage + (1 if kind == "F" else -1)
-    devices = pipeline.device(stage, 0), pipeline.device(other, 0)
-    return (F if kind == "F" else B, stage, microbatch, *devices, begin, end)
+    kind, stage, microbatch, part = job
+    devices = _ends(pipeline, job)
+    return (F if kind == "F" else B, stage, microbatch, *devices, begin, end, part)
 
 
-def _needs(pipeline: Pipeline, split: dict[tuple[int, int], bool], job: Job) -> list[Any]:
+def _needs(pipeline: Pipeline, split: Split, job: Job) -> list[Any]:
     """What must have ended before a job: operations, and transfers."""
 
-    def backward(stage: int, microbatch: int) -> Op:
-        return Op(B if split[stage, microbatch] else BW, stage, microbatch)
+    def backward(stage: int, microbatch: int, part: int) -> Op:
+        place = stage, microbatch, part
+        return Op(B if split[place] else BW, *place)
 
     if isinstance(job[0], str):
-        kind, stage, microbatch = job
-        return [Op(F, stage, microbatch) if kind == "F" else backward(stage, microbatch)]
+        kind, *place = job
+        return [Op(F, *place) if kind == "F" else backward(*place)]
     (op,) = job
     if op.kind is W:
         return [op._replace(kind=B)]
-    name, other = ("F", op.stage - 1) if op.kind is F else ("B", op.stage + 1)
-    own = [] if op.kind is F else [op._replace(kind=F)]
+    _, stage, microbatch, part = op
+    forward = op.kind is F
+    make = (lambda *place: Op(F, *place)) if forward else backward
+    own = [] if forward else [op._replace(kind=F)]
+    earlier = part - 1 if forward else part + 1
+    if 0 <= earlier < pipeline.num_slices:
+        own.append(make(stage, microbatch, earlier))
+    other = stage - 1 if forward else stage + 1
     if not 0 <= other < pipeline.num_stages:
         return own
-    if pipeline.device(other, 0) == pipeline.device(op.stage, 0):
-        return [*own, op._replace(stage=other) if name == "F" else backward(other, op.microbatch)]
-    return [*own, (name, other, op.microbatch)]
+    if pipeline.device(other, microbatch) == pipeline.device(stage, microbatch):
+        return [*own, make(other, microbatch, part)]
+    return [*own, ("F" if forward else "B", other, microbatch, part)]

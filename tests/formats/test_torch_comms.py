@@ -151,7 +151,7 @@ def test_broken_orders_are_refused(text: str, words: str) -> None:
         (
             "null, 1]",
             "null]",
-            "is not [kind, stage, microbatch, device, start, end, 0, 0, null, rec",
+            "is not [kind, stage, microbatch, device, start, end, route, slice, null, rec",
         ),
         ("null, 1]", 'null, "1"]', "link: '1' is not a whole number"),
         ("0, 0, null, null]", "0, 0, null, 1]", "link: only transfers (SEND_F, SEND_B) have one"),

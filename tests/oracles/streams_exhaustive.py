@@ -1,4 +1,4 @@
-"""The least makespan over streams, by trying every order of devices and links.
+"""The least makespan over links, by trying every order of devices and links.
 
 A second implementation: jobs are appended one after the other in every possible order, each as soon
 as its device or link is free and what it needs has ended. For a handful of jobs only.
@@ -11,8 +11,8 @@ from math import inf
 
 from ppopt.problem.operation import Op
 from ppopt.problem.pipeline import Pipeline
-from tests.factories.schedules import BW, B, F, W, given, taken
-from tests.factories.streams import Job, _length, _machine, _needs
+from tests.factories.schedules import given, taken
+from tests.factories.streams import Job, Split, _length, _machine, _needs, jobs, places
 
 
 class UndecidedError(Exception):
@@ -24,36 +24,16 @@ def least_makespan(pipeline: Pipeline, *, whole: bool, most: float = inf) -> int
 
     Raises UndecidedError beyond so many states.
     """
-    return _least(pipeline, dict.fromkeys(_places(pipeline), not whole), most)
+    return _least(pipeline, dict.fromkeys(places(pipeline), not whole), most)
 
 
 def least_mixed(pipeline: Pipeline, *, most: float = inf) -> int | None:
     """The same, every backward whole or split, beside every such choice."""
-    places = _places(pipeline)
-    choices = product((False, True), repeat=len(places))
-    each = most / 2 ** len(places)
-    found = (_least(pipeline, dict(zip(places, one, strict=True)), each) for one in choices)
+    every = places(pipeline)
+    choices = product((False, True), repeat=len(every))
+    each = most / 2 ** len(every)
+    found = (_least(pipeline, dict(zip(every, one, strict=True)), each) for one in choices)
     return min((value for value in found if value is not None), default=None)
-
-
-def _places(pipeline: Pipeline) -> list[tuple[int, int]]:
-    return list(product(range(pipeline.num_stages), range(pipeline.batches)))
-
-
-def _jobs(pipeline: Pipeline, split: dict[tuple[int, int], bool]) -> list[Job]:
-    """All operations, then all transfers."""
-    jobs: list[Job] = [
-        (Op(kind, *place),)
-        for place, halves in split.items()
-        for kind in ((F, B, W) if halves else (F, BW))
-    ]
-    jobs += [
-        (kind, stage, microbatch)
-        for stage, microbatch in split
-        for kind, other in (("F", stage + 1), ("B", stage - 1))
-        if (other, microbatch) in split and pipeline.device(other, 0) != pipeline.device(stage, 0)
-    ]
-    return jobs
 
 
 def _work(machine: dict[Job, object], length: dict[Job, int]) -> dict[object, int]:
@@ -71,11 +51,11 @@ def _fits(pipeline: Pipeline, op: Op, held: int) -> bool:
     return limits is None or held + taken(pipeline.ticks, op.kind, op.stage) <= limits[device]
 
 
-def _least(pipeline: Pipeline, split: dict[tuple[int, int], bool], most: float) -> int | None:
-    jobs = _jobs(pipeline, split)
-    needs = {job: _needs(pipeline, split, job) for job in jobs}
-    machine = {job: _machine(pipeline, job) for job in jobs}
-    length = {job: _length(pipeline, job) for job in jobs}
+def _least(pipeline: Pipeline, split: Split, most: float) -> int | None:
+    every = jobs(pipeline, split)
+    needs = {job: _needs(pipeline, split, job) for job in every}
+    machine = {job: _machine(pipeline, job) for job in every}
+    length = {job: _length(pipeline, job) for job in every}
     work = _work(machine, length)
     seen: dict[tuple[object, ...], bool] = {}
     best: list[int] = []
@@ -91,7 +71,7 @@ def _least(pipeline: Pipeline, split: dict[tuple[int, int], bool], most: float) 
         least = max(free.get(where, 0) + more for where, more in left.items())
         if best and least >= best[-1]:
             return
-        if len(ends) == len(jobs):
+        if len(ends) == len(every):
             best.append(least)
             return
         key = (frozenset(ends.items()), frozenset(free.items()))
@@ -100,7 +80,7 @@ def _least(pipeline: Pipeline, split: dict[tuple[int, int], bool], most: float) 
         seen[key] = True
         if len(seen) > most:
             raise UndecidedError(f"more than {most:.0f} states")
-        for job in jobs:
+        for job in every:
             name = job if isinstance(job[0], str) else job[0]
             if name in ends or not all(one in ends for one in needs[job]):
                 continue

@@ -73,7 +73,7 @@ def test_pointing_at_a_transfer(view: View) -> None:
     assert told[1].endswith("device 1 to device 0")
     last = streamed().metrics.makespan
     beside = view.point(0, last * 1.15, 0, "links").splitlines()
-    assert beside[:2] == ["link of devices 0 and 1", "6 transfers, one at a time, both ways"]
+    assert beside[:2] == ["link of devices 0 and 1, both ways", "6 transfers, one at a time"]
     assert beside[2].startswith("busy 6 (")
     assert view.point(0, 0.5, 0, "links") == ""
 

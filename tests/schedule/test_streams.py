@@ -12,12 +12,14 @@ from hypothesis import strategies as st
 
 from ppopt import Objective, Pipeline, evaluate, verify
 from ppopt.errors import DeadlockError, InputError
+from ppopt.problem.instance import Instance
+from ppopt.problem.operation_classes import Criterion, DispatchRule
 from ppopt.schedule import communication, timing
 from ppopt.schedule.actions import Action, ActionKind, ActionRow
-from ppopt.schedule.link_queues import LinkQueues, posted_early
+from ppopt.schedule.link_queues import LinkQueues, queues_of_orders
 from ppopt.schedule.schedule import Schedule
 from ppopt.verifier.posting import posting_faults
-from tests.factories.schedules import table
+from tests.factories.schedules import BW, F, table
 from tests.factories.streams import Built, built, transfer_table
 from tests.oracles.streams import simulate
 
@@ -37,7 +39,8 @@ def rows_of(*lines: str) -> tuple[ActionRow, ...]:
 
 def timed(schedule: Schedule) -> set[tuple[int, ...]]:
     """Operations and transfers with start and end, whatever the order of those of no length."""
-    return {row[:6] for row in table(schedule)} | {(7, *row) for row in transfer_table(schedule)}
+    carried = {(7, row[7], *row[:7]) for row in transfer_table(schedule)}
+    return {row[:6] for row in table(schedule)} | carried
 
 
 def test_a_receive_behind_computation_holds_up_its_queue() -> None:
@@ -82,7 +85,7 @@ def test_times_are_those_of_a_plain_simulation(made: Built) -> None:
         columns = (column.tolist() for column in timed.transfers.columns)
         carried = {
             Action(ActionKind(f"SEND_{'F' if kind == 0 else 'B'}"), stage, microbatch): (begin, end)
-            for kind, stage, microbatch, _, _, begin, end in zip(*columns, strict=True)
+            for kind, stage, microbatch, _, _, begin, end, _ in zip(*columns, strict=True)
         }
         assert carried == known.transfers
 
@@ -139,7 +142,7 @@ def test_first_come_or_first_needed_is_the_best_order_of_small_queues() -> None:
     per_link = [links.numbers[links.link[links.numbers] == link] for link in range(2)]
     found = []
     for order in product(*map(permutations, per_link)):
-        queues = posted_early(links, [np.array(one) for one in order])
+        queues = queues_of_orders(links, [np.array(one) for one in order])
         try:
             found.append(timing.schedule(made.pipeline, made.orders, queues=queues))
         except DeadlockError:
@@ -148,12 +151,37 @@ def test_first_come_or_first_needed_is_the_best_order_of_small_queues() -> None:
     assert made.metrics.makespan == min(one.metrics.makespan for one in found)
 
 
+@pytest.mark.parametrize(
+    ("rule", "carried"),
+    [
+        ((Criterion.ARRIVAL,), "0SEND_F2 1SEND_B0"),
+        ((Criterion.ARRIVAL, Criterion.MICROBATCH), "1SEND_B0 0SEND_F2"),
+        ((Criterion.NEED,), "1SEND_B0 0SEND_F2"),
+    ],
+)
+def test_a_dispatch_rule_says_which_transfer_goes_first(
+    rule: DispatchRule, carried: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """F2 of device 0 and BW0 of device 1 end at 9. Over delays BW0 of device 0 starts at 10, F2 of
+    device 1 later."""
+    pipeline = Pipeline(stages=2, batches=3, forward=(3, 2), backward=3, p2p=1, link_mode="streams")
+    code = pipeline.code
+    orders = [
+        np.array([*(code(F, 0, j) for j in range(3)), *(code(BW, 0, j) for j in range(3))]),
+        np.array([code(kind, 1, j) for j in range(3) for kind in (F, BW)]),
+    ]
+    monkeypatch.setattr(Instance, "dispatch_rules", (rule,))
+    (queues,) = timing.own_queues(pipeline, orders)
+    names = [str(queues.links.transfer(number)) for number in queues.carried]
+    assert " ".join(names[2:4]) == carried
+
+
 def test_a_circle_through_a_link_is_named() -> None:
     """The gradient before the activation that it comes from."""
     links = LinkQueues(SMALL)
     orders = evaluate(SMALL, "1f1b").orders
     (order,) = (links.numbers[::-1],)
-    queues = posted_early(links, [order])
+    queues = queues_of_orders(links, [order])
     with pytest.raises(DeadlockError, match=r"SEND_"):
         timing.schedule(SMALL, orders, queues=queues)
 

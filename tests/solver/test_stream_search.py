@@ -1,4 +1,4 @@
-"""The search over streams against every order of devices and links, and what its results say."""
+"""The search over links against every order of devices and links, and what its results say."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from typing import Any
 import pytest
 
 from ppopt import Pipeline, evaluate, recheck, solve, verify
-from ppopt.schedule.communication import queues_of_schedule
+from ppopt.schedule.link_queues import queues_of_schedule
 from ppopt.solver import interrupts
-from ppopt.solver.bounds.device_bounds import STREAMS
+from ppopt.solver.bounds.device_bounds import OVER_LINKS
 from ppopt.solver.heuristics import critical_swaps
 from ppopt.solver.heuristics.critical_swaps import CriticalSwaps, improve
 from ppopt.solver.heuristics.order_network import OrderNetwork
 from ppopt.solver.parameters import SolveParams
-from tests.factories.streams import append_all
+from tests.factories.streams import LINK_MODES, append_all
 from tests.oracles.streams_exhaustive import least_makespan
 
 
-def tiny(seed: int) -> Pipeline:
+def tiny(seed: int, link_mode: str = "streams") -> Pipeline:
     """A pipeline of two or three stages and two microbatches, with transfers that matter."""
     random = Random(seed)
     stages = 2 + seed % 2
@@ -40,13 +40,14 @@ def tiny(seed: int) -> Pipeline:
         p2p=random.choice((1, 2, 3)),
         backward_p2p=random.choice((None, 1, 2)),
         mem_limit=random.choice((None, None, 2, 1)),
-        link_mode="streams",
+        link_mode=link_mode,
     )
 
 
+@pytest.mark.parametrize("link_mode", LINK_MODES)
 @pytest.mark.parametrize("seed", range(8))
-def test_tiny_pipelines_reach_the_optimum_of_all_orders(seed: int) -> None:
-    pipeline, whole = tiny(seed), seed % 2 == 1
+def test_tiny_pipelines_reach_the_optimum_of_all_orders(seed: int, link_mode: str) -> None:
+    pipeline, whole = tiny(seed, link_mode), seed % 2 == 1
     least = least_makespan(pipeline, whole=whole)
     assert least is not None
     kind = "whole" if whole else "split"
@@ -56,12 +57,13 @@ def test_tiny_pipelines_reach_the_optimum_of_all_orders(seed: int) -> None:
     assert found.lower_bound <= least / pipeline.ticks.per_unit <= found.value
     assert found.value == least / pipeline.ticks.per_unit
     assert (found.status == "optimal") == (found.value == found.lower_bound)
-    assert found.proof.endswith(STREAMS)
+    assert found.proof.endswith(OVER_LINKS)
 
 
-def test_the_network_has_the_times_of_the_schedule() -> None:
+@pytest.mark.parametrize("link_mode", LINK_MODES)
+def test_the_network_has_the_times_of_the_schedule(link_mode: str) -> None:
     for seed in range(20):
-        made = append_all(tiny(seed), Random(seed)).schedule
+        made = append_all(tiny(seed, link_mode), Random(seed)).schedule
         network = OrderNetwork(made)
         ends = network.ends(network.start)
         assert ends is not None
@@ -81,15 +83,18 @@ def test_a_result_over_streams_is_checked_again() -> None:
     assert found.value <= evaluate(found.pipeline, "zb-1p").metrics.makespan
 
 
+@pytest.mark.parametrize("link_mode", LINK_MODES)
 @pytest.mark.parametrize("objective", ["makespan", "device-span"])
-def test_a_bound_that_is_too_high_is_refuted_by_a_schedule_over_streams(objective: str) -> None:
-    pipeline = Pipeline(stages=2, batches=2, p2p=1, link_mode="streams")
+def test_a_bound_that_is_too_high_is_refuted_by_a_schedule_over_links(
+    objective: str, link_mode: str
+) -> None:
+    pipeline = Pipeline(stages=2, batches=2, p2p=1, link_mode=link_mode)
     found = solve(pipeline, objective=objective, time_limit=5, workers=1)
     again = recheck(replace(found, lower_bound=found.value + 1), workers=1)
     assert again.verdict == "wrong"
     made = again.counterexample
     assert made is not None
-    assert made.pipeline.streams
+    assert made.pipeline.link_mode == link_mode
     assert verify(made) == []
     assert made.metrics.value(made.objective) <= found.value * pipeline.ticks.per_unit
 
@@ -105,7 +110,7 @@ def test_a_schedule_over_delays_refutes_no_bound_over_streams() -> None:
     bound = Fraction(least, pipeline.ticks.per_unit)
     again = recheck(replace(found, lower_bound=bound), workers=1)
     assert (again.verdict, again.counterexample) == ("not confirmed", None)
-    assert again.reason.endswith("where links are delays; over streams none was looked for")
+    assert again.reason.endswith("where links are delays; over links none was looked for")
 
 
 def test_a_wrong_claim_of_infeasibility_over_streams() -> None:

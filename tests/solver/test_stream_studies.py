@@ -24,7 +24,7 @@ from ppopt import (
     verify,
 )
 from ppopt.schedule.sampled_timing import SampledTiming
-from ppopt.solver.bounds.device_bounds import STREAMS
+from ppopt.solver.bounds.device_bounds import OVER_LINKS
 from ppopt.studies.robustness import jitter
 from tests.factories.streams import Built, _machine, _needs, _parts, append_all
 from tests.oracles.streams_exhaustive import least_makespan
@@ -56,7 +56,7 @@ def holds(found: Result) -> Result:
         <= found.value
         == found.schedule.metrics.makespan / (found.pipeline.ticks.per_unit)
     )
-    assert STREAMS in found.proof
+    assert OVER_LINKS in found.proof
     return found
 
 
@@ -105,7 +105,7 @@ def test_a_frontier_has_the_values_of_streams() -> None:
     delays = frontier(replace(given, link_mode="delay"), time_limit=4, workers=1)
     assert found.points
     for point in found.points:
-        assert holds(point.result).proof.count(STREAMS) == 1
+        assert holds(point.result).proof.count(OVER_LINKS) == 1
         same = delays.at(point.limit)
         assert same is not None
         assert same.result.lower_bound <= point.result.value
@@ -122,7 +122,7 @@ def test_a_plan_over_streams() -> None:
     assert found.schedule.pipeline.streams
     assert verify(found.schedule) == []
     assert over.lower_bound <= found.lower_bound <= found.value
-    assert found.proof.endswith(STREAMS)
+    assert found.proof.endswith(OVER_LINKS)
 
 
 def test_a_comparison_over_streams() -> None:
@@ -137,7 +137,7 @@ def slowly(one: Built, times: dict[object, float]) -> float:
     """Makespan in plain Python: every job in the order in which the schedule was appended."""
     pipeline = one.schedule.pipeline
     split = {
-        (row.stage, row.microbatch): row.kind.name == "B"
+        (row.stage, row.microbatch, row.slice): row.kind.name == "B"
         for row in one.schedule.rows()
         if row.kind.name in ("B", "BW")
     }
@@ -172,8 +172,8 @@ def test_random_times_over_streams_agree_with_plain_python(seed: int) -> None:
         if place < run.net.computed
     }
     carried = {
-        ("F" if kind == 0 else "B", stage, microbatch): end - start
-        for kind, stage, microbatch, _, _, start, end in zip(
+        ("F" if kind == 0 else "B", stage, microbatch, part): end - start
+        for kind, stage, microbatch, _, _, start, end, part in zip(
             *(column.tolist() for column in one.schedule.transfers.columns), strict=True
         )
     }

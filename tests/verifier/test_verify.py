@@ -31,7 +31,7 @@ from tests.factories.schedules import (
     schedules,
     table,
 )
-from tests.factories.streams import built
+from tests.factories.streams import LINK_MODES, built, linked_pipelines
 from tests.verifier import verify_naive
 from tests.verifier.verify_fixtures import one_f_one_b, rules, schedule_of, split_with_p2p
 from tests.verifier.verify_mutations import MUTATIONS, STREAMS
@@ -108,7 +108,7 @@ def test_breaking_one_rule_reports_that_rule_alone(
 ) -> None:
     kinds = ["split"] if rule is Rule.WEIGHT else ["split", "fused", "mixed"]
     if rule in STREAMS:
-        schedule = data.draw(built()).schedule
+        schedule = data.draw(built(linked_pipelines(LINK_MODES))).schedule
     else:
         schedule = data.draw(schedules(SLICED if rule is Rule.SLICE else ROOMY, kinds))
     broken, claims = MUTATIONS[rule](Random(seed), schedule)

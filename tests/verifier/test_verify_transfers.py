@@ -19,24 +19,25 @@ from ppopt.schedule.transfers import Transfers
 from ppopt.verifier import Rule
 from ppopt.verifier.posting import PostingRule, posting_faults
 from tests.factories.schedules import table
-from tests.factories.streams import Built, built, transfer_table
+from tests.factories.streams import LINK_MODES, Built, built, linked_pipelines, transfer_table
 from tests.oracles.streams import simulate
 from tests.oracles.transfer_rules import broken_rules
 from tests.verifier.verify_mutations import STREAMS
 
 SLOW = settings(deadline=None, max_examples=80)
 SEEDS = st.integers(0, 2**32 - 1)
+OVER_LINKS = linked_pipelines(LINK_MODES)
 
 
 @SLOW
-@given(built())
-def test_a_schedule_over_streams_is_valid(made: Built) -> None:
+@given(built(OVER_LINKS))
+def test_a_schedule_over_links_is_valid(made: Built) -> None:
     assert verify(made.schedule) == []
     assert broken_rules(made.schedule) == set()
 
 
 @SLOW
-@given(built(), SEEDS)
+@given(built(OVER_LINKS), SEEDS)
 def test_moved_transfers_break_the_rules_that_plain_python_names(made: Built, seed: int) -> None:
     random = Random(seed)
     rows = transfer_table(made.schedule)
@@ -44,7 +45,7 @@ def test_moved_transfers_break_the_rules_that_plain_python_names(made: Built, se
     for row in rows:
         by, longer = (random.choice((0, 0, 0, -1, 1, 3, -4)) for _ in range(2))
         end = max(row[5] + by, row[6] + by + (longer if random.random() < 0.1 else 0))
-        moved.append((*row[:5], row[5] + by, end))
+        moved.append((*row[:5], row[5] + by, end, *row[7:]))
     schedule = made.schedule
     given_rows = table(schedule)
     changed = Schedule.from_rows(schedule.pipeline, given_rows, transfers=moved)

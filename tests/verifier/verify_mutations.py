@@ -16,7 +16,7 @@ from ppopt.problem.operation import OpKind
 from ppopt.schedule.schedule import Schedule
 from ppopt.verifier import Rule, figures
 from tests.factories.schedules import ALONE, BW, B, F, TableRow, W, limited, peaks, table
-from tests.factories.streams import transfer_table
+from tests.factories.streams import link_of, transfer_table
 
 
 class Broken(NamedTuple):
@@ -182,7 +182,7 @@ def transfer(random: Random, schedule: Schedule) -> Broken:
     changed = random.choice(
         (
             [row for row in rows if row != chosen],
-            [*rows, (*chosen[:5], last, last + length)],
+            [*rows, (*chosen[:5], last, last + length, *chosen[7:])],
             [*rows, (chosen[0], chosen[1], -1, *chosen[3:])],
             [*rows, (chosen[0], chosen[1], schedule.pipeline.batches, *chosen[3:])],
             [*rows, (W, *chosen[1:])],
@@ -199,7 +199,8 @@ def transfer_time(random: Random, schedule: Schedule) -> Broken:
     assume(rows)
     row = random.choice(rows)
     end = random.randrange(row[5], row[6])
-    changed = [(*one[:6], end) if one == row else one for one in transfer_table(schedule)]
+    rows = transfer_table(schedule)
+    changed = [(*one[:6], end, *one[7:]) if one == row else one for one in rows]
     return _with(schedule, table(schedule), changed)
 
 
@@ -209,9 +210,9 @@ def send_order(random: Random, schedule: Schedule) -> Broken:
     assume(rows)
     row = random.choice(rows)
     length = row[6] - row[5] + 1
-    moved = [(*one[:5], one[5] + length, one[6] + length) for one in rows if one != row]
+    moved = [_sent_at(one, one[5] + length) for one in rows if one != row]
     later = [_at(one, one[4] + length) for one in table(schedule)]
-    return _with(limited(schedule, None), later, [*moved, (*row[:5], 0, length - 1)])
+    return _with(limited(schedule, None), later, [*moved, _sent_at(row, 0)])
 
 
 def receive_order(random: Random, schedule: Schedule) -> Broken:
@@ -220,7 +221,7 @@ def receive_order(random: Random, schedule: Schedule) -> Broken:
     assume(rows)
     row = random.choice(rows)
     last = max(_makespan(table(schedule)), *(one[6] for one in rows))
-    moved = (*row[:5], last + 1, last + 1 + row[6] - row[5])
+    moved = _sent_at(row, last + 1)
     return _with(schedule, table(schedule), [moved if one == row else one for one in rows])
 
 
@@ -230,8 +231,9 @@ def link_overlap(random: Random, schedule: Schedule) -> Broken:
     moves = []
     for row in rows:
         begin = _sent(schedule, row)
-        moved = (*row[:5], begin, begin + row[6] - row[5])
-        if begin < row[5] and any(_beside(one, moved) for one in rows if one != row):
+        moved = _sent_at(row, begin)
+        others = (one for one in rows if one != row)
+        if begin < row[5] and any(_beside(schedule, one, moved) for one in others):
             moves.append((row, moved))
     assume(moves)
     row, moved = random.choice(moves)
@@ -242,16 +244,23 @@ def link_overlap(random: Random, schedule: Schedule) -> Broken:
 def _sent(schedule: Schedule, row: tuple[int, ...]) -> int:
     """End of the operation whose result a transfer carries."""
     kinds = (F,) if row[0] == F else (B, BW)
-    same = (one for one in table(schedule) if one[0] in kinds and one[1:3] == row[1:3])
+    name = (*row[1:3], row[7])
+    same = (one for one in table(schedule) if one[0] in kinds and (*one[1:3], one[6]) == name)
     return next(one[5] for one in same)
 
 
-def _beside(row: tuple[int, ...], other: tuple[int, ...]) -> bool:
-    return {*row[3:5]} == {*other[3:5]} and max(row[5], other[5]) < min(row[6], other[6])
+def _sent_at(row: tuple[int, ...], begin: int) -> tuple[int, ...]:
+    """A transfer at another time."""
+    return (*row[:5], begin, begin + row[6] - row[5], *row[7:])
+
+
+def _beside(schedule: Schedule, row: tuple[int, ...], other: tuple[int, ...]) -> bool:
+    one, two = (link_of(schedule.pipeline, *each[3:5]) for each in (row, other))
+    return bool(one == two) and max(row[5], other[5]) < min(row[6], other[6])
 
 
 STREAMS = frozenset((Rule.TRANSFER, Rule.TRANSFER_TIME, Rule.SEND, Rule.RECEIVE, Rule.LINK))
-"""Rules that hold where links are streams."""
+"""Rules that hold where links are resources."""
 
 MUTATIONS: dict[Rule, Callable[[Random, Schedule], Broken]] = {
     Rule.UNKNOWN: unknown,

@@ -5,7 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from ppopt.problem.backward_kind import BackwardKind
-from ppopt.problem.operation_classes import Handover, OperationClass, Precedence, Resource
+from ppopt.problem.operation_classes import (
+    DispatchRule,
+    Handover,
+    OperationClass,
+    Precedence,
+    Resource,
+)
 from ppopt.problem.pipeline import Pipeline
 
 
@@ -20,6 +26,8 @@ class InstanceDraft:
     precedence: list[Precedence] = field(default_factory=list)
     handovers: list[Handover] = field(default_factory=list)
     """What crosses from device to device: links decide what it waits for."""
+    dispatch_rules: tuple[DispatchRule, ...] = ()
+    """Rules by which links serve a strategy that gives no order of transfers: the best is kept."""
 
     @property
     def batches(self) -> int:

@@ -8,8 +8,8 @@ its link lets is best, so a transfer starts at the earliest when what it carries
 from __future__ import annotations
 
 from ppopt.problem.features.draft import InstanceDraft
-from ppopt.problem.link_mode import LinkMode
 from ppopt.problem.operation_classes import (
+    Criterion,
     Mode,
     OperationClass,
     Precedence,
@@ -27,13 +27,14 @@ def add_delays(draft: InstanceDraft) -> None:
 
 def add_transfers(draft: InstanceDraft) -> None:
     """Add the links of a pipeline and their transfers; where links are delays there are none."""
-    if draft.pipeline.link_mode is LinkMode.DELAY:
+    if not draft.pipeline.has_links:
         add_delays(draft)
         return
     ends = [_ends(draft, handover.before, handover.after) for handover in draft.handovers]
     pairs = sorted({pair for pair in ends if pair[0] != pair[1]})
     number = {pair: len(draft.resources) + place for place, pair in enumerate(pairs)}
     draft.resources += [Resource(ResourceKind.LINK, pair) for pair in pairs]
+    draft.dispatch_rules = ((Criterion.ARRIVAL,), (Criterion.NEED,))
     for (before, after, delay, kind), pair in zip(draft.handovers, ends, strict=True):
         if pair not in number:
             draft.precedence.append(Precedence(before, after, delay))

@@ -140,11 +140,6 @@ export class Schedule {
     this.links = raw.links ? new Schedule(transfersOf(raw, raw.links)) : null;
   }
 
-  /** The two devices of a link. @param {number} link @returns {[number, number]} */
-  pair(link) {
-    return this.raw.links?.pairs[link] ?? [FREE, FREE];
-  }
-
   /** Memory of a device over time: every operation takes an amount at its start and gives an
    * amount at its end; the two of a pair take and give together.
    * @param {number} device

@@ -171,7 +171,7 @@ function rowTicks({ kind, schedule, row, low, high }) {
   const step = Math.max(1, Math.ceil(LEAST_LABEL / row));
   if (kind !== "links") return { tick0: 0, dtick: step };
   const shown = Array.from({ length: Math.ceil((high - low) / step) }, (_, at) => low + at * step);
-  return { tickvals: shown, ticktext: shown.map((link) => schedule.pair(link).join("–")) };
+  return { tickvals: shown, ticktext: shown.map((link) => schedule.raw.links?.labels[link]) };
 }
 
 /** A line at the end of every schedule; the end of the shortest is dotted through all others.

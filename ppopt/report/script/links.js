@@ -37,8 +37,8 @@ export function aboutLink(schedule, link) {
   const { raw, unit, ops } = carried;
   const ticks = busy(carried, link);
   return [
-    `link of devices ${schedule.pair(link).join(" and ")}`,
-    `${number(ops.bounds[link + 1] - ops.bounds[link])} transfers, one at a time, both ways`,
+    schedule.raw.links?.titles[link] ?? "",
+    `${number(ops.bounds[link + 1] - ops.bounds[link])} transfers, one at a time`,
     `busy ${measured(ticks / unit, raw.timeName)} (${percent(ticks / raw.last)})`,
   ];
 }
@@ -50,12 +50,15 @@ export function aboutTransfer(schedule, style, row) {
   const forward = style.kinds[ops.kind[row]].name === "F";
   const time = (/** @type {number} */ ticks) => measured(ticks / unit, raw.timeName);
   const [stage, microbatch] = [ops.stage[row], ops.microbatch[row]];
-  const sender = maker(schedule, style, stage, microbatch, forward);
-  const user = maker(schedule, style, stage + (forward ? 1 : -1), microbatch, forward);
+  const slice = ops.slice[row];
+  const sender = maker(schedule, style, { stage, microbatch, slice }, forward);
+  const other = stage + (forward ? 1 : -1);
+  const user = maker(schedule, style, { stage: other, microbatch, slice }, forward);
   const { device, start, end } = schedule.ops;
   const name = (/** @type {number} */ at) => schedule.opName(at, style.kinds);
   return [
-    `${stage}SEND_${forward ? "F" : "B"}${microbatch}  ${forward ? "activation" : "gradient"}`,
+    `${stage}SEND_${forward ? "F" : "B"}${microbatch}${slice ? `s${slice}` : ""}` +
+    `  ${forward ? "activation" : "gradient"}`,
     `microbatch ${microbatch} · device ${device[sender]} to device ${device[user]}`,
     `start ${time(ops.start[row])} · end ${time(ops.end[row])} · ` +
     `duration ${time(ops.end[row] - ops.start[row])}`,
@@ -64,13 +67,13 @@ export function aboutTransfer(schedule, style, row) {
   ];
 }
 
-/** Row of the operation of a stage and microbatch that makes an activation, or a gradient.
- * @param {Schedule} schedule @param {Style} style @param {number} stage
- * @param {number} microbatch @param {boolean} forward */
-function maker({ ops }, style, stage, microbatch, forward) {
+/** Row of the operation of a stage that makes an activation, or a gradient.
+ * @param {Schedule} schedule @param {Style} style
+ * @param {{stage: number, microbatch: number, slice: number}} place @param {boolean} forward */
+function maker({ ops }, style, { stage, microbatch, slice }, forward) {
   const makes = forward ? ["F"] : ["B", "BW"];
   return ops.stage.findIndex((value, at) =>
-    value === stage && ops.microbatch[at] === microbatch &&
+    value === stage && ops.microbatch[at] === microbatch && ops.slice[at] === slice &&
     makes.includes(style.kinds[ops.kind[at]].name)
   );
 }

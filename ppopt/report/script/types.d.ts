@@ -34,8 +34,13 @@ export interface Raw {
   static: number[];
   limits: number[] | null;
   peak: number[];
-  /** Transfers as operations of links, and the two devices of every link; null: no streams. */
-  links: { pairs: [number, number][]; rows: Record<string, Packed> } | null;
+  /** Transfers as operations of links, and the two devices of every link; null: no links. */
+  links: {
+    pairs: [number, number][];
+    labels: string[];
+    titles: string[];
+    rows: Record<string, Packed>;
+  } | null;
 }
 
 export interface Kind {

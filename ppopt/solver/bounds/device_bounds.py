@@ -128,13 +128,16 @@ RELAXED = (
 """Words for a bound of `BackwardChoice.relaxed`."""
 
 
-STREAMS = "; streams only delay more than delays do, so this bound of the delays holds for them"
-"""Words of every bound over streams (`ppopt.problem.link_mode`)."""
+OVER_LINKS = (
+    "; links that carry one transfer at a time only delay more than delays do, so this bound of "
+    "the delays holds for them"
+)
+"""Words of every bound where links are resources (`ppopt.problem.link_mode`)."""
 
 
-def streams_scope(problem: Problem) -> str:
+def links_scope(problem: Problem) -> str:
     """Words that a bound is of links that are delays; empty where they are."""
-    return STREAMS if problem.pipeline.streams else ""
+    return OVER_LINKS if problem.pipeline.has_links else ""
 
 
 def proof_scope(problem: Problem) -> str:
@@ -151,7 +154,7 @@ def proof_scope(problem: Problem) -> str:
 def bound_scope(problem: Problem, bound: Bound) -> str:
     """Words for the schedules that a bound covers: their backwards, starts and links."""
     starts = start_scope(problem, bound.value, bound.certificate.devices)
-    return proof_scope(problem) + starts + streams_scope(problem)
+    return proof_scope(problem) + starts + links_scope(problem)
 
 
 def known_bound(problem: Problem) -> Bound:

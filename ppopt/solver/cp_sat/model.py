@@ -14,9 +14,10 @@ Durations play no part in this, so slots of one class may differ in their modes.
 split or whole, whichever is better, the class of backwards has the slots of B and of BW. W is there
 only beside a B: the k-th W goes to the k-th microbatch that is split.
 
-Where links are streams, their transfers are operations: the slots of one class (kind and sending
-stage) all run on one link, one at a time, and precedence has constant lags from what they carry and
-to what needs it. So the k-th transfer of a class goes to microbatch k, by the same argument.
+Where links are resources, their transfers are operations: the slots of one class (kind, sending
+stage, route and slice) all run on one link, one at a time, and precedence has constant lags from
+what they carry and to what needs it. So the k-th transfer of a class goes to microbatch k, by the
+same argument.
 """
 
 from __future__ import annotations
@@ -88,7 +89,7 @@ def build_model(
     The model treats objectives within the same `step` ticks from the bound as equal. `devices` are
     those kept (default all): a subset gives a relaxation (`ppopt.solver.relaxation.device_subset`)
     of problems whose backwards are all split, or all whole, and not cut into slices. Where links
-    are streams, the model of all devices has their transfers; that of a subset has delays.
+    are resources, the model of all devices has their transfers; that of a subset has delays.
     """
     every = range(problem.pipeline.num_devices)
     scope = DeviceScope(problem, frozenset(every if devices is None else devices), horizon)

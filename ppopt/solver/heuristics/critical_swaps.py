@@ -20,7 +20,7 @@ from ppopt.solver.budget import Budget
 from ppopt.solver.heuristics.order_network import OrderNetwork, Sequences
 from ppopt.solver.incumbent import Incumbent
 from ppopt.solver.method import Outcome, is_plain
-from ppopt.solver.parameters import StreamParams
+from ppopt.solver.parameters import LinkParams
 from ppopt.solver.result import Result
 from ppopt.solver.views import as_delays
 
@@ -34,13 +34,13 @@ class CriticalSwaps:
 
     name = "critical swaps"
 
-    def __init__(self, rng: Random, params: StreamParams) -> None:
+    def __init__(self, rng: Random, params: LinkParams) -> None:
         self._rng, self._params = rng, params
         self._steps = params.first_steps
 
     def supports(self, problem: Problem) -> bool:
         """All but those for which `IteratedLocalSearch` does as well."""
-        return problem.pipeline.streams or problem.mixed or not is_plain(problem)
+        return problem.pipeline.has_links or problem.mixed or not is_plain(problem)
 
     def run(self, incumbent: Incumbent, budget: Budget) -> Outcome:
         """Take a number of steps; the next turn takes twice as many."""
@@ -66,14 +66,14 @@ class LongerDelays:
 
     name = "longer delays"
 
-    def __init__(self, solve: Callable[[Problem, float], Result], params: StreamParams) -> None:
+    def __init__(self, solve: Callable[[Problem, float], Result], params: LinkParams) -> None:
         """`solve` searches a problem for so many seconds."""
         self._solve, self._share = solve, params.factor_share
         self._factors = list(params.factors)
 
     def supports(self, problem: Problem) -> bool:
-        """Problems over streams whose transfers take time."""
-        return problem.pipeline.streams
+        """Problems whose links are resources."""
+        return problem.pipeline.has_links
 
     def run(self, incumbent: Incumbent, budget: Budget) -> Outcome:
         """Search with delays longer by the next factor."""
@@ -105,7 +105,7 @@ def _stretched(pipeline: Pipeline, factor: Any) -> Pipeline:
 def improve(
     network: OrderNetwork,
     random: Random,
-    params: StreamParams,
+    params: LinkParams,
     bound: int,
     over: Callable[[int], bool],
 ) -> Sequences:

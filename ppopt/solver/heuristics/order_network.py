@@ -15,8 +15,7 @@ import numpy as np
 from ppopt.problem.arrays import Ints
 from ppopt.problem.objective import Objective
 from ppopt.schedule import timing
-from ppopt.schedule.communication import queues_of_schedule
-from ppopt.schedule.link_queues import posted_early
+from ppopt.schedule.link_queues import queues_of_orders, queues_of_schedule
 from ppopt.schedule.orders import codes
 from ppopt.schedule.schedule import Schedule
 
@@ -31,7 +30,7 @@ class OrderNetwork:
     def __init__(self, schedule: Schedule) -> None:
         self.pipeline = schedule.pipeline
         orders = schedule.orders
-        self._queues = queues = queues_of_schedule(schedule) if self.pipeline.streams else None
+        self._queues = queues = queues_of_schedule(schedule) if self.pipeline.has_links else None
         self._entries: list[list[int]] = []
         """Entries of the orders at every position."""
         for entry in np.concatenate(list(orders)).tolist():
@@ -125,5 +124,5 @@ class OrderNetwork:
             np.array([self._carried[node - self.computed] for node in sequence], dtype=np.int64)
             for sequence in sequences[devices:]
         ]
-        queues = posted_early(self._queues.links, order)
+        queues = queues_of_orders(self._queues.links, order)
         return timing.schedule(self.pipeline, orders, objective, queues=queues)

@@ -12,7 +12,7 @@ import numpy as np
 
 from ppopt.problem.arrays import Ints
 from ppopt.problem.operation import OpKind
-from ppopt.schedule.link_queues import SENT_AS
+from ppopt.schedule.link_queues import transfer_numbers
 from ppopt.schedule.schedule import Schedule
 
 
@@ -43,12 +43,13 @@ def canonical(schedule: Schedule) -> Ints:
 def canonical_transfers(schedule: Schedule) -> Ints:
     """Operation number of every transfer of a schedule after the same renumbering.
 
-    The k-th transfer of each kind and stage goes to microbatch k.
+    The k-th transfer of each kind, stage, route and slice goes to the route's microbatch k.
     """
-    carried = schedule.transfers
-    kind = np.where(carried.kind == OpKind.F, int(SENT_AS[OpKind.F]), int(SENT_AS[OpKind.B]))
+    carried, pipeline = schedule.transfers, schedule.pipeline
+    routes = carried.microbatch * pipeline.routes // pipeline.batches
+    place = (carried.slice, routes, carried.stage, carried.kind)
     new = np.empty_like(carried.microbatch)
-    new[np.lexsort((carried.end, carried.start, carried.stage, kind))] = carried.microbatch[
-        np.lexsort((carried.microbatch, carried.stage, kind))
+    new[np.lexsort((carried.end, carried.start, *place))] = carried.microbatch[
+        np.lexsort((carried.microbatch, *place))
     ]
-    return np.asarray(schedule.pipeline.code(kind, carried.stage, new))
+    return transfer_numbers(pipeline, carried, new)

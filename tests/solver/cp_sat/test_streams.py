@@ -11,12 +11,12 @@ from ppopt import Objective, Pipeline, Schedule, verify
 from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.problem import Problem
 from ppopt.schedule import timing
-from ppopt.schedule.communication import queues_of_schedule
+from ppopt.schedule.link_queues import queues_of_schedule
 from ppopt.solver.bounds.destructive_bounds import feasibility_model
 from ppopt.solver.budget import SolverLimits
 from ppopt.solver.cp_sat import cpsat
 from ppopt.solver.cp_sat.model import build_model, hint
-from tests.factories.streams import append_all
+from tests.factories.streams import LINK_MODES, append_all
 from tests.oracles.streams_exhaustive import least_makespan, least_mixed
 
 LIMITS = SolverLimits(60, 1, 0)
@@ -24,7 +24,7 @@ ENOUGH = 200
 """More ticks than any pipeline here needs."""
 
 
-def tiny(random: Random, stages: int) -> Pipeline:
+def tiny(random: Random, stages: int, link_mode: str = "streams") -> Pipeline:
     """Two microbatches, with transfers that matter."""
 
     def each(*choices: int) -> list[int]:
@@ -42,7 +42,7 @@ def tiny(random: Random, stages: int) -> Pipeline:
         memory_b=random.choice((0, 0, "0.5")),
         placement=random.choice((None, (0, 1, 0))) if stages == 3 else None,
         mem_limit=random.choice((None, 2, 3)),
-        link_mode="streams",
+        link_mode=link_mode,
     )
 
 
@@ -60,15 +60,16 @@ def exists(problem: Problem, most: int) -> bool:
     return found.schedule is not None
 
 
+@pytest.mark.parametrize("link_mode", LINK_MODES)
 @pytest.mark.parametrize(
     ("seed", "kind"),
     [(seed, kind) for seed in range(6) for kind in BackwardKind if kind != "mixed" or not seed % 2],
 )
 def test_the_model_proves_the_optimum_of_all_orders_of_devices_and_links(
-    seed: int, kind: BackwardKind
+    seed: int, kind: BackwardKind, link_mode: str
 ) -> None:
     """By exhaustive search; of mixed backwards for two stages, as that of three takes long."""
-    pipeline = tiny(Random(seed), 2 + seed % 2)
+    pipeline = tiny(Random(seed), 2 + seed % 2, link_mode)
     if kind is BackwardKind.MIXED:
         least = least_mixed(pipeline)
     else:
