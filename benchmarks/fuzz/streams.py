@@ -1,8 +1,8 @@
-"""Links that are streams: searches beside all orders, mutants of transfers and of posted orders."""
+"""Links that carry one transfer at a time: searches, mutants of transfers and of posted orders."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from fractions import Fraction
 from random import Random
@@ -12,12 +12,13 @@ import ppopt
 from benchmarks.fuzz import judge, pipelines
 from benchmarks.fuzz.category import Case, Category, Finding, SkippedError
 from ppopt import Objective, Pipeline, Result, Schedule, Verdict, verify
+from ppopt.problem.link_mode import LinkMode
 from ppopt.schedule import communication
 from ppopt.schedule.actions import Action, ActionKind, ActionRow
 from ppopt.solver.parameters import RoundParams, SolveParams
 from ppopt.verifier.posting import posting_faults
 from tests.factories.schedules import table
-from tests.factories.streams import Built, append_all, transfer_table
+from tests.factories.streams import LINK_MODES, Built, append_all, transfer_table
 from tests.oracles.streams import Times, simulate
 from tests.oracles.streams_exhaustive import UndecidedError, least_makespan, least_mixed
 from tests.oracles.transfer_rules import broken_rules
@@ -32,14 +33,18 @@ POST_CHANGES = ("swapped", "moved", "dropped", "doubled")
 Rows = list[tuple[int, ...]]
 
 
-def _draw(rng: Random, ops: int, **options: Any) -> dict[str, Any]:
-    """Draw a pipeline of several devices."""
-    fields = pipelines.draw(rng, ops=ops, fused=False, devices=(2, 2, 3), routes=(1,), **options)
-    return fields | {"link_mode": "streams"}
+def _draw(
+    rng: Random, ops: int, modes: Sequence[str] = LINK_MODES, **options: Any
+) -> dict[str, Any]:
+    """Draw a pipeline of several devices; over streams on one route and without slices."""
+    mode = rng.choice(modes)
+    several = (1,) if mode == LinkMode.STREAMS else (1, 1, 2)
+    options |= {"devices": (2, 2, 3), "routes": several, "slices": several}
+    return pipelines.draw(rng, ops=ops, fused=False, **options) | {"link_mode": str(mode)}
 
 
 class Streams(Category):
-    """Tiny searches over streams, beside every order of devices and links."""
+    """Tiny searches over links, beside every order of devices and links."""
 
     name = "streams"
     goal = 1500
@@ -85,7 +90,7 @@ class Streams(Category):
 
 
 def _simpler(case: Case) -> Iterator[Case]:
-    """Yield the case with a simpler pipeline, still of streams."""
+    """Yield the case with a simpler pipeline, still over links."""
     return (one for one in pipelines.smaller(case) if "link_mode" in one["pipeline"])
 
 
@@ -131,7 +136,7 @@ def valid(schedule: Schedule) -> Iterator[Finding]:
 
 
 class Transfers(Category):
-    """Random schedules over streams, one thing in them changed."""
+    """Random schedules over links, one thing in them changed."""
 
     name = "transfers"
     goal = 6000
@@ -213,7 +218,7 @@ class Posts(Category):
     def draw(self, rng: Random) -> Case:
         """Draw a pipeline, an order as a seed, and what is changed how often."""
         return {
-            "pipeline": _draw(rng, rng.choice((6, 12, 24))),
+            "pipeline": _draw(rng, rng.choice((6, 12, 24)), (LinkMode.STREAMS,)),
             "backward": rng.choice(KINDS),
             "seed": rng.randrange(10**6),
             "changes": rng.choices(POST_CHANGES, (6, 3, 1, 1), k=rng.randint(1, 3)),

@@ -26,6 +26,12 @@ the queue, and start to end of a transfer is a job on a machine: its link.
 With `init_process_group(device_id=...)` NCCL has one queue per device and not per pair; that is not
 modelled. Nor is the handing over of data between stages of one device, which takes no transfer.
 
+`exclusive`: a link goes one way, from one device to another. It carries one transfer at a time, and
+each takes the p2p time. A transfer starts as soon as what it carries has ended and its link is
+free: nothing is posted, and no computation of the receiver holds it up. The order in which a link
+carries its transfers is part of the schedule. A hand strategy hands over first come, first served;
+of results that come at one instant, that of the smaller microbatch goes first.
+
 Links that carry one transfer at a time only delay more: their schedules, without the transfers,
 keep every rule of `delay`. So a lower bound of the delay model holds for them.
 """
@@ -44,6 +50,8 @@ class LinkMode(StrEnum):
     """Each is a delay; a link carries any number at once."""
     STREAMS = "streams"
     """One queue for each pair of devices, in posted order."""
+    EXCLUSIVE = "exclusive"
+    """One transfer at a time from a device to another, in an order that is part of the schedule."""
 
     @property
     def has_links(self) -> bool:
@@ -82,8 +90,10 @@ _MEANING = {
     LinkMode.DELAY: "a transfer delays its receiver and nothing else",
     LinkMode.STREAMS: "transfers between two devices run one at a time, in posted order, as "
     "PyTorch's runtime and NCCL do",
+    LinkMode.EXCLUSIVE: "a link goes from one device to another and carries one transfer at a time",
 }
 _WORDS = {
     LinkMode.DELAY: "",
     LinkMode.STREAMS: "streams: transfers of two devices run one at a time",
+    LinkMode.EXCLUSIVE: "exclusive: transfers of one way run one at a time",
 }

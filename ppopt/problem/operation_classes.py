@@ -44,6 +44,8 @@ class Resource(NamedTuple):
     kind: ResourceKind
     devices: tuple[int, ...]
     """The device it belongs to; of a link its two ends."""
+    one_way: bool = False
+    """Of a link: whether it carries from the first to the second alone; else both ways."""
 
 
 class Criterion(Enum):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING
@@ -131,7 +131,8 @@ def _over_links(stated: Claim, made: Schedule) -> Schedule | None:
 def _sent(pipeline: Pipeline, made: Schedule) -> Iterator[tuple[int, ...]]:
     """A transfer of every result that another device needs, each link first come, first served."""
     down, up = pipeline.ticks.down, pipeline.ticks.up
-    free: dict[frozenset[int], int] = {}
+    one_way = pipeline.link_mode is LinkMode.EXCLUSIVE
+    free: dict[Collection[int], int] = {}
     for row in sorted(made.rows(), key=lambda row: row.end):
         forward = row.kind is OpKind.F
         other = row.stage + (1 if forward else -1)
@@ -140,7 +141,7 @@ def _sent(pipeline: Pipeline, made: Schedule) -> Iterator[tuple[int, ...]]:
         source, target = row.device, pipeline.device(other, row.microbatch)
         if source == target:
             continue
-        link = frozenset((source, target))
+        link = (source, target) if one_way else frozenset((source, target))
         start = max(row.end, free.get(link, 0))
         times = (down if forward else up)[pipeline.route(row.microbatch)]
         free[link] = start + times[min(row.stage, other)]

@@ -291,13 +291,16 @@ def link_words(figures: Mapping[str, Any]) -> str:
 
 
 def link_label(resource: Resource) -> str:
-    """A link by its two devices, short as in the margin of a chart: `0–1`."""  # noqa: RUF002
-    return "–".join(map(str, resource.devices))  # noqa: RUF001  an en dash
+    """A link by its two devices, short as in the margin of a chart: `0–1`, or one way `0→1`."""  # noqa: RUF002
+    return ("→" if resource.one_way else "–").join(map(str, resource.devices))  # noqa: RUF001
 
 
 def link_title(resource: Resource) -> str:
     """A link by its two devices, and which way it carries."""
-    return f"link of devices {' and '.join(map(str, resource.devices))}, both ways"
+    one, other = resource.devices
+    if resource.one_way:
+        return f"link from device {one} to device {other}"
+    return f"link of devices {one} and {other}, both ways"
 
 
 def objective_words(figures: Mapping[str, Any]) -> str:

@@ -15,6 +15,7 @@ from functools import cached_property
 import numpy as np
 
 from ppopt.errors import InputError
+from ppopt.problem.link_mode import LinkMode
 from ppopt.problem.operation import Op, OpKind
 from ppopt.problem.pipeline import Pipeline
 from ppopt.schedule.timetable import Timetable
@@ -215,11 +216,9 @@ class _Check:
     def _at_once(self) -> Iterator[Violation]:
         """Every transfer that starts while its link carries another one."""
         rows, given = np.flatnonzero(self.timed & (self.given.end >= self.given.start)), self.given
-        low = np.minimum(given.source, given.target)[rows]
-        high = np.maximum(given.source, given.target)[rows]
-        rows = rows[np.lexsort((given.end[rows], given.start[rows], high, low))]
-        link = np.stack((given.source[rows], given.target[rows]))
-        link = np.sort(link, axis=0)
+        link = self._link(rows)
+        order = np.lexsort((given.end[rows], given.start[rows], *link))
+        rows, link = rows[order], link[:, order]
         until, running = 0, ABSENT
         for place, row in enumerate(rows.tolist()):
             if place == 0 or (link[:, place] != link[:, place - 1]).any():
@@ -229,6 +228,15 @@ class _Check:
                 yield self._at(Rule.LINK, row, words)
             if given.end[row] > until:
                 until, running = int(given.end[row]), row
+
+    def _link(self, rows: Ints) -> Ints:
+        """What transfers of one link have in common, shape [2, row].
+
+        The sending and the receiving device; where a link goes both ways, their smaller and their
+        larger number.
+        """
+        ends = np.stack((self.given.source[rows], self.given.target[rows]))
+        return ends if self.pipeline.link_mode is LinkMode.EXCLUSIVE else np.sort(ends, axis=0)
 
 
 def _within(column: Ints, size: int) -> Bools:

@@ -30,8 +30,9 @@ LINK_MODES = tuple(mode for mode in LinkMode if mode.has_links)
 
 
 def link_of(pipeline: Pipeline, source: int, target: int) -> Any:
-    """The link that carries what one device hands another."""
-    return frozenset((source, target))
+    """The link that carries what one device hands another: that of both, or of one way."""
+    one_way = pipeline.link_mode == "exclusive"
+    return (source, target) if one_way else frozenset((source, target))
 
 
 @st.composite

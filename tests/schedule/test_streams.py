@@ -197,7 +197,7 @@ def test_ends_that_differ_are_refused() -> None:
     [
         ({"routes": 2}, "no two routes"),
         ({"slices": 2}, "no slices"),
-        ({"link_mode": "exclusive"}, "'exclusive' is unknown; use delay or streams"),
+        ({"link_mode": "shared"}, "'shared' is unknown; use delay or streams or exclusive"),
     ],
 )
 def test_what_streams_are_not(given: dict[str, object], words: str) -> None:
