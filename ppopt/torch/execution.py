@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -110,8 +111,9 @@ def predicted_schedule(schedule: Schedule) -> Schedule:
     """
     made = communication.as_streams(schedule) if schedule.pipeline.has_links else schedule
     origin = Origin(strategy=schedule.origin.strategy or "schedule", status="feasible")
-    queues = queues_of_schedule(made) if made.pipeline.has_links else None
-    return timing.schedule(as_run(made.pipeline), made.orders, origin=origin, queues=queues)
+    ran = replace(made, pipeline=as_run(made.pipeline))
+    queues = queues_of_schedule(ran) if ran.pipeline.has_links else None
+    return timing.schedule(ran.pipeline, ran.orders, origin=origin, queues=queues)
 
 
 def predicted_makespan(schedule: Schedule) -> Fraction:

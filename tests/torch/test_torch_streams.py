@@ -11,13 +11,13 @@ from tests.packages import needed
 
 needed("torch")
 
-from ppopt import Pipeline, evaluate, solve
+from ppopt import Pipeline, evaluate, solve, verify
 from ppopt.errors import RunError
 from ppopt.formats import torch_comms, torch_csv
 from ppopt.schedule.actions import Action, ActionKind
 from ppopt.torch import execution
 from ppopt.torch.world import World
-from tests.factories.streams import append_all
+from tests.factories.streams import LINK_MODES, append_all
 from tests.torch.torch_jobs import RANKS, run_text
 
 pytestmark = pytest.mark.slow
@@ -31,6 +31,19 @@ def test_strategies(world: World, strategy: str) -> None:
     ran = execution.run_synthetic(world, made, seconds_per_unit=1e-4)
     assert ran.difference <= 1e-12
     assert ran.gradients == 2 * made.pipeline.num_stages
+
+
+@pytest.mark.parametrize("link_mode", LINK_MODES)
+def test_a_prediction_has_the_times_of_pytorch(link_mode: str) -> None:
+    """B of the first stage does nothing there, and its W runs the whole backward."""
+    made = evaluate(replace(STREAMS, link_mode=link_mode), "zb-h1")
+    found = execution.predicted_schedule(made)
+    assert verify(found) == []
+    unit = found.pipeline.ticks.per_unit
+    lengths = {
+        row.kind.name: (row.end - row.start) // unit for row in found.rows() if row.stage == 0
+    }
+    assert lengths == {"F": 1, "B": 0, "W": 2}
 
 
 def test_solved_and_what_pytorch_adds_to_its_operations(world: World) -> None:
