@@ -18,7 +18,7 @@ them does not exist for a pipeline. Neither ever proves that no schedule fits.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -99,12 +99,12 @@ class DeadlockError(InputError):
     """An order whose operations wait for each other in a circle.
 
     `cycle` names the operations (`ppopt.Op`); each must end before the next may start, and the last
-    before the first.
+    before the first. `named` writes an operation as its file does.
     """
 
-    def __init__(self, cycle: tuple[Any, ...]) -> None:
+    def __init__(self, cycle: tuple[Any, ...], named: Callable[[Any], str] = str) -> None:
         self.cycle = cycle
-        shown = " -> ".join(str(op) for op in (*cycle, cycle[0]))
+        shown = " -> ".join(map(named, (*cycle, cycle[0])))
         super().__init__(f"the order deadlocks: {shown}; reorder one of these operations")
 
 

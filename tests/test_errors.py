@@ -40,6 +40,7 @@ CAUGHT = {
     "errors.py collected": "collects the faults of one input, which `check` raises",
     "formats/fields.py within": "adds the place in a file",
     "formats/schedule_json.py _rows": "adds the number of the operation",
+    "formats/torch_csv.py schedule": "names operations by the letters of the file",
     "formats/torch_csv.py _row": "adds the number of the cell",
     "studies/records.py damage": "adds the record of a storage",
     "problem/layout.py _read": "adds the name of the setting or the option",

@@ -30,7 +30,7 @@ from typing import Any
 
 import numpy as np
 
-from ppopt.errors import InputError, NotApplicableError
+from ppopt.errors import DeadlockError, InputError, NotApplicableError
 from ppopt.formats.config import pipeline_of
 from ppopt.formats.documents import label, read_text
 from ppopt.formats.fields import shown, within
@@ -166,7 +166,10 @@ def schedule(
     """
     pipeline = pipeline_of_order(order, settings)
     origin = Origin(strategy="torch-csv", objective=objective, status="feasible")
-    return timing.schedule(pipeline, order.codes(pipeline), objective, origin)
+    try:
+        return timing.schedule(pipeline, order.codes(pipeline), objective, origin)
+    except DeadlockError as error:
+        raise DeadlockError(error.cycle, _name) from None
 
 
 def _order(content: str) -> Order:

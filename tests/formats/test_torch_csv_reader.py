@@ -140,8 +140,8 @@ BAD = {
     "overlap, turned round": ("(0B0;0F0)OVERLAP_F_B\n", "an overlap is of a forward and then"),
     "overlap of forwards": ("(0F0;0F1)OVERLAP_F_B\n", "an overlap is of a forward and then"),
     "unknown action": ("0F0,0SYNC\n", "'0SYNC' is no operation"),
-    "backward first": ("0B0,0F0\n", "the order deadlocks: 0F0 -> 0BW0 -> 0F0"),
-    "W before I": ("0F0,0W0,0I0\n", "the order deadlocks: 0B0 -> 0W0 -> 0B0"),
+    "backward first": ("0B0,0F0\n", "the order deadlocks: 0F0 -> 0B0 -> 0F0"),
+    "W before I": ("0F0,0W0,0I0\n", "the order deadlocks: 0I0 -> 0W0 -> 0I0"),
     "two ranks wait": (FULL.replace("1F0,1B0,1F1", "1F0,1F1,1B0").replace("0F1,0B0", "0B0,0F1"),
                        "the order deadlocks: "),
 }  # fmt: skip
