@@ -302,7 +302,18 @@ def compare(
 
 @command
 @with_settings_but(time_limit=_IN_ALL)
-def frontier(settings: Settings) -> int:
+def frontier(
+    settings: Settings,
+    within: Annotated[
+        str | None,
+        typer.Option(
+            "--within",
+            metavar="SHARE",
+            help="Name the least memory that is at most this much slower than the best: 1%.",
+            rich_help_panel=Heading.SEARCH,
+        ),
+    ] = None,
+) -> int:
     """Show how much faster a step gets with more memory.
 
     Every memory limit at which the best schedule changes is searched, with a bound, beside the hand
@@ -310,10 +321,12 @@ def frontier(settings: Settings) -> int:
     Example: `ppopt frontier --stages 4 --batches 8 -o frontier.html`.
     """
     from ppopt.cli import output, progress
+    from ppopt.formats.typed_values import share
     from ppopt.report.objects import of_frontier
     from ppopt.studies.frontier import frontier as explore
 
     output.refuse_orders(settings, "frontier")
+    near = None if within is None else share("within", within)
     pipeline = settings.pipeline()
     options = strategy_options(settings)
     interrupts.only_record()
@@ -325,7 +338,7 @@ def frontier(settings: Settings) -> int:
             progress=line.update,
             began=settings.began,
         )
-    code = output.show_frontier(settings, of_frontier(found), found)
+    code = output.show_frontier(settings, of_frontier(found, near), found)
     return code or exit_code(found.status)
 
 

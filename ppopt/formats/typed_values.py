@@ -6,10 +6,12 @@
 from __future__ import annotations
 
 import re
+from fractions import Fraction
 from typing import Any
 
 from ppopt.errors import InputError
 from ppopt.formats.fields import shown
+from ppopt.problem import exact
 from ppopt.problem.settings import Setting, Shape
 
 _COUNTS = re.compile(r"[-+0-9, ]+", re.ASCII)
@@ -35,6 +37,15 @@ def typed_value(setting: Setting, text: str) -> Any:
             return [part.strip() for part in text.split(",")]
         case _:
             return text
+
+
+def share(name: str, text: str) -> Fraction:
+    """Read a share, `1%` or `0.01`; raises InputError on anything else, and below 0."""
+    number, percent, rest = text.strip().partition("%")
+    value = exact.read(number, name).value / (100 if percent else 1)
+    if rest.strip() or value < 0:
+        raise InputError(f"{name}: {shown(text)} is no share; write 1% or 0.01")
+    return value
 
 
 def whole(name: str, text: str) -> int:

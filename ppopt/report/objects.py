@@ -225,14 +225,29 @@ def _number(value: Fraction | None) -> int | float | None:
     return None if value is None else plain(value)
 
 
-def of_frontier(found: Frontier) -> dict[str, Any]:
+def _within(found: Frontier, share: Fraction | None) -> dict[str, Any]:
+    point = None if share is None else found.within(share)
+    if share is None or point is None:
+        return {}
+    shown = {
+        "share": plain(share),
+        "limit": plain(point.limit),
+        "value": _number(point.result.value),
+        "beyond": _number(found.beyond(share)),
+    }
+    return {"within": shown}
+
+
+def of_frontier(found: Frontier, within: Fraction | None = None) -> dict[str, Any]:
     """Object of `ppopt frontier`.
 
     Everything holds within `mem_limit`, the pipeline's own limits. `points`, by ascending limit:
     the object of `ppopt solve` within a `limit`, and whether that limit is proved to be the least
     for its value (`limit_proved`). `searched`: what was chosen with every schedule. `bounds`: no
     schedule within a `limit` is below its `lower_bound`. `strategies`: the object of `ppopt eval`,
-    its largest peak (`memory`), and its ratio to the best schedule within that memory.
+    its largest peak (`memory`), and its ratio to the best schedule within that memory. `within`
+    exists where a share is asked for: the least `limit` of a point that is at most so much slower
+    than the best found, its `value`, and the largest limit proved not to do (`beyond`, or null).
     """
     least, enough = found.least, found.enough
     hands = [hand.schedule for hand in found.hands]
@@ -250,6 +265,7 @@ def of_frontier(found: Frontier) -> dict[str, Any]:
         "least_limit_proved": least is not None and least.least,
         "useful_limit": _number(enough and enough.limit),
         "useful_limit_proved": found.enough_proved,
+        **_within(found, within),
         "points": [
             of_result(point.result, best(hands, point.result))
             | {"limit": plain(point.limit), "limit_proved": point.least}

@@ -481,12 +481,26 @@ def what_if(found: Mapping[str, Any]) -> list[str]:
     lines = [
         f"least memory that works: {least}; {found['proof']}",
         _enough_words(found),
+        *_within_words(found),
         *_faster_elsewhere(found),
         *routes_words(found["strategies"]),
     ]
     if not all(point["limit_proved"] for point in points):
         lines.append(f"{AT_MOST.strip()}: less memory may reach the same {objective_words(found)}")
     return lines
+
+
+def _within_words(found: Mapping[str, Any]) -> list[str]:
+    """The least memory for almost the best value, where a share was asked for."""
+    within = found.get("within")
+    if within is None:
+        return []
+    value = measured(within["value"], found["time_unit"])
+    words = f"within {percent(within['share'])} of the best: {value} in "
+    words += measured(within["limit"], found["memory_unit"])
+    if within["beyond"] is None:
+        return [f"{words}; perhaps less memory does"]
+    return [f"{words}; not in {measured(within['beyond'], found['memory_unit'])}, proved"]
 
 
 def _enough_words(found: Mapping[str, Any]) -> str:

@@ -105,6 +105,21 @@ class Frontier(NotebookView):
         within = [point for point in self.points if point.limit <= limit]  # type: ignore[operator]
         return within[-1] if within else None
 
+    def within(self, share: Fraction) -> FrontierPoint | None:
+        """The point of least memory whose value is at most so much above the best found."""
+        if not self.points:
+            return None
+        most = self._most(share)
+        return next(point for point in self.points if _value(point) <= most)
+
+    def beyond(self, share: Fraction) -> Fraction | None:
+        """The largest limit proved to allow no value so near the best found; None: none is."""
+        most = self._most(share)
+        return max((limit for limit, bound in self.bounds if bound > most), default=None)
+
+    def _most(self, share: Fraction) -> Fraction:
+        return (1 + share) * _value(self.points[-1])
+
     @property
     def searched(self) -> tuple[str, ...]:
         """What was chosen with the schedule of every point: of partition, placement, recompute."""
@@ -125,6 +140,11 @@ class Frontier(NotebookView):
         """Whether it is proved that more memory gains nothing and less memory loses."""
         last = self.enough
         return last is not None and last.least and self.bounds[-1][1] == last.result.value
+
+
+def _value(point: FrontierPoint) -> Fraction:
+    assert point.result.value is not None
+    return point.result.value
 
 
 @interrupts.recorded(inner=True)

@@ -556,3 +556,26 @@ def test_the_limit_of_a_point_is_that_of_its_pipeline() -> None:
     found = frontier(Pipeline(stages=2, batches=3, static=[1, 2]))
     for point in found.points:
         assert point.result.pipeline == replace(found.pipeline, mem_limit=point.limit)
+
+
+@pytest.mark.parametrize("share", [Fraction(0), Fraction(1, 20), Fraction(1, 5), Fraction(10)])
+def test_the_least_memory_that_is_almost_as_fast(share: Fraction) -> None:
+    """Against every limit, solved by itself."""
+    pipeline = Pipeline(stages=3, batches=5)
+    found = frontier(pipeline, workers=1, time_limit=60)
+    point, beyond = found.within(share), found.beyond(share)
+    assert point is not None and found.status is Status.OPTIMAL
+    values = {limit: solve(pipeline, mem_limit=limit, workers=1).value for limit in range(1, 6)}
+    most = (1 + share) * min(values.values())
+    fits = [limit for limit, value in values.items() if value <= most]
+    assert point.limit == min(fits) and point.result.value == values[min(fits)]
+    assert beyond is None or beyond < point.limit
+    assert (beyond is None) == (min(fits) == 1)
+
+
+def test_it_is_told_on_the_command_line() -> None:
+    line = "frontier --stages 4 --batches 8 --workers 1 --within"
+    found = shown(f"{line} 5%")["within"]
+    assert found == {"share": 0.05, "limit": 4, "value": 27, "beyond": 3}
+    assert "within 5 % of the best: 27 in 4; not in 3, proved" in done(f"{line} 0.05").out
+    assert run(f"{line} fast").code == 2
