@@ -14,6 +14,7 @@ before which k of the earlier ones have ended. Devices, times and memory stay as
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -21,6 +22,7 @@ from ortools.sat.python import cp_model
 
 from ppopt.problem.operation import Op, OpKind
 from ppopt.rechecker.claim import Claim
+from ppopt.rechecker.links import sent
 from ppopt.rechecker.rules import Rules
 
 Pair = tuple[Op, Op]
@@ -36,6 +38,8 @@ class FeasibilityModel(NamedTuple):
     end: dict[Op, cp_model.LinearExprT]
     joined: dict[Pair, cp_model.IntVar]
     """Whether two operations run as one."""
+    sent: dict[Op, cp_model.IntVar]
+    """Start of the transfer of what an operation hands on, where links are resources."""
     latest: int
     """Last instant, in ticks; no operation is longer."""
 
@@ -45,11 +49,13 @@ def build(rules: Rules, latest: int, devices: frozenset[int]) -> FeasibilityMode
     claim, cp = rules.claim, cp_model.CpModel()
     start = {op: cp.new_int_var(0, latest - claim.time(op), str(op)) for op in rules.operations}
     end: dict[Op, cp_model.LinearExprT] = {op: start[op] + claim.time(op) for op in start}
-    model = FeasibilityModel(claim, cp, start, end, {}, latest)
+    model = FeasibilityModel(claim, cp, start, end, {}, {}, latest)
     for device in sorted(devices):
         _add_device(model, device)
     for before, after, lag in rules.apart:
         cp.add(start[after] >= end[before] + lag)
+    if claim.pipeline.has_links:
+        _add_links(model, devices)
     if claim.bound is not None:
         _add_bound(model, rules, claim.bound - 1)
     return model
@@ -64,6 +70,20 @@ def _add_bound(model: FeasibilityModel, rules: Rules, most: int) -> None:
         begin = window[claim.device(op)]
         cp.add(start >= begin + rules.behind(op))
         cp.add(model.end[op] + rules.ahead(op) <= begin + most)
+
+
+def _add_links(model: FeasibilityModel, devices: frozenset[int]) -> None:
+    """One transfer at a time on every link between these devices."""
+    cp, carried = model.cp, defaultdict(list)
+    for sender, receiver, link, time in sent(model.claim, model.start):
+        if receiver in model.start and devices.issuperset(link):
+            start = cp.new_int_var(0, max(0, model.latest - time), "")
+            cp.add(start >= model.end[sender])
+            cp.add(model.start[receiver] >= start + time)
+            model.sent[sender] = start
+            carried[link].append(cp.new_fixed_size_interval_var(start, time, ""))
+    for intervals in carried.values():
+        cp.add_no_overlap(intervals)
 
 
 def _add_device(model: FeasibilityModel, device: int) -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections import defaultdict
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING
@@ -12,9 +13,9 @@ import numpy as np
 from ppopt.errors import VerificationError
 from ppopt.problem.link_mode import LinkMode
 from ppopt.problem.objective import Objective
-from ppopt.problem.operation import OpKind
-from ppopt.problem.pipeline import Pipeline
+from ppopt.problem.operation import Op, OpKind
 from ppopt.rechecker.claim import Claim
+from ppopt.rechecker.links import sent
 from ppopt.schedule.origin import Origin
 from ppopt.schedule.timetable import ALONE, Timetable
 from ppopt.schedule.transfers import Transfers
@@ -31,7 +32,8 @@ class Verdict(StrEnum):
     CONFIRMED = "confirmed"
     """No schedule is below the bound (or there is none at all, where that was claimed)."""
     UNDECIDED = "not confirmed"
-    """Time ran out; or a schedule below the bound is one of delays, where links are resources."""
+    """Time ran out; or a schedule below the bound is one of delays, where backwards are mixed and
+    links are resources."""
     WRONG = "wrong"
     """There is a schedule below the bound."""
 
@@ -65,7 +67,7 @@ def _of_schedule(stated: Claim, times: Times, devices: tuple[int, ...], seconds:
     reason = _below(stated, made)
     if not stated.pipeline.has_links:
         return Recheck(Verdict.WRONG, reason, devices, seconds, made)
-    over = _over_links(stated, made)
+    over = _over_links(stated, made, times)
     if over is not None:
         return Recheck(Verdict.WRONG, reason, devices, seconds, over)
     reason += ", where links are delays"
@@ -120,30 +122,28 @@ def _schedule(stated: Claim, times: Times) -> Schedule:
     return made
 
 
-def _over_links(stated: Claim, made: Schedule) -> Schedule | None:
-    """The same times over links, results sent as they come; None where that breaks a rule."""
+def _over_links(stated: Claim, made: Schedule, times: Times) -> Schedule | None:
+    """The same times over links; None where that breaks a rule.
+
+    Results are sent when the solution says so, and as they come where it does not say.
+    """
     pipeline = stated.pipeline
-    transfers = Transfers(*np.array(list(_sent(pipeline, made)), dtype=np.int64).reshape(-1, 8).T)
+    rows = np.array(list(_sent(stated, made, times.sent)), dtype=np.int64)
+    transfers = Transfers(*rows.reshape(-1, 8).T)
     over = replace(made, pipeline=pipeline, transfers=transfers)
     return None if verify(over) else over
 
 
-def _sent(pipeline: Pipeline, made: Schedule) -> Iterator[tuple[int, ...]]:
+def _sent(stated: Claim, made: Schedule, starts: Mapping[Op, int]) -> Iterator[tuple[int, ...]]:
     """A transfer of every result that another device needs, each link first come, first served."""
-    down, up = pipeline.ticks.down, pipeline.ticks.up
-    one_way = pipeline.link_mode is LinkMode.EXCLUSIVE
-    free: dict[Collection[int], int] = {}
-    for row in sorted(made.rows(), key=lambda row: row.end):
-        forward = row.kind is OpKind.F
-        other = row.stage + (1 if forward else -1)
-        if row.kind is OpKind.W or not 0 <= other < pipeline.num_stages:
-            continue
-        source, target = row.device, pipeline.device(other, row.microbatch)
-        if source == target:
-            continue
-        link = (source, target) if one_way else frozenset((source, target))
-        start = max(row.end, free.get(link, 0))
-        times = (down if forward else up)[pipeline.route(row.microbatch)]
-        free[link] = start + times[min(row.stage, other)]
-        kind = OpKind.F if forward else OpKind.B
-        yield kind, row.stage, row.microbatch, source, target, start, free[link], row.slice
+    pipeline, free = stated.pipeline, defaultdict[Collection[int], int](int)
+    ends = {
+        Op(OpKind(row.kind), row.stage, row.microbatch, row.slice): row.end
+        for row in sorted(made.rows(), key=lambda row: row.end)
+    }
+    for op, receiver, link, time in sent(stated, ends):
+        start = starts.get(op, max(ends[op], free[link]))
+        free[link] = max(free[link], start + time)
+        kind = OpKind.F if op.kind is OpKind.F else OpKind.B
+        source, target = (pipeline.device(one.stage, one.microbatch) for one in (op, receiver))
+        yield kind, op.stage, op.microbatch, source, target, start, start + time, op.slice

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from random import Random
 
+from ppopt.problem.objective import Objective
 from ppopt.problem.problem import Problem
 from ppopt.solver.bounds.relaxation_bound import RelaxationBound
 from ppopt.solver.bounds.subset_dynamic_program import SubsetDP
@@ -154,9 +155,13 @@ class _Portfolio:
         swaps = CriticalSwaps(rng, links)
         if view is None:
             return ((swaps, share.swaps),)
+        problem = self._problem
+        full_model = FullModel(problem, self._params.full_model)
+        recheckable = problem.objective is Objective.MAKESPAN and not problem.mixed
         return (
             (swaps, share.swaps_over_links),
             (LongerDelays(solve, links), share.longer_delays),
+            *(((full_model, share.full_model),) if recheckable else ()),
         )
 
     def entries(self) -> list[TurnTaker]:

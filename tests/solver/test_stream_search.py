@@ -99,18 +99,22 @@ def test_a_bound_that_is_too_high_is_refuted_by_a_schedule_over_links(
     assert made.metrics.value(made.objective) <= found.value * pipeline.ticks.per_unit
 
 
-def test_a_schedule_over_delays_refutes_no_bound_over_streams() -> None:
+def test_what_streams_add_to_delays_is_proved_and_rechecked() -> None:
     """Three transfers of 4 behind the first F, one behind the other, are there at 13. Over delays
     the last device needs no longer than 5 + 9."""
     pipeline = Pipeline(stages=2, batches=3, p2p=4, link_mode="streams")
     least = least_makespan(pipeline, whole=True)
-    found = solve(pipeline, backward_kind="whole", time_limit=2, workers=1)
+    found = solve(pipeline, backward_kind="whole", time_limit=20, workers=1)
     assert least is not None
-    assert found.lower_bound < least / pipeline.ticks.per_unit
-    bound = Fraction(least, pipeline.ticks.per_unit)
-    again = recheck(replace(found, lower_bound=bound), workers=1)
-    assert (again.verdict, again.counterexample) == ("not confirmed", None)
-    assert again.reason.endswith("where links are delays; over links none was looked for")
+    assert (found.status, found.value) == ("optimal", Fraction(least, pipeline.ticks.per_unit))
+    words = "all orders of the 12 operations and their transfers and found none below; of the"
+    assert words in found.proof and "delays" not in found.proof
+    assert recheck(found, workers=1).verdict == "confirmed"
+    above = recheck(replace(found, lower_bound=found.value + 1), workers=1)
+    assert above.verdict == "wrong"
+    assert above.counterexample is not None and verify(above.counterexample) == []
+    delays = solve(replace(pipeline, link_mode="delay"), backward_kind="whole", workers=1)
+    assert delays.value < found.value
 
 
 def test_a_wrong_claim_of_infeasibility_over_streams() -> None:

@@ -154,7 +154,8 @@ def proof_scope(problem: Problem) -> str:
 def bound_scope(problem: Problem, bound: Bound) -> str:
     """Words for the schedules that a bound covers: their backwards, starts and links."""
     starts = start_scope(problem, bound.value, bound.certificate.devices)
-    return proof_scope(problem) + starts + links_scope(problem)
+    links = "" if bound.over_links else links_scope(problem)
+    return proof_scope(problem) + starts + links
 
 
 def known_bound(problem: Problem) -> Bound:

@@ -94,13 +94,15 @@ def _searched(
     ended = outcome.complete or (incumbent.value is not None and outcome.bound >= incumbent.value)
     cut = "CP-SAT proved on the whole model that none is below this bound"
     words = f"{searched(problem)} below" if ended else cut
-    incumbent.raise_bound(Bound(outcome.bound, words, Certificate(Argument.SEARCH)))
+    certificate = Certificate(Argument.SEARCH)
+    incumbent.raise_bound(Bound(outcome.bound, words, certificate, problem.pipeline.has_links))
     return outcome.ended
 
 
 def searched(problem: Problem) -> str:
     """Words of a proof by search; the caller appends what was not found."""
-    return f"CP-SAT searched all orders of the {problem.operations} operations and found none"
+    sent = " and their transfers" if problem.pipeline.has_links else ""
+    return f"CP-SAT searched all orders of the {problem.operations} operations{sent} and found none"
 
 
 def _step(state: Incumbent, steps: int) -> int:
