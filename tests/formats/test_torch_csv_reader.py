@@ -95,6 +95,14 @@ class TestRead:
         mixed = FULL.replace("0B0", "0B0,0W0")
         assert rows(mixed)[0] == ["0F0", "0F1", "0B0", "0W0", "0BW1"]
 
+    def test_pytorchs_numbers_of_the_last_stage(self) -> None:
+        """Its 1F1B numbers the forwards of the last stage from 1, and nothing else."""
+        right = "0F0,0F1,0B0,0B1\n1F0,1B0,1F1,1B1\n"
+        shifted = right.replace("1F1", "1F2").replace("1F0", "1F1")
+        assert read(shifted) == read(right)
+        with pytest.raises(InputError):
+            read(right.replace("0F1", "0F2").replace("0F0", "0F1"))
+
     def test_backwards_in_reverse(self) -> None:
         """PyTorch's LoopedBFS runs them so."""
         assert rows("0F0,0F1,0B1,0B0\n") == [["0F0", "0F1", "0BW1", "0BW0"]]
