@@ -26,6 +26,8 @@ class Argument(StrEnum):
     """The devices named need that long, all others taken as delays."""
     SEARCH = "search"
     """All orders were searched; no devices are named."""
+    TRANSFERS = "transfers"
+    """The same, with all orders of transfers on links that carry one at a time."""
     PARTITIONS = "partitions"
     """No partition of the model's layers into stages has a smaller value; no devices are named."""
     PARTITIONS_RECOMPUTE = "partitions-recompute"

@@ -33,8 +33,6 @@ class Bound(NamedTuple):
     value: int
     proof: str
     certificate: Certificate
-    over_links: bool = False
-    """Whether links are resources in its argument; else they are delays, where they are both."""
 
 
 def common_divisor(pipeline: Pipeline) -> int:

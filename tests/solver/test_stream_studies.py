@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from itertools import pairwise, product
+from pathlib import Path
 from random import Random
 
 import numpy as np
@@ -26,6 +27,7 @@ from ppopt import (
 from ppopt.schedule.sampled_timing import SampledTiming
 from ppopt.solver.bounds.device_bounds import OVER_LINKS
 from ppopt.studies.robustness import jitter
+from tests.cli.cli_run import done
 from tests.factories.streams import Built, _machine, _needs, _parts, append_all
 from tests.oracles.streams_exhaustive import least_makespan
 
@@ -201,3 +203,21 @@ def test_no_bound_over_partitions_is_above_a_schedule(backward: str) -> None:
     for counts, seed in product(((1, 2), (2, 1)), range(30)):
         made = append_all(slow_links(counts), Random(seed), backward).schedule
         assert made.metrics.makespan >= found.value * made.pipeline.ticks.per_unit
+
+
+def test_a_bound_over_links_is_never_called_one_of_delays(tmp_path: Path) -> None:
+    """Three transfers of 4, one behind the other: no bound of delays reaches the optimum."""
+    given = Pipeline(stages=2, batches=3, p2p=4, link_mode="streams")
+    points = frontier(given, backward_kind="whole", time_limit=20, workers=1).points
+    over_links = [point.result for point in points if "and their transfers" in point.result.proof]
+    assert over_links
+    for result in over_links:
+        assert OVER_LINKS not in result.proof
+        assert result.proof.count("backwards are all whole") == 1
+        assert recheck(result, workers=1).verdict == "confirmed"
+    storage = f"sqlite:///{tmp_path}/one.db"
+    line = "solve --stages 2 --batches 3 --p2p-time 4 --link-mode streams --backward whole"
+    line += f" --workers 1 --storage {storage}"
+    first = done(f"{line} --json").json
+    again = done(f"{line} --json").json
+    assert first["proof"] == again["proof"] and "and their transfers" in again["proof"]

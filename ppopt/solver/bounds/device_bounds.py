@@ -154,8 +154,8 @@ def proof_scope(problem: Problem) -> str:
 def bound_scope(problem: Problem, bound: Bound) -> str:
     """Words for the schedules that a bound covers: their backwards, starts and links."""
     starts = start_scope(problem, bound.value, bound.certificate.devices)
-    links = "" if bound.over_links else links_scope(problem)
-    return proof_scope(problem) + starts + links
+    over_links = bound.certificate.argument is Argument.TRANSFERS
+    return proof_scope(problem) + starts + ("" if over_links else links_scope(problem))
 
 
 def known_bound(problem: Problem) -> Bound:

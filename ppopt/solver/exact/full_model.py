@@ -94,8 +94,8 @@ def _searched(
     ended = outcome.complete or (incumbent.value is not None and outcome.bound >= incumbent.value)
     cut = "CP-SAT proved on the whole model that none is below this bound"
     words = f"{searched(problem)} below" if ended else cut
-    certificate = Certificate(Argument.SEARCH)
-    incumbent.raise_bound(Bound(outcome.bound, words, certificate, problem.pipeline.has_links))
+    argument = Argument.TRANSFERS if problem.pipeline.has_links else Argument.SEARCH
+    incumbent.raise_bound(Bound(outcome.bound, words, Certificate(argument)))
     return outcome.ended
 
 
