@@ -11,8 +11,6 @@ from ppopt.errors import InputError
 from ppopt.formats import schedule_json, torch_csv
 from ppopt.problem.settings import NAMED
 from ppopt.report.html import page, page_parts
-from ppopt.report.summary import summary
-from ppopt.report.words import title
 from ppopt.schedule.schedule import Schedule
 from ppopt.studies.baselines import evaluate_all
 
@@ -41,7 +39,7 @@ class Drawing:
                 seconds=limits.draw_seconds,
                 choosing=limits.choosing_seconds,
             )
-        self.schedules = {title(summary(schedule)): schedule for schedule, _ in made}
+        self.schedules = {str(schedule.origin.strategy): schedule for schedule, _ in made}
         """By the name of the strategy."""
         if optimum is not None:
             self.schedules[OPTIMUM] = optimum

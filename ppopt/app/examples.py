@@ -27,7 +27,12 @@ EXAMPLES: dict[str, dict[str, str]] = {
         "p2p_time": "3", "link_mode": "streams", "strategies": "1f1b,interleaved,zbv",
     },
 }  # fmt: skip
-"""Name -> query."""
+"""Name -> query; the page opens with the first."""
+
+
+def first() -> dict[str, str]:
+    """What the page opens with."""
+    return next(iter(EXAMPLES.values()))
 
 
 def examples() -> dict[str, dict[str, str]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import prod
 
 from ppopt import processors
 from ppopt.errors import InputError
@@ -42,9 +43,7 @@ class Limits:
         for name in ("stages", "chunks"):
             if numbers.get(name, 1) > self.devices:
                 raise InputError(f"{name}: the app draws at most {self.devices}")
-        count = 2
-        for number in numbers.values():
-            count *= number
+        count = 2 * prod(numbers.values())
         if count > self.operations:
             name = "batches" if "batches" in numbers else "stages"
             raise InputError(self._too_many(name, count))

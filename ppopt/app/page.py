@@ -8,7 +8,7 @@ from importlib.resources import files
 
 from ppopt.app.drawing import TITLE, Drawing
 from ppopt.app.examples import examples
-from ppopt.app.query import CONFIG, FIELDS, MODEL, STRATEGIES
+from ppopt.app.query import CONFIG, FIELDS, FIRST_STRATEGIES, MODEL, STRATEGIES
 from ppopt.formats.models import model_names
 from ppopt.problem.placement import SEARCH
 from ppopt.problem.settings import Heading, Setting, Shape
@@ -42,7 +42,8 @@ def app_page(drawing: Drawing) -> str:
 
 def _form() -> str:
     rest = [setting for name, setting in FIELDS.items() if name not in OPEN]
-    return f"""<form id="app" autocomplete="off" spellcheck="false">
+    strategies = ",".join(FIRST_STRATEGIES)
+    return f"""<form id="app" autocomplete="off" spellcheck="false" data-strategies="{strategies}">
 <div class="group"><label for="example">start from</label>
 <select id="example"><option value="">an example</option>{_options(examples())}</select>
 <button type="button" id="copy" title="copy the command that compares the same">

@@ -14,7 +14,7 @@ from typing import Any
 
 from ppopt.app.limits import Limits
 from ppopt.errors import InputError
-from ppopt.formats.config import canonical, merged, parse_config, pipeline_of
+from ppopt.formats.config import canonical, merged, pipeline_of, settings_of
 from ppopt.formats.models import read_settings
 from ppopt.formats.typed_values import typed_value
 from ppopt.formats.yaml_text import parse_yaml
@@ -133,6 +133,6 @@ def _config(text: str) -> dict[str, Any]:
     document = parse_yaml(text, CONFIG)
     if isinstance(document, list):
         return canonical({NAMED["layers"].name: document})
-    settings = parse_config(text, ".yaml", CONFIG)
+    settings = settings_of(document, CONFIG)
     settings.pop("output", None)
     return settings

@@ -23,6 +23,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from ppopt.app.drawing import OPTIMUM, Drawing, field_of
+from ppopt.app.examples import first
 from ppopt.app.limits import Limits
 from ppopt.app.page import app_page
 from ppopt.app.query import Query
@@ -67,7 +68,7 @@ class App:
         try:
             drawing = self._drawing(given)
         except (InputError, NotApplicableError):
-            drawing = self._drawing({"stages": "4", "batches": "8"})
+            drawing = self._drawing(first())
         return app_page(drawing)
 
     async def draw(self, request: Request) -> Response:

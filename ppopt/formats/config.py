@@ -55,7 +55,11 @@ def parse_config(content: str, suffix: str, where: str) -> dict[str, Any]:
     """Read the text of a config whose file name ends in `suffix`; see `read_config`."""
     if suffix.lower() not in SUFFIXES:
         raise InputError(f"{where}: unknown kind of config; name it .yaml, .yml, .json or .toml")
-    document = SUFFIXES[suffix.lower()](content, where)
+    return settings_of(SUFFIXES[suffix.lower()](content, where), where)
+
+
+def settings_of(document: object, where: str) -> dict[str, Any]:
+    """Read what a config holds, parsed; see `read_config`."""
     if document is None:
         raise InputError(f"{where}: holds no settings; write `stages: 4` and so on")
     if not isinstance(document, dict):

@@ -137,10 +137,7 @@ def _over_links(stated: Claim, made: Schedule, times: Times) -> Schedule | None:
 def _sent(stated: Claim, made: Schedule, starts: Mapping[Op, int]) -> Iterator[tuple[int, ...]]:
     """A transfer of every result that another device needs, each link first come, first served."""
     pipeline, free = stated.pipeline, defaultdict[Collection[int], int](int)
-    ends = {
-        Op(OpKind(row.kind), row.stage, row.microbatch, row.slice): row.end
-        for row in sorted(made.rows(), key=lambda row: row.end)
-    }
+    ends = {row.op: row.end for row in sorted(made.rows(), key=lambda row: row.end)}
     for op, receiver, link, time in sent(stated, ends):
         start = starts.get(op, max(ends[op], free[link]))
         free[link] = max(free[link], start + time)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from html import escape
 from typing import Any
@@ -88,7 +87,6 @@ def _cards(data: Shown) -> str:
         limit = f"limit of a device: {spread(data['mem_limit'], memory)}"
     gain = gain_words(data).removeprefix("gain: ")
     first, _, rest = gain.partition(" than ")
-    more = more_memory_words(data)
     rows: list[Tile] = [
         (
             "best configuration",
@@ -105,17 +103,19 @@ def _cards(data: Shown) -> str:
             "; ".join(filter(None, (limit, least_memory_words(data)))),
             measured(max(best["peak_memory"]), memory),
         ),
-        *([("with more memory", *_headline(more), "")] if more else []),
+        *_more_memory(data),
     ]
     return tiles(rows)
 
 
-def _headline(words: str) -> tuple[str, str]:
-    """What more memory brings in a few words, and the whole sentence."""
-    if "brings nothing" in words:
-        return "nothing", words
-    faster = re.search(r"([0-9.]+ %) faster; at most", words)
-    return (f"{faster[1]} faster" if faster else "nothing found"), words
+def _more_memory(data: Shown) -> Iterator[Tile]:
+    """What more memory brings, where there is a limit."""
+    more, value = data["more_memory"], data["value"]
+    if more is not None:
+        gain = 1 - more["value"] / value
+        nothing = "nothing" if more["lower_bound"] == value else "nothing found"
+        headline = f"{percent(gain)} faster" if gain else nothing
+        yield "with more memory", headline, more_memory_words(data), ""
 
 
 def _sentences(data: Shown) -> str:

@@ -191,7 +191,10 @@ LINES = {
     "config: folder": (f"solve --config folder.json {WRITING}", "folder.json"),
     "config: empty name": (f"solve {SIZE} --config '' {WRITING}", "cannot be read"),
     "config: of no kind": (f"solve --config /dev/null {WRITING}", "/dev/null"),
-    "config: a schedule": (f"solve --config good.json {WRITING}", "good.json: is a schedule, not a config"),
+    "config: a schedule": (
+        f"solve --config good.json {WRITING}",
+        "good.json: is a schedule, not a config",
+    ),
     # outputs
     "output: unknown ending": (f"solve {SIZE} -o out.xlsx", "out.xlsx"),
     "output: no ending": (f"solve {SIZE} -o out", "out"),

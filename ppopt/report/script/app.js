@@ -64,9 +64,10 @@ class App {
 
   /** Write a query into the form. @param {URLSearchParams} query */
   fill(query) {
-    const given = query.get("strategies") ?? "1f1b,interleaved,zb-h1,zbv";
+    const given = query.get("strategies") ?? this.form.dataset.strategies ?? "";
     const empty = [...query.keys()].filter((key) => key !== "strategies").length === 0;
-    if (empty) { for (const [key, text] of Object.entries(FIRST)) query.set(key, text); }
+    const [first] = Object.values(this.examples);
+    if (empty) { for (const [key, text] of Object.entries(first)) query.set(key, text); }
     for (const field of this.fields()) field.value = query.get(field.name) ?? "";
     const names = new Set(given.split(","));
     for (const box of this.boxes()) box.checked = names.has(box.value);
@@ -231,6 +232,3 @@ class App {
     delete part("stop").dataset.name;
   }
 }
-
-/** What the form opens with. */
-const FIRST = { stages: "4", batches: "8" };
