@@ -228,6 +228,12 @@ def _figures(row: Mapping[str, Any]) -> dict[str, Any]:
     return dict(row) | known
 
 
+def _run_of_layers(value: object) -> dict[str, Any]:
+    """Layers of one name, from the first to the last."""
+    run = section(value, ("name", "first", "last"))
+    return {"name": text(run["name"]), "first": _whole(run["first"]), "last": _whole(run["last"])}
+
+
 _STATUS = _one_of(*Status)
 _RESULT: Mapping[str, Check] = {
     "key": utf8,
@@ -267,6 +273,7 @@ FIGURES: Mapping[str, Check] = {
     **dict.fromkeys(_TEXTS, _optional(text)),
     **dict.fromkeys(("peak_memory", "mem_limit"), _optional(_list_of(finite))),
     **dict.fromkeys(("partition", "recompute"), _optional(_list_of(_whole))),
+    "recomputed_layers": _optional(_list_of(_run_of_layers)),
     **dict.fromkeys(("chunks", "seed", "workers"), _optional(_whole)),
     "fits_limit": _optional(flag),
     "placement": lambda value: value if isinstance(value, str | None) else _list_of(_whole)(value),
