@@ -181,9 +181,11 @@ class ChoiceSearch:
         self._tried: dict[Point, Rank] = {}
         """Points that were evaluated with an order of their own."""
         base = self.space.base
-        own_orders = rule.adaptive or base.has_links or objective is Objective.DEVICE_SPAN
+        span = objective is Objective.DEVICE_SPAN
+        self._own_orders = rule.adaptive or base.has_links or span
+        """Whether orders depend on times."""
         uncertain = self.space.limits is not None and self.space.costs.lengthless
-        self._one_by_one = own_orders or uncertain
+        self._one_by_one = self._own_orders or uncertain
         """Whether the true rank of a point takes an evaluation of its own."""
         self._ranking = self._ranking_by(rule.built(base, options))
         few = self.space.size <= (FEW_ORDERS if self._one_by_one else FEW)
@@ -407,7 +409,7 @@ class ChoiceSearch:
         made = timed(pipeline, self.strategy, self.objective, self.options)
         self.evaluations += 1
         self._tried[point] = rank = self._rank_of(made)
-        if self.rank is None or rank < self.rank:
+        if self._own_orders and (self.rank is None or rank < self.rank):
             self._ranking = self._ranking_by(made.orders)
         self._take(rank, point)
         return made
