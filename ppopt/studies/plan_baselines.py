@@ -21,7 +21,7 @@ from ppopt.problem.partition import SEARCH
 from ppopt.problem.pipeline import Pipeline
 from ppopt.schedule.schedule import Schedule
 from ppopt.strategies import Strategy, registry
-from ppopt.studies.baselines import Wanted, baselines
+from ppopt.studies.baselines import TURN, Wanted, baselines
 from ppopt.studies.choice_search import ChoiceSearch
 from ppopt.studies.evaluate import objective_value
 from ppopt.studies.plan_result import Hand, Plan
@@ -98,7 +98,7 @@ class PlanBaselines:
         for number, place in enumerate(places):
             setting, search = self._open[place]
             now = time.monotonic()
-            search.settle(now + (deadline - now) / (len(places) - number))
+            search.settle(now + TURN * (deadline - now) / (len(places) - number + 1))
             self.found[place] = setting.hand(search.schedule(), self._objective)
 
     @staticmethod
