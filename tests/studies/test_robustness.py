@@ -92,6 +92,13 @@ def test_the_same_seed_gives_the_same_luck() -> None:
     assert (same.values != other.values).any()
 
 
+def test_one_sample_is_enough_and_none_is_refused() -> None:
+    made = evaluate(Pipeline(stages=2, batches=3), "1f1b")
+    assert len(jitter(made, 0.1, samples=1).values) == 1
+    with pytest.raises(InputError, match="samples: 0 is below 1"):
+        jitter(made, 0.1, samples=0)
+
+
 def test_an_operation_has_its_factors_whatever_the_order() -> None:
     """ZB-H1 and ZB-H2 run the same operations: drawn times differ in place alone."""
     pipe = Pipeline(stages=3, batches=6)

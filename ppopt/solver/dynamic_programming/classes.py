@@ -214,9 +214,8 @@ class Classes:
 
     def _most_ahead(self, place: int) -> tuple[int | None, int]:
         """How many F of its stage later an F waits for the W of this one, and after how long."""
-        kind, stage, *_ = self.of[place]
-        if kind is not OpKind.F:
+        if self.of[place].kind is not OpKind.F:
             return None, 0
-        delays = self.subset.delays
+        stage, delays = self.of[place].stage, self.subset.delays
         life = delays.forward[stage] + delays.round_trip(stage) + delays.backward[stage]
         return delays.most_until_w[stage], life + delays.closing[stage]

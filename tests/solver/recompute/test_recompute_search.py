@@ -102,7 +102,9 @@ def test_bounds_hold_for_every_choice() -> None:
         if not all(space.devices):
             assert least(pipeline, fused, "makespan") is None
             continue
-        for key in space.every():
+        every = list(space.every())
+        assert len(every) == space.size
+        for key in every:
             made = space.pipeline(key)
             value = exhaustive.best(made, fused=fused, objective="makespan")
             if value is not None:
