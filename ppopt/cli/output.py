@@ -34,6 +34,7 @@ from ppopt.report.plan_table import (
 )
 from ppopt.report.words import (
     STOPPED,
+    best_words,
     causes_words,
     link_words,
     partition_words,
@@ -129,11 +130,10 @@ def show_comparison(
 def _print_details(rows: Sequence[Mapping[str, Any]]) -> None:
     known = any(row["tokens_per_second"] is not None or row["mfu"] is not None for row in rows)
     rates = [table.throughput_table] if known else []
-    for further in (*rates, table.why_table, table.peaks_table):
+    cuts = [table.partitions_table] if rows[0]["partition"] else []
+    for further in (*rates, table.why_table, table.peaks_table, *cuts):
         print()
         print_table(further(rows))
-    for line in _partitions(rows):
-        print(line)
 
 
 def _comparison_words(
@@ -142,6 +142,7 @@ def _comparison_words(
     """What the table does not say: a sentence each."""
     yield ""
     yield from _links(shown)
+    yield from best_words(shown["rows"])
     for search in compared.optima:
         yield searched_words(of_result(search, None), shown["rows"])
     yield from routes_words(shown["rows"])
@@ -161,12 +162,6 @@ def _links(shown: Mapping[str, Any]) -> Iterator[str]:
     """A line on links, where they are more than delays."""
     if words := link_words(shown):
         yield f"links: {words}"
-
-
-def _partitions(rows: Sequence[Mapping[str, Any]]) -> Sequence[str]:
-    """How the layers are cut, a line per number of stages; none without layers."""
-    cuts = {len(row["partition"]): row for row in rows if row["partition"]}
-    return [f"{count} stages: {partition_words(cuts[count])}" for count in sorted(cuts)]
 
 
 def show_frontier(settings: Settings, shown: Mapping[str, Any], found: Frontier) -> int:

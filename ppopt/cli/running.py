@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import sys
 from functools import partial
+from itertools import permutations
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Annotated, Any
@@ -16,7 +17,7 @@ from ppopt.cli.application import JsonFlag, QuietFlag, command
 from ppopt.solver import interrupts
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from ppopt.cli.files import Target
     from ppopt.schedule.schedule import Schedule
@@ -142,6 +143,27 @@ def _print(
     elif not quiet:
         for row, file in zip(shown, files, strict=True):
             print(_words(row, "" if len(shown) == 1 else f"{file}: "))
+        for line in contradictions(dict(zip(map(str, files), shown, strict=True))):
+            print(line)
+
+
+def contradictions(shown: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
+    """Pairs of schedules whose measured order is not the predicted one, a line each.
+
+    A pair is named where every step of one was shorter than every step of the other, so that the
+    difference is no noise. `shown` has one run per file name.
+    """
+    from ppopt.report.words import percent
+
+    for (one, first), (other, second) in permutations(shown.items(), 2):
+        if first["time_unit"] != second["time_unit"]:
+            continue
+        if first["predicted"] < second["predicted"] and min(first["steps"]) > max(second["steps"]):
+            share = percent(first["measured_seconds"] / second["measured_seconds"] - 1)
+            yield (
+                f"measured against predicted: {one} is predicted faster than {other}, and every "
+                f"step of it took longer (median {share}); `ppopt profile` takes times from a run"
+            )
 
 
 def _check_together(

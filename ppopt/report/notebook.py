@@ -14,7 +14,7 @@ from ppopt.report.plan_objects import of_plan
 from ppopt.report.plan_table import plan_table, use_words
 from ppopt.report.svg import svg
 from ppopt.report.table import compare_table, frontier_table, result_table, sweep_table
-from ppopt.report.words import routes_words, searched_words, what_if
+from ppopt.report.words import best_words, routes_words, searched_words, what_if
 from ppopt.schedule.schedule import Schedule
 from ppopt.solver.result import Result
 from ppopt.studies.compare import Comparison
@@ -42,7 +42,9 @@ def _(value: Result) -> str:
 def _(value: Comparison) -> str:
     rows = of_comparison(value)["rows"]
     words = [searched_words(of_result(search, None), rows) for search in value.optima]
-    return notebook_table(compare_table(rows)) + _lines([*words, *routes_words(rows)])
+    return notebook_table(compare_table(rows)) + _lines(
+        [*best_words(rows), *words, *routes_words(rows)]
+    )
 
 
 @html_of.register

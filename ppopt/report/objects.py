@@ -73,12 +73,14 @@ def of_result(result: Result, hand: Baseline | None) -> dict[str, Any]:
 def _baseline(hand: Baseline | None) -> dict[str, Any] | None:
     if hand is None:
         return None
+    cut = placed(hand.pipeline)
     return {
         "strategy": hand.strategy,
         "value": plain(hand.value),
         "speedup": _number(hand.speedup),
         "skipped": list(hand.skipped),
         "chosen": list(hand.chosen),
+        **{key: cut[key] for key in ("partition", "layout", "recompute", "recomputed_layers")},
     }
 
 

@@ -13,6 +13,7 @@ from ppopt.report.words import (
     AT_MOST,
     NONE,
     OVER,
+    SEARCHED,
     baseline_words,
     choice_words,
     chosen_words,
@@ -148,7 +149,7 @@ def compare_table(rows: Sequence[Mapping[str, Any]]) -> Table:
     for row in rows:
         peaks = row.get("peak_memory")
         cells = (
-            title(row),
+            title(row) + _where(row, rows),
             short_placement(row),
             _short(row.get("value")),
             percent(row.get("bubble_rate")),
@@ -189,7 +190,7 @@ def why_table(rows: Sequence[Mapping[str, Any]]) -> Table:
         shares = [100 * sum(row["idle"][cause]) / total for cause in _CAUSES]
         shares += [100 * row["imbalance"]["idle_share"] for _ in uneven]
         cells = (f"{share:.1f}" if share else "" for share in shares)
-        _add_row(table, (_name(row), *cells, str(row["communication"])), row)
+        _add_row(table, (_name(row, rows), *cells, str(row["communication"])), row)
     return table
 
 
@@ -198,7 +199,7 @@ def throughput_table(rows: Sequence[Mapping[str, Any]]) -> Table:
     table = _table("throughput", "tokens/s", "per device", "MFU")
     for row in rows:
         tokens = (row[key] for key in ("tokens_per_second", "tokens_per_second_per_device"))
-        _add_row(table, (_name(row), *map(grouped, tokens), percent(row["mfu"])), row)
+        _add_row(table, (_name(row, rows), *map(grouped, tokens), percent(row["mfu"])), row)
     return table
 
 
@@ -207,7 +208,23 @@ def peaks_table(rows: Sequence[Mapping[str, Any]]) -> Table:
     table = _table(headed("peak memory", _unit(rows, "memory_unit")), "per device")
     for row in rows:
         peaks = spread([round(peak, 3) for peak in row["peak_memory"]])
-        _add_row(table, (_name(row), peaks), row)
+        _add_row(table, (_name(row, rows), peaks), row)
+    return table
+
+
+def partitions_table(rows: Sequence[Mapping[str, Any]]) -> Table:
+    """Layers of every stage, a strategy each; `rows` as for `compare_table`, of models in layers.
+
+    The layers that recompute stand beside them where any strategy has such layers.
+    """
+    further = ["recompute"] if any(any(row["recompute"]) for row in rows) else []
+    table = _table("partition", "layers of the stages", *further, "layout")
+    for column in table.columns:
+        column.justify = "left"
+    for row in rows:
+        counts = [row["partition"], *(row["recompute"] for _ in further)]
+        name = title(row) + _where(row, rows)
+        _add_row(table, (name, *map(spread, counts), row["layout"]), row)
     return table
 
 
@@ -218,7 +235,7 @@ def jitter_table(rows: Sequence[Mapping[str, Any]]) -> Table:
     for row in rows:
         found = row["jitter"]
         values = map(_short, (row["value"], found["mean"], found["p95"]))
-        _add_row(table, (_name(row), *values, percent(found["degradation"])), row)
+        _add_row(table, (_name(row, rows), *values, percent(found["degradation"])), row)
     return table
 
 
@@ -325,12 +342,18 @@ def _held(memory: str, row: Mapping[str, Any]) -> Text:
     return words
 
 
-def _name(row: Mapping[str, Any]) -> str:
-    status = row.get("status")
+def _name(row: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> str:
+    status, name = row.get("status"), title(row) + _where(row, rows)
     if status in ("infeasible", "unknown"):
-        return f"{title(row)}: {status}"
+        return f"{name}: {status}"
     gap = row.get("gap")
-    return title(row) + (f", gap {percent(gap)}" if gap else "")
+    return name + (f", gap {percent(gap)}" if gap else "")
+
+
+def _where(row: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> str:
+    """The placement of a search, where the rows are of several searches."""
+    several = sum(other.get("strategy") == SEARCHED for other in rows) > 1
+    return f", {short_placement(row)}" if several and row["strategy"] == SEARCHED else ""
 
 
 def _short(value: float | None) -> str:

@@ -19,6 +19,8 @@ AT_MOST = "≤ "
 """Stands before a limit that is not proved to be the least for its value."""
 OVER = " over"
 """Stands behind memory that is above a limit."""
+SEARCHED = "optimal"
+"""Name of the strategy of a schedule that was searched for, whether or not it is proved."""
 STOPPED = "stopped early"
 """Said of a search that Ctrl-C or a request to end has ended."""
 LONGEST_NAME = 80
@@ -121,7 +123,7 @@ def baseline_words(figures: Mapping[str, Any]) -> str:
         most = measured(limits[0], unit) if unit else f"memory {number(limits[0])}"
         name += f" within {most if same else 'the memory limits'}"
     if hand["chosen"]:
-        name += f", each with its own {' and '.join(hand['chosen'])}"
+        name += f", each with its own {' and '.join(hand['chosen'])}{_own_cut(hand)}"
     if hand["skipped"]:
         name += f" ({', '.join(hand['skipped'])} not tried)"
     words = f"no more throughput than {name}"
@@ -129,6 +131,12 @@ def baseline_words(figures: Mapping[str, Any]) -> str:
         words = f"{percent(abs(share))} {'more' if share > 0 else 'less'} throughput than {name}"
     tokens = figures["tokens_per_second"]
     return words if tokens is None else f"{words}: {grouped(tokens)} tokens/s"
+
+
+def _own_cut(figures: Mapping[str, Any]) -> str:
+    """Partition and recompute of a strategy, in brackets; empty without layers."""
+    words = filter(None, (partition_words(figures), recompute_words(figures)))
+    return f" ({'; recompute '.join(words)})" if figures.get("partition") else ""
 
 
 def elsewhere_words(figures: Mapping[str, Any]) -> str:
@@ -337,6 +345,21 @@ def searched_words(figures: Mapping[str, Any], rows: Iterable[Mapping[str, Any]]
     if figures["value"] is None:
         return f"{where}: {status_words(figures)}; {figures['proof']}"
     return f"{where}: {status_words(figures)}"
+
+
+def best_words(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The best row, where it is a hand strategy of a placement that no search covers.
+
+    `rows` are those of `ppopt compare --json`, the best first.
+    """
+    best = next((row for row in rows if row["fits_limit"]), None)
+    if best is None or best["ratio_to_optimum"] is not None or best["strategy"] == SEARCHED:
+        return []
+    searched = [row for row in rows if row["strategy"] == SEARCHED]
+    if not searched or short_placement(best) in map(short_placement, searched):
+        return []
+    where, value = short_placement(best), measured(best["value"], best["time_unit"])
+    return [f"best of all: {title(best)}, {where}, {value}; this placement is not searched"]
 
 
 def short_placement(figures: Mapping[str, Any]) -> str:
@@ -578,6 +601,6 @@ def title(figures: Mapping[str, Any]) -> str:
     """Strategy that made a schedule; `optimal` only where that is proved and checked."""
     strategy = str(figures.get("strategy") or "schedule")
     proved = figures.get("status") == "optimal" and figures.get("checked", True)
-    if strategy == "optimal" and not proved and figures.get("status") != "infeasible":
+    if strategy == SEARCHED and not proved and figures.get("status") != "infeasible":
         strategy = "best found"
     return f"{strategy}, predicted" if figures.get("predicted") else strategy

@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from ppopt.problem.operation import OpKind
 from ppopt.problem.pipeline import Pipeline
+from ppopt.schedule import timing
 from ppopt.schedule.schedule import Schedule
 
 
@@ -37,7 +38,8 @@ class Imbalance(NamedTuple):
     idle: Fraction
     """All idle time: 1 - all work / (devices x makespan)."""
     relief: Relief | None
-    """None where the partition of least bottleneck is no better, or stages hold no known layers."""
+    """None where the partition of least bottleneck is no better, where the same order is over the
+    memory limit with it, or where stages hold no known layers."""
 
 
 def imbalance(schedule: Schedule) -> Imbalance:
@@ -62,10 +64,15 @@ def _relief(schedule: Schedule) -> Relief | None:
     other = replace(pipeline, partition="balanced")
     makespan = pipeline.ticks.time(schedule.metrics.makespan)
     less = _most_work(pipeline) - _most_work(other)
-    if less <= 0:
+    if less <= 0 or not _fits(other, schedule):
         return None
     pairs = zip(_devices_of_layers(pipeline), _devices_of_layers(other), strict=True)
     return Relief(sum(here != there for here, there in pairs), less / makespan)
+
+
+def _fits(other: Pipeline, schedule: Schedule) -> bool:
+    """Whether the order of a schedule keeps the memory limits with another partition."""
+    return other.limits is None or timing.schedule(other, schedule.orders).fits_limits
 
 
 def _most_work(pipeline: Pipeline) -> Fraction:

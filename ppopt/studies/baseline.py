@@ -44,6 +44,8 @@ class Baseline(NamedTuple):
     speedup: Fraction | None
     """Its value over that of the search: how many times the throughput the search gives; None
     where the search found nothing."""
+    pipeline: Pipeline
+    """With the partition and the recompute of the strategy's schedule."""
     skipped: tuple[str, ...] = ()
     """Strategies of the placement that were left out because they take long."""
     chosen: tuple[str, ...] = ()
@@ -179,7 +181,11 @@ def best(schedules: Iterable[Schedule], result: Result) -> Baseline | None:
         return None
     value, schedule = min(found, key=lambda one: one[0])
     return Baseline(
-        str(schedule.origin.strategy), value, _speedup(value, result), chosen=_chosen(result)
+        str(schedule.origin.strategy),
+        value,
+        _speedup(value, result),
+        schedule.pipeline,
+        chosen=_chosen(result),
     )
 
 

@@ -16,6 +16,7 @@ from tests.packages import needed
 
 torch = needed("torch")
 
+from ppopt.cli.running import contradictions
 from ppopt.errors import InputError
 from ppopt.formats.schedule_json import read_schedule
 from ppopt.torch import pipeline_runtime, require
@@ -173,3 +174,19 @@ class TestRefused:
         monkeypatch.setattr(metadata, "version", missing)
         with pytest.raises(InputError, match=r"PyTorch is not installed; install ppopt-pipeline"):
             require()
+
+
+def test_a_measured_order_that_contradicts_the_predicted_one_is_said() -> None:
+    """Every step of a was longer than every step of b; those of c overlap with both."""
+    unit = {"time_unit": "ms"}
+    shown = {
+        "a.json": unit | {"predicted": 10.0, "steps": [0.013, 0.012], "measured_seconds": 0.0125},
+        "b.json": unit | {"predicted": 11.0, "steps": [0.010, 0.011], "measured_seconds": 0.010},
+        "c.json": unit | {"predicted": 12.0, "steps": [0.010, 0.013], "measured_seconds": 0.0115},
+    }
+    assert list(contradictions(shown)) == [
+        "measured against predicted: a.json is predicted faster than b.json, and every step of it "
+        "took longer (median 25 %); `ppopt profile` takes times from a run"
+    ]
+    shown["b.json"]["time_unit"] = "us"
+    assert list(contradictions(shown)) == []

@@ -10,8 +10,21 @@ from rich.table import Table
 
 import ppopt
 from ppopt.report.objects import of_evaluation
-from ppopt.report.table import compare_table, jitter_table, peaks_table, result_table, why_table
-from ppopt.report.words import recompute_words, robustness_words, searched_words, what_if
+from ppopt.report.table import (
+    compare_table,
+    jitter_table,
+    partitions_table,
+    peaks_table,
+    result_table,
+    why_table,
+)
+from ppopt.report.words import (
+    best_words,
+    recompute_words,
+    robustness_words,
+    searched_words,
+    what_if,
+)
 
 SOLVED: dict[str, Any] = {
     "status": "optimal",
@@ -117,6 +130,43 @@ def test_strategies_side_by_side() -> None:
     ]
 
 
+def test_a_search_is_named_by_its_placement_where_there_are_several() -> None:
+    optimal = ROW | {"strategy": "optimal", "status": "optimal", "lower_bound": 27}
+    other = optimal | {"placement": "v", "chunks": 2}
+    assert printed(compare_table([optimal, ROW]))[2].startswith("optimal  linear")
+    rows = printed(compare_table([optimal, other, ROW]))
+    assert [line.split("  ")[0] for line in rows[2:]] == [
+        "optimal, linear linear",
+        "optimal, v/2",
+        "1f1b",
+    ]
+
+
+def test_the_best_of_all_is_named_where_its_placement_is_not_searched() -> None:
+    optimal = ROW | {"strategy": "optimal", "status": "optimal", "time_unit": "ms"}
+    zbv = ROW | {"strategy": "zbv", "placement": "v", "chunks": 2, "value": 26, "time_unit": "ms"}
+    zbv |= {"ratio_to_optimum": None}
+    over = zbv | {"strategy": "zb-2p", "fits_limit": False}
+    words = ["best of all: zbv, v/2, 26 ms; this placement is not searched"]
+    assert best_words([over, zbv, optimal]) == words
+    assert best_words([optimal, zbv]) == []
+    assert best_words([zbv, optimal, optimal | {"placement": "v", "chunks": 2}]) == []
+    assert best_words([over]) == []
+
+
+def test_every_strategy_has_its_partition_and_recompute() -> None:
+    rows = [
+        ROW | {"partition": [4, 2], "recompute": [0, 0], "layout": "Et*3|tL"},
+        ROW | {"strategy": "zbv", "partition": [2, 1, 1, 2], "recompute": [1, 0, 0, 2]}
+        | {"layout": "Et|t|t|tL"},
+    ]  # fmt: skip
+    assert [line.split() for line in printed(partitions_table(rows))[2:]] == [
+        ["1f1b", "4", "2", "0", "each", "Et*3|tL"],
+        ["zbv", "2", "1", "1", "2", "1", "0", "0", "2", "Et|t|t|tL"],
+    ]
+    assert "recompute" not in printed(partitions_table(rows[:1]))[0]
+
+
 def test_the_row_of_the_search_says_what_it_is() -> None:
     optimal = ROW | {"strategy": "optimal", "lower_bound": 27}
     rows = [
@@ -126,8 +176,8 @@ def test_the_row_of_the_search_says_what_it_is() -> None:
         | {"strategy": "optimal", "status": "infeasible", "placement": "linear"}
         | {"proof": "device 0 needs 4"},
     ]
-    names = [line.split("  ")[0] for line in printed(compare_table(rows))[2:]]
-    assert [name.split(" linear")[0] for name in names] == ["optimal", "best found", "optimal"]
+    names = [line.split(" linear")[0] for line in printed(compare_table(rows))[2:]]
+    assert names == ["optimal,", "best found,", "optimal,"]
     words = [searched_words(row) for row in rows]
     assert words == [
         "best found, linear: proved optimal",

@@ -52,6 +52,14 @@ def test_moving_layers() -> None:
     assert imbalance(even).relief is None
 
 
+def test_layers_are_not_moved_over_the_memory_limit() -> None:
+    """As above: GPipe holds 2 microbatches of 5 units; of 3 with 3 + 3 layers."""
+    model = Model(LAYERS)
+    for limits, moved in (([6, 10], True), ([5, 10], False)):
+        pipeline = model.pipeline(devices=2, batches=2, partition=[1, 5], mem_limit=limits)
+        assert (imbalance(evaluate(pipeline, "gpipe")).relief is not None) == moved
+
+
 @settings(max_examples=60, deadline=None)
 @given(schedules())
 def test_it_is_a_part_of_all_idle_time(schedule: Schedule) -> None:

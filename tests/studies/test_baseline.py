@@ -275,4 +275,12 @@ def test_of_searched_recompute_every_strategy_has_its_own(partition: str) -> Non
 def test_words_say_what_each_strategy_chose() -> None:
     figures = shown("solve --model llama-3.1-8b --stages 4 --batches 8 --partition search")
     assert figures["baseline"]["chosen"] == ["partition"]
-    assert "each with its own partition" in baseline_words(figures)
+    hand = figures["baseline"]
+    assert sum(hand["partition"]) == sum(figures["partition"])
+    words = f"each with its own partition ({' '.join(map(str, hand['partition']))} layers, "
+    assert f"{words}{hand['layout']})" in baseline_words(figures)
+    some = hand | {"recompute": [1, 0, 0, 0], "chosen": ["partition", "recompute"]}
+    some["recomputed_layers"] = [{"name": "block", "first": 1, "last": 1}]
+    assert "; recompute 1 0 0 0 layers of the stages: block 1)" in baseline_words(
+        figures | {"baseline": some}
+    )
