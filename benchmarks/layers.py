@@ -26,7 +26,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
-from benchmarks import derived_models
+from benchmarks.derived_models import llama
+from ppopt.derivation.layer_work import decoder_work, head_work
 from ppopt.formats.files import write
 from ppopt.profiles.estimate import Profile
 from ppopt.profiles.pipeline_file import MeasuredLayer, Training, dumps_layers
@@ -56,8 +57,9 @@ class Size(NamedTuple):
     @property
     def flops(self) -> int:
         """FLOPs that F and BW of a microbatch need; the embedding has no matrix product."""
-        block = derived_models.llama(self.hidden, self.heads, self.groups, self.wide, self.sequence)
-        head = derived_models.Block(self.hidden * self.words, 0, 0)
+        decoder = llama(self.hidden, self.heads, self.groups, self.wide)
+        block = decoder_work(decoder, self.hidden, self.sequence)
+        head = head_work(self.hidden, self.words)
         return round(self.sequence * (self.layers * block.flops + head.flops))
 
 

@@ -13,6 +13,8 @@ All else loads on use: importing this package loads no other module. Messages go
 TYPE_CHECKING = False  # as in `typing`, whose import takes longer than all that is done here
 
 if TYPE_CHECKING:
+    from ppopt.derivation.derived_model import DerivedModel as DerivedModel
+    from ppopt.derivation.derived_model import derive_model as derive_model
     from ppopt.errors import ConflictError as ConflictError
     from ppopt.errors import DeadlockError as DeadlockError
     from ppopt.errors import InputError as InputError
@@ -54,6 +56,7 @@ if TYPE_CHECKING:
     from ppopt.studies.baseline import baseline as baseline
     from ppopt.studies.best_choice import StrategyChoice as StrategyChoice
     from ppopt.studies.best_choice import best_choice as best_choice
+    from ppopt.studies.calibrate import calibrate as calibrate
     from ppopt.studies.compare import Comparison as Comparison
     from ppopt.studies.compare import ComparisonRow as ComparisonRow
     from ppopt.studies.compare import compare as compare
@@ -87,6 +90,7 @@ if TYPE_CHECKING:
 
 
 _HOMES = {
+    "derivation.derived_model": ("DerivedModel", "derive_model"),
     "errors": (
         *("PpoptError", "InputError", "ConflictError", "DeadlockError", "NotApplicableError"),
         *("RunError", "VerificationError"),
@@ -109,6 +113,7 @@ _HOMES = {
     "strategies.base": ("Options",),
     "studies.baseline": ("Baseline", "baseline"),
     "studies.best_choice": ("StrategyChoice", "best_choice"),
+    "studies.calibrate": ("calibrate",),
     "studies.compare": ("Comparison", "ComparisonRow", "compare"),
     "studies.evaluate": ("evaluate",),
     "studies.frontier": ("Frontier", "FrontierHand", "FrontierPoint", "frontier"),

@@ -4,17 +4,34 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from ppopt.cli.application import command
 from ppopt.cli.streams import note
 from ppopt.errors import InputError
+from ppopt.problem.settings import NAMED, Heading
+
+if TYPE_CHECKING:
+    from ppopt.derivation.derived_model import DerivedModel
 
 SUFFIXES = (".yaml", ".yml")
 SCHEMA = "ppopt-schema.json"
 """The JSON Schema beside a new file: editors complete its keys by it."""
+
+
+def _count(flag: str, words: str) -> Any:
+    """An option of a training that is a number."""
+    return typer.Option(
+        flag, metavar="N", help=words, show_default=False, rich_help_panel=Heading.PIPELINE
+    )
+
+
+def _text(flag: str, metavar: str, words: str, heading: Heading = Heading.TIMES) -> Any:
+    return typer.Option(
+        flag, metavar=metavar, help=words, show_default=False, rich_help_panel=heading
+    )
 
 
 @command
@@ -22,18 +39,131 @@ def init(
     file: Annotated[
         Path | None, typer.Argument(metavar="[FILE]", help="The file to write (.yaml).")
     ] = None,
+    config: Annotated[
+        Path | None,
+        typer.Option(
+            "--from",
+            metavar="CONFIG",
+            help="Derive the layers from the config.json of a Hugging Face model: Llama, Mistral, "
+            "Mixtral, Qwen2 and Qwen3 (dense and MoE), DeepSeek V2 and V3.",
+            show_default=False,
+        ),
+    ] = None,
+    gpu: Annotated[
+        str | None, _text("--gpu", "NAME", "a100, h100, h200, h800, b200 or mi300x.")
+    ] = None,
+    precision: Annotated[
+        str | None, _text("--precision", "NAME", "Of products of matrices: bf16 (default) or fp8.")
+    ] = None,
+    efficiency: Annotated[
+        float | None,
+        typer.Option(
+            "--efficiency",
+            metavar="SHARE",
+            help="Share of the GPU's peak that the work runs at (default: 0.4).",
+            show_default=False,
+            rich_help_panel=Heading.TIMES,
+        ),
+    ] = None,
+    measured: Annotated[
+        float | None,
+        typer.Option(
+            "--calibrate",
+            metavar="MS",
+            help="Milliseconds of one measured step of 1F1B: the efficiency is set so that 1F1B "
+            "takes as long.",
+            show_default=False,
+            rich_help_panel=Heading.TIMES,
+        ),
+    ] = None,
+    link: Annotated[
+        str | None,
+        _text("--link", "LINK", "Between devices (default: bandwidth=50GB/s)."),
+    ] = None,
+    devices: Annotated[int | None, _count("--devices", "Pipeline ranks (default: 4).")] = None,
+    batches: Annotated[
+        int | None, _count("--batches", "Microbatches of a step, per data rank (default: 16).")
+    ] = None,
+    tensor: Annotated[int | None, _count("--tensor", "Ranks that share a matrix (1).")] = None,
+    context: Annotated[int | None, _count("--context", "Ranks that share a sequence (1).")] = None,
+    data: Annotated[int | None, _count("--data", "Copies of the pipeline (1).")] = None,
+    expert: Annotated[
+        int | None, _count("--expert", "Ranks, of data x context, that share the experts (1).")
+    ] = None,
+    sequence: Annotated[int | None, _count("--sequence", "Tokens of a sequence (4096).")] = None,
+    microbatch: Annotated[
+        int | None, _count("--microbatch", "Sequences of a microbatch (1).")
+    ] = None,
+    partition: Annotated[
+        str | None,
+        _text("--partition", "LIST", "Layers of every stage, as of `solve`.", Heading.PIPELINE),
+    ] = None,
 ) -> int:
     """Write a commented model file that runs as it is.
 
     Without FILE, print it. Its JSON Schema is written beside it, so that editors with a YAML
-    language server complete and check the keys. Example: `ppopt init model.yaml`.
+    language server complete and check the keys. With --from its layers are derived from a model's
+    published dimensions. Example: `ppopt init model.yaml --from config.json --gpu h100 --tensor 8`.
     """
+    training = {
+        "devices": devices,
+        "batches": batches,
+        "tensor": tensor,
+        "context": context,
+        "data": data,
+        "expert": expert,
+        "sequence": sequence,
+        "microbatch": microbatch,
+        "precision": precision,
+    }
+    hardware = {"gpu": gpu, "efficiency": efficiency, "link": link, "partition": partition}
+    given = {name: value for name, value in (training | hardware).items() if value is not None}
+    if config is None:
+        _refuse(given, measured)
+        _write(file, _template(file))
+        return 0
+    model = _derived(config, given, measured)
+    _write(file, model.text)
+    note(f"derived, not measured: {model.parameters:,} parameters; {model.training.gpus} GPUs")
+    return 0
+
+
+def _refuse(given: dict[str, Any], measured: float | None) -> None:
+    """Refuse options of --from without it."""
+    names = [*given, *(["calibrate"] if measured is not None else [])]
+    if names:
+        raise InputError(f"{', '.join(names)}: of --from config.json alone; give it too")
+
+
+def _template(file: Path | None) -> str:
+    """The file that a user fills in, under the name that it gets."""
     from importlib.resources import files  # noqa: PLC0415  commands load on use
 
     text = (files("ppopt.formats") / "template.yaml").read_text(encoding="utf-8")
+    return text if file is None else text.replace("model.yaml", file.name)
+
+
+def _derived(config: Path, given: dict[str, Any], measured: float | None) -> DerivedModel:
+    """The model of a config.json, on a pipeline that there is."""
+    from ppopt.derivation.derived_model import derive_model  # noqa: PLC0415  loads on use
+    from ppopt.formats.typed_values import typed_value  # noqa: PLC0415
+    from ppopt.studies.calibrate import calibrate  # noqa: PLC0415
+
+    if "gpu" not in given:
+        raise InputError("gpu: missing; give --gpu h100, the GPU that trains the model")
+    if measured is not None and "efficiency" in given:
+        raise InputError("efficiency: --calibrate sets it; leave one of them out")
+    if "partition" in given:
+        given["partition"] = typed_value(NAMED["partition"], given["partition"])
+    model = derive_model(config, **given)
+    return model if measured is None else calibrate(model, measured)
+
+
+def _write(file: Path | None, text: str) -> None:
+    """Write a model file with its schema beside it, or print it."""
     if file is None:
         print(text, end="")
-        return 0
+        return
     from ppopt.cli.files import check_place  # noqa: PLC0415  commands load on use
     from ppopt.formats.config import schema  # noqa: PLC0415
     from ppopt.formats.files import write  # noqa: PLC0415
@@ -44,9 +174,7 @@ def init(
     if file.exists():
         raise InputError(f"{file}: exists already; name a new file")
     beside = file.with_name(SCHEMA)
-    named = text.replace("model.yaml", file.name)
-    write(file, f"# yaml-language-server: $schema={SCHEMA}\n{named}")
+    write(file, f"# yaml-language-server: $schema={SCHEMA}\n{text}")
     if not beside.exists():
         write(beside, json.dumps(schema(), indent=2) + "\n")
     note(f"{file}: written; `ppopt solve --config {file}` solves it")
-    return 0

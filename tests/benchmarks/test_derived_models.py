@@ -9,6 +9,7 @@ import pytest
 
 import ppopt
 from benchmarks import derived_models as derived
+from ppopt.derivation.layer_work import decoder_work
 from ppopt.formats.models import read_settings
 
 FOLDER = Path(__file__).parents[2] / "models"
@@ -34,38 +35,32 @@ def test_each_says_what_it_is_and_runs(name: str) -> None:
     assert ppopt.evaluate(pipe, "1f1b").metrics.makespan > 0
 
 
-def matrices(hidden: int, heads: int, layers: int, wide: int) -> int:
-    """Parameters of the matrices of a Llama 3.1."""
-    return layers * derived.llama(hidden, heads, 8, wide, 8192).parameters + 2 * 128256 * hidden
+BLOCK = derived.llama(4096, 32, 8, 14336)
+DENSE, MIXED = (run.decoder for run in derived.DEEPSEEK_V3.runs)
 
 
 @pytest.mark.parametrize(
     ("found", "published"),
     [
-        (matrices(4096, 32, 32, 14336), 8.03e9),
-        (matrices(8192, 64, 80, 28672), 70.6e9),
-        (
-            3 * derived.deepseek(4096, experts=False).parameters
-            + 58 * derived.deepseek(4096, experts=True).parameters
-            + 2 * 129280 * 7168,
-            671e9,
-        ),
-        (derived.deepseek(4096, experts=True).parameters + 2 * 7168**2, 11.5e9),
+        (derived.LLAMA_8B.parameters, 8.03e9),
+        (derived.LLAMA_70B.parameters, 70.6e9),
+        (derived.DEEPSEEK_V3.parameters, 671e9),
+        (derived.DEEPSEEK_V3.prediction_parameters, 11.5e9),
         (45 * derived.vision(3200, 25, 12800, 1025).parameters, 5.5e9),
-        (48 * derived.llama(6144, 48, 8, 16384, 8192).parameters + 2 * 92544 * 6144, 19.9e9),
+        (48 * derived.llama(6144, 48, 8, 16384).stored(6144) + 2 * 92544 * 6144, 19.9e9),
     ],
     ids=["llama 8b", "llama 70b", "deepseek-v3", "its mtp", "internvit", "internlm2-20b"],
 )
 def test_parameters_are_those_published(found: int, published: float) -> None:
     """Model cards of Llama 3.1 8B (8.03B) and 70B (70.6B), README_WEIGHTS.md of
     github.com/deepseek-ai/DeepSeek-V3 (671B; MTP: 11.5B unique), model cards of InternViT-6B-448px-
-    V1-5 (5.5B) and InternLM2-20B (19.9B). Norms are left out."""
+    V1-5 (5.5B) and InternLM2-20B (19.9B)."""
     assert found == pytest.approx(published, rel=0.01)
 
 
 def test_parameters_that_a_token_of_deepseek_v3_passes() -> None:
     """36.7B, 0.9B for the embedding and 0.9B for the head included (README_WEIGHTS.md)."""
-    dense, mixed = (derived.deepseek(4096, experts=experts).weights for experts in (False, True))
+    dense, mixed = (decoder_work(layer, 7168, 4096).passed for layer in (DENSE, MIXED))
     assert 3 * dense + 58 * mixed + 2 * 129280 * 7168 == pytest.approx(36.7e9, rel=0.03)
 
 
@@ -127,7 +122,7 @@ def test_work_of_llama_8b_is_six_flops_a_parameter_and_attention() -> None:
     attention beside it: here 3.5 times that of F."""
     model = ppopt.read_model("llama-3.1-8b")
     work = sum((layer.work for layer in model.layers[1:]), Fraction(0))
-    passed = matrices(4096, 32, 32, 14336) - 128256 * 4096
+    passed = 32 * BLOCK.stored(4096) + 128256 * 4096
     scores = 32 * 3.5 * 8192 * 8192 * 32 * 256
     assert float(work) == pytest.approx(1000 * (6 * passed * 8192 + scores) / RATE, rel=1e-4)
 
@@ -138,7 +133,7 @@ def test_experts_of_a_device() -> None:
     layers = ppopt.read_model("deepseek-v3").layers
     found = next(layer for layer in layers if layer.name == "expert block")
     mine = 4 * 3 * 7168 * 2048
-    others = derived.deepseek(4096, experts=True).parameters - 64 * mine
+    others = MIXED.stored(7168) - 64 * mine
     held = mine * (6 + 6) + others * (6 + 12 / 128)
     assert float(found.static) == pytest.approx(held / 2**20, abs=1)
 

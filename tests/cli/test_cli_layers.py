@@ -10,6 +10,7 @@ import pytest
 
 import ppopt
 from tests.cli.cli_run import done, run, shown
+from tests.factories.configs import LLAMA_8B
 
 MODEL = """
 stages: 2
@@ -253,3 +254,58 @@ class TestInit:
         assert (ran.code, ran.out) == (2, "")
         assert told in ran.err
         assert (tmp_path / "there.yaml").read_text() == "mine"
+
+
+@pytest.fixture
+def llama_json(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The config.json of Llama 3.1 8B, in the current folder."""
+    monkeypatch.chdir(tmp_path)
+    path = Path("config.json")
+    path.write_text(json.dumps(LLAMA_8B))
+    return path
+
+
+class TestInitFromAConfiguration:
+    def test_the_file_runs_as_it_is(self, llama_json: Path) -> None:
+        line = f"init mine.yaml --from {llama_json} --gpu h100 --data 8 --sequence 8192"
+        told = done(line).err
+        assert "8,030,261,248 parameters; 32 GPUs" in told
+        there, mine = (
+            shown(f"eval 1f1b {source}")
+            for source in ("--model llama-3.1-8b", "--config mine.yaml")
+        )
+        assert mine["makespan"] == there["makespan"]
+        assert mine["tokens_per_second"] == there["tokens_per_second"]
+        assert mine["mem_limit"] == [81920] * 4
+
+    def test_a_measured_step_sets_the_efficiency(self, llama_json: Path) -> None:
+        line = f"init mine.yaml --from {llama_json} --gpu h100 --calibrate 3000"
+        done(f"{line} --partition Et*8|t*8|t*8|t*8L --link bandwidth=900GB/s")
+        found = shown("eval 1f1b --config mine.yaml")
+        assert found["makespan"] == pytest.approx(3000, rel=1e-4)
+        assert found["partition"] == [9, 8, 8, 9]
+
+    def test_without_a_file_it_is_printed(self, llama_json: Path) -> None:
+        assert "layers:" in done(f"init --from {llama_json} --gpu b200").out
+
+    @pytest.mark.parametrize(
+        ("words", "told"),
+        [
+            ("--from config.json", "gpu: missing; give --gpu h100"),
+            ("--from nowhere.json --gpu h100", "nowhere.json: cannot be read"),
+            ("--gpu h100 --calibrate 3", "gpu, calibrate: of --from config.json alone"),
+            ("--from config.json --gpu h10", "did you mean h100"),
+            (
+                "--from config.json --gpu h100 --efficiency 0.3 --calibrate 3",
+                "leave one of them out",
+            ),
+            ("--from config.json --gpu h100 --calibrate 3", "faster than h100 at its peak"),
+            ("--from config.json --gpu h100 --partition 9,9", "partition"),
+        ],
+    )
+    @pytest.mark.usefixtures("llama_json")
+    def test_refused(self, words: str, told: str) -> None:
+        ran = run(f"init mine.yaml {words}")
+        assert (ran.code, ran.out) == (2, "")
+        assert told in ran.err and ran.err.count("\n") == 1
+        assert not Path("mine.yaml").exists()

@@ -95,7 +95,7 @@ def test_links_lead_to_files(document: str) -> None:
 
 
 def test_options_named_are_options() -> None:
-    commands = ("solve", "eval", "compare", "verify", "run")
+    commands = ("init", "solve", "eval", "compare", "verify", "run")
     helps = [done(f"{name} --help").out for name in (*commands, "")]
     moved = ("command-line.md", "strategies.md")
     texts = ((ROOT / "docs" / name).read_text(encoding="utf-8") for name in moved)

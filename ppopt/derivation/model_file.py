@@ -1,0 +1,71 @@
+"""Write derived costs as a model file in layers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from ppopt.derivation.gpus import Gpu
+from ppopt.derivation.layer_costs import LayerCosts
+from ppopt.derivation.training import Training
+
+LINK = "{bandwidth: 50GB/s}"
+"""One 400 Gb/s adapter a GPU, no latency."""
+
+
+class ModelFile(NamedTuple):
+    """A model file and what it says."""
+
+    description: str
+    source: str
+    training: Training
+    gpu: Gpu
+    layers: Sequence[LayerCosts]
+    comments: Sequence[str] = ()
+    """How its figures are derived, one line each."""
+    settings: Sequence[str] = ()
+    """Further settings, one line of YAML each."""
+    link: str = LINK
+    """The link between devices, as YAML."""
+
+    def text(self) -> str:
+        """Write the file."""
+        training, peak = self.training, self.gpu.peak(self.training.precision)
+        return "\n".join(
+            [
+                f"description: {self.description}",
+                f"source: {self.source}",
+                "time_unit: ms",
+                "memory_unit: MiB",
+                "",
+                *(f"# {line}" if line else "#" for line in self.comments),
+                f"stages: {training.devices}",
+                f"batches: {training.batches}",
+                f"tokens_per_microbatch: {training.all_tokens}",
+                f"flops_per_microbatch: {round(sum(row.count * row.flops for row in self.layers))}",
+                f"peak_flops: {round(training.tensor * training.context * peak)}",
+                f"link: {self.link}",
+                *self.settings,
+                "",
+                "layers:",
+                *map(layer_text, self.layers),
+                "",
+            ]
+        )
+
+
+def layer_text(layer: LayerCosts) -> str:
+    """Write a layer as an entry of the list, in YAML."""
+    fields = [f"name: {layer.name}", f"role: {layer.role}", f"count: {layer.count}"]
+    fields = [field for field in fields if field not in ("role: decoder", "count: 1")]
+    fields += [f"forward: {layer.forward}", f"backward: {layer.backward}"]
+    fields += [f"weight: {layer.weight}"]
+    fields += [f"activation: {layer.activation}", f"static: {layer.static}"]
+    if layer.output:
+        fields.append(f"output: {layer.output:g}")
+    if any(layer.workspace):
+        first, back = layer.workspace
+        fields.append(f"workspace: {{F: {first}, B: {back}, BW: {back}}}")
+    if layer.kept:
+        fields.append(f"kept: {layer.kept}")
+    return f"  - {{{', '.join(fields)}}}"
