@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -17,6 +18,10 @@ from ppopt.cli.streams import note
 if TYPE_CHECKING:
     from ppopt.problem.pipeline import Pipeline
     from ppopt.profiles.estimate import Record
+    from ppopt.schedule.schedule import Schedule
+
+
+YAML = (".yaml", ".yml")
 
 
 class Source(StrEnum):
@@ -25,6 +30,7 @@ class Source(StrEnum):
     TORCH_PROFILER = "torch-profiler"
     MEGATRON_TIMERS = "megatron-timers"
     MEASURED = "measured"
+    PRIMUS = "primus"
 
 
 @command
@@ -35,15 +41,16 @@ def profile(
             "-o",
             "--output",
             metavar="OUT",
-            help="Pipeline file (.yaml), or of traces a measured step (.json).",
+            help="Pipeline file (.yaml), of traces also the step of median length (.json), "
+            "or a page of the prediction and several steps (.html).",
         ),
     ],
     files: Annotated[
         list[Path] | None,
         typer.Argument(
             metavar="FILE",
-            help="Measurements; traces: one per rank. Of your own model: a schedule file, whose "
-            "stages are measured.",
+            help="Measurements; traces: one per rank; of Primus: the folder of dump_pp_data. "
+            "Of your own model: a schedule file, whose stages are measured.",
         ),
     ] = None,
     source: Annotated[
@@ -95,11 +102,13 @@ def profile(
 
     target, given = Path(output), files or []
     suffix = target.suffix.lower()
-    if suffix not in (".yaml", ".yml", ".json"):
-        raise InputError(f"output: {output}: end it in .yaml (pipeline) or .json (measured step)")
+    if suffix not in (*YAML, ".json", ".html"):
+        raise InputError(
+            f"output: {output}: end it in .yaml (pipeline), .json (measured step) or .html (page)"
+        )
     check_place(target)
     if stages_from is not None:
-        if source is not None or suffix == ".json":
+        if source is not None or suffix not in YAML:
             raise InputError(
                 "stages-from: your own model is measured; leave --from out, write .yaml"
             )
@@ -229,26 +238,75 @@ def _steps(files: Sequence[Path]) -> tuple[list[Record], Pipeline]:
 
 
 def _of_records(files: Sequence[Path], source: Source, description: str, suffix: str) -> str:
+    """A pipeline file, a measured step, or a page, of records of operations."""
+    from ppopt.cli.output import page_of
     from ppopt.formats import schedule_json
     from ppopt.problem.pipeline import Pipeline
     from ppopt.profiles import pipeline_file
     from ppopt.profiles.estimate import profile as estimate
-    from ppopt.profiles.measured import measured
-    from ppopt.profiles.torch_trace import read_traces
+    from ppopt.profiles.measured import measured_steps, median_step
 
-    traced = source is Source.TORCH_PROFILER
-    records, memory = (read_traces(files), None) if traced else _steps(files)
+    records, memory, comments = _read(files, source)
     found = estimate(records)
     for warning in pipeline_file.warnings(found):
         note(f"note: {warning}")
-    if suffix != ".json":
+    if suffix in YAML:
         return pipeline_file.dumps(
-            found, description=description, source=source.value, memory=memory
+            found, description=description, source=source.value, memory=memory, comments=comments
         )
+    for comment in comments:
+        note(f"note: {comment}")
     where = Pipeline(
         stages=len(found.hosts), batches=found.batches, placement=found.hosts, name=description
     )
-    return schedule_json.dumps(measured(records, where, pipeline_file.MILLISECOND))
+    steps = measured_steps(records, where, pipeline_file.MILLISECOND)
+    if suffix == ".html":
+        return page_of(_beside_prediction(steps))
+    return schedule_json.dumps(median_step(steps))
+
+
+def _read(
+    files: Sequence[Path], source: Source
+) -> tuple[list[Record], Pipeline | None, Sequence[str]]:
+    """Records, the pipeline whose memory is known, and what is to be said of them."""
+    from ppopt.errors import InputError
+    from ppopt.profiles.primus import read_run
+    from ppopt.profiles.torch_trace import read_traces
+
+    if source is Source.MEASURED:
+        records, memory = _steps(files)
+        return records, memory, ()
+    if source is Source.TORCH_PROFILER:
+        return read_traces(files), None, ()
+    if len(files) != 1:
+        raise InputError("Primus: give one folder, which its dump_pp_data wrote")
+    run = read_run(files[0])
+    return run.records, None, run.comments()
+
+
+def _beside_prediction(steps: Sequence[Schedule]) -> list[Schedule]:
+    """The order that ran at median times, and the fastest, the median and the slowest step."""
+    from ppopt.profiles.measured import median_step, predicted
+    from ppopt.report.words import percent
+
+    middle = median_step(steps)
+    made = predicted(middle)
+    times = [float(one.pipeline.ticks.time(one.metrics.makespan)) for one in (made, middle)]
+    note(
+        f"note: the order that ran takes {times[0]:.6g} ms at median times; measured, median of "
+        f"{len(steps)} steps, {times[1]:.6g} ms ({percent(times[0] / times[1])})"
+    )
+    by_length = sorted(steps, key=lambda step: step.metrics.makespan)
+    named = {"fastest": by_length[0], "median": middle, "slowest": by_length[-1]}
+    if len(steps) < len(named):
+        return [made, *by_length]
+    return [made, *(_named(step, name) for name, step in named.items())]
+
+
+def _named(step: Schedule, name: str) -> Schedule:
+    """A measured step under a name of its own."""
+    pipeline = replace(step.pipeline, name=f"{step.pipeline.name}, {name} step")
+    return replace(step, pipeline=pipeline)
 
 
 def _of_timers(
@@ -258,7 +316,7 @@ def _of_timers(
     from ppopt.profiles.megatron_timers import read_timers
     from ppopt.profiles.pipeline_file import dumps_timers
 
-    if len(files) != 1 or suffix == ".json":
+    if len(files) != 1 or suffix not in YAML:
         raise InputError("Megatron's timers: give one log, and a .yaml to write")
     found = read_timers(files[0], stages, batches)
     return dumps_timers(found, batches, description=description)

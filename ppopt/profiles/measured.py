@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+
+import numpy as np
 
 from ppopt.errors import InputError
 from ppopt.problem import units
@@ -11,17 +13,35 @@ from ppopt.problem.objective import Objective
 from ppopt.problem.pipeline import Pipeline
 from ppopt.problem.settings import COUNTS
 from ppopt.profiles.estimate import Record, profile
+from ppopt.schedule import timing
 from ppopt.schedule.origin import Origin
 from ppopt.schedule.schedule import Schedule
+from ppopt.verifier import checked
 from ppopt.verifier.measured import MEASURED, is_measured
+
+SAME_ORDER = "same order"
+"""Strategy of the order of a measured step at the times of its pipeline."""
 
 
 def measured(records: Iterable[Record], pipeline: Pipeline, unit: int) -> Schedule:
     """Turn records into a schedule that starts at 0, in units of `unit` nanoseconds.
 
-    Of several steps, the one of median length is taken. The pipeline's times are replaced by the
-    medians of the records. Placement, microbatches and memory stay as they are. Raises InputError
-    where the records are not of this pipeline.
+    Of several steps, the one of median length is taken; see `measured_steps`.
+    """
+    return median_step(measured_steps(records, pipeline, unit))
+
+
+def median_step(steps: Sequence[Schedule]) -> Schedule:
+    """The step of median length, of an even number the shorter one of the two in the middle."""
+    return sorted(steps, key=lambda step: step.metrics.makespan)[(len(steps) - 1) // 2]
+
+
+def measured_steps(records: Iterable[Record], pipeline: Pipeline, unit: int) -> list[Schedule]:
+    """Turn the records of every step into a schedule that starts at 0, in the order of steps.
+
+    The pipeline's times are replaced by the medians of the records, in units of `unit` nanoseconds.
+    Placement, microbatches and memory stay as they are. Raises InputError where the records are not
+    of this pipeline.
     """
     steps: dict[int, list[Record]] = defaultdict(list)
     for record in records:
@@ -42,18 +62,25 @@ def measured(records: Iterable[Record], pipeline: Pipeline, unit: int) -> Schedu
         **{field: getattr(costs, field) for field in costs.memory_fields},
         **found.costs(unit),
     )
-    ran = sorted(steps.values(), key=_length)[(len(steps) - 1) // 2]
-    return _schedule(ran, timed, unit)
+    return [_schedule(steps[step], timed, unit) for step in sorted(steps)]
+
+
+def predicted(step: Schedule) -> Schedule:
+    """The order of a measured step, timed anew: every operation takes the time of its pipeline."""
+    pipeline = step.pipeline
+    order = sorted(step.rows(), key=lambda row: row.start)
+    orders = [
+        np.array([pipeline.code(*row[:3], 0) for row in order if row.device == device])
+        for device in range(pipeline.num_devices)
+    ]
+    origin = Origin(strategy=SAME_ORDER, objective=Objective.MAKESPAN, status="feasible")
+    return checked(timing.schedule(pipeline, orders, origin=origin), enforce_limit=False)
 
 
 def _name(nanoseconds: int) -> str | None:
     """The unit of time of that length; None where there is no such unit."""
     sizes = units.SCALES["time"].items()
     return next((name for name, seconds in sizes if seconds * 10**9 == nanoseconds), None)
-
-
-def _length(records: list[Record]) -> int:
-    return max(record.end for record in records) - min(record.start for record in records)
 
 
 def _schedule(records: list[Record], pipeline: Pipeline, unit: int) -> Schedule:

@@ -38,11 +38,12 @@ def dumps(
     source: str,
     day: date | None = None,
     memory: Pipeline | None = None,
+    comments: Sequence[str] = (),
 ) -> str:
     """Write a profile as YAML for `--config`, in milliseconds and MiB.
 
     Comments say what was measured and what was not. The memory of the pipeline `memory` is used
-    where the profile has none. `day` defaults to today.
+    where the profile has none. `comments` are further lines on the run. `day` defaults to today.
     """
     devices = max(profile.hosts) + 1
     linear = profile.hosts == tuple(range(devices))
@@ -55,7 +56,7 @@ def dumps(
         f"batches: {profile.batches}",
         *([] if linear else [f"placement: {list(profile.hosts)}"]),
         "",
-        *(f"# {note}" for note in notes(profile)),
+        *(f"# {note}" for note in [*notes(profile), *comments]),
     ]
     costs = profile.costs(MILLISECOND)
     times = [cost for cost in STAGE_COSTS if cost.field in costs]

@@ -370,7 +370,7 @@ class TestCommand:
         [
             ("profile {log} --from megatron-timers -o {out}.yaml", "Megatron's timers need both"),
             ("profile {log} --from torch-profiler --stages 2 --batches 2 -o {out}.yaml", "leave"),
-            ("profile {log} --from torch-profiler -o {out}.html", "end it in .yaml"),
+            ("profile {log} --from torch-profiler -o {out}.csv", "end it in .yaml"),
             ("profile {log} --from torch-profiler -o {out}.yaml", "log.txt: line 2: not JSON"),
             ("profile {log} --from measured -o {out}.yaml", "log.txt: line 2: not JSON"),
             ("profile {plain} --from measured -o {out}.yaml", "a.json: the file holds no measured"),

@@ -1,0 +1,208 @@
+"""Read the times that Primus records of a pipeline (`dump_pp_data`): one file per pipeline rank.
+
+github.com/AMD-AGI/Primus, primus/backends/megatron/core/pipeline_parallel/pp_visualizer.py: with
+`dump_pp_data` a run leaves a folder with `config.json` (pp_size, vp_size, num_mbs) and a file
+`pp_rank_R.json` per rank. By iteration it has lists of CUDA events in milliseconds from the start
+of the iteration on that rank: fwd_start, fwd_end, bwd_start, bwd_end, of split backwards also
+wgrad_start and wgrad_end; `memory`, the most that PyTorch has reserved so far, in GiB.
+
+Lists of microbatches and chunks (fwd_minibatch, fwd_chunk) stand beside them where the schedule
+knows them. Where they are empty Megatron-LM's schedules ran: the k-th forward of a rank with one
+chunk is of microbatch k, and interleaved ones go in groups of pp_size microbatches per chunk
+(megatron/core/pipeline_parallel/schedules.py, get_model_chunk_id), backwards with the last chunk
+first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from fractions import Fraction
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from ppopt.errors import InputError
+from ppopt.formats.documents import label, parse_json, read_text
+from ppopt.formats.fields import finite, shown, whole, within
+from ppopt.problem.operation import OpKind
+from ppopt.profiles.clocks import aligned
+from ppopt.profiles.estimate import Record
+
+LARGEST_FILE = 2**28
+CONFIG = "config.json"
+MILLISECOND = 10**6
+OVERLAP = MILLISECOND // 100
+"""Nanoseconds by which events of one rank may overlap: the resolution of events, and rounding."""
+MOST = 2**20
+
+
+class Shape(NamedTuple):
+    """What the run's config.json says of its pipeline."""
+
+    ranks: int
+    chunks: int
+    batches: int
+
+
+class PrimusRun(NamedTuple):
+    """A run as it was recorded."""
+
+    records: list[Record]
+    """On the clock of rank 0; `step` is the iteration."""
+    uncertainty: int
+    """Nanoseconds by which the clocks of neighbouring ranks may be off."""
+    reserved: tuple[float, ...]
+    """The most memory that PyTorch had reserved, in GiB, per rank."""
+    left_out: int | None
+    """The first iteration, which warms up, where there are several."""
+
+    def comments(self) -> list[str]:
+        """What a reader of the times must know, one line each."""
+        off = self.uncertainty / MILLISECOND
+        reserved = " ".join(f"{size:.1f}" for size in self.reserved)
+        warm = (
+            () if self.left_out is None else (f"Iteration {self.left_out} is left out: warm-up.",)
+        )
+        return [
+            *warm,
+            "Clocks of ranks are aligned by the quickest transfers both ways: neighbours are off "
+            f"by {off:.3f} ms at most.",
+            f"Memory reserved at most, GiB per rank: {reserved}; activations are unmeasured.",
+        ]
+
+
+def read_run(folder: Path) -> PrimusRun:
+    """Read a folder that `dump_pp_data` wrote; clocks of ranks are aligned.
+
+    The first of several iterations is left out. Raises InputError, naming the file, where one is
+    missing or holds anything else, and where ranks have different iterations.
+    """
+    config = folder / CONFIG
+    shape = within(label(config), _shape, _parsed(config))
+    paths = [folder / f"pp_rank_{rank}.json" for rank in range(shape.ranks)]
+    ranks = [
+        within(label(path), _iterations, _parsed(path), rank, shape)
+        for rank, path in enumerate(paths)
+    ]
+    numbers = sorted(ranks[0])
+    for path, found in zip(paths, ranks, strict=True):
+        if sorted(found) != numbers:
+            raise InputError(f"{label(path)}: other iterations than pp_rank_0.json; give one run")
+    left_out, kept = (numbers[0], numbers[1:]) if len(numbers) > 1 else (None, numbers)
+    records = [record for number in kept for found in ranks for record in found[number].records]
+    return PrimusRun(
+        *aligned(records),
+        reserved=tuple(max(found[number].reserved for number in kept) for found in ranks),
+        left_out=left_out,
+    )
+
+
+def _parsed(path: Path) -> object:
+    return parse_json(read_text(path, LARGEST_FILE), label(path), float)
+
+
+def _shape(document: object) -> Shape:
+    if not isinstance(document, dict):
+        raise InputError(f"{shown(document)} is no object; give a folder of dump_pp_data")
+    values = [
+        within(key, whole, document.get(key), 1, MOST) for key in ("pp_size", "vp_size", "num_mbs")
+    ]
+    return Shape(*values)
+
+
+class _Iteration(NamedTuple):
+    records: list[Record]
+    reserved: float
+
+
+def _iterations(document: object, rank: int, shape: Shape) -> dict[int, _Iteration]:
+    """The iterations of a rank, by their number."""
+    if not isinstance(document, dict) or not document:
+        raise InputError(f"{shown(document)} holds no iterations; give a file of dump_pp_data")
+    found = {}
+    for name, events in document.items():
+        if not (name.isascii() and name.isdigit() and isinstance(events, dict)):
+            raise InputError(f"{shown(name)} is no iteration; give a file of dump_pp_data")
+        where = f"iteration {int(name)}"
+        found[int(name)] = within(where, _iteration, events, int(name), rank, shape)
+    return found
+
+
+def _iteration(events: Mapping[str, Any], number: int, rank: int, shape: Shape) -> _Iteration:
+    split = bool(events.get("wgrad_start"))
+    kinds = {"fwd": OpKind.F, "bwd": OpKind.B if split else OpKind.BW}
+    kinds |= {"wgrad": OpKind.W} if split else {}
+    records = [
+        record
+        for mode, kind in kinds.items()
+        for record in _records(events, mode, kind, number, rank, shape)
+    ]
+    records.sort(key=lambda record: record.start)
+    for first, second in pairwise(records):
+        if second.start + OVERLAP < first.end:
+            raise InputError(
+                f"{first.op} and {second.op} overlap; combined passes are not read, which record "
+                "no times of their own"
+            )
+    return _Iteration(records, within("memory", finite, events.get("memory")))
+
+
+def _records(
+    events: Mapping[str, Any], mode: str, kind: OpKind, number: int, rank: int, shape: Shape
+) -> list[Record]:
+    """Operations of one kind."""
+    begins, ends = (_times(events, f"{mode}_{what}") for what in ("start", "end"))
+    count = shape.batches * shape.chunks
+    if not len(begins) == len(ends) == count:
+        raise InputError(f"{mode}_start, {mode}_end: {len(begins)} and {len(ends)}, not {count}")
+    places = _places(events, mode, shape, forward=kind is OpKind.F)
+    return [
+        Record(kind, chunk * shape.ranks + rank, microbatch, rank, begin, end, number)
+        for (microbatch, chunk), begin, end in zip(places, begins, ends, strict=True)
+    ]
+
+
+def _times(events: Mapping[str, Any], key: str) -> list[int]:
+    """A list of times, in nanoseconds."""
+    values = events.get(key)
+    if not isinstance(values, list):
+        raise InputError(f"{key}: {shown(values)} is not a list of times")
+    return [round(Fraction(within(key, finite, value)) * MILLISECOND) for value in values]
+
+
+def _places(
+    events: Mapping[str, Any], mode: str, shape: Shape, *, forward: bool
+) -> Sequence[tuple[int, int]]:
+    """Microbatch and chunk of every event."""
+    microbatches = events.get(f"{mode}_minibatch") or []
+    if not microbatches:
+        return _megatron_order(shape, forward=forward)
+    chunks = events.get(f"{mode}_chunk") or [0] * len(microbatches)
+    count = shape.batches * shape.chunks
+    for key, values, most in (
+        ("minibatch", microbatches, shape.batches),
+        ("chunk", chunks, shape.chunks),
+    ):
+        if not isinstance(values, list) or len(values) != count:
+            raise InputError(f"{mode}_{key}: not a list of {count}")
+        for value in values:
+            within(f"{mode}_{key}", whole, value, 0, most - 1)
+    return list(zip(microbatches, chunks, strict=True))
+
+
+def _megatron_order(shape: Shape, *, forward: bool) -> Sequence[tuple[int, int]]:
+    """Microbatch and chunk of the k-th pass in Megatron-LM's schedules."""
+    ranks, chunks, batches = shape
+    if chunks == 1:
+        return [(index, 0) for index in range(batches)]
+    if batches % ranks:
+        raise InputError(
+            f"{batches} microbatches are no multiple of {ranks} ranks: which chunk ran when is not "
+            "recorded"
+        )
+    found = []
+    for index in range(batches * chunks):
+        group, place = divmod(index, ranks * chunks)
+        chunk, within_group = divmod(place, ranks)
+        found.append((group * ranks + within_group, chunk if forward else chunks - 1 - chunk))
+    return found
