@@ -31,6 +31,7 @@ from ppopt.report.plan_table import (
     plan_table,
     space_words,
     use_words,
+    within_words,
 )
 from ppopt.report.words import (
     STOPPED,
@@ -207,7 +208,7 @@ def show_plan(settings: Settings, shown: Mapping[str, Any], found: Plan) -> int:
         file = str(saved[0].with_suffix("")) if saved and code == 0 else None
         closing = (
             *(gain_words(shown), late_words(shown), outside_words(shown)),
-            *(least_memory_words(shown), more_memory_words(shown)),
+            *(least_memory_words(shown), within_words(shown), more_memory_words(shown)),
             *(space_words(shown), beyond_words(shown), *use_words(shown, file)),
         )
         for line in filter(None, closing):

@@ -63,6 +63,15 @@ def plan(
             rich_help_panel=Heading.STRATEGIES,
         ),
     ] = "any",
+    within: Annotated[
+        str | None,
+        typer.Option(
+            "--within",
+            metavar="SHARE",
+            help="Also name the least memory that is at most this much slower than the best: 1%.",
+            rich_help_panel=Heading.SEARCH,
+        ),
+    ] = None,
 ) -> int:
     """Choose partition, placement, chunks, recompute and schedule.
 
@@ -71,6 +80,7 @@ def plan(
     from ppopt.cli import output, progress
     from ppopt.errors import InputError
     from ppopt.formats.config import missing, model_of
+    from ppopt.formats.typed_values import share
     from ppopt.report.plan_objects import of_plan
     from ppopt.studies.plan import plan as search
 
@@ -82,6 +92,7 @@ def plan(
         "strategies": _names(strategies),
         "runtime": runtime.lower(),
         "options": strategy_options(settings),
+        "within": None if within is None else share("within", within),
     }
     given = _given(settings) | {name: value for name, value in asked.items() if value is not None}
     for name in ("stages", "batches"):

@@ -11,7 +11,7 @@ from ppopt.formats.trainer_partition import deepspeed_module, megatron_arguments
 from ppopt.problem.exact import plain
 from ppopt.problem.pipeline import Pipeline
 from ppopt.report.objects import of_result
-from ppopt.studies.plan_result import Hand, LeastMemory, MoreMemory, Plan, PlanRow
+from ppopt.studies.plan_result import Hand, LeastMemory, MoreMemory, Plan, PlanRow, WithinShare
 
 _OF_ROW = (
     *("makespan", "device_span", "bubble_rate", "peak_memory", "time_unit", "memory_unit"),
@@ -28,7 +28,10 @@ def of_plan(plan: Plan) -> dict[str, Any]:
     `recompute_layers` what it makes, per stage; with `given_up` its value is that of a schedule
     found before its bound showed that it is not the best, and not searched further. `least_memory`
     is of the best configuration: the largest device peak of its schedule (`value`), and what no
-    schedule as fast is below (`lower_bound`); equal where the least is proved. `more_memory` says
+    schedule as fast is below (`lower_bound`); equal where the least is proved. `within` has the
+    configuration of least memory found that is at most a share slower, where that was asked for,
+    else null: its `value`, `memory`, and what no schedule so fast is below (`lower_bound`, or
+    null). `more_memory` says
     what 10 % more memory brings; `hands` are hand strategies, each on the best partition found for
     it, the best first: `speedup` is how many times its throughput the plan gives, and `within`
     whether the plan could have chosen it; `late_hands` names those for which no time was left;
@@ -53,6 +56,7 @@ def of_plan(plan: Plan) -> dict[str, Any]:
             None if plan.lower_bound is None else plan.lower_bound / batches
         ),
         "least_memory": _least_memory(plan.least_memory),
+        "within": _within(plan.within),
         "more_memory": _more(plan.more_memory),
         "hands": [_hand(hand, plan) for hand in plan.hands],
         "late_hands": list(plan.late_hands),
@@ -101,6 +105,18 @@ def _least_memory(found: LeastMemory | None) -> dict[str, Any] | None:
     if found is None:
         return None
     return {"value": plain(found.memory), "lower_bound": plain(found.lower_bound)}
+
+
+def _within(found: WithinShare | None) -> dict[str, Any] | None:
+    if found is None:
+        return None
+    low = found.lower_bound
+    return {
+        **found.configuration._asdict(),
+        "value": plain(found.value),
+        "memory": plain(found.memory),
+        "lower_bound": None if low is None else plain(low),
+    }
 
 
 def _more(found: MoreMemory | None) -> dict[str, Any] | None:

@@ -10,6 +10,7 @@ from ppopt.report.html import page
 from ppopt.report.payload import embedded
 from ppopt.report.plan_table import (
     beyond_words,
+    configuration_words,
     gain_words,
     lacks,
     late_words,
@@ -19,6 +20,7 @@ from ppopt.report.plan_table import (
     space_words,
     use_words,
     value_words,
+    within_words,
 )
 from ppopt.report.sections import Tile, html_table, tiles
 from ppopt.report.words import (
@@ -90,7 +92,7 @@ def _cards(data: Shown) -> str:
     rows: list[Tile] = [
         (
             "best configuration",
-            _words(best),
+            configuration_words(best),
             f"{number(best['batches'])} microbatches; {proved[data['status']]}",
             "",
         ),
@@ -100,7 +102,7 @@ def _cards(data: Shown) -> str:
         (
             "peak memory",
             rounded(max(best["peak_memory"]), memory),
-            "; ".join(filter(None, (limit, least_memory_words(data)))),
+            "; ".join(filter(None, (limit, least_memory_words(data), within_words(data)))),
             measured(max(best["peak_memory"]), memory),
         ),
         *_more_memory(data),
@@ -126,16 +128,6 @@ def _sentences(data: Shown) -> str:
     return f"<details><summary>What is proved, and what was not searched</summary>{text}</details>"
 
 
-def _words(row: Shown) -> str:
-    """A configuration in words: `1f1b, v/2, recompute none`."""
-    strategy = [] if row["strategy"] == "optimal" else [row["strategy"]]
-    return ", ".join([*strategy, _placed(row), f"recompute {row['recompute']}"])
-
-
-def _placed(row: Shown) -> str:
-    return f"{row['placement']}/{row['chunks']}" if row["chunks"] > 1 else str(row["placement"])
-
-
 def _table(data: Shown) -> str:
     several = len(data["space"]["batches"]) > 1
     time = data["time_unit"]
@@ -150,7 +142,7 @@ def _table(data: Shown) -> str:
 
 
 def _row(place: int, row: Shown, data: Shown, key: str) -> tuple[str, ...]:
-    words = escape(_words(row))
+    words = escape(configuration_words(row))
     if row["section"]:
         words = f'<a href="#{row["section"]}">{words}</a>'
     value, bound = row[f"value{key}"], row[f"bound{key}" if key else "lower_bound"]

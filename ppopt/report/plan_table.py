@@ -18,6 +18,7 @@ from ppopt.report.words import (
     objective_words,
     per_device,
     percent,
+    short_placement,
 )
 from ppopt.studies.plan_baselines import KNOWN
 from ppopt.studies.plan_space import MEGATRON, OPTIMAL, PLACEMENTS
@@ -109,6 +110,31 @@ def least_memory_words(shown: Mapping[str, Any]) -> str:
         return f"{words}, proved for this configuration"
     low = measured(least["lower_bound"], unit)
     return f"{words}, perhaps lower; not below {low}, proved for this configuration"
+
+
+def configuration_words(row: Mapping[str, Any]) -> str:
+    """A configuration: `1f1b, v/2, recompute none`."""
+    strategy = [] if row["strategy"] == OPTIMAL else [row["strategy"]]
+    return ", ".join([*strategy, short_placement(row), f"recompute {row['recompute']}"])
+
+
+def within_words(shown: Mapping[str, Any]) -> str:
+    """The least memory that is almost as fast; empty where it was not looked for."""
+    found, unit = shown["within"], shown["memory_unit"]
+    if found is None:
+        return ""
+    slower = found["value"] / found["batches"] / shown["value_per_microbatch"] - 1
+    value = measured(found["value"], shown["time_unit"])
+    words = (
+        f"least memory: {measured(found['memory'], unit)} each, {percent(slower)} slower "
+        f"({value}, {configuration_words(found)})"
+    )
+    low = found["lower_bound"]
+    if low is None:
+        return f"{words}; perhaps less memory does"
+    if low == found["memory"]:
+        return f"{words}; proved"
+    return f"{words}; not below {measured(low, unit)}, proved"
 
 
 def more_memory_words(shown: Mapping[str, Any]) -> str:

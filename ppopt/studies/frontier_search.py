@@ -67,6 +67,8 @@ class Explorer:
     most_level: int | None = None
     """Searches are by work: the first one of a limit has no rounds of all methods, every further
     one has one more, up to so many. None: they are by seconds."""
+    goal: Fraction | None = None
+    """Least memory is searched for this value or a lower one; None: for the best value found."""
 
     @property
     def left(self) -> float:
@@ -111,7 +113,7 @@ class Explorer:
             self.interrupted = True
 
     def _lessen(self, share: float) -> None:
-        """Find less memory for the best value for a share of the time left, by rounds of bisection.
+        """Find less memory for the goal for a share of the time left, by rounds of bisection.
 
         At first in the configuration of the best schedule, which is searched much faster than all.
         """
@@ -141,25 +143,36 @@ class Explorer:
             self._take(found.schedule)
 
     def _edge(self) -> tuple[int, int] | None:
-        """Positions of limits: the best value is impossible at the first, found at the second.
+        """Positions of limits: the goal is impossible at the first, reached at the second.
 
         None where nothing is found, and where the second is proved to be the least.
         """
         if not self.curve.found:
             return None
-        best = self.curve.found[-1]
-        high = bisect_left(self.curve.limits, best.limit)
+        goal = self._goal
+        high = bisect_left(self.curve.limits, self.least.limit)
         places = range(high)
         low = bisect_left(
-            places, True, key=lambda place: self.curve.low(self.curve.limits[place]) <= best.value
+            places, True, key=lambda place: self.curve.low(self.curve.limits[place]) <= goal
         )
         return (low - 1, high) if low < high else None
 
     @property
+    def _goal(self) -> Fraction:
+        """The value for which less memory is searched."""
+        best = self.curve.found[-1].value
+        return best if self.goal is None else max(best, self.goal)
+
+    @property
+    def least(self) -> ParetoPoint:
+        """The schedule of least memory that reaches the goal."""
+        return next(point for point in self.curve.found if point.value <= self._goal)
+
+    @property
     def least_limit(self) -> int:
-        """The least limit that may allow the best value found, in ticks."""
+        """The least limit that may allow the goal, in ticks."""
         edge = self._edge()
-        return self.curve.found[-1].limit if edge is None else self.curve.limits[edge[0] + 1]
+        return self.least.limit if edge is None else self.curve.limits[edge[0] + 1]
 
     def _bisect(self, low: int, high: int, until: float) -> bool:
         """Halve an interval of limits until it is short; whether another round may bring more."""
@@ -170,7 +183,7 @@ class Explorer:
                 return True
             if middle in self.given_up:
                 return searched
-            self._search(middle, self.curve.found[-1].value)
+            self._search(middle, self._goal)
             searched = True
             edge = self._edge()
             if edge is None:

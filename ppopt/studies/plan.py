@@ -24,6 +24,7 @@ from typing import Any
 
 from ppopt.errors import InputError, NotApplicableError
 from ppopt.formats.config import missing
+from ppopt.problem import exact
 from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.objective import Objective
 from ppopt.problem.partition import SEARCH
@@ -54,6 +55,7 @@ from ppopt.studies.plan_space import (
     partitions_on,
 )
 from ppopt.studies.plan_strategy import StrategyCandidate
+from ppopt.studies.plan_within import within_share
 
 FIRST = Effort(level=0, quick=1)
 """Of one configuration before any bound: the balanced partition, by heuristics and hand strategies.
@@ -67,6 +69,8 @@ LESS_SHARE = 0.05
 """Least share of the time limit for a search for less memory that is as fast."""
 LESS_LEFT = 0.1
 """Share of it for this search where so much is left, or longer where the plan took longer."""
+WITHIN_SHARE = 0.2
+"""Share of the time limit for the least memory that is almost as fast, where that is asked for."""
 MORE = Fraction(11, 10)
 """The memory limit, as a multiple of that asked for, whose gain a plan tells."""
 MORE_SHARE = 0.1
@@ -97,6 +101,7 @@ def plan(
     recompute: str | Sequence[str] | None = None,
     strategies: str | Sequence[str] | None = None,
     runtime: str = "any",
+    within: Fraction | float | None = None,
     partition: Any = SEARCH,
     options: Options | None = None,
     objective: Objective | str = Objective.MAKESPAN,
@@ -127,6 +132,8 @@ def plan(
     with their `options`. `runtime` is what is to run the schedule: `megatron` (Megatron-LM) runs
     1F1B and interleaved 1F1B only, on partitions that it takes; `torch` schedules of one route
     without slices. Configurations of several batch counts compare by the time per microbatch.
+    `within` is a share: the plan then also says with how little memory any configuration found is
+    at most so much slower than the best (0.01: 1 %).
     `mem_limit` is one number, a list with one number per device, or `1f1b`: the largest device peak
     of 1F1B on the balanced partition of the first batch count. `fields` are further fields of
     `ppopt.Pipeline`, such as `p2p`. The other arguments are those of `ppopt.solve`; `time_limit` is
@@ -136,6 +143,7 @@ def plan(
     """
     began = time.monotonic() if began is None else began
     provenance = provenance_of(time_limit, workers, seed)
+    share_within = None if within is None else _share("within", within)
     if isinstance(model, Pipeline):
         devices, batches = devices or model.num_devices, batches or model.batches
         mem_limit = model.mem_limit if mem_limit is None else mem_limit
@@ -168,6 +176,7 @@ def plan(
     )
     kind = BackwardKind.read(backward_kind, fused)
     share = 1 - LESS_SHARE - REFINING - (MORE_SHARE if limited else 0)
+    share -= WITHIN_SHARE if share_within else 0
     search = _PlanSearch(space, Objective(objective), kind, provenance, params, began, share)
     beside = PlanBaselines(space, Objective(objective), kind)
     search.begin(beside, progress, stop)
@@ -178,6 +187,8 @@ def plan(
     if found.interrupted:
         return found
     found = search.with_less_memory()
+    if share_within is not None and not found.interrupted:
+        found = search.with_memory_within(found, share_within)
     if found.interrupted:
         return found
     if limited and search.set_up_within(began + time_limit - time.monotonic()):
@@ -208,6 +219,14 @@ def _beside(found: Plan, beside: PlanBaselines, began: float) -> Plan:
         interrupted=interrupts.pressed(),
         solve_seconds=time.monotonic() - began,
     )
+
+
+def _share(name: str, given: Fraction | float) -> Fraction:
+    """A share as a fraction; raises InputError below 0 and on anything but a number."""
+    found = exact.read(given, name).value
+    if found < 0:
+        raise InputError(f"{name}: {given} is below 0; give a share such as 0.01")
+    return found
 
 
 def _listed(given: Any) -> tuple[Any, ...]:
@@ -366,6 +385,18 @@ class _PlanSearch:
             least = best.minimize_memory(now + seconds, lambda state: self._tell(state.phase))
         self._interrupted |= best.interrupted or bool(pressed)
         return replace(self._plan(), least_memory=least)
+
+    def with_memory_within(self, found: Plan, share: Fraction) -> Plan:
+        """The plan with the least memory of any configuration that is at most so much slower."""
+        assert found.best is not None and found.best.per_microbatch is not None
+        most = found.best.per_microbatch * (1 + share)
+        deadline = time.monotonic() + WITHIN_SHARE * self._provenance.time_limit
+        with interrupts.recorded() as pressed:
+            within = within_share(
+                self._candidates, most, deadline, lambda state: self._tell(state.phase)
+            )
+        self._interrupted |= bool(pressed)
+        return replace(found, within=within, interrupted=self._interrupted)
 
     def _search_first(self) -> None:
         """Search one configuration after the other until one has a schedule.

@@ -27,7 +27,7 @@ from ppopt.studies.evaluate import objective_value, peak_memory
 from ppopt.studies.frontier_curve import Curve, ParetoPoint
 from ppopt.studies.frontier_search import LEAST, Explorer
 from ppopt.studies.frontier_space import EveryConfiguration, OnePipeline, Space
-from ppopt.studies.plan_result import LeastMemory
+from ppopt.studies.plan_result import LeastMemory, WithinShare
 from ppopt.studies.plan_space import PlanConfiguration
 from ppopt.verifier import checked
 
@@ -160,6 +160,21 @@ class PlanCandidate(ABC):
         Its best schedule is then that of least memory.
         """
 
+    def least_within(
+        self,
+        value: Fraction,
+        deadline: float,  # noqa: ARG002
+        progress: Callable[[Progress], None],  # noqa: ARG002
+    ) -> WithinShare | None:
+        """Look for the least memory for a value, by the deadline; None where it is not reached.
+
+        Its best schedule stays.
+        """
+        made, peak = self.schedule, self.peak
+        if made is None or peak is None or self.value is None or self.value > value:
+            return None
+        return WithinShare(self.configuration, self.value, peak, None)
+
     def bounded(self) -> Result:
         """The result by bounds alone, without a schedule."""
         pipeline = self.problem.pipeline
@@ -266,6 +281,27 @@ class ScheduleCandidate(PlanCandidate):
 
     def minimize_memory(self, deadline: float, progress: Callable[[Progress], None]) -> LeastMemory:
         """See `PlanCandidate.minimize_memory`."""
+        explorer = self._less_memory(None, deadline, progress)
+        found, space = explorer.curve.found[-1], explorer.space
+        if found.schedule is not self.schedule:
+            self._take(found)
+        return LeastMemory(space.memory(found.limit), space.memory(explorer.least_limit))
+
+    def least_within(
+        self, value: Fraction, deadline: float, progress: Callable[[Progress], None]
+    ) -> WithinShare | None:
+        """See `PlanCandidate.least_within`."""
+        if super().least_within(value, deadline, progress) is None:
+            return None
+        explorer = self._less_memory(value, deadline, progress)
+        found, low = explorer.least, explorer.least_limit
+        memory = map(explorer.space.memory, (found.limit, low))
+        return WithinShare(self.configuration, found.value, *memory)
+
+    def _less_memory(
+        self, goal: Fraction | None, deadline: float, progress: Callable[[Progress], None]
+    ) -> Explorer:
+        """A search for less memory, ended; from its best schedule."""
         made, now = self.schedule, time.monotonic()
         assert made is not None
         space: Space = OnePipeline(self.problem)
@@ -273,14 +309,11 @@ class ScheduleCandidate(PlanCandidate):
             space = EveryConfiguration(self.problem, search_from)
         explorer = Explorer(
             space, replace(self._request.provenance, time_limit=max(deadline - now, LEAST)),
-            deadline, progress, Curve(space.limits), now, most_level=LESS_LEVEL,
+            deadline, progress, Curve(space.limits), now, most_level=LESS_LEVEL, goal=goal,
         )  # fmt: skip
         explorer.lessen(made)
-        found = explorer.curve.found[-1]
-        if found.schedule is not made:
-            self._take(found)
         self.interrupted |= explorer.interrupted
-        return LeastMemory(space.memory(found.limit), space.memory(explorer.least_limit))
+        return explorer
 
     def _take(self, found: ParetoPoint) -> None:
         """Take over a schedule of less memory, or of a lower value, for its own limits."""

@@ -100,6 +100,18 @@ class LeastMemory(NamedTuple):
     """No schedule of its configuration that is as fast has a lower one."""
 
 
+class WithinShare(NamedTuple):
+    """The least memory found for a value that is at most a share above the best."""
+
+    configuration: PlanConfiguration
+    value: Fraction
+    """Of its schedule, in the user's unit."""
+    memory: Fraction
+    """The largest device peak of its schedule, in the user's unit."""
+    lower_bound: Fraction | None
+    """No schedule of the space that is so fast has a lower one; None: not known."""
+
+
 class MoreMemory(NamedTuple):
     """What a larger memory limit brings; times for as many microbatches as the best plan has."""
 
@@ -151,6 +163,8 @@ class Plan(NotebookView):
     least_memory: LeastMemory | None = None
     """How little memory is enough for its value; None without a schedule, and where Ctrl-C ended
     the search before."""
+    within: WithinShare | None = None
+    """The least memory that is almost as fast, where a share was asked for and time was left."""
     more_memory: MoreMemory | None = None
     """What 10 % more memory brings, by a short search; None without a limit or a schedule."""
     hands: tuple[Hand, ...] = ()

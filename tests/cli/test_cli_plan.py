@@ -40,6 +40,7 @@ PLANNED = (
         "value_per_microbatch": KNOWN_NUMBER,
         "bound_per_microbatch": KNOWN_NUMBER,
         "least_memory": (dict, NoneType),
+        "within": (dict, NoneType),
         "more_memory": (dict, NoneType),
         "hands": (list,),
         "late_hands": (list,),
@@ -136,3 +137,13 @@ def test_bad_lists_are_one_line(config: Path, line: str, words: str) -> None:
 def test_a_pipeline_without_layers_is_refused() -> None:
     ran = run("plan --stages 4 --batches 8")
     assert ran.code == 2 and "layers: missing" in ran.err
+
+
+def test_the_least_memory_within_a_share_is_told(config: Path) -> None:
+    line = f"plan --config {config} --stages 2 --batches 4 --time-limit 10 --workers 1"
+    assert shown(line)["within"] is None
+    found = shown(f"{line} --within 50%")
+    assert found["within"]["memory"] <= found["least_memory"]["value"]
+    assert found["within"]["value"] <= 1.5 * found["value"]
+    assert "\nleast memory: " in done(f"{line} --within 0.5").out
+    assert run(f"{line} --within fast").code == 2

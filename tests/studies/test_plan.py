@@ -332,6 +332,33 @@ def test_no_schedule_as_fast_needs_less_memory_than_is_said(seed: int) -> None:
     assert min(peaks) == memory  # type: ignore[type-var]
 
 
+@pytest.mark.parametrize("seed", first(2, range(6)))
+def test_the_least_memory_that_is_almost_as_fast(seed: int) -> None:
+    """Every configuration under every limit, by exhaustive search of all partitions."""
+    given = draw(Random(seed))
+    model, objective = given.pop("model"), given["objective"]
+    plan = ppopt.plan(
+        model, devices=2, recompute=("none", "full"), fused=True, workers=1, time_limit=60,
+        within=Fraction(1, 5), **given,
+    )  # fmt: skip
+    assert plan.best is not None and plan.within is not None and plan.least_memory is not None
+    most = plan.best.per_microbatch * Fraction(6, 5)  # type: ignore[operator]
+    configuration, value, memory, bound = plan.within
+    assert value <= most * configuration.batches
+    own = least_peak(plan.space, configuration, objective, value)
+    every = (row.configuration for row in plan.rows)
+    least_of_all = min(least_peak(plan.space, one, objective, most * one.batches) for one in every)
+    assert least_of_all <= memory <= plan.least_memory.memory
+    assert own <= memory
+    assert bound is None or bound <= least_of_all
+    assert memory == least_of_all or bound is None
+
+
+def test_a_share_below_zero_is_refused() -> None:
+    with pytest.raises(ppopt.InputError, match="within: -1 is below 0; give a share"):
+        ppopt.plan(UNEVEN, devices=2, batches=2, within=-1)
+
+
 def test_a_strategy_has_the_partition_of_least_memory_among_the_fastest() -> None:
     """The balanced partition 2,4 takes as long as 3,3."""
     sizes = ((3, 1), (3, 3), (3, 4), (2, 3), (1, 5), (2, 6))

@@ -22,6 +22,7 @@ from ppopt.report.plan_table import (
     least_memory_words,
     more_memory_words,
     outside_words,
+    within_words,
 )
 from ppopt.studies.plan_baselines import KNOWN, PlanBaselines
 from ppopt.studies.plan_result import Hand
@@ -230,6 +231,25 @@ def test_down_to_which_memory_it_is_as_fast_is_told_with_its_proof() -> None:
         "configuration"
     )
     assert least_memory_words(shown(least_memory=None)) == ""
+
+
+def test_the_least_memory_within_a_share_in_words() -> None:
+    found = {
+        "batches": 4,
+        "placement": "v",
+        "chunks": 2,
+        "recompute": "full",
+        "strategy": "optimal",
+    }
+    found |= {"value": 102, "memory": 7, "lower_bound": 7}
+    given = {"value_per_microbatch": 25, "memory_unit": "MiB", "time_unit": "ms"}
+    words = "least memory: 7 MiB each, 2 % slower (102 ms, v/2, recompute full); "
+    assert within_words(shown(within=found, **given)) == f"{words}proved"
+    below = within_words(shown(within=found | {"lower_bound": 5}, **given))
+    assert below == f"{words}not below 5 MiB, proved"
+    unknown = within_words(shown(within=found | {"lower_bound": None}, **given))
+    assert unknown == f"{words}perhaps less memory does"
+    assert within_words(shown(within=None)) == ""
 
 
 def test_a_bound_of_strategies_says_nothing_of_more_memory() -> None:
