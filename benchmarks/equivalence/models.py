@@ -179,33 +179,17 @@ def _cycle(pipeline: Any, options: Fields) -> list[str]:
 
 
 def _window(pipeline: Any, options: Fields) -> list[str]:
-    """Models of windows of a hand strategy's schedule."""
+    """Models of windows of a hand strategy's schedule; that of 1F1B has whole backwards."""
     window = import_module("ppopt.solver.heuristics.window")
     network_of = import_module("ppopt.solver.heuristics.operation_network").OperationNetwork
     network = network_of(_problem(pipeline, options))
-    schedule = _hand(pipeline, "1f1b" if options.get("backward_kind") == "whole" else "zb-h1")
-    start = network.starts(schedule)
-    order = sorted(range(network.size), key=start.__getitem__)
-    current = window.SemiActiveSchedule(network, network.earliest_starts(order))
-    return _of_windows(window.TopologicalOrder, window.Window, current)
-
-
-def _mixed_window(pipeline: Any, options: Fields) -> list[str]:
-    """Models of windows of 1F1B's schedule, whose backwards are whole."""
-    window = import_module("ppopt.solver.heuristics.window")
-    windows = import_module("ppopt.solver.heuristics.mixed_windows")
-    network_of = import_module("ppopt.solver.heuristics.mixed_network").network_of
-    network, start = network_of(_problem(pipeline, options), _hand(pipeline, "1f1b"))
-    current = windows.MixedSchedule(network, start)
-    current = current.changed(current.order, ())
-    return _of_windows(window.TopologicalOrder, window.Window, current)
-
-
-def _of_windows(order: Any, window: Any, current: Any) -> list[str]:
-    size = current.network.size
+    split = options.get("backward_kind") == "split"
+    start = network.starts(_hand(pipeline, "zb-h1" if split else "1f1b"))
+    current = window.SemiActiveSchedule.of(network, start)
     with recorded_models() as found:
         for first, after in WINDOWS:
-            window(order(current), first * size // 4, after * size // 4).reoptimise(_short())
+            ends = (place * network.size // 4 for place in (first, after))
+            window.Window(window.TopologicalOrder(current), *ends).reoptimise(_short())
     return found
 
 
@@ -230,6 +214,6 @@ BUILDERS: dict[str, Callable[[Any, Fields], list[str]]] = {
     "window": _window,
     "cycle": _cycle,
     "mixed": _full,
-    "mixed window": _mixed_window,
+    "mixed window": _window,
 }
 """Digests of the models of a pipeline, by what builds them."""

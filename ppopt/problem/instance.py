@@ -236,6 +236,13 @@ class Instance:
         """Precedence between operations in their first modes, by number."""
         return self._between(self.codes)
 
+    @cached_property
+    def microbatch_order(self) -> Constraints:
+        """Each operation of a class, in its first mode, after that of the microbatch before."""
+        before = np.concatenate([codes[:-1] for codes in self.codes])
+        after = np.concatenate([codes[1:] for codes in self.codes])
+        return Constraints(before, after, np.zeros_like(before))
+
     def chosen_flow(self, split: Bools) -> Constraints:
         """Precedence between the operations of a schedule of these backwards, by number.
 

@@ -22,7 +22,7 @@ from ppopt.solver.heuristics.local_starts import (
     DoubleJustification,
     ExpediteBackwards,
 )
-from ppopt.solver.heuristics.mixed_windows import MixedWindowLNS
+from ppopt.solver.heuristics.pool import Pool
 from ppopt.solver.heuristics.steady_state import ShortRunUnrolling
 from ppopt.solver.heuristics.window_lns import WindowLNS
 from ppopt.solver.incumbent import Incumbent
@@ -38,8 +38,8 @@ NAMES: tuple[str, ...] = tuple(
     for method in (
         *(ShortRunUnrolling, ListScheduling, HandStrategies, DoubleJustification),
         *(SubsetDP, RelaxationBound, ExpediteBackwards, IteratedLocalSearch, RuleAnnealing),
-        *(BeamSearch, DynamicProgram, CyclicSchedules, WindowLNS, MixedWindowLNS, FullModel),
-        *(ValueQuestions, CriticalSwaps, LongerDelays),
+        *(BeamSearch, DynamicProgram, CyclicSchedules, WindowLNS, FullModel, ValueQuestions),
+        *(CriticalSwaps, LongerDelays),
     )
 )
 """Names of all methods, including construction; `SolveParams.without` leaves methods out."""
@@ -99,7 +99,8 @@ class _Portfolio:
         ]
         self.full_model = on(own, FullModel(problem, params.full_model))
         share = params.rounds
-        views = [view for _, view in parts if view is not None and problem.mixed]
+        pools = [Pool(problem, params.pool)] if problem.mixed else []
+        views = [view for _, view in parts if view is not None]
         large = problem.operations > params.full_model.most_operations
         self._shares: tuple[tuple[Method, Share], ...] = (
             (
@@ -141,7 +142,10 @@ class _Portfolio:
                     (WindowLNS(pool, rng, params.windows), share.windows),
                 )
             ),
-            (on(own, MixedWindowLNS(problem, views, rng, params.windows)), share.windows),
+            *(
+                (on(own, WindowLNS(pool, rng, params.windows, views)), share.windows)
+                for pool in pools
+            ),
             *self._orders(own, rng, solve),
             (self.full_model, share.full_model),
             (on(own, ValueQuestions(problem, params.questions)), share.questions),

@@ -215,14 +215,15 @@ def test_one_worker_finds_the_same_again_and_two_find_no_worse() -> None:
         seen: list[int] = [network.value(start)]
         budget = waiting(network.problem).budget(1.0, workers)
 
-        def found(value: int, made: list[int]) -> None:
-            assert value == network.value(made) < seen[-1]
-            assert verify(network.schedule(made)) == []
-            seen.append(value)
+        def found(made: SemiActiveSchedule) -> None:
+            assert made.value == network.value(made.start) < seen[-1]
+            assert verify(network.schedule(made.start)) == []
+            seen.append(made.value)
 
-        end = WindowSearch(network, Random(3)).search(start, budget, found)
-        assert network.value(end) == seen[-1]
-        return end
+        current = SemiActiveSchedule.of(network, start)
+        end = WindowSearch(network, Random(3)).search(current, budget, found)
+        assert end.value == seen[-1]
+        return end.start
 
     one = run(1)
     assert network.value(one) < network.value(start)

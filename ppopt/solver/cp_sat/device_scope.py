@@ -257,8 +257,7 @@ class DeviceScope:
         return {
             device: room
             for device, room in rooms.items()
-            if room is not None
-            and (self.problem.mixed or device_subset.needs_cumulative(self._subsets[0], device))
+            if room is not None and device_subset.needs_cumulative(self.problem.instance, device)
         }
 
     def _held(self) -> list[Held]:

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import heapq
 from bisect import bisect_right
+from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from functools import cached_property
 from itertools import pairwise
@@ -26,9 +27,10 @@ from typing import NamedTuple
 import numpy as np
 
 from ppopt.problem.arrays import Ints
-from ppopt.problem.instance import Holding
+from ppopt.problem.instance import ABSENT, SPLIT_MODE, WHOLE_MODE, Holding
 from ppopt.problem.objective import Objective
 from ppopt.problem.operation import OpKind
+from ppopt.problem.operation_classes import Constraints
 from ppopt.problem.problem import Problem
 from ppopt.schedule.generation import NEVER
 from ppopt.schedule.schedule import Schedule, split_codes
@@ -40,6 +42,8 @@ from ppopt.solver.relaxation.symmetry import canonical
 
 Links = list[list[tuple[int, int]]]
 """Per operation: (another one, least distance of their starts in the direction of the pass)."""
+LEFT_OUT = (ABSENT, 0, 0, 0)
+"""Kind, duration and memory of an operation that its mode leaves out."""
 
 
 class Precedence(NamedTuple):
@@ -52,47 +56,97 @@ class Precedence(NamedTuple):
 
 
 class OperationNetwork:
-    """The operations of a problem, numbered 0, 1, ... in the order of their operation numbers."""
+    """The operations of a problem, numbered 0, 1, ... in the order of their operation numbers.
 
-    def __init__(self, problem: Problem, params: NetworkParams = NetworkParams()) -> None:
-        pipeline, instance = problem.pipeline, problem.instance
+    Operations of several modes (split or whole backwards) are in one of them. The operations of a
+    stage, microbatch and slice choose together: the choice of operation `op` is `op % choices`. An
+    operation that its mode leaves out (the W of a whole backward) is an instant that holds nothing.
+    So all modes have the same operations and the same precedence; only times and memory differ.
+    """
+
+    def __init__(
+        self,
+        problem: Problem,
+        params: NetworkParams = NetworkParams(),
+        modes: Ints | None = None,
+    ) -> None:
+        """`modes` has the mode of every choice; None: the first."""
+        instance, rows = problem.instance, len(problem.instance.rows)
         by_code = np.argsort(np.concatenate(instance.codes))
-        number = by_code // instance.batches
         self.problem = problem
         self._params = params
         self.codes: Ints = np.concatenate(instance.codes)[by_code]
-        self.kind, self.stage, self.microbatch, _ = split_codes(pipeline, self.codes)
-        fields = ("device", "duration", "takes", "gives")
-        columns = ([getattr(one, field) for one in instance.classes] for field in fields)
-        self.hosts, time, self._takes, self._gives = (
-            np.array(column, dtype=np.int64)[number] for column in columns
-        )
+        """Operation numbers in the first modes."""
+        self._class: Ints = by_code // instance.batches
+        _, self.stage, self.microbatch, _ = split_codes(problem.pipeline, self.codes)
+        self.size = len(self.codes)
+        self.choices = self.size // rows
+        self.modes: Ints = np.zeros(self.choices, dtype=np.int64) if modes is None else modes
+        fields = np.array(
+            [[mode or LEFT_OUT for mode in one.modes_by_option] for one in instance.classes],
+            dtype=np.int64,
+        )[self._class, np.tile(self.modes, rows)]
+        self.kind, time, self._takes, self._gives = fields.T.copy()
+        self.hosts: Ints = np.array([one.device for one in instance.classes])[self._class]
         self.device: list[int] = self.hosts.tolist()
         self.time: list[int] = time.tolist()
-        self.size = len(self.codes)
-        kept = frozenset(range(pipeline.num_devices))
-        subsets = [DeviceSubset(Delays(instance, route), kept) for route in range(pipeline.routes)]
-        self.precedence = self._fixed_precedence(subsets)
+        self.precedence = self._fixed_precedence()
         self.tight = [
             device
-            for device in sorted(kept)
+            for device in range(problem.pipeline.num_devices)
             if instance.room(device) is not None
-            and device_subset.needs_cumulative(subsets[0], device)
+            and device_subset.needs_cumulative(instance, device)
         ]
 
-    def _fixed_precedence(self, subsets: list[DeviceSubset]) -> Precedence:
+    def _fixed_precedence(self) -> Precedence:
         links = Precedence([[] for _ in self.codes], [[] for _ in self.codes])
-        for subset in subsets:
-            flow = device_subset.implied_precedence(subset)
+        for flow in self._constraints():
             before = np.searchsorted(self.codes, flow.before).tolist()
             after = np.searchsorted(self.codes, flow.after).tolist()
             for first, second, lag in zip(before, after, flow.lag.tolist(), strict=True):
                 self._link(links, first, second, lag)
         return links
 
+    def _constraints(self) -> Iterator[Constraints]:
+        """Data flow and the order of microbatches, and of one mode what a memory limit implies."""
+        pipeline, instance = self.problem.pipeline, self.problem.instance
+        if instance.mixed:
+            return iter((instance.operation_flow, instance.microbatch_order))
+        kept = frozenset(range(pipeline.num_devices))
+        subsets = (DeviceSubset(Delays(instance, route), kept) for route in range(pipeline.routes))
+        return map(device_subset.implied_precedence, subsets)
+
     def _link(self, links: Precedence, first: int, second: int, lag: int) -> None:
         links.predecessors[second].append((first, self.time[first] + lag))
         links.mirrored[first].append((second, self.time[second] + lag))
+
+    def with_flips(self, choices: Collection[int]) -> OperationNetwork:
+        """The network in which these choices have the other mode."""
+        modes = self.modes.copy()
+        modes[np.array([*choices], dtype=np.int64)] ^= SPLIT_MODE ^ WHOLE_MODE
+        return self._in_modes(modes)
+
+    def in_modes_of(self, start: list[int]) -> OperationNetwork:
+        """The network in the modes of these starts, some of which are ABSENT."""
+        absent = np.array(start, dtype=np.int64).reshape(-1, self.choices) == ABSENT
+        return self._in_modes(np.where(absent.any(axis=0), WHOLE_MODE, SPLIT_MODE))
+
+    def _in_modes(self, modes: Ints) -> OperationNetwork:
+        if np.array_equal(modes, self.modes):
+            return self
+        return OperationNetwork(self.problem, self._params, modes)
+
+    @cached_property
+    def present(self) -> list[int]:
+        """Operations that these modes do not leave out."""
+        found: list[int] = np.flatnonzero(self.kind != ABSENT).tolist()
+        return found
+
+    @cached_property
+    def absent(self) -> list[int]:
+        """Operations that these modes leave out."""
+        found: list[int] = np.flatnonzero(self.kind == ABSENT).tolist()
+        return found
 
     @cached_property
     def successors(self) -> Links:
@@ -104,35 +158,41 @@ class OperationNetwork:
         return links
 
     @cached_property
-    def holdings(self) -> dict[int, list[Holding]]:
-        """What operations hold, by their numbers here, on every device of `tight`."""
+    def _holdings(self) -> dict[int, list[tuple[int, int, Holding]]]:
+        """(choice, mode, what operations hold in it) on every device of `tight`, in all modes."""
         instance = self.problem.instance
         place = [np.searchsorted(self.codes, codes).tolist() for codes in instance.codes]
-        found: dict[int, list[Holding]] = {device: [] for device in self.tight}
-        for taker, giver, amount in instance.holdings:
-            mine = found.get(instance.classes[taker].device)
-            if mine is not None:
-                pairs = zip(place[taker], place[giver], strict=True)
-                mine += (Holding(first, last, amount) for first, last in pairs)
+        found: dict[int, list[tuple[int, int, Holding]]] = {device: [] for device in self.tight}
+        for mode in range(max(map(len, instance.rows))):
+            for taker, giver, amount in instance.holdings_in(mode):
+                mine = found.get(instance.classes[taker].device)
+                if mine is not None:
+                    mine += (
+                        (first % self.choices, mode, Holding(first, last, amount))
+                        for first, last in zip(place[taker], place[giver], strict=True)
+                    )
         for mine in found.values():
-            mine.sort(key=lambda one: (self.stage[one.taker], self.microbatch[one.taker], one))
+            mine.sort()
         return found
 
-    def choices(self, inside: Sequence[int]) -> dict[int, int]:
+    def open_choices(self, inside: Sequence[int]) -> dict[int, int]:
         """Of some operations: what chooses their modes, if all operations of the choice are there.
 
         There is none where every operation has one mode.
         """
-        del inside
-        return {}
+        several = [len(row) > 1 for row in self.problem.instance.rows]
+        choice = {op: op % self.choices for op in inside if several[op // self.choices]}
+        there = Counter(choice.values())
+        return {op: each for op, each in choice.items() if there[each] == sum(several)}
 
     def times(self, op: int) -> tuple[int | None, ...]:
         """Times of an operation in its modes, in ticks; None: it is absent."""
-        return (self.time[op],)
+        modes = self.problem.instance.classes[self._class[op]].modes
+        return tuple(None if mode is None else mode.duration for mode in modes)
 
     def in_first_mode(self, choice: int) -> bool:
         """Whether the operations of a choice are in their first modes."""
-        raise KeyError(choice)
+        return bool(self.modes[choice] == SPLIT_MODE)
 
     def held(
         self, device: int, choices: Collection[int]
@@ -141,8 +201,12 @@ class OperationNetwork:
 
         In the modes of these choices that is (choice, whether they are the first).
         """
-        del choices
-        return ((one, None) for one in self.holdings[device])
+        open_choices, modes = set(choices), self.modes.tolist()
+        for choice, mode, holding in self._holdings[device]:
+            if choice in open_choices:
+                yield holding, (choice, mode == SPLIT_MODE)
+            elif mode == modes[choice]:
+                yield holding, None
 
     @cached_property
     def skews(self) -> list[float]:
@@ -342,24 +406,39 @@ class OperationNetwork:
         return int((last - first).max())
 
     def starts(self, schedule: Schedule) -> list[int]:
-        """Starts of a schedule of this problem, its microbatches in canonical order."""
-        start: list[int] = schedule.start[np.argsort(canonical(schedule))].tolist()
-        return start
+        """Starts of a schedule of this problem, its microbatches in canonical order.
+
+        ABSENT for an operation that it lacks.
+        """
+        instance = self.problem.instance
+        rows = np.array([instance.number(kind, 0) // instance.places for kind in OpKind])
+        kind, choice = np.divmod(canonical(schedule), self.choices)
+        start = np.full(self.size, ABSENT, dtype=np.int64)
+        start[rows[kind] * self.choices + choice] = schedule.start
+        found: list[int] = start.tolist()
+        return found
+
+    def with_absent(self, start: list[int]) -> list[int]:
+        """These starts, with those of absent operations: each when it has to wait no longer."""
+        found = list(start)
+        for op in self.absent:
+            before = self.precedence.predecessors[op]
+            found[op] = max(found[other] + apart for other, apart in before)
+        return found
+
+    def without_absent(self, start: list[int]) -> list[int]:
+        """These starts, ABSENT for absent operations."""
+        found: list[int] = np.where(self.kind == ABSENT, ABSENT, start).tolist()
+        return found
 
     def schedule(self, start: list[int]) -> Schedule:
         """The schedule of these starts, the earliest at 0."""
         begin = np.array(start, dtype=np.int64)
         begin -= begin.min()
         end = begin + np.array(self.time, dtype=np.int64)
-        return Schedule.from_columns(
-            self.problem.pipeline,
-            self.kind,
-            self.stage,
-            self.microbatch,
-            self.hosts,
-            begin,
-            end,
-        )
+        columns = (self.kind, self.stage, self.microbatch, self.hosts, begin, end)
+        present = (column[self.present] for column in columns)
+        return Schedule.from_columns(self.problem.pipeline, *present)
 
 
 def _topological_order(keys: list[int] | list[float], before: Links, after: Links) -> list[int]:

@@ -16,7 +16,7 @@ from ppopt.solver.incumbent import Incumbent
 from ppopt.solver.parameters import PoolParams
 
 Starts = list[int]
-"""Start of every operation of the network, in ticks."""
+"""Start of every operation of the network, in ticks; ABSENT: its mode leaves it out."""
 
 
 class Pool:

@@ -14,7 +14,7 @@ time; by start and a skew per device, it follows a wave of operations through th
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -45,7 +45,7 @@ class WindowResult(NamedTuple):
     work: float
     """CP-SAT's deterministic units spent."""
     flips: tuple[int, ...] = ()
-    """Choices that change (`OperationNetwork.choices`)."""
+    """Choices of modes that change."""
 
 
 NO_BETTER_ORDER = WindowResult(None, True, 0.0)
@@ -60,6 +60,18 @@ class SemiActiveSchedule:
     start: list[int]
     """Of all operations, in ticks."""
 
+    @classmethod
+    def of(cls, network: OperationNetwork, start: list[int]) -> SemiActiveSchedule:
+        """The schedule in the order and the modes of some starts (`OperationNetwork.starts`)."""
+        chosen = network.in_modes_of(start)
+        given = cls(chosen, chosen.with_absent(start))
+        return given.changed(given.order, ())
+
+    def changed(self, order: list[int], flips: Collection[int]) -> SemiActiveSchedule:
+        """The schedule in another order, with other modes of some choices."""
+        network = self.network.with_flips(flips)
+        return SemiActiveSchedule(network, network.earliest_starts(order))
+
     @cached_property
     def value(self) -> int:
         """Makespan, in ticks."""
@@ -67,13 +79,9 @@ class SemiActiveSchedule:
 
     @cached_property
     def order(self) -> list[int]:
-        """All operations by their starts."""
-        return sorted(range(self.network.size), key=self.start.__getitem__)
-
-    def changed(self, order: list[int], flips: Sequence[int]) -> SemiActiveSchedule:
-        """The schedule in another order; no backward has another kind."""
-        assert not flips
-        return SemiActiveSchedule(self.network, self.network.earliest_starts(order))
+        """All operations by their starts; absent ones come before what starts with them."""
+        network = self.network
+        return sorted([*network.absent, *network.present], key=self.start.__getitem__)
 
     @cached_property
     def by_device(self) -> list[list[int]]:
@@ -229,7 +237,7 @@ class Window:
     @cached_property
     def choices(self) -> dict[int, int]:
         """What chooses the modes of operations that may have another mode in the window."""
-        return self.whole.schedule.network.choices(self.inside)
+        return self.whole.schedule.network.open_choices(self.inside)
 
     @cached_property
     def tasks(self) -> dict[int, Task]:

@@ -10,8 +10,8 @@ second worker rarely helps, and a second window elsewhere does.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Iterator
+from collections import Counter, deque
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from operator import attrgetter
@@ -21,7 +21,7 @@ from ppopt.problem.objective import Objective
 from ppopt.problem.problem import Problem
 from ppopt.solver.budget import Budget, SolverLimits
 from ppopt.solver.heuristics.operation_network import OperationNetwork
-from ppopt.solver.heuristics.pool import Pool
+from ppopt.solver.heuristics.pool import Pool, Starts
 from ppopt.solver.heuristics.window import (
     NO_BETTER_ORDER,
     SemiActiveSchedule,
@@ -49,8 +49,12 @@ class WindowLNS:
 
     name = "window LNS"
 
-    def __init__(self, pool: Pool, rng: Random, params: WindowParams) -> None:
+    def __init__(
+        self, pool: Pool, rng: Random, params: WindowParams, views: Sequence[Incumbent] = ()
+    ) -> None:
+        """`views` have further schedules of the problem: it starts from their best ones in turn."""
         self._pool = pool
+        self._views = deque(views)
         self._neighbourhood: WindowSearch | None = None
         self._rng = rng
         self._params = params
@@ -65,37 +69,46 @@ class WindowLNS:
         pool = self._pool
         if pool.late(budget):
             return Outcome(exhausted=True)
+        pool.add_best(incumbent)
         if not pool.schedules:
             return Outcome()
-        if self._neighbourhood is None:
-            self._neighbourhood = WindowSearch(pool.network, self._rng, self._params)
-        pool.add_best(incumbent)
-        share = self._share(incumbent.problem) * (0.5 if pool.alternatives else 1.0)
+        alternatives = self._of_next_view(incumbent) or pool.alternatives
+        share = self._share(incumbent.problem) * (0.5 if alternatives else 1.0)
         before, spent = incumbent.value, 0.0
         _, start = pool.schedules.pop(self._in_vain % len(pool.schedules))
         pool.add(*self._searched(start, incumbent, part := budget.part(share)))
         spent += part.spent
-        if pool.alternatives and not budget.search_over:
-            _, start = pool.alternatives.pop(0)
-            pool.alternatives.append(self._searched(start, incumbent, part := budget.part(share)))
+        if alternatives and not budget.search_over:
+            _, start = alternatives.pop(0)
+            alternatives.append(self._searched(start, incumbent, part := budget.part(share)))
             spent += part.spent
         fruitful = incumbent.value != before
         self._in_vain = 0 if fruitful else self._in_vain + 1
         return Outcome(spent, fruitful=fruitful)
 
+    def _of_next_view(self, incumbent: Incumbent) -> list[tuple[int, Starts]]:
+        """The best schedule of the next view that has another one than the incumbent."""
+        self._views.rotate(-1)
+        for view in self._views:
+            if view.best is not None and view.value is not None and view.best != incumbent.best:
+                return [(view.value, self._pool.network.starts(view.best))]
+        return []
+
     def _share(self, problem: Problem) -> float:
         small = problem.operations <= self._params.full_model_operations
         return max(self._params.least_share if small else 1.0, 0.5**self._in_vain)
 
-    def _searched(
-        self, start: list[int], incumbent: Incumbent, budget: Budget
-    ) -> tuple[int, list[int]]:
-        assert self._neighbourhood is not None
-        pool = self._pool
-        found = self._neighbourhood.search(
-            start, budget, lambda value, better: pool.submit(value, better, incumbent)
-        )
-        return pool.network.value(found), found
+    def _searched(self, start: Starts, incumbent: Incumbent, budget: Budget) -> tuple[int, Starts]:
+        network = self._pool.network
+        if self._neighbourhood is None:
+            self._neighbourhood = WindowSearch(network, self._rng, self._params)
+
+        def submit(found: SemiActiveSchedule) -> None:
+            if incumbent.value is None or found.value < incumbent.value:
+                incumbent.submit(found.network.schedule(found.start))
+
+        found = self._neighbourhood.search(SemiActiveSchedule.of(network, start), budget, submit)
+        return found.value, found.network.without_absent(found.start)
 
 
 def windows_apply(problem: Problem) -> bool:
@@ -122,17 +135,6 @@ class WindowSearch:
         )
 
     def search(
-        self, start: list[int], budget: Budget, found: Callable[[int, list[int]], None]
-    ) -> list[int]:
-        """Search from these starts while the budget lasts; `found` gets every improvement.
-
-        Raises KeyboardInterrupt on Ctrl-C.
-        """
-        order = sorted(range(self._network.size), key=start.__getitem__)
-        current = SemiActiveSchedule(self._network, self._network.earliest_starts(order))
-        return self.improve(current, budget, lambda one: found(one.value, one.start)).start
-
-    def improve(
         self,
         current: SemiActiveSchedule,
         budget: Budget,

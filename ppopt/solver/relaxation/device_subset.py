@@ -168,15 +168,14 @@ def _memory_of_kept_stages(subset: DeviceSubset) -> Iterator[Part]:
                 yield subset.codes(kind, stage)[:-count], subset.forwards(stage)[count:], 0
 
 
-def needs_cumulative(subset: DeviceSubset, device: int) -> bool:
+def needs_cumulative(instance: Instance, device: int) -> bool:
     """Whether the memory limit of a kept device needs more than `_memory_of_kept_stages`.
 
-    It does not if all memory of the device is held from F to W (or BW) of one stage on one route.
-    The limit is then a number of microbatches: exactly F(a, j) after W(a, j - L).
+    It does not if all memory of the device is held from F to W (or BW) of one stage on one route,
+    in the only mode. The limit is then a number of microbatches: exactly F(a, j) after W(a, j - L).
     """
-    instance = subset.instance
     stages = sum(len(hosted[device]) for hosted in instance.pipeline.hosted)
-    if instance.pipeline.num_slices > 1 or stages > 1:
+    if instance.mixed or instance.pipeline.num_slices > 1 or stages > 1:
         return True
     classes = instance.classes
     return any(

@@ -1,4 +1,4 @@
-"""Windows over orders and kinds of backwards: valid, within limits, complete if they say so."""
+"""Windows over orders and modes of operations: valid, within limits, complete if they say so."""
 
 from __future__ import annotations
 
@@ -14,9 +14,8 @@ from ppopt.problem.operation import OpKind
 from ppopt.problem.problem import Problem
 from ppopt.schedule import timing
 from ppopt.solver.budget import SolverLimits
-from ppopt.solver.heuristics.mixed_network import network_of
-from ppopt.solver.heuristics.mixed_windows import MixedSchedule
-from ppopt.solver.heuristics.window import Window
+from ppopt.solver.heuristics.operation_network import OperationNetwork
+from ppopt.solver.heuristics.window import SemiActiveSchedule, Window
 from ppopt.solver.heuristics.window_lns import window_orders
 from ppopt.solver.parameters import RoundParams, SolveParams
 from tests.factories.instances import mixed_cases
@@ -43,31 +42,32 @@ def schedules(seed: int, count: int, ops: int) -> Iterator[Schedule]:
             yield made
 
 
-def settled(schedule: Schedule) -> MixedSchedule:
-    """The network of a schedule at its earliest starts."""
-    current = MixedSchedule(*network_of(mixed(schedule.pipeline), schedule))
-    return current.changed(current.order, ())
+def settled(schedule: Schedule) -> SemiActiveSchedule:
+    """A schedule at its earliest starts."""
+    network = OperationNetwork(mixed(schedule.pipeline))
+    return SemiActiveSchedule.of(network, network.starts(schedule))
 
 
-def timed(schedule: MixedSchedule) -> Schedule:
+def timed(schedule: SemiActiveSchedule) -> Schedule:
     """The schedule, as the search submits it."""
-    pipeline = schedule.network.problem.pipeline
-    return timing.schedule(pipeline, schedule.network.orders(schedule.start), Objective.MAKESPAN)
+    return schedule.network.schedule(schedule.start)
 
 
-def reordered(window: Window) -> MixedSchedule | None:
+def reordered(window: Window) -> SemiActiveSchedule | None:
     """The schedule with what a window finds, if it finds any."""
-    found, current = window.reoptimise(LIMITS), window.whole.schedule
+    found = window.reoptimise(LIMITS)
     if found.order is None:
         return None
-    assert isinstance(current, MixedSchedule)
     order = list(window.whole.order)
     order[window.first : window.after] = found.order
-    return current.changed(order, found.flips)
+    return window.whole.schedule.changed(order, found.flips)
 
 
 def test_a_network_keeps_the_schedule() -> None:
-    """Same kinds of backwards, same value at earliest starts, and flips there and back."""
+    """Same kinds of backwards, same value at earliest starts, and flips there and back.
+
+    Times are the earliest for the orders, and the starts of what is there say all.
+    """
     both = 0
     for schedule in schedules(81, 300, 24):
         current = settled(schedule)
@@ -77,8 +77,13 @@ def test_a_network_keeps_the_schedule() -> None:
         assert verify(again) == []
         assert current.value == again.metrics.makespan <= schedule.metrics.makespan
         both += {OpKind.B, OpKind.BW} <= set(kinds[0])
-        flipped = current.changed(current.order, range(current.network.slots))
-        assert flipped.changed(flipped.order, range(current.network.slots)).value == current.value
+        orders = timing.schedule(again.pipeline, again.orders, Objective.MAKESPAN)
+        assert orders == again
+        there = current.network.without_absent(current.start)
+        network = OperationNetwork(mixed(again.pipeline))
+        assert SemiActiveSchedule.of(network, there).start == current.start
+        flipped = current.changed(current.order, range(current.network.choices))
+        assert flipped.changed(flipped.order, range(current.network.choices)).value == current.value
     assert both > 20
 
 
@@ -111,9 +116,9 @@ def test_a_window_of_one_backward_splits_it_where_that_is_shorter(
     pipeline = Pipeline(stages=2, batches=1, forward=1, backward_input=1, weight=5, backward=6)
     current = settled(evaluate(pipeline, "1f1b"))
     [whole, *_] = window_orders(current, 0.9)
-    network = current.network
-    first = whole.place[network.backward(slot)]
-    assert whole.place[network.weight(slot)] == first + 1
+    backward, weight = (row * current.network.choices + slot for row in (1, 2))
+    first = whole.place[backward]
+    assert whole.place[weight] == first + 1
     found = reordered(Window(whole, first, first + 2))
     assert (found and found.value) == value
     assert found is None or timed(found).metrics.makespan == value
@@ -129,7 +134,7 @@ def test_what_windows_find_is_valid_within_limits_and_better() -> None:
         if found is None:
             continue
         improved += 1
-        flips += int((found.network.split != current.network.split).any())
+        flips += int((found.network.modes != current.network.modes).any())
         made = timed(found)
         assert verify(made) == []
         assert made.fits_limits
