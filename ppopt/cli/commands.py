@@ -99,11 +99,11 @@ def solve(
     Example: `ppopt solve --stages 4 --batches 8 --mem-limit -o best.html`.
     """
     from ppopt.cli import output, progress
-    from ppopt.report.objects import of_elsewhere, of_result
+    from ppopt.report.objects import of_other_placement, of_result
     from ppopt.report.words import kept_words
     from ppopt.solver.parameters import SolveParams
     from ppopt.solver.search import solve as search
-    from ppopt.studies.baseline import baseline, elsewhere, end_of_evaluation
+    from ppopt.studies.baseline import baseline, best_other_placement, end_of_evaluation
 
     params = SolveParams(without=frozenset(without or ()))
     start, pipeline = (None, settings.pipeline()) if hint is None else _hint(settings, hint)
@@ -128,8 +128,8 @@ def solve(
         with suppress(KeyboardInterrupt), interrupts.heard():
             until = end_of_evaluation(result)
             hand = baseline(result, pipeline, until=until)
-            other = elsewhere(pipeline, result, hand, until=until)
-    shown = of_result(result, hand) | {"elsewhere": of_elsewhere(other)}
+            other = best_other_placement(pipeline, result, hand, until=until)
+    shown = of_result(result, hand) | {"elsewhere": of_other_placement(other)}
     code = output.show_result(
         settings,
         shown,

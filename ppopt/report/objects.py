@@ -21,7 +21,7 @@ from ppopt.schedule.idle import by_cause
 from ppopt.schedule.schedule import Schedule
 from ppopt.solver.result import Result
 from ppopt.solver.search import versions
-from ppopt.studies.baseline import Baseline, Elsewhere, best
+from ppopt.studies.baseline import Baseline, OtherPlacement, best
 from ppopt.verifier import Rule, Violation
 from ppopt.verifier.measured import is_measured
 
@@ -84,7 +84,7 @@ def _baseline(hand: Baseline | None) -> dict[str, Any] | None:
     }
 
 
-def of_elsewhere(other: Elsewhere | None) -> dict[str, Any] | None:
+def of_other_placement(other: OtherPlacement | None) -> dict[str, Any] | None:
     """The key `elsewhere` of `ppopt solve`: a better hand strategy of another placement."""
     if other is None:
         return None

@@ -12,11 +12,11 @@ from ppopt.report.plan_table import (
     beyond_words,
     configuration_words,
     gain_words,
-    lacks,
     late_words,
     least_memory_words,
     more_memory_words,
     outside_words,
+    slowdown,
     space_words,
     use_words,
     value_words,
@@ -135,7 +135,7 @@ def _table(data: Shown) -> str:
     head = (
         *("configuration", *(["microbatches"] if several else []), "status", value),
         *(headed("lower bound", time), headed("memory", data["memory_unit"]), "bubble rate"),
-        *("partition", "beside the best"),
+        *("partition", "versus the best"),
     )
     key = "_per_microbatch" if several else ""
     return html_table(head, (_row(place, row, data, key) for place, row in enumerate(data["rows"])))
@@ -155,7 +155,7 @@ def _row(place: int, row: Shown, data: Shown, key: str) -> tuple[str, ...]:
         *(value_words(row, value), number(bound), number(max(peaks)) if peaks else NONE),
         percent(row["bubble_rate"]),
         escape(partition if value is not None else NONE),
-        escape("best" if place == 0 else lacks(row, data)),
+        escape("best" if place == 0 else slowdown(row, data)),
     )
 
 

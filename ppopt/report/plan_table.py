@@ -46,7 +46,7 @@ def plan_table(shown: Mapping[str, Any]) -> Table:
         table.add_column("batches", justify="right")
     for name in (figure, "bound", headed("memory", shown["memory_unit"])):
         table.add_column(name.replace(" (", "\n("), justify="right", overflow="fold")
-    table.add_column("beside the best", overflow="fold")
+    table.add_column("versus the best", overflow="fold")
     key = "per_microbatch" if several else ""
     for place, row in enumerate(shown["rows"]):
         value, bound = _figures(row, key)
@@ -59,7 +59,7 @@ def plan_table(shown: Mapping[str, Any]) -> Table:
             value_words(row, None if value is None else round(value, 3)),
             _short(bound),
             _short(max(peaks)) if peaks else NONE,
-            "best" if place == 0 and value is not None else lacks(row, shown),
+            "best" if place == 0 and value is not None else slowdown(row, shown),
         ]
         style = "bold" if place == 0 else _STYLES.get(row["status"], "")
         table.add_row(*map(Text, cells), style=style)
@@ -77,8 +77,8 @@ def value_words(row: Mapping[str, Any], value: float | None) -> str:
     return f"≤ {number(value)}" if row["given_up"] else number(value)
 
 
-def lacks(row: Mapping[str, Any], shown: Mapping[str, Any]) -> str:
-    """What a configuration lacks beside the best one, in words."""
+def slowdown(row: Mapping[str, Any], shown: Mapping[str, Any]) -> str:
+    """Slowdown of a configuration relative to the best one, in words."""
     status, best = row["status"], shown["value_per_microbatch"]
     if status == "infeasible":
         return "does not fit"

@@ -139,7 +139,7 @@ def _own_cut(figures: Mapping[str, Any]) -> str:
     return f" ({'; recompute '.join(words)})" if figures.get("partition") else ""
 
 
-def elsewhere_words(figures: Mapping[str, Any]) -> str:
+def other_placement_words(figures: Mapping[str, Any]) -> str:
     """A better hand strategy of another placement; empty where there is none.
 
     `figures` has the keys of `ppopt solve --json`.
@@ -439,7 +439,7 @@ def operations_alone_words(figures: Mapping[str, Any]) -> str:
 
 
 def causes_words(figures: Mapping[str, Any]) -> str:
-    """What the causes of idle time of a schedule mean; warm-up and cool-down go without saying.
+    """What the causes of idle time of a schedule mean; warm-up and cool-down are omitted.
 
     `figures` has the keys of `ppopt eval --json`.
     """

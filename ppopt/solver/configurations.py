@@ -89,7 +89,7 @@ class SolveRequest:
     least: Fraction = Fraction(0)
     """No schedule of any configuration is below, proved before; in the user's unit."""
     hint: HintRecord | None = None
-    """What is told of a schedule that the user gave: the one of `known`, perhaps timed anew."""
+    """The hint in the result: the schedule that the user gave, possibly re-timed (`known`)."""
 
 
 @dataclass(eq=False)
@@ -116,7 +116,7 @@ class Configuration:
         return None if self.result is None else self.result.value
 
 
-class Unknown(NamedTuple):
+class UnlistedBound(NamedTuple):
     """What is known of the configurations that are not known yet."""
 
     bound: Fraction
@@ -162,8 +162,8 @@ class Candidates(ABC):
     def first(self) -> Iterable[Key]:
         """Configurations to schedule before all others; the next is asked for when it is due."""
 
-    def anchors(self) -> Sequence[Key]:
-        """Configurations than which the search is never to be worse.
+    def required_candidates(self) -> Sequence[Key]:
+        """Baselines that the result must match.
 
         Each is scheduled at any time left, and searched at every level of effort while it may be
         better.
@@ -186,7 +186,7 @@ class Candidates(ABC):
         self,
         known: Container[Key],  # noqa: ARG002
         ceiling: Fraction | None,  # noqa: ARG002
-    ) -> Unknown | None:
+    ) -> UnlistedBound | None:
         """The least bound of the configurations that are not known; None: all are known.
 
         Where they are given in the order of their bounds, also None where the next one is not below
@@ -194,7 +194,7 @@ class Candidates(ABC):
         """
         return None
 
-    def kicked(self, key: Key, random: Random) -> Key | None:  # noqa: ARG002
+    def perturbed(self, key: Key, random: Random) -> Key | None:  # noqa: ARG002
         """A configuration some random moves away; None: all are tried in another way."""
         return None
 
@@ -232,15 +232,15 @@ class ConfigurationSearch:
         """Whether the candidates were asked for all configurations: before, any may be better."""
         self._listed = False
         """Whether all configurations are known."""
-        self._unknown: Unknown | None = None
+        self._unknown: UnlistedBound | None = None
         """Of the configurations that are not known; None: none may be better."""
         self._least = request.least
         """Bound over all configurations, while any may be better than the best; it never falls."""
         self._exhausted = False
         """Whether none may be better."""
         self.stuck = False
-        """Whether the last run ended as those that may be better are not known and have no order:
-        a further one, with any effort, does nothing before bounds or hints are new."""
+        """Whether the last run stopped because no ordered candidate is left: a further run does
+        nothing, with any effort, before there are new bounds or hints."""
 
     def bound(self, deadline: float, ceiling: Fraction | None = None) -> None:
         """Bound all configurations before any is searched; see `Candidates.bound`."""
@@ -278,7 +278,7 @@ class ConfigurationSearch:
 
     def _begin(self) -> None:
         """Schedule the first candidates quickly, then those of least bounds."""
-        for anchor in self.candidates.anchors():
+        for anchor in self.candidates.required_candidates():
             self._solve(self._at(anchor), 0, anyway=True)
         if self._firsts is None:
             self._firsts = iter(self.candidates.first())
@@ -399,13 +399,13 @@ class ConfigurationSearch:
     def _chosen(self, level: int) -> Iterator[Configuration]:
         """The configurations to search at a level of effort.
 
-        The best one and the anchors, then those of least bounds: all of them, or where not all are
-        known a few, added in the order of their bounds, after one of the first. Where they have no
-        order, those of best values.
+        The best one and the required candidates, then those of least bounds: all of them, or where
+        not all are known a few, added in the order of their bounds, after one of the first. Where
+        they have no order, those of best values.
         """
         if self.best is not None:
             yield self.best
-        yield from map(self._at, self.candidates.anchors())
+        yield from map(self._at, self.candidates.required_candidates())
         if self._unknown is not None and self._unknown.key is None:
             valued = [one for one in self._open() if one.value is not None]
             valued.sort(key=lambda one: (one.value, one.key))
@@ -430,7 +430,7 @@ class ConfigurationSearch:
         """Schedule a configuration some random moves away from the best; False: none is new."""
         best = self.best or next(iter(self.known.values()))
         for _ in range(self._params.kicks):
-            key = self.candidates.kicked(best.key, self._random)
+            key = self.candidates.perturbed(best.key, self._random)
             if key is None:
                 return False
             if key not in self.known or self.known[key].level < 0:
@@ -520,7 +520,7 @@ class ConfigurationSearch:
     def _raise_bound(self) -> None:
         bounds = [one.bound for one in self.known.values() if self.is_open(one)]
         ends = bounds if self.value is None else [*bounds, self.value]
-        self._unknown = Unknown(self._least)
+        self._unknown = UnlistedBound(self._least)
         if self._list_added:
             self._unknown = self.candidates.unknown(self.known, min(ends, default=None))
         if self._unknown is not None and (self.value is None or self._unknown.bound < self.value):

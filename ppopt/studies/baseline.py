@@ -27,7 +27,7 @@ from ppopt.studies.evaluate import objective_value
 
 LONGEST = 2.0
 """Estimated seconds above which a strategy is left out."""
-LONGEST_ELSEWHERE = 0.2
+LONGEST_IN_OTHER_PLACEMENTS = 0.2
 """The same for strategies of other placements."""
 BEYOND = 1.05
 """Share of its time limit up to which a search and the evaluation of strategies may take."""
@@ -52,7 +52,7 @@ class Baseline(NamedTuple):
     """What the search chose, partition or recompute: each strategy is compared with its own."""
 
 
-class Elsewhere(NamedTuple):
+class OtherPlacement(NamedTuple):
     """The best hand strategy of all other placements, where it is better than the baseline."""
 
     strategy: str
@@ -95,9 +95,9 @@ def baseline(
     return min(found, key=lambda hand: hand.value)._replace(skipped=tuple(skipped), chosen=chosen)
 
 
-def elsewhere(
+def best_other_placement(
     asked: Pipeline, result: Result, hand: Baseline | None, until: float | None = None
-) -> Elsewhere | None:
+) -> OtherPlacement | None:
     """The best hand strategy of another placement, within the memory limits of a search.
 
     `asked` is the pipeline that the search was given; `until` is as for `baseline`. Every strategy
@@ -111,26 +111,26 @@ def elsewhere(
     if _is_without(result):
         return None
     deadline = end_of_evaluation(result) if until is None else until
-    wanted = list(_wanted_elsewhere(_unplaced(asked, result), result))
-    found: Baseline | Elsewhere | None = hand
-    for one in baselines(wanted, result.objective, deadline, longest=LONGEST_ELSEWHERE):
+    wanted = list(_wanted_in_other_placements(_unplaced(asked, result), result))
+    found: Baseline | OtherPlacement | None = hand
+    for one in baselines(wanted, result.objective, deadline, longest=LONGEST_IN_OTHER_PLACEMENTS):
         if one.schedule is None or not one.schedule.fits_limits:
             continue
         value = objective_value(one.schedule, result.objective)
         if found is None or value < found.value:
-            found = Elsewhere(one.name, value, _speedup(value, result), one.schedule.pipeline)
-    return found if isinstance(found, Elsewhere) else None
+            found = OtherPlacement(one.name, value, _speedup(value, result), one.schedule.pipeline)
+    return found if isinstance(found, OtherPlacement) else None
 
 
-def _wanted_elsewhere(unplaced: Pipeline, result: Result) -> Iterator[Wanted]:
-    """Every strategy in a placement of its own that `elsewhere` does not leave out."""
+def _wanted_in_other_placements(unplaced: Pipeline, result: Result) -> Iterator[Wanted]:
+    """Every strategy in a placement of its own that `best_other_placement` does not leave out."""
     own = _own(result)
     for strategy in registry().values():
         if result.fused and not strategy.fused:
             continue
         with suppress(NotApplicableError):
             pipeline = strategy.unplaced(unplaced)
-            if _is_elsewhere(strategy.apply(pipeline, Options()), own):
+            if _is_other_placement(strategy.apply(pipeline, Options()), own):
                 yield Wanted(strategy, pipeline)
 
 
@@ -146,8 +146,8 @@ def _unplaced(asked: Pipeline, result: Result) -> Pipeline:
     )
 
 
-def _is_elsewhere(placed: Pipeline, own: Pipeline) -> bool:
-    """Whether a pipeline is of another placement, and `elsewhere` does not leave it out."""
+def _is_other_placement(placed: Pipeline, own: Pipeline) -> bool:
+    """Whether a pipeline is of another placement that `best_other_placement` looks at."""
     if placed.layout == own.layout or placed.num_slices != own.num_slices:
         return False
     if placed.routes > own.routes and not any(own.costs.static):

@@ -85,7 +85,7 @@ class ChoiceProof:
     def bound(self, deadline: float, ceiling: Fraction | None = None) -> None:
         """Bound all points by the deadline, of `time.monotonic`, as well as may be.
 
-        Bounds above the ceiling need not be told apart.
+        Values above the ceiling need not be exact.
         """
         if self._candidates is None:
             return

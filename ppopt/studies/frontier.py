@@ -23,7 +23,7 @@ from ppopt.solver.search import TIME_LIMIT, problem_of, provenance_of
 from ppopt.strategies import Options
 from ppopt.studies.baselines import evaluate_all, silent
 from ppopt.studies.frontier_curve import Curve, ParetoPoint, Proved
-from ppopt.studies.frontier_search import Explorer
+from ppopt.studies.frontier_search import ParetoSearch
 from ppopt.studies.frontier_space import Space, searched, space_of
 from ppopt.verifier import checked
 
@@ -190,30 +190,30 @@ def frontier(
     )
     impossible = space.impossible
     curve = Curve([] if impossible else space.limits)
-    explorer = Explorer(space, provenance, began + time_limit, tell, curve, began)
+    search = ParetoSearch(space, provenance, began + time_limit, tell, curve, began)
     if not impossible:
-        explorer.run(schedule for schedule, _ in made)
-    points = tuple(_point(explorer, found) for found in curve.found)
+        search.run(schedule for schedule, _ in made)
+    points = tuple(_point(search, found) for found in curve.found)
     hands = _hands(space, made, points)
     return Frontier(
         pipeline=pipeline,
         objective=problem.objective,
         backward_kind=kind,
         status=_status(curve, impossible),
-        proof=impossible or _proof(explorer),
+        proof=impossible or _proof(search),
         points=points,
         bounds=_bounds(space, curve),
         hands=hands,
         skipped=skipped,
         provenance=provenance,
         solve_seconds=time.monotonic() - began,
-        interrupted=explorer.interrupted or interrupts.pressed(),
+        interrupted=search.interrupted or interrupts.pressed(),
     )
 
 
-def _point(explorer: Explorer, found: ParetoPoint) -> FrontierPoint:
+def _point(search: ParetoSearch, found: ParetoPoint) -> FrontierPoint:
     """The point of a schedule, verified under its own limit."""
-    space, curve = explorer.space, explorer.curve
+    space, curve = search.space, search.curve
     limit = space.memory(found.limit)
     proved = _proved(space, curve, found.limit)
     within = space.within(found.schedule, limit)
@@ -227,8 +227,8 @@ def _point(explorer: Explorer, found: ParetoPoint) -> FrontierPoint:
         lower_bound=proved.value,
         proof=proved.proof + space.scope(proved),
         certificate=proved.certificate,
-        provenance=explorer.provenance,
-        solve_seconds=explorer.spent[found.limit],
+        provenance=search.provenance,
+        solve_seconds=search.spent[found.limit],
     )
     schedule = replace(found.schedule, pipeline=within, origin=result.origin())
     return FrontierPoint(
@@ -274,11 +274,11 @@ def _status(curve: Curve, impossible: str | None) -> Status:
     return Status.FEASIBLE if next(curve.open(), None) else Status.OPTIMAL
 
 
-def _proof(explorer: Explorer) -> str:
+def _proof(search: ParetoSearch) -> str:
     """Why no limit below the first point's works, or why there is no point."""
-    curve, space = explorer.curve, explorer.space
+    curve, space = search.curve, search.space
     if _is_impossible(curve):
-        words = space.nothing("the pipeline's own limits", explorer.impossible)
+        words = space.nothing("the pipeline's own limits", search.impossible)
         return words + space.backwards
     if not curve.found:
         return "nothing was found before the time was up"
@@ -286,7 +286,7 @@ def _proof(explorer: Explorer) -> str:
     if known is not None and space.memory(first.limit) == known[0]:
         return known[1]
     if _is_least(curve, first):
-        return space.nothing("the next smaller limit", explorer.impossible)
+        return space.nothing("the next smaller limit", search.impossible)
     return f"{known[1]}; between is not decided" if known else "less is not decided"
 
 

@@ -46,7 +46,7 @@ another one would end the same way."""
 
 
 @dataclass
-class Explorer:
+class ParetoSearch:
     """State of an exploration."""
 
     space: Space
@@ -84,7 +84,7 @@ class Explorer:
         try:
             with interrupts.heard():
                 self._search(self._last)
-                self._lessen(EDGE)
+                self._minimize_memory(EDGE)
                 while self.left > LEAST and (segment := self._next()) is not None:
                     self._search(self._place(segment))
         except KeyboardInterrupt:
@@ -100,7 +100,7 @@ class Explorer:
         for made in self.space.starts(hands):
             self._take(made)
 
-    def lessen(self, made: Schedule) -> None:
+    def minimize_memory(self, made: Schedule) -> None:
         """Find less and less memory for the value of a schedule, or a lower one.
 
         Until the least memory is proved, until time or work is spent, or until Ctrl-C.
@@ -108,24 +108,24 @@ class Explorer:
         self._take(made)
         try:
             with interrupts.heard():
-                self._lessen(1.0)
+                self._minimize_memory(1.0)
         except KeyboardInterrupt:
             self.interrupted = True
 
-    def _lessen(self, share: float) -> None:
+    def _minimize_memory(self, share: float) -> None:
         """Find less memory for the goal for a share of the time left, by rounds of bisection.
 
         At first in the configuration of the best schedule, which is searched much faster than all.
         """
         until = time.monotonic() + share * self.left
-        self._lessen_alone(until)
+        self._minimize_memory_of_best(until)
         while self.left > LEAST and time.monotonic() < until:
             edge = self._edge()
             if edge is None or not self._bisect(*edge, until):
                 return
 
     @interrupts.deferred()
-    def _lessen_alone(self, until: float) -> None:
+    def _minimize_memory_of_best(self, until: float) -> None:
         """Find less memory in the configuration of the best schedule, by work."""
         made = self.curve.found[-1].schedule if self.curve.found else None
         space = None if made is None else self.space.alone(made)
@@ -137,7 +137,7 @@ class Explorer:
             tried=Counter(), spent=defaultdict(float), given_up=set(),
             most_level=self.most_level or 0,
         )  # fmt: skip
-        alone.lessen(made)
+        alone.minimize_memory(made)
         self.interrupted |= alone.interrupted
         for found in alone.curve.found:
             self._take(found.schedule)
@@ -286,7 +286,7 @@ class Explorer:
         if result.schedule is not None:
             self._take(result.schedule)
         assert result.lower_bound is not None
-        proof = self.space.bare(result)
+        proof = self.space.proof_core(result)
         self.curve.prove(Proved(limit, result.lower_bound, proof, result.certificate))
 
     def _tell(self, limit: int) -> Callable[[Progress], None]:

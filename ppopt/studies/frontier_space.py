@@ -124,7 +124,7 @@ class Space(ABC):
         """The bound known before any search; it is of the largest limit."""
 
     @abstractmethod
-    def bare(self, result: Result) -> str:
+    def proof_core(self, result: Result) -> str:
         """The proof of a search without the words on its space, which `scope` adds."""
 
     @abstractmethod
@@ -222,7 +222,7 @@ class OnePipeline(Space):
         value = self.problem.pipeline.ticks.time(bound.value)
         return Proved(self.limits[-1], value, bound.proof, bound.certificate)
 
-    def bare(self, result: Result) -> str:
+    def proof_core(self, result: Result) -> str:
         """The proof without the kinds of backwards and the starts that it covers."""
         bound = self._bound(
             Proved(0, result.lower_bound or Fraction(0), result.proof, result.certificate)
@@ -359,7 +359,7 @@ class EveryConfiguration(Space):
         words = "nothing is proved before the first search ends"
         return Proved(self.limits[-1], Fraction(0), words, Certificate(Argument.SEARCH))
 
-    def bare(self, result: Result) -> str:
+    def proof_core(self, result: Result) -> str:
         """The proof, which says itself what it covers."""
         return result.proof
 

@@ -76,10 +76,10 @@ MORE = Fraction(11, 10)
 MORE_SHARE = 0.1
 """Least share of the time limit for that."""
 BOUNDING = 0.6
-"""Share of the time left that bounds may take in a round, the first configurations longer turns.
-One for which that does not do has a weaker bound until a later round, which goes on."""
+"""Share of the time left that bounds may take in a round; the first configurations take more of it.
+A configuration that needs longer has a weaker bound until a later round, which continues."""
 MORE_BOUNDING = 0.8
-"""The same where more memory is looked at: a bound says more than a schedule."""
+"""The same for the search with more memory: there, bounds matter more than schedules."""
 REFINING = 0.1
 """Share of the time limit, at most, in which the hand strategies that a gain names go on."""
 BEGINNING = 0.2
@@ -468,8 +468,8 @@ class _PlanSearch:
     def _first_round(self, bounding: float) -> None:
         """Bound every configuration and search it shortly, one after the other.
 
-        So bounds of the later ones need not be told apart above the schedules of the first. They
-        come in the order of the bounds that take no time, then with fewer stages first.
+        So bounds of later ones are computed only up to the best schedule of earlier ones. They
+        come in the order of their quick bounds, then with fewer stages first.
         """
         waiting = sorted(self._candidates, key=_first_place)
         for place, one in enumerate(waiting):

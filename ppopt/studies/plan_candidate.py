@@ -25,7 +25,7 @@ from ppopt.solver.search import Stop, search_from
 from ppopt.solver.warm_start import WarmStart
 from ppopt.studies.evaluate import objective_value, peak_memory
 from ppopt.studies.frontier_curve import Curve, ParetoPoint
-from ppopt.studies.frontier_search import LEAST, Explorer
+from ppopt.studies.frontier_search import LEAST, ParetoSearch
 from ppopt.studies.frontier_space import EveryConfiguration, OnePipeline, Space
 from ppopt.studies.plan_result import LeastMemory, WithinShare
 from ppopt.studies.plan_space import PlanConfiguration
@@ -133,7 +133,7 @@ class PlanCandidate(ABC):
 
     @property
     def _useful(self) -> Fraction | None:
-        """Bounds from here on need not be told apart; None: all are."""
+        """Values above this ceiling need not be exact; None: all are."""
         ceiling = self._request.ceiling()
         return None if ceiling is None else ceiling * MARGIN
 
@@ -281,11 +281,11 @@ class ScheduleCandidate(PlanCandidate):
 
     def minimize_memory(self, deadline: float, progress: Callable[[Progress], None]) -> LeastMemory:
         """See `PlanCandidate.minimize_memory`."""
-        explorer = self._less_memory(None, deadline, progress)
-        found, space = explorer.curve.found[-1], explorer.space
+        search = self._less_memory(None, deadline, progress)
+        found, space = search.curve.found[-1], search.space
         if found.schedule is not self.schedule:
             self._take(found)
-        return LeastMemory(space.memory(found.limit), space.memory(explorer.least_limit))
+        return LeastMemory(space.memory(found.limit), space.memory(search.least_limit))
 
     def least_within(
         self, value: Fraction, deadline: float, progress: Callable[[Progress], None]
@@ -293,27 +293,27 @@ class ScheduleCandidate(PlanCandidate):
         """See `PlanCandidate.least_within`."""
         if super().least_within(value, deadline, progress) is None:
             return None
-        explorer = self._less_memory(value, deadline, progress)
-        found, low = explorer.least, explorer.least_limit
-        memory = map(explorer.space.memory, (found.limit, low))
+        search = self._less_memory(value, deadline, progress)
+        found, low = search.least, search.least_limit
+        memory = map(search.space.memory, (found.limit, low))
         return WithinShare(self.configuration, found.value, *memory)
 
     def _less_memory(
         self, goal: Fraction | None, deadline: float, progress: Callable[[Progress], None]
-    ) -> Explorer:
+    ) -> ParetoSearch:
         """A search for less memory, ended; from its best schedule."""
         made, now = self.schedule, time.monotonic()
         assert made is not None
         space: Space = OnePipeline(self.problem)
         if self._search is not None:
             space = EveryConfiguration(self.problem, search_from)
-        explorer = Explorer(
+        search = ParetoSearch(
             space, replace(self._request.provenance, time_limit=max(deadline - now, LEAST)),
             deadline, progress, Curve(space.limits), now, most_level=LESS_LEVEL, goal=goal,
         )  # fmt: skip
-        explorer.lessen(made)
-        self.interrupted |= explorer.interrupted
-        return explorer
+        search.minimize_memory(made)
+        self.interrupted |= search.interrupted
+        return search
 
     def _take(self, found: ParetoPoint) -> None:
         """Take over a schedule of less memory, or of a lower value, for its own limits."""

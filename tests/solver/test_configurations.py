@@ -22,7 +22,7 @@ from ppopt.solver.configurations import (
     Effort,
     Key,
     SolveRequest,
-    Unknown,
+    UnlistedBound,
 )
 from ppopt.solver.parameters import SolveParams
 from ppopt.solver.result import Result, Status
@@ -66,11 +66,11 @@ class ManyForwards(Forwards):
     def first(self) -> Iterable[Key]:
         return [(time,) for time in range(10, 19)]
 
-    def anchors(self) -> Sequence[Key]:
+    def required_candidates(self) -> Sequence[Key]:
         return [(19,)]
 
-    def unknown(self, known: Container[Key], ceiling: Fraction | None) -> Unknown:  # noqa: ARG002
-        return Unknown(Fraction(0))
+    def unknown(self, known: Container[Key], ceiling: Fraction | None) -> UnlistedBound:  # noqa: ARG002
+        return UnlistedBound(Fraction(0))
 
 
 def test_an_anchor_is_searched_at_every_level() -> None:

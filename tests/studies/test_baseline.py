@@ -16,7 +16,7 @@ from ppopt.problem.pipeline import Pipeline
 from ppopt.report.words import baseline_words
 from ppopt.solver.result import Result
 from ppopt.studies import baseline as module
-from ppopt.studies.baseline import baseline, elsewhere
+from ppopt.studies.baseline import baseline, best_other_placement
 from ppopt.studies.baselines import evaluate_all
 from tests.cli.cli_run import done, run, shown
 
@@ -87,7 +87,7 @@ def test_elsewhere_is_the_best_of_all_strategies_of_other_placements(more: dict[
         and (schedule.pipeline.num_chunks == pipeline.num_chunks or not uneven)
     ]
     hand = baseline(result)
-    found = elsewhere(pipeline, result, hand)
+    found = best_other_placement(pipeline, result, hand)
     best = min(values, default=None)
     if best is not None and hand is not None and best >= hand.value:
         best = None
@@ -101,10 +101,10 @@ def test_one_of_these_has_a_better_strategy_elsewhere() -> None:
     """On equal stages zbv waits half as long for its first inputs as zb-1p: 25.5 against 27."""
     pipeline = Pipeline(stages=4, batches=8)
     result = ppopt.solve(pipeline, workers=1)
-    found = elsewhere(pipeline, result, baseline(result))
+    found = best_other_placement(pipeline, result, baseline(result))
     assert found is not None
     assert (found.strategy, found.value) == ("zbv", Fraction(51, 2))
-    assert elsewhere(pipeline, replace(result, interrupted=True), None) is None
+    assert best_other_placement(pipeline, replace(result, interrupted=True), None) is None
 
 
 def test_nothing_is_evaluated_after_the_instant_that_is_given() -> None:
@@ -112,7 +112,7 @@ def test_nothing_is_evaluated_after_the_instant_that_is_given() -> None:
     result = ppopt.solve(pipeline, workers=1)
     past = time.monotonic() - 1
     assert baseline(result, until=past) is None
-    assert elsewhere(pipeline, result, None, until=past) is None
+    assert best_other_placement(pipeline, result, None, until=past) is None
 
 
 def test_a_command_evaluates_all_strategies_until_one_instant(
@@ -125,7 +125,7 @@ def test_a_command_evaluates_all_strategies_until_one_instant(
         given.append(until)
 
     monkeypatch.setattr(module, "baseline", seen)
-    monkeypatch.setattr(module, "elsewhere", seen)
+    monkeypatch.setattr(module, "best_other_placement", seen)
     began = time.monotonic()
     done("solve --stages 2 --batches 4 --time-limit 100")
     assert given[0] == given[1]

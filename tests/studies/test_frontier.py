@@ -251,14 +251,16 @@ def test_slices_routes_and_pairs(more: dict[str, Any]) -> None:
 def counted(monkeypatch: pytest.MonkeyPatch, after: Callable[[int], None]) -> list[int]:
     """Note the limit of every search; `after` is told how many there were."""
     searched: list[int] = []
-    search = frontier_search.Explorer._search
+    search = frontier_search.ParetoSearch._search
 
-    def note(self: frontier_search.Explorer, place: int, target: Fraction | None = None) -> None:
+    def note(
+        self: frontier_search.ParetoSearch, place: int, target: Fraction | None = None
+    ) -> None:
         searched.append(self.curve.limits[place])
         search(self, place, target)
         after(len(searched))
 
-    monkeypatch.setattr(frontier_search.Explorer, "_search", note)
+    monkeypatch.setattr(frontier_search.ParetoSearch, "_search", note)
     return searched
 
 
@@ -318,7 +320,7 @@ def test_what_a_search_gives_up_is_not_searched_again(monkeypatch: pytest.Monkey
 def test_the_time_of_a_search_stays_a_number_however_often_it_was_tried() -> None:
     space = space_of(split(Pipeline(stages=2, batches=3)))
     curve, now = Curve([1, 2, 3]), time.monotonic()
-    explorer = frontier_search.Explorer(
+    explorer = frontier_search.ParetoSearch(
         space, Provenance(0, 1, 60.0, {}), now + 60, lambda _: None, curve, now
     )
     explorer.tried[1] = 5000

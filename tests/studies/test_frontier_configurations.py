@@ -23,7 +23,7 @@ from ppopt.problem.recompute import SEARCH_RECOMPUTE
 from ppopt.solver.result import Provenance
 from ppopt.solver.search import problem_of
 from ppopt.studies.frontier_curve import Curve
-from ppopt.studies.frontier_search import Explorer
+from ppopt.studies.frontier_search import ParetoSearch
 from ppopt.studies.frontier_space import space_of
 from tests.cli.cli_run import done, shown
 from tests.oracles import exhaustive
@@ -178,7 +178,7 @@ def test_the_largest_limit_has_time_for_the_bound_over_all() -> None:
     """An equal share, a tenth of the time here, is too little on a large model."""
     problem = problem_of(draw(Random(1), SEARCHES[1]), Objective.MAKESPAN, BackwardKind.MIXED)
     space, now = space_of(problem), time.monotonic()
-    explorer = Explorer(
+    explorer = ParetoSearch(
         space, Provenance(0, 1, 60.0, {}), now + 60, lambda _: None, Curve(space.limits), now
     )
     assert 29 < explorer._seconds(len(space.limits) - 1) <= 30

@@ -17,11 +17,11 @@ from ppopt.problem.objective import Objective
 from ppopt.report.plan_objects import of_plan
 from ppopt.report.plan_table import (
     gain_words,
-    lacks,
     late_words,
     least_memory_words,
     more_memory_words,
     outside_words,
+    slowdown,
     within_words,
 )
 from ppopt.studies.plan_baselines import KNOWN, PlanBaselines
@@ -266,7 +266,7 @@ def test_a_row_that_was_given_up_says_between_what_it_is() -> None:
         "bound_per_microbatch": 10.4,
         "value_per_microbatch": 11.2,
     }
-    assert lacks(row, shown()) == "4 % to 12 % slower; not searched further"
+    assert slowdown(row, shown()) == "4 % to 12 % slower; not searched further"
 
 
 def test_the_proof_of_one_configuration_is_in_the_singular() -> None:

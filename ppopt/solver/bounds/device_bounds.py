@@ -188,7 +188,7 @@ def device_bound(instance: Instance, objective: Objective) -> Bound:
     """
     routes = [Delays(instance, route) for route in range(instance.pipeline.routes)]
     bounds = [
-        Bound(0, "nothing takes less than no time", Certificate(Argument.WORK)),
+        Bound(0, "trivial bound 0", Certificate(Argument.WORK)),
         *(
             one_device_bound(routes, device, objective)
             for device in range(instance.pipeline.num_devices)

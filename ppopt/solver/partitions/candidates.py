@@ -19,8 +19,13 @@ from ppopt.problem.partition import all_by_rule
 from ppopt.problem.pipeline import Pipeline
 from ppopt.problem.problem import Problem
 from ppopt.schedule.origin import Argument
-from ppopt.solver.configurations import Candidates, Configuration, ConfigurationSearch, Key, Unknown
-from ppopt.solver.partitions.cut_program import Counts
+from ppopt.solver.configurations import (
+    Candidates,
+    Configuration,
+    ConfigurationSearch,
+    Key,
+    UnlistedBound,
+)
 from ppopt.solver.partitions.partition_bounds import (
     SHARES,
     BoundingInTurns,
@@ -30,6 +35,7 @@ from ppopt.solver.partitions.partition_bounds import (
     partition_bounds,
     quick_bound,
 )
+from ppopt.solver.partitions.partition_program import Counts
 from ppopt.solver.partitions.space import FOREVER, PartitionSpace, PartitionTicks, space_of
 
 FEW_MOVES = 64
@@ -70,24 +76,24 @@ class BoundedPartitions(Candidates):
             return self._time(quick_bound(self._space))
         return self._time(self._bounds.least) if self._bounds.least < FOREVER else Fraction(0)
 
-    def unknown(self, known: Container[Key], ceiling: Fraction | None) -> Unknown | None:
+    def unknown(self, known: Container[Key], ceiling: Fraction | None) -> UnlistedBound | None:
         """The next configuration in the order of bounds; where there is none, the least bound."""
         if self._bounds is None:
-            return Unknown(self._time(quick_bound(self._space)))
+            return UnlistedBound(self._time(quick_bound(self._space)))
         if self._bounds.least == FOREVER:
             return None
         if not self._bounds.complete or self._order is None:
-            return Unknown(self._time(self._bounds.least))
+            return UnlistedBound(self._time(self._bounds.least))
         most = None if ceiling is None else ceil(ceiling * self._ticks.per_unit) - 1
         try:
             return self._following(self._order, known, most)
         except TimeoutError:
-            return Unknown(self._time(self._bounds.least))
+            return UnlistedBound(self._time(self._bounds.least))
 
     @abstractmethod
     def _following(
         self, order: PartitionOrder, known: Container[Key], most: int | None
-    ) -> Unknown | None:
+    ) -> UnlistedBound | None:
         """The next unknown configuration whose bound is at most so many ticks, if there is one."""
 
     def _bounds_in_order(self) -> PartitionBounds | None:
@@ -162,9 +168,9 @@ class PartitionCandidates(BoundedPartitions):
 
     def _following(
         self, order: PartitionOrder, known: Container[Key], most: int | None
-    ) -> Unknown | None:
+    ) -> UnlistedBound | None:
         following = order.peek(known, most)
-        return None if following is None else Unknown(self._time(following[0]), following[1])
+        return None if following is None else UnlistedBound(self._time(following[0]), following[1])
 
 
 def ruled_out_words(search: ConfigurationSearch) -> str:

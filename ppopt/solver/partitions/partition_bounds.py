@@ -15,12 +15,19 @@ from typing import Protocol
 import numpy as np
 
 from ppopt.problem.arrays import Ints
-from ppopt.solver.partitions.cut_program import VALUE, Counts, CutProgram, Figure, Form, form_of
 from ppopt.solver.partitions.device_bounds import (
     DeviceBound,
     Hosted,
     first_stage_tail,
     pace_of,
+)
+from ppopt.solver.partitions.partition_program import (
+    VALUE,
+    BoundFunction,
+    Counts,
+    PartitionProgram,
+    PlacementPattern,
+    pattern_of,
 )
 from ppopt.solver.partitions.recompute_choices import chosen_bound, chosen_memory
 from ppopt.solver.partitions.space import FOREVER, PartitionSpace
@@ -151,7 +158,7 @@ def bounds_of(space: PartitionSpace, deadline: float = inf) -> PartitionBounds:
 
     What is asked of them raises TimeoutError after the deadline, of `time.monotonic`.
     """
-    form = form_of(space)
+    form = pattern_of(space)
     if form is not None:
         return _Programmed(space, form, deadline)
     if space.size <= MOST_ENUMERATED:
@@ -163,8 +170,8 @@ class BoundingInTurns:
     """The bounds of a space, worked out in turns: each goes on where the last one ended."""
 
     def __init__(self, space: PartitionSpace) -> None:
-        self._space, self._form = space, form_of(space)
-        self._program: CutProgram | None = None
+        self._space, self._form = space, pattern_of(space)
+        self._program: PartitionProgram | None = None
         """Of all partitions of bounds up to a ceiling; None: no turn had a ceiling yet."""
         self._above = -1
         """All bounds are above this."""
@@ -204,13 +211,13 @@ class BoundingInTurns:
             _ = self._whole.least
         return self._whole
 
-    def _within(self, ceiling: int, form: Form, moment: float) -> PartitionBounds:
+    def _within(self, ceiling: int, form: PlacementPattern, moment: float) -> PartitionBounds:
         """The bounds by programs up to a ceiling, the least one found by a moment."""
         near = int(quick_bound(self._space) * (1 + NEAR))
         while self._above < ceiling:
             if self._program is None:
                 most = ceiling if self._above >= near else min(near, ceiling)
-                self._program = CutProgram(self._space, form, most, moment)
+                self._program = PartitionProgram(self._space, form, most, moment)
             self._program.deadline = moment
             if self._program.least < FOREVER:
                 return _Programmed(self._space, form, moment, self._program)
@@ -226,9 +233,9 @@ class _Programmed:
     def __init__(
         self,
         space: PartitionSpace,
-        form: Form,
+        form: PlacementPattern,
         deadline: float,
-        program: CutProgram | None = None,
+        program: PartitionProgram | None = None,
     ) -> None:
         """`program`: one that has partitions below its ceiling, if it is known."""
         self._space, self._form, self._deadline = space, form, deadline
@@ -268,12 +275,12 @@ class _Programmed:
         if limits is None:
             return True
         highest = max(limits)
-        figure = Figure(_need_beside_limit, _memory)
+        figure = BoundFunction(_need_beside_limit, _memory)
         return self._stated(highest, figure).least <= highest
 
     @cached_property
     def least_limit(self) -> int:
-        figure, least = Figure(_need, _memory), FOREVER
+        figure, least = BoundFunction(_need, _memory), FOREVER
         ceiling = -(-memory_of_all(self._space) // self._space.num_devices)
         while least == FOREVER:
             ceiling += 1 + ceiling // 4
@@ -292,7 +299,7 @@ class _Programmed:
         ceiling = int(self.least * (1 + share))
         return self._program_for(ceiling).most_even(ceiling)
 
-    def _program_for(self, ceiling: int) -> CutProgram:
+    def _program_for(self, ceiling: int) -> PartitionProgram:
         """The program of all partitions of bounds up to a ceiling."""
         assert self._program is not None
         if self._program.ceiling < ceiling:
@@ -304,8 +311,8 @@ class _Programmed:
         if self._program is not None:
             self._program.deadline = deadline
 
-    def _stated(self, ceiling: int, figure: Figure = VALUE) -> CutProgram:
-        return CutProgram(self._space, self._form, ceiling, self._deadline, figure)
+    def _stated(self, ceiling: int, figure: BoundFunction = VALUE) -> PartitionProgram:
+        return PartitionProgram(self._space, self._form, ceiling, self._deadline, figure)
 
 
 class _Listed:
@@ -381,7 +388,7 @@ class _StagesAlone:
         apart = None if limits is None else tuple(limits[device] for device in space.hosts)
         slowness = tuple(map(space.slowness_of, space.hosts))
         alone = replace(space, hosts=hosts, limits=apart, slowness=slowness)
-        self._alone = _Programmed(alone, Form.ONE, deadline)
+        self._alone = _Programmed(alone, PlacementPattern.ONE, deadline)
         self._quick = quick_bound(space)
         self.raise_above(above)
 

@@ -23,7 +23,7 @@ from ppopt.problem.layers import activation_of
 from ppopt.problem.pipeline import Pipeline
 from ppopt.problem.problem import Problem
 from ppopt.schedule.origin import Argument
-from ppopt.solver.configurations import Configuration, ConfigurationSearch, Key, Unknown
+from ppopt.solver.configurations import Configuration, ConfigurationSearch, Key, UnlistedBound
 from ppopt.solver.partitions.candidates import (
     BoundedPartitions,
     PartitionOrder,
@@ -32,8 +32,8 @@ from ppopt.solver.partitions.candidates import (
     one_layer_moves,
     ruled_out_words,
 )
-from ppopt.solver.partitions.cut_program import Counts, Form, form_of
 from ppopt.solver.partitions.device_bounds import Hosted, device_bound, first_stage_tail
+from ppopt.solver.partitions.partition_program import Counts, PlacementPattern, pattern_of
 from ppopt.solver.partitions.space import FOREVER, space_of
 from ppopt.solver.recompute.space import StageChoice, choice_of, stage_choices
 from ppopt.strategies.v_half import most_activations
@@ -173,17 +173,17 @@ class PartitionRecomputeCandidates(BoundedPartitions):
 
     def _following(
         self, order: PartitionOrder, known: Container[Key], most: int | None
-    ) -> Unknown | None:
+    ) -> UnlistedBound | None:
         most = FOREVER - 1 if most is None else most
         if not self._left_out:
             passed = self._fill(order, known, most)
             if passed is not None:
-                return Unknown(self._time(passed))
+                return UnlistedBound(self._time(passed))
         if self._left_out:
-            return Unknown(self.least)
+            return UnlistedBound(self.least)
         if not self._heap or self._heap[0][0] > most:
             return None
-        return Unknown(self._time(self._heap[0][0]), self._heap[0][2])
+        return UnlistedBound(self._time(self._heap[0][0]), self._heap[0][2])
 
     def _fill(self, order: PartitionOrder, known: Container[Key], most: int) -> int | None:
         """Bring the unknown choice of least bound to the top of the heap, up to a bound.
@@ -297,7 +297,7 @@ class PartitionRecomputeCandidates(BoundedPartitions):
         )
         full = tuple(len(of) - 1 for of in choices)
         found = [like_1f1b, own, fits, full]
-        if form_of(self._space) is Form.V:
+        if pattern_of(self._space) is PlacementPattern.V:
             most = most_activations(devices)
             like_v_half = (
                 next((n for n, one in enumerate(of) if one.activations >= most), len(of) - 1)

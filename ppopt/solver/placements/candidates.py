@@ -17,7 +17,13 @@ from ppopt.problem.pipeline import Pipeline
 from ppopt.problem.problem import Problem
 from ppopt.schedule.origin import Argument
 from ppopt.solver.bounds import device_bounds
-from ppopt.solver.configurations import Candidates, Configuration, ConfigurationSearch, Key, Unknown
+from ppopt.solver.configurations import (
+    Candidates,
+    Configuration,
+    ConfigurationSearch,
+    Key,
+    UnlistedBound,
+)
 from ppopt.solver.placements.space import Hosts, PlacementSpace
 
 KICK = 4
@@ -59,28 +65,28 @@ class PlacementCandidates(Candidates):
         space, simple = self._space, self._space.simple()
         yield from map(space.representative, simple)
         if space.listed is None:
-            yield from map(space.representative, map(space.descended, simple))
+            yield from map(space.representative, map(space.local_optimum, simple))
 
     def unknown(
         self,
         known: Container[Key],  # noqa: ARG002
         ceiling: Fraction | None,  # noqa: ARG002
-    ) -> Unknown | None:
+    ) -> UnlistedBound | None:
         """The bound of all placements, where not all are known."""
-        return Unknown(self._space.least) if self._space.listed is None else None
+        return UnlistedBound(self._space.least) if self._space.listed is None else None
 
     def moves(self, key: Key) -> Iterator[Hosts]:
         """Placements that exchange two devices, or move one stage to another device."""
         return self._space.moves(key)
 
-    def kicked(self, key: Key, random: Random) -> Hosts | None:
+    def perturbed(self, key: Key, random: Random) -> Hosts | None:
         """A placement some random moves away, and moved on; None: all placements are known."""
         space, hosts = self._space, key
         if space.listed is not None:
             return None
         for _ in range(KICK):
             hosts = random.choice(list(space.moves(hosts)))
-        return space.representative(space.descended(hosts))
+        return space.representative(space.local_optimum(hosts))
 
     def proof(self, search: ConfigurationSearch) -> str:
         """The argument behind the bound over all placements, in words."""

@@ -17,7 +17,13 @@ from ppopt.errors import NotApplicableError
 from ppopt.problem.pipeline import Pipeline
 from ppopt.problem.problem import Problem
 from ppopt.schedule.origin import Argument
-from ppopt.solver.configurations import Candidates, Configuration, ConfigurationSearch, Key, Unknown
+from ppopt.solver.configurations import (
+    Candidates,
+    Configuration,
+    ConfigurationSearch,
+    Key,
+    UnlistedBound,
+)
 from ppopt.solver.placements.space import Hosts, PlacementSpace
 
 MOST_TOGETHER = 120
@@ -120,14 +126,14 @@ class PlacedCandidates(Candidates):
             if other in self._inner and (same := self._inner[other].key(pipeline)) is not None:
                 yield (*other, *same)
 
-    def unknown(self, known: Container[Key], ceiling: Fraction | None) -> Unknown | None:
+    def unknown(self, known: Container[Key], ceiling: Fraction | None) -> UnlistedBound | None:
         """The least bound of all placements; None: none of them has an unknown one that counts."""
-        found = [] if self._least_left_out is None else [Unknown(self._least_left_out)]
+        found = [] if self._least_left_out is None else [UnlistedBound(self._least_left_out)]
         for hosts, candidates in self._inner.items():
             one = candidates.unknown(_Placed(hosts, known), ceiling)
             if one is not None:
                 key = None if one.key is None else (*hosts, *one.key)
-                found.append(Unknown(one.bound, key))
+                found.append(UnlistedBound(one.bound, key))
         return min(found, key=lambda one: (one.bound, one.key is not None), default=None)
 
     def proof(self, search: ConfigurationSearch) -> str:

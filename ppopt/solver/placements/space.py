@@ -113,7 +113,7 @@ class PlacementSpace:
         return found if _is_matrix(delays) else found[:, 0]
 
     def representative(self, hosts: Sequence[int]) -> Hosts:
-        """The placement that stands for this one: devices that are alike first used in order."""
+        """The canonical representative: devices that are alike are first used in order."""
         free = [
             [device for device in range(self.num_devices) if self.alike[device] == least]
             for least in range(self.num_devices)
@@ -404,7 +404,7 @@ class PlacementSpace:
                         moved = (*hosts[:stage], device, *hosts[stage + 1 :])
                         yield self.representative(moved)
 
-    def descended(self, hosts: Hosts) -> Hosts:
+    def local_optimum(self, hosts: Hosts) -> Hosts:
         """Move on while the bound falls, or stays and the work is spread more evenly.
 
         No schedules are made. Where every placement has a partition of its own, the placement

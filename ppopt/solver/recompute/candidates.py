@@ -8,7 +8,13 @@ from fractions import Fraction
 from ppopt.problem.pipeline import Pipeline
 from ppopt.problem.problem import Problem
 from ppopt.schedule.origin import Argument
-from ppopt.solver.configurations import Candidates, Configuration, ConfigurationSearch, Key, Unknown
+from ppopt.solver.configurations import (
+    Candidates,
+    Configuration,
+    ConfigurationSearch,
+    Key,
+    UnlistedBound,
+)
 from ppopt.solver.recompute.space import RecomputeSpace
 
 
@@ -41,7 +47,7 @@ class RecomputeCandidates(Candidates):
         """All choices; none: there are too many."""
         return self._listed or []
 
-    def anchors(self) -> list[Key]:
+    def required_candidates(self) -> list[Key]:
         """No recompute and full recompute."""
         return [] if self._none else self._space.extremes()
 
@@ -53,9 +59,9 @@ class RecomputeCandidates(Candidates):
         self,
         known: Container[Key],  # noqa: ARG002
         ceiling: Fraction | None,  # noqa: ARG002
-    ) -> Unknown | None:
+    ) -> UnlistedBound | None:
         """The bound of all choices, where not all are known."""
-        return Unknown(self._space.least) if self._listed is None else None
+        return UnlistedBound(self._space.least) if self._listed is None else None
 
     def moves(self, key: Key) -> Iterator[Key]:
         """One device with the next choice, either way; and all of them."""

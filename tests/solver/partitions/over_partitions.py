@@ -14,12 +14,12 @@ from typing import NamedTuple
 from ppopt.problem.problem import Problem
 from ppopt.schedule.origin import Argument, Certificate
 from ppopt.solver.partitions.candidates import most_even
-from ppopt.solver.partitions.cut_program import Counts
 from ppopt.solver.partitions.partition_bounds import (
     bounds_of,
     memory_of_all,
     partition_bound,
 )
+from ppopt.solver.partitions.partition_program import Counts
 from ppopt.solver.partitions.space import FOREVER, space_of
 
 

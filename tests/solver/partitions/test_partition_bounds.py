@@ -16,9 +16,8 @@ from ppopt.problem.arrays import Ints
 from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.instance import Instance
 from ppopt.solver.bounds.device_bounds import minimum_memory
-from ppopt.solver.partitions import cut_program, device_bounds, partition_bounds
+from ppopt.solver.partitions import device_bounds, partition_bounds, partition_program
 from ppopt.solver.partitions.candidates import PartitionOrder
-from ppopt.solver.partitions.cut_program import form_of
 from ppopt.solver.partitions.partition_bounds import (
     BoundingInTurns,
     _StagesAlone,
@@ -27,6 +26,7 @@ from ppopt.solver.partitions.partition_bounds import (
     partition_bound,
     quick_bound,
 )
+from ppopt.solver.partitions.partition_program import pattern_of
 from ppopt.solver.partitions.space import FOREVER, CutDelays, LayerTicks, PartitionSpace
 from tests.factories.partitions import draw_space, pipeline_of
 from tests.oracles import exhaustive, pyjobshop
@@ -84,7 +84,7 @@ def test_the_most_even_partition_is_of_least_squares_within_the_ceiling(seed: in
     ceiling = int(bounds.least * 1.05)
     layers = space.layers
     each = list(map(sum, zip(layers.forward, layers.backward, strict=True)))
-    if form_of(space) is None:
+    if pattern_of(space) is None:
         each = [1] * len(each)
 
     def squares(counts: tuple[int, ...]) -> int:
@@ -213,7 +213,7 @@ def test_a_bound_closes_equal_layers_by_hand() -> None:
 
 def clock_at(monkeypatch: pytest.MonkeyPatch, tick: Callable[[], float]) -> None:
     """Plant a clock for the bounds of partitions."""
-    for module in (partition_bounds, cut_program):
+    for module in (partition_bounds, partition_program):
         monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=tick))
 
 
@@ -235,14 +235,14 @@ def test_turns_go_on_where_the_last_one_ended(seed: int, monkeypatch: pytest.Mon
     space = draw_space(Random(6000 + seed))
     listed = by_enumeration(space)
     bounded: list[tuple[Any, int, int]] = []
-    real = cut_program.CutProgram._bounded_choices
+    real = partition_program.PartitionProgram._bounded_choices
 
     def watched(program: Any, level: int, places: Any, pace: int) -> Any:
         bounds = real(program, level, places, pace)
         bounded.append((program, level, pace))
         return bounds
 
-    monkeypatch.setattr(cut_program.CutProgram, "_bounded_choices", watched)
+    monkeypatch.setattr(partition_program.PartitionProgram, "_bounded_choices", watched)
     ticks = count(1)
     clock_at(monkeypatch, lambda: float(next(ticks)))
     turns, ceiling = BoundingInTurns(space), min(listed[0][0] + 5, FOREVER - 1)
@@ -253,7 +253,7 @@ def test_turns_go_on_where_the_last_one_ended(seed: int, monkeypatch: pytest.Mon
             break
     assert bounds.least == listed[0][0] or bounds.least > ceiling
     assert len(set(bounded)) == len(bounded)
-    assert bounded or form_of(space) is None
+    assert bounded or pattern_of(space) is None
 
 
 @pytest.mark.parametrize("seed", first(7, range(20)))
@@ -262,11 +262,11 @@ def test_partitions_in_order_stop_at_the_deadline(
 ) -> None:
     space = draw_space(Random(5000 + seed))
     bounds = bounds_of(space)
-    if form_of(space) is None or bounds.least == FOREVER:
+    if pattern_of(space) is None or bounds.least == FOREVER:
         return
     order = PartitionOrder(space, bounds)
     bounds.extend(5.0)
-    monkeypatch.setattr(cut_program, "LOOK", 1)
+    monkeypatch.setattr(partition_program, "LOOK", 1)
     clock_at(monkeypatch, lambda: 10.0)
     for _ in range(2):
         with pytest.raises(TimeoutError):
@@ -278,7 +278,7 @@ def test_partitions_without_a_program_are_bounded_until_the_deadline(
 ) -> None:
     """The clock ticks when it is read: the fourth batch is not begun."""
     space = next(
-        one for seed in range(300) if form_of(one := draw_space(Random(seed))) is None
+        one for seed in range(300) if pattern_of(one := draw_space(Random(seed))) is None
         and one.size > 4
     )  # fmt: skip
     bounded: list[int] = []

@@ -48,7 +48,7 @@ LOOK = 256
 """Steps of the search for partitions in order from one look at the time to the next."""
 
 
-class Form(Enum):
+class PlacementPattern(Enum):
     """How the second run of layers of every device grows."""
 
     ONE = 0
@@ -59,20 +59,20 @@ class Form(Enum):
     """Backwards: stages s and 2 D - 1 - s share a device."""
 
 
-def form_of(space: PartitionSpace) -> Form | None:
+def pattern_of(space: PartitionSpace) -> PlacementPattern | None:
     """The form of a placement; None: it has no program."""
     devices = space.num_devices
     first, rest = space.hosts[:devices], space.hosts[devices:]
     if len(set(first)) < devices:
         return None
     if not rest:
-        return Form.ONE
+        return PlacementPattern.ONE
     if rest == first[::-1]:
-        return Form.V
-    return Form.LOOP if rest == first else None
+        return PlacementPattern.V
+    return PlacementPattern.LOOP if rest == first else None
 
 
-class FirstStage(NamedTuple):
+class StageZeroContext(NamedTuple):
     """What matters of stage 0 to other devices."""
 
     tail: int
@@ -81,11 +81,11 @@ class FirstStage(NamedTuple):
     """Time of its F; 0: it does not matter to the figure, or is not known."""
 
 
-ANY = FirstStage(tail=0, pace=0)
-"""No stage has less of anything."""
+ANY = StageZeroContext(tail=0, pace=0)
+"""Lower bound for any first stage."""
 
 
-class Figure(NamedTuple):
+class BoundFunction(NamedTuple):
     """A figure of devices; that of a partition is the largest of its devices."""
 
     of_device: Callable[[PartitionSpace, int, Sequence[Hosted], int, int], DeviceBound]
@@ -107,20 +107,20 @@ def _stage_time(space: PartitionSpace, low: Ints, high: Ints) -> Ints:
     return np.asarray(forward[high] - forward[low] + backward_times(space, low, high).least)
 
 
-VALUE = Figure(chosen_bound, work, paced=True)
+VALUE = BoundFunction(chosen_bound, work, paced=True)
 """Lower bound of the objective, in ticks."""
 
 
-class CutProgram:
+class PartitionProgram:
     """The dynamic programs of a space, for all partitions whose bound is at most a ceiling."""
 
     def __init__(
         self,
         space: PartitionSpace,
-        form: Form,
+        form: PlacementPattern,
         ceiling: int,
         deadline: float,
-        figure: Figure = VALUE,
+        figure: BoundFunction = VALUE,
     ) -> None:
         """A program of a figure.
 
@@ -131,12 +131,12 @@ class CutProgram:
         self.deadline = deadline
         """Of `time.monotonic`; it may be moved."""
         self._places = space.num_layers + 1
-        self._seconds = 1 if form is Form.ONE else self._places
-        self._choices: dict[FirstStage, list[DeviceChoices]] = {}
+        self._seconds = 1 if form is PlacementPattern.ONE else self._places
+        self._choices: dict[StageZeroContext, list[DeviceChoices]] = {}
         """Per device, as far as they are worked out, by what is known of stage 0."""
-        self._suffixes: dict[FirstStage, list[Ints]] = {}
+        self._suffixes: dict[StageZeroContext, list[Ints]] = {}
         """Per device, the last one first, as far as they are worked out."""
-        self._bounded: dict[FirstStage, _Bounded] = {}
+        self._bounded: dict[StageZeroContext, _Bounded] = {}
 
     @cached_property
     def least(self) -> int:
@@ -164,7 +164,7 @@ class CutProgram:
 
         Best-first search over devices; of equal bounds the deepest is followed first.
         """
-        heap: list[tuple[int, int, tuple[Runs, ...], FirstStage, int]] = []
+        heap: list[tuple[int, int, tuple[Runs, ...], StageZeroContext, int]] = []
         waiting, pops = dict.fromkeys(self._first_stages), count(1)
         while heap or waiting:
             stage = min(waiting, key=self._known_bound, default=None)
@@ -192,7 +192,7 @@ class CutProgram:
 
         The least bound alone may have stages of one layer beside stages of many.
         """
-        best: tuple[float, FirstStage, int, Runs] | None = None
+        best: tuple[float, StageZeroContext, int, Runs] | None = None
         for stage in sorted(self._first_stages):
             while self._known_bound(stage) <= ceiling and not self._is_exact(stage):
                 self._raise(stage)
@@ -210,9 +210,9 @@ class CutProgram:
     def _starts(self) -> Iterator[tuple[int, tuple[int, int]]]:
         """The middle cut (0 where there is none) and the positions before the first device."""
         last = self.space.num_layers
-        if self.form is Form.ONE:
+        if self.form is PlacementPattern.ONE:
             yield 0, (0, 0)
-        elif self.form is Form.V:
+        elif self.form is PlacementPattern.V:
             yield 0, (0, last)
         else:
             devices = self.space.num_devices
@@ -221,11 +221,11 @@ class CutProgram:
     def _end(self) -> Ints:
         """[first][second][middle]: 0 where all layers are taken, else FOREVER."""
         last = self.space.num_layers
-        rows = self._places if self.form is Form.LOOP else 1
+        rows = self._places if self.form is PlacementPattern.LOOP else 1
         end = np.full((self._places, self._seconds, rows), FOREVER)
-        if self.form is Form.ONE:
+        if self.form is PlacementPattern.ONE:
             end[last, 0, 0] = 0
-        elif self.form is Form.V:
+        elif self.form is PlacementPattern.V:
             end[range(self._places), range(self._places), 0] = 0
         else:
             end[range(self._places), last, range(self._places)] = 0
@@ -235,9 +235,9 @@ class CutProgram:
         """The stages of the device at a level."""
         one, other = self._ends(here)
         found = [Hosted(level, here.first, one)]
-        if self.form is Form.V:
+        if self.form is PlacementPattern.V:
             found.append(Hosted(self.space.num_stages - 1 - level, other, here.second))
-        elif self.form is Form.LOOP:
+        elif self.form is PlacementPattern.LOOP:
             found.append(Hosted(level + self.space.num_devices, here.second, other))
         return found
 
@@ -252,10 +252,10 @@ class CutProgram:
     def _window(self, runs: Runs) -> tuple[slice, slice]:
         """The positions [first, second] from which runs lead on."""
         here = slice(0, self._places - runs.first)
-        if self.form is Form.ONE:
+        if self.form is PlacementPattern.ONE:
             return here, slice(None)
         low, high = slice(0, self._places - runs.second), slice(runs.second, None)
-        return here, high if self.form is Form.V else low
+        return here, high if self.form is PlacementPattern.V else low
 
     # Figures of every device.
 
@@ -269,7 +269,7 @@ class CutProgram:
     @cached_property
     def _possible(self) -> Places:
         """What any device may host, by the parts alone; sorted."""
-        seconds = range(1) if self.form is Form.ONE else range(1, self._longest + 1)
+        seconds = range(1) if self.form is PlacementPattern.ONE else range(1, self._longest + 1)
         grid = np.meshgrid(np.arange(self._places), np.arange(self._seconds), indexing="ij")
         least = self._parts_upto[-1] - (self.space.num_devices - 1) * self.ceiling
         found = []
@@ -299,9 +299,9 @@ class CutProgram:
         (one, other), last = self._ends(here), self.space.num_layers
         upto, after = self._parts_upto, self.space.num_devices - 1 - level
         done, rest = upto[here.first], 0 * here.first
-        if self.form is Form.ONE:
+        if self.form is PlacementPattern.ONE:
             rest = upto[last] - upto[one]
-        elif self.form is Form.V:
+        elif self.form is PlacementPattern.V:
             done, rest = done + upto[last] - upto[here.second], upto[other] - upto[one]
         else:
             rest = upto[last] - upto[other]
@@ -332,9 +332,9 @@ class CutProgram:
         first, second = here[:2]
         (one, other) = self._ends(here)
         kept = first >= level if level else first == 0
-        if self.form is Form.ONE:
+        if self.form is PlacementPattern.ONE:
             return np.asarray(kept & (one + after <= last))
-        if self.form is Form.V:
+        if self.form is PlacementPattern.V:
             kept &= second <= last - level if level else second == last
             return np.asarray(kept & (other - one >= 2 * after))
         return np.asarray(kept & (one + after <= second - level) & (other + after <= last))
@@ -348,7 +348,7 @@ class CutProgram:
         bound = self._figure.of_device(self.space, device, hosted, self.ceiling, pace)
         return DeviceChoices(places, bound)
 
-    def _choices_after(self, stage: FirstStage) -> list[DeviceChoices]:
+    def _choices_after(self, stage: StageZeroContext) -> list[DeviceChoices]:
         """What every device may host within the ceiling after such a stage 0."""
         known = self._choices.setdefault(stage if stage.pace else ANY, [])
         for level in range(len(known), self.space.num_devices):
@@ -356,7 +356,7 @@ class CutProgram:
             known.append(self._bounded_choices(level, places, stage.pace))
         return known
 
-    def _alive(self, level: int, stage: FirstStage) -> Places:
+    def _alive(self, level: int, stage: StageZeroContext) -> Places:
         """Choices with such a stage 0 on which others may follow, whatever its pace."""
         unpaced = stage._replace(pace=0)
         choices = self._choices_after(unpaced)[level]
@@ -367,30 +367,30 @@ class CutProgram:
     # The programs.
 
     @cached_property
-    def _first_stages(self) -> dict[FirstStage, list[int]]:
+    def _first_stages(self) -> dict[StageZeroContext, list[int]]:
         """What stage 0 may be, each with the lengths of that stage that make it so."""
-        found: dict[FirstStage, list[int]] = {}
+        found: dict[StageZeroContext, list[int]] = {}
         for length in np.unique(self._choices_after(ANY)[0].places.first_run).tolist():
             tail = int(first_stage_tail(self.space, np.array(length)))
             pace = pace_of(self.space, length) if self._figure.paced else 0
-            found.setdefault(FirstStage(tail, pace), []).append(length)
+            found.setdefault(StageZeroContext(tail, pace), []).append(length)
         return found
 
-    def _known_bound(self, stage: FirstStage) -> int:
+    def _known_bound(self, stage: StageZeroContext) -> int:
         """No partition with such a stage 0 has less; FOREVER: none is within the ceiling."""
         return self._bounded[stage].bound if stage in self._bounded else -1
 
-    def _is_exact(self, stage: FirstStage) -> bool:
+    def _is_exact(self, stage: StageZeroContext) -> bool:
         """Whether some partition with such a stage 0 has that bound."""
         return stage in self._bounded and self._bounded[stage].counted == stage
 
-    def _raise(self, stage: FirstStage) -> None:
+    def _raise(self, stage: StageZeroContext) -> None:
         """Count more of a stage 0: the least tail of all at first, then its own, then its pace.
 
         So the work that is different for each is done only where the bound does not rule it out.
         """
         unpaced = stage._replace(pace=0)
-        weakest = FirstStage(min(one.tail for one in self._first_stages), 0)
+        weakest = StageZeroContext(min(one.tail for one in self._first_stages), 0)
         if stage not in self._bounded:
             counted = weakest
         else:
@@ -398,7 +398,7 @@ class CutProgram:
         bounds = (bound for bound, *_ in self._roots(stage, counted))
         self._bounded[stage] = _Bounded(counted, min(bounds, default=FOREVER))
 
-    def _suffix(self, stage: FirstStage, level: int) -> Ints:
+    def _suffix(self, stage: StageZeroContext, level: int) -> Ints:
         """[first][second][middle]: the least bound of all devices after a level."""
         levels = self._suffixes.setdefault(stage, [self._end()])
         for choices in self._choices_after(stage)[-len(levels) : 0 : -1]:
@@ -410,7 +410,9 @@ class CutProgram:
             levels.append(least_by_position(here, weight[kept], levels[-1], ends, np.maximum))
         return levels[-1 - level]
 
-    def _roots(self, stage: FirstStage, counted: FirstStage) -> list[tuple[int, int, Runs]]:
+    def _roots(
+        self, stage: StageZeroContext, counted: StageZeroContext
+    ) -> list[tuple[int, int, Runs]]:
         """Choices of the first device with such a stage 0: least bound, middle cut, runs.
 
         `counted`: what is counted of stage 0.
@@ -424,18 +426,22 @@ class CutProgram:
         ]
 
     def _steps(
-        self, path: tuple[Runs, ...], first: FirstStage, middle: int
+        self, path: tuple[Runs, ...], first: StageZeroContext, middle: int
     ) -> list[tuple[int, Runs]]:
         """Choices of the next device within the ceiling, each with the least bound from it on."""
         choices = self._choices_after(first)[len(path)].beginning_at(self._positions(path, middle))
-        row = middle if self.form is Form.LOOP else 0
+        row = middle if self.form is PlacementPattern.LOOP else 0
         rest = self._suffix(first, len(path))[(*self._ends(choices.places), row)]
         bounds = np.maximum(choices.bound.with_tail(first.tail), rest)
         kept = np.flatnonzero(bounds <= self.ceiling)
         return list(zip(bounds[kept].tolist(), choices.at(kept).runs(), strict=True))
 
     def _positions(self, path: tuple[Runs, ...], middle: int) -> tuple[int, int]:
-        positions = {Form.ONE: (0, 0), Form.V: (0, self.space.num_layers), Form.LOOP: (0, middle)}
+        positions = {
+            PlacementPattern.ONE: (0, 0),
+            PlacementPattern.V: (0, self.space.num_layers),
+            PlacementPattern.LOOP: (0, middle),
+        }
         found = positions[self.form]
         for runs in path:
             found = self._moved(found, runs)
@@ -444,9 +450,9 @@ class CutProgram:
     def _counts(self, path: tuple[Runs, ...]) -> Counts:
         firsts = [runs.first for runs in path]
         seconds = [runs.second for runs in path]
-        if self.form is Form.ONE:
+        if self.form is PlacementPattern.ONE:
             return tuple(firsts)
-        return (*firsts, *(seconds[::-1] if self.form is Form.V else seconds))
+        return (*firsts, *(seconds[::-1] if self.form is PlacementPattern.V else seconds))
 
     # The most even partition.
 
@@ -460,12 +466,12 @@ class CutProgram:
             )
         )
 
-    def _within(self, level: int, stage: FirstStage, ceiling: int) -> Places:
+    def _within(self, level: int, stage: StageZeroContext, ceiling: int) -> Places:
         """What a device may host within a ceiling after such a stage 0."""
         choices = self._choices_after(stage)[level]
         return choices.places.at(choices.bound.with_tail(stage.tail) <= ceiling)
 
-    def _square_suffix(self, stage: FirstStage, ceiling: int) -> list[np.ndarray]:
+    def _square_suffix(self, stage: StageZeroContext, ceiling: int) -> list[np.ndarray]:
         """Per level, [first][second][middle]: the least sum of squares from there on."""
         levels = [np.where(self._end() == 0, 0.0, np.inf)]
         for level in range(self.space.num_devices - 1, 0, -1):
@@ -476,21 +482,23 @@ class CutProgram:
         return levels[::-1]
 
     def _evenest_start(
-        self, stage: FirstStage, ceiling: int
-    ) -> tuple[float, FirstStage, int, Runs]:
+        self, stage: StageZeroContext, ceiling: int
+    ) -> tuple[float, StageZeroContext, int, Runs]:
         """The first device of the partition of least squares: that sum, middle cut and runs."""
         here = self._within(0, stage, ceiling)
         here = here.at(np.isin(here.first_run, self._first_stages[stage]))
-        middles = here.second if self.form is Form.LOOP else 0 * here.second
+        middles = here.second if self.form is PlacementPattern.LOOP else 0 * here.second
         rest = self._square_suffix(stage, ceiling)[0][(*self._ends(here), middles)]
         squares = self._squares(0, here) + rest
         best = int(np.argmin(squares))
         runs = Runs(int(here.first_run[best]), int(here.second_run[best]))
         return float(squares[best]), stage, int(middles[best]), runs
 
-    def _trace(self, stage: FirstStage, middle: int, first_runs: Runs, ceiling: int) -> Counts:
+    def _trace(
+        self, stage: StageZeroContext, middle: int, first_runs: Runs, ceiling: int
+    ) -> Counts:
         """The partition of least squares with these runs of the first device."""
-        path, row = [first_runs], middle if self.form is Form.LOOP else 0
+        path, row = [first_runs], middle if self.form is PlacementPattern.LOOP else 0
         for level, beyond in enumerate(self._square_suffix(stage, ceiling)[1:], 1):
             choices = self._choices_after(stage)[level]
             choices = choices.beginning_at(self._positions(tuple(path), middle))
@@ -505,6 +513,6 @@ class CutProgram:
 class _Bounded(NamedTuple):
     """What is known of all partitions with a certain stage 0."""
 
-    counted: FirstStage
+    counted: StageZeroContext
     """What of that stage counts in the bound."""
     bound: int
