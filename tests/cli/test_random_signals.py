@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import signal
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -33,6 +34,8 @@ COMMANDS = {
     "sweep": f"sweep {HARD.replace('--batches 64 ', '')} batches=24,32,40 strategy=1f1b,optimal",
 }
 MOMENTS = 8
+AT_ONCE = 2
+"""Commands that run at a time."""
 LONGEST = 6.0
 """Seconds after which the signal comes, at most."""
 
@@ -43,15 +46,15 @@ def test_what_is_known_is_kept(name: str, tmp_path: Path, monkeypatch: pytest.Mo
     """Exit code 0 with something known, of some moments at least; 4 with nothing at all."""
     monkeypatch.chdir(tmp_path)
     Path("layers.yaml").write_text(LAYERS)
-    rng, codes = Random(name), []
-    for moment in range(MOMENTS):
-        after = LONGEST if moment == 0 else rng.uniform(0, LONGEST)
-        number = rng.choice((signal.SIGINT, signal.SIGTERM, signal.SIGHUP))
-        code, found = ended_by(number, after, f"{COMMANDS[name]} --time-limit 600 --json")
+    rng, line = Random(name), f"{COMMANDS[name]} --time-limit 600 --json"
+    moments = [LONGEST, *(rng.uniform(0, LONGEST) for _ in range(MOMENTS - 1))]
+    numbers = [rng.choice((signal.SIGINT, signal.SIGTERM, signal.SIGHUP)) for _ in moments]
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        ended = list(pool.map(ended_by, numbers, moments, [line] * MOMENTS))
+    for after, (code, found) in zip(moments, ended, strict=True):
         assert code in (0, 4), (code, after)
         assert known(found) == (code == 0), (after, found)
-        codes.append(code)
-    assert 0 in codes
+    assert 0 in [code for code, _ in ended]
 
 
 def ended_by(number: int, after: float, line: str) -> tuple[int, dict[str, Any]]:
@@ -63,7 +66,8 @@ def ended_by(number: int, after: float, line: str) -> tuple[int, dict[str, Any]]
         time.sleep(0.01)
     time.sleep(after)
     ran.send_signal(number)
-    out, _ = ran.communicate(timeout=120)
+    out, errors = ran.communicate(timeout=120)
+    assert out, (ran.returncode, after, errors)
     return ran.returncode, json.loads(out)
 
 
