@@ -123,9 +123,9 @@ def _attached(
 ) -> dict[str, Any]:
     """Write a unit behind the numbers of a measure that carry none."""
     return values | {
-        one.field: attached(values[one.field], unit)
-        for one in settings
-        if one.unit is measure and values.get(one.field, LIMIT_1F1B) != LIMIT_1F1B
+        setting.field: attached(values[setting.field], unit)
+        for setting in settings
+        if setting.unit is measure and values.get(setting.field, LIMIT_1F1B) != LIMIT_1F1B
     }
 
 

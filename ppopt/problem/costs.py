@@ -151,8 +151,8 @@ def links_of(hosts: tuple[Row, ...], down: Any, up: Any) -> Links:
 def _flat(delays: Any) -> Iterator[Fraction]:
     """All numbers of delays in any form."""
     if isinstance(delays, tuple):
-        for one in delays:
-            yield from _flat(one)
+        for delay in delays:
+            yield from _flat(delay)
     else:
         yield delays
 

@@ -221,9 +221,12 @@ class Instance:
         return (self.codes if option == SPLIT_MODE else self._codes_of_whole)[number]
 
     def _all_codes(self, option: int) -> tuple[Ints, ...]:
-        modes = [one.modes_by_option[option] for one in self.classes]
+        modes = [operation_class.modes_by_option[option] for operation_class in self.classes]
         kinds = [0 if mode is None else mode.kind for mode in modes]
-        places = [(one.stage, one.route, one.slice) for one in self.classes]
+        places = [
+            (operation_class.stage, operation_class.route, operation_class.slice)
+            for operation_class in self.classes
+        ]
         stage, route, part = np.array(places, dtype=np.int64).T[:, :, None]
         microbatch = route * self.batches + np.arange(self.batches)
         kind = np.array(kinds, dtype=np.int64)[:, None]
@@ -316,7 +319,7 @@ class Instance:
     @property
     def has_instants(self) -> bool:
         """Whether operations may have no length."""
-        modes = (mode for one in self.classes for mode in one.modes)
+        modes = (mode for operation_class in self.classes for mode in operation_class.modes)
         return any(mode is not None and not mode.duration for mode in modes)
 
     def room(self, device: int) -> int | None:

@@ -210,9 +210,9 @@ class Layer:
     def __repr__(self) -> str:
         """What is not the default; times and memory as numbers."""
         given = (
-            (one.name, getattr(self, one.name), one.default)
-            for one in dataclasses.fields(self)
-            if one.init
+            (field.name, getattr(self, field.name), field.default)
+            for field in dataclasses.fields(self)
+            if field.init
         )
         said = [
             f"{name}={plain(value) if isinstance(value, Fraction) else value!r}"
@@ -385,7 +385,7 @@ class Layers:
 
     def sample(self, measure: Unit) -> Fraction | units.Quantity:
         """One of the times, or amounts of memory; not 0 if it has no unit, unless all are."""
-        every = (one for layer in self.layers for one in layer.quantities(measure))
+        every = (quantity for layer in self.layers for quantity in layer.quantities(measure))
         return next((one for one in every if one != 0), Fraction(0))
 
     @cached_property

@@ -320,9 +320,9 @@ class Pipeline(PipelineFields):
     def spelled_out(self) -> str:
         """Every field with its value: the words that tell pipelines apart."""
         values = (
-            f"{one.name}={getattr(self, one.name)!r}"
-            for one in dataclasses.fields(self)
-            if one.repr
+            f"{field.name}={getattr(self, field.name)!r}"
+            for field in dataclasses.fields(self)
+            if field.repr
         )
         return f"{type(self).__name__}({', '.join(values)})"
 

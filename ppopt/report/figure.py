@@ -258,14 +258,14 @@ def _limits(heights: Numbers, last: float) -> go.Scatter:
 def _memory_hover(schedule: Schedule, profiles: list[_Profile]) -> go.Bar:
     """Invisible bars, one per step of memory, whose hover text has the figures of the step."""
     ticks = schedule.pipeline.ticks
-    device = np.repeat(np.arange(len(profiles)), [len(one.level) for one in profiles])
-    level = np.concatenate([one.level for one in profiles])
-    peak = np.array([one.level.max(initial=0) for one in profiles])
+    device = np.repeat(np.arange(len(profiles)), [len(profile.level) for profile in profiles])
+    level = np.concatenate([profile.level for profile in profiles])
+    peak = np.array([profile.level.max(initial=0) for profile in profiles])
     columns = [level, peak[device], np.array(ticks.static)[device]]
     if ticks.limits is not None:
         columns.append(np.array(ticks.limits)[device])
-    start = _in_units(np.concatenate([one.edges[:-1] for one in profiles]), ticks.per_unit)
-    end = _in_units(np.concatenate([one.edges[1:] for one in profiles]), ticks.per_unit)
+    start = _in_units(np.concatenate([profile.edges[:-1] for profile in profiles]), ticks.per_unit)
+    end = _in_units(np.concatenate([profile.edges[1:] for profile in profiles]), ticks.per_unit)
     limit = "" if ticks.limits is None else " of %{customdata[5]:.6~f}"
     return go.Bar(
         orientation="h",

@@ -94,7 +94,7 @@ def page_parts(
     few = len(shown) if single or len(shown) <= FEW + 2 else FEW
     title = title or _common_name(schedules) or TITLE
     above, below = _around(shown, title, opening, few)
-    links = _LINKS if any(one.pipeline.has_links for one in schedules) else ""
+    links = _LINKS if any(schedule.pipeline.has_links for schedule in schedules) else ""
     return PageParts(
         title=title,
         above=above,

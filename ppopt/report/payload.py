@@ -33,7 +33,7 @@ def payload(entries: Sequence[PageSchedule], *, single: bool, few: int, first: i
     `single`: the page shows one of them at a time, `first` to begin with. A page that shows several
     opens without the charts of memory, with the charts of the first `few`.
     """
-    schedules = [_schedule(one) for one in entries]
+    schedules = [_schedule(entry) for entry in entries]
     opens = {"single": single, "few": few, "first": first}
     return embedded({"style": _style(), **opens, "schedules": schedules})
 

@@ -154,7 +154,7 @@ def _values(name: str, rows: Sequence[Shown]) -> list[str]:
     sizes = {value: one for value, one in zip(given, found, strict=True) if one}
     if len(sizes) < len([value for value in given if value != NONE]):
         return given
-    if len({one[2] for one in sizes.values()}) > 1:
+    if len({size[2] for size in sizes.values()}) > 1:
         return given
     return sorted(given, key=lambda value: float(sizes[value][1]) if value in sizes else inf)
 
@@ -231,19 +231,19 @@ def _data(rows: _Rows, sections: Mapping[int, int]) -> dict[str, Any]:
         ],
         "figures": [
             {
-                "name": one.name,
-                "unit": units.get(one.unit, ""),
-                "share": one.share,
-                "more": one.more,
+                "name": figure.name,
+                "unit": units.get(figure.unit, ""),
+                "share": figure.share,
+                "more": figure.more,
             }
-            for one in rows.figures
+            for figure in rows.figures
         ],
         "rows": [
             {
                 "settings": [
                     places[name][_setting(row["overrides"].get(name))] for name in rows.settings
                 ],
-                "figures": [one.value(row) for one in rows.figures],
+                "figures": [figure.value(row) for figure in rows.figures],
                 "status": _status(row),
                 "proved": row.get("status") == "optimal",
                 "section": sections.get(number),

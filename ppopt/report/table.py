@@ -295,7 +295,7 @@ def sweep_table(rows: Sequence[Mapping[str, Any]]) -> Table:
             _held(_short(max(peaks)) if peaks else NONE, row),
             _ended(row),
         )
-        table.add_row(*(Text(one) if isinstance(one, str) else one for one in cells))
+        table.add_row(*(Text(cell) if isinstance(cell, str) else cell for cell in cells))
     return table
 
 

@@ -443,7 +443,10 @@ class ConfigurationSearch:
     def _add(self, keys: Iterable[Key]) -> None:
         """Add configurations that are not known yet."""
         fresh = [key for key in dict.fromkeys(keys) if key not in self.known]
-        self.known |= {one.key: one for one in self.candidates.configurations(fresh)}
+        self.known |= {
+            configuration.key: configuration
+            for configuration in self.candidates.configurations(fresh)
+        }
         self._raise_bound()
 
     def _at(self, key: Key) -> Configuration:

@@ -25,7 +25,7 @@ def build(pipeline: Pipeline, options: Options) -> Orders:
     on device i. The default group size is `least_group`. Raises NotApplicableError where it would
     deadlock.
     """
-    return [alternating(*one) for one in streams(pipeline, options)]
+    return [alternating(*stream) for stream in streams(pipeline, options)]
 
 
 def streams(pipeline: Pipeline, options: Options) -> Iterator[tuple[Ints, Ints, int]]:

@@ -80,7 +80,7 @@ def baseline(
         return None
     chosen = _chosen(result) if asked is None else _left_open(asked)
     found, skipped, pipeline = [], [], _with_open(_own(result), chosen)
-    wanted = [Wanted(one, pipeline, hints=(_own(result),)) for one in _strategies(result)]
+    wanted = [Wanted(strategy, pipeline, hints=(_own(result),)) for strategy in _strategies(result)]
     deadline = end_of_evaluation(result) if until is None else until
     for one in baselines(wanted, result.objective, deadline, longest=LONGEST):
         if one.late:

@@ -205,10 +205,10 @@ def evaluate_all(
             skipped.append((name, str(error)))
     found: list[Evaluated] = []
     with suppress(KeyboardInterrupt), interrupts.heard():
-        for one in baselines(
+        for baseline in baselines(
             wanted, objective, began + seconds, choosing=began + choosing, tell=tell
         ):
-            found.append(one)
+            found.append(baseline)
     made = [(one.schedule, one.seconds) for one in found if one.schedule is not None]
     skipped += [(one.name, one.reason) for one in found if one.schedule is None]
     done = {one.name for one in found}

@@ -88,7 +88,7 @@ class Comparison(NotebookView):
     @property
     def interrupted(self) -> bool:
         """Whether Ctrl-C ended it: strategies and searches may be missing."""
-        return any(one.interrupted for one in self.optima)
+        return any(optimum.interrupted for optimum in self.optima)
 
     @property
     def status(self) -> Status:
@@ -102,7 +102,7 @@ class Comparison(NotebookView):
 
     def search(self, row: ComparisonRow) -> Result | None:
         """The search that found the schedule of a row; None for a hand strategy."""
-        return next((one for one in self.optima if one.schedule is row.schedule), None)
+        return next((optimum for optimum in self.optima if optimum.schedule is row.schedule), None)
 
     @property
     def hands(self) -> list[ComparisonRow]:
@@ -236,7 +236,9 @@ def compare(
         params=params,
     )
     found = [
-        (one.schedule, one.solve_seconds) for one in optima.values() if one.schedule is not None
+        (optimum.schedule, optimum.solve_seconds)
+        for optimum in optima.values()
+        if optimum.schedule is not None
     ]
     rows = _rows([*found, *made], objective, optima)
     if jitter is not None:

@@ -189,11 +189,14 @@ class OnePipeline(Space):
     def starts(self, hands: Iterable[Schedule]) -> Iterator[Schedule]:
         """One microbatch at a time, and hand strategies of the placement."""
         pipeline, restrictions = self.problem.pipeline, self.problem.reduced.restrictions
-        orders: list[Orders] = [one_at_a_time(one.instance) for one in restrictions]
+        orders: list[Orders] = [one_at_a_time(restriction.instance) for restriction in restrictions]
         for hand in hands:
             if hand.pipeline.layout == pipeline.layout:
                 made = hand.orders if pipeline.overlap else [*map(codes, hand.orders)]
-                orders += [of_kind(pipeline, made, one.backward_kind) for one in restrictions]
+                orders += [
+                    of_kind(pipeline, made, restriction.backward_kind)
+                    for restriction in restrictions
+                ]
         for order in orders:
             yield timing.schedule(pipeline, order, self.problem.objective)
 

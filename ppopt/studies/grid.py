@@ -220,7 +220,7 @@ class Grid:
         names = [one.name for one in self.axes]
         for points in product(*(one.points for one in self.axes)):
             overrides = dict(zip(names, (point.shown for point in points), strict=True))
-            if all(one.holds(known | overrides) for one in self.conditions):
+            if all(condition.holds(known | overrides) for condition in self.conditions):
                 settings = {key: one for point in points for key, one in point.settings.items()}
                 yield Row(overrides, settings)
 
@@ -230,7 +230,7 @@ class Grid:
         said = (
             self.base.digest,
             [(one.name, [point.shown for point in one.points]) for one in self.axes],
-            [one.text for one in self.conditions],
+            [condition.text for condition in self.conditions],
         )
         digest = hashlib.sha256(repr(said).encode()).hexdigest()[:8]
         return f"{'-'.join(self.base.name.split())}-{digest}"

@@ -53,7 +53,7 @@ def candidates(problem: Problem) -> Sequence[int]:
     reachable; where there are too many, every whole tick is a candidate.
     """
     pipeline = problem.pipeline
-    instances = [one.instance for one in problem.restrictions]
+    instances = [restriction.instance for restriction in problem.restrictions]
     batches = instances[0].batches
     devices, static = range(pipeline.num_devices), pipeline.ticks.static
     held = [_held(instances, device) for device in devices]

@@ -72,19 +72,19 @@ class PlanBaselines:
             self._left[batches] = sorted(self._settings(batches), key=_Setting.place)
         left = self._left[batches]
         late = []
-        for one in baselines(
+        for baseline in baselines(
             [setting.wanted for setting in left],
             self._objective,
             deadline,
             longest=LONGEST,
             tell=tell,
         ):
-            if one.late:
-                late.append(left[one.place])
-            elif one.schedule is not None and one.schedule.fits_limits:
-                if one.search is not None:
-                    self._open[len(self.found)] = left[one.place], one.search
-                self.found.append(left[one.place].hand(one.schedule, self._objective))
+            if baseline.late:
+                late.append(left[baseline.place])
+            elif baseline.schedule is not None and baseline.schedule.fits_limits:
+                if baseline.search is not None:
+                    self._open[len(self.found)] = left[baseline.place], baseline.search
+                self.found.append(left[baseline.place].hand(baseline.schedule, self._objective))
         self._left[batches] = late
 
     def refine(self, batches: int, deadline: float) -> None:

@@ -25,8 +25,8 @@ def within_share(
     schedule is not.
     """
     waiting = sorted(
-        (one for one in candidates if _reaches(one, most)),
-        key=lambda one: (one.peak, one.configuration),
+        (candidate for candidate in candidates if _reaches(candidate, most)),
+        key=lambda candidate: (candidate.peak, candidate.configuration),
     )
     found: list[WithinShare] = []
     for place, one in enumerate(waiting):
@@ -51,10 +51,10 @@ def _bound(
     """No schedule of any configuration that is so fast has less memory; None: not known."""
     searched = {one.configuration for one in found}
     open_to_all = any(
-        one.configuration not in searched
-        and not one.impossible
-        and one.per_microbatch(one.bound) <= most
-        for one in candidates
+        candidate.configuration not in searched
+        and not candidate.impossible
+        and candidate.per_microbatch(candidate.bound) <= most
+        for candidate in candidates
     )
     bounds = [one.lower_bound for one in found if one.lower_bound is not None]
     return None if open_to_all or len(bounds) < len(found) else min(bounds)

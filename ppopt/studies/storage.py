@@ -284,7 +284,7 @@ class Storage:
         """The study of a name; raises InputError where there is none."""
         found = self._find(name)
         if found is None:
-            known = [one.name for one in self._studies()]
+            known = [study.name for study in self._studies()]
             listed = ", ".join(known) or "it has none"
             raise InputError(f"study_name: {name} is not in {self.path}; it has: {listed}")
         return found

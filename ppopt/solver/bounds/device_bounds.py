@@ -90,9 +90,11 @@ def _minimum_words(instance: Instance) -> str:
     hosted = instance.pipeline.hosted
     at_once = (
         mode.takes and (mode.kind is OpKind.W or not mode.duration)
-        for one in instance.classes
-        for mode in one.modes
-        if mode is not None and mode.kind is not OpKind.F and len(hosted[one.route][one.device]) > 1
+        for operation_class in instance.classes
+        for mode in operation_class.modes
+        if mode is not None
+        and mode.kind is not OpKind.F
+        and len(hosted[operation_class.route][operation_class.device]) > 1
     )
     if any(at_once):
         return "one that works on every device is at least"

@@ -165,8 +165,8 @@ class DeviceScope:
         yield OrderLiterals(self.instance, self._room, self.horizon)
 
     def _pairs(self) -> Iterator[Pair]:
-        for one in self.problem.restrictions:
-            for pair in candidate_pairs(one.instance, self.devices):
+        for restriction in self.problem.restrictions:
+            for pair in candidate_pairs(restriction.instance, self.devices):
                 if pair.backward in self._there:
                     yield pair
 

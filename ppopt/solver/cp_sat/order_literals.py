@@ -108,17 +108,17 @@ class _Device:
         An operation of no length that takes memory may share its instant with one that gives some
         back, which then comes first (ends before starts): its order alone does not tell.
         """
-        instants = any(not one.of.duration and one.of.takes for one in self._members)
+        instants = any(not member.of.duration and member.of.takes for member in self._members)
         if instants:
             return
-        for one in self._members:
-            if one.of.takes:
+        for member in self._members:
+            if member.of.takes:
                 held = sum(
-                    other.of.change * self._first[other.code, one.code]
+                    other.of.change * self._first[other.code, member.code]
                     for other in self._members
-                    if other.of.change and (other.code, one.code) in self._first
+                    if other.of.change and (other.code, member.code) in self._first
                 )
-                limit = self._variables.cp.add(one.of.takes + held <= room)
-                there = self._there[one.code]
+                limit = self._variables.cp.add(member.of.takes + held <= room)
+                there = self._there[member.code]
                 if there is not None:
                     limit.only_enforce_if(there)

@@ -65,7 +65,7 @@ class DeviceChoices(NamedTuple):
     def runs(self) -> Iterator[Runs]:
         """The lengths of the runs of every choice."""
         lengths = zip(self.places.first_run.tolist(), self.places.second_run.tolist(), strict=True)
-        return (Runs(*one) for one in lengths)
+        return (Runs(*length) for length in lengths)
 
 
 def joined(found: Sequence[Places]) -> Places:

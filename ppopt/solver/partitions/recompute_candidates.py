@@ -289,7 +289,7 @@ class PartitionRecomputeCandidates(BoundedPartitions):
     def _simple(self, counts: Counts) -> list[Key]:
         """The least that V-Half fits in, that 1F1B does, the bound's own choice, none and all."""
         choices = self._choices(counts)
-        own = tuple(min(range(len(one)), key=lambda n: one[n].bound) for one in choices)
+        own = tuple(min(range(len(choice)), key=lambda n: choice[n].bound) for choice in choices)
         devices = self._space.num_devices
         like_1f1b = self._holding(counts, [devices - device for device in range(devices)])
         fits = tuple(
@@ -310,7 +310,7 @@ class PartitionRecomputeCandidates(BoundedPartitions):
         """The cheapest choice of every device that holds so many microbatches, or the most."""
         found = []
         for choices, least in zip(self._choices(counts), held, strict=True):
-            most = min(least, max(one.microbatches for one in choices))
+            most = min(least, max(choice.microbatches for choice in choices))
             found.append(next(n for n, one in enumerate(choices) if one.microbatches >= most))
         return tuple(found)
 

@@ -90,9 +90,9 @@ class PlacedCandidates(Candidates):
         """Configurations with their bounds."""
         for key in keys:
             hosts, candidates, own = self._of(key)
-            for one in candidates.configurations([own]):
-                one.key = (*hosts, *one.key)
-                yield one
+            for configuration in candidates.configurations([own]):
+                configuration.key = (*hosts, *configuration.key)
+                yield configuration
 
     def bound(self, deadline: float, ceiling: Fraction | None = None) -> None:
         """Bound the configurations of every placement, as well as may be by the deadline."""

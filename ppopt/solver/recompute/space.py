@@ -169,7 +169,7 @@ class RecomputeSpace:
     @cached_property
     def least(self) -> Fraction:
         """No schedule is below, whatever is chosen."""
-        return max(min(one.bound for one in choices) for choices in self.devices)
+        return max(min(choice.bound for choice in choices) for choices in self.devices)
 
     @property
     def listed(self) -> list[Key] | None:
@@ -271,7 +271,9 @@ def full_recompute(layers: tuple[Layer, ...]) -> StageChoice:
 def _least(choices: Iterator[StageChoice]) -> list[StageChoice]:
     """Those with less memory than all that take no more time."""
     found: list[StageChoice] = []
-    for one in sorted(choices, key=lambda one: (one.time, one.kept, sorted(one.layers))):
-        if not found or one.kept < found[-1].kept:
-            found.append(one)
+    for choice in sorted(
+        choices, key=lambda choice: (choice.time, choice.kept, sorted(choice.layers))
+    ):
+        if not found or choice.kept < found[-1].kept:
+            found.append(choice)
     return found

@@ -129,7 +129,7 @@ class LocalEngine:
         self._workers.remove(worker)
         status = worker.end()
         if self._stopped:
-            return [(one.number, STOPPED) for one in worker.tasks]
+            return [(task.number, STOPPED) for task in worker.tasks]
         if not worker.tasks:
             return []
         one = worker.tasks.popleft()
