@@ -2,14 +2,17 @@
 
     python docs/prose.py
 
-Prints every such place. Reads the paragraphs, lists and tables of the documents; code counts as
-one word where it stands in a sentence, and not at all where it stands alone.
+Prints every such place. Reads the paragraphs, lists and tables of the documents, and the docstrings
+of the package, whose formulas may take longer sentences. Code counts as one word where it stands in
+a sentence, and not at all where it stands alone.
 """
 
 from __future__ import annotations
 
+import ast
 import re
 from collections.abc import Iterable, Iterator
+from inspect import cleandoc
 from pathlib import Path
 from typing import NamedTuple
 
@@ -18,6 +21,8 @@ from markdown_it import MarkdownIt
 ROOT = Path(__file__).parents[1]
 LONGEST = 30
 """Most words of a sentence."""
+LONGEST_IN_CODE = 45
+"""The same in a docstring."""
 ODD = re.compile(
     r"\b(outdo\w*|betters|bettered|bettering|likewise|wherever|whoever|nowhere|told|anew|betterment"
     r"|whatever it|thereof|whereby|hitherto|amongst|whilst|utili[sz]e\w*)\b"
@@ -51,6 +56,19 @@ def documents() -> list[Path]:
     ]
 
 
+def modules() -> list[Path]:
+    """The modules of the package."""
+    return sorted((ROOT / "ppopt").rglob("*.py"))
+
+
+def docstrings(path: Path) -> Iterator[tuple[int, str]]:
+    """Line and text of every docstring of a module, those of fields and constants included."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        match node:
+            case ast.Expr(value=ast.Constant(value=str(text))):
+                yield node.lineno, cleandoc(text)
+
+
 def sentences(text: str) -> Iterator[tuple[int, str]]:
     """Line and words of every sentence of a document."""
     text = re.sub(r"\A---\n.*?\n---\n", lambda head: "\n" * head[0].count("\n"), text, flags=re.S)
@@ -72,14 +90,17 @@ def hard(paths: Iterable[Path]) -> Iterator[Place]:
     """Every sentence that is too long, or has an odd word."""
     for path in paths:
         name = path.relative_to(ROOT).as_posix()
-        for line, sentence in sentences(path.read_text(encoding="utf-8")):
-            words = len(_WORD.findall(sentence))
-            if words > LONGEST:
-                yield Place(name, line, f"{words} words", sentence)
-            for word in ODD.findall(sentence):
-                yield Place(name, line, word or "double negation", sentence)
+        is_code = path.suffix == ".py"
+        texts = docstrings(path) if is_code else [(1, path.read_text(encoding="utf-8"))]
+        for first, text in texts:
+            for line, sentence in sentences(text):
+                words = len(_WORD.findall(sentence))
+                if words > (LONGEST_IN_CODE if is_code else LONGEST):
+                    yield Place(name, first + line - 1, f"{words} words", sentence)
+                for word in ODD.findall(sentence):
+                    yield Place(name, first + line - 1, word or "double negation", sentence)
 
 
 if __name__ == "__main__":
-    for place in hard(documents()):
+    for place in hard([*documents(), *modules()]):
         print(place)

@@ -11,7 +11,7 @@
     +-- VerificationError     a schedule made here breaks a rule: a bug of ours (exit code 1)
 
 An InputError is caught where input enters: at the command line, in a row of a sweep, and by readers
-of files, which add the place. Between these it is caught nowhere, because it may also come from a
+of files, which add the place. Code between these does not catch it, because it may also come from a
 mistake of ours. Code that tries several things catches NotApplicableError, which says that one of
 them does not exist for a pipeline. Neither ever proves that no schedule fits.
 """

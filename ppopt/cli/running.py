@@ -252,7 +252,7 @@ def _write(targets: Sequence[Target], schedule: Schedule, ran: RunResult, second
 
 
 def _shown(schedule: Schedule, ran: RunResult, predicted: float, seconds: float) -> dict[str, Any]:
-    """What is told of a run; `predicted` in the pipeline's unit, which lasts so many seconds.
+    """Figures of a run; `predicted` in the pipeline's unit, which lasts so many seconds.
 
     0 seconds: it is not known how long.
     """

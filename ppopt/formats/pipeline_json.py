@@ -1,12 +1,11 @@
 """The pipeline in a native schedule file: every cost in ticks, so that readers need no fractions.
 
-All lists have one entry per stage, for one slice of a microbatch, chunks cut, except `mem_limit`
-(one per device) and `p2p_time` and `backward_p2p_time`: one number, one for the boundary after
-every stage but the last, or a matrix [from device][to device]; the second is left out where it is
-the first. `placement` is the
-device of every stage on route 0. Of a model in layers stages differ, and its placement is written
-as a list alone. `overlap_times` is the time of an F and a BW run as one, and `slices` the parts of
-every microbatch along the sequence; `slices`, the costs that are optional
+All lists have one entry per stage, for one slice of a microbatch, chunks cut. `mem_limit` has one
+per device. `p2p_time` and `backward_p2p_time` are one number, one for the boundary after every
+stage but the last, or a matrix [from device][to device]; the second is left out where it is the
+first. `placement` is the device of every stage on route 0. Of a model in layers stages differ, and
+its placement is written as a list alone. `overlap_times` is the time of an F and a BW run as one,
+and `slices` the parts of every microbatch along the sequence; `slices`, the costs that are optional
 (`ppopt.problem.settings`), the units and what throughput is computed from are left out where they
 have their defaults. `device_speed` has a fraction [numerator, denominator] per device, and is left
 out where all are 1: times are those at speed 1, and an operation takes its time / the speed of its

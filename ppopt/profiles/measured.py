@@ -66,7 +66,7 @@ def measured_steps(records: Iterable[Record], pipeline: Pipeline, unit: int) -> 
 
 
 def predicted(step: Schedule) -> Schedule:
-    """The order of a measured step, timed anew: every operation takes the time of its pipeline."""
+    """The order of a measured step, re-timed: every operation takes the time of its pipeline."""
     pipeline = step.pipeline
     order = sorted(step.rows(), key=lambda row: row.start)
     orders = [

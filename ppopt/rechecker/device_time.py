@@ -1,9 +1,9 @@
 """What one device must wait for, do and hold, where its stages begin and end at given layers.
 
 Notation, per stage of the device, in the order of a microbatch's way: F takes f and leaves k in
-memory; the backward hands its gradient on after g (until then k is held), and W takes r (until its
-end p is held; where backwards are whole, g is all and r = 0). m microbatches, `room` is the limit
-less static memory.
+memory. The backward hands its gradient on after g; until then k is held. W takes r; until its end p
+is held. Where backwards are whole, g is all and r = 0. There are m microbatches; `room` is the
+limit less static memory.
 """
 
 from __future__ import annotations

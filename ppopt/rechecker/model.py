@@ -8,7 +8,7 @@ schedule.
 Microbatches in order. Take the operations of one kind and stage on one route. They are of one
 length and do not overlap: rename them so that the k-th is that of the k-th microbatch. A rule
 that says "an operation of microbatch j ends some time before another one of j starts", for all j
-alike, holds after that too: when the k-th of the later operations starts, k of them have started,
+alike, holds after that too. When the k-th of the later operations starts, k of them have started,
 before which k of the earlier ones have ended. Devices, times and memory stay as they were.
 """
 

@@ -25,18 +25,17 @@ def of_plan(plan: Plan) -> dict[str, Any]:
     `lower_bound` and `gap` are over the whole space; of several batch counts they are of the time
     per microbatch, for as many microbatches as the best plan has. `rows`, best first: one object
     per configuration, whose `recompute` is the choice (`none`, `full`, `layers`), and
-    `recompute_layers` what it makes, per stage; with `given_up` its value is that of a schedule
-    found before its bound showed that it is not the best, and not searched further. `least_memory`
-    is of the best configuration: the largest device peak of its schedule (`value`), and what no
-    schedule as fast is below (`lower_bound`); equal where the least is proved. `within` has the
-    configuration of least memory found that is at most a share slower, where that was asked for,
-    else null: its `value`, `memory`, and what no schedule so fast is below (`lower_bound`, or
-    null). `more_memory` says
-    what 10 % more memory brings; `hands` are hand strategies, each on the best partition found for
-    it, the best first: `speedup` is how many times its throughput the plan gives, and `within`
-    whether the plan could have chosen it; `late_hands` names those for which no time was left;
-    `use` has the text of what trainers read of the best partition. Times and memory that are not
-    known are null.
+    `recompute_layers` what it makes, per stage. With `given_up` its value is that of a schedule
+    found before its bound showed that it is not the best; it was not searched further.
+    `least_memory` is of the best configuration: the largest device peak of its schedule (`value`),
+    and what no schedule as fast is below (`lower_bound`); equal where the least is proved. `within`
+    has the configuration of least memory found that is at most a share slower, where that was asked
+    for, else null: its `value`, `memory`, and what no schedule so fast is below (`lower_bound`, or
+    null). `more_memory` says what 10 % more memory brings; `hands` are hand strategies, each on the
+    best partition found for it, the best first: `speedup` is how many times its throughput the plan
+    gives, and `within` whether the plan could have chosen it; `late_hands` names those for which no
+    time was left; `use` has the text of what trainers read of the best partition. Times and memory
+    that are not known are null.
     """
     first = plan.rows[0]
     found = of_result(first.result, None)

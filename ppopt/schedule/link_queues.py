@@ -56,7 +56,7 @@ class LinkQueues:
         ]
         """Devices of every link."""
         self.link: Ints = np.full(instance.num_codes, NOWHERE)
-        """Link of every number; NOWHERE: it is of no transfer that exists."""
+        """Link of every number; `NOWHERE`: it is of no transfer that exists."""
         for link, carried in enumerate(instance.hosted[pipeline.num_devices :]):
             for number in carried:
                 self.link[instance.codes[number]] = link

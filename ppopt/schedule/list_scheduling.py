@@ -47,7 +47,7 @@ class PriorityRule(NamedTuple):
     """Whether W may delay no F that is on its way: patience then applies to B alone."""
     shallow_first: tuple[bool, ...]
     """Whether, of several stages, the one nearer to the start of its route goes first for F, and
-    the one nearer to the end for B; it has no effect where every device has one stage, and stays
+    the one nearer to the end for B. It has no effect where every device has one stage. It stays
     the last field, so that annealing can leave it out there."""
 
 

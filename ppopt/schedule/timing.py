@@ -360,8 +360,8 @@ def _least_span_release(net: Network, end: Ints) -> list[int]:
     With x[d] the start of device d's first operation, the end of device e's last one is
     max over d of x[d] + reach[d][e] (every path starts at some device's first operation). Span V
     is possible exactly if x[e] >= x[d] + max(lead[d][e], reach[d][e] - V) has a solution, that is
-    if these difference constraints hold no positive cycle (Bellman-Ford); the least V is found
-    by bisection and the least solution x is returned, in ticks.
+    if these difference constraints hold no positive cycle (Bellman-Ford). Bisection finds the least
+    V; the least solution x is returned, in ticks.
     """
     lead, reach = _path_lengths(net)
     starts = net.first[net.bounds[: net.pipeline.num_devices + 1]]

@@ -14,14 +14,13 @@ from ppopt.strategies.base import Options, Strategy, register
 def build(pipeline: Pipeline, _: Options) -> Orders:
     """Every device: its operations by the slot they have where F and BW take one slot each.
 
-    Units of p/2 microbatches on either route; within a unit the r-th one runs F of stage s in slot
-    s + 2r and BW in slot 2p - 1 - s + 2r, and each unit begins 2p slots after the one before, its
-    forwards in the gaps that the other leaves (Chimera, arXiv 2107.06925, sections 3.1 and 3.5,
-    direct concatenation). Slots of the two routes have unlike parity on a device, so none is taken
-    twice. For p dividing m, equal stages and no delay: makespan (2m + p - 2) F where BW = F, and
-    p F + (2p - 2) BW where m = p; at m >= p a device holds between p/2 + 1 and p activations
-    (table 2), and static memory twice. Raises NotApplicableError
-    where the number of devices is odd.
+    Units of p/2 microbatches on either route (Chimera, arXiv 2107.06925, sections 3.1 and 3.5,
+    direct concatenation). Within a unit the r-th one runs F of stage s in slot s + 2r and BW in
+    slot 2p - 1 - s + 2r. Each unit begins 2p slots after the one before, its forwards in the gaps
+    that the other leaves. Slots of the two routes have unlike parity on a device, so none is taken
+    twice. For p dividing m, equal stages and no delay: makespan (2m + p - 2) F where BW = F, and p
+    F + (2p - 2) BW where m = p; at m >= p a device holds between p/2 + 1 and p activations (table
+    2), and static memory twice. Raises NotApplicableError where the number of devices is odd.
     """
     devices, share = pipeline.num_devices, pipeline.batches // 2
     if devices % 2:

@@ -128,7 +128,7 @@ class PlanCandidate(ABC):
     def raise_bound(self, deadline: float) -> None:
         """Bound all of its partitions, as well as may be by the deadline, and search none.
 
-        Bounds that are `MARGIN` above the best value known are not told apart.
+        Bounds that are `MARGIN` above the best value known need not be exact.
         """
 
     @property

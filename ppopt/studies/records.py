@@ -1,7 +1,7 @@
 """Records of a storage, and how rows of SQLite become them: the one place where values are checked.
 
 A storage is input as any file is: SQLite keeps a value of any type in any column, a file may be
-damaged, and others can write it. So that whoever reads a record need not ask, every value passes
+damaged, and others can write it. Readers of records rely on them, so every value passes
 here: its type, its range, the form of compressed JSON. What a schedule says is for
 `ppopt.studies.outcome` to check. Every reader raises InputError, which names the column.
 """

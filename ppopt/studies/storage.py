@@ -1,11 +1,12 @@
 """The storage of studies: one SQLite file with every result, by its content, and every trial.
 
 A storage is named by a URL, as Optuna names one: `sqlite:///ppopt.db` is a file in the current
-folder, `sqlite:////data/ppopt.db` one of an absolute path. Three tables: `results` (a search or an
-evaluation, by the key of its content), `studies` (a name, what all its trials share, the settings
-of all rows that were asked for, and the last command that asked) and `trials` (the settings of one
-row of a study, and how it ended). A trial that is done names its result; trials of several studies
-may name the same. Rows become records in `ppopt.studies.records`, which checks every value.
+folder, `sqlite:////data/ppopt.db` one of an absolute path. There are three tables. `results` has
+searches and evaluations, by the key of their content. `studies` has a name, what all its trials
+share, the settings of all rows that were asked for, and the last command that asked. `trials` has
+the settings of one row of a study, and how it ended. A trial that is done names its result; trials
+of several studies may name the same. Rows become records in `ppopt.studies.records`, which checks
+every value.
 
 Every write is one transaction in a write-ahead log: a process that is killed loses nothing that
 was written before. Several processes may read and write at the same time, on one machine; SQLite's

@@ -162,7 +162,7 @@ def sweep(
     leave combinations out (see `ppopt.studies.conditions`).
 
     Rows are done in `jobs` processes (default: the processors available), each search with one
-    worker unless told. What the storage holds is verified and taken from there; a search that was
+    worker by default. What the storage holds is verified and taken from there; a search that was
     given less time goes on from its schedule and its bound. A row whose process dies is tried
     again `retries` times, then it has failed; `memory_per_job` bounds the memory of a process, in
     bytes. With `dask`, a `distributed.Client`, they are done by the workers of its cluster, and

@@ -9,9 +9,9 @@ Compiled code does not run under such a mode: `torch.compile` falls back to eage
 is measured without the mode: what its F keeps are its outputs and what the nodes of the graph saved
 (`backward_graph`).
 
-PyTorch also keeps memory that belongs to no single operation, which is counted separately: it
-allocates the receive buffers of all microbatches at once, and keeps sent tensors and the outputs
-of the last stage until the end of the step (schedules.py waits for sends there).
+PyTorch also keeps memory that belongs to no single operation, which is counted separately. It
+allocates the receive buffers of all microbatches at once. It keeps sent tensors and the outputs of
+the last stage until the end of the step (schedules.py waits for sends there).
 """
 
 from __future__ import annotations

@@ -15,6 +15,18 @@ def test_long_sentences_are_few_and_odd_words_none() -> None:
     assert len(found) <= FEW, "\n".join(map(str, found))
 
 
+def test_docstrings_have_neither_long_sentences_nor_odd_words() -> None:
+    assert [str(place) for place in prose.hard(prose.modules())] == []
+
+
+def test_a_docstring_that_is_hard_to_read_is_seen(tmp_path, monkeypatch) -> None:
+    long = "word " * 46
+    (tmp_path / "a.py").write_text(f'"""Fine."""\n\nX = 1\n"""{long}"""\nY = "anew"\n"""Anew."""\n')
+    monkeypatch.setattr(prose, "ROOT", tmp_path)
+    found = [(place.line, place.reason) for place in prose.hard([tmp_path / "a.py"])]
+    assert found == [(4, "46 words"), (6, "Anew")]
+
+
 def test_sentences_are_told_apart() -> None:
     text = "# Head\n\nOne `x` here. Two\nmore words! And\n\n| a | b |\n|---|---|\n| Three. | 4 |\n"
     words = [sentence for _, sentence in prose.sentences(text)]

@@ -5,8 +5,8 @@ the k-th backward to microbatch k, and the k-th W to microbatch k. This loses no
 schedule and give the sorted slots of each class (kind, stage, route, slice) to the microbatches in
 order. Slots of one class never overlap, so sorting them by start also sorts them by end, although
 slots of pairs are longer. A constraint of constant lag between two classes says end(a_j) + lag <=
-start(b_j) for every j; the k-th smallest start of b has at least k of these b_j at or before it,
-hence at least k a's ending by that start minus lag, so the k-th smallest end of a meets the k-th
+start(b_j) for every j. The k-th smallest start of b has at least k of these b_j at or before it,
+hence at least k a's ending by that start minus lag. So the k-th smallest end of a meets the k-th
 smallest start of b. Slots do not change, hence neither do times, memory and device use. A pair
 still has two different microbatches, because F of a microbatch ends before its backwards start.
 

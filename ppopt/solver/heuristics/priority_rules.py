@@ -1,8 +1,9 @@
 """Priority rules of list scheduling that give good schedules on most pipelines.
 
-There are three families of rules, which differ in their caps: caps by the round trip until the
-first backward (with forwards first they give the best schedule most often), caps that divide the
-memory of a device among its chunks, and caps that fall along the stages as in 1F1B.
+There are three families of rules, which differ in their caps. The first has caps by the round trip
+until the first backward: with forwards first they give the best schedule most often. Caps of the
+second divide the memory of a device among its chunks. Those of the third fall along the stages, as
+in 1F1B.
 `ppopt.solver.parameters.PriorityRuleParams` holds the styles of each family.
 """
 

@@ -22,16 +22,16 @@ adds y once it is handed on (memory_b). H is the least time before F of stage 1.
    last backward of stage q: they start later, or are followed by more.
 5. *Recurrence*: when F of stage p starts, its microbatch keeps a of the stages 1 .. p. A microbatch
    whose F of stage p has started keeps a of the stages 1 .. q <= p until its backward of stage q
-   ends, then a + y of stage q until its W ends. So if n others do not fit beside the one that
-   starts, at least j + 1 of the first j + n have come to that end, one of them no sooner than h
-   after F of stage p of microbatch j; h is the least time from that F to that end. What is left
+   ends, then a + y of stage q until its W ends. Let h be the least time from that F to that end. If
+   n others do not fit beside the one that starts, at least j + 1 of the first j + n have come to
+   that end, one of them no sooner than h after F of stage p of microbatch j. What is left
    without the first i n microbatches starts i h later.
    For v above 1 the arguments of every stage alone count too.
 6. *Pace*: F of stage 0 takes g, one after the other. So the n-th F (n = 0, 1, ...) of a stage k
    starts at the least time before the first of them, plus n g, or later; g is also at least the F
    of every hosted stage before k. Before the first backward only F run. What has come until an
-   instant t before that is at most ceil((t - head of k) / g) F of every stage k; the rest of the
-   time up to t is idle, and this is the wait of 1, 2 and 4 where it is longer than by memory.
+   instant t before that is at most ceil((t - head of k) / g) F of every stage k. The rest of the
+   time up to t is idle. This is the wait of 1, 2 and 4 where it is longer than by memory.
    (One machine with release times, as in Carlier; not for device span, whose clock starts late.)
 7. *Memory and time*: the sum of memory held times holding time is at most limit times time; at both
    ends the device cannot hold its limit yet, or any more.

@@ -329,7 +329,7 @@ class PlacementSpace:
         single layers, whether those of a stage share a device or not.
 
         The largest of four. Every device takes so long, and the k-th of them, in the order of
-        their lowest stages, waits for k forwards and delays at least: its share of the work is its
+        their lowest stages, waits for k forwards and delays at least. Its share of the work is its
         speed times what is left; the waits lie as is best, the longest on the slowest. The time
         within which all devices together have room for as many stages as there are, each for the
         smallest. The stage of most work, on the fastest device. One microbatch on the fastest

@@ -145,7 +145,7 @@ class DaskEngine:
         return done
 
     def stop(self) -> None:
-        """Give up what has not come back: a search in a thread cannot be told to end."""
+        """Give up what has not come back: a search in a thread cannot be ended."""
         self._client.cancel(list(self._numbers), force=True)
 
     def close(self) -> None:

@@ -1,7 +1,7 @@
 """Tasks in processes of this machine.
 
 A process that dies (killed, out of memory, a crash in native code) takes one task with it, which is
-tried again in a new process as often as told. A process ends by itself when this one does.
+tried again in a new process as often as it is allowed. A process ends by itself when this one does.
 """
 
 from __future__ import annotations
