@@ -64,7 +64,7 @@ def test_tiny_pipelines_reach_the_optimum_of_all_orders(seed: int, link_mode: st
 def test_the_network_has_the_times_of_the_schedule(link_mode: str) -> None:
     for seed in range(20):
         made = append_all(tiny(seed, link_mode), Random(seed)).schedule
-        network = OrderNetwork(made)
+        network = OrderNetwork.of(made)
         ends = network.ends(network.start)
         assert ends is not None
         assert max(ends) == made.metrics.makespan

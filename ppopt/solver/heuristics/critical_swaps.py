@@ -1,10 +1,7 @@
-"""Local search over orders: change the order of two neighbours on a critical path.
+"""Local search over orders and modes, by moves on a critical path.
 
-A schedule becomes shorter only if some node of its critical path moves (job shop: van Laarhoven,
-Aarts, Lenstra, "Job shop scheduling by simulated annealing", Operations Research 40, 1992). A step
-takes a node that waits for the one before it on its device or link, and moves it in front of that
-one or of earlier ones. A worse schedule is accepted now and then, and after a while without gain
-the search goes on from the best one.
+A step makes one of the moves of `ppopt.solver.heuristics.moves`. A worse schedule is accepted now
+and then, and after a while without gain the search goes on from the best one.
 """
 
 from __future__ import annotations
@@ -17,7 +14,8 @@ from typing import Any
 from ppopt.problem.pipeline import Pipeline
 from ppopt.problem.problem import Problem
 from ppopt.solver.budget import Budget
-from ppopt.solver.heuristics.order_network import OrderNetwork, Sequences
+from ppopt.solver.heuristics.moves import Flip, Move, State, Swap
+from ppopt.solver.heuristics.order_network import OrderNetwork
 from ppopt.solver.incumbent import Incumbent
 from ppopt.solver.method import Outcome, is_plain
 from ppopt.solver.parameters import LinkParams
@@ -46,7 +44,7 @@ class CriticalSwaps:
         """Take a number of steps; the next turn takes twice as many."""
         if incumbent.best is None:
             return Outcome()
-        network, before = OrderNetwork(incumbent.best), incumbent.value
+        network, before = OrderNetwork.of(incumbent.best), incumbent.value
         left = self._steps
 
         def over(_: int) -> bool:
@@ -55,8 +53,9 @@ class CriticalSwaps:
             budget.pay(self._params.step_seconds * network.size)
             return left < 0 or budget.left <= 0 or (left % 64 == 0 and budget.over)
 
-        sequences = improve(network, self._rng, self._params, incumbent.bound.value, over)
-        incumbent.submit(network.schedule(sequences, incumbent.problem.objective))
+        flips = self._params.flips if incumbent.problem.mixed else 0.0
+        best = improve(network, flips, self._rng, self._params, incumbent.bound.value, over)
+        incumbent.submit(best.schedule(incumbent.problem.objective))
         self._steps *= 2
         return Outcome(budget.spent, fruitful=incumbent.value != before)
 
@@ -104,79 +103,32 @@ def _stretched(pipeline: Pipeline, factor: Any) -> Pipeline:
 
 def improve(
     network: OrderNetwork,
+    flips: float,
     random: Random,
     params: LinkParams,
     bound: int,
     over: Callable[[int], bool],
-) -> Sequences:
-    """Orders of least makespan found, until it is `bound` (ticks) or `over(value)` says so.
+) -> State:
+    """The state of least makespan found, until it is `bound` (ticks) or `over(value)` says so.
 
-    `over` is asked before every step, with the best makespan in ticks.
+    `flips` is the share of the steps that flip a mode. `over` is asked before every step, with the
+    best makespan in ticks.
     """
-    present = best = network.start
-    ends = network.ends(present)
-    assert ends is not None, "a schedule has no circle"
-    value = least = max(ends)
+    start = State.of(network, network.start)
+    assert start is not None, "a schedule has no circle"
+    present = best = start
+    value = least = max(start.ends)
     since = 0
     while least > bound and not over(least):
         since += 1
-        moved = _moved(network, present, ends, random)
-        reached = None if moved is None else network.ends(moved)
-        if moved is not None and reached is not None:
-            length = max(reached)
+        move: Move = Flip() if flips and random.random() < flips else Swap()
+        moved = move.propose(present, random)
+        if moved is not None:
+            length = max(moved.ends)
             if length <= value + params.temperature * least * random.random() ** 3:
-                present, ends, value = moved, reached, length
+                present, value = moved, length
         if value < least:
             best, least, since = present, value, 0
         elif since >= params.patience:
-            present, since = best, 0
-            ends = network.ends(best)
-            assert ends is not None
-            value = least
+            present, value, since = best, least, 0
     return best
-
-
-def _moved(
-    network: OrderNetwork, sequences: Sequences, ends: list[int], random: Random
-) -> Sequences | None:
-    """The orders after one move; None where it does not keep the memory limit, or there is none."""
-    arcs = _critical_arcs(network, sequences, ends, random)
-    if not arcs:
-        return None
-    machine, place = random.choice(arcs)
-    sequence = sequences[machine]
-    target = place - 1
-    while target > 0 and random.random() < 0.3:
-        target -= 1
-    node = sequence[place]
-    changed = [*sequence[:target], node, *sequence[target:place], *sequence[place + 1 :]]
-    if machine < network.pipeline.num_devices and not network.fits(machine, changed):
-        return None
-    return [*sequences[:machine], changed, *sequences[machine + 1 :]]
-
-
-def _critical_arcs(
-    network: OrderNetwork, sequences: Sequences, ends: list[int], random: Random
-) -> list[tuple[int, int]]:
-    """Machine and place of the nodes of a critical path that wait for the one before them there."""
-    where = {
-        node: (machine, place)
-        for machine, sequence in enumerate(sequences)
-        for place, node in enumerate(sequence)
-    }
-    last = max(ends)
-    node = random.choice([one for one, end in enumerate(ends) if end == last])
-    arcs = []
-    while True:
-        start = ends[node] - network.duration[node]
-        machine, place = where[node]
-        causes = [before for before, lag in network.before[node] if ends[before] + lag == start]
-        ahead = sequences[machine][place - 1] if place else None
-        waits = ahead is not None and ends[ahead] == start
-        if waits and all(ahead != before for before, _ in network.before[node]):
-            arcs.append((machine, place))
-        if waits and ahead is not None:
-            causes.append(ahead)
-        if not causes or start == 0:
-            return arcs
-        node = random.choice(causes)

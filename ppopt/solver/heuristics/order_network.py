@@ -12,11 +12,12 @@ from itertools import pairwise
 
 import numpy as np
 
-from ppopt.problem.arrays import Ints
 from ppopt.problem.objective import Objective
+from ppopt.problem.operation import Op, OpKind
+from ppopt.problem.pipeline import Pipeline
 from ppopt.schedule import timing
-from ppopt.schedule.link_queues import queues_of_orders, queues_of_schedule
-from ppopt.schedule.orders import codes
+from ppopt.schedule.link_queues import Queues, queues_of_orders, queues_of_schedule
+from ppopt.schedule.orders import Orders
 from ppopt.schedule.schedule import Schedule
 
 Links = list[list[tuple[int, int]]]
@@ -27,10 +28,10 @@ Sequences = list[list[int]]
 class OrderNetwork:
     """What a schedule leaves as it is when the orders of its devices and links change."""
 
-    def __init__(self, schedule: Schedule) -> None:
-        self.pipeline = schedule.pipeline
-        orders = schedule.orders
-        self._queues = queues = queues_of_schedule(schedule) if self.pipeline.has_links else None
+    def __init__(self, pipeline: Pipeline, orders: Orders, queues: Queues | None) -> None:
+        """`queues`: the orders of the links where these are resources."""
+        self.pipeline = pipeline
+        self._queues = queues
         self._entries: list[list[int]] = []
         """Entries of the orders at every position."""
         for entry in np.concatenate(list(orders)).tolist():
@@ -54,11 +55,21 @@ class OrderNetwork:
             self.before[second].append((first, lag))
         self._takes, self._gives = self._memory()
 
+    @classmethod
+    def of(cls, schedule: Schedule) -> OrderNetwork:
+        """The network of a schedule."""
+        queues = queues_of_schedule(schedule) if schedule.pipeline.has_links else None
+        return cls(schedule.pipeline, schedule.orders, queues)
+
+    def _ops(self, node: int) -> list[Op]:
+        """The operation at a position, or the two of a pair; none of a transfer."""
+        entries = self._entries[node] if node < self.computed else []
+        return [self.pipeline.op(entry if entry >= 0 else ~entry) for entry in entries]
+
     def _memory(self) -> tuple[list[int], list[int]]:
         """What every position takes at its start and gives at its end."""
         takes, gives, ticks = [], [], self.pipeline.ticks
-        for entries in self._entries:
-            ops = [self.pipeline.op(int(code)) for code in codes(np.array(entries))]
+        for ops in map(self._ops, range(self.computed)):
             if len(ops) == 1:
                 both = ticks.held_alone(ops[0].kind, ops[0].stage)
             else:
@@ -111,18 +122,45 @@ class OrderNetwork:
                     ready.append(other)
         return None if left else end
 
+    def backward(self, node: int) -> Op | None:
+        """The B or BW at a position, alone or in a pair; None: there is none."""
+        return next((op for op in self._ops(node) if op.kind in (OpKind.B, OpKind.BW)), None)
+
+    def with_flip(self, sequences: Sequences, node: int) -> OrderNetwork:
+        """The network of these orders where the backward at a position has the other mode.
+
+        W of a backward that becomes a split one comes right after it.
+        """
+        backward = self.backward(node)
+        assert backward is not None
+        partial, weight, full = (
+            self.pipeline.code(kind, *backward[1:]) for kind in (OpKind.B, OpKind.W, OpKind.BW)
+        )
+        flip = {partial: full, full: partial, ~partial: ~full, ~full: ~partial}
+        entries = [[] if mine == [weight] else mine for mine in self._entries]
+        entries[node] = [flip.get(entry, entry) for entry in self._entries[node]]
+        if backward.kind is OpKind.BW:
+            entries[node].append(weight)
+        return OrderNetwork(self.pipeline, *self._orders(sequences, entries))
+
     def schedule(self, sequences: Sequences, objective: Objective) -> Schedule:
         """The schedule of these orders."""
+        orders, queues = self._orders(sequences, self._entries)
+        return timing.schedule(self.pipeline, orders, objective, queues=queues)
+
+    def _orders(
+        self, sequences: Sequences, entries: list[list[int]]
+    ) -> tuple[Orders, Queues | None]:
+        """The orders of devices, with these entries at every position, and of links."""
         devices = self.pipeline.num_devices
-        orders: list[Ints] = [
-            np.array([entry for node in sequence for entry in self._entries[node]], dtype=np.int64)
+        orders = [
+            np.array([entry for node in sequence for entry in entries[node]], dtype=np.int64)
             for sequence in sequences[:devices]
         ]
         if self._queues is None:
-            return timing.schedule(self.pipeline, orders, objective)
+            return orders, None
         order = [
             np.array([self._carried[node - self.computed] for node in sequence], dtype=np.int64)
             for sequence in sequences[devices:]
         ]
-        queues = queues_of_orders(self._queues.links, order)
-        return timing.schedule(self.pipeline, orders, objective, queues=queues)
+        return orders, queues_of_orders(self._queues.links, order)

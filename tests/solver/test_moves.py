@@ -1,0 +1,115 @@
+"""Moves of local search over orders: valid, within limits, and with the makespan they say."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from random import Random
+from typing import Any
+
+import pytest
+
+from ppopt import Objective, Pipeline, Schedule, evaluate, solve, verify
+from ppopt.problem.operation import OpKind
+from ppopt.solver.heuristics.moves import Flip, Move, State, Swap
+from ppopt.solver.heuristics.order_network import OrderNetwork
+from ppopt.solver.parameters import RoundParams, SolveParams
+from tests.factories.instances import mixed_cases
+from tests.factories.schedules import build
+
+
+def state_of(schedule: Schedule) -> State:
+    network = OrderNetwork.of(schedule)
+    found = State.of(network, network.start)
+    assert found is not None
+    return found
+
+
+def schedules(seed: int, count: int) -> Iterator[Schedule]:
+    """Random mixed schedules of tiny pipelines within their limits, some with pairs or streams."""
+    rng = Random(seed)
+    for number, drawn in enumerate(mixed_cases(seed, count, ops=20)):
+        made = build(drawn, rng, "mixed", paired=bool(number % 2))
+        if made.fits_limits:
+            yield made
+    for number in range(count // 4):
+        fields: dict[str, Any] = {"stages": 3, "batches": 3, "p2p": 2, "backward_input": 2}
+        streams = Pipeline(**fields, weight=3, backward=4, link_mode="streams")
+        yield evaluate(streams, ("1f1b", "zb-h1", "gpipe")[number % 3])
+
+
+def kinds(schedule: Schedule) -> dict[tuple[int, int, int], set[int]]:
+    """Kinds of backward operations of every stage, microbatch and slice."""
+    found: dict[tuple[int, int, int], set[int]] = {}
+    columns = (schedule.stage, schedule.microbatch, schedule.slice, schedule.kind)
+    for *place, kind in zip(*(column.tolist() for column in columns), strict=True):
+        stage, microbatch, part = place
+        if kind != OpKind.F:
+            found.setdefault((stage, microbatch, part), set()).add(kind)
+    return found
+
+
+@pytest.mark.parametrize(("move", "flips"), [(Swap(), 0), (Flip(), 1)])
+def test_a_move_gives_a_valid_schedule_within_limits(move: Move, flips: int) -> None:
+    """A swap changes no mode, and a flip one."""
+    rng, moved = Random(7), 0
+    for schedule in schedules(7, 120):
+        found = move.propose(state_of(schedule), rng)
+        if found is None:
+            continue
+        moved += 1
+        made = found.schedule(Objective.MAKESPAN)
+        assert verify(made) == []
+        assert made.fits_limits
+        assert made.metrics.makespan == max(found.ends)
+        before, after = kinds(schedule), kinds(made)
+        assert sum(before[place] != after[place] for place in before) == flips
+    assert moved > 40
+
+
+def test_a_flip_splits_a_backward_where_that_is_shorter() -> None:
+    """F, F, BW of 6 and BW of 6 take 14 ticks; with B of 1 at stage 1, BW of stage 0 ends at 9."""
+    pipeline = Pipeline(stages=2, batches=1, forward=1, backward_input=1, weight=5, backward=6)
+    start, rng = state_of(evaluate(pipeline, "1f1b")), Random(0)
+    assert max(start.ends) == 14
+    found = [Flip().propose(start, rng) for _ in range(20)]
+    assert min(max(one.ends) for one in found if one is not None) == 9
+
+
+def test_a_flip_keeps_the_limit() -> None:
+    """BW holds no more than its F; B takes one more, and there is room for it or not."""
+    fields: dict[str, Any] = {"backward_input": 1, "weight": 5, "backward": 6, "memory_b": 1}
+    for limit, some in ((1, False), (2, True)):
+        pipeline = Pipeline(stages=2, batches=1, **fields, mem_limit=limit)
+        start, rng = state_of(evaluate(pipeline, "1f1b")), Random(0)
+        found = [Flip().propose(start, rng) for _ in range(20)]
+        assert any(one is not None for one in found) == some
+
+
+@pytest.mark.slow
+def test_flips_improve_searches_that_windows_do_not_apply_to() -> None:
+    """Slices: in so many rounds, without the methods that prove."""
+    pipeline = Pipeline(
+        stages=4,
+        batches=6,
+        slices=2,
+        forward=(9, 12, 8, 10),
+        backward_input=(12, 9, 13, 8),
+        weight=(6, 11, 7, 10),
+        backward=(14, 16, 16, 14),
+        activation=4,
+        mem_limit="1f1b",
+    )
+    known = SolveParams(
+        without=frozenset({"full model", "value questions"}), rounds=RoundParams(most=2)
+    )
+    values = [
+        solve(
+            pipeline,
+            workers=1,
+            time_limit=120,
+            params=replace(known, links=known.links._replace(flips=flips)),
+        ).value
+        for flips in (0.0, known.links.flips)
+    ]
+    assert values[1] < values[0]
