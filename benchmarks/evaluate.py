@@ -4,13 +4,13 @@ Ours and PP-Schedule-Visualization's own evaluator run in turn, in one process; 
 timing count, and it has no verifier. Prints the record; see README.md for how to run it.
 
 The baseline: this script imports `src/strategies.py` and `src/execution_model.py` of the checkout.
-They need nothing but Python, and its front end (hydra, dash, plotly) is neither installed nor started. Its
-operations are built, ordered and executed within the time taken; it verifies nothing. Its times
-are floats, ours are exact: the stage times are whole and halve exactly, so both makespans must be
-equal to the last digit, and the script stops where they are not. The link delay is 0 because the
-baseline charges it otherwise: to W as well, and as a gap after a transfer in warm-up and cool-down.
-It looks for each operation in its device's list, so its time grows with the square of the
-microbatches; it runs on the smallest size alone.
+They need nothing but Python, and its front end (hydra, dash, plotly) is neither installed nor
+started. Its operations are built, ordered and executed within the time taken; it verifies nothing.
+Its times are floats, ours are exact: the stage times are whole and halve exactly, so both makespans
+must be equal to the last digit, and the script stops where they are not. The link delay is 0
+because the baseline charges it otherwise: to W as well, and as a gap after a transfer in warm-up
+and cool-down. It looks for each operation in its device's list, so its time grows with the square
+of the microbatches; it runs on the smallest size alone.
 
 Targets (16 devices x 512 microbatches): a million operations a second, and ten times the rate of
 the baseline in the same run.
