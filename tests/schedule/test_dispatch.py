@@ -1,0 +1,104 @@
+"""Dispatch over links gives the orders that the event loop of generations gives."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from random import Random
+
+import numpy as np
+import pytest
+
+from ppopt.problem.backward_kind import BackwardKind
+from ppopt.problem.instance import Instance
+from ppopt.problem.link_mode import LinkMode
+from ppopt.problem.operation_classes import Criterion, DispatchRule
+from ppopt.problem.pipeline import Pipeline
+from ppopt.schedule import timing
+from ppopt.schedule.generation import Generation
+from ppopt.schedule.link_queues import LinkQueues, receiving_stage
+from ppopt.schedule.orders import Orders
+from tests.factories.streams import LINK_MODES
+
+
+def drawn(seed: int, link_mode: LinkMode) -> tuple[Pipeline, Orders]:
+    """A pipeline, some of its operations without length, and random orders of split backwards."""
+    rng = Random(seed)
+    stages = rng.randint(2, 5)
+    forward, partial, weight = ([rng.randint(0, 3) for _ in range(stages)] for _ in range(3))
+    pipeline = Pipeline(
+        stages=stages,
+        batches=rng.randint(1, 6),
+        p2p=rng.randint(0, 9),
+        forward=[1 + time for time in forward],
+        backward_input=partial,
+        weight=[1 + time for time in weight],
+        placement=rng.choice(("linear", [k % 2 for k in range(stages)])),
+        link_mode=link_mode,
+    )
+    run = Generation(Instance(pipeline, BackwardKind.SPLIT))
+    while not run.complete:
+        classes = range(len(run.instance.classes))
+        number = rng.choice([one for one in classes if run.arrival(one) is not None])
+        run.append(number, 0)
+    return pipeline, run.orders()
+
+
+def needs(links: LinkQueues, orders: Orders) -> dict[int, int]:
+    """When what receives each transfer starts where links are delays, by its number."""
+    made = timing.schedule(replace(links.pipeline, link_mode="delay"), orders)
+    columns = (made.kind, made.stage, made.microbatch, made.start)
+    begins = {tuple(row): start for *row, start in np.stack(columns, axis=1).tolist()}
+    sent = map(links.transfer, links.numbers.tolist())
+    return {
+        links.number(one.kind, one.stage, one.microbatch): begins[
+            (one.kind, receiving_stage(one.kind, one.stage), one.microbatch)
+        ]
+        for one in sent
+    }
+
+
+def generated(links: LinkQueues, orders: Orders, rule: DispatchRule) -> list[list[int]]:
+    """The transfers of every link, by a generation whose devices follow their orders."""
+    instance, need = links.instance, needs(links, orders)
+    run = Generation(instance)
+    class_of = {code: one for one, codes in enumerate(instance.codes) for code in codes.tolist()}
+    devices = [[class_of[code] for code in order.tolist()] for order in orders]
+
+    def choose(resource: int, now: int) -> int | None:
+        """The first by the rule, of a link; the next of the order, of a device."""
+        if resource < len(devices):
+            left = devices[resource][len(run.sequence[resource]) :]
+            arrival = run.arrival(left[0]) if left else None
+            return left[0] if arrival is not None and arrival <= now else None
+        waiting = []
+        for number in instance.hosted[resource]:
+            arrival = run.arrival(number)
+            if arrival is not None and arrival <= now:
+                microbatch = run.done[number]
+                code = int(instance.codes[number][microbatch])
+                by = {
+                    Criterion.ARRIVAL: arrival,
+                    Criterion.NEED: need[code],
+                    Criterion.MICROBATCH: microbatch,
+                }
+                waiting.append(([*(by[criterion] for criterion in rule), code], number))
+        return min(waiting)[1] if waiting else None
+
+    run.run(choose, [(0, device) for device in range(len(devices))])
+    assert run.complete
+    return [order.tolist() for order in run.orders()[len(devices) :]]
+
+
+@pytest.mark.parametrize("link_mode", LINK_MODES)
+def test_dispatch_has_the_orders_of_a_generation(link_mode: LinkMode) -> None:
+    waits = 0
+    for seed in range(60):
+        pipeline, orders = drawn(seed, link_mode)
+        links, made = LinkQueues(pipeline), timing.own_queues(pipeline, orders)
+        assert len(made) == len(links.instance.dispatch_rules)
+        for queues, rule in zip(made, links.instance.dispatch_rules, strict=True):
+            assert [order.tolist() for order in queues.order] == generated(links, orders, rule)
+            delayed = timing.schedule(replace(pipeline, link_mode="delay"), orders)
+            linked = timing.schedule(pipeline, orders, queues=queues)
+            waits += linked.metrics.makespan > delayed.metrics.makespan
+    assert waits > 20
