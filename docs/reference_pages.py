@@ -27,7 +27,7 @@ GROUPS = {
         *("compare", "Comparison", "ComparisonRow", "jitter", "Jitter"),
         *("frontier", "Frontier", "FrontierPoint", "FrontierHand"),
         *("plan", "Plan", "PlanRow", "RowStatus", "PlanSpace", "PlanConfiguration"),
-        *("LeastMemory", "MoreMemory"),
+        *("LeastMemory", "MoreMemory", "WithinShare"),
         *("sweep", "Study", "SweepRow", "best_choice", "StrategyChoice"),
     ),
     "Errors": (

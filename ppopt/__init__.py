@@ -68,6 +68,7 @@ if TYPE_CHECKING:
     from ppopt.studies.plan import plan as plan
     from ppopt.studies.plan_result import LeastMemory as LeastMemory
     from ppopt.studies.plan_result import MoreMemory as MoreMemory
+    from ppopt.studies.plan_result import WithinShare as WithinShare
     from ppopt.studies.plan_result import Plan as Plan
     from ppopt.studies.plan_result import PlanRow as PlanRow
     from ppopt.studies.plan_result import RowStatus as RowStatus
@@ -118,7 +119,14 @@ _HOMES = {
     "studies.evaluate": ("evaluate",),
     "studies.frontier": ("Frontier", "FrontierHand", "FrontierPoint", "frontier"),
     "studies.plan": ("plan",),
-    "studies.plan_result": ("LeastMemory", "MoreMemory", "Plan", "PlanRow", "RowStatus"),
+    "studies.plan_result": (
+        "LeastMemory",
+        "MoreMemory",
+        "Plan",
+        "PlanRow",
+        "RowStatus",
+        "WithinShare",
+    ),
     "studies.plan_space": ("PlanConfiguration", "PlanSpace"),
     "studies.robustness": ("Jitter", "jitter"),
     "studies.sweep": ("Study", "SweepRow", "sweep"),

@@ -62,6 +62,7 @@ NAMES = [
     "Verdict",
     "VerificationError",
     "Violation",
+    "WithinShare",
     "__version__",
     "baseline",
     "best_choice",
