@@ -68,10 +68,10 @@ if TYPE_CHECKING:
     from ppopt.studies.plan import plan as plan
     from ppopt.studies.plan_result import LeastMemory as LeastMemory
     from ppopt.studies.plan_result import MoreMemory as MoreMemory
-    from ppopt.studies.plan_result import WithinShare as WithinShare
     from ppopt.studies.plan_result import Plan as Plan
     from ppopt.studies.plan_result import PlanRow as PlanRow
     from ppopt.studies.plan_result import RowStatus as RowStatus
+    from ppopt.studies.plan_result import WithinShare as WithinShare
     from ppopt.studies.plan_space import PlanConfiguration as PlanConfiguration
     from ppopt.studies.plan_space import PlanSpace as PlanSpace
     from ppopt.studies.robustness import Jitter as Jitter
