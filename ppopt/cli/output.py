@@ -53,6 +53,7 @@ if TYPE_CHECKING:
     from ppopt.schedule.schedule import Schedule
     from ppopt.studies.compare import Comparison
     from ppopt.studies.frontier import Frontier
+    from ppopt.studies.parallel_result import ParallelPlan
     from ppopt.studies.plan_result import Plan
 
 
@@ -217,6 +218,27 @@ def show_plan(settings: Settings, shown: Mapping[str, Any], found: Plan) -> int:
             print(f"skipped {name}: {reason}")
         if found.schedule is not None:
             _note_rounding(found.schedule)
+    return code
+
+
+def show_parallel_plan(settings: Settings, shown: Mapping[str, Any], found: ParallelPlan) -> int:
+    """Show a plan over the parallelism; return the exit code of the files.
+
+    A page shows the plan of the best combination; other files hold its schedule.
+    """
+    from ppopt.report.parallel import parallel_table, parallel_words  # noqa: PLC0415  on use
+    from ppopt.report.plan_objects import of_plan  # noqa: PLC0415
+
+    plan = found.plan
+    made = [] if plan.schedule is None else [plan.schedule]
+    code = _files(settings, made, schedule_json.dumps, lambda: _plan_page(of_plan(plan), plan))
+    if _table_wanted(settings, shown):
+        for line in parallel_words(shown):
+            print(line)
+        print()
+        print_table(parallel_table(shown))
+        for one in shown["parallelism"]["skipped"]:
+            print(f"skipped {one['combination']}: {one['reason']}")
     return code
 
 

@@ -3,12 +3,18 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from ppopt.cli.application import command
 from ppopt.cli.commands import exit_code, search_options, strategy_options
+from ppopt.cli.parallel_planning import (
+    option,
+    plan_over_parallelism,
+    refuse_without_configuration,
+)
 from ppopt.cli.settings import Settings, with_settings_but
 from ppopt.problem.settings import NAMED, Heading
 from ppopt.solver import interrupts
@@ -72,9 +78,48 @@ def plan(
             rich_help_panel=Heading.SEARCH,
         ),
     ] = None,
+    derived_from: Annotated[
+        Path | None,
+        option("--from", "CONFIG", "Choose the parallelism, too: derive models of a config.json."),
+    ] = None,
+    gpu: Annotated[str | None, option("--gpu", "NAME", "Of --from: as of `ppopt init`.")] = None,
+    gpus: Annotated[int | None, option("--gpus", "N", "Of --from: GPUs in all.")] = None,
+    global_batch: Annotated[
+        int | None, option("--global-batch", "N", "Of --from: sequences of a step, in all.")
+    ] = None,
+    tensor: Annotated[
+        str | None, option("--tensor", "LIST", "Of --from: ranks that share a matrix (1): 1,2,4.")
+    ] = None,
+    microbatch: Annotated[
+        str | None, option("--microbatch", "LIST", "Of --from: sequences of a microbatch (1).")
+    ] = None,
+    data: Annotated[
+        str | None, option("--data", "LIST", "Of --from: copies of the pipeline (1).")
+    ] = None,
+    context_ranks: Annotated[
+        int | None, option("--context", "N", "Of --from: ranks that share a sequence (1).")
+    ] = None,
+    expert: Annotated[
+        int | None, option("--expert", "N", "Of --from: ranks that share the experts (1).")
+    ] = None,
+    sequence: Annotated[
+        int | None, option("--sequence", "N", "Of --from: tokens of a sequence (4096).")
+    ] = None,
+    precision: Annotated[
+        str | None, option("--precision", "NAME", "Of --from: bf16 (default) or fp8.")
+    ] = None,
+    efficiency: Annotated[
+        str | None,
+        option(
+            "--efficiency",
+            "LIST",
+            "Of --from: share of the GPU's peak (0.4), one for all or one for each of --tensor.",
+        ),
+    ] = None,
 ) -> int:
     """Choose partition, placement, chunks, recompute and schedule.
 
+    With --from config.json also the parallelism, on a fixed number of GPUs and a fixed batch.
     Example: `ppopt plan --model llama-3.1-8b --stages 8 --batches 32 --mem-limit 64GiB`.
     """
     from ppopt.cli import output, progress
@@ -94,6 +139,22 @@ def plan(
         "options": strategy_options(settings),
         "within": None if within is None else share("within", within),
     }
+    lists = {"tensor": tensor, "microbatch": microbatch, "data": data}
+    typed = {
+        "gpu": gpu,
+        "gpus": gpus,
+        "global_batch": global_batch,
+        "efficiency": None if efficiency is None else _shares(efficiency),
+        "context": context_ranks,
+        "expert": expert,
+        "sequence": sequence,
+        "precision": precision,
+        **{name: _numbers(name, words) for name, words in lists.items()},
+    }
+    parallel = {name: value for name, value in typed.items() if value is not None}
+    if derived_from is not None:
+        return plan_over_parallelism(settings, derived_from, parallel, asked)
+    refuse_without_configuration(parallel)
     given = _given(settings) | {name: value for name, value in asked.items() if value is not None}
     for name in ("stages", "batches"):
         if name not in given:
@@ -140,3 +201,10 @@ def _numbers(name: str, text: str | None) -> tuple[int, ...] | None:
     if text is None:
         return None
     return tuple(whole(name, part.strip()) for part in text.split(","))
+
+
+def _shares(text: str) -> tuple[float, ...]:
+    """The shares of a list; raises InputError on anything else."""
+    from ppopt.formats.typed_values import share
+
+    return tuple(float(share("efficiency", part)) for part in text.split(","))

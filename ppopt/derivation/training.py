@@ -6,7 +6,7 @@ from dataclasses import dataclass, fields
 
 from ppopt.derivation.architecture import Architecture, Experts
 from ppopt.derivation.gpus import Precision
-from ppopt.errors import InputError
+from ppopt.errors import ConflictError, InputError
 from ppopt.formats.fields import shown, whole, within
 
 MOST = 2**31
@@ -47,12 +47,12 @@ class Training:
             raise InputError(f"precision: {shown(self.precision)} is neither bf16 nor fp8")
         vars(self)["precision"] = Precision(self.precision)
         if self.sequence % (self.context * self.tensor):
-            raise InputError(
+            raise ConflictError(
                 f"sequence: {self.sequence} tokens cannot be shared by {self.context} x "
                 f"{self.tensor} ranks of context and tensor; give a multiple"
             )
         if self.ranks % self.expert:
-            raise InputError(
+            raise ConflictError(
                 f"expert: {self.expert} does not divide data x context = {self.ranks}, the ranks "
                 "over which experts are spread"
             )
@@ -78,11 +78,11 @@ class Training:
         return self.microbatch * self.sequence
 
     def check(self, architecture: Architecture) -> None:
-        """Raise InputError where the ranks cannot share what the architecture has."""
+        """Raise ConflictError where the ranks cannot share what the architecture has."""
         for run in architecture.runs:
             heads = run.decoder.attention.heads
             if heads % self.tensor:
-                raise InputError(
+                raise ConflictError(
                     f"tensor: {self.tensor} ranks cannot share {heads} heads; give a divisor"
                 )
         experts = [
@@ -91,10 +91,10 @@ class Training:
             if isinstance(run.decoder.feed_forward, Experts)
         ]
         if self.expert > 1 and not experts:
-            raise InputError("expert: the model has no experts; leave it out")
+            raise ConflictError("expert: the model has no experts; leave it out")
         for number in experts:
             if number % self.expert:
-                raise InputError(
+                raise ConflictError(
                     f"expert: {self.expert} ranks cannot share {number} experts; give a divisor"
                 )
 

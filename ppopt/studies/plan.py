@@ -196,6 +196,29 @@ def plan(
     return _beside(found, beside, began)
 
 
+def search_space(
+    space: PlanSpace,
+    objective: Objective,
+    kind: BackwardKind,
+    provenance: Provenance,
+    params: SolveParams,
+    began: float,
+    *,
+    known: Fraction | None = None,
+    progress: Callback | None = None,
+) -> Plan:
+    """The best plan of a space, without what `plan` tells beside it.
+
+    `known` is a time per microbatch that is possible elsewhere: configurations that are no better
+    are closed, and the bound of the plan goes no higher. Raises InputError where nothing can be set
+    up.
+    """
+    search = _PlanSearch(space, objective, kind, provenance, params, began)
+    search.know(known)
+    search.begin(PlanBaselines(space, objective, kind), progress, None)
+    return search.run()
+
+
 def _with_more_memory(
     found: Plan, search: _PlanSearch, provenance: Provenance, params: SolveParams
 ) -> Plan:
@@ -317,6 +340,10 @@ class _PlanSearch:
         if self.kind is BackwardKind.SPLIT and fused:
             raise NotApplicableError(f"{configuration.strategy} does not split the backward")
         return BackwardKind.WHOLE if fused else BackwardKind.MIXED
+
+    def know(self, value: Fraction | None) -> None:
+        """Take a time per microbatch for possible."""
+        self._known = value
 
     def begin(self, beside: PlanBaselines, progress: Callback | None, stop: Stop | None) -> None:
         """Begin with hand strategies: the best of every configuration is its first schedule."""

@@ -84,3 +84,26 @@ UNSOLVED = (
 def assert_types(found: dict[str, Any], table: dict[str, tuple[type, ...]]) -> None:
     assert {key: type(value) for key, value in found.items() if type(value) not in table[key]} == {}
     assert found.keys() == table.keys()
+
+
+PARALLELISM = {
+    "tokens_per_second_per_gpu": KNOWN_NUMBER,
+    "bound_tokens_per_second_per_gpu": KNOWN_NUMBER,
+    "architecture": TEXT,
+    "gpu": TEXT,
+    "gpus": INT,
+    "global_batch": INT,
+    "rows": LIST,
+    "skipped": LIST,
+}
+"""Keys of `parallelism` of `plan --from config.json`."""
+PARALLEL_ROW = {
+    **dict.fromkeys(("tensor", "microbatch", "data", "devices", "batches"), INT),
+    "value": KNOWN_NUMBER,
+    "lower_bound": KNOWN_NUMBER,
+    "tokens_per_second_per_gpu": KNOWN_NUMBER,
+    "bound_tokens_per_second_per_gpu": KNOWN_NUMBER,
+    "configuration": KNOWN_TEXT,
+    "peak_memory": KNOWN_NUMBER,
+    "seconds": NUMBER,
+}

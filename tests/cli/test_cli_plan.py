@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from types import NoneType
 
@@ -14,11 +15,14 @@ from tests.cli.cli_json import (
     KNOWN_NUMBER,
     LIST,
     OBJECT,
+    PARALLEL_ROW,
+    PARALLELISM,
     PLACED,
     ROUTES,
     assert_types,
 )
 from tests.cli.cli_run import done, run, shown
+from tests.factories.configs import SMALL
 
 MODEL = """
 stages: 2
@@ -147,3 +151,61 @@ def test_the_least_memory_within_a_share_is_told(config: Path) -> None:
     assert found["within"]["value"] <= 1.5 * found["value"]
     assert "\nleast memory: " in done(f"{line} --within 0.5").out
     assert run(f"{line} --within fast").code == 2
+
+
+ON_EIGHT = "plan --from config.json --gpu h100 --gpus 8 --global-batch 16 --workers 1"
+
+
+class TestOverTheParallelism:
+    """Six small layers on eight H100, sixteen sequences of 4096 tokens."""
+
+    @pytest.fixture(autouse=True)
+    def folder(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.chdir(tmp_path)
+        Path("config.json").write_text(json.dumps(SMALL))
+
+    def test_json_has_the_keys_of_a_plan_and_every_combination(self) -> None:
+        """Half of the efficiency for tensor 2: its work alone takes longer than the best step."""
+        line = f"{ON_EIGHT} --tensor 1,2,3 --efficiency 0.4,0.2,0.4 --strategies 1f1b -o best.json"
+        found = shown(line)
+        assert_types(found, PLANNED | {"parallelism": OBJECT})
+        assert_types(found["parallelism"], PARALLELISM)
+        best, other = found["parallelism"]["rows"]
+        for row in (best, other):
+            assert_types(row, PARALLEL_ROW)
+        assert (best["tensor"], best["devices"], best["batches"]) == (1, 8, 16)
+        assert best["value"] == found["value"] == found["makespan"]
+        rate = 16 * 4096 / (found["value"] / 1000) / 8
+        assert found["parallelism"]["tokens_per_second_per_gpu"] == pytest.approx(rate)
+        assert other["value"] is None and other["lower_bound"] > best["value"]
+        (skipped,) = found["parallelism"]["skipped"]
+        assert skipped["combination"] == "tensor 3, microbatch 1, data 1"
+        assert done("verify best.json").out.startswith("best.json: verified")
+
+    def test_the_table_and_the_page(self) -> None:
+        told = done(f"{ON_EIGHT} --tensor 8 --strategies 1f1b -o plan.html").out
+        assert told.startswith("best: tensor 8, microbatch 1, data 1: ")
+        assert "no combination above" in told and "leave out collectives" in told
+        assert "plotly" in Path("plan.html").read_text()
+
+    def test_nothing_fits(self) -> None:
+        ran = run(f"{ON_EIGHT} --mem-limit 10MiB --strategies 1f1b")
+        assert ran.code == 3 and "does not fit" in ran.out
+
+    @pytest.mark.parametrize(
+        ("words", "told"),
+        [
+            ("plan --gpus 8 --context 2", "gpus, context: of --from config.json alone"),
+            ("plan --from config.json --gpus 8 --global-batch 8", "gpu: missing"),
+            (f"{ON_EIGHT} --stages 4", "--stages: --from config.json derives it"),
+            (f"{ON_EIGHT} --mem-limit", "give a number, 72GiB"),
+            (f"{ON_EIGHT} --tensor 3", "no parallelism is left: gpus: 8 is no multiple"),
+            (f"{ON_EIGHT} --tensor 1,x", "tensor: 'x' is not a whole number"),
+            (f"{ON_EIGHT} --efficiency much", "efficiency"),
+        ],
+    )
+    def test_refused(self, words: str, told: str) -> None:
+        ran = run(f"{words} -o best.json")
+        assert (ran.code, ran.out) == (2, "")
+        assert told in ran.err and ran.err.count("\n") == 1
+        assert not Path("best.json").exists()

@@ -166,3 +166,12 @@ PARAMETERS = {
 LLAMA_8B = CONFIGS["meta-llama/Llama-3.1-8B"]
 LLAMA_70B = CONFIGS["meta-llama/Llama-3.1-70B"]
 DEEPSEEK_V3 = CONFIGS["deepseek-ai/DeepSeek-V3"]
+SMALL: Config = {
+    "architectures": ["LlamaForCausalLM"],
+    "hidden_size": 1024,
+    "intermediate_size": 4096,
+    "num_attention_heads": 8,
+    "num_hidden_layers": 6,
+    "vocab_size": 8192,
+}
+"""Made up: six layers that eight GPUs train in many ways."""

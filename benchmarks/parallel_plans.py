@@ -1,0 +1,80 @@
+"""A plan over the parallelism, beside planning every combination by itself.
+
+    python -m benchmarks.parallel_plans > benchmarks/records/DATE-parallel-plans.md
+
+Llama 3.1 70B on 64 H100, 72 GiB each, 128 sequences of 8192 tokens. The efficiency falls with
+tensor parallelism as it does on eight B200 (`benchmarks.derived_measured`).
+"""
+
+from __future__ import annotations
+
+import time
+from fractions import Fraction
+
+from benchmarks.derived_models import LLAMA_70B
+from benchmarks.machine import heading
+from ppopt import Plan, plan
+from ppopt.derivation.derived_model import DerivedModel
+from ppopt.derivation.gpus import gpu_named
+from ppopt.studies.parallel_plan import Choices, plan_parallelism
+from ppopt.studies.parallel_space import ParallelSpace
+
+LIMIT = 72 * 1024
+"""MiB."""
+SECONDS = 60.0
+"""Time limit of the plan over all combinations."""
+SECONDS_EACH = 20.0
+"""Time limit of the plan of one combination."""
+SPACE = ParallelSpace(
+    LLAMA_70B,
+    gpu_named("h100"),
+    gpus=64,
+    global_batch=128,
+    tensor=(2, 4, 8),
+    microbatch=(1, 2),
+    data=(2, 4),
+    training={"sequence": 8192},
+    efficiency=(0.371, 0.336, 0.231),
+)
+
+
+def alone(model: DerivedModel) -> Plan:
+    """The plan of one combination by itself."""
+    return plan(model.pipeline, mem_limit=LIMIT, time_limit=SECONDS_EACH, workers=1)
+
+
+def words(step: Fraction | None) -> str:
+    """A time in ms."""
+    return "–" if step is None else f"{float(step):.1f}"  # noqa: RUF001
+
+
+def main() -> None:
+    """Print the record."""
+    print(heading("A plan over the parallelism, beside one plan per combination"))
+    print(f"\n{' '.join((__doc__ or '').split('DATE-parallel-plans.md')[1].split())}\n")
+    began = time.monotonic()
+    found = plan_parallelism(SPACE, Choices(mem_limit=LIMIT), time_limit=SECONDS, workers=1)
+    together = time.monotonic() - began
+    print("| combination | together: step | bound | seconds | alone: step | bound | seconds |")
+    print("|---|---|---|---|---|---|---|", flush=True)
+    total = 0.0
+    best: Fraction | None = None
+    for row in found.rows:
+        began = time.monotonic()
+        one = alone(row.model)
+        spent = time.monotonic() - began
+        total += spent
+        best = min((v for v in (best, one.value) if v is not None), default=None)
+        print(
+            f"| {row.parallelism} | {words(row.value)} | {words(row.lower_bound)} "
+            f"| {row.seconds:.1f} | {words(one.value)} | {words(one.lower_bound)} | {spent:.1f} |",
+            flush=True,
+        )
+    print(
+        f"\nTimes in ms. Together: {words(found.value)} in {together:.0f} s, no combination below"
+    )
+    print(f"{words(found.lower_bound)}. One by one: {words(best)} in {total:.0f} s.")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,93 @@
+"""Plans over the parallelism: what `ppopt plan --from config.json` does."""
+# ruff: noqa: PLC0415  libraries load inside the commands
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from ppopt.cli.commands import exit_code
+from ppopt.cli.settings import Settings
+from ppopt.errors import InputError
+from ppopt.problem.settings import Heading
+from ppopt.solver import interrupts
+
+NEEDED = ("gpu", "gpus", "global_batch")
+TRAINING = ("context", "expert", "sequence", "precision")
+"""Options that are the same in all combinations."""
+SPACE = ("gpus", "global_batch", "efficiency", "tensor", "microbatch", "data")
+TAKEN = ("mem_limit", "link")
+"""Settings of a pipeline that such a plan takes; all others are derived."""
+
+
+def option(flag: str, metavar: str, words: str) -> Any:
+    """An option of a plan over the parallelism."""
+    return typer.Option(
+        flag, metavar=metavar, help=words, show_default=False, rich_help_panel=Heading.PIPELINE
+    )
+
+
+def refuse_without_configuration(given: Mapping[str, Any]) -> None:
+    """Refuse options of --from without it."""
+    if given:
+        names = ", ".join(name.replace("_", "-") for name in given)
+        raise InputError(f"{names}: of --from config.json alone; give it too")
+
+
+def plan_over_parallelism(
+    settings: Settings, config: Path, given: Mapping[str, Any], asked: Mapping[str, Any]
+) -> int:
+    """Plan every combination of a parallelism; `given` are its options, `asked` those of plans."""
+    from ppopt.cli import output, progress
+    from ppopt.derivation.config_json import read_architecture
+    from ppopt.derivation.gpus import gpu_named
+    from ppopt.report.parallel import of_parallel_plan
+    from ppopt.studies.parallel_plan import Choices, plan_parallelism
+    from ppopt.studies.parallel_space import ParallelSpace
+
+    _check(settings, given)
+    link = settings.get("link")
+    space = ParallelSpace(
+        architecture=read_architecture(config),
+        gpu=gpu_named(given["gpu"]),
+        link=link,
+        training={name: value for name, value in given.items() if name in TRAINING},
+        **{name: value for name, value in given.items() if name in SPACE},
+    )
+    names = ("placement", "chunks", "recompute", "strategies", "runtime")
+    chosen = {name: asked[name] for name in names if asked[name] is not None}
+    if "placement" in chosen:
+        chosen["placements"] = chosen.pop("placement")
+    interrupts.only_record()
+    with progress.shown(quiet=settings.quiet, limit=settings.seconds) as line:
+        found = plan_parallelism(
+            space,
+            Choices(mem_limit=settings.get("mem_limit"), **chosen),
+            time_limit=settings.seconds,
+            workers=settings.get("workers"),
+            seed=settings.get("seed", 0),
+            progress=line.update,
+            began=settings.began,
+        )
+    return output.show_parallel_plan(settings, of_parallel_plan(found), found) or exit_code(
+        found.status
+    )
+
+
+def _check(settings: Settings, given: Mapping[str, Any]) -> None:
+    """Refuse what a plan over the parallelism does not take, and what it lacks."""
+    from ppopt.problem.settings import LIMIT_1F1B, SETTINGS, Part
+
+    for name in NEEDED:
+        if name not in given:
+            flag = name.replace("_", "-")
+            raise InputError(f"{flag}: missing; a plan over the parallelism needs --{flag}")
+    pipeline = {one.field: one.name for one in SETTINGS if one.part is Part.PIPELINE}
+    for field, name in pipeline.items():
+        if field not in TAKEN and settings.get(field) is not None:
+            raise InputError(f"{name}: --from config.json derives it; leave it out")
+    if settings.get("mem_limit") == LIMIT_1F1B:
+        raise InputError("mem_limit: give a number, 72GiB; 1F1B differs between combinations")

@@ -1,0 +1,128 @@
+"""A plan over the parallelism: the object that --json prints, and the table for the terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from fractions import Fraction
+from typing import Any
+
+from rich import box
+from rich.table import Table
+from rich.text import Text
+
+from ppopt.problem.exact import plain
+from ppopt.report.plan_objects import of_plan
+from ppopt.report.words import NONE, grouped, number, percent
+from ppopt.studies.parallel_result import ParallelPlan, ParallelRow
+
+
+def of_parallel_plan(found: ParallelPlan) -> dict[str, Any]:
+    """Object of `ppopt plan --from`: that of `ppopt plan` for the best combination, and more.
+
+    `status`, `value`, `lower_bound` and `gap` are over all combinations; times are those of a step
+    in ms. `parallelism` has every combination, the best first, and tokens per second and GPU: what
+    was found, and what no combination exceeds. Times and memory that are not known are null.
+    """
+    space = found.space
+    return of_plan(found.plan) | {
+        "status": found.status.value,
+        "value": _plain(found.value),
+        "lower_bound": _plain(found.lower_bound),
+        "gap": _plain(found.gap),
+        "solve_seconds": round(found.solve_seconds, 3),
+        "parallelism": {
+            "tokens_per_second_per_gpu": found.tokens_per_second(found.value),
+            "bound_tokens_per_second_per_gpu": found.tokens_per_second(found.lower_bound),
+            "architecture": space.architecture.name,
+            "gpu": space.gpu.name,
+            "gpus": space.gpus,
+            "global_batch": space.global_batch,
+            "rows": [_row(row, found) for row in found.rows],
+            "skipped": [
+                {"combination": str(one), "reason": reason} for one, reason in found.skipped.items()
+            ],
+        },
+    }
+
+
+def _row(row: ParallelRow, found: ParallelPlan) -> dict[str, Any]:
+    training, best = row.model.training, None if row.plan is None else row.plan.best
+    return {
+        **row.parallelism._asdict(),
+        "devices": training.devices,
+        "batches": training.batches,
+        "value": _plain(row.value),
+        "lower_bound": _plain(row.lower_bound),
+        "tokens_per_second_per_gpu": found.tokens_per_second(row.value),
+        "bound_tokens_per_second_per_gpu": found.tokens_per_second(row.lower_bound),
+        "configuration": None if best is None else str(best.configuration),
+        "peak_memory": None if best is None else _plain(best.peak),
+        "seconds": round(row.seconds, 3),
+    }
+
+
+def parallel_table(shown: Mapping[str, Any]) -> Table:
+    """Combinations, the best first, a row each; `shown` has the keys of `of_parallel_plan`."""
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 0), show_edge=False, header_style="bold")
+    heads = ("tensor", "micro-\nbatch", "data", "devices", "batches", "tokens/s\nper GPU", "bound")
+    for head in heads:
+        table.add_column(head, justify="right")
+    table.add_column("memory\n(MiB)", justify="right")
+    table.add_column("beside the best", overflow="fold")
+    for place, row in enumerate(shown["parallelism"]["rows"]):
+        counts = ("tensor", "microbatch", "data", "devices", "batches")
+        cells = [
+            *(str(row[name]) for name in counts),
+            _rate(row["tokens_per_second_per_gpu"]),
+            _rate(row["bound_tokens_per_second_per_gpu"]),
+            NONE if row["peak_memory"] is None else number(row["peak_memory"]),
+            "best" if place == 0 and row["value"] is not None else _lacks(row, shown["value"]),
+        ]
+        table.add_row(*map(Text, cells), style="bold" if place == 0 else "")
+    return table
+
+
+def _lacks(row: Mapping[str, Any], best: float | None) -> str:
+    """What a combination lacks beside the best one, in words."""
+    if row["lower_bound"] is None:
+        return "does not fit"
+    if best is None:
+        return "nothing found in time"
+    least = max(0.0, row["lower_bound"] / best - 1)
+    if row["value"] is None:
+        return f"{percent(least)} slower or more" if least else "no faster"
+    most = row["value"] / best - 1
+    words = percent(most) if least == most else f"{percent(least)} to {percent(most)}"
+    return f"{words} slower" if most else "as fast"
+
+
+def parallel_words(shown: Mapping[str, Any]) -> list[str]:
+    """The best combination, the bound over all of them, and what the costs leave out."""
+    space, lines = shown["parallelism"], []
+    if shown["value"] is not None:
+        best = space["rows"][0]
+        lines = [
+            f"best: tensor {best['tensor']}, microbatch {best['microbatch']}, data "
+            f"{best['data']}: {best['configuration']}",
+            f"step: {number(shown['value'])} ms of {space['global_batch']} sequences on "
+            f"{space['gpus']} x {space['gpu']}",
+        ]
+    rate, bound = (
+        space[name] for name in ("tokens_per_second_per_gpu", "bound_tokens_per_second_per_gpu")
+    )
+    if bound is not None:
+        gap = "" if shown["gap"] is None else f", gap {percent(shown['gap'])}"
+        lines.append(f"tokens/s per GPU: {_rate(rate)}; no combination above {_rate(bound)}{gap}")
+    lines.append(
+        "Derived costs leave out collectives, which slow tensor parallelism down: calibrate each "
+        "(--efficiency takes one for each of --tensor)"
+    )
+    return lines
+
+
+def _rate(value: float | None) -> str:
+    return NONE if value is None else grouped(value)
+
+
+def _plain(value: Fraction | None) -> int | float | None:
+    return None if value is None else plain(value)

@@ -1,0 +1,90 @@
+"""What a plan over the parallelism returns: every combination, and a bound over all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+
+from ppopt.derivation.derived_model import DerivedModel
+from ppopt.problem.exact import plain
+from ppopt.solver.result import Provenance, Status
+from ppopt.studies.parallel_space import Parallelism, ParallelSpace
+from ppopt.studies.plan_result import Plan
+
+
+@dataclass(frozen=True)
+class ParallelRow:
+    """What is known of a combination; times of a step, in ms."""
+
+    parallelism: Parallelism
+    model: DerivedModel
+    lower_bound: Fraction | None
+    """No schedule of it takes less; None: none keeps the memory limit."""
+    plan: Plan | None
+    """The best plan of it, with or without a schedule; None: it was bounded only."""
+    seconds: float
+    """The time that its plans took."""
+
+    @property
+    def value(self) -> Fraction | None:
+        """The shortest step found."""
+        return None if self.plan is None else self.plan.value
+
+
+@dataclass(frozen=True)
+class ParallelPlan:
+    """Outcome of `ppopt.studies.parallel_plan.plan_parallelism`."""
+
+    space: ParallelSpace
+    status: Status
+    """`optimal`: no combination has a shorter step."""
+    rows: tuple[ParallelRow, ...]
+    """Every combination, the best first."""
+    lower_bound: Fraction | None
+    """No step of any combination is shorter, in ms; None: none keeps the memory limit."""
+    skipped: Mapping[Parallelism, str]
+    """Combinations that there are not, each with the reason."""
+    provenance: Provenance
+    solve_seconds: float
+    interrupted: bool = False
+    """Whether Ctrl-C ended the search."""
+
+    @property
+    def best(self) -> ParallelRow | None:
+        """The combination of the shortest step; None where none was found."""
+        return self.rows[0] if self.rows and self.rows[0].value is not None else None
+
+    @property
+    def plan(self) -> Plan:
+        """The plan of the best combination; where none has a schedule, the first that was made."""
+        return next(row.plan for row in self.rows if row.plan is not None)
+
+    @property
+    def value(self) -> Fraction | None:
+        """The shortest step found, in ms."""
+        return None if self.best is None else self.best.value
+
+    @property
+    def gap(self) -> Fraction | None:
+        """(value - lower_bound) / value over the whole space; None without a schedule."""
+        if not self.value or self.lower_bound is None:
+            return None
+        return (self.value - self.lower_bound) / self.value
+
+    def tokens_per_second(self, step: Fraction | None) -> float | None:
+        """Tokens per second and GPU at a step of so many ms; of a lower bound, at most so many."""
+        if not step:
+            return None
+        tokens = self.space.global_batch * self.rows[0].model.training.sequence
+        return float(tokens * 1000 / step / self.space.gpus)
+
+    def __repr__(self) -> str:
+        if self.best is None or self.gap is None:
+            return f"ParallelPlan({self.status.value}: {len(self.rows)} combinations)"
+        assert self.value is not None
+        return (
+            f"ParallelPlan({self.status.value}: {self.best.parallelism}, step "
+            f"{plain(self.value)} ms, gap {float(100 * self.gap):.2f} %, best of "
+            f"{len(self.rows)} combinations)"
+        )

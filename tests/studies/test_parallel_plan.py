@@ -1,0 +1,136 @@
+"""Plans over the parallelism, against planning every combination by itself."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from fractions import Fraction
+from functools import cache
+from typing import Any
+
+import pytest
+
+import ppopt
+from ppopt import InputError, Status
+from ppopt.derivation.config_json import architecture_of
+from ppopt.derivation.gpus import gpu_named
+from ppopt.studies.parallel_plan import CLOSE, Choices, plan_parallelism, work_bound
+from ppopt.studies.parallel_result import ParallelPlan
+from ppopt.studies.parallel_space import Parallelism, ParallelSpace
+from tests.factories.configs import SMALL
+
+LINEAR = Choices(placements=("linear",), chunks=(1,), strategies=("1f1b",), recompute=("none",))
+
+
+def space(**more: Any) -> ParallelSpace:
+    lists = {"tensor": (1, 2), "microbatch": (1, 2), "data": (1, 2)}
+    return ParallelSpace(architecture_of(SMALL), gpu_named("h100"), 8, 16, **(lists | more))
+
+
+@cache
+def found() -> ParallelPlan:
+    return plan_parallelism(space(efficiency=(0.4, 0.2)), LINEAR, workers=1, time_limit=60)
+
+
+@cache
+def enumerated() -> dict[Parallelism, Fraction]:
+    """The best step of every combination, each planned by itself to its proof."""
+    values = {}
+    for one, model in space(efficiency=(0.4, 0.2)).models()[0].items():
+        plan = ppopt.plan(
+            model.pipeline,
+            placement="linear",
+            chunks=1,
+            strategies="1f1b",
+            recompute="none",
+            workers=1,
+            time_limit=6,
+        )
+        assert plan.value is not None and plan.status is Status.OPTIMAL
+        values[one] = plan.value
+    return values
+
+
+@pytest.mark.slow
+def test_the_best_is_that_of_enumeration() -> None:
+    least = min(enumerated().values())
+    assert len(enumerated()) == 8
+    assert found().value is not None
+    assert least <= found().value <= least / (1 - CLOSE)
+    assert found().best is not None and found().best.parallelism in enumerated()
+
+
+@pytest.mark.slow
+def test_no_bound_is_above_what_there_is() -> None:
+    for row in found().rows:
+        assert row.lower_bound is not None
+        assert row.lower_bound <= enumerated()[row.parallelism]
+        assert row.value is None or row.value >= enumerated()[row.parallelism]
+    assert found().lower_bound is not None
+    assert found().lower_bound <= min(enumerated().values())
+
+
+def test_combinations_that_cannot_be_the_best_are_not_planned() -> None:
+    assert any(row.plan is None for row in found().rows)
+    assert [row.value is None for row in found().rows] == sorted(
+        row.value is None for row in found().rows
+    )
+
+
+def test_tokens_per_second_and_gpu() -> None:
+    """16 sequences of 4096 tokens in a step of 8 ms, on 8 GPUs: 1,024,000."""
+    assert found().tokens_per_second(Fraction(8)) == 16 * 4096 / 0.008 / 8
+    assert found().tokens_per_second(None) is None
+
+
+def test_every_combination_trains_the_same_batch_on_the_same_gpus() -> None:
+    models, skipped = space(data=(1, 2, 3)).models()
+    for one, model in models.items():
+        training = model.training
+        assert training.gpus == 8
+        assert training.batches * one.microbatch * one.data == 16
+    assert {one.data for one in skipped} >= {3}
+    assert all("no multiple of" in skipped[one] for one in skipped if one.data == 3)
+
+
+def test_more_devices_than_layers_are_skipped() -> None:
+    """Six layers and two ends are at most eight stages; sixteen GPUs in a row are too many."""
+    _, skipped = ParallelSpace(architecture_of(SMALL), gpu_named("h100"), 16, 16).models()
+    assert "layers" in skipped[Parallelism(1, 1, 1)]
+
+
+def test_an_efficiency_for_each_of_tensor() -> None:
+    models, _ = space(efficiency=(0.4, 0.2)).models()
+    assert {one.tensor: model.efficiency for one, model in models.items()} == {1: 0.4, 2: 0.2}
+
+
+def test_work_over_devices_by_hand() -> None:
+    """Two layers of F 1 and BW 2, three microbatches, two devices: 3 x 6 / 2."""
+    model = ppopt.Model([ppopt.Layer(forward=1), ppopt.Layer(forward=1)])
+    pipeline = model.pipeline(devices=2, batches=3)
+    assert work_bound(pipeline, pipeline.model) == 9
+
+
+def test_nothing_fits() -> None:
+    one = space(tensor=(2,), microbatch=(1,), data=(2,))
+    plan = plan_parallelism(one, replace(LINEAR, mem_limit=1), workers=1, time_limit=20)
+    assert (plan.status, plan.best, plan.lower_bound) == (Status.INFEASIBLE, None, None)
+    assert repr(plan).startswith("ParallelPlan(infeasible")
+
+
+@pytest.mark.parametrize(
+    ("more", "told"),
+    [
+        ({"tensor": ()}, "tensor: the list is empty"),
+        ({"data": (0,)}, "data: 0 is below 1"),
+        (
+            {"efficiency": (0.4, 0.3, 0.2)},
+            "efficiency: 3 values; give one, or one for each of the 2",
+        ),
+        ({"efficiency": (1.5,)}, "1.5 is not within"),
+        ({"training": {"precision": "int4"}}, "neither bf16 nor fp8"),
+        ({"data": (3,)}, "no parallelism is left: gpus: 8 is no multiple"),
+    ],
+)
+def test_refused(more: dict[str, Any], told: str) -> None:
+    with pytest.raises(InputError, match=told):
+        plan_parallelism(space(**more), LINEAR, workers=1, time_limit=5)
