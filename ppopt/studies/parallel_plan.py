@@ -3,14 +3,14 @@
 All combinations train the same batch on the same GPUs, so their steps compare by their length. At
 first each has a bound that takes no time: its work over its devices. The combination that promises
 most is planned first, for a share of the time. The best step found closes every combination whose
-bound is no lower, and a plan ends as soon as its own bound gets there. What is open at the end of a
-round is planned again, for longer.
+bound is no lower, and a plan ends as soon as its own bound gets there. The better half of what is
+open at the end of a round goes on, for longer, from its best schedule.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any
@@ -40,8 +40,6 @@ from ppopt.studies.plan_space import (
 TURN = 2.0
 """Time that a combination takes of a round, at most, as a multiple of an equal share with those
 that wait and one more."""
-FIRST = 0.5
-"""Share of the time left that a round takes."""
 CLOSE = Fraction(1, 10**4)
 """Share of the best step by which a bound is lower and its combination is closed all the same:
 derived times are whole microseconds, and combinations differ by their rounding."""
@@ -195,10 +193,27 @@ class _ParallelSearch:
         return found if best is None or found is None else min(found, best)
 
     def run(self) -> None:
-        """Plan in rounds, the second as long as all that is left; one combination at any time."""
-        for share in (FIRST, 1.0):
+        """Plan in rounds, each for half of the time left; one combination at any time.
+
+        Of those that are open every round has half as many as the one before (successive halving).
+        """
+        waiting = self._open()
+        while waiting and (time.monotonic() < self._until or not self._planned):
             left = self._until - time.monotonic()
-            self._round(time.monotonic() + share * left)
+            last = len(waiting) == 1
+            self._round(waiting, self._until if last else time.monotonic() + left / 2)
+            waiting = self._open()[: (len(waiting) + 1) // 2]
+            if last:
+                return
+
+    @property
+    def _planned(self) -> bool:
+        """Whether a combination has been planned."""
+        return any(one.plan is not None for one in self.combinations)
+
+    def _open(self) -> list[_Combination]:
+        """The combinations that may have a shorter step than the best, by their promise."""
+        return sorted(filter(self._is_open, self.combinations), key=_promise)
 
     def _is_open(self, one: _Combination) -> bool:
         """Whether a combination may have a shorter step than the best."""
@@ -207,15 +222,12 @@ class _ParallelSearch:
         best = self.best
         return best is None or one.lower_bound < best * (1 - CLOSE)
 
-    def _round(self, until: float) -> None:
-        waiting = sorted(filter(self._is_open, self.combinations), key=_promise)
+    def _round(self, waiting: Sequence[_Combination], until: float) -> None:
         for place, one in enumerate(waiting):
             left = until - time.monotonic()
-            planned = any(other.plan is not None for other in self.combinations)
-            if self._is_open(one) and (left > SHORTEST or not planned):
-                left = max(left, SHORTEST)
+            if self._is_open(one) and (left > SHORTEST or not self._planned):
                 others = sum(map(self._is_open, waiting[place + 1 :]))
-                self._plan(one, min(left, left * TURN / (others + 2)))
+                self._plan(one, max(SHORTEST, min(left, left * TURN / (others + 2))))
 
     def _plan(self, one: _Combination, seconds: float) -> None:
         """Plan a combination for so many seconds, and take over what is better."""
@@ -229,6 +241,7 @@ class _ParallelSearch:
             self._params,
             now,
             known=None if best is None else best / batches,
+            start=None if one.plan is None else one.plan.schedule,
             progress=self._progress,
         )
         took = time.monotonic() - now

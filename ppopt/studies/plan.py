@@ -31,6 +31,7 @@ from ppopt.problem.partition import SEARCH
 from ppopt.problem.pipeline import Model, Pipeline
 from ppopt.problem.problem import Problem
 from ppopt.problem.settings import LIMIT_1F1B
+from ppopt.schedule.schedule import Schedule
 from ppopt.solver import interrupts
 from ppopt.solver.bounds import device_bounds
 from ppopt.solver.configurations import Effort
@@ -205,16 +206,17 @@ def search_space(
     began: float,
     *,
     known: Fraction | None = None,
+    start: Schedule | None = None,
     progress: Callback | None = None,
 ) -> Plan:
     """The best plan of a space, without what `plan` tells beside it.
 
     `known` is a time per microbatch that is possible elsewhere: configurations that are no better
-    are closed, and the bound of the plan goes no higher. Raises InputError where nothing can be set
-    up.
+    are closed, and the bound of the plan goes no higher. `start` is the best schedule of an earlier
+    search of the space. Raises InputError where nothing can be set up.
     """
     search = _PlanSearch(space, objective, kind, provenance, params, began)
-    search.know(known)
+    search.know(known, start)
     search.begin(PlanBaselines(space, objective, kind), progress, None)
     return search.run()
 
@@ -341,9 +343,12 @@ class _PlanSearch:
             raise NotApplicableError(f"{configuration.strategy} does not split the backward")
         return BackwardKind.WHOLE if fused else BackwardKind.MIXED
 
-    def know(self, value: Fraction | None) -> None:
-        """Take a time per microbatch for possible."""
+    def know(self, value: Fraction | None, made: Schedule | None) -> None:
+        """Take a time per microbatch for possible, and begin with a schedule of the space."""
         self._known = value
+        for one in self._candidates:
+            if made is not None and isinstance(one, ScheduleCandidate) and one.holds(made):
+                one.begin(made)
 
     def begin(self, beside: PlanBaselines, progress: Callback | None, stop: Stop | None) -> None:
         """Begin with hand strategies: the best of every configuration is its first schedule."""
