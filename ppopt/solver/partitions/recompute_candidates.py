@@ -118,7 +118,8 @@ class PartitionRecomputeCandidates(BoundedPartitions):
             if choice is None:
                 return None
             numbers.append(front.index(choice))
-        return (*pipeline.counts, *numbers)
+        key = (*pipeline.counts, *numbers)
+        return key if self._is_kept(key) else None
 
     def configurations(self, keys: Sequence[Key]) -> Iterator[Configuration]:
         """Choices with their bounds; one whose memory cannot suffice is impossible."""
@@ -331,6 +332,13 @@ class PartitionRecomputeCandidates(BoundedPartitions):
         return tuple(
             next(n for n, one in enumerate(own) if one.stages == self._stages_of(key, device))
             for device, own in enumerate(choices)
+        )
+
+    def _is_kept(self, key: Key) -> bool:
+        """Whether its choices of every device are among those that are looked at."""
+        return all(
+            any(one.stages == self._stages_of(key, device) for one in own)
+            for device, own in enumerate(self._choices(key[: self._stages]))
         )
 
     def _stages_of(self, key: Key, device: int) -> tuple[int, ...]:

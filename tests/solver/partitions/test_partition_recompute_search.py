@@ -16,6 +16,7 @@ from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.objective import Objective
 from ppopt.problem.problem import Problem
 from ppopt.rechecker import check
+from ppopt.solver.partitions import recompute_candidates
 from ppopt.solver.partitions.recompute_candidates import PartitionRecomputeCandidates
 from tests.factories.models import with_ends
 from tests.solver.partitions.test_over_partitions import draw, least
@@ -115,3 +116,22 @@ def test_the_result_is_never_worse_than_a_hint(recompute: str) -> None:
     assert hint.value is not None
     found = ppopt.solve(given, hint=hint.schedule, workers=1, time_limit=0.01)
     assert found.value is not None and found.value <= hint.value
+
+
+def test_a_schedule_whose_choice_is_not_looked_at_is_no_start(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Of eleven choices of a device four at most are looked at; a hint may have any of them."""
+    monkeypatch.setattr(recompute_candidates, "MOST_OF_DEVICE", 4)
+    given = Pipeline(
+        stages=1, batches=4, model=[LAYER], partition="search", recompute="search", mem_limit=30
+    )
+    problem = Problem(given, Objective.MAKESPAN, BackwardKind.MIXED)
+    candidates = PartitionRecomputeCandidates(problem, inf)
+    keys = []
+    for recomputed in range(11):
+        layers = [LAYER | {"count": 1, "recompute": place < recomputed} for place in range(10)]
+        keys.append(candidates.key(replace(given, model=layers, partition=[10], recompute=None)))
+    kept = [key for key in keys if key is not None]
+    assert 1 < len(kept) < len(keys)
+    assert all(one.key in kept for one in candidates.configurations(kept))
