@@ -469,14 +469,19 @@ class LinkParams(NamedTuple):
     """Delays are also searched so many times as long."""
     factor_share: float = 0.1
     """Part of the time limit of each of these searches, at most."""
+
+
+class MoveParams(NamedTuple):
+    """Local search over the orders of devices and links, and over modes."""
+
     temperature: float = 0.01
-    """Largest loss of a step of local search that may be accepted, as part of the best value."""
+    """Largest loss of a step that may be accepted, as part of the best value."""
     patience: int = 400
-    """Steps without gain after which local search goes on from the best schedule."""
+    """Steps without gain after which the search goes on from the best schedule."""
     first_steps: int = 2000
-    """Steps of the first turn of local search; every turn takes twice as many."""
+    """Steps of the first turn; every turn takes twice as many."""
     step_seconds: float = 4e-7
-    """Time of a step of local search per operation or transfer."""
+    """Time of a step per operation or transfer."""
     flips: float = 0.05
     """Share of the steps that flip a mode, in mixed problems. Of 48 searches of 4 s with pairs,
     slices or links, 19 end lower than without and 11 higher, on average 0.9 % lower."""
@@ -507,6 +512,7 @@ class SolveParams:
     remote: RemoteParams = field(default_factory=RemoteParams)
     configurations: ConfigurationParams = field(default_factory=ConfigurationParams)
     links: LinkParams = field(default_factory=LinkParams)
+    moves: MoveParams = field(default_factory=MoveParams)
 
     def __repr__(self) -> str:
         """What is not the default."""

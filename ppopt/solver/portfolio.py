@@ -155,8 +155,8 @@ class _Portfolio:
         self, view: View | None, rng: Random, solve: Callable[[Problem, float], Result]
     ) -> tuple[tuple[Method, Share], ...]:
         """What works on the problem of the search itself, where the others see a view of it."""
-        share, links = self._params.rounds, self._params.links
-        swaps = CriticalSwaps(rng, links)
+        share = self._params.rounds
+        swaps = CriticalSwaps(rng, self._params.moves)
         if view is None:
             return ((swaps, share.swaps),)
         problem = self._problem
@@ -164,7 +164,7 @@ class _Portfolio:
         recheckable = problem.objective is Objective.MAKESPAN and not problem.mixed
         return (
             (swaps, share.swaps_over_links),
-            (LongerDelays(solve, links), share.longer_delays),
+            (LongerDelays(solve, self._params.links), share.longer_delays),
             *(((full_model, share.full_model),) if recheckable else ()),
         )
 

@@ -108,8 +108,8 @@ def test_flips_improve_searches_that_windows_do_not_apply_to() -> None:
             pipeline,
             workers=1,
             time_limit=120,
-            params=replace(known, links=known.links._replace(flips=flips)),
+            params=replace(known, moves=known.moves._replace(flips=flips)),
         ).value
-        for flips in (0.0, known.links.flips)
+        for flips in (0.0, known.moves.flips)
     ]
     assert values[1] < values[0]

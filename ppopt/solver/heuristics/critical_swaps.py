@@ -18,7 +18,7 @@ from ppopt.solver.heuristics.moves import Flip, Move, State, Swap
 from ppopt.solver.heuristics.order_network import OrderNetwork
 from ppopt.solver.incumbent import Incumbent
 from ppopt.solver.method import Outcome, is_plain
-from ppopt.solver.parameters import LinkParams
+from ppopt.solver.parameters import LinkParams, MoveParams
 from ppopt.solver.result import Result
 from ppopt.solver.views import as_delays
 
@@ -32,7 +32,7 @@ class CriticalSwaps:
 
     name = "critical swaps"
 
-    def __init__(self, rng: Random, params: LinkParams) -> None:
+    def __init__(self, rng: Random, params: MoveParams) -> None:
         self._rng, self._params = rng, params
         self._steps = params.first_steps
 
@@ -105,7 +105,7 @@ def improve(
     network: OrderNetwork,
     flips: float,
     random: Random,
-    params: LinkParams,
+    params: MoveParams,
     bound: int,
     over: Callable[[int], bool],
 ) -> State:
