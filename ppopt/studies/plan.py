@@ -583,9 +583,13 @@ class _PlanSearch:
 
     @property
     def _over(self) -> bool:
-        """Whether the search ends now; one configuration is searched at any time left."""
+        """Whether the search ends now.
+
+        One configuration is searched at any time left, unless a value is known already.
+        """
         late = time.monotonic() >= self._began + self._seconds
-        if self._interrupted or (late and any(one.searches for one in self._candidates)):
+        enough = self._known is not None or any(one.searches for one in self._candidates)
+        if self._interrupted or (late and enough):
             return True
         if not any(map(self._is_open, self._candidates)):
             return True

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 from fractions import Fraction
 from functools import cache
@@ -10,12 +11,15 @@ from typing import Any
 import pytest
 
 import ppopt
-from ppopt import InputError, Status
+from ppopt import InputError, Objective, SolveParams, Status
 from ppopt.derivation.config_json import architecture_of
 from ppopt.derivation.gpus import gpu_named
+from ppopt.problem.backward_kind import BackwardKind
+from ppopt.solver.search import provenance_of
 from ppopt.studies.parallel_plan import CLOSE, Choices, plan_parallelism, work_bound
 from ppopt.studies.parallel_result import ParallelPlan
 from ppopt.studies.parallel_space import Parallelism, ParallelSpace
+from ppopt.studies.plan import _PlanSearch
 from tests.factories.configs import SMALL
 
 LINEAR = Choices(placements=("linear",), chunks=(1,), strategies=("1f1b",), recompute=("none",))
@@ -115,6 +119,23 @@ def test_nothing_fits() -> None:
     plan = plan_parallelism(one, replace(LINEAR, mem_limit=1), workers=1, time_limit=20)
     assert (plan.status, plan.best, plan.lower_bound) == (Status.INFEASIBLE, None, None)
     assert repr(plan).startswith("ParallelPlan(infeasible")
+
+
+def test_a_plan_beside_a_known_value_ends_when_its_time_is_up() -> None:
+    """Without one it searches a configuration at any time left. The value is above the bounds, so
+    that every configuration stays open."""
+    model = space().model(Parallelism(1, 1, 1))
+    search = _PlanSearch(
+        LINEAR.space(model),
+        Objective.MAKESPAN,
+        BackwardKind.MIXED,
+        provenance_of(1, 1, 0),
+        SolveParams(),
+        time.monotonic() - 2,
+    )
+    assert not search._over
+    search.know(2 * work_bound(model.pipeline, model.model), None)
+    assert search._over
 
 
 @pytest.mark.parametrize(
