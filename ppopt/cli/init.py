@@ -50,7 +50,8 @@ def init(
         ),
     ] = None,
     gpu: Annotated[
-        str | None, _text("--gpu", "NAME", "a100, h100, h200, h800, b200 or mi300x.")
+        str | None,
+        _text("--gpu", "NAME", "Required: a100, h100, h200, h800, b200 or mi300x."),
     ] = None,
     precision: Annotated[
         str | None, _text("--precision", "NAME", "Of products of matrices: bf16 (default) or fp8.")

@@ -299,9 +299,10 @@ def _words(shown: dict[str, Any], name: str) -> str:
         lines.append(f"predicted  {1000 * shown['predicted_seconds']:.1f} ms a step{sent}")
         spread += f", {shown['ratio']:.3f} of the prediction"
     else:
+        unit = shown["time_unit"] or "units"
         lines.append(
-            f"predicted  {shown['predicted']:g} a step, in the file's unit of time; --sleep, or "
-            "your own model and a time_unit in the file, compare it"
+            f"predicted  {shown['predicted']:g} {unit} a step by the times of the file, as PyTorch "
+            "hands over transfers; compare it with --sleep, or with your own model"
         )
     lines.append(f"measured   {1000 * shown['measured_seconds']:.1f} ms a step, {spread}")
     return "\n".join(lines)

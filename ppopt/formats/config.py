@@ -132,7 +132,10 @@ def _attached(
 def model_of(settings: Mapping[str, Any]) -> Model:
     """Build the model in layers that settings describe; raises InputError where there is none."""
     if settings.get("model") is None:
-        raise InputError("layers: missing; a model is a list of layers, see `ppopt init`")
+        raise InputError(
+            "layers: missing; a model is a list of layers, see `ppopt init`; stages of given times "
+            "are placed by `ppopt solve --placement search`"
+        )
     units = {key: settings.get(key) for key in ("time_unit", "memory_unit")}
     return Model(settings["model"], settings.get("name") or "", **units)
 

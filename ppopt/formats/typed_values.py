@@ -40,11 +40,16 @@ def typed_value(setting: Setting, text: str) -> Any:
 
 
 def share(name: str, text: str) -> Fraction:
-    """Read a share, `1%` or `0.01`; raises InputError on anything else, and below 0."""
+    """Read a share, `1%` or `0.01`; raises InputError on anything else, below 0 and above 100 %.
+
+    A share of 1 or more is taken with its sign alone: 1 may be meant as 1 %.
+    """
     number, percent, rest = text.strip().partition("%")
     value = exact.read(number, name).value / (100 if percent else 1)
-    if rest.strip() or value < 0:
-        raise InputError(f"{name}: {shown(text)} is no share; write 1% or 0.01")
+    if rest.strip() or not 0 <= value <= 1:
+        raise InputError(f"{name}: {shown(text)} is no share of 0 to 100 %; write 1% or 0.01")
+    if value == 1 and not percent:
+        raise InputError(f"{name}: 1 is 100 %; write 1% or 100%")
     return value
 
 

@@ -124,6 +124,21 @@ def test_a_mistake_shows_at_its_field_and_the_schedules_stay(app: AppView) -> No
     app.quiet(faults=2)
 
 
+def test_schedules_of_other_settings_are_marked(app: AppView, address: str) -> None:
+    """A link with a mistake: what is drawn is the first example."""
+    app.open(f"{address}/?stages=8&batches=32&forward_times=1,2&strategies=1f1b")
+    stale = "return document.body.classList.contains('stale')"
+    shown = "return document.getElementById('stale').offsetHeight > 0"
+    assert app.run(stale) and app.run(shown)
+    for button in ("find", "copy"):
+        app.click(button)
+        assert app.text("progress") == "mend the form first"
+    app.type("forward_times", "2")
+    assert not app.run(stale) and not app.run(shown)
+    assert list(makespans(app)) == ["1f1b"]
+    app.quiet(faults=1)
+
+
 def test_a_layout_is_checked_as_it_is_typed(app: AppView) -> None:
     app.type("config", LAYERS)
     app.type("partition", "Et*2|tt|tt|tt")
@@ -139,6 +154,7 @@ def test_a_search_shows_its_end_and_is_drawn_and_leaves_with_an_edit(app: AppVie
     app.view.wait(lambda: "proved optimal" in app.text("progress"), "the proof")
     app.view.wait(lambda: "optimal" in makespans(app), "the optimum")
     assert makespans(app)["optimal"] == 27
+    assert app.run("return document.getElementById('of').value") == "optimum"
     app.type("batches", "9")
     assert "optimal" not in makespans(app) and app.text("progress") == ""
     app.quiet()

@@ -150,7 +150,13 @@ def test_the_least_memory_within_a_share_is_told(config: Path) -> None:
     assert found["within"]["memory"] <= found["least_memory"]["value"]
     assert found["within"]["value"] <= 1.5 * found["value"]
     assert "\nleast memory: " in done(f"{line} --within 0.5").out
-    assert run(f"{line} --within fast").code == 2
+    for share, fault in (
+        ("fast", "not a number"),
+        ("1", "1 is 100 %; write 1%"),
+        ("101%", "no share"),
+    ):
+        refused = run(f"{line} --within {share}")
+        assert refused.code == 2 and fault in refused.err
 
 
 ON_EIGHT = "plan --from config.json --gpu h100 --gpus 8 --global-batch 16 --workers 1"

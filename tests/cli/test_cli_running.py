@@ -69,7 +69,7 @@ def test_links_are_slept_for_and_told(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_without_a_length_of_the_unit_the_prediction_stays_in_it(native: Path) -> None:
     told = done("run --steps 1", native).out
-    assert "predicted  10 a step, in the file's unit of time; --sleep, or your own model" in told
+    assert "predicted  10 units a step by the times of the file, as PyTorch hands over" in told
     assert "of the prediction" not in told
 
 

@@ -9,6 +9,8 @@ import { FURTHER, part } from "./dom.js";
 const PAUSE = 60;
 /** Key of the query that names the search whose schedule is drawn. */
 const OPTIMUM = "optimum";
+/** Said where the form is not valid. */
+const FIRST = "mend the form first";
 
 FURTHER.push((page) => new App(page).begin());
 
@@ -24,7 +26,11 @@ class App {
     this.optimum = "";
     /** @type {EventSource | null} */
     this.events = null;
+    /** The search whose schedule was offered for download. */
+    this.offered = "";
     this.command = "";
+    /** Whether the schedules on the page are of other settings than the form's. */
+    this.stale = false;
     this.timer = 0;
     /** How many edits were sent, and how many are drawn: tests wait for that. */
     this.asked = 0;
@@ -121,6 +127,9 @@ class App {
     }
     if (turn !== this.asked) return;
     this.mark("error" in answer ? answer : { error: "", field: "" });
+    this.stale = "error" in answer;
+    document.body.classList.toggle("stale", this.stale);
+    part("stale").hidden = !this.stale;
     if (!("error" in answer)) this.show(answer);
     this.drawn = turn;
   }
@@ -156,6 +165,8 @@ class App {
     const before = select.value;
     select.replaceChildren(...parts.drawn.map((name) => new Option(name)));
     if (parts.drawn.includes(before)) select.value = before;
+    if (this.offered !== this.optimum && parts.drawn.includes(OPTIMUM)) select.value = OPTIMUM;
+    this.offered = this.optimum;
     if (this.optimum && !parts.drawn.includes(OPTIMUM)) {
       this.optimum = "";
       part("progress").textContent = "";
@@ -178,6 +189,10 @@ class App {
 
   copy() {
     const said = part("progress");
+    if (this.stale) {
+      said.textContent = FIRST;
+      return;
+    }
     said.textContent = this.command;
     navigator.clipboard?.writeText(this.command).then(() => {
       said.textContent = `copied: ${this.command}`;
@@ -188,6 +203,10 @@ class App {
   search() {
     this.end();
     const said = part("progress");
+    if (this.stale) {
+      said.textContent = FIRST;
+      return;
+    }
     said.textContent = "searching";
     part("stop").hidden = false;
     let name = "";
