@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from typing import Annotated
 
 import typer
@@ -61,6 +62,7 @@ def app(
         raise InputError(f"searches: {searches} is below 1")
     if not 0 < time_limit < float("inf"):
         raise InputError(f"time_limit: {time_limit} is not above 0 seconds, or not finite")
+    _check_free(host, port)
     limits = Limits(search_seconds=time_limit, searches=searches)
     hosts = {*server.LOOPBACK, host, *(allow_host or ())}
     if not quiet:
@@ -68,3 +70,17 @@ def app(
     interrupts.only_record()
     server.serve(host, port, limits, hosts)
     return 0
+
+
+def _check_free(host: str, port: int) -> None:
+    """Raise InputError where no server can listen at an address."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+        except OSError as error:
+            reason = error.strerror or str(error)
+            raise InputError(
+                f"port: cannot listen at {host}:{port} ({reason}); give another --port or --host"
+            ) from None

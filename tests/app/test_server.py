@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 import ppopt
 from ppopt.formats.schedule_json import loads
 from tests.app.served import children, served
+from tests.cli.cli_run import run
 from tests.packages import needed
 
 httpx = needed("httpx")
@@ -155,3 +157,14 @@ def gone(process: int) -> bool:
             return True
         time.sleep(0.1)
     return False
+
+
+def test_an_address_in_use_is_refused_in_one_line() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        refused = run(f"app --port {port}")
+    assert refused.code == 2
+    assert refused.err.startswith(f"error: --port: cannot listen at 127.0.0.1:{port} (")
+    assert run("app --host 192.0.2.1").code == 2
