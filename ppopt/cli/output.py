@@ -26,6 +26,7 @@ from ppopt.report.plan_table import (
     gain_words,
     late_words,
     least_memory_words,
+    limit_words,
     more_memory_words,
     outside_words,
     plan_table,
@@ -208,7 +209,7 @@ def show_plan(settings: Settings, shown: Mapping[str, Any], found: Plan) -> int:
         saved = [one.path for one in settings.output if one.path.suffix.lower() == ".json"]
         file = str(saved[0].with_suffix("")) if saved and code == 0 else None
         closing = (
-            *(gain_words(shown), late_words(shown), outside_words(shown)),
+            *(limit_words(shown), gain_words(shown), late_words(shown), outside_words(shown)),
             *(least_memory_words(shown), within_words(shown), more_memory_words(shown)),
             *(space_words(shown), beyond_words(shown), *use_words(shown, file)),
         )

@@ -19,6 +19,7 @@ from ppopt.report.words import (
     per_device,
     percent,
     short_placement,
+    spread,
 )
 from ppopt.studies.plan_baselines import KNOWN
 from ppopt.studies.plan_space import MEGATRON, OPTIMAL, PLACEMENTS
@@ -98,6 +99,14 @@ def slowdown(row: Mapping[str, Any], shown: Mapping[str, Any]) -> str:
 
 def _short(value: float | None) -> str:
     return number(None if value is None else round(value, 3))
+
+
+def limit_words(shown: Mapping[str, Any]) -> str:
+    """The memory limit that no configuration keeps; empty where one does."""
+    if shown["status"] != "infeasible" or shown["mem_limit"] is None:
+        return ""
+    limit = spread(shown["mem_limit"], shown["memory_unit"])
+    return f"memory limit: {limit}; `ppopt frontier` finds the least that works"
 
 
 def least_memory_words(shown: Mapping[str, Any]) -> str:

@@ -19,6 +19,7 @@ from ppopt.report.plan_table import (
     gain_words,
     late_words,
     least_memory_words,
+    limit_words,
     more_memory_words,
     outside_words,
     slowdown,
@@ -273,3 +274,10 @@ def test_the_proof_of_one_configuration_is_in_the_singular() -> None:
     plan = planned(placement="linear", chunks=1, strategies="1f1b")
     assert plan.proof.startswith("over the 1 configuration: 1 was searched")
     assert of_plan(plan)["space"]["p2p_time"] == 0
+
+
+def test_the_limit_that_nothing_keeps_is_said() -> None:
+    given = {"status": "infeasible", "mem_limit": [60, 60], "memory_unit": "MiB"}
+    words = "memory limit: 60 MiB each; `ppopt frontier` finds the least that works"
+    assert limit_words(shown(**given)) == words
+    assert limit_words(shown(**given | {"status": "optimal"})) == ""
