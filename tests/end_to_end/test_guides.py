@@ -23,7 +23,7 @@ def test_no_guide_is_left_out() -> None:
 
 @pytest.mark.parametrize(
     "guide",
-    [guide if guide == ROOT / "README.md" else slow(guide) for guide in GUIDES],
+    [slow(guide) for guide in GUIDES],
     ids=lambda path: path.relative_to(ROOT).as_posix(),
 )
 def test_the_guide_is_true(guide: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.end_to_end.documents import load
 
 prose = load("prose")
@@ -15,6 +17,7 @@ def test_long_sentences_are_few_and_odd_words_none() -> None:
     assert len(found) <= FEW, "\n".join(map(str, found))
 
 
+@pytest.mark.slow
 def test_docstrings_have_neither_long_sentences_nor_odd_words() -> None:
     assert [str(place) for place in prose.hard(prose.modules())] == []
 

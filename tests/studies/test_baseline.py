@@ -235,6 +235,7 @@ TRIAL = Model(
 """On the partition of its best schedule interleaved is a fifth slower than on a balanced one."""
 
 
+@pytest.mark.slow
 def test_of_a_searched_partition_every_strategy_has_its_own() -> None:
     pipeline = TRIAL.pipeline(devices=8, batches=32, chunks=2, partition="search", mem_limit=80)
     result = ppopt.solve(pipeline, workers=1, time_limit=20)

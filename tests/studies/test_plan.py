@@ -640,7 +640,9 @@ def test_a_pipeline_brings_its_devices_limit_and_links() -> None:
     )
     assert found.value == same.value and found.lower_bound == same.lower_bound
     assert found.space.fields == {"link": pipeline.link, "mem_limit": pipeline.mem_limit}
-    more = ppopt.plan(pipeline, batches=[3, 4], mem_limit=20, placement="linear, v", workers=1)
+    more = ppopt.plan(
+        pipeline, batches=[3, 4], mem_limit=20, placement="linear, v", workers=1, time_limit=2
+    )
     assert more.space.batches == (3, 4) and more.space.placements == ("linear", "v")
     assert more.space.fields["mem_limit"] == 20
     with pytest.raises(ppopt.InputError, match=r"^layers: "):
