@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ppopt.cli.application import command
+from ppopt.cli.derivation_options import option, refuse_without_configuration
 from ppopt.cli.streams import note
 from ppopt.errors import InputError
 from ppopt.problem.settings import NAMED, Heading
@@ -21,19 +22,6 @@ SCHEMA = "ppopt-schema.json"
 """The JSON Schema beside a new file: editors complete its keys by it."""
 
 
-def _count(flag: str, words: str) -> Any:
-    """An option of a training that is a number."""
-    return typer.Option(
-        flag, metavar="N", help=words, show_default=False, rich_help_panel=Heading.PIPELINE
-    )
-
-
-def _text(flag: str, metavar: str, words: str, heading: Heading = Heading.TIMES) -> Any:
-    return typer.Option(
-        flag, metavar=metavar, help=words, show_default=False, rich_help_panel=heading
-    )
-
-
 @command
 def init(
     file: Annotated[
@@ -41,63 +29,67 @@ def init(
     ] = None,
     config: Annotated[
         Path | None,
-        typer.Option(
+        option(
             "--from",
-            metavar="CONFIG",
-            help="Derive the layers from the config.json of a Hugging Face model: Llama, Mistral, "
+            "CONFIG",
+            "Derive the layers from the config.json of a Hugging Face model: Llama, Mistral, "
             "Mixtral, Qwen2 and Qwen3 (dense and MoE), DeepSeek V2 and V3.",
-            show_default=False,
         ),
     ] = None,
     gpu: Annotated[
         str | None,
-        _text("--gpu", "NAME", "Required: a100, h100, h200, h800, b200 or mi300x."),
+        option("--gpu", "NAME", "Required: a100, h100, h200, h800, b200 or mi300x.", Heading.TIMES),
     ] = None,
     precision: Annotated[
-        str | None, _text("--precision", "NAME", "Of products of matrices: bf16 (default) or fp8.")
+        str | None,
+        option(
+            "--precision", "NAME", "Of products of matrices: bf16 (default) or fp8.", Heading.TIMES
+        ),
     ] = None,
     efficiency: Annotated[
         float | None,
-        typer.Option(
+        option(
             "--efficiency",
-            metavar="SHARE",
-            help="Share of the GPU's peak that the work runs at (default: 0.4).",
-            show_default=False,
-            rich_help_panel=Heading.TIMES,
+            "SHARE",
+            "Share of the GPU's peak that the work runs at (default: 0.4).",
+            Heading.TIMES,
         ),
     ] = None,
     measured: Annotated[
         float | None,
-        typer.Option(
+        option(
             "--calibrate",
-            metavar="MS",
-            help="Milliseconds of one measured step of 1F1B: the efficiency is set so that 1F1B "
+            "MS",
+            "Milliseconds of one measured step of 1F1B: the efficiency is set so that 1F1B "
             "takes as long.",
-            show_default=False,
-            rich_help_panel=Heading.TIMES,
+            Heading.TIMES,
         ),
     ] = None,
     link: Annotated[
         str | None,
-        _text("--link", "LINK", "Between devices (default: bandwidth=50GB/s)."),
+        option("--link", "LINK", "Between devices (default: bandwidth=50GB/s).", Heading.TIMES),
     ] = None,
-    devices: Annotated[int | None, _count("--devices", "Pipeline ranks (default: 4).")] = None,
+    devices: Annotated[int | None, option("--devices", "N", "Pipeline ranks (default: 4).")] = None,
     batches: Annotated[
-        int | None, _count("--batches", "Microbatches of a step, per data rank (default: 16).")
+        int | None, option("--batches", "N", "Microbatches of a step, per data rank (default: 16).")
     ] = None,
-    tensor: Annotated[int | None, _count("--tensor", "Ranks that share a matrix (1).")] = None,
-    context: Annotated[int | None, _count("--context", "Ranks that share a sequence (1).")] = None,
-    data: Annotated[int | None, _count("--data", "Copies of the pipeline (1).")] = None,
+    tensor: Annotated[int | None, option("--tensor", "N", "Ranks that share a matrix (1).")] = None,
+    context: Annotated[
+        int | None, option("--context", "N", "Ranks that share a sequence (1).")
+    ] = None,
+    data: Annotated[int | None, option("--data", "N", "Copies of the pipeline (1).")] = None,
     expert: Annotated[
-        int | None, _count("--expert", "Ranks, of data x context, that share the experts (1).")
+        int | None, option("--expert", "N", "Ranks, of data x context, that share the experts (1).")
     ] = None,
-    sequence: Annotated[int | None, _count("--sequence", "Tokens of a sequence (4096).")] = None,
+    sequence: Annotated[
+        int | None, option("--sequence", "N", "Tokens of a sequence (4096).")
+    ] = None,
     microbatch: Annotated[
-        int | None, _count("--microbatch", "Sequences of a microbatch (1).")
+        int | None, option("--microbatch", "N", "Sequences of a microbatch (1).")
     ] = None,
     partition: Annotated[
         str | None,
-        _text("--partition", "LIST", "Layers of every stage, as of `solve`.", Heading.PIPELINE),
+        option("--partition", "LIST", "Layers of every stage, as of `solve`.", Heading.PIPELINE),
     ] = None,
 ) -> int:
     """Write a commented model file that runs as it is.
@@ -120,20 +112,13 @@ def init(
     hardware = {"gpu": gpu, "efficiency": efficiency, "link": link, "partition": partition}
     given = {name: value for name, value in (training | hardware).items() if value is not None}
     if config is None:
-        _refuse(given, measured)
+        refuse_without_configuration([*given, *([] if measured is None else ["calibrate"])])
         _write(file, _template(file))
         return 0
     model = _derived(config, given, measured)
     _write(file, model.text)
     note(f"derived, not measured: {model.parameters:,} parameters; {model.training.gpus} GPUs")
     return 0
-
-
-def _refuse(given: dict[str, Any], measured: float | None) -> None:
-    """Refuse options of --from without it."""
-    names = [*given, *(["calibrate"] if measured is not None else [])]
-    if names:
-        raise InputError(f"{', '.join(names)}: of --from config.json alone; give it too")
 
 
 def _template(file: Path | None) -> str:

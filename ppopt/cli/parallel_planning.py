@@ -7,12 +7,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import typer
-
 from ppopt.cli.commands import exit_code
 from ppopt.cli.settings import Settings
 from ppopt.errors import InputError
-from ppopt.problem.settings import Heading
 from ppopt.solver import interrupts
 
 NEEDED = ("gpu", "gpus", "global_batch")
@@ -21,20 +18,6 @@ TRAINING = ("context", "expert", "sequence", "precision")
 SPACE = ("gpus", "global_batch", "efficiency", "tensor", "microbatch", "data")
 TAKEN = ("mem_limit", "link")
 """Settings of a pipeline that such a plan takes; all others are derived."""
-
-
-def option(flag: str, metavar: str, words: str) -> Any:
-    """An option of a plan over the parallelism."""
-    return typer.Option(
-        flag, metavar=metavar, help=words, show_default=False, rich_help_panel=Heading.PIPELINE
-    )
-
-
-def refuse_without_configuration(given: Mapping[str, Any]) -> None:
-    """Refuse options of --from without it."""
-    if given:
-        names = ", ".join(name.replace("_", "-") for name in given)
-        raise InputError(f"{names}: of --from config.json alone; give it too")
 
 
 def plan_over_parallelism(

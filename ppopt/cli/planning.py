@@ -10,11 +10,8 @@ import typer
 
 from ppopt.cli.application import command
 from ppopt.cli.commands import exit_code, search_options, strategy_options
-from ppopt.cli.parallel_planning import (
-    option,
-    plan_over_parallelism,
-    refuse_without_configuration,
-)
+from ppopt.cli.derivation_options import option, refuse_without_configuration
+from ppopt.cli.parallel_planning import plan_over_parallelism
 from ppopt.cli.settings import Settings, with_settings_but
 from ppopt.problem.settings import NAMED, Heading
 from ppopt.solver import interrupts

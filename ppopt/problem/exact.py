@@ -114,6 +114,11 @@ def plain(value: Fraction) -> int | float:
     return value.numerator if value.denominator == 1 else value.numerator / value.denominator
 
 
+def plain_or_none(value: Fraction | None) -> int | float | None:
+    """The same of a value that may not be known."""
+    return None if value is None else plain(value)
+
+
 def in_ticks(stated: Fraction, per_unit: int) -> Fraction:
     """Turn a time that a file states, as the float nearest to it, into ticks.
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 
-import numpy as np
-
 from ppopt.errors import InputError
 from ppopt.problem import units
 from ppopt.problem.objective import Objective
@@ -67,14 +65,9 @@ def measured_steps(records: Iterable[Record], pipeline: Pipeline, unit: int) -> 
 
 def predicted(step: Schedule) -> Schedule:
     """The order of a measured step, re-timed: every operation takes the time of its pipeline."""
-    pipeline = step.pipeline
-    order = sorted(step.rows(), key=lambda row: row.start)
-    orders = [
-        np.array([pipeline.code(*row[:3], 0) for row in order if row.device == device])
-        for device in range(pipeline.num_devices)
-    ]
     origin = Origin(strategy=SAME_ORDER, objective=Objective.MAKESPAN, status="feasible")
-    return checked(timing.schedule(pipeline, orders, origin=origin), enforce_limit=False)
+    timed = timing.schedule(step.pipeline, step.orders, origin=origin)
+    return checked(timed, enforce_limit=False)
 
 
 def _name(nanoseconds: int) -> str | None:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from ppopt.formats import origin_json
 from ppopt.formats.figures import limits, placed, unit_names
 from ppopt.problem.backward_kind import BackwardKind
-from ppopt.problem.exact import plain
+from ppopt.problem.exact import plain, plain_or_none
 from ppopt.report.summary import summary
 from ppopt.schedule.communication import Loss
 from ppopt.schedule.idle import by_cause
@@ -77,7 +77,7 @@ def _baseline(hand: Baseline | None) -> dict[str, Any] | None:
     return {
         "strategy": hand.strategy,
         "value": plain(hand.value),
-        "speedup": _number(hand.speedup),
+        "speedup": plain_or_none(hand.speedup),
         "skipped": list(hand.skipped),
         "chosen": list(hand.chosen),
         **{key: cut[key] for key in ("partition", "layout", "recompute", "recomputed_layers")},
@@ -91,7 +91,7 @@ def of_other_placement(other: OtherPlacement | None) -> dict[str, Any] | None:
     return {
         "strategy": other.strategy,
         "value": plain(other.value),
-        "speedup": _number(other.speedup),
+        "speedup": plain_or_none(other.speedup),
         "placement": other.pipeline.resolved_placement,
         "chunks": other.pipeline.num_chunks,
         "routes": other.pipeline.routes,
@@ -152,8 +152,8 @@ def _choice(choice: StrategyChoice | None) -> dict[str, Any]:
     if choice is None:
         return {}
     figures = {
-        "lower_bound": _number(choice.lower_bound),
-        "gap": _number(choice.gap),
+        "lower_bound": plain_or_none(choice.lower_bound),
+        "gap": plain_or_none(choice.gap),
         "proved": choice.proved,
         "partitions": choice.partitions,
         "evaluated": choice.evaluations,
@@ -212,8 +212,8 @@ def _row(row: ComparisonRow, comparison: Comparison, hands: Sequence[Schedule]) 
     return shown | {
         "strategy": _strategy(row, comparison),
         "fits_limit": row.fits_limit,
-        "ratio_to_best": _number(row.ratio_to_best),
-        "ratio_to_optimum": _number(row.ratio_to_optimum),
+        "ratio_to_best": plain_or_none(row.ratio_to_best),
+        "ratio_to_optimum": plain_or_none(row.ratio_to_optimum),
         "optimum_proved": row.optimum_proved,
         "communication": row.communication,
     }
@@ -223,10 +223,6 @@ def _skipped(skipped: Sequence[tuple[str, str]]) -> list[dict[str, str]]:
     return [{"strategy": name, "reason": reason} for name, reason in skipped]
 
 
-def _number(value: Fraction | None) -> int | float | None:
-    return None if value is None else plain(value)
-
-
 def _within(found: Frontier, share: Fraction | None) -> dict[str, Any]:
     point = None if share is None else found.within(share)
     if share is None or point is None:
@@ -234,8 +230,8 @@ def _within(found: Frontier, share: Fraction | None) -> dict[str, Any]:
     shown = {
         "share": plain(share),
         "limit": plain(point.limit),
-        "value": _number(point.result.value),
-        "beyond": _number(found.beyond(share)),
+        "value": plain_or_none(point.result.value),
+        "beyond": plain_or_none(found.beyond(share)),
     }
     return {"within": shown}
 
@@ -263,9 +259,9 @@ def of_frontier(found: Frontier, within: Fraction | None = None) -> dict[str, An
         **unit_names(found.pipeline),
         "searched": list(found.searched),
         "link_mode": found.pipeline.link_mode.value,
-        "least_limit": _number(least and least.limit),
+        "least_limit": plain_or_none(least and least.limit),
         "least_limit_proved": least is not None and least.least,
-        "useful_limit": _number(enough and enough.limit),
+        "useful_limit": plain_or_none(enough and enough.limit),
         "useful_limit_proved": found.enough_proved,
         **_within(found, within),
         "points": [
@@ -290,7 +286,7 @@ def of_frontier(found: Frontier, within: Fraction | None = None) -> dict[str, An
 def _hand(hand: FrontierHand) -> dict[str, Any]:
     return of_evaluation(hand.schedule, hand.seconds) | {
         "memory": plain(hand.memory),
-        "ratio_to_best": _number(hand.ratio),
+        "ratio_to_best": plain_or_none(hand.ratio),
     }
 
 

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from fractions import Fraction
 from typing import Any
 
 from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from ppopt.problem.exact import plain
+from ppopt.problem.exact import plain_or_none
 from ppopt.report.plan_objects import of_plan
+from ppopt.report.plan_table import slower_words
 from ppopt.report.words import NONE, grouped, number, percent
 from ppopt.studies.parallel_result import ParallelPlan, ParallelRow
 
@@ -26,9 +26,9 @@ def of_parallel_plan(found: ParallelPlan) -> dict[str, Any]:
     space = found.space
     return of_plan(found.plan) | {
         "status": found.status.value,
-        "value": _plain(found.value),
-        "lower_bound": _plain(found.lower_bound),
-        "gap": _plain(found.gap),
+        "value": plain_or_none(found.value),
+        "lower_bound": plain_or_none(found.lower_bound),
+        "gap": plain_or_none(found.gap),
         "solve_seconds": round(found.solve_seconds, 3),
         "parallelism": {
             "tokens_per_second_per_gpu": found.tokens_per_second(found.value),
@@ -51,12 +51,12 @@ def _row(row: ParallelRow, found: ParallelPlan) -> dict[str, Any]:
         **row.parallelism._asdict(),
         "devices": training.devices,
         "batches": training.batches,
-        "value": _plain(row.value),
-        "lower_bound": _plain(row.lower_bound),
+        "value": plain_or_none(row.value),
+        "lower_bound": plain_or_none(row.lower_bound),
         "tokens_per_second_per_gpu": found.tokens_per_second(row.value),
         "bound_tokens_per_second_per_gpu": found.tokens_per_second(row.lower_bound),
         "configuration": None if best is None else str(best.configuration),
-        "peak_memory": None if best is None else _plain(best.peak),
+        "peak_memory": None if best is None else plain_or_none(best.peak),
         "seconds": round(row.seconds, 3),
     }
 
@@ -68,7 +68,7 @@ def parallel_table(shown: Mapping[str, Any]) -> Table:
     for head in heads:
         table.add_column(head, justify="right")
     table.add_column("memory\n(MiB)", justify="right")
-    table.add_column("beside the best", overflow="fold")
+    table.add_column("versus the best", overflow="fold")
     for place, row in enumerate(shown["parallelism"]["rows"]):
         counts = ("tensor", "microbatch", "data", "devices", "batches")
         cells = [
@@ -76,24 +76,20 @@ def parallel_table(shown: Mapping[str, Any]) -> Table:
             _rate(row["tokens_per_second_per_gpu"]),
             _rate(row["bound_tokens_per_second_per_gpu"]),
             NONE if row["peak_memory"] is None else number(row["peak_memory"]),
-            "best" if place == 0 and row["value"] is not None else _lacks(row, shown["value"]),
+            "best" if place == 0 and row["value"] is not None else _slowdown(row, shown["value"]),
         ]
         table.add_row(*map(Text, cells), style="bold" if place == 0 else "")
     return table
 
 
-def _lacks(row: Mapping[str, Any], best: float | None) -> str:
-    """What a combination lacks beside the best one, in words."""
+def _slowdown(row: Mapping[str, Any], best: float | None) -> str:
+    """Slowdown of a combination relative to the best one, in words."""
     if row["lower_bound"] is None:
         return "does not fit"
     if best is None:
         return "nothing found in time"
     least = max(0.0, row["lower_bound"] / best - 1)
-    if row["value"] is None:
-        return f"{percent(least)} slower or more" if least else "no faster"
-    most = row["value"] / best - 1
-    words = percent(most) if least == most else f"{percent(least)} to {percent(most)}"
-    return f"{words} slower" if most else "as fast"
+    return slower_words(least, None if row["value"] is None else row["value"] / best - 1)
 
 
 def parallel_words(shown: Mapping[str, Any]) -> list[str]:
@@ -122,7 +118,3 @@ def parallel_words(shown: Mapping[str, Any]) -> list[str]:
 
 def _rate(value: float | None) -> str:
     return NONE if value is None else grouped(value)
-
-
-def _plain(value: Fraction | None) -> int | float | None:
-    return None if value is None else plain(value)

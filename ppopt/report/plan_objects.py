@@ -8,7 +8,7 @@ from typing import Any
 
 from ppopt.errors import NotApplicableError
 from ppopt.formats.trainer_partition import deepspeed_module, megatron_arguments, torchtitan_keys
-from ppopt.problem.exact import plain
+from ppopt.problem.exact import plain, plain_or_none
 from ppopt.problem.pipeline import Pipeline
 from ppopt.report.objects import of_result
 from ppopt.studies.plan_result import Hand, LeastMemory, MoreMemory, Plan, PlanRow, WithinShare
@@ -44,14 +44,14 @@ def of_plan(plan: Plan) -> dict[str, Any]:
         found |= dict.fromkeys(("partition", "layout", "placement", "chunks", "recompute"))
     return found | {
         "status": plan.status.value,
-        "value": _number(plan.value),
-        "lower_bound": _number(plan.lower_bound),
-        "gap": _number(plan.gap),
+        "value": plain_or_none(plan.value),
+        "lower_bound": plain_or_none(plan.lower_bound),
+        "gap": plain_or_none(plan.gap),
         "proof": plan.proof,
         "strategy": first.configuration.strategy,
         "batches": batches,
-        "value_per_microbatch": _number(first.per_microbatch),
-        "bound_per_microbatch": _number(
+        "value_per_microbatch": plain_or_none(first.per_microbatch),
+        "bound_per_microbatch": plain_or_none(
             None if plan.lower_bound is None else plan.lower_bound / batches
         ),
         "least_memory": _least_memory(plan.least_memory),
@@ -73,10 +73,10 @@ def _row(row: PlanRow, plan: Plan) -> dict[str, Any]:
     return {
         **one._asdict(),
         "status": row.status.value,
-        "value": _number(row.value),
-        "lower_bound": _number(row.lower_bound),
-        "value_per_microbatch": _number(row.per_microbatch),
-        "bound_per_microbatch": _number(row.bound_per_microbatch),
+        "value": plain_or_none(row.value),
+        "lower_bound": plain_or_none(row.lower_bound),
+        "value_per_microbatch": plain_or_none(row.per_microbatch),
+        "bound_per_microbatch": plain_or_none(row.bound_per_microbatch),
         "ratio_to_best": _ratio(row, plan),
         **{key: shown[key] for key in _OF_ROW},
         "recompute_layers": shown["recompute"],
@@ -109,12 +109,11 @@ def _least_memory(found: LeastMemory | None) -> dict[str, Any] | None:
 def _within(found: WithinShare | None) -> dict[str, Any] | None:
     if found is None:
         return None
-    low = found.lower_bound
     return {
         **found.configuration._asdict(),
         "value": plain(found.value),
         "memory": plain(found.memory),
-        "lower_bound": None if low is None else plain(low),
+        "lower_bound": plain_or_none(found.lower_bound),
     }
 
 
@@ -174,7 +173,3 @@ def _links(pipeline: Pipeline) -> int | float | None:
     if pipeline.link is not None or not isinstance(pipeline.p2p, Fraction | int | float):
         return None
     return plain(Fraction(pipeline.p2p))
-
-
-def _number(value: Fraction | None) -> int | float | None:
-    return None if value is None else plain(value)

@@ -88,13 +88,21 @@ def slowdown(row: Mapping[str, Any], shown: Mapping[str, Any]) -> str:
     least = row["bound_per_microbatch"] / best - 1
     if status == "pruned" and row["given_up"]:
         more = row["value_per_microbatch"] / best - 1
-        words = percent(more) if least == more else f"{percent(least)} to {percent(more)}"
-        return f"{words} slower; not searched further" if more else "as fast"
+        words = slower_words(least, more)
+        return f"{words}; not searched further" if more else words
     if status == "pruned":
-        return f"{percent(least)} slower or more" if least else "no faster"
+        return slower_words(least, None)
     more = row["value_per_microbatch"] / best - 1
     words = f"{percent(more)} slower" if more else "as fast"
     return words if status == "optimal" else f"{words}, perhaps {percent(-least)} faster"
+
+
+def slower_words(least: float, most: float | None) -> str:
+    """By which shares something is slower than the best; `most` is None where it is not known."""
+    if most is None:
+        return f"{percent(least)} slower or more" if least else "no faster"
+    words = percent(most) if least == most else f"{percent(least)} to {percent(most)}"
+    return f"{words} slower" if most else "as fast"
 
 
 def _short(value: float | None) -> str:

@@ -16,7 +16,7 @@ from typing import Any
 from ppopt.errors import InputError
 from ppopt.formats import figures, origin_json, schedule_json
 from ppopt.formats.fields import section, shown, text, within
-from ppopt.problem.exact import plain
+from ppopt.problem.exact import plain, plain_or_none
 from ppopt.schedule.origin import Argument, Certificate
 from ppopt.schedule.schedule import Schedule
 from ppopt.solver.bound import Bound
@@ -351,8 +351,8 @@ def row(job: SolveJob, outcome: JobOutcome) -> dict[str, Any]:
         "strategy": job.strategy,
         "status": outcome.status.value,
         "objective": job.objective.value,
-        "value": None if value is None else plain(value),
-        "lower_bound": None if bound is None else plain(bound),
+        "value": plain_or_none(value),
+        "lower_bound": plain_or_none(bound),
         "gap": gap,
         "proof": outcome.proof or None,
         **shown,
