@@ -18,6 +18,8 @@ TRAINING = ("context", "expert", "sequence", "precision")
 SPACE = ("gpus", "global_batch", "efficiency", "tensor", "microbatch", "data")
 TAKEN = ("mem_limit", "link")
 """Settings of a pipeline that such a plan takes; all others are derived."""
+LEFT_OUT = ("objective", "backward_kind", "fused", "group_size", "waves")
+"""Settings of a run that such a plan does not take: it has the shortest step of mixed backwards."""
 
 
 def plan_over_parallelism(
@@ -32,6 +34,8 @@ def plan_over_parallelism(
     from ppopt.studies.parallel_space import ParallelSpace
 
     _check(settings, given)
+    if asked["within"] is not None:
+        raise InputError("within: not of a plan over the parallelism; leave it out")
     link = settings.get("link")
     space = ParallelSpace(
         architecture=read_architecture(config),
@@ -72,5 +76,8 @@ def _check(settings: Settings, given: Mapping[str, Any]) -> None:
     for field, name in pipeline.items():
         if field not in TAKEN and settings.get(field) is not None:
             raise InputError(f"{name}: --from config.json derives it; leave it out")
+    for name in LEFT_OUT:
+        if settings.get(name) is not None:
+            raise InputError(f"{name}: not of a plan over the parallelism; leave it out")
     if settings.get("mem_limit") == LIMIT_1F1B:
         raise InputError("mem_limit: give a number, 72GiB; 1F1B differs between combinations")

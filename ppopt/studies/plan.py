@@ -177,7 +177,7 @@ def plan(
     )
     kind = BackwardKind.read(backward_kind, fused)
     share = 1 - LESS_SHARE - REFINING - (MORE_SHARE if limited else 0)
-    share -= WITHIN_SHARE if share_within else 0
+    share -= 0 if share_within is None else WITHIN_SHARE
     search = _PlanSearch(space, Objective(objective), kind, provenance, params, began, share)
     beside = PlanBaselines(space, Objective(objective), kind)
     search.begin(beside, progress, stop)
