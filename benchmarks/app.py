@@ -22,7 +22,7 @@ from random import Random
 
 import httpx
 
-from benchmarks.machine import heading
+from benchmarks.record import heading
 from ppopt.app.examples import examples
 from ppopt.app.query import FIELDS
 from ppopt.strategies import names

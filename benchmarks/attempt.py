@@ -8,11 +8,14 @@ import resource
 import sys
 import time
 import traceback
+from collections.abc import Iterable
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from benchmarks import sides
 from benchmarks.baselines.problem import Limits, Outcome
+from benchmarks.record import Row, add_line, head, read_lines
 from benchmarks.suite import Instance, is_proved, operations
 from ppopt.problem.operation import OpKind
 from ppopt.problem.pipeline import Pipeline
@@ -21,6 +24,8 @@ from ppopt.verifier import checked
 PATIENCE = 30.0
 """Seconds beyond twice the limit after which a process is ended; its record says `killed`."""
 FAILED = "failed"
+Key = tuple[str, str, float, int, int]
+"""Side, instance, limit, workers, seed: what makes an attempt the same as another."""
 
 
 class Attempt(NamedTuple):
@@ -58,6 +63,11 @@ class Attempt(NamedTuple):
     """The best strategy that keeps the limit, where that was asked for and there is one."""
     hand_value: int | None = None
     """Its value."""
+
+    @property
+    def key(self) -> Key:
+        """What it is known by."""
+        return self.side, self.instance, self.seconds_limit, self.workers, self.seed
 
     @property
     def gap(self) -> float | None:
@@ -165,3 +175,35 @@ def _nothing(seconds: float) -> dict[str, Any]:
     """Figures of a run that gave no answer: its process was ended, or died of its memory."""
     figures = dict.fromkeys(("bound", "cpu_seconds", "peak_mib", "variables", "constraints"), 0)
     return {"status": "killed", "value": None, "seconds": seconds, "trace": [], **figures}
+
+
+def read(path: Path) -> tuple[list[Row], list[Attempt]]:
+    """Heads and attempts of a record."""
+    rows = read_lines(path)
+    heads = [row for row in rows if "side" not in row]
+    return heads, [Attempt(**row) for row in rows if "side" in row]
+
+
+class Record:
+    """A record being written; what it holds already is not run again."""
+
+    def __init__(self, path: Path, libraries: Iterable[str]) -> None:
+        self._path = path
+        self.done = {one.key for one in read(path)[1]}
+        add_line(path, head(*libraries))
+
+    def add(self, one: Attempt) -> None:
+        """Write an attempt at once."""
+        add_line(self._path, one._asdict())
+        self.done.add(one.key)
+
+
+def describe(heads: Iterable[Row]) -> str:
+    """Heads as lines of Markdown."""
+    return "\n".join(
+        f"- {one['date']}, commit {one['commit']}; Python {one['python']}, "
+        + ", ".join(f"{name} {number}" for name, number in one["versions"].items())
+        + f"; {one['processor']}, {one['cores']} cores, load at the start "
+        + ", ".join(map(str, one["load"]))
+        for one in heads
+    )

@@ -11,7 +11,7 @@ import argparse
 from collections import Counter
 from time import monotonic
 
-from benchmarks.machine import heading
+from benchmarks.record import heading
 from ppopt import Objective, Verdict
 from tests.factories.instances import Case
 from tests.oracles import bounds

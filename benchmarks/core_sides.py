@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from benchmarks import suite
-from benchmarks.machine import commit, heading
+from benchmarks.record import commit, heading
 
 SOLVE = """
 import json, os, sys, time

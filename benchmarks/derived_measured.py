@@ -15,7 +15,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from benchmarks.derived_models import DEEPSEEK_V3, LLAMA_70B, llama
-from benchmarks.machine import heading
+from benchmarks.record import heading
 from ppopt import DerivedModel, Schedule, calibrate, evaluate
 from ppopt.derivation.architecture import Architecture, Run
 from ppopt.derivation.gpus import Precision, gpu_named

@@ -31,7 +31,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from benchmarks.machine import heading
+from benchmarks.record import heading
 
 ROOT = Path(__file__).parents[1]
 PACKAGES = {

@@ -23,7 +23,7 @@ from selenium.common.exceptions import TimeoutException, WebDriverException
 from selenium.webdriver import Chrome, ChromeOptions, ChromeService
 
 from benchmarks import renderers
-from benchmarks.machine import heading
+from benchmarks.record import heading
 from ppopt import Pipeline, Schedule, evaluate
 
 SIZES = ((16, 125), (32, 260), (64, 521))

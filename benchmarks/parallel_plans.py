@@ -12,7 +12,7 @@ import time
 from fractions import Fraction
 
 from benchmarks.derived_models import LLAMA_70B
-from benchmarks.machine import heading
+from benchmarks.record import heading
 from ppopt import Plan, plan
 from ppopt.derivation.derived_model import DerivedModel
 from ppopt.derivation.gpus import gpu_named

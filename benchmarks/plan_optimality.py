@@ -26,7 +26,7 @@ from random import Random
 from typing import Any, NamedTuple
 
 import ppopt
-from benchmarks.machine import heading
+from benchmarks.record import heading
 from ppopt import Model, Status
 from ppopt.formats.files import write
 

@@ -26,10 +26,10 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import ppopt
-from benchmarks.machine import heading
+from benchmarks.record import Row, add_line, heading, number, read_lines, shown, table
 from ppopt import NotApplicableError, Pipeline, Plan, PlanSpace, Result
 from ppopt.errors import not_applicable
 from ppopt.formats.files import write
@@ -47,7 +47,6 @@ COLUMNS = (
 )
 RECOMPUTE = ("none", "full", "search")
 PLAN = "plan"
-Row = dict[str, Any]
 
 
 class Task(NamedTuple):
@@ -123,7 +122,7 @@ def done(task: Task) -> Row:
         one = next(one for one in space if str(one) == task.part)
         found = ppopt.solve(space.pipeline(one), time_limit=task.seconds, workers=1)
     times = {"s": time.monotonic() - began, "cpu": time.process_time() - busy}
-    shown = {"value": _number(found.value), "lower_bound": _number(found.lower_bound)}
+    shown = {"value": number(found.value), "lower_bound": number(found.lower_bound)}
     more = _planned(found, pipeline, task) if isinstance(found, Plan) else {}
     return task._asdict() | times | shown | more
 
@@ -136,13 +135,9 @@ def _planned(plan: Plan, pipeline: Pipeline, task: Task) -> Row:
     return {
         "best": None if plan.best is None else str(plan.best.configuration),
         "ruled_out": f"{alone} of {len(plan.rows)}",
-        "hand": None if hand is None else [_number(hand.value), hand.words],
-        "more_memory": None if more is None else [_number(more.value), _number(more.lower_bound)],
+        "hand": None if hand is None else [number(hand.value), hand.words],
+        "more_memory": None if more is None else [number(more.value), number(more.lower_bound)],
     }
-
-
-def _number(value: Fraction | None) -> float | None:
-    return None if value is None else float(value)
 
 
 def tasks(names: Sequence[str], seconds: float, limit: str, *, loop: bool) -> Iterator[Task]:
@@ -155,8 +150,8 @@ def tasks(names: Sequence[str], seconds: float, limit: str, *, loop: bool) -> It
         yield from (Task(name, str(one), seconds, limit) for one in space)
 
 
-def line(name: str, rows: Sequence[Row]) -> str:
-    """The line of a model in the table, of its plan and the solves that there are."""
+def cells(name: str, rows: Sequence[Row]) -> tuple[str, ...]:
+    """The cells of a model in the table, of its plan and the solves that there are."""
     pipeline = ppopt.read_pipeline(name)
     plan = next(row for row in rows if row["part"] == PLAN)
     solves = [row for row in rows if row["part"] != PLAN]
@@ -165,48 +160,35 @@ def line(name: str, rows: Sequence[Row]) -> str:
     known = value is not None
     took = sum(row["s"] for row in solves)
     whole = len(solves) == len(tuple(space_of(pipeline, LIMIT)))
-    cells = (
+    return (
         name,
         f"{pipeline.num_devices} x {pipeline.batches}",
         plan["best"] or "-",
-        _shown(value),
-        _shown(100 * (1 - plan["lower_bound"] / value) if known else None),
+        shown(value),
+        shown(100 * (1 - plan["lower_bound"] / value) if known else None),
         plan["ruled_out"],
         f"{plan['s']:.1f}",
         f"{plan['cpu']:.1f}",
         "-" if hand is None else f"{hand[0]:.2f} ({hand[1]})",
-        _shown(100 * (hand[0] / value - 1) if known and hand is not None else None),
-        _shown(alone) + ("" if whole or not solves else f" ({len(solves)} solved so far)"),
+        shown(100 * (hand[0] / value - 1) if known and hand is not None else None),
+        shown(alone) + ("" if whole or not solves else f" ({len(solves)} solved so far)"),
         f"{took:.1f}" if solves else "-",
         f"{sum(row['cpu'] for row in solves):.1f}" if solves else "-",
         f"{took / plan['s']:.1f}" if solves else "-",
-        _shown(100 * (value / alone - 1) if known and alone is not None else None),
+        shown(100 * (value / alone - 1) if known and alone is not None else None),
     )
-    return f"| {' | '.join(cells)} |"
-
-
-def _shown(value: float | None) -> str:
-    return "-" if value is None else f"{value:.2f}"
 
 
 def lines(names: Sequence[str], rows: Sequence[Row]) -> Iterator[str]:
     """The table of what is done."""
-    yield f"| {' | '.join(COLUMNS)} |"
-    yield f"|{'---|' * len(COLUMNS)}"
-    for name in names:
-        own = [row for row in rows if row["model"] == name]
-        if any(row["part"] == PLAN for row in own):
-            yield line(name, own)
+    own = {name: [row for row in rows if row["model"] == name] for name in names}
+    planned = [name for name in names if any(row["part"] == PLAN for row in own[name])]
+    return table(COLUMNS, (cells(name, own[name]) for name in planned))
 
 
-def stored(path: Path | None) -> dict[Task, Row]:
-    """What a record holds; a last line that was cut short is left out."""
-    if path is None or not path.exists():
-        return {}
-    whole = [one for one in path.read_text().splitlines(keepends=True) if one.endswith("\n")]
-    path.write_text("".join(whole))
-    rows = map(json.loads, whole)
-    return {Task(*(row[name] for name in Task._fields)): row for row in rows}
+def of_row(row: Row) -> Task:
+    """The task that a line of the record is of."""
+    return Task(*(row[name] for name in Task._fields))
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -224,20 +206,20 @@ def main(arguments: Sequence[str] | None = None) -> None:
         f"\n{(__doc__ or '').strip()}\n\nSeconds of each plan: {given.seconds:g}, {given.jobs} "
         f"at a time. Memory: {given.mem_limit}. Makespan in ms.\n",
     )
-    log = None if given.output is None else given.output.with_suffix(".jsonl")
-    known = stored(log)
+    log = given.output and given.output.with_suffix(".jsonl")
+    known = {of_row(row): row for row in read_lines(log)}
     asked = list(tasks(given.models, given.seconds, given.mem_limit, loop=given.one_by_one))
     with ProcessPoolExecutor(given.jobs, max_tasks_per_child=1) as pool:
-        for ended in as_completed(pool.submit(done, one) for one in asked if one not in known):
+        waiting = [task for task in asked if task not in known]
+        for ended in as_completed(pool.submit(done, task) for task in waiting):
             row = ended.result()
-            known[Task(*(row[name] for name in Task._fields))] = row
+            known[of_row(row)] = row
             print(json.dumps(row), flush=True)
-            if log is not None:
-                with log.open("a") as file:
-                    file.write(json.dumps(row) + "\n")
-                table = lines(given.models, [known[one] for one in asked if one in known])
-                write(given.output, "\n".join((*head, *table)) + "\n")
-    print("\n".join(lines(given.models, [known[one] for one in asked if one in known])))
+            add_line(log, row)
+    text = "\n".join(lines(given.models, [known[task] for task in asked if task in known]))
+    print(text)
+    if given.output is not None:
+        write(given.output, "\n".join((*head, text)) + "\n")
 
 
 if __name__ == "__main__":

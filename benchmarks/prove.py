@@ -11,10 +11,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from benchmarks import hand, suite
-from benchmarks.attempt import Attempt, attempt
+from benchmarks.attempt import Attempt, Record, attempt
 from benchmarks.baselines.problem import Limits
 from benchmarks.sides import LIBRARIES, OURS
-from benchmarks.store import Record
 from benchmarks.suite import Instance
 
 

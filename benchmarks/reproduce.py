@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from itertools import product
 
-from benchmarks.machine import heading
+from benchmarks.record import heading
 from ppopt import Objective, Pipeline, Schedule, evaluate
 from ppopt.formats.config import pipeline_of
 from ppopt.formats.models import model_names, read_settings

@@ -34,12 +34,6 @@ LIBRARIES = {
     "pyjobshop": ("pyjobshop", "ortools"),
 }
 """Distributions whose versions a side's figures depend on."""
-PARTS = {
-    "ppopt bounds": "relaxations",
-    "ppopt construction": "construction",
-    "ppopt model": "model",
-}
-"""Function in `benchmarks.parts` of each part of ours."""
 MAKESPAN_ONLY = frozenset({"pyjobshop"})
 
 
@@ -50,9 +44,6 @@ def load(side: str) -> Solver:
         for module in pkgutil.walk_packages(ppopt.solver.__path__, "ppopt.solver."):
             importlib.import_module(module.name)
         return ours
-    if side in PARTS:
-        part: Solver = getattr(importlib.import_module("benchmarks.parts"), PARTS[side])
-        return part
     solver: Solver = importlib.import_module(f"benchmarks.baselines.{BASELINES[side]}").solve
     return solver
 

@@ -1,25 +1,32 @@
 """Predicted and measured time of schedules that PyTorch really runs, on stages that sleep.
 
+    python -m benchmarks.sleeping orders --real-time
+    python -m benchmarks.sleeping links --real-time
+
 Four gloo processes on this machine; the stages' forward, input gradient and weight gradient sleep
-for set times, and so do the links of one pipeline, so that the processors stay free and the
-measured step shows the order alone.
+for set times, so that the processors stay free and the measured step shows the order alone.
+
+`orders`: schedules by hand and solved, also from a profile of the same stages; links of one
+pipeline sleep, too. `links`: one transfer at a time with delays added
+(`ppopt.torch.stream_links`); every schedule with its own communication order, loaded as
+`compute_comms`, and as operations alone, which PyTorch lowers.
 """
 
 from __future__ import annotations
 
 import argparse
-import math
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from statistics import median
+from statistics import correlation, median
 from typing import NamedTuple
 
-from benchmarks.machine import heading
+from benchmarks.record import heading, table
 from ppopt import Pipeline, Schedule, evaluate, solve
+from ppopt.formats import torch_comms, torch_csv
 from ppopt.profiles.estimate import profile
-from ppopt.schedule import timing
+from ppopt.schedule import communication, timing
 from ppopt.torch import as_run, execution, probe
 from ppopt.torch.world import World
 
@@ -37,39 +44,59 @@ UNEQUAL = Pipeline(
 )
 LINKS = replace(EQUAL, p2p=4, name="equal, links")
 """Transfers of 8 ms."""
-LINEAR = ("gpipe", "1f1b", "zb-h1", "zb-1p", "zb-2p")
-CHUNKED = ("interleaved", "zbv")
+STREAMS = replace(UNEQUAL, p2p=8, link_mode="streams", name="unequal, links as streams")
+STRATEGIES = ("gpipe", "1f1b", "zb-h1", "zb-1p", "zb-2p", "interleaved", "zbv")
+STREAM_STRATEGIES = ("gpipe", "1f1b", "zb-h1", "zbv", "looped-bfs")
 
 
 class Entry(NamedTuple):
-    """A schedule, and the steps it took, in ms."""
+    """An order, its predictions, and the steps it took, in ms."""
 
     pipeline: str
     name: str
     schedule: Schedule
-    predicted: float
-    """From the times that the stages sleep."""
-    profiled: float
-    """From the times that a probing run of the same stages measured."""
+    predicted: dict[str, float]
+    """By what from: the times that the stages sleep, and those that a probing run measured."""
     measured: list[float]
+    text: str | None = None
+    """The order with its sends and receives; None: as the schedule is run."""
 
 
-def entries(world: World, pipeline: Pipeline) -> Iterator[Entry]:
-    """Give every schedule of a pipeline: by hand, the best as PyTorch splits, the best measured."""
-    v = replace(pipeline, placement="v")
-    of = {"linear": pipeline, "interleaved": replace(pipeline, placement="interleaved"), "v": v}
-    seen = {name: measured(world, placed) for name, placed in of.items()}
-    made = {name: evaluate(pipeline, name) for name in (*LINEAR, *CHUNKED)}
-    made["solved, memory of 1F1B"] = solved(as_run(pipeline), "1f1b")
-    made["solved, twice that"] = solved(as_run(pipeline), 2 * RANKS)
-    made["solved, V, memory of 1F1B"] = solved(as_run(v), "1f1b")
-    orders = solved(seen["linear"], "1f1b").orders
-    made["profiled, then solved"] = timing.schedule(pipeline, orders)
+def orders(world: World) -> Iterator[Entry]:
+    """Schedules by hand, the best as PyTorch splits, the best of what was measured."""
+    for pipeline in (EQUAL, UNEQUAL, LINKS):
+        v = replace(pipeline, placement="v")
+        placed = (pipeline, replace(pipeline, placement="interleaved"), v)
+        seen = {one.hosts: measured(world, one) for one in placed}
+        made = {name: evaluate(pipeline, name) for name in STRATEGIES}
+        made["solved, memory of 1F1B"] = solved(as_run(pipeline), "1f1b")
+        made["solved, twice that"] = solved(as_run(pipeline), 2 * RANKS)
+        made["solved, V, memory of 1F1B"] = solved(as_run(v), "1f1b")
+        profiled = solved(seen[pipeline.hosts], "1f1b")
+        made["profiled, then solved"] = timing.schedule(pipeline, profiled.orders)
+        for name, schedule in made.items():
+            found = seen[schedule.pipeline.hosts]
+            length = timing.schedule(found, schedule.orders).metrics.makespan / found.ticks.per_unit
+            slept = float(execution.predicted_makespan(schedule))
+            predicted = {"predicted": unit(slept), "from a profile": unit(length)}
+            yield Entry(pipeline.name, name, schedule, predicted, [])
+
+
+def links(_: World) -> Iterator[Entry]:
+    """Every schedule with its own communication order, and as operations alone."""
+    made = {name: evaluate(STREAMS, name) for name in STREAM_STRATEGIES}
+    made["solved"] = solved(as_run(STREAMS), "1f1b")
+    made["solved, V"] = solved(as_run(replace(STREAMS, placement="v")), "1f1b")
     for name, schedule in made.items():
-        (found,) = (p for p in seen.values() if p.hosts == schedule.pipeline.hosts)
-        length = timing.schedule(found, schedule.orders).metrics.makespan / found.ticks.per_unit
-        slept = float(execution.predicted_makespan(schedule))
-        yield Entry(pipeline.name, name, schedule, unit(slept), unit(length), [])
+        own = unit(float(execution.predicted_makespan(schedule)))
+        text = torch_comms.communication_csv(schedule)
+        yield Entry(STREAMS.name, f"{name}, own sends", schedule, {"predicted": own}, [], text)
+        pipeline = as_run(schedule.pipeline)
+        rows = communication.torch_lowering(pipeline, schedule.orders)
+        lowered = communication.schedule_of(pipeline, rows)
+        length = unit(float(pipeline.ticks.time(lowered.metrics.makespan)))
+        text, words = torch_csv.order_csv(schedule), f"{name}, PyTorch's sends"
+        yield Entry(STREAMS.name, words, schedule, {"predicted": length}, [], text)
 
 
 def unit(time: float) -> float:
@@ -112,62 +139,52 @@ def hasten(_: int) -> bool:
     return True
 
 
-def correlation(left: Sequence[float], right: Sequence[float]) -> float:
-    """Pearson's coefficient."""
-    a, b = (([x - sum(values) / len(values) for x in values]) for values in (left, right))
-    product = sum(x * y for x, y in zip(a, b, strict=True))
-    return product / (math.hypot(*a) * math.hypot(*b))
-
-
 def ranks(values: Sequence[float]) -> list[float]:
     """Places in ascending order, ties shared."""
     ordered = sorted(values)
     return [ordered.index(v) + (ordered.count(v) - 1) / 2 for v in values]
 
 
-def report(found: Sequence[Entry]) -> None:
-    """Print one row per schedule."""
-    heads = ("pipeline", "schedule", "predicted ms", "from a profile", "measured ms")
-    print(f"| {' | '.join((*heads, 'to predicted', 'to profile'))} |")
-    print(f"|{'---|' * 7}")
-    for row in found:
-        took = median(row.measured)
-        spread = f"{took:.1f} ({min(row.measured):.1f} to {max(row.measured):.1f})"
-        print(
-            f"| {row.pipeline} | {row.name} | {row.predicted:.1f} | {row.profiled:.1f} | {spread} "
-            f"| {took / row.predicted:.3f} | {took / row.profiled:.3f} |"
-        )
-
-
-def summarize(found: Sequence[Entry]) -> None:
-    """Print the errors, the correlations and the gains over 1F1B."""
+def report(found: Sequence[Entry]) -> Iterator[str]:
+    """A row per order, the errors and correlations, and the gains over 1F1B."""
+    kinds = tuple(found[0].predicted)
+    columns = ("pipeline", "schedule", *(f"{kind} ms" for kind in kinds), "measured ms")
+    yield from table((*columns, *(f"to {kind}" for kind in kinds)), map(_cells, found))
     took = [median(row.measured) for row in found]
-    print(f"\n- schedules: {len(found)}")
-    for words, lengths in (
-        ("predicted", [row.predicted for row in found]),
-        ("predicted from a profile", [row.profiled for row in found]),
-    ):
+    yield f"\n- orders: {len(found)}"
+    for kind in kinds:
+        lengths = [row.predicted[kind] for row in found]
         errors = [m / p - 1 for m, p in zip(took, lengths, strict=True)]
-        print(
-            f"- {words}: measured is longer by {median(errors):.1%} (median; {min(errors):.1%} to "
-            f"{max(errors):.1%}); rank correlation (Spearman) "
-            f"{correlation(ranks(lengths), ranks(took)):.4f}, "
+        ranked = correlation(ranks(lengths), ranks(took))
+        yield (
+            f"- {kind}: measured is longer by {median(errors):.1%} (median; {min(errors):.1%} to "
+            f"{max(errors):.1%}); rank correlation (Spearman) {ranked:.4f}, "
             f"Pearson {correlation(lengths, took):.4f}"
         )
-    base = {row.pipeline: row for row in found if row.name == "1f1b"}
+    base = {row.pipeline: row for row in found if row.name.startswith("1f1b")}
     for row in found:
         if "solved" in row.name:
-            old = base[row.pipeline]
-            gain = 1 - median(row.measured) / median(old.measured)
-            print(
-                f"- {row.pipeline}, {row.name}: {gain:.1%} below 1F1B, "
-                f"predicted {1 - row.predicted / old.predicted:.1%}"
-            )
+            hand = base[row.pipeline]
+            gain = 1 - median(row.measured) / median(hand.measured)
+            expected = 1 - row.predicted["predicted"] / hand.predicted["predicted"]
+            yield f"- {row.pipeline}, {row.name}: {gain:.1%} below 1F1B, predicted {expected:.1%}"
+
+
+def _cells(row: Entry) -> list[str]:
+    took = median(row.measured)
+    spread = f"{took:.1f} ({min(row.measured):.1f} to {max(row.measured):.1f})"
+    predicted = [f"{ms:.1f}" for ms in row.predicted.values()]
+    ratios = [f"{took / ms:.3f}" for ms in row.predicted.values()]
+    return [row.pipeline, row.name, *predicted, spread, *ratios]
+
+
+PARTS = {"orders": orders, "links": links}
 
 
 def main() -> None:
     """Print the record."""
     parser = argparse.ArgumentParser(description="predicted and measured time of real runs")
+    parser.add_argument("part", choices=PARTS)
     parser.add_argument("--rounds", type=int, default=5, help="steps of each, in turn (default 5)")
     parser.add_argument(
         "--real-time",
@@ -175,19 +192,19 @@ def main() -> None:
         help="give the ranks real-time priority (as root, Linux): other load then counts little",
     )
     given = parser.parse_args()
-    rounds = given.rounds
     print(heading("Sleeping stages", "torch", "ortools"))
-    print(f"\n{RANKS} processes; medians of {rounds} steps, all schedules in turn.\n", flush=True)
+    print(f"\n{RANKS} processes; medians of {given.rounds} steps, all in turn.\n", flush=True)
     with World(RANKS, 600) as world:
         if given.real_time:
             print(f"Real-time priority: {all(world.run(hasten, [()] * RANKS))}.\n")
-        found = [row for pipeline in (EQUAL, UNEQUAL, LINKS) for row in entries(world, pipeline)]
-        for _ in range(rounds):
+        found = list(PARTS[given.part](world))
+        for _ in range(given.rounds):
             for row in found:
-                ran = execution.run_synthetic(world, row.schedule, seconds_per_unit=SECONDS)
+                ran = execution.run_synthetic(
+                    world, row.schedule, seconds_per_unit=SECONDS, text=row.text
+                )
                 row.measured.extend(1000 * seconds for seconds in ran.steps)
-    report(found)
-    summarize(found)
+    print("\n".join(report(found)))
 
 
 if __name__ == "__main__":

@@ -171,12 +171,3 @@ def race() -> Iterator[Instance]:
 def operations(pipeline: Pipeline) -> int:
     """Number of its operations, every backward split."""
     return 3 * pipeline.num_stages * pipeline.batches
-
-
-def parts() -> Iterator[Instance]:
-    """The part of the core on which the parts of the search are run alone.
-
-    Every third of those that the whole model takes in.
-    """
-    small = (instance for instance in core() if operations(instance.pipeline) <= 4000)
-    return islice(small, 0, None, 3)

@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import ppopt
-from benchmarks.machine import heading
+from benchmarks.record import heading
 from ppopt.studies.records import StoredResult, Trial
 from ppopt.studies.storage import Storage, path_of
 

@@ -11,8 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
-from benchmarks.attempt import Attempt
-from benchmarks.store import describe, read
+from benchmarks.attempt import Attempt, describe, read
 
 LARGEST_MEMORY = 4096.0
 """MiB."""

@@ -25,7 +25,7 @@ from typing import NamedTuple
 
 import pytest
 
-from benchmarks.machine import heading
+from benchmarks.record import heading
 
 TIERS = {"fast": "not slow", "slow": "slow"}
 """Name and the expression of markers that chooses it."""

@@ -20,7 +20,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
 
-from benchmarks.machine import heading
+from benchmarks.record import heading
 from ppopt import processors, read_model, read_schedule
 from ppopt.problem.operation import OpKind
 

@@ -22,7 +22,7 @@ from typing import Any
 from benchmarks.equivalence import models, runs
 from benchmarks.equivalence.instances import instances
 from benchmarks.equivalence.pipelines import Fields
-from benchmarks.machine import PACKAGE, commit, processor
+from benchmarks.record import PACKAGE, commit, processor
 
 FIRST = ("ppopt.solver.search", "ppopt.studies.plan", "ppopt.studies.frontier", "ppopt.rechecker")
 """Modules that are imported before the clock stands still: some keep a clock of their own."""

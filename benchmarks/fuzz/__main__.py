@@ -14,7 +14,7 @@ from benchmarks.fuzz import campaign
 from benchmarks.fuzz import journal as journals
 from benchmarks.fuzz.campaign import CATEGORIES, Tally
 from benchmarks.fuzz.journal import Journal
-from benchmarks.machine import heading
+from benchmarks.record import heading
 
 
 def main() -> int:

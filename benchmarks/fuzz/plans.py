@@ -11,7 +11,8 @@ from typing import Any, NamedTuple
 
 from benchmarks.fuzz import configs, layers
 from benchmarks.fuzz.category import Case, Category, Finding
-from benchmarks.fuzz.searches import optimum, processor_clock
+from benchmarks.fuzz.searches import optimum
+from benchmarks.record import processor_clock
 from ppopt.schedule.origin import SEARCHED
 
 LOSS = Fraction(2, 100)

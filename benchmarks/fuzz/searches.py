@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from fractions import Fraction
 from itertools import pairwise
@@ -15,6 +14,7 @@ from typing import Any
 import ppopt
 from benchmarks.fuzz import judge, pipelines
 from benchmarks.fuzz.category import Case, Category, Finding, SkippedError
+from benchmarks.record import processor_clock
 from ppopt import (
     ConflictError,
     Frontier,
@@ -356,21 +356,6 @@ class Strategies(Category):
     def smaller(self, case: Case) -> Iterator[Case]:
         """Yield the case with a simpler pipeline."""
         yield from pipelines.smaller(case)
-
-
-@contextmanager
-def processor_clock() -> Iterator[None]:
-    """Let searches in this process read the time of the processor as their clock.
-
-    What else the machine does then has no part in whether a time limit is kept. For one worker:
-    the time of other processes does not count.
-    """
-    before = time.monotonic
-    time.monotonic = time.process_time
-    try:
-        yield
-    finally:
-        time.monotonic = before
 
 
 class Deadlines(Category):

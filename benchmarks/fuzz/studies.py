@@ -16,7 +16,7 @@ import ppopt
 from benchmarks.fuzz import command, pipelines
 from benchmarks.fuzz.category import Case, Category, Finding, SkippedError
 from benchmarks.fuzz.hostile import SECONDS, TOKENS, judged, mutated
-from benchmarks.fuzz.searches import processor_clock
+from benchmarks.record import processor_clock
 from ppopt import Progress
 from ppopt.solver import interrupts
 from tests.factories.sweeps import (

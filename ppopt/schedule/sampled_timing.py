@@ -5,7 +5,7 @@ level of those it waits for, including its predecessor on the device. Operations
 not wait for each other, so numpy runs a whole level, for all samples, in a few calls. One numpy
 call per operation, in start order, takes 1.0 to 1.3 times as long at 4 x 8 and 2.3 to 3.9 times as
 long at 16 x 512 (devices x microbatches; CPU time of the strategies and samples at once of
-`benchmarks.jitter`, which measures the speed of this file).
+`benchmarks.speed jitter`, which measures the speed of this file).
 """
 
 from __future__ import annotations

@@ -145,20 +145,6 @@ def test_an_attempt_that_does_not_end_is_ended(monkeypatch: pytest.MonkeyPatch) 
     assert (one.status, one.value, one.proved, one.gap) == ("killed", None, False, None)
 
 
-@pytest.mark.parametrize(
-    ("part", "closed"), [(part, part == "ppopt model") for part in sides.PARTS]
-)
-def test_parts_of_ours_alone_stay_on_their_side_of_the_optimum(part: str, closed: bool) -> None:
-    pipeline = Pipeline(
-        stages=2, batches=3, forward=3, backward_input=4, weight=2, p2p=1, mem_limit=2
-    )
-    optimum = exhaustive.best(pipeline, fused=False, objective="makespan")
-    assert optimum is not None
-    found = sides.load(part)(pipeline, Objective.MAKESPAN, Limits(0.5, 1, 0))
-    assert found.value is not None and found.bound <= optimum <= found.value
-    assert not closed or found.bound == found.value
-
-
 def test_an_attempt_whose_side_fails_is_no_result() -> None:
     """PyJobShop cannot state device span: nobody may take the failure for a gap."""
     instance = next(suite.ladder())._replace(objective=Objective.DEVICE_SPAN)

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from benchmarks import pictures, prove, race, report, store, suite, targets
-from benchmarks.attempt import Attempt
+from benchmarks import prove, race, suite, targets
+from benchmarks.attempt import Attempt, Record, read
 from benchmarks.baselines.problem import Limits
 from benchmarks.suite import Instance
 from ppopt import evaluate
@@ -46,13 +46,13 @@ def made(**given: Any) -> Attempt:
 
 def test_a_record_resumes_and_forgets_a_line_cut_short(tmp_path: Path) -> None:
     path = tmp_path / "sub" / "record.jsonl"
-    store.Record(path, ("numpy",)).add(made(trace=[(0.1, None, 3), (0.5, 400, 400)]))
+    Record(path, ("numpy",)).add(made(trace=[(0.1, None, 3), (0.5, 400, 400)]))
     with path.open("a") as file:
         file.write('{"side": "pp')
-    again = store.Record(path, ("numpy",))
+    again = Record(path, ("numpy",))
     assert again.done == {("ppopt", "zb-1.5b-m24 2p", 60.0, 2, 0)}
     again.add(made(instance="other", seed=1))
-    heads, attempts = store.read(path)
+    heads, attempts = read(path)
     assert [one.instance for one in attempts] == ["zb-1.5b-m24 2p", "other"]
     assert len(heads) == 2 and heads[0]["versions"].keys() == {"ppopt-pipeline", "numpy"}
     assert attempts[0].trace == [[0.1, None, 3], [0.5, 400, 400]]
@@ -77,7 +77,7 @@ def test_a_group_meets_its_target_or_not(count: int, changed: dict[str, Any], me
 
 
 def test_the_summary_names_what_is_worse_than_by_hand(tmp_path: Path) -> None:
-    record = store.Record(tmp_path / "record.jsonl", ())
+    record = Record(tmp_path / "record.jsonl", ())
     record.add(made(status="feasible", value=410, hand="zb-2p", hand_value=405))
     record.add(made(instance="fine", hand="zb-1p", hand_value=400))
     text = "\n".join(targets.report(tmp_path / "record.jsonl"))
@@ -87,7 +87,7 @@ def test_the_summary_names_what_is_worse_than_by_hand(tmp_path: Path) -> None:
 
 def test_rates_are_set_beside_the_published_ones(tmp_path: Path) -> None:
     """24 x (18522 + 18086 + 9337) ticks of work in a span of 1152.5 units are a rate of 0.0432."""
-    record = store.Record(tmp_path / "record.jsonl", ())
+    record = Record(tmp_path / "record.jsonl", ())
     span = {"objective": "device-span", "per_unit": 1000, "status": "feasible", "bound": 1}
     record.add(made(value=1152500, **span))
     record.add(made(value=1153000, **span, seed=1))
@@ -103,14 +103,14 @@ def test_rates_are_set_beside_the_published_ones(tmp_path: Path) -> None:
 )
 def test_sides_that_contradict_each_other_make_no_report(other: dict[str, Any]) -> None:
     with pytest.raises(SystemExit, match="contradict"):
-        report.by_instance([made(), made(side="z3", **other)])
+        race.by_instance([made(), made(side="z3", **other)])
 
 
 def test_ratios_are_over_what_both_prove_and_the_baseline_is_slow_on(tmp_path: Path) -> None:
     """Wall ratios 8 and 32: mean 16. The instance below a second and the open one do not count;
     beyond its limit, 60 / 0.5."""
     path = tmp_path / "race.jsonl"
-    record = store.Record(path, ())
+    record = Record(path, ())
     times = {"a": 4.0, "b": 16.0, "c": 0.4}
     for name, seconds in times.items():
         record.add(made(instance=name))
@@ -118,18 +118,10 @@ def test_ratios_are_over_what_both_prove_and_the_baseline_is_slow_on(tmp_path: P
     record.add(made(instance="d", trace=[(0.5, 400, 400)]))
     open_ = {"status": "feasible", "bound": 300, "seconds": 60.0, "trace": [(1.0, 400, 300)]}
     record.add(made(instance="d", side="cp-sat", **open_))
-    text = "\n".join(report.beside(path))
+    text = "\n".join(race.report(path))
     assert "| ppopt | 4 of 4 |" in text
     assert "| cp-sat | 3 of 4 | 16 (2 instances) | 8.0 | 32 | 8 | > 120 (1 instances) | 1 |" in text
     assert "| d | 0.50 | gap 25.0% |" in text
-    for picture in ("proved", "gaps"):
-        assert (tmp_path / f"race-{picture}.svg").read_text().count("cp-sat") >= 1
-
-
-def test_pictures_are_the_same_bytes_each_time(tmp_path: Path) -> None:
-    for name in ("one", "two"):
-        pictures.proved([made(), made(side="z3", seconds=9.0)], tmp_path / f"{name}.svg")
-    assert (tmp_path / "one.svg").read_bytes() == (tmp_path / "two.svg").read_bytes()
 
 
 @pytest.fixture
@@ -151,7 +143,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
 def test_sides_take_turns_and_what_is_done_is_not_run_again(
     tmp_path: Path, asked: list[tuple[str, str]]
 ) -> None:
-    record = store.Record(tmp_path / "record.jsonl", ())
+    record = Record(tmp_path / "record.jsonl", ())
     record.add(made(side="z3", instance="ladder p=2 m=4 K=2"))
     instances = list(suite.ladder())[:3]
     sides = ("ppopt", "z3", "milp")
@@ -164,15 +156,15 @@ def test_on_the_ladder_a_side_that_fails_twice_in_a_row_stays_out(
     tmp_path: Path, asked: list[tuple[str, str]]
 ) -> None:
     path = tmp_path / "record.jsonl"
-    record, limits = store.Record(path, ()), Limits(60.0, 2, 0)
+    record, limits = Record(path, ()), Limits(60.0, 2, 0)
     record.add(made(side="z3", instance="before", status="feasible"))
     record.add(made(side="z3", instance="before", status="optimal", seed=1))
-    lost, sides = race.lost_in_a_row(store.read(path)[1]), ("ppopt", "z3")
+    lost, sides = race.lost_in_a_row(read(path)[1]), ("ppopt", "z3")
     for one in race.run(list(suite.ladder())[:5], sides, limits, record, lost):
         record.add(one)
     assert [name.split()[1] for side, name in asked if side == "z3"] == ["p=2", "p=3", "p=4"]
     assert sum(side == "ppopt" for side, _ in asked) == 5
-    text = "\n".join(report.ladder(path))
+    text = "\n".join(race.ladder(path))
     assert "| z3 | ladder p=2 m=4 K=2 | 1152 | 0.50 |" in text
     assert "| ppopt | ladder p=6 m=12 K=6 |" in text
 

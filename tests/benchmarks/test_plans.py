@@ -27,5 +27,4 @@ def test_a_line_has_every_column() -> None:
     alone = plans.done(others[0]._replace(seconds=0.1))
     plan = plans.done(task)
     for rows in ([], [alone]):
-        found = plans.line(name, [plan, *rows])
-        assert len(found.strip("|").split("|")) == len(plans.COLUMNS)
+        assert len(plans.cells(name, [plan, *rows])) == len(plans.COLUMNS)

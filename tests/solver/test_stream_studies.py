@@ -10,7 +10,7 @@ from random import Random
 import numpy as np
 import pytest
 
-from benchmarks.fuzz.searches import processor_clock
+from benchmarks.record import processor_clock
 from ppopt import (
     Layer,
     Model,

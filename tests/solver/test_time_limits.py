@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.fuzz.searches import processor_clock
+from benchmarks.record import processor_clock
 from ppopt import Pipeline, Status, evaluate, solve, verify
 from tests.tiers import first
 

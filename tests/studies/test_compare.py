@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.fuzz.searches import processor_clock
+from benchmarks.record import processor_clock
 from ppopt import Model, Options, Pipeline, Result, Schedule, evaluate, read_pipeline, solve
 from ppopt.formats import schedule_json
 from ppopt.solver.heuristics import construction

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 import ppopt
-from benchmarks.fuzz.searches import processor_clock
+from benchmarks.record import processor_clock
 from ppopt import Model, Pipeline, PlanSpace, RowStatus, Status, stop
 from ppopt.formats import schedule_json
 from ppopt.formats.config import model_of

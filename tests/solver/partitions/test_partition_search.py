@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import ppopt
-from benchmarks.fuzz.searches import processor_clock
+from benchmarks.record import processor_clock
 from ppopt import InputError, Status, stop
 from ppopt.formats import schedule_json
 from ppopt.solver.partitions.candidates import layer_moves, one_layer_moves

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.fuzz.searches import processor_clock
+from benchmarks.record import processor_clock
 from ppopt import (
     InputError,
     Layer,

@@ -1,0 +1,463 @@
+"""Searches beside what a user would do without them: one table of cases per question.
+
+    python -m benchmarks.experiments partitions --seconds 60 -o records/DATE-partitions.md
+
+- `partitions`: partitions of DeepSeek-V3 (`models/deepseek-v3.yaml`: 61 blocks, with embedding,
+  prediction module and head) and of the same model with 43 blocks. Beside the search: the even and
+  the balanced partition, the layout of Megatron-LM's documentation, and the best of all partitions
+  that move one layer of the balanced one, each scheduled by construction alone. Limits are shares
+  of 1F1B's largest device peak on the balanced partition.
+- `recompute`: the layers that recompute, beside none and all. Limits lie evenly between the peak of
+  1F1B with full recompute and without any.
+- `mixed`: split or whole as a choice per backward, beside all split, all whole and the best hand
+  strategy, where BW < B + W, B > BW or B takes memory. Times are drawn.
+- `streams`: schedules over links as streams, beside the schedule that a search over delays finds in
+  the order of its own times, and with its operations alone, as PyTorch lowers them.
+
+Each search has `--seconds` of the processor on one worker, other searches the same or as stated. A
+dash: nothing keeps the limit, or does not apply. `gain %` is how much longer the best of the others
+takes; the exit code is 1 where it is below 0: the search is worse. Every case is a line of the
+`.jsonl` beside the record as soon as it ends; what is there is not run again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import multiprocessing
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import replace
+from fractions import Fraction
+from functools import partial
+from itertools import product
+from pathlib import Path
+from random import Random
+from statistics import median
+from typing import NamedTuple
+
+import ppopt
+from benchmarks import hand
+from benchmarks.record import (
+    Row,
+    add_line,
+    heading,
+    number,
+    processor_clock,
+    read_lines,
+    shown,
+    table,
+)
+from ppopt import Model, NotApplicableError, Pipeline, Result, SolveParams
+from ppopt.errors import not_applicable
+from ppopt.formats.files import write
+from ppopt.problem.backward_kind import BackwardKind
+from ppopt.problem.objective import Objective
+from ppopt.schedule import communication
+from ppopt.solver.parameters import RoundParams
+from ppopt.solver.partitions.candidates import one_layer_moves
+
+Other = Callable[[float], Fraction | None]
+"""The value of what a search is compared with, from the seconds of a search."""
+
+
+class Question(NamedTuple):
+    """One problem to search, and what else a user would do."""
+
+    pipeline: Pipeline
+    others: Mapping[str, Other]
+
+
+class Case(NamedTuple):
+    """A row of the table."""
+
+    labels: tuple[str, ...]
+    question: Callable[[], Question]
+
+    @property
+    def name(self) -> str:
+        """By which it is asked for."""
+        return " | ".join(self.labels)
+
+
+class Experiment(NamedTuple):
+    """A question asked of many cases."""
+
+    title: str
+    labels: tuple[str, ...]
+    others: tuple[str, ...]
+    cases: Callable[[], Iterator[Case]]
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Of its table."""
+        return (*self.labels, *self.others, "search", "bound", "gap %", "gain %", "s")
+
+
+def solved(pipeline: Pipeline, seconds: float) -> Result:
+    """A search by one worker."""
+    return ppopt.solve(pipeline, workers=1, time_limit=seconds)
+
+
+def value(pipeline: Callable[[], Pipeline], share: float = 1.0) -> Other:
+    """The value of a search with a share of the time; None where the pipeline does not apply."""
+
+    def other(seconds: float) -> Fraction | None:
+        try:
+            with not_applicable():
+                made = pipeline()
+        except NotApplicableError:
+            return None
+        return solved(made, share * seconds).value
+
+    return other
+
+
+# Partitions
+
+LAYOUTS = {"linear": "Et*4|(t*4|)*14tmL", "interleaved": "Et*3|(tt|)*29,m|L"}
+"""Megatron-LM's layouts of DeepSeek-V3 on 16 devices (docs/user-guide/features/
+pipeline_parallel_layout.md of NVIDIA/Megatron-LM)."""
+CONSTRUCTION = SolveParams(rounds=RoundParams(most=0))
+SHORT = 0.05
+"""Time of other partitions, as a share of that of the search."""
+SIZES = (
+    ((43, 8, 32), (61, 16, 32), (61, 16, 64), (61, 8, 32)),
+    ((43, 16, 32), (61, 16, 128), (43, 8, 16), (43, 8, 64)),
+)
+"""Blocks, devices, microbatches; the most telling ones first, with all forms before the others."""
+FORMS = (
+    ("linear", None, None),
+    ("linear", Fraction(1), None),
+    ("linear", Fraction(3, 4), None),
+    ("v", None, None),
+    ("interleaved", None, None),
+    ("linear", Fraction(3, 4), "search"),
+)
+"""Placement, limit as a share of 1F1B's peak, recompute."""
+
+
+def blocks_model(blocks: int) -> Model:
+    """DeepSeek-V3 with so many blocks, the first three dense."""
+    full = ppopt.read_model("deepseek-v3")
+    expert = next(layer for layer in full.layers if layer.name == "expert block")
+    kept = [layer for layer in full.layers if layer.name != "expert block"]
+    first = next(at for at, layer in enumerate(kept) if layer.role == "mtp")
+    return Model((*kept[:first], replace(expert, count=blocks - 3), *kept[first:]))
+
+
+class PartitionCase(NamedTuple):
+    """A model, its devices, its limit."""
+
+    blocks: int
+    devices: int
+    batches: int
+    placement: str
+    share: Fraction | None = None
+    recompute: str | None = None
+
+    def pipeline(self, partition: object) -> Pipeline:
+        """The pipeline with a partition; the limit is that of the balanced one."""
+        made = blocks_model(self.blocks).pipeline(
+            devices=self.devices,
+            batches=self.batches,
+            placement=self.placement,
+            partition=partition,
+            link=ppopt.read_pipeline("deepseek-v3").link,
+            time_unit="ms",
+            memory_unit="MiB",
+        )
+        if self.share is None:
+            return made
+        balanced = replace(made, partition="balanced", mem_limit="1f1b")
+        assert balanced.limits is not None
+        return replace(made, mem_limit=balanced.limits[0] * self.share, recompute=self.recompute)
+
+    def best_move(self, _: float) -> Fraction | None:
+        """Best value of all one-layer moves of the balanced partition."""
+        if self.placement != "linear" or self.recompute:
+            return None
+        balanced = self.pipeline("balanced")
+        results = [
+            ppopt.solve(
+                replace(balanced, partition=counts), workers=1, time_limit=10, params=CONSTRUCTION
+            )
+            for counts in one_layer_moves(balanced.counts)
+        ]
+        return min((one.value for one in results if one.value is not None), default=None)
+
+    def question(self) -> Question:
+        """The search of the partition, beside partitions by rule and by hand."""
+        others = {name: value(partial(self.pipeline, name), SHORT) for name in ("even", "balanced")}
+        layout = LAYOUTS.get(self.placement) if (self.blocks, self.devices) == (61, 16) else None
+        published = value(partial(self.pipeline, layout), SHORT) if layout else lambda _: None
+        return Question(
+            self.pipeline("search"), {**others, "published": published, "moves": self.best_move}
+        )
+
+
+def partition_cases() -> Iterator[Case]:
+    """Every size in every form."""
+    for sizes, form in product(SIZES, FORMS):
+        for size in sizes:
+            made = PartitionCase(*size, *form)
+            about = (f"{made.blocks}, {made.devices} x {made.batches}", made.placement)
+            limit = shown(made.share, "g")
+            yield Case((*about, limit, made.recompute or "-"), made.question)
+
+
+# Recompute
+
+MODELS = ("llama-3.1-8b", "llama-3.1-8b-128k", "llama-3.1-70b", "internvl2-26b", "deepseek-v3")
+POINTS = 4
+
+
+def limits(model: str) -> list[Fraction]:
+    """The limits of a model, ascending, in its unit (MiB)."""
+    base = replace(ppopt.read_pipeline(model), mem_limit=None)
+    peaks = []
+    for choice in ("full", "none"):
+        schedule = ppopt.evaluate(replace(base, recompute=choice), "1f1b")
+        memory = schedule.pipeline.ticks.memory
+        peaks.append(max(map(memory, schedule.metrics.peak_memory)))
+    low, high = min(peaks), max(peaks)
+    return [low + (high - low) * step / (POINTS - 1) for step in range(POINTS)]
+
+
+def recompute_question(model: str, limit: Fraction) -> Question:
+    """The search of what recomputes, beside none and all."""
+    base = replace(ppopt.read_pipeline(model), mem_limit=limit)
+    others = {
+        choice: value(partial(replace, base, recompute=choice)) for choice in ("none", "full")
+    }
+    return Question(replace(base, recompute="search"), others)
+
+
+def recompute_cases() -> Iterator[Case]:
+    """Every model at every limit."""
+    for model in MODELS:
+        for limit in limits(model):
+            labels = (model, f"{float(limit) / 1024:.1f}")
+            yield Case(labels, partial(recompute_question, model, limit))
+
+
+# Mixed backwards
+
+KINDS = ("BW below B + W", "B above BW", "B takes memory", "BW below, B takes memory")
+SHAPES = (("linear", 4, 12), ("linear", 6, 12), ("v", 3, 8))
+"""Placement, devices, microbatches."""
+SHARES = (None, Fraction(1), Fraction(4, 5))
+"""Of the limit of 1F1B; None: no limit."""
+
+
+class MixedCase(NamedTuple):
+    """An instance; times and memory are drawn from its names."""
+
+    kind: str
+    placement: str
+    devices: int
+    batches: int
+    share: Fraction | None
+
+    def pipeline(self) -> Pipeline:
+        """The pipeline."""
+        rng, size = Random(repr(self)), self.devices
+        forward, partial_, weight = (
+            [rng.randint(*span) for _ in range(size)] for span in ((8, 12), (8, 13), (6, 11))
+        )
+        full = [b + w for b, w in zip(partial_, weight, strict=True)]
+        if "BW below" in self.kind:
+            full = [4 * time // 5 for time in full]
+        if self.kind == "B above BW":
+            full = [b - rng.randint(0, 2) for b in partial_]
+        made = Pipeline(
+            stages=size,
+            batches=self.batches,
+            placement=self.placement,
+            forward=forward,
+            backward_input=partial_,
+            weight=weight,
+            backward=full,
+            activation=4,
+            memory_b=1 if "takes memory" in self.kind else 0,
+            mem_limit=None if self.share is None else "1f1b",
+        )
+        if self.share is None or made.limits is None:
+            return made
+        return replace(made, mem_limit=made.limits[0] * self.share)
+
+    def by_hand(self, _: float) -> Fraction | None:
+        """The best hand strategy that has the placement and keeps the limit."""
+        pipeline = self.pipeline()
+        found = hand.fitting(pipeline, Objective.MAKESPAN).values()
+        best = min((schedule.metrics.makespan for schedule in found), default=None)
+        return None if best is None else pipeline.ticks.time(best)
+
+    def by_kind(self, kind: BackwardKind, seconds: float) -> Fraction | None:
+        """A search with backwards of one kind."""
+        found = ppopt.solve(self.pipeline(), backward_kind=kind, workers=1, time_limit=seconds)
+        return found.value
+
+    def question(self) -> Question:
+        """The search of the kinds, beside each kind and hand strategies."""
+        kinds = (BackwardKind.SPLIT, BackwardKind.WHOLE)
+        others: dict[str, Other] = {kind.value: partial(self.by_kind, kind) for kind in kinds}
+        return Question(self.pipeline(), {**others, "hand": self.by_hand})
+
+
+def mixed_cases() -> Iterator[Case]:
+    """Every kind, shape and limit."""
+    for kind, shape, share in product(KINDS, SHAPES, SHARES):
+        made = MixedCase(kind, *shape, share)
+        about = f"{made.placement}, {made.devices} x {made.batches}"
+        yield Case((kind, about, shown(share, "g")), made.question)
+
+
+# Links as streams
+
+
+def drawn_links(p2p: str, seed: int) -> Pipeline:
+    """4 stages, F of each between 1 and 2 in hundredths; BW twice, W as long as F."""
+    random = Random(f"{p2p} {seed}")
+    return Pipeline(
+        stages=4,
+        batches=8,
+        forward=[Fraction(random.randint(100, 200), 100) for _ in range(4)],
+        p2p=p2p,
+        mem_limit="1f1b",
+        placement=random.choice((None, None, "v", "interleaved")),
+    )
+
+
+def streams_question(p2p: str, seed: int) -> Question:
+    """The search over streams, beside the order of a search over delays."""
+    pipeline = drawn_links(p2p, seed)
+
+    def over_delays(seconds: float, *, lowered: bool) -> Fraction | None:
+        schedule = solved(pipeline, seconds / 2).schedule
+        if schedule is None:
+            return None
+        loss = communication.loss_of_lowering(schedule)
+        return pipeline.ticks.time(loss.lowered if lowered else loss.own)
+
+    others = {
+        "own order": partial(over_delays, lowered=False),
+        "operations alone": partial(over_delays, lowered=True),
+    }
+    return Question(replace(pipeline, link_mode="streams"), others)
+
+
+def streams_cases() -> Iterator[Case]:
+    """Random pipelines with short and long transfers."""
+    for p2p, seed in product(("0.1", "0.3"), range(20)):
+        yield Case((p2p, str(seed)), partial(streams_question, p2p, seed))
+
+
+EXPERIMENTS = {
+    "partitions": Experiment(
+        "Partition search",
+        ("blocks, p x m", "placement", "limit", "recompute"),
+        ("even", "balanced", "published", "moves"),
+        partition_cases,
+    ),
+    "recompute": Experiment("Recompute", ("model", "limit GiB"), ("none", "full"), recompute_cases),
+    "mixed": Experiment(
+        "Mixed backwards",
+        ("kind", "placement, p x m", "limit"),
+        ("split", "whole", "hand"),
+        mixed_cases,
+    ),
+    "streams": Experiment(
+        "Links as streams", ("p2p", "seed"), ("own order", "operations alone"), streams_cases
+    ),
+}
+
+
+def run(case: Case, seconds: float) -> Row:
+    """The line of a case in the record; the clock is the time of the processor."""
+    with processor_clock():
+        pipeline, others = case.question()
+        values = {name: other(seconds) for name, other in others.items()}
+        began = time.process_time()
+        found = solved(pipeline, seconds)
+    best = min((value for value in values.values() if value is not None), default=None)
+    return {
+        "case": case.name,
+        "others": {name: number(value) for name, value in values.items()},
+        "search": number(found.value),
+        "bound": number(found.lower_bound),
+        "gap": None if found.gap is None else float(100 * found.gap),
+        "gain": float(100 * (best / found.value - 1)) if best and found.value else None,
+        "worse": best is not None and (found.value is None or found.value > best),
+        "seconds": time.process_time() - began,
+    }
+
+
+def cells(row: Row) -> list[str]:
+    """The cells of a case in the table."""
+    return [
+        *row["case"].split(" | "),
+        *map(shown, row["others"].values()),
+        shown(row["search"]),
+        shown(row["bound"]),
+        "proved" if row["gap"] == 0 else shown(row["gap"]),
+        shown(row["gain"]),
+        f"{row['seconds']:.1f}",
+    ]
+
+
+def summary(rows: Sequence[Row]) -> str:
+    """How often the search is better than all others, by how much, and how often it is worse."""
+    gains = [row["gain"] for row in rows if row["gain"] is not None and row["gain"] > 0]
+    middle, most = (median(gains), max(gains)) if gains else (0.0, 0.0)
+    proved = sum(row["gap"] == 0 for row in rows)
+    return (
+        f"Of {len(rows)} cases: proved {proved}; better than all others {len(gains)}, by "
+        f"{middle:.2f} % in the median and {most:.2f} % at most; worse {worse(rows)}."
+    )
+
+
+def worse(rows: Sequence[Row]) -> int:
+    """How often another is better than the search."""
+    return sum(row["worse"] for row in rows)
+
+
+def report(name: str, head: str, rows: Sequence[Row], seconds: float) -> str:
+    """The record in Markdown."""
+    about = f"Question: `{name}`. Processor seconds of each search: {seconds:g}."
+    lines = table(EXPERIMENTS[name].columns, map(cells, rows))
+    return "\n".join((head, "", __doc__.strip(), "", about, summary(rows), "", *lines)) + "\n"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the cases that the record does not hold, and write it after each."""
+    parser = argparse.ArgumentParser(description="searches beside what a user would do")
+    parser.add_argument("experiment", choices=EXPERIMENTS)
+    parser.add_argument("--seconds", type=float, default=10.0, help="of each search (default 10)")
+    parser.add_argument("--only", default="", metavar="TEXT", help="cases that begin so")
+    parser.add_argument("--jobs", type=int, default=1, help="cases at once (default 1)")
+    parser.add_argument("-o", "--output", type=Path, help="the record (.md)")
+    given = parser.parse_args(arguments)
+    experiment = EXPERIMENTS[given.experiment]
+    head = heading(experiment.title, "ortools", "numpy")
+    log = given.output and given.output.with_suffix(".jsonl")
+    rows = {row["case"]: row for row in read_lines(log)}
+    asked = [case for case in experiment.cases() if case.name.startswith(given.only)]
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(given.jobs, mp_context=context, max_tasks_per_child=1) as pool:
+        waiting = [case for case in asked if case.name not in rows]
+        for ended in as_completed(pool.submit(run, case, given.seconds) for case in waiting):
+            row = ended.result()
+            rows[row["case"]] = row
+            print(*cells(row), sep=" | ", flush=True)
+            add_line(log, row)
+    done = [rows[case.name] for case in experiment.cases() if case.name in rows]
+    if given.output is not None:
+        write(given.output, report(given.experiment, head, done, given.seconds))
+    print(summary(done))
+    return int(worse(done) > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
