@@ -10,16 +10,15 @@ processor, so that other processes disturb them little. A run is resumed where i
 from __future__ import annotations
 
 import argparse
-import json
 import time
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
-from unittest import mock
+from typing import NamedTuple
 
 import ppopt
 from benchmarks import suite
+from benchmarks.record import add_line, number, processor_clock, read_lines
 from ppopt.solver.parameters import SolveParams
 from ppopt.solver.portfolio import NAMES
 
@@ -60,7 +59,7 @@ def run(path: Path, without: str, seconds: float, seed: int, groups: str) -> Non
         if known or instance.group == "large" or not instance.group.startswith(groups):
             continue
         began = time.process_time()
-        with mock.patch.object(time, "monotonic", time.process_time):
+        with processor_clock():
             result = ppopt.solve(
                 instance.pipeline,
                 objective=instance.objective,
@@ -70,22 +69,14 @@ def run(path: Path, without: str, seconds: float, seed: int, groups: str) -> Non
                 params=params,
             )
         spent = round(time.process_time() - began, 4)
-        figures = (_number(result.value), _number(result.lower_bound), spent)
+        figures = (number(result.value), number(result.lower_bound), spent)
         row = Row(without, instance.name, instance.group, seed, result.status.value, *figures)
-        with path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(row._asdict()) + "\n")
-
-
-def _number(value: Any) -> float | None:
-    return None if value is None else float(value)
+        add_line(path, row._asdict())
 
 
 def read(path: Path) -> list[Row]:
     """Rows of a record."""
-    if not path.exists():
-        return []
-    lines = path.read_text(encoding="utf-8").splitlines()
-    return [Row(**json.loads(line)) for line in lines]
+    return [Row(**row) for row in read_lines(path)]
 
 
 def report(rows: list[Row]) -> Iterator[str]:

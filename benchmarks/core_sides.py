@@ -15,16 +15,13 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import subprocess
-import sys
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from benchmarks import suite
-from benchmarks.record import commit, heading
+from benchmarks.record import add_line, commit, heading, in_checkout, read_lines
 
 SOLVE = """
 import json, os, sys, time
@@ -76,16 +73,8 @@ class Row(NamedTuple):
 
 def solved(tree: Path, instance: suite.Instance, side: str, seconds: float, workers: int) -> Row:
     """Solve an instance with the package of a checkout."""
-    words = [sys.executable, "-c", SOLVE, instance.name, str(seconds), str(workers)]
-    ran = subprocess.run(
-        words,
-        check=True,
-        capture_output=True,
-        text=True,
-        cwd=tree,
-        env=os.environ | {"PYTHONPATH": str(tree)},
-    )
-    status, value, bound, spent = json.loads(ran.stdout.splitlines()[-1])
+    printed = in_checkout(tree, SOLVE, instance.name, seconds, workers)
+    status, value, bound, spent = json.loads(printed.splitlines()[-1])
     about = (side, commit(tree), instance.name, instance.group, workers, seconds)
     return Row(*about, status, value, bound, spent)
 
@@ -97,15 +86,12 @@ def run(path: Path, trees: dict[str, Path], seconds: float, workers: int, every:
         for side in sorted(trees, reverse=bool(number % 2)):
             if (side, instance.name) not in done:
                 row = solved(trees[side], instance, side, seconds, workers)
-                with path.open("a", encoding="utf-8") as file:
-                    file.write(json.dumps(row._asdict()) + "\n")
+                add_line(path, row._asdict())
 
 
 def read(path: Path) -> list[Row]:
     """Rows of a record."""
-    if not path.exists():
-        return []
-    return [Row(**json.loads(line)) for line in path.read_text(encoding="utf-8").splitlines()]
+    return [Row(**row) for row in read_lines(path)]
 
 
 def report(rows: Sequence[Row]) -> Iterator[str]:

@@ -12,10 +12,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from benchmarks.derived_models import DEEPSEEK_V3, LLAMA_70B, llama
-from benchmarks.record import heading
+from benchmarks.record import heading, table
 from ppopt import DerivedModel, Schedule, calibrate, evaluate
 from ppopt.derivation.architecture import Architecture, Run
 from ppopt.derivation.gpus import Precision, gpu_named
@@ -245,13 +245,6 @@ def deepseek_rows() -> Iterator[list[object]]:
         ]
 
 
-def table(head: list[str], rows: Iterator[list[Any]]) -> None:
-    """Print a table in Markdown."""
-    print(f"| {' | '.join(head)} |\n|{'---|' * len(head)}")
-    for row in rows:
-        print(f"| {' | '.join(map(str, row))} |", flush=True)
-
-
 def main() -> None:
     """Print the record."""
     print(heading("Steps predicted from derived costs, beside published ones"))
@@ -259,22 +252,24 @@ def main() -> None:
     print("microbatch (SimuMax, docs/b200). `own`: the efficiency of the run of eight microbatches")
     print("of the same parallelism; `two stages`: that of two stages for all. Memory in GiB per")
     print("stage: allocated at most, and derived.\n")
-    table(
-        [
-            *("run", "microbatches", "measured (ms)", "own (ms)", "two stages (ms)"),
-            *("efficiency", "allocated", "derived", "memory"),
-        ],
-        b200_rows(),
+    rows = b200_rows()
+    columns = (
+        *("run", "microbatches", "measured (ms)", "own (ms)", "two stages (ms)"),
+        *("efficiency", "allocated", "derived", "memory"),
     )
+    print(*table(columns, rows), sep="\n")
     print("\n## Llama 3 405B on H100\n\nTable 4 of arXiv 2407.21783: TFLOP/s per GPU. Interleaved")
     print("1F1B on eight chunks of a layer each; the first row sets the efficiency.\n")
-    table(["run", "microbatches", "published", "derived", "efficiency"], llama_3_rows())
+    print(
+        *table(["run", "microbatches", "published", "derived", "efficiency"], llama_3_rows()),
+        sep="\n",
+    )
     print("\n## DeepSeek-V3 on H800\n\nTokens/s per GPU: 14.8T tokens in 2664K GPU hours (arXiv")
     print(
         "2412.19437). DualPipe, 120 microbatches of 4096 tokens (15360 sequences over 128 ranks),"
     )
     print("no exchange of tokens between experts, nothing calibrated.\n")
-    table(["precision", "published", "derived", "efficiency"], deepseek_rows())
+    print(*table(["precision", "published", "derived", "efficiency"], deepseek_rows()), sep="\n")
 
 
 if __name__ == "__main__":

@@ -29,9 +29,9 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from benchmarks.record import heading
+from benchmarks.record import add_line, heading, read_lines
 
 ROOT = Path(__file__).parents[1]
 PACKAGES = {
@@ -368,18 +368,12 @@ def run(drawn: Sequence[Mutation], record: Path, tier: str, only: frozenset[int]
             if asked and (mutation.number, spare, tier) not in done:
                 row = tried(copy, spare, mutation, tier)
                 print(*row, flush=True)
-                with record.open("a", encoding="utf-8") as file:
-                    file.write(json.dumps(row._asdict()) + "\n")
+                add_line(record, row._asdict())
 
 
 def read(path: Path) -> list[Row]:
     """Lines of a record."""
-    return [Row(**line) for line in _lines(path)]
-
-
-def _lines(path: Path) -> Iterator[dict[str, Any]]:
-    text = path.read_text(encoding="utf-8") if path.exists() else ""
-    return map(json.loads, text.splitlines())
+    return [Row(**line) for line in read_lines(path)]
 
 
 def report(drawn: Sequence[Mutation], rows: Sequence[Row]) -> Iterator[str]:
@@ -428,7 +422,7 @@ def main() -> None:
         lines = (json.dumps(mutation._asdict()) + "\n" for mutation in draw(given.seed))
         given.output.write_text("".join(lines), encoding="utf-8")
         return
-    drawn = [Mutation(**line) for line in _lines(given.drawn)]
+    drawn = [Mutation(**line) for line in read_lines(given.drawn)]
     if given.command == "run":
         only = frozenset(int(number) for number in given.only.split(",") if number)
         run(drawn, given.output, given.tier, only)

@@ -1,4 +1,8 @@
-"""First paint and zoom of the page in Chromium, beside a naive plotly figure and other renderers.
+"""First paint and zoom of the page in Chromium, beside a naive plotly figure.
+
+In each page `painted` is the time in ms from the start of navigation until all operations are to
+be seen, `ready` that until they answer to the pointer; `zoom()` shows the middle tenth of the time,
+resolving with its ms after the frame that shows it.
 
 Every run starts a browser of its own, so that nothing is cached, and the sides run in turn. A side
 that takes longer than `--patience` seconds, drawing in Python included, is not run again. Processor
@@ -14,17 +18,19 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
 
+import numpy as np
+import plotly.graph_objects as go  # type: ignore[import-untyped]
 from selenium.common.exceptions import TimeoutException, WebDriverException
 from selenium.webdriver import Chrome, ChromeOptions, ChromeService
 
-from benchmarks import renderers
-from benchmarks.record import heading
-from ppopt import Pipeline, Schedule, evaluate
+from benchmarks.record import heading, table
+from ppopt import OpKind, Pipeline, Schedule, evaluate
+from ppopt.report.html import page
 
 SIZES = ((16, 125), (32, 260), (64, 521))
 """Devices and microbatches, three operations each: 6,000, 24,960 and 100,032."""
@@ -33,6 +39,68 @@ FLAGS = (
     *("--disable-background-networking", "--disable-component-update", "--disable-sync"),
 )
 Render = Callable[[Schedule], str]
+_FRAMES = """<script>
+const frame = (act) => requestAnimationFrame(() => requestAnimationFrame(act));
+const done = () => frame(() => {
+  globalThis.ready = performance.now();
+  globalThis.painted = globalThis.ppopt?.painted || ready;
+});
+</script>"""
+_PLOTLY = """
+const plot = document.querySelector(".plotly-graph-div");
+done();
+globalThis.zoom = () => new Promise((ended) => {
+  const began = performance.now(), end = plot.layout.xaxis.range[1];
+  Plotly.relayout(plot, {"xaxis.range": [0.45 * end, 0.55 * end]})
+    .then(() => frame(() => ended(performance.now() - began)));
+});
+"""
+
+
+def ours(schedule: Schedule) -> str:
+    """The page of ppopt."""
+    watch = """<script>
+(function watch() { ppopt.drawn ? done() : requestAnimationFrame(watch); })();
+globalThis.zoom = () => new Promise((ended) => {
+  const began = performance.now(), drawn = ppopt.drawn, end = ppopt.last;
+  ppopt.show({ from: 0.45 * end, to: 0.55 * end });
+  (function watch() {
+    if (ppopt.drawn > drawn) frame(() => ended(performance.now() - began));
+    else requestAnimationFrame(watch);
+  })();
+});
+</script>"""
+    return page([schedule]).replace("</head>", f"{_FRAMES}</head>") + watch
+
+
+def naive(schedule: Schedule) -> str:
+    """A plotly figure with one bar per operation, a trace per kind, as a first version has it."""
+    unit = schedule.pipeline.ticks.per_unit
+    figure = go.Figure(
+        [
+            go.Bar(
+                name=kind.name,
+                orientation="h",
+                base=schedule.start[chosen] / unit,
+                x=(schedule.end - schedule.start)[chosen] / unit,
+                y=schedule.device[chosen],
+                customdata=schedule.microbatch[chosen],
+                hovertemplate="microbatch %{customdata}",
+            )
+            for kind in OpKind
+            if len(chosen := np.flatnonzero(schedule.kind == kind))
+        ],
+        {
+            "barmode": "overlay",
+            "xaxis": {"range": [0, int(schedule.end.max()) / unit]},
+            "yaxis": {"autorange": "reversed"},
+        },
+    )
+    text = figure.to_html(include_plotlyjs=True, post_script=_PLOTLY)
+    return str(text).replace("<head>", f"<head>{_FRAMES}", 1)
+
+
+SIDES: dict[str, Render] = {"ppopt": ours, "naive plotly": naive}
 
 
 def written(render: Render, schedule: Schedule, path: Path, patience: float) -> float | None:
@@ -110,21 +178,21 @@ def _processor_time(profile: str) -> float:
     return ticks / os.sysconf("SC_CLK_TCK")
 
 
-def measure(sides: dict[str, Render], repeats: int, patience: float) -> list[dict[str, Any]]:
+def measure(repeats: int, patience: float) -> list[dict[str, Any]]:
     """Runs of every size and side in turn."""
     rows = []
     for devices, batches in SIZES:
         schedule = evaluate(Pipeline(stages=devices, batches=batches, p2p=0.25), "zb-h1")
-        runs: dict[str, list[Shown]] = {name: [] for name in sides}
+        runs: dict[str, list[Shown]] = {name: [] for name in SIDES}
         with tempfile.TemporaryDirectory() as folder:
-            paths = {name: Path(folder) / f"{index}.html" for index, name in enumerate(sides)}
+            paths = {name: Path(folder) / f"{index}.html" for index, name in enumerate(SIDES)}
             made = {
                 name: written(render, schedule, paths[name], patience)
-                for name, render in sides.items()
+                for name, render in SIDES.items()
             }
             late = {name for name, seconds in made.items() if seconds is None}
             for _ in range(repeats):
-                for name in sides:
+                for name in SIDES:
                     found = None if name in late else shown(paths[name], patience)
                     if found is None:
                         late.add(name)
@@ -132,7 +200,7 @@ def measure(sides: dict[str, Render], repeats: int, patience: float) -> list[dic
                         runs[name].append(found)
         rows += [
             {"operations": len(schedule), "side": name, "written": made[name], "runs": runs[name]}
-            for name in sides
+            for name in SIDES
         ]
         print(f"done: {len(schedule)} operations", flush=True)
     return rows
@@ -144,13 +212,11 @@ HEAD = (
 )
 
 
-def record(rows: list[dict[str, Any]], patience: float) -> str:
-    """Rows of the record, as Markdown."""
-    lines = [f"| {' | '.join(HEAD)} |", "|---" * len(HEAD) + "|"]
-    for row in rows:
-        (ours, *_) = (r["runs"] for r in rows if r["operations"] == row["operations"])
-        lines.append(f"| {' | '.join(_cells(row, ours, f'over {patience:g}'))} |")
-    return "\n".join(lines)
+def record(rows: list[dict[str, Any]], patience: float) -> Iterator[str]:
+    """The table of the record."""
+    first = {row["operations"]: row["runs"] for row in reversed(rows)}
+    late = f"over {patience:g}"
+    return table(HEAD, (_cells(row, first[row["operations"]], late) for row in rows))
 
 
 def _cells(row: dict[str, Any], ours: list[Shown], late: str) -> list[str]:
@@ -176,21 +242,14 @@ def _cells(row: dict[str, Any], ours: list[Shown], late: str) -> list[str]:
 def main() -> None:
     """Print the record."""
     parser = argparse.ArgumentParser(description="first paint and zoom of the page")
-    parser.add_argument("--zeropipe", type=Path, help="checkout of rosinality/zeropipe")
-    parser.add_argument("--visualization", type=Path, help="checkout of PP-Schedule-Visualization")
     parser.add_argument("--repeats", type=int, default=3, help="runs of each (default 3)")
     parser.add_argument("--patience", type=float, default=120, help="seconds (default 120)")
     given = parser.parse_args()
-    sides: dict[str, Render] = {"ppopt": renderers.ours, "naive plotly": renderers.naive}
-    if given.zeropipe:
-        sides["zeropipe"] = renderers.zeropipe(given.zeropipe)
-    if given.visualization:
-        sides["PP-Schedule-Visualization"] = renderers.visualization(given.visualization)
     head = heading("First paint and zoom of a page", "plotly", "selenium")
-    rows = measure(sides, given.repeats, given.patience)
+    rows = measure(given.repeats, given.patience)
     print(head)
     print(f"\nMedians of {given.repeats} runs in turn, smallest in brackets; zb-h1, p2p 0.25.\n")
-    print(record(rows, given.patience))
+    print(*record(rows, given.patience), sep="\n")
 
 
 if __name__ == "__main__":

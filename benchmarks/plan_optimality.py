@@ -231,10 +231,8 @@ def _rows_of(record: Path) -> Path:
 
 def recorded(path: Path) -> list[Outcome]:
     """The outcomes of an earlier run."""
-    if not path.exists():
-        return []
     outcomes = []
-    for line in path.read_text(encoding="utf-8").splitlines():
+    for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else ():
         case, status, *figures = json.loads(line)
         exact = [None if figure is None else Fraction(figure) for figure in figures]
         outcomes.append(Outcome(Case(*case), status, *exact))

@@ -1,24 +1,19 @@
-"""Sweeps: rows per second, cost against size, overhead per row, kills, and 64 workers on paper.
+"""Sweeps: rows per second, cost against size, overhead per row.
 
     python -m benchmarks.sweep rate --rows 2000 --sample 40
     python -m benchmarks.sweep size --most 100000
     python -m benchmarks.sweep overhead --rows 500
-    python -m benchmarks.sweep kill --times 20
-    python -m benchmarks.sweep workers --storage sqlite:///rate.db
 
-Each prints a part of a record as Markdown. `rate` leaves its storage in the current folder, from
-which `workers` reads the measured seconds per row.
+Each prints a part of a record as Markdown. `rate` leaves its storage in the current folder.
 """
 
 from __future__ import annotations
 
 import argparse
-import heapq
 import json
 import os
 import random
 import resource
-import sqlite3
 import subprocess
 import sys
 import tempfile
@@ -29,8 +24,6 @@ from typing import Any, NamedTuple
 
 import ppopt
 from benchmarks.record import heading
-from ppopt.studies.records import StoredResult, Trial
-from ppopt.studies.storage import Storage, path_of
 
 PPOPT = str(Path(sys.executable).with_name("ppopt"))
 PIPELINE = ppopt.Pipeline(stages=4, batches=8)
@@ -205,81 +198,6 @@ def _timed(rows: int, url: str, options: dict[str, Any]) -> tuple[float, float]:
     return time.monotonic() - began, work
 
 
-def kill(arguments: argparse.Namespace) -> None:
-    """SIGKILL of a sweep at random moments: what was stored is there, and it goes on.
-
-    Moments are drawn over the rows: after so many are stored, and up to 20 ms more.
-    """
-    rows, drawn = 60, random.Random(arguments.seed)
-    words = [PPOPT, "sweep", "--stages", "4", f"batches=range(4,{4 + rows})", "strategy=1f1b"]
-    print(f"\n## SIGKILL at {arguments.times} random moments of a sweep of {rows} rows\n")
-    print("| after rows | stored | taken from the storage | done |\n|---|---|---|---|")
-    for _ in range(arguments.times):
-        with tempfile.TemporaryDirectory() as folder:
-            moment = drawn.randrange(rows)
-            running = subprocess.Popen(words, cwd=folder, stdout=subprocess.DEVNULL)
-            while running.poll() is None and _count(Path(folder) / "ppopt.db") < moment:
-                time.sleep(0.005)
-            time.sleep(drawn.uniform(0, 0.02))
-            running.kill()
-            running.wait()
-            stored = _count(Path(folder) / "ppopt.db")
-            ran = subprocess.run(
-                [*words, "--json"], cwd=folder, check=True, capture_output=True, text=True
-            )
-            found = json.loads(ran.stdout)
-            values = [row["value"] for row in found["rows"]]
-            assert values == [3 * (batches + 3) for batches in range(4, 4 + rows)]
-            assert found["cached"] >= stored
-            print(f"| {moment} | {stored} | {found['cached']} | {found['done']} |", flush=True)
-
-
-def _count(path: Path) -> int:
-    """Results in a file that a killed process left; 0 where it had not made it."""
-    try:
-        with Storage(f"sqlite:///{path}", readonly=True) as storage:
-            return storage.results()
-    except ppopt.InputError:
-        return 0
-
-
-def workers(arguments: argparse.Namespace) -> None:
-    """What many workers would do with the measured seconds per row, and what one writer bears."""
-    with sqlite3.connect(path_of(arguments.storage)) as link:
-        seconds = [row[0] for row in link.execute("SELECT seconds FROM results ORDER BY rowid")]
-        sizes = [row[0] for row in link.execute("SELECT length(record) FROM results")]
-    link.close()
-    write = _write_seconds(round(sum(sizes) / len(sizes)))
-    total = sum(seconds)
-    print(f"\n## {len(seconds)} rows of {total:.0f} s in all, by their measured seconds\n")
-    print(f"A write takes {1000 * write:.2f} ms: at most {1 / write:.0f} rows a second.\n")
-    print("| workers | seconds | speedup | share of the writer's time |\n|---|---|---|---|")
-    for count in (1, 2, 8, 16, 64, 256):
-        free = [0.0] * count
-        for row in seconds:
-            heapq.heapreplace(free, free[0] + row)
-        length = max(*free, write * len(seconds))
-        busy = write * len(seconds) / length
-        print(f"| {count} | {length:.1f} | {total / length:.1f} | {100 * busy:.2f} % |")
-
-
-def _write_seconds(size: int) -> float:
-    """Seconds of storing one row with its result."""
-    rows = 500
-    with (
-        tempfile.TemporaryDirectory() as folder,
-        Storage(f"sqlite:///{folder}/a.db") as storage,
-    ):
-        study = storage.study("a", "b")
-        began = time.monotonic()
-        for number in range(rows):
-            made = StoredResult(
-                str(number), "1f1b", "feasible", True, 1.0, 1, 1.0, "0", os.urandom(size)
-            )
-            storage.finish(study, Trial({"batches": number}, "complete", made.key, {}), made)
-        return (time.monotonic() - began) / rows
-
-
 def main() -> None:
     """Print a part of the record."""
     parser = argparse.ArgumentParser(description="sweeps")
@@ -289,8 +207,6 @@ def main() -> None:
         size: {"most": 100_000},
         cheap: {"rows": 100, "folder": "."},
         overhead: {"rows": 500},
-        kill: {"times": 20, "seed": 0},
-        workers: {"storage": "sqlite:///rate.db"},
     }
     for part, given in options.items():
         words = parts.add_parser(part.__name__, help=part.__doc__)

@@ -20,7 +20,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
 
-from benchmarks.record import heading
+from benchmarks.record import add_line, heading, read_lines
 from ppopt import processors, read_model, read_schedule
 from ppopt.problem.operation import OpKind
 
@@ -60,16 +60,12 @@ class Study:
 
     def __init__(self, record: Path) -> None:
         self.record, self.folder = record, record.with_suffix(".work")
-        self.rows: list[dict[str, Any]] = []
-        if record.exists():
-            lines = record.read_text(encoding="utf-8").splitlines(keepends=True)
-            self.rows = [json.loads(line) for line in lines if line.endswith("\n")]
+        self.rows = read_lines(record)
 
     def add(self, row: dict[str, Any]) -> None:
         """Add a row, at once in the file."""
         self.rows.append(row)
-        with self.record.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(row) + "\n")
+        add_line(self.record, row)
 
     def of(self, what: str, devices: int) -> list[dict[str, Any]]:
         """The rows of one kind."""
