@@ -31,7 +31,7 @@ class Transfer(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Transfers:
-    """Transfers between devices, sorted by the two devices, then start and end.
+    """Transfers between devices, sorted by the two devices, start, end and place in the data flow.
 
     The columns are arrays of one length; `start` and `end` are in ticks. Their contents are not
     checked: `ppopt.verify` does.
@@ -67,9 +67,16 @@ class Transfers:
         )
 
     def ordered(self) -> Transfers:
-        """The same, sorted by devices, start and end; those of equal times stay in their order."""
+        """The same, sorted by devices, start and end.
+
+        Those of no length that share an instant are put in the order of the data flow, as
+        `Schedule.from_columns` puts operations: otherwise both orders could wait in a circle.
+        """
         low, high = np.minimum(self.source, self.target), np.maximum(self.source, self.target)
-        place = np.lexsort((self.end, self.start, high, low))
+        forward = self.kind == OpKind.F
+        stage, part = (np.where(forward, one, -one) for one in (self.stage, self.slice))
+        keys = (part, self.microbatch, stage, self.kind, self.end, self.start, high, low)
+        place = np.lexsort(keys)
         return Transfers(*(column[place] for column in self.columns))
 
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 from itertools import permutations, product
+from random import Random
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from ppopt import Objective, Pipeline, evaluate, verify
@@ -20,11 +21,15 @@ from ppopt.schedule.link_queues import LinkQueues, queues_of_orders
 from ppopt.schedule.schedule import Schedule
 from ppopt.verifier.posting import posting_faults
 from tests.factories.schedules import BW, F, table
-from tests.factories.streams import Built, built, transfer_table
+from tests.factories.streams import Built, append_all, built, transfer_table
 from tests.oracles.streams import simulate
 
 SLOW = settings(deadline=None, max_examples=80)
 SMALL = Pipeline(stages=2, batches=2, forward=2, backward=4, p2p=1, link_mode="streams")
+INSTANTS = Pipeline(
+    stages=3, batches=4, placement="v", backward_input=0, weight=0, link_mode="streams"
+)
+"""All backwards and transfers of two devices may share an instant."""
 
 
 def rows_of(*lines: str) -> tuple[ActionRow, ...]:
@@ -92,6 +97,7 @@ def test_times_are_those_of_a_plain_simulation(made: Built) -> None:
 
 @SLOW
 @given(built())
+@example(append_all(INSTANTS, Random(0), "split"))
 def test_posting_early_in_the_order_of_the_times_keeps_the_times(made: Built) -> None:
     """The times given are the earliest of their orders, so those of the derived order are equal.
 
