@@ -348,5 +348,5 @@ def loss_of_lowering(schedule: Schedule) -> Loss:
     made = as_streams(schedule)
     pipeline = made.pipeline
     lowered = schedule_of(pipeline, torch_lowering(pipeline, made.orders))
-    own = timing.schedule(pipeline, made.orders, queues=queues_of_schedule(made))
+    own = timing.retimed(made, Objective.MAKESPAN)
     return Loss(own.metrics.makespan, lowered.metrics.makespan)

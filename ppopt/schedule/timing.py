@@ -22,7 +22,14 @@ from ppopt.problem.operation import Op, OpKind
 from ppopt.problem.operation_classes import Constraints
 from ppopt.problem.partition_costs import link_number
 from ppopt.problem.pipeline import Pipeline
-from ppopt.schedule.link_queues import LinkQueues, QueuedOrder, Queues, dispatch, queues_of_orders
+from ppopt.schedule.link_queues import (
+    LinkQueues,
+    QueuedOrder,
+    Queues,
+    dispatch,
+    queues_of_orders,
+    queues_of_schedule,
+)
 from ppopt.schedule.orders import Orders, codes, overlapped_pairs, split_of
 from ppopt.schedule.origin import Origin
 from ppopt.schedule.schedule import Schedule, split_codes
@@ -315,6 +322,13 @@ def schedule(
         origin=origin or Origin(),
         transfers=_transfers(net, end),
     )
+
+
+def retimed(timetable: Schedule, objective: Objective) -> Schedule:
+    """The schedule of the same orders, those of links too, timed for an objective."""
+    pipeline = timetable.pipeline
+    queues = queues_of_schedule(timetable) if pipeline.has_links else None
+    return schedule(pipeline, timetable.orders, objective, timetable.origin, queues)
 
 
 def own_queues(pipeline: Pipeline, orders: Orders) -> list[Queues]:

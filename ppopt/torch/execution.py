@@ -15,9 +15,9 @@ from torch.distributed.pipelining import PipelineStage
 
 from ppopt.errors import VerificationError
 from ppopt.formats import torch_csv
+from ppopt.problem.objective import Objective
 from ppopt.profiles.estimate import Record
 from ppopt.schedule import communication, timing
-from ppopt.schedule.link_queues import queues_of_schedule
 from ppopt.schedule.origin import Origin
 from ppopt.schedule.schedule import Schedule
 from ppopt.torch.pipeline_runtime import as_run, load, order_text, placement
@@ -111,9 +111,8 @@ def predicted_schedule(schedule: Schedule) -> Schedule:
     """
     made = communication.as_streams(schedule) if schedule.pipeline.has_links else schedule
     origin = Origin(strategy=schedule.origin.strategy or "schedule", status="feasible")
-    ran = replace(made, pipeline=as_run(made.pipeline))
-    queues = queues_of_schedule(ran) if ran.pipeline.has_links else None
-    return timing.schedule(ran.pipeline, ran.orders, origin=origin, queues=queues)
+    ran = replace(made, pipeline=as_run(made.pipeline), origin=origin)
+    return timing.retimed(ran, Objective.MAKESPAN)
 
 
 def predicted_makespan(schedule: Schedule) -> Fraction:

@@ -10,19 +10,18 @@ from typing import Any
 import pytest
 
 from ppopt import Objective, Pipeline, Schedule, evaluate, solve, verify
+from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.operation import OpKind
+from ppopt.problem.problem import Problem
 from ppopt.solver.heuristics.moves import Flip, Move, State, Swap
-from ppopt.solver.heuristics.order_network import OrderNetwork
 from ppopt.solver.parameters import RoundParams, SolveParams
 from tests.factories.instances import mixed_cases
 from tests.factories.schedules import build
 
 
 def state_of(schedule: Schedule) -> State:
-    network = OrderNetwork.of(schedule)
-    found = State.of(network, network.start)
-    assert found is not None
-    return found
+    problem = Problem(schedule.pipeline, Objective.MAKESPAN, BackwardKind.MIXED)
+    return State.of_schedule(problem, schedule)
 
 
 def schedules(seed: int, count: int) -> Iterator[Schedule]:
@@ -54,15 +53,16 @@ def test_a_move_gives_a_valid_schedule_within_limits(move: Move, flips: int) -> 
     """A swap changes no mode, and a flip one."""
     rng, moved = Random(7), 0
     for schedule in schedules(7, 120):
-        found = move.propose(state_of(schedule), rng)
+        start = state_of(schedule)
+        found = move.propose(start, rng)
         if found is None:
             continue
         moved += 1
-        made = found.schedule(Objective.MAKESPAN)
+        made = found.schedule
         assert verify(made) == []
         assert made.fits_limits
-        assert made.metrics.makespan == max(found.ends)
-        before, after = kinds(schedule), kinds(made)
+        assert made.metrics.makespan == found.value
+        before, after = kinds(start.schedule), kinds(made)
         assert sum(before[place] != after[place] for place in before) == flips
     assert moved > 40
 
@@ -71,9 +71,9 @@ def test_a_flip_splits_a_backward_where_that_is_shorter() -> None:
     """F, F, BW of 6 and BW of 6 take 14 ticks; with B of 1 at stage 1, BW of stage 0 ends at 9."""
     pipeline = Pipeline(stages=2, batches=1, forward=1, backward_input=1, weight=5, backward=6)
     start, rng = state_of(evaluate(pipeline, "1f1b")), Random(0)
-    assert max(start.ends) == 14
+    assert start.value == 14
     found = [Flip().propose(start, rng) for _ in range(20)]
-    assert min(max(one.ends) for one in found if one is not None) == 9
+    assert min(one.value for one in found if one is not None) == 9
 
 
 def test_a_flip_keeps_the_limit() -> None:

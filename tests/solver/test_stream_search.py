@@ -12,12 +12,13 @@ from typing import Any
 import pytest
 
 from ppopt import Pipeline, evaluate, recheck, solve, verify
-from ppopt.schedule.link_queues import queues_of_schedule
+from ppopt.problem.backward_kind import BackwardKind
+from ppopt.problem.problem import Problem
 from ppopt.solver import interrupts
 from ppopt.solver.bounds.device_bounds import OVER_LINKS
 from ppopt.solver.heuristics import critical_swaps
 from ppopt.solver.heuristics.critical_swaps import CriticalSwaps, improve
-from ppopt.solver.heuristics.order_network import OrderNetwork
+from ppopt.solver.heuristics.moves import State
 from ppopt.solver.parameters import SolveParams
 from tests.factories.streams import LINK_MODES, append_all
 from tests.oracles.streams_exhaustive import least_makespan
@@ -61,18 +62,17 @@ def test_tiny_pipelines_reach_the_optimum_of_all_orders(seed: int, link_mode: st
 
 
 @pytest.mark.parametrize("link_mode", LINK_MODES)
-def test_the_network_has_the_times_of_the_schedule(link_mode: str) -> None:
+def test_a_state_has_the_orders_of_a_schedule_at_their_earliest_starts(link_mode: str) -> None:
     for seed in range(20):
-        made = append_all(tiny(seed, link_mode), Random(seed)).schedule
-        network = OrderNetwork.of(made)
-        ends = network.ends(network.start)
-        assert ends is not None
-        assert max(ends) == made.metrics.makespan
-        again = network.schedule(network.start, made.objective)
-        assert again.metrics == made.metrics
-        assert [q.tolist() for q in queues_of_schedule(again).order] == [
-            q.tolist() for q in queues_of_schedule(made).order
-        ]
+        pipeline = replace(tiny(seed, link_mode), mem_limit=None)
+        made = append_all(pipeline, Random(seed)).schedule
+        problem = Problem(made.pipeline, made.objective, BackwardKind.MIXED)
+        state = State.of_schedule(problem, made)
+        assert state.value <= made.metrics.makespan
+        again = state.schedule
+        assert verify(again) == []
+        assert again.metrics.makespan == state.value
+        assert State.of_schedule(problem, again).start == state.start
 
 
 def test_a_result_over_streams_is_checked_again() -> None:

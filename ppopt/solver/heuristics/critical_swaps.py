@@ -13,9 +13,9 @@ from typing import Any
 
 from ppopt.problem.pipeline import Pipeline
 from ppopt.problem.problem import Problem
+from ppopt.schedule import timing
 from ppopt.solver.budget import Budget
 from ppopt.solver.heuristics.moves import Flip, Move, State, Swap
-from ppopt.solver.heuristics.order_network import OrderNetwork
 from ppopt.solver.incumbent import Incumbent
 from ppopt.solver.method import Outcome, is_plain
 from ppopt.solver.parameters import LinkParams, MoveParams
@@ -44,18 +44,18 @@ class CriticalSwaps:
         """Take a number of steps; the next turn takes twice as many."""
         if incumbent.best is None:
             return Outcome()
-        network, before = OrderNetwork.of(incumbent.best), incumbent.value
-        left = self._steps
+        problem, before, left = incumbent.problem, incumbent.value, self._steps
+        start = State.of_schedule(problem, incumbent.best)
 
         def over(_: int) -> bool:
             nonlocal left
             left -= 1
-            budget.pay(self._params.step_seconds * network.size)
+            budget.pay(self._params.step_seconds * start.network.size)
             return left < 0 or budget.left <= 0 or (left % 64 == 0 and budget.over)
 
-        flips = self._params.flips if incumbent.problem.mixed else 0.0
-        best = improve(network, flips, self._rng, self._params, incumbent.bound.value, over)
-        incumbent.submit(best.schedule(incumbent.problem.objective))
+        flips = self._params.flips if problem.mixed else 0.0
+        best = improve(start, flips, self._rng, self._params, incumbent.bound.value, over)
+        incumbent.submit(timing.retimed(best.schedule, problem.objective))
         self._steps *= 2
         return Outcome(budget.spent, fruitful=incumbent.value != before)
 
@@ -102,7 +102,7 @@ def _stretched(pipeline: Pipeline, factor: Any) -> Pipeline:
 
 
 def improve(
-    network: OrderNetwork,
+    start: State,
     flips: float,
     random: Random,
     params: MoveParams,
@@ -114,17 +114,15 @@ def improve(
     `flips` is the share of the steps that flip a mode. `over` is asked before every step, with the
     best makespan in ticks.
     """
-    start = State.of(network, network.start)
-    assert start is not None, "a schedule has no circle"
     present = best = start
-    value = least = max(start.ends)
+    value = least = start.value
     since = 0
     while least > bound and not over(least):
         since += 1
         move: Move = Flip() if flips and random.random() < flips else Swap()
         moved = move.propose(present, random)
         if moved is not None:
-            length = max(moved.ends)
+            length = moved.value
             if length <= value + params.temperature * least * random.random() ** 3:
                 present, value = moved, length
         if value < least:

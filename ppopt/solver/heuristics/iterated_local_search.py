@@ -114,9 +114,9 @@ class IteratedLocalSearch:
         chosen = (begins >= earliest) & (begins <= earliest + length)
         devices = network.problem.pipeline.num_devices
         if rng.random() < 0.3:
-            chosen &= (rng.random(devices) < 0.25)[network.hosts]
+            chosen &= (rng.random(devices) < 0.25)[network.table.resource]
         if rng.random() < 0.5:
-            group: Ints = network.hosts * 4 + network.kind
+            group: Ints = network.table.resource * 4 + network.kind
             moves = rng.uniform(-strength, strength, 4 * devices)[group]
         else:
             moves = rng.uniform(-strength, strength, network.size)

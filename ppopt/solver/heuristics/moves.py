@@ -7,31 +7,58 @@ Research 40, 1992).
 
 from __future__ import annotations
 
+from operator import add
 from random import Random
 from typing import NamedTuple, Protocol
 
-from ppopt.problem.objective import Objective
+from ppopt.problem.instance import ABSENT
+from ppopt.problem.problem import Problem
 from ppopt.schedule.schedule import Schedule
-from ppopt.solver.heuristics.order_network import OrderNetwork, Sequences
+from ppopt.solver.heuristics.operation_network import OperationNetwork, Sequences
 
 
 class State(NamedTuple):
-    """Orders of all machines, and when their nodes end."""
+    """Orders of all resources, with the earliest starts."""
 
-    network: OrderNetwork
+    network: OperationNetwork
     sequences: Sequences
-    ends: list[int]
+    start: list[int]
     """In ticks."""
 
     @classmethod
-    def of(cls, network: OrderNetwork, sequences: Sequences) -> State | None:
+    def of(cls, network: OperationNetwork, sequences: Sequences) -> State | None:
         """The state of these orders; None where they wait in a circle."""
-        ends = network.ends(sequences)
-        return None if ends is None else cls(network, sequences, ends)
+        start = network.earliest(sequences)
+        return None if start is None else cls(network, sequences, start)
 
-    def schedule(self, objective: Objective) -> Schedule:
-        """The schedule of these orders."""
-        return self.network.schedule(self.sequences, objective)
+    @classmethod
+    def of_schedule(cls, problem: Problem, schedule: Schedule) -> State:
+        """The state of the orders of a schedule."""
+        network = OperationNetwork.of(problem, schedule)
+        found = cls.of(network, network.sequences(network.starts(schedule)))
+        assert found is not None, "a schedule has no circle"
+        return found
+
+    @property
+    def value(self) -> int:
+        """Makespan, in ticks."""
+        return max(self.ends)
+
+    @property
+    def ends(self) -> list[int]:
+        """Ends of all operations, in ticks."""
+        return [*map(add, self.start, self.network.time)]
+
+    @property
+    def schedule(self) -> Schedule:
+        """The schedule of these starts."""
+        return self.network.schedule(self.start)
+
+    def changed(self, resource: int, sequence: list[int]) -> State | None:
+        """The state with another order of one resource; None: no order, or above a limit."""
+        sequences = [*self.sequences[:resource], sequence, *self.sequences[resource + 1 :]]
+        found = State.of(self.network, sequences)
+        return found if found is not None and self.network.fits(found.start, resource) else None
 
 
 class Move(Protocol):
@@ -42,24 +69,22 @@ class Move(Protocol):
 
 
 class Swap:
-    """A node that waits for the one before it moves in front of that one or of earlier ones."""
+    """An operation that waits for the one before it moves in front of that or of earlier ones."""
 
     def propose(self, state: State, random: Random) -> State | None:
-        """Draw from the nodes of a critical path."""
-        network, sequences, _ = state
-        waiting = [(one.machine, one.place) for one in critical_path(state, random) if one.waits]
+        """Draw from the operations of a critical path."""
+        waiting = [node for node in critical_path(state, random) if node.waits]
         if not waiting:
             return None
-        machine, place = random.choice(waiting)
-        sequence = sequences[machine]
+        resource, place, _ = random.choice(waiting)
+        sequence = state.sequences[resource]
         target = place - 1
         while target > 0 and random.random() < 0.3:
             target -= 1
-        node = sequence[place]
-        changed = [*sequence[:target], node, *sequence[target:place], *sequence[place + 1 :]]
-        if machine < network.pipeline.num_devices and not network.fits(machine, changed):
-            return None
-        return State.of(network, [*sequences[:machine], changed, *sequences[machine + 1 :]])
+        op = sequence[place]
+        return state.changed(
+            resource, [*sequence[:target], op, *sequence[target:place], *sequence[place + 1 :]]
+        )
 
 
 class Flip:
@@ -67,51 +92,52 @@ class Flip:
 
     def propose(self, state: State, random: Random) -> State | None:
         """Draw from the backwards of a critical path."""
-        network, sequences, _ = state
+        network, flips = state.network, state.network.table.flips
         path = critical_path(state, random)
-        nodes = [(one.machine, sequences[one.machine][one.place]) for one in path]
-        backwards = [(machine, node) for machine, node in nodes if network.backward(node)]
+        nodes = [(node.resource, state.sequences[node.resource][node.place]) for node in path]
+        backwards = [(resource, op) for resource, op in nodes if flips[op] != ABSENT]
         if not backwards:
             return None
-        machine, node = random.choice(backwards)
-        changed = network.with_flip(sequences, node)
-        if not changed.fits(machine, changed.start[machine]):
-            return None
-        return State.of(changed, changed.start)
+        resource, op = random.choice(backwards)
+        (weight,) = network.table.weights(flips[op])
+        sequence = [one for one in state.sequences[resource] if one != weight]
+        if not network.in_first_mode(flips[op]):
+            sequence.insert(sequence.index(op) + 1, weight)
+        return state._replace(network=network.with_flips([flips[op]])).changed(resource, sequence)
 
 
 class CriticalNode(NamedTuple):
-    """A node of a critical path."""
+    """An operation of a critical path."""
 
-    machine: int
+    resource: int
     place: int
-    """Its place in the order of the machine."""
+    """Its place in the order of the resource."""
     waits: bool
-    """Whether it starts when the node before it there ends, and waits for it by order alone."""
+    """Whether it starts when the one before it there ends, and waits for it by order alone."""
 
 
 def critical_path(state: State, random: Random) -> list[CriticalNode]:
-    """A critical path, from its last node to its first; drawn where there are several."""
-    network, sequences, ends = state
+    """A critical path, from its last operation to its first; drawn where there are several."""
+    network, sequences, start = state
+    ends = state.ends
     where = {
-        node: (machine, place)
-        for machine, sequence in enumerate(sequences)
-        for place, node in enumerate(sequence)
+        op: (resource, place)
+        for resource, sequence in enumerate(sequences)
+        for place, op in enumerate(sequence)
     }
     last = max(ends)
-    node = random.choice([one for one, end in enumerate(ends) if end == last])
+    op = random.choice([one for one in where if ends[one] == last])
     path = []
     while True:
-        start = ends[node] - network.duration[node]
-        machine, place = where[node]
-        before = network.before[node]
-        causes = [other for other, lag in before if ends[other] + lag == start]
-        ahead = sequences[machine][place - 1] if place else None
-        follows = ahead is not None and ends[ahead] == start
+        resource, place = where[op]
+        before = network.table.before[op]
+        causes = [other for other, lag in before if ends[other] + lag == start[op]]
+        ahead = sequences[resource][place - 1] if place else None
+        follows = ahead is not None and ends[ahead] == start[op]
         free = follows and all(ahead != other for other, _ in before)
-        path.append(CriticalNode(machine, place, free))
+        path.append(CriticalNode(resource, place, free))
         if follows and ahead is not None:
             causes.append(ahead)
-        if not causes or start == 0:
+        if not causes or start[op] == 0:
             return path
-        node = random.choice(causes)
+        op = random.choice(causes)

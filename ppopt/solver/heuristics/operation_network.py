@@ -33,17 +33,19 @@ from ppopt.problem.operation import OpKind
 from ppopt.problem.operation_classes import Constraints
 from ppopt.problem.problem import Problem
 from ppopt.schedule.generation import NEVER
-from ppopt.schedule.schedule import Schedule, split_codes
+from ppopt.schedule.schedule import Schedule
+from ppopt.solver.heuristics.operation_table import Links, OperationTable
 from ppopt.solver.parameters import NetworkParams
 from ppopt.solver.relaxation import device_subset
 from ppopt.solver.relaxation.delays import Delays
 from ppopt.solver.relaxation.device_subset import DeviceSubset
-from ppopt.solver.relaxation.symmetry import canonical
 
-Links = list[list[tuple[int, int]]]
-"""Per operation: (another one, least distance of their starts in the direction of the pass)."""
-LEFT_OUT = (ABSENT, 0, 0, 0)
-"""Kind, duration and memory of an operation that its mode leaves out."""
+Sequences = list[list[int]]
+"""Operations of every resource, in order."""
+
+
+Amounts = list[tuple[int, int]]
+"""Operations with amounts of memory."""
 
 
 class Precedence(NamedTuple):
@@ -56,12 +58,12 @@ class Precedence(NamedTuple):
 
 
 class OperationNetwork:
-    """The operations of a problem, numbered 0, 1, ... in the order of their operation numbers.
+    """The operations of a problem in one mode each, on all resources.
 
-    Operations of several modes (split or whole backwards) are in one of them. The operations of a
-    stage, microbatch and slice choose together: the choice of operation `op` is `op % choices`. An
-    operation that its mode leaves out (the W of a whole backward) is an instant that holds nothing.
-    So all modes have the same operations and the same precedence; only times and memory differ.
+    The operations of a stage, microbatch and slice choose their modes (split or whole backwards)
+    together. An operation that its mode leaves out (the W of a whole backward) is an instant that
+    holds nothing. So all modes have the same operations and the same precedence; only times and
+    memory differ.
     """
 
     def __init__(
@@ -69,52 +71,69 @@ class OperationNetwork:
         problem: Problem,
         params: NetworkParams = NetworkParams(),
         modes: Ints | None = None,
+        table: OperationTable | None = None,
     ) -> None:
         """`modes` has the mode of every choice; None: the first."""
-        instance, rows = problem.instance, len(problem.instance.rows)
-        by_code = np.argsort(np.concatenate(instance.codes))
         self.problem = problem
         self._params = params
-        self.codes: Ints = np.concatenate(instance.codes)[by_code]
-        """Operation numbers in the first modes."""
-        self._class: Ints = by_code // instance.batches
-        _, self.stage, self.microbatch, _ = split_codes(problem.pipeline, self.codes)
-        self.size = len(self.codes)
-        self.choices = self.size // rows
+        self.table = table or OperationTable(problem)
+        self.instance = self.table.instance
+        self.size, self.choices = self.table.size, self.table.choices
         self.modes: Ints = np.zeros(self.choices, dtype=np.int64) if modes is None else modes
-        fields = np.array(
-            [[mode or LEFT_OUT for mode in one.modes_by_option] for one in instance.classes],
-            dtype=np.int64,
-        )[self._class, np.tile(self.modes, rows)]
-        self.kind, time, self._takes, self._gives = fields.T.copy()
-        self.hosts: Ints = np.array([one.device for one in instance.classes])[self._class]
-        self.device: list[int] = self.hosts.tolist()
+        self.kind, time, self._takes, self._gives = self.table.columns(self.modes)
         self.time: list[int] = time.tolist()
-        self.precedence = self._fixed_precedence()
-        self.tight = [
+
+    @classmethod
+    def of(cls, problem: Problem, schedule: Schedule) -> OperationNetwork:
+        """The network of the modes and the pairs of a schedule."""
+        table = OperationTable.of(problem, schedule)
+        return cls(problem, modes=table.modes_of(table.starts(schedule)), table=table)
+
+    @cached_property
+    def resource(self) -> list[int]:
+        """Resource of every operation."""
+        found: list[int] = self.table.resource.tolist()
+        return found
+
+    @cached_property
+    def tight(self) -> list[int]:
+        """Devices whose memory limit the fixed precedence does not keep."""
+        return [
             device
-            for device in range(problem.pipeline.num_devices)
-            if instance.room(device) is not None
-            and device_subset.needs_cumulative(instance, device)
+            for device in range(self.problem.pipeline.num_devices)
+            if self.instance.room(device) is not None
+            and not (self._uniform and not device_subset.needs_cumulative(self.instance, device))
         ]
 
-    def _fixed_precedence(self) -> Precedence:
-        links = Precedence([[] for _ in self.codes], [[] for _ in self.codes])
+    @cached_property
+    def precedence(self) -> Precedence:
+        """Precedence that every schedule obeys whose microbatches are in order."""
+        links = Precedence([[] for _ in self.time], [[] for _ in self.time])
+        codes = self.table.codes
         for flow in self._constraints():
-            before = np.searchsorted(self.codes, flow.before).tolist()
-            after = np.searchsorted(self.codes, flow.after).tolist()
+            before = np.searchsorted(codes, flow.before).tolist()
+            after = np.searchsorted(codes, flow.after).tolist()
             for first, second, lag in zip(before, after, flow.lag.tolist(), strict=True):
                 self._link(links, first, second, lag)
         return links
 
     def _constraints(self) -> Iterator[Constraints]:
-        """Data flow and the order of microbatches, and of one mode what a memory limit implies."""
-        pipeline, instance = self.problem.pipeline, self.problem.instance
-        if instance.mixed:
+        """Data flow and the order of microbatches; of plain devices what memory limits imply."""
+        pipeline, instance = self.problem.pipeline, self.instance
+        if not self._uniform:
             return iter((instance.operation_flow, instance.microbatch_order))
         kept = frozenset(range(pipeline.num_devices))
         subsets = (DeviceSubset(Delays(instance, route), kept) for route in range(pipeline.routes))
         return map(device_subset.implied_precedence, subsets)
+
+    @property
+    def _uniform(self) -> bool:
+        """Whether there are devices alone, and one mode."""
+        return not self.instance.mixed and len(self.instance.resources) == len(self._devices)
+
+    @property
+    def _devices(self) -> range:
+        return range(self.problem.pipeline.num_devices)
 
     def _link(self, links: Precedence, first: int, second: int, lag: int) -> None:
         links.predecessors[second].append((first, self.time[first] + lag))
@@ -128,18 +147,18 @@ class OperationNetwork:
 
     def in_modes_of(self, start: list[int]) -> OperationNetwork:
         """The network in the modes of these starts, some of which are ABSENT."""
-        absent = np.array(start, dtype=np.int64).reshape(-1, self.choices) == ABSENT
-        return self._in_modes(np.where(absent.any(axis=0), WHOLE_MODE, SPLIT_MODE))
+        return self._in_modes(self.table.modes_of(start))
 
     def _in_modes(self, modes: Ints) -> OperationNetwork:
         if np.array_equal(modes, self.modes):
             return self
-        return OperationNetwork(self.problem, self._params, modes)
+        return OperationNetwork(self.problem, self._params, modes, self.table)
 
     @cached_property
     def present(self) -> list[int]:
-        """Operations that these modes do not leave out."""
-        found: list[int] = np.flatnonzero(self.kind != ABSENT).tolist()
+        """Operations that run: these modes do not leave them out, nor does a pair."""
+        alone = self.table.node == np.arange(self.size)
+        found: list[int] = np.flatnonzero((self.kind != ABSENT) & alone).tolist()
         return found
 
     @cached_property
@@ -160,15 +179,16 @@ class OperationNetwork:
     @cached_property
     def _holdings(self) -> dict[int, list[tuple[int, int, Holding]]]:
         """(choice, mode, what operations hold in it) on every device of `tight`, in all modes."""
-        instance = self.problem.instance
-        place = [np.searchsorted(self.codes, codes).tolist() for codes in instance.codes]
+        instance, choice = self.instance, self.table.choice.tolist()
+        place = [np.searchsorted(self.table.codes, codes).tolist() for codes in instance.codes]
+        home = self.table.home.tolist()
         found: dict[int, list[tuple[int, int, Holding]]] = {device: [] for device in self.tight}
         for mode in range(max(map(len, instance.rows))):
             for taker, giver, amount in instance.holdings_in(mode):
-                mine = found.get(instance.classes[taker].device)
+                mine = found.get(home[place[taker][0]])
                 if mine is not None:
                     mine += (
-                        (first % self.choices, mode, Holding(first, last, amount))
+                        (choice[first], mode, Holding(first, last, amount))
                         for first, last in zip(place[taker], place[giver], strict=True)
                     )
         for mine in found.values():
@@ -180,14 +200,14 @@ class OperationNetwork:
 
         There is none where every operation has one mode.
         """
-        several = [len(row) > 1 for row in self.problem.instance.rows]
-        choice = {op: op % self.choices for op in inside if several[op // self.choices]}
-        there = Counter(choice.values())
-        return {op: each for op, each in choice.items() if there[each] == sum(several)}
+        several, choices = self.table.several, self.table.choice
+        choice = {op: int(choices[op]) for op in inside if several[op]}
+        there, each = Counter(choice.values()), sum(len(row) > 1 for row in self.instance.rows)
+        return {op: found for op, found in choice.items() if there[found] == each}
 
     def times(self, op: int) -> tuple[int | None, ...]:
         """Times of an operation in its modes, in ticks; None: it is absent."""
-        modes = self.problem.instance.classes[self._class[op]].modes
+        modes = self.instance.classes[self.table.number[op]].modes
         return tuple(None if mode is None else mode.duration for mode in modes)
 
     def in_first_mode(self, choice: int) -> bool:
@@ -212,14 +232,14 @@ class OperationNetwork:
     def skews(self) -> list[float]:
         """Least and largest skew of the order of starts, in ticks per device.
 
-        Adding d x skew to the sort key of the operations of device d preserves precedence. Skews
+        Adding d x skew to the sort key of operations at position d preserves precedence. Skews
         of less than `least_skew` are left out, for example with links from the last device to the
         first.
         """
-        low, high = -inf, inf
+        low, high, position = -inf, inf, self.table.position
         for op, links in enumerate(self.successors):
             for other, apart in links:
-                ahead = self.device[other] - self.device[op]
+                ahead = position[other] - position[op]
                 if ahead > 0:
                     low = max(low, -apart / ahead)
                 elif ahead < 0:
@@ -243,9 +263,9 @@ class OperationNetwork:
         return links
 
     def _keep_memory(self, links: Precedence, device: int, start: Ints) -> None:
-        room = self.problem.instance.room(device)
+        room = self.instance.room(device)
         assert room is not None
-        mine = np.flatnonzero(self.hosts == device)
+        mine = np.flatnonzero(self.table.home == device)
         takes, gives = mine[self._takes[mine] > 0], mine[self._gives[mine] > 0]
         ends = start + np.array(self.time, dtype=np.int64)
         takes = takes[np.lexsort((ends[takes], start[takes]))]
@@ -261,14 +281,14 @@ class OperationNetwork:
 
     @cached_property
     def _work(self) -> Ints:
-        """Work of every device, in ticks."""
-        work = np.zeros(self.problem.pipeline.num_devices, dtype=np.int64)
-        np.add.at(work, self.hosts, np.array(self.time, dtype=np.int64))
+        """Work of every resource, in ticks."""
+        work = np.zeros(len(self.instance.resources), dtype=np.int64)
+        np.add.at(work, self.table.resource, np.array(self.time, dtype=np.int64))
         return work
 
     @cached_property
     def busy(self) -> list[int]:
-        """Devices with about the largest work."""
+        """Resources with about the largest work."""
         least = self._params.busy_share * self._work.max()
         busy: list[int] = np.flatnonzero(self._work >= least).tolist()
         return busy
@@ -292,11 +312,11 @@ class OperationNetwork:
         stages above it, move up in the order by a part of the largest possible gain: that of the
         first microbatch without any delay. Assumes one route.
         """
-        links, backward = self.precedence_of(start), self.problem.instance.backward
-        stage = int(self.stage[self.hosts == np.argmax(self._work)].max())
-        back = (self.kind == backward) & (self.stage >= stage)
-        way = np.flatnonzero((self.microbatch == 0) & (self.kind == OpKind.F)).tolist()
-        way += np.flatnonzero((self.microbatch == 0) & back).tolist()[::-1]
+        links, table = self.precedence_of(start), self.table
+        stage = int(table.stage[table.resource == np.argmax(self._work)].max())
+        back = (self.kind == self.instance.backward) & (table.stage >= stage)
+        way = np.flatnonzero((table.microbatch == 0) & (self.kind == OpKind.F)).tolist()
+        way += np.flatnonzero((table.microbatch == 0) & back).tolist()[::-1]
         arrival = dict.fromkeys(way, 0)
         for op in way:
             before = links.predecessors[op]
@@ -304,21 +324,21 @@ class OperationNetwork:
                 (arrival[x] + apart for x, apart in before if x in arrival), default=0
             )
         sooner = int(part * (start[way[-1]] - arrival[way[-1]]))
-        keys = np.array(start, dtype=np.int64) - sooner * (back & (self.microbatch < count))
+        keys = np.array(start, dtype=np.int64) - sooner * (back & (table.microbatch < count))
         return self._forwards(start, links, keys.tolist())
 
     def earliest_starts(self, order: list[int]) -> list[int]:
-        """Earliest starts of all operations, in the given order on every device.
+        """Earliest starts of all operations, in the given order on every resource.
 
         The order must be topological. Memory is ignored.
         """
-        start, free = [0] * self.size, [0] * self.problem.pipeline.num_devices
+        start, free = [0] * self.size, [0] * len(self.instance.resources)
         for op in order:
-            begin = free[self.device[op]]
+            begin = free[self.resource[op]]
             for other, apart in self.precedence.predecessors[op]:
                 begin = max(begin, start[other] + apart)
             start[op] = begin
-            free[self.device[op]] = begin + self.time[op]
+            free[self.resource[op]] = begin + self.time[op]
         return start
 
     def _backwards(
@@ -352,26 +372,29 @@ class OperationNetwork:
 
     def _firsts(self, start: list[int]) -> list[int]:
         """Origin of the clock of every device: its first operation; for makespan always 0."""
-        devices = self.problem.pipeline.num_devices
         if self.problem.objective is Objective.MAKESPAN:
-            return [0] * devices
-        firsts = np.full(devices, NEVER, dtype=np.int64)
-        np.minimum.at(firsts, self.hosts, np.array(start, dtype=np.int64))
+            return [0] * len(self._devices)
+        firsts = self._spans(start, start)[0]
         firsts[firsts == NEVER] = 0
         released: list[int] = (firsts - firsts.min()).tolist()
         return released
 
     def _place(self, order: list[int], links: Links, release: list[int]) -> list[int]:
-        """Place each operation, in order, into the first gap of its device that is long enough."""
-        start, time, device = [0] * self.size, self.time, self.device
-        opens, shuts = [[first] for first in release], [[NEVER] for _ in release]
+        """Place each operation, in order, into the first gap of its resource that is long enough.
+
+        `release` has the first instant of every device; other resources are free from 0 on.
+        """
+        start, time, resource = [0] * self.size, self.time, self.resource
+        others = len(self.instance.resources) - len(release)
+        opens = [[first] for first in (*release, *[0] * others)]
+        shuts = [[NEVER] for _ in opens]
         for op in order:
             ready = 0
             for other, apart in links[op]:
                 reached = start[other] + apart
                 if reached > ready:  # noqa: PLR1730  max() costs a tenth of the whole pass
                     ready = reached
-            begins, ends, length = opens[device[op]], shuts[device[op]], time[op]
+            begins, ends, length = opens[resource[op]], shuts[resource[op]], time[op]
             gap = bisect_right(ends, ready)
             while True:
                 begin = begins[gap]
@@ -399,24 +422,102 @@ class OperationNetwork:
         ends = np.array(start, dtype=np.int64) + np.array(self.time, dtype=np.int64)
         if self.problem.objective is Objective.MAKESPAN:
             return int(ends.max())
-        first = np.full(self.problem.pipeline.num_devices, NEVER, dtype=np.int64)
-        last = np.zeros_like(first)
-        np.minimum.at(first, self.hosts, np.array(start, dtype=np.int64))
-        np.maximum.at(last, self.hosts, ends)
+        first, last = self._spans(start, ends)
         return int((last - first).max())
 
-    def starts(self, schedule: Schedule) -> list[int]:
-        """Starts of a schedule of this problem, its microbatches in canonical order.
+    def _spans(self, start: list[int], end: list[int] | Ints) -> tuple[Ints, Ints]:
+        """First start and last end of every device; NEVER and 0 where it runs nothing."""
+        first = np.full(len(self.instance.resources), NEVER, dtype=np.int64)
+        last = np.zeros_like(first)
+        np.minimum.at(first, self.table.resource, np.array(start, dtype=np.int64))
+        np.maximum.at(last, self.table.resource, end)
+        count = len(self._devices)
+        return first[:count], last[:count]
 
-        ABSENT for an operation that it lacks.
-        """
-        instance = self.problem.instance
-        rows = np.array([instance.number(kind, 0) // instance.places for kind in OpKind])
-        kind, choice = np.divmod(canonical(schedule), self.choices)
-        start = np.full(self.size, ABSENT, dtype=np.int64)
-        start[rows[kind] * self.choices + choice] = schedule.start
-        found: list[int] = start.tolist()
+    def sequences(self, start: list[int]) -> Sequences:
+        """The operations of every resource in the order of their starts."""
+        begin = np.array(start, dtype=np.int64)
+        ops = np.array(self.present, dtype=np.int64)
+        order = self.table.in_order(ops, begin, begin + np.array(self.time, dtype=np.int64))
+        found: Sequences = [[] for _ in self.instance.resources]
+        for op in order.tolist():
+            found[self.resource[op]].append(op)
         return found
+
+    def earliest(self, sequences: Sequences) -> list[int] | None:
+        """Earliest starts of all operations in these orders; None where they wait in a circle.
+
+        Memory, and the order of microbatches, are ignored.
+        """
+        after, time = self.table.after, self.time
+        missing = list(self.table.waits)
+        following = [-1] * self.size
+        for sequence in sequences:
+            for op, other in pairwise(sequence):
+                following[op] = other
+                missing[other] += 1
+        start = [0] * self.size
+        ready = [op for op in range(self.size) if not missing[op]]
+        left = self.size
+        while ready:
+            op = ready.pop()
+            left -= 1
+            end, then = start[op] + time[op], following[op]
+            if then >= 0:
+                if start[then] < end:  # noqa: PLR1730  max() takes as long as all the rest
+                    start[then] = end
+                missing[then] -= 1
+                if not missing[then]:
+                    ready.append(then)
+            for other, lag in after[op]:
+                start[other] = max(start[other], end + lag)
+                missing[other] -= 1
+                if not missing[other]:
+                    ready.append(other)
+        return None if left else start
+
+    def fits(self, start: list[int], resource: int) -> bool:
+        """Whether these starts keep the limits of the devices whose memory a resource takes.
+
+        And of the devices whose memory several resources take.
+        """
+        return all(
+            self._keeps_limit(start, device)
+            for device, users in self.table.memory_users.items()
+            if resource in users or len(users) > 1
+        )
+
+    def _keeps_limit(self, start: list[int], device: int) -> bool:
+        room, takes, gives = self._changes[device]
+        given = sorted((start[op] + self.time[op], amount) for op, amount in gives)
+        back = 0
+        for begin, amount in sorted((start[op], amount) for op, amount in takes):
+            while back < len(given) and given[back][0] <= begin:
+                room += given[back][1]
+                back += 1
+            room -= amount
+            if room < 0:
+                return False
+        return True
+
+    @cached_property
+    def _changes(self) -> dict[int, tuple[int, Amounts, Amounts]]:
+        """Room of every device that has a limit, and what operations take and give."""
+        found = {}
+        for device in self.table.memory_users:
+            room = self.instance.room(device)
+            assert room is not None
+            mine = np.flatnonzero(self.table.home == device)
+            takes, gives = (
+                [(op, amount) for op, amount in zip(mine.tolist(), each, strict=True) if amount]
+                for each in (self._takes[mine].tolist(), self._gives[mine].tolist())
+            )
+            found[device] = room, takes, gives
+        return found
+
+    def starts(self, schedule: Schedule) -> list[int]:
+        """Starts of a schedule of this problem; see `OperationTable.starts`."""
+        return self.table.starts(schedule)
 
     def with_absent(self, start: list[int]) -> list[int]:
         """These starts, with those of absent operations: each when it has to wait no longer."""
@@ -435,10 +536,7 @@ class OperationNetwork:
         """The schedule of these starts, the earliest at 0."""
         begin = np.array(start, dtype=np.int64)
         begin -= begin.min()
-        end = begin + np.array(self.time, dtype=np.int64)
-        columns = (self.kind, self.stage, self.microbatch, self.hosts, begin, end)
-        present = (column[self.present] for column in columns)
-        return Schedule.from_columns(self.problem.pipeline, *present)
+        return self.table.schedule(self.kind, begin, begin + np.array(self.time, dtype=np.int64))
 
 
 def _topological_order(keys: list[int] | list[float], before: Links, after: Links) -> list[int]:

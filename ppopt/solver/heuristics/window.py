@@ -2,7 +2,7 @@
 
 Large neighbourhood search (Shaw, CP 1998, LNCS 1520; of time windows for scheduling: Godard,
 Laborie, Nuijten, ICAPS 2005). All times before the window are kept, and after it the order on every
-device. Each operation of the window has a tail: the longest path from its start to the end of the
+resource. Each operation of the window has a tail: the longest path from its start to the end of the
 schedule. Memory depends only on the order on each device, so only memory held in the window
 matters. Such a model has some dozen operations per device, however long the schedule is, and CP-SAT
 solves most of them to optimality within a tenth of a second.
@@ -54,7 +54,7 @@ NO_BETTER_ORDER = WindowResult(None, True, 0.0)
 
 @dataclass(frozen=True)
 class SemiActiveSchedule:
-    """A schedule in which every operation is as early as the order on its device allows."""
+    """A schedule in which every operation is as early as the order on its resource allows."""
 
     network: OperationNetwork
     start: list[int]
@@ -84,23 +84,23 @@ class SemiActiveSchedule:
         return sorted([*network.absent, *network.present], key=self.start.__getitem__)
 
     @cached_property
-    def by_device(self) -> list[list[int]]:
-        """Operations of every device, in order."""
-        found: list[list[int]] = [[] for _ in range(self.network.problem.pipeline.num_devices)]
+    def by_resource(self) -> list[list[int]]:
+        """Operations of every resource, in order."""
+        found: list[list[int]] = [[] for _ in self.network.instance.resources]
         for op in self.order:
-            found[self.network.device[op]].append(op)
+            found[self.network.resource[op]].append(op)
         return found
 
     @cached_property
     def tails(self) -> list[int]:
         """Longest path from the start of every operation to the end of the schedule."""
         network, tails = self.network, [0] * self.network.size
-        following = [0] * len(self.by_device)
+        following = [0] * len(self.by_resource)
         for op in reversed(self.order):
-            longest = network.time[op] + following[network.device[op]]
+            longest = network.time[op] + following[network.resource[op]]
             for other, apart in network.successors[op]:
                 longest = max(longest, apart + tails[other])
-            tails[op] = following[network.device[op]] = longest
+            tails[op] = following[network.resource[op]] = longest
         return tails
 
     @cached_property
@@ -115,7 +115,7 @@ class SemiActiveSchedule:
             for op, links in enumerate(network.successors)
             for other, apart in links
         ]
-        for mine in self.by_device:
+        for mine in self.by_resource:
             ways += [(op, other, network.time[op]) for op, other in pairwise(mine)]
         ways += [(op, network.size, network.time[op]) for op in self.order]
         tails = [*self.tails, 0]
@@ -128,13 +128,13 @@ class SemiActiveSchedule:
 
     @cached_property
     def bottleneck_gaps(self) -> list[list[int | None]]:
-        """Operations before which a busy device is idle, per busy device with idle gaps.
+        """Operations before which a busy resource is idle, per busy resource with idle gaps.
 
         Idle time before the first operation does not count; None is the end of the schedule.
         """
         network, found = self.network, []
-        for device in network.busy:
-            mine = self.by_device[device]
+        for resource in network.busy:
+            mine = self.by_resource[resource]
             ends = (self.start[op] + network.time[op] for op in mine)
             begins = [*(self.start[op] for op in mine[1:]), self.value]
             nexts = zip([*mine[1:], None], begins, ends, strict=True)
@@ -155,8 +155,8 @@ class TopologicalOrder:
         """All operations by start and skew."""
         if not self.skew:
             return self.schedule.order
-        device = self.schedule.network.device
-        keys = [begin + self.skew * device[op] for op, begin in enumerate(self.schedule.start)]
+        position = self.schedule.network.table.position
+        keys = [begin + self.skew * position[op] for op, begin in enumerate(self.schedule.start)]
         return sorted(self.schedule.order, key=keys.__getitem__)
 
     @cached_property
@@ -176,8 +176,8 @@ class TopologicalOrder:
 
     @cached_property
     def rows(self) -> list[list[int]]:
-        """Places of every device's operations, ascending."""
-        return [[self.place[op] for op in mine] for mine in self.schedule.by_device]
+        """Places of every resource's operations, ascending."""
+        return [[self.place[op] for op in mine] for mine in self.schedule.by_resource]
 
 
 @dataclass(frozen=True)
@@ -195,35 +195,35 @@ class Window:
         return self.whole.order[self.first : self.after]
 
     @cached_property
-    def by_device(self) -> list[list[int]]:
-        """Operations of the window on every device, in order."""
-        rows = zip(self.whole.schedule.by_device, self._ends, strict=True)
+    def by_resource(self) -> list[list[int]]:
+        """Operations of the window on every resource, in order."""
+        rows = zip(self.whole.schedule.by_resource, self._ends, strict=True)
         return [mine[low:high] for mine, (low, high) in rows]
 
     @cached_property
     def _ends(self) -> list[tuple[int, int]]:
-        """Per device: how many of its operations lie before the window, and before its end."""
+        """Per resource: how many of its operations lie before the window, and before its end."""
         return [
             (bisect_left(row, self.first), bisect_left(row, self.after)) for row in self.whole.rows
         ]
 
     @cached_property
     def free(self) -> list[int]:
-        """When every device is done with what lies before the window."""
+        """When every resource is done with what lies before the window."""
         schedule = self.whole.schedule
         lasts = [
             mine[low - 1] if low else None
-            for mine, (low, _) in zip(schedule.by_device, self._ends, strict=True)
+            for mine, (low, _) in zip(schedule.by_resource, self._ends, strict=True)
         ]
         return [0 if op is None else schedule.start[op] + schedule.network.time[op] for op in lasts]
 
     @cached_property
     def following(self) -> list[int]:
-        """Longest way to the end from every device's first operation after the window."""
+        """Longest way to the end from every resource's first operation after the window."""
         schedule = self.whole.schedule
         return [
             schedule.tails[mine[high]] if high < len(mine) else 0
-            for mine, (_, high) in zip(schedule.by_device, self._ends, strict=True)
+            for mine, (_, high) in zip(schedule.by_resource, self._ends, strict=True)
         ]
 
     def begun(self, op: int) -> bool:
@@ -254,7 +254,7 @@ class Window:
                 for option, time in enumerate(network.times(op))
             )
         latest = most - self.tails[op]
-        return Task(op, network.device[op], self.heads[op], latest, modes, choice)
+        return Task(op, network.resource[op], self.heads[op], latest, modes, choice)
 
     @cached_property
     def least(self) -> dict[int, int]:
@@ -271,7 +271,7 @@ class Window:
         schedule, place, least = self.whole.schedule, self.whole.place, self.least
         network, heads = schedule.network, dict[int, int]()
         for op in self.inside:
-            begin = self.free[network.device[op]]
+            begin = self.free[network.resource[op]]
             for other, apart in network.precedence.predecessors[op]:
                 if place[other] < self.first:
                     begin = max(begin, schedule.start[other] + apart)
@@ -286,7 +286,7 @@ class Window:
         schedule, place = self.whole.schedule, self.whole.place
         network, tails = schedule.network, dict[int, int]()
         for op in reversed(self.inside):
-            longest = network.time[op] + self.following[network.device[op]]
+            longest = network.time[op] + self.following[network.resource[op]]
             for other, apart in network.successors[op]:
                 behind = schedule.tails[other] if place[other] >= self.after else tails[other]
                 longest = max(longest, apart + behind)
@@ -295,14 +295,14 @@ class Window:
 
     @cached_property
     def lower_bound(self) -> int:
-        """Lower bound on the makespan, in ticks, by precedence and by the work of every device.
+        """Lower bound on the makespan, in ticks, by precedence and by the work of every resource.
 
         Head, work and tail of one machine (Carlier, "The one-machine sequencing problem", EJOR 11,
         1982, section 2).
         """
         time, heads, tails = self.least, self.heads, self.tails
         ways = [heads[op] + tails[op] for op in self.inside]
-        for mine in self.by_device:
+        for mine in self.by_resource:
             if mine:
                 work = sum(time[op] for op in mine)
                 rest = min(tails[op] - time[op] for op in mine)
@@ -366,16 +366,16 @@ class Window:
             for other, apart in network.successors[op]:
                 if other in tasks:
                     yield Precedence([(op, other, apart - network.time[op])])
-        for device, mine in enumerate(self.by_device):
+        for resource, mine in enumerate(self.by_resource):
             fixed = (op for op in mine if op not in self.choices and network.time[op])
             yield Operations([tasks[op] for op in fixed])
-            yield NoOverlap(device)
+            yield NoOverlap(resource)
         yield from map(self._memory, network.tight)
 
     def _memory(self, device: int) -> Memory:
         """What is held across the whole window reduces the room."""
         network = self.whole.schedule.network
-        room = network.problem.instance.room(device)
+        room = network.instance.room(device)
         assert room is not None
         held = []
         for (taker, giver, amount), when in network.held(device, self.choices.values()):

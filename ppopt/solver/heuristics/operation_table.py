@@ -1,0 +1,202 @@
+"""The operations of a problem on all its resources: what is the same in all their modes.
+
+Where links are resources, transfers are operations of links. Operations are numbered 0, 1, ... in
+the order of their operation numbers. The two operations of an overlapped pair run as one, in place
+of the F: the backward is left out, and what waits for it waits for the F.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+from graphlib import TopologicalSorter
+
+import numpy as np
+
+from ppopt.problem.arrays import Ints
+from ppopt.problem.instance import ABSENT, SPLIT_MODE, WHOLE_MODE
+from ppopt.problem.operation import NUM_KINDS
+from ppopt.problem.problem import Problem
+from ppopt.schedule.link_queues import LinkQueues
+from ppopt.schedule.schedule import Schedule, split_codes
+from ppopt.schedule.timetable import ALONE
+from ppopt.schedule.transfers import NO_TRANSFERS
+from ppopt.solver.relaxation.symmetry import canonical, canonical_transfers
+
+Links = list[list[tuple[int, int]]]
+"""Per operation: (another one, ticks between the two)."""
+LEFT_OUT = (ABSENT, 0, 0, 0)
+"""Kind, duration and memory of an operation that its mode leaves out."""
+NO_PAIRS: Ints = np.empty((0, 2), dtype=np.int64)
+
+
+class OperationTable:
+    """The operations as columns, their modes and their data flow."""
+
+    def __init__(self, problem: Problem, pairs: Ints = NO_PAIRS) -> None:
+        """`pairs` has a row per overlapped pair: the F and the backward."""
+        self.problem, self.pairs = problem, pairs
+        self.instance = instance = problem.instance_with_links
+        codes, sizes = np.concatenate(instance.codes), [one.size for one in instance.classes]
+        by_code = np.argsort(codes)
+        self.codes: Ints = codes[by_code]
+        """Operation numbers in the first modes."""
+        self.number: Ints = np.repeat(np.arange(len(sizes)), sizes)[by_code]
+        """Classes."""
+        _, self.stage, self.microbatch, self.slice = split_codes(problem.pipeline, self.codes)
+        self.size = len(codes)
+        resources = instance.resources
+        self.resource: Ints = np.array([one.resource for one in instance.classes])[self.number]
+        self.home: Ints = np.array([resource.devices[0] for resource in resources])[self.resource]
+        """Devices whose memory their modes take and give."""
+        self.choices = problem.pipeline.num_codes // NUM_KINDS
+        self.choice: Ints = self.codes % self.choices
+        """What chooses their modes: a stage, microbatch and slice."""
+        self._modes: Ints = np.array(
+            [[mode or LEFT_OUT for mode in one.modes_by_option] for one in instance.classes],
+            dtype=np.int64,
+        )
+
+    @classmethod
+    def of(cls, problem: Problem, schedule: Schedule) -> OperationTable:
+        """The table with the pairs of a schedule."""
+        second = np.flatnonzero(schedule.seconds)
+        if not len(second):
+            return cls(problem)
+        ops = cls(problem)._place[canonical(schedule)]
+        return cls(problem, np.sort(np.stack([ops[second - 1], ops[second]], axis=1), axis=1))
+
+    def columns(self, modes: Ints) -> tuple[Ints, Ints, Ints, Ints]:
+        """Kind, duration, and memory taken and given, in the modes of every choice."""
+        kind, time, takes, gives = self._modes[self.number, modes[self.choice]].T.copy()
+        ticks = self.problem.pipeline.ticks
+        for first, second in self.pairs.tolist():
+            kinds, stages = kind[[first, second]], self.stage[[first, second]]
+            time[first], time[second] = ticks.pair_time(stages[0], kinds[1], stages[1]), 0
+            for column, table in ((takes, ticks.takes), (gives, ticks.gives)):
+                column[first] = sum(table[k][s] for k, s in zip(kinds, stages, strict=True))
+                column[second] = 0
+        return kind, time, takes, gives
+
+    @cached_property
+    def several(self) -> list[bool]:
+        """Whether the operations have several modes."""
+        several = [len(one.modes) > 1 for one in self.instance.classes]
+        found: list[bool] = np.array(several)[self.number].tolist()
+        return found
+
+    @cached_property
+    def flips(self) -> list[int]:
+        """What chooses the mode of each backward, also at the F of its pair; ABSENT: nothing."""
+        backward = [len(one.modes) > 1 and None not in one.modes for one in self.instance.classes]
+        choice = np.where(np.array(backward)[self.number], self.choice, ABSENT)
+        choice[self.pairs[:, 0]] = choice[self.pairs[:, 1]]
+        found: list[int] = choice.tolist()
+        return found
+
+    def weights(self, choice: int) -> list[int]:
+        """The operations that some mode of a choice leaves out: the W of a whole backward."""
+        left_out = np.array([None in one.modes for one in self.instance.classes])[self.number]
+        found: list[int] = np.flatnonzero(left_out & (self.choice == choice)).tolist()
+        return found
+
+    @cached_property
+    def position(self) -> list[float]:
+        """Device of every operation; of a link between two, the middle."""
+        middle = [sum(one.devices) / len(one.devices) for one in self.instance.resources]
+        found: list[float] = np.array(middle)[self.resource].tolist()
+        return found
+
+    @cached_property
+    def memory_users(self) -> dict[int, set[int]]:
+        """Of devices that have a limit: the resources whose operations take or give memory."""
+        found: dict[int, set[int]] = {}
+        for one in self.instance.classes:
+            home = self.instance.resources[one.resource].devices[0]
+            used = any(mode is not None and (mode.takes or mode.gives) for mode in one.modes)
+            if used and self.instance.room(home) is not None:
+                found.setdefault(home, set()).add(one.resource)
+        return found
+
+    @cached_property
+    def node(self) -> Ints:
+        """Where every operation runs: itself, or the F of its pair."""
+        node = np.arange(self.size)
+        node[self.pairs[:, 1]] = self.pairs[:, 0]
+        return node
+
+    @cached_property
+    def after(self) -> Links:
+        """Per operation: (one that waits for it by data flow, lag)."""
+        return self._flow(0)
+
+    @cached_property
+    def before(self) -> Links:
+        """Per operation: (one that it waits for by data flow, lag)."""
+        return self._flow(1)
+
+    @cached_property
+    def waits(self) -> list[int]:
+        """Per operation: how many it waits for."""
+        return [len(links) for links in self.before]
+
+    def _flow(self, end: int) -> Links:
+        flow = self.instance.operation_flow
+        ends = [self.node[np.searchsorted(self.codes, codes)] for codes in flow[:2]]
+        links: Links = [[] for _ in range(self.size)]
+        rows = (ends[end], ends[1 - end], flow.lag)
+        for here, there, lag in zip(*(row.tolist() for row in rows), strict=True):
+            links[here].append((there, lag))
+        return links
+
+    def in_order(self, ops: Ints, start: Ints, end: Ints) -> Ints:
+        """Operations by start; those of no length that share an instant by their data flow."""
+        keys = self.microbatch[ops], self._depth[self.number[ops]], end[ops], start[ops]
+        return ops[np.lexsort(keys)]
+
+    @cached_property
+    def _depth(self) -> Ints:
+        """Place of every class in a topological order."""
+        waits = enumerate(self.instance.predecessors)
+        sorter = TopologicalSorter({number: [one for one, _ in links] for number, links in waits})
+        return np.argsort(list(sorter.static_order()))
+
+    @cached_property
+    def _place(self) -> Ints:
+        """The operation of every operation number, in whichever mode."""
+        found = np.full(self.instance.num_codes, ABSENT)
+        found[self.codes] = np.arange(self.size)
+        for number, one in enumerate(self.instance.classes):
+            if len(one.modes) > 1 and None not in one.modes:
+                whole = self.instance.codes_in(number, WHOLE_MODE)
+                found[whole] = found[self.instance.codes[number]]
+        return found
+
+    def starts(self, schedule: Schedule) -> list[int]:
+        """Starts of a schedule of this problem, its microbatches in canonical order.
+
+        ABSENT for an operation that it lacks.
+        """
+        start = np.full(self.size, ABSENT, dtype=np.int64)
+        start[self._place[canonical(schedule)]] = schedule.start
+        start[self._place[canonical_transfers(schedule)]] = schedule.transfers.start
+        found: list[int] = start.tolist()
+        return found
+
+    def modes_of(self, start: list[int]) -> Ints:
+        """The mode of every choice, from starts of which some are ABSENT."""
+        modes = np.full(self.choices, SPLIT_MODE, dtype=np.int64)
+        modes[self.choice[np.array(start, dtype=np.int64) == ABSENT]] = WHOLE_MODE
+        return modes
+
+    def schedule(self, kind: Ints, start: Ints, end: Ints) -> Schedule:
+        """The schedule of these times, in ticks; kind ABSENT: left out."""
+        start, end = start[self.node], end[self.node]
+        pair = np.full(self.size, ALONE, dtype=np.int64)
+        pair[self.pairs] = np.arange(len(self.pairs))[:, None]
+        columns = (kind, self.stage, self.microbatch, self.resource, start, end, self.slice, pair)
+        here, sent = (kind != ABSENT) & (kind < NUM_KINDS), kind >= NUM_KINDS
+        pipeline, transfers = self.problem.pipeline, NO_TRANSFERS
+        if sent.any():
+            transfers = LinkQueues(pipeline).timed(self.codes[sent], end[sent])
+        present = (column[here] for column in columns)
+        return Schedule.from_columns(pipeline, *present, transfers=transfers)
