@@ -420,8 +420,11 @@ def exit_code(status: Status) -> int:
 
 def search_options(settings: Settings) -> dict[str, Any]:
     """The settings of a search that are given, as arguments of `ppopt.solve`."""
-    names = ("objective", "backward_kind", "fused", "time_limit", "workers", "seed")
-    given = {name: settings.get(name) for name in names}
+    from ppopt.problem.backward_kind import BackwardKind
+
+    names = ("objective", "time_limit", "workers", "seed")
+    kind = BackwardKind.read(settings.get("backward_kind"), settings.get("fused"))
+    given = {name: settings.get(name) for name in names} | {"backward_kind": kind}
     return {name: value for name, value in given.items() if value is not None}
 
 

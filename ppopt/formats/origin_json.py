@@ -74,10 +74,7 @@ def _of_hint(hint: HintRecord) -> dict[str, Any]:
 
 
 def origin_from_object(value: object) -> Origin:
-    """Read an object made by `origin_to_object`; raises InputError naming the member.
-
-    Files of earlier versions have `fused`: true for whole backwards, false for split ones.
-    """
+    """Read an object made by `origin_to_object`; raises InputError naming the member."""
     if not isinstance(value, dict):
         raise InputError(f"{shown(value)} is not an object {{...}}")
     stated = {
@@ -85,11 +82,7 @@ def origin_from_object(value: object) -> Origin:
         for key, read in _READERS.items()
         if value.get(key) is not None
     }
-    if value.get("fused") is not None and "backward_kind" not in stated:
-        fused = within("fused", flag, value["fused"])
-        stated["backward_kind"] = BackwardKind.uniform(fused=fused)
-    known = {*_READERS, "fused"}
-    other = {key: entry for key, entry in value.items() if key not in known}
+    other = {key: entry for key, entry in value.items() if key not in _READERS}
     return Origin(**stated, other=other, from_file=True)
 
 

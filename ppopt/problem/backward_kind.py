@@ -24,7 +24,7 @@ class BackwardKind(StrEnum):
 
     @classmethod
     def read(cls, kind: str | None, fused: bool | None = None) -> BackwardKind:
-        """The kind asked for; `fused` is the older name: True for whole, False for split.
+        """The kind asked for; `fused` is the flag `--fused`: True for whole, False for split.
 
         Mixed where neither is given. Raises InputError where they contradict each other.
         """

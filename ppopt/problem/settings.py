@@ -214,14 +214,13 @@ SETTINGS = (
         "batches",
         "M",
         "number of microbatches",
-        aliases=("num_batches", "num_microbatches", "microbatches"),
+        aliases=("num_batches",),
     ),
     _size(
         "chunks",
         "V",
         "stages per device; without layers, each device's share is cut into that many equal parts",
         default="1; 2 with the placements interleaved and v",
-        aliases=("num_chunks",),
     ),
     Setting(
         "placement",
@@ -367,7 +366,6 @@ SETTINGS = (
         "Q",
         "parts into which each microbatch is cut along the sequence",
         default="1",
-        aliases=("num_slices",),
     ),
     Setting(
         "routes",

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 
 from ppopt.formats import origin_json
 from ppopt.formats.figures import limits, placed, unit_names
-from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.exact import plain, plain_or_none
 from ppopt.report.summary import summary
 from ppopt.schedule.communication import Loss
@@ -63,7 +62,6 @@ def of_result(result: Result, hand: Baseline | None) -> dict[str, Any]:
         "baseline": _baseline(hand),
         **placed(result.pipeline),
         "routes": result.pipeline.routes,
-        "fused": result.fused,
         **{key: origin[key] for key in ("seed", "workers", "versions", "hint") if key in origin},
         "solve_seconds": round(result.solve_seconds, 3),
         **_native(result.schedule),
@@ -275,7 +273,6 @@ def of_frontier(found: Frontier, within: Fraction | None = None) -> dict[str, An
         "strategies": [_hand(hand) for hand in found.hands],
         "skipped": _skipped(found.skipped),
         "backward_kind": found.backward_kind.value,
-        "fused": found.backward_kind is BackwardKind.WHOLE,
         "seed": provenance.seed,
         "workers": provenance.workers,
         "versions": provenance.versions,

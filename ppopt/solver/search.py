@@ -64,7 +64,6 @@ def solve(
     placement: str | None = None,
     objective: Objective | str = Objective.MAKESPAN,
     backward_kind: BackwardKind | str | None = None,
-    fused: bool | None = None,
     time_limit: float = TIME_LIMIT,
     workers: int | None = None,
     seed: int = 0,
@@ -80,10 +79,9 @@ def solve(
     nothing for makespan, and less than a tick for device span.
 
     The search space: any order on every device, and of every stage and microbatch either BW or B
-    and W (`backward_kind` mixed, the default), B and W (split) or BW (whole). `fused` is an older
-    name: True for whole, False for split. `mem_limit`, when given, replaces the limit of the
-    pipeline. `time_limit` is in seconds, from `began` (of `time.monotonic`) or else from now.
-    `workers` defaults to the processors available; with more
+    and W (`backward_kind` mixed, the default), B and W (split) or BW (whole). `mem_limit`, when
+    given, replaces the limit of the pipeline. `time_limit` is in seconds, from `began` (of
+    `time.monotonic`) or else from now. `workers` defaults to the processors available; with more
     than one, and several stages per device, part of the search runs in a process of its own.
 
     A pipeline of `partition="search"` has its partition chosen with the schedule, and the bound is
@@ -104,7 +102,7 @@ def solve(
     if mem_limit is not None:
         pipeline = replace(pipeline, mem_limit=mem_limit)
     provenance = provenance_of(time_limit, workers, seed)
-    kind = BackwardKind.read(backward_kind, fused)
+    kind = BackwardKind.read(backward_kind)
     problem = problem_of(pipeline, Objective(objective), kind)
     _check_names(params.without)
     if placement not in (None, placements.SEARCH):

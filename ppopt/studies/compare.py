@@ -172,7 +172,6 @@ def compare(
     placement: str | Sequence[str] | None = None,
     objective: Objective | str = Objective.MAKESPAN,
     backward_kind: BackwardKind | str | None = None,
-    fused: bool | None = None,
     options: Options | None = None,
     time_limit: float = TIME_LIMIT,
     workers: int | None = None,
@@ -209,7 +208,7 @@ def compare(
     if jitter is not None:
         robustness.check_deviation(jitter)
     tell = progress or silent
-    kind = BackwardKind.read(backward_kind, fused)
+    kind = BackwardKind.read(backward_kind)
     begun = time.monotonic()
     choosing = began + CHOICE_SHARE * time_limit if is_open(pipeline) else inf
     made, skipped = evaluate_all(

@@ -153,7 +153,6 @@ def frontier(
     *,
     objective: Objective | str = Objective.MAKESPAN,
     backward_kind: BackwardKind | str | None = None,
-    fused: bool | None = None,
     options: Options | None = None,
     time_limit: float = TIME_LIMIT,
     workers: int | None = None,
@@ -173,7 +172,7 @@ def frontier(
     """
     began = time.monotonic() if began is None else began
     provenance = provenance_of(time_limit, workers, seed)
-    kind = BackwardKind.read(backward_kind, fused)
+    kind = BackwardKind.read(backward_kind)
     problem, tell = problem_of(pipeline, Objective(objective), kind), progress or silent
 
     def tell_strategy(words: str) -> None:

@@ -107,7 +107,6 @@ def plan(
     options: Options | None = None,
     objective: Objective | str = Objective.MAKESPAN,
     backward_kind: BackwardKind | str | None = None,
-    fused: bool | None = None,
     time_limit: float = TIME_LIMIT,
     workers: int | None = None,
     seed: int = 0,
@@ -175,7 +174,7 @@ def plan(
         partition=partition,
         fields={**fields, "mem_limit": limit} if limited else fields,
     )
-    kind = BackwardKind.read(backward_kind, fused)
+    kind = BackwardKind.read(backward_kind)
     share = 1 - LESS_SHARE - REFINING - (MORE_SHARE if limited else 0)
     share -= 0 if share_within is None else WITHIN_SHARE
     search = _PlanSearch(space, Objective(objective), kind, provenance, params, began, share)

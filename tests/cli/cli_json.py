@@ -56,7 +56,7 @@ PLACED = {
 }
 BOUND = {"lower_bound": NUMBER, "gap": NUMBER, "proof": TEXT, "baseline": (dict, NoneType)}
 ROUTES = {"routes": INT}
-SOLVED = COMMON | PLACED | ROUTES | BOUND | {"fused": FLAG, "backward_kind": TEXT}
+SOLVED = COMMON | PLACED | ROUTES | BOUND | {"backward_kind": TEXT}
 OF_SOLVE = SOLVED | {"elsewhere": (dict, NoneType)}
 EVALUATED = COMMON | PLACED | ROUTES | {"strategy": TEXT, "fits_limit": FLAG, "options": OBJECT}
 RATED = {

@@ -87,7 +87,7 @@ class TestSolve:
     def test_fused(self) -> None:
         """1F1B is optimal for whole backwards: 3 F and 3 BW around 8 times F + BW."""
         found = shown(f"solve {UNIT} --fused --mem-limit")
-        assert found["fused"] is True
+        assert found["backward_kind"] == "whole"
         assert (found["status"], found["value"]) == ("optimal", 33)
         assert kinds(found) == {"F", "BW"}
 

@@ -348,7 +348,8 @@ class TestVerifyBound:
         path = tmp_path / "a.json"
         done(f"eval 1f1b {UNIT} --p2p-time 1 --quiet -o", path)
         document = json.loads(path.read_text())
-        document["origin"] |= {"status": "optimal", "fused": True, "lower_bound": 49, "gap": 0}
+        claim = {"status": "optimal", "backward_kind": "whole", "lower_bound": 49, "gap": 0}
+        document["origin"] |= claim
         path.write_text(json.dumps(document))
         assert done("verify", path).code == 0
         ran = run("verify --bound", path)

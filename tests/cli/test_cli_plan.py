@@ -37,7 +37,6 @@ PLANNED = (
     | ROUTES
     | {key: (*types, NoneType) for key, types in BOUND.items()}
     | {
-        **dict.fromkeys(("fused",), (bool,)),
         "backward_kind": (str,),
         "strategy": (str,),
         "batches": INT,

@@ -13,6 +13,7 @@ from fractions import Fraction
 from random import Random
 from typing import Any, NamedTuple
 
+from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.pipeline import Pipeline
 
 
@@ -21,6 +22,11 @@ class Case(NamedTuple):
 
     pipeline: Pipeline
     fused: bool
+
+    @property
+    def backward_kind(self) -> BackwardKind:
+        """As `ppopt.solve` takes it."""
+        return BackwardKind.uniform(fused=self.fused)
 
 
 def tiny_cases(seed: int, count: int, *, ops: int = 18, **fixed: Any) -> Iterator[Case]:
@@ -176,6 +182,11 @@ class AtSpeeds(NamedTuple):
     pipeline: Pipeline
     spelled_out: Pipeline
     fused: bool
+
+    @property
+    def backward_kind(self) -> BackwardKind:
+        """As `ppopt.solve` takes it."""
+        return BackwardKind.uniform(fused=self.fused)
 
 
 def at_speeds(cases: Iterator[Case], seed: int) -> Iterator[AtSpeeds]:

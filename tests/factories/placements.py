@@ -8,6 +8,7 @@ from itertools import product
 from random import Random
 from typing import Any, NamedTuple
 
+from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.pipeline import Pipeline
 
 Hosts = tuple[int, ...]
@@ -23,6 +24,11 @@ class Cluster(NamedTuple):
     p2p: list[list[int]]
     limits: list[int] | None
     fused: bool
+
+    @property
+    def backward_kind(self) -> BackwardKind:
+        """As `ppopt.solve` takes it."""
+        return BackwardKind.uniform(fused=self.fused)
 
     @property
     def devices(self) -> int:

@@ -24,8 +24,8 @@ from tests.formats.config_text import as_text, refuse, write
 
 SPELLINGS = {
     "stages": ("stages", "num_stages"),
-    "batches": ("batches", "num_batches", "num_microbatches", "microbatches"),
-    "chunks": ("chunks", "num_chunks"),
+    "batches": ("batches", "num_batches"),
+    "chunks": ("chunks",),
     "placement": ("placement",),
     "model": ("layers", "model"),
     "partition": ("partition",),
@@ -52,7 +52,7 @@ SPELLINGS = {
     "device_speed": ("device_speed",),
     "mem_limit": ("mem_limit",),
     "overlap": ("overlap_times", "overlap"),
-    "slices": ("slices", "num_slices"),
+    "slices": ("slices",),
     "routes": ("routes",),
     "time_unit": ("time_unit",),
     "memory_unit": ("memory_unit",),

@@ -109,7 +109,11 @@ BAD_VALUES = [
     (("origin", "hint"), HINT | {"peak_memory": [None]}, "origin: hint: peak_memory: None is not"),
     (("origin", "hint"), HINT | {"fits_limit": 1}, "origin: hint: fits_limit: 1 is neither true"),
     (("origin", "seed"), 1.5, "origin: seed: 1.5 is not a whole number"),
-    (("origin", "fused"), 1, "origin: fused: 1 is neither true nor false"),
+    (
+        ("origin", "backward_kind"),
+        1,
+        "origin: backward_kind: 1 is unknown; use mixed or split or whole",
+    ),
     (("origin", "versions"), "1", "origin: versions: '1' is not an object {...}"),
     (("origin", "versions"), {"ortools": 9}, "origin: versions: ortools: 9 is not text"),
     (("origin", "versions"), {"a\nb": None}, "origin: versions: 'a\\nb': None is not text"),

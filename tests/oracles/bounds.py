@@ -84,7 +84,13 @@ def samples(case: Case, objective: Objective, best: int | None) -> Iterator[Samp
         return Sample(source, bound, best, case, objective)
 
     for seconds in (20.0, 0.02):
-        found = solve(pipeline, objective=objective, fused=fused, workers=1, time_limit=seconds)
+        found = solve(
+            pipeline,
+            objective=objective,
+            backward_kind=BackwardKind.uniform(fused=fused),
+            workers=1,
+            time_limit=seconds,
+        )
         if found.status is Status.INFEASIBLE:
             yield sample("search, infeasible", None)
             continue
@@ -116,7 +122,7 @@ def device_sets(case: Case) -> list[tuple[int, ...]]:
 
 def relaxation(case: Case, objective: Objective, devices: tuple[int, ...], horizon: int) -> int:
     """What some devices alone need, in ticks, starting from no known bound."""
-    problem = Problem(case.pipeline, objective, BackwardKind.uniform(fused=case.fused))
+    problem = Problem(case.pipeline, objective, case.backward_kind)
     nothing = Bound(0, "", Certificate(Argument.WORK))
     limits = SolverLimits(seconds=20, workers=1, seed=0)
     return relaxation_bound.raise_by_subset(problem, devices, nothing, horizon, limits)[0].value

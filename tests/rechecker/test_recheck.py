@@ -36,7 +36,7 @@ def checked(claim: Claim, seconds: float = 60.0) -> Recheck:
 
 def claimed(case: Case, objective: Objective, bound: int | None, *devices: int) -> Claim:
     span = objective is Objective.DEVICE_SPAN
-    return Claim(case.pipeline, span, BackwardKind.uniform(fused=case.fused), bound, devices)
+    return Claim(case.pipeline, span, case.backward_kind, bound, devices)
 
 
 def cases(seed: int, count: int) -> list[Case]:
@@ -52,7 +52,7 @@ def test_optima_on_devices_of_unequal_speeds_are_confirmed_and_a_tick_more_is_no
         best = exhaustive.best(case.spelled_out, fused=case.fused, objective="makespan")
         scale = Fraction(case.pipeline.ticks.per_unit, case.spelled_out.ticks.per_unit)
         bound = None if best is None else int(best * scale)
-        claim = Claim(case.pipeline, False, BackwardKind.uniform(fused=case.fused), bound)
+        claim = Claim(case.pipeline, False, case.backward_kind, bound)
         assert checked(claim).verdict is Verdict.CONFIRMED, case
         if bound is not None:
             assert checked(claim._replace(bound=bound + 1)).verdict is Verdict.WRONG, case
@@ -103,7 +103,12 @@ def test_infeasible_where_it_is_not_is_wrong() -> None:
 def test_what_searches_claim_is_confirmed(objective: Objective) -> None:
     arguments = set()
     for case in cases(seed=63, count=16):
-        result = solve(case.pipeline, objective=objective, fused=case.fused, workers=1)
+        result = solve(
+            case.pipeline,
+            objective=objective,
+            backward_kind=case.backward_kind,
+            workers=1,
+        )
         again = recheck(result, workers=1)
         assert again.verdict is Verdict.CONFIRMED, (case, result.proof, again.reason)
         arguments.add(result.certificate.argument)
@@ -241,7 +246,9 @@ def test_two_models_agree_on_pairs_and_slices(
     """What a search calls optimal is confirmed, so a schedule and a bound meet in both."""
     times = {"forward": [2, 3], "backward": [4, 5], "weight": 2}
     pipe = Pipeline(**{"stages": 2, "batches": 4, **times, **more})
-    result = solve(pipe, fused=fused, objective=objective, workers=1)
+    result = solve(
+        pipe, backward_kind=BackwardKind.uniform(fused=fused), objective=objective, workers=1
+    )
     assert result.status is Status.OPTIMAL
     assert recheck(result, workers=1).verdict is Verdict.CONFIRMED
 

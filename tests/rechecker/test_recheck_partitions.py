@@ -30,7 +30,9 @@ def test_a_proved_bound_is_confirmed_and_one_tick_more_is_wrong(seed: int) -> No
     space, links = small_space(rng), rng.choice(LINKS)
     objective = "device-span" if space.span else "makespan"
     pipe = pipeline(space, "search", **links)
-    found = ppopt.solve(pipe, objective=objective, fused=space.whole, workers=1)
+    found = ppopt.solve(
+        pipe, objective=objective, backward_kind=BackwardKind.uniform(fused=space.whole), workers=1
+    )
     assert ppopt.recheck(found, workers=1).verdict is Verdict.CONFIRMED
     if found.status is Status.INFEASIBLE:
         return

@@ -27,7 +27,12 @@ def test_bounds_over_all_placements_are_confirmed_and_a_tick_more_is_not(count: 
     searches = wrong = none = 0
     for cluster in clusters(seed=70, count=count):
         pipeline = cluster.pipeline(cluster.placements()[0])
-        found = solve(pipeline, placement="search", fused=cluster.fused, workers=1)
+        found = solve(
+            pipeline,
+            placement="search",
+            backward_kind=cluster.backward_kind,
+            workers=1,
+        )
         again = recheck(found, workers=1)
         assert again.verdict is Verdict.CONFIRMED, (cluster, again)
         searches += "schedules of 0 were searched" not in again.reason

@@ -12,6 +12,7 @@ import pytest
 
 import ppopt
 from ppopt import Argument, Certificate, InputError, Model, Pipeline, Status, Verdict
+from ppopt.problem.backward_kind import BackwardKind
 from ppopt.rechecker import check, confirmed
 from tests.solver.recompute.test_recompute_search import MODEL, draw, draw_with_ends
 
@@ -26,7 +27,12 @@ def test_a_proved_bound_is_confirmed_and_one_tick_more_is_wrong(
     rng = Random(91)
     for _ in range(6):
         pipeline, fused = drawn(rng)
-        found = ppopt.solve(pipeline, fused=fused, objective=objective, workers=1)
+        found = ppopt.solve(
+            pipeline,
+            backward_kind=BackwardKind.uniform(fused=fused),
+            objective=objective,
+            workers=1,
+        )
         assert ppopt.recheck(found, workers=1).verdict is Verdict.CONFIRMED
         if found.status is Status.INFEASIBLE:
             continue
@@ -43,7 +49,7 @@ def test_a_bound_of_one_choice_is_not_one_of_all() -> None:
     """Everything recomputes needlessly: optimal for this choice, yet said of all of them."""
     layers = [{**MODEL["layers"][0], "count": 4}]
     given = {"stages": 2, "batches": 4, "layers": layers, "recompute": "full"}
-    alone = ppopt.solve(Pipeline(**given), fused=True, workers=1)
+    alone = ppopt.solve(Pipeline(**given), backward_kind="whole", workers=1)
     assert alone.status is Status.OPTIMAL and alone.schedule is not None
     assert ppopt.recheck(alone, workers=1).verdict is Verdict.CONFIRMED
     claimed = replace(alone, certificate=Certificate(Argument.RECOMPUTE))
@@ -53,7 +59,7 @@ def test_a_bound_of_one_choice_is_not_one_of_all() -> None:
 def test_a_file_keeps_what_it_takes_to_check_all_choices(tmp_path: Path) -> None:
     """Arithmetic alone confirms it; without its layers the file is refused."""
     pipeline = Pipeline(**MODEL, recompute="search", mem_limit=16)
-    found = ppopt.solve(pipeline, fused=True, workers=1)
+    found = ppopt.solve(pipeline, backward_kind="whole", workers=1)
     assert found.status is Status.OPTIMAL and found.schedule is not None
     file = tmp_path / "best.json"
     found.schedule.to_json(file)
@@ -80,6 +86,6 @@ def test_too_many_choices_are_left_undecided() -> None:
     pipeline = Model(layers).pipeline(  # type: ignore[arg-type]
         devices=3, batches=12, partition=[8, 8, 8], recompute="search", mem_limit=900
     )
-    found = ppopt.solve(pipeline, fused=True, workers=1, time_limit=3)
+    found = ppopt.solve(pipeline, backward_kind="whole", workers=1, time_limit=3)
     assert found.claim is not None and found.claim.recompute
     assert ppopt.recheck(found, workers=1, time_limit=10).verdict is not Verdict.WRONG

@@ -77,7 +77,7 @@ def test_a_proof_speaks_of_all_starts_unless_it_says_otherwise() -> None:
         pipeline = pipelines.reduced(Pipeline(**fields))[0]
         finer, _ = pipelines.reduced(pipeline, 6)
         for objective in Objective:
-            found = solve(pipeline, objective=objective, fused=True, workers=1)
+            found = solve(pipeline, objective=objective, backward_kind="whole", workers=1)
             if found.status is not Status.OPTIMAL or WHOLE_TICKS in found.proof:
                 continue
             silent += objective is Objective.DEVICE_SPAN

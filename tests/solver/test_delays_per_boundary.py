@@ -7,7 +7,6 @@ from dataclasses import replace
 import pytest
 
 from ppopt import Objective, Pipeline, Status, Verdict, evaluate, solve, verify
-from ppopt.problem.backward_kind import BackwardKind
 from ppopt.rechecker import check
 from ppopt.rechecker.claim import Claim
 from tests.factories.instances import tiny_cases
@@ -20,7 +19,12 @@ def test_the_search_finds_the_least_value_and_proves_it(
 ) -> None:
     for case in tiny_cases(41, count, ops=14, boundaries=True):
         expected = exhaustive.best(case.pipeline, fused=case.fused, objective=objective)
-        found = solve(case.pipeline, objective=objective, fused=case.fused, time_limit=30)
+        found = solve(
+            case.pipeline,
+            objective=objective,
+            backward_kind=case.backward_kind,
+            time_limit=30,
+        )
         if expected is None:
             assert found.status is Status.INFEASIBLE, case
             continue
@@ -39,7 +43,7 @@ def test_the_rechecker_confirms_what_is_least_and_refutes_one_tick_more() -> Non
     for case in tiny_cases(43, 30, boundaries=True, mem_limit=None):
         least = exhaustive.best(case.pipeline, fused=case.fused, objective="makespan")
         assert least is not None
-        claim = Claim(case.pipeline, False, BackwardKind.uniform(fused=case.fused), least)
+        claim = Claim(case.pipeline, False, case.backward_kind, least)
         assert check(claim, 20, 1, 1, print).verdict is Verdict.CONFIRMED, case
         more = claim._replace(bound=least + 1)
         assert check(more, 20, 1, 1, print).verdict is Verdict.WRONG, case
@@ -60,5 +64,5 @@ def test_both_routes_cross_the_boundaries_of_their_stages() -> None:
     runs stage 1 of both: F of the second waits 1, and its BW, that much later, 1 more."""
     pipe = Pipeline(stages=3, batches=2, routes=2, p2p=[5, 1])
     assert pipe.ticks.down == pipe.ticks.up == ((5, 1), (5, 1))
-    found = solve(pipe, fused=True, time_limit=20)
+    found = solve(pipe, backward_kind="whole", time_limit=20)
     assert found.value == 9 + 12 + 2

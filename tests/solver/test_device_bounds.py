@@ -156,7 +156,12 @@ def searched(case: Case) -> Result | None:
     """
     params = SolveParams(without=frozenset({"subset dynamic program"}))
     try:
-        return solve(case.pipeline, fused=case.fused, workers=1, params=params)
+        return solve(
+            case.pipeline,
+            backward_kind=case.backward_kind,
+            workers=1,
+            params=params,
+        )
     except VerificationError:
         return None
 

@@ -165,7 +165,9 @@ def cases(seed: int, count: int) -> Iterator[tuple[Pipeline, bool, int]]:
 
 def test_searches_reach_the_optimum_and_prove_it() -> None:
     for pipeline, fused, best in cases(seed=1, count=25):
-        found = solve(pipeline, fused=fused, workers=1, time_limit=60)
+        found = solve(
+            pipeline, backward_kind=BackwardKind.uniform(fused=fused), workers=1, time_limit=60
+        )
         assert found.status is Status.OPTIMAL
         assert found.schedule is not None
         assert found.schedule.metrics.makespan == best, (pipeline, fused)
@@ -176,7 +178,13 @@ def test_searches_reach_the_optimum_and_prove_it() -> None:
 def test_every_method_alone_keeps_the_lags_and_bounds_no_optimum_out(name: str) -> None:
     params = replace(SolveParams(), without=frozenset(NAMES) - {name})
     for pipeline, fused, best in cases(seed=2, count=6):
-        found = solve(pipeline, fused=fused, workers=1, time_limit=2, params=params)
+        found = solve(
+            pipeline,
+            backward_kind=BackwardKind.uniform(fused=fused),
+            workers=1,
+            time_limit=2,
+            params=params,
+        )
         ticks = pipeline.ticks
         assert found.lower_bound is not None
         assert found.lower_bound * ticks.per_unit <= best, (pipeline, fused)
@@ -211,8 +219,8 @@ def test_list_scheduling_is_no_faster_than_its_orders() -> None:
 def test_several_stages_of_a_device(placement: str) -> None:
     """Two stages on each of two devices: both objectives, whole and split."""
     pipeline = Pipeline(stages=2, chunks=2, batches=3, placement=placement, p2p=1, mem_limit=3)
-    for fused, objective in product((False, True), Objective):
-        options: dict[str, Any] = {"fused": fused, "objective": objective.value}
+    for kind, objective in product(("split", "whole"), Objective):
+        options: dict[str, Any] = {"backward_kind": kind, "objective": objective.value}
         found = solve(pipeline, workers=1, time_limit=60, **options)
         assert found.status is Status.OPTIMAL
         assert found.schedule is not None

@@ -164,15 +164,20 @@ def test_it_is_never_worse_than_one_kind_or_a_hand_strategy() -> None:
             assert alone is None or best <= alone, (pipe, kind)
 
 
-def test_the_default_is_mixed_and_the_old_name_stays() -> None:
+def test_the_default_is_mixed() -> None:
     pipe = Pipeline(stages=2, batches=2, backward=2, backward_input=1, weight=2)
     assert solve(pipe).backward_kind is BackwardKind.MIXED
-    assert solve(pipe, fused=True).backward_kind is BackwardKind.WHOLE
-    assert solve(pipe, fused=False).backward_kind is BackwardKind.SPLIT
-    with pytest.raises(InputError, match="backward_kind says split"):
-        solve(pipe, fused=True, backward_kind="split")
+    assert solve(pipe, backward_kind="whole").backward_kind is BackwardKind.WHOLE
+    assert solve(pipe, backward_kind="split").backward_kind is BackwardKind.SPLIT
     with pytest.raises(InputError, match="'both' is unknown; use mixed, split, whole"):
         solve(pipe, backward_kind="both")
+
+
+def test_the_flag_is_short_for_whole_and_contradicts_split() -> None:
+    assert BackwardKind.read(None, fused=True) is BackwardKind.WHOLE
+    assert BackwardKind.read("split", fused=False) is BackwardKind.SPLIT
+    with pytest.raises(InputError, match="backward_kind says split"):
+        BackwardKind.read("split", fused=True)
 
 
 def test_a_hint_of_any_kind_is_followed_and_bettered() -> None:

@@ -64,7 +64,9 @@ def assert_like_the_oracle(pipeline: Pipeline, *, fused: bool, spans: bool) -> N
     if spans:
         goals[Objective.DEVICE_SPAN] = expected.device_span
     for goal, value in goals.items():
-        found = solve(pipeline, fused=fused, objective=goal, workers=1)
+        found = solve(
+            pipeline, backward_kind=BackwardKind.uniform(fused=fused), objective=goal, workers=1
+        )
         if value is None:
             assert found.status is Status.INFEASIBLE
             continue
@@ -126,7 +128,13 @@ def test_no_bound_is_above_a_schedule(seed: int) -> None:
     fused = rng.random() < 0.5
     limits = SolverLimits(seconds=20, workers=1, seed=0, work=0.5)
     for goal in Objective:
-        found = solve(given, fused=fused, objective=goal, time_limit=1, workers=1)
+        found = solve(
+            given,
+            backward_kind=BackwardKind.uniform(fused=fused),
+            objective=goal,
+            time_limit=1,
+            workers=1,
+        )
         if found.schedule is None:
             continue
         assert_sound(found)

@@ -123,7 +123,7 @@ def test_no_bound_is_above_the_optimum(objective: Objective, count: int) -> None
             limits = cpsat.SolverLimits(seconds=20, workers=1, seed=0)
             zero = Bound(0, "", Certificate(Argument.WORK))
             ceiling = 4 * best + 10
-            problem = Problem(case.pipeline, objective, BackwardKind.uniform(fused=case.fused))
+            problem = Problem(case.pipeline, objective, case.backward_kind)
             bound, _ = relaxation_bound.raise_by_subset(problem, devices, zero, ceiling, limits)
             assert bound.value <= best, (case, devices)
             checked += 1

@@ -58,7 +58,11 @@ def test_agrees_with_exhaustive_search(objective: Objective, count: int) -> None
         infeasible += expected is None
         for params in (SolveParams(), MODEL_ALONE):
             result = solve(
-                case.pipeline, objective=objective, fused=case.fused, workers=1, params=params
+                case.pipeline,
+                objective=objective,
+                backward_kind=case.backward_kind,
+                workers=1,
+                params=params,
             )
             assert_sound(result)
             assert ticks(result) == expected, case
@@ -74,7 +78,7 @@ def test_devices_of_unequal_speeds_agree_with_exhaustive_search() -> None:
     infeasible = unequal = 0
     for case in at_speeds(tiny_cases(seed=40, count=120, ops=14), seed=41):
         expected = exhaustive.best(case.spelled_out, fused=case.fused, objective="makespan")
-        result = solve(case.pipeline, fused=case.fused, workers=1)
+        result = solve(case.pipeline, backward_kind=case.backward_kind, workers=1)
         assert_sound(result)
         wanted = None if expected is None else case.spelled_out.ticks.time(expected)
         assert result.value == wanted, case
@@ -303,7 +307,9 @@ def test_time_to_a_proof_does_not_grow_with_the_number_of_ticks(name: str) -> No
     kept = {"list scheduling", "hand strategies", "double justification", "full model"}
     params = SolveParams(without=frozenset(NAMES) - kept)
     pipeline = Pipeline(**(fields | million))
-    found = solve(pipeline, objective="device-span", fused=False, workers=1, params=params)
+    found = solve(
+        pipeline, objective="device-span", backward_kind="split", workers=1, params=params
+    )
     assert found.status is Status.OPTIMAL
     assert_sound(found)
     if name == "one scale":

@@ -41,7 +41,7 @@ def test_a_weight_pass_holds_what_an_instant_backward_took() -> None:
 
 
 def test_comparing_whole_backwards_leaves_splitting_strategies_out() -> None:
-    compared = compare(Pipeline(stages=4, batches=4, mem_limit="1f1b"), fused=True)
+    compared = compare(Pipeline(stages=4, batches=4, mem_limit="1f1b"), backward_kind="whole")
     reasons = dict(compared.skipped)
     for name, strategy in registry().items():
         assert (name in reasons) == (not strategy.fused)

@@ -10,6 +10,7 @@ import pytest
 
 from benchmarks.record import processor_clock
 from ppopt import Pipeline, Status, evaluate, solve, verify
+from ppopt.problem.backward_kind import BackwardKind
 from tests.tiers import first
 
 BUSY = 0.5
@@ -88,11 +89,19 @@ def test_a_hint_is_there_before_the_clock_starts(no_time: float, *, fused: bool)
     """Also where its whole backwards are to be split, or its split ones made whole."""
     pipeline = Pipeline(stages=8, batches=32, forward=10, weight=7, p2p=1)
     hint = evaluate(pipeline, "zb-h1" if fused else "1f1b")
-    found = solve(pipeline, time_limit=no_time, workers=1, hint=hint, fused=fused)
+    found = solve(
+        pipeline,
+        time_limit=no_time,
+        workers=1,
+        hint=hint,
+        backward_kind=BackwardKind.uniform(fused=fused),
+    )
     assert found.value is not None
     assert found.hint is not None
     assert fused or found.value <= found.hint.value
-    plain = solve(pipeline, time_limit=no_time, workers=1, fused=fused)
+    plain = solve(
+        pipeline, time_limit=no_time, workers=1, backward_kind=BackwardKind.uniform(fused=fused)
+    )
     assert plain.value is not None
     assert found.value < plain.value
 

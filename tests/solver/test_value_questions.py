@@ -32,7 +32,7 @@ def test_questions_lead_to_the_optimum_of_exhaustive_search(objective: Objective
     for case in tiny_cases(72, 60):
         if device_bounds.infeasibility(Instance.uniform(case.pipeline, fused=case.fused)):
             continue
-        search = begun(Problem(case.pipeline, objective, BackwardKind.uniform(fused=case.fused)))
+        search = begun(Problem(case.pipeline, objective, case.backward_kind))
         if search.incumbent.value is None:
             continue
         bound, value = search.incumbent.bound.value, search.incumbent.value

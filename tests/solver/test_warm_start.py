@@ -107,7 +107,12 @@ def test_never_worse_than_a_hint_that_fits(objective: Objective) -> None:
         kind = "fused" if case.fused else "split"
         given = schedules.build(case.pipeline, Random(seed), kind)
         limits = schedules.limited(given, schedules.peaks(given)).pipeline
-        result = solve(limits, objective=objective, fused=case.fused, hint=given)
+        result = solve(
+            limits,
+            objective=objective,
+            backward_kind=case.backward_kind,
+            hint=given,
+        )
         assert result.hint is not None
         assert result.hint.fits_limit
         assert result.hint.notes == ()
@@ -122,7 +127,7 @@ def test_never_worse_than_a_hint_that_fits(objective: Objective) -> None:
 def test_other_times_keep_the_order() -> None:
     """1F1B with F = 2 and BW = 4 takes twice its 33."""
     twice = replace(UNIT, forward=2, backward=4, weight=2, backward_input=None)
-    result = solve(twice, fused=True, hint=evaluate(UNIT, "1f1b"))
+    result = solve(twice, backward_kind="whole", hint=evaluate(UNIT, "1f1b"))
     assert result.hint is not None
     assert result.value == result.hint.value == 66
     assert result.hint.notes == (hints.RETIMED,)
@@ -131,7 +136,7 @@ def test_other_times_keep_the_order() -> None:
 @pytest.mark.usefixtures("alone")
 def test_other_memory_is_that_of_the_search() -> None:
     heavy = replace(UNIT, activation=3, mem_limit=12)
-    result = solve(heavy, fused=True, hint=evaluate(UNIT, "1f1b"))
+    result = solve(heavy, backward_kind="whole", hint=evaluate(UNIT, "1f1b"))
     assert result.hint is not None
     assert result.hint.peak_memory == (12, 9, 6, 3)
     assert result.hint.notes == (hints.OTHER_MEMORY,)
@@ -142,7 +147,7 @@ def test_other_memory_is_that_of_the_search() -> None:
 def test_split_backwards_are_made_whole_where_all_must_be() -> None:
     """Every BW at the place of its B: F F F BW F BW .. on device 0, that is 1F1B's order."""
     given = evaluate(UNIT, "zb-h1")
-    result = solve(UNIT, fused=True, hint=given)
+    result = solve(UNIT, backward_kind="whole", hint=given)
     assert result.hint is not None
     assert result.hint.notes == (hints.JOINED,)
     assert result.schedule is not None

@@ -39,9 +39,7 @@ def feasible(cases: Iterator[Case]) -> Iterator[OperationNetwork]:
         paired = pairs.pairing_saves_time(instance)
         if paired or device_bounds.infeasibility(instance):
             continue
-        network = OperationNetwork(
-            Problem(case.pipeline, Objective.MAKESPAN, BackwardKind.uniform(fused=case.fused))
-        )
+        network = OperationNetwork(Problem(case.pipeline, Objective.MAKESPAN, case.backward_kind))
         if all(network.time):
             yield network
 

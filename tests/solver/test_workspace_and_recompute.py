@@ -21,7 +21,13 @@ from tests.oracles import bounds, exhaustive
 
 def value(case: Case, objective: Objective) -> int | None:
     """Least value in ticks that the search proves; None where it proves that there is none."""
-    found = solve(case.pipeline, objective=objective, fused=case.fused, time_limit=30, workers=1)
+    found = solve(
+        case.pipeline,
+        objective=objective,
+        backward_kind=case.backward_kind,
+        time_limit=30,
+        workers=1,
+    )
     assert found.status in (Status.OPTIMAL, Status.INFEASIBLE), case
     return None if found.value is None else int(found.value * case.pipeline.ticks.per_unit)
 
@@ -58,7 +64,7 @@ def test_no_bound_is_above_the_optimum(objective: Objective) -> None:
 def test_the_rechecker_confirms_what_is_least_and_refutes_one_tick_more() -> None:
     for case in tiny_cases(35, 40, heavy=True):
         least = exhaustive.best(case.pipeline, fused=case.fused, objective="makespan")
-        claim = Claim(case.pipeline, False, BackwardKind.uniform(fused=case.fused), least)
+        claim = Claim(case.pipeline, False, case.backward_kind, least)
         assert check(claim, 20, 1, 1, print).verdict is Verdict.CONFIRMED, case
         if least is not None:
             more = claim._replace(bound=least + 1)
@@ -115,10 +121,12 @@ def test_recompute_costs_time_and_saves_memory() -> None:
     plain = Pipeline(stages=4, batches=8)
     full = replace(plain, kept=0.1, recompute_time=1)
     for pipe, most in ((plain, 4), (full, Fraction("1.3"))):
-        made = solve(replace(pipe, mem_limit=most), fused=True, time_limit=20)
+        made = solve(replace(pipe, mem_limit=most), backward_kind="whole", time_limit=20)
         assert made.schedule is not None
         assert verify(made.schedule) == []
-    assert solve(replace(plain, mem_limit="1.3"), fused=True, time_limit=20).value == 8 * 12
+    assert (
+        solve(replace(plain, mem_limit="1.3"), backward_kind="whole", time_limit=20).value == 8 * 12
+    )
     assert made.value == (8 + 3) * (1 + 3)
 
 
@@ -135,7 +143,11 @@ def test_recompute_costs_time_and_saves_memory() -> None:
 def test_a_proof_says_where_whole_backwards_may_do_better(
     given: dict[str, Any], fused: bool, whole_only: bool
 ) -> None:
-    found = solve(Pipeline(stages=1, batches=2, **given), fused=fused, time_limit=10)
+    found = solve(
+        Pipeline(stages=1, batches=2, **given),
+        backward_kind=BackwardKind.uniform(fused=fused),
+        time_limit=10,
+    )
     assert found.status is Status.OPTIMAL
     assert ("all split" in (found.proof or "")) == whole_only
 
@@ -144,6 +156,11 @@ def test_middle_pipelines_are_valid() -> None:
     rng = Random(37)
     for _ in range(12):
         case = draw(rng, devices=4, batches=10, ops=120, heavy=True)
-        found = solve(case.pipeline, fused=case.fused, time_limit=3, workers=1)
+        found = solve(
+            case.pipeline,
+            backward_kind=case.backward_kind,
+            time_limit=3,
+            workers=1,
+        )
         if found.schedule is not None:
             assert verify(found.schedule) == []

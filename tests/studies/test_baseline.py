@@ -43,7 +43,13 @@ def test_it_is_the_best_of_all_strategies_with_that_placement(
 ) -> None:
     """Every strategy evaluated by itself; those of the placement and within the limit."""
     pipeline = Pipeline(**UNEVEN, **more)
-    result = ppopt.solve(pipeline, objective=objective, fused=fused, workers=1, time_limit=0.2)
+    result = ppopt.solve(
+        pipeline,
+        objective=objective,
+        backward_kind=BackwardKind.uniform(fused=fused),
+        workers=1,
+        time_limit=0.2,
+    )
     kind = BackwardKind.uniform(fused=fused)
     made, _ = evaluate_all(pipeline, objective, ppopt.Options(), kind)
     result = replace(result, provenance=replace(result.provenance, time_limit=60))

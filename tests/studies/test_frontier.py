@@ -65,7 +65,6 @@ FRONTIER = {
     "strategies": LIST,
     "skipped": LIST,
     "backward_kind": TEXT,
-    "fused": FLAG,
     "seed": INT,
     "workers": INT,
     "versions": OBJECT,
@@ -157,7 +156,12 @@ def test_every_point_is_that_of_exhaustive_search(
     """Unequal times, links, memory of either sign, chunks, split and fused."""
     several = 0
     for case in with_room(seed, count):
-        found = frontier(case.pipeline, objective=objective, fused=case.fused, workers=1)
+        found = frontier(
+            case.pipeline,
+            objective=objective,
+            backward_kind=case.backward_kind,
+            workers=1,
+        )
         assert found.status is Status.OPTIMAL
         assert steps(found) == brute(case, objective), case
         assert_sound(found)
@@ -415,7 +419,7 @@ class TestCandidates:
         """Every peak that the exhaustive optimum changes at is among them, workspace and recompute
         included where they are heavy."""
         for case in tiny_cases(53, 24 if heavy else 12, ops=12, mem_limit=None, heavy=heavy):
-            kind = BackwardKind.uniform(fused=case.fused)
+            kind = case.backward_kind
             limits = set(candidates(Problem(case.pipeline, Objective.MAKESPAN, kind)))
             assert {limit for limit, _ in brute(case, Objective.MAKESPAN)} <= limits
 
@@ -541,7 +545,7 @@ class TestCommand:
 
     def test_device_span_and_fused(self) -> None:
         found = shown(f"{SMALL} --objective device-span --fused")
-        assert (found["objective"], found["fused"]) == ("device-span", True)
+        assert (found["objective"], found["backward_kind"]) == ("device-span", "whole")
         case = Case(Pipeline(stages=2, batches=3), fused=True)
         assert [(row["limit"], row["value"]) for row in found["points"]] == brute(
             case, Objective.DEVICE_SPAN

@@ -96,7 +96,13 @@ def test_no_configuration_partition_or_schedule_is_better(seed: int) -> None:
     given = draw(Random(seed))
     model, objective = given.pop("model"), given["objective"]
     plan = ppopt.plan(
-        model, devices=2, recompute=("none", "full"), fused=True, workers=1, time_limit=60, **given
+        model,
+        devices=2,
+        recompute=("none", "full"),
+        backward_kind="whole",
+        workers=1,
+        time_limit=60,
+        **given,
     )
     values = {one: least(plan.space, one, objective) for one in plan.space}
     each = [value / one.batches for one, value in values.items() if value is not None]
@@ -287,7 +293,13 @@ def test_no_schedule_within_more_memory_is_below_its_bound(seed: int) -> None:
     given = draw(Random(seed)) | {"mem_limit": 12}
     model, objective = given.pop("model"), given["objective"]
     plan = ppopt.plan(
-        model, devices=2, recompute=("none", "full"), fused=True, workers=1, time_limit=60, **given
+        model,
+        devices=2,
+        recompute=("none", "full"),
+        backward_kind="whole",
+        workers=1,
+        time_limit=60,
+        **given,
     )
     more = plan.more_memory
     assert more is not None
@@ -317,7 +329,13 @@ def test_no_schedule_as_fast_needs_less_memory_than_is_said(seed: int) -> None:
     given = draw(Random(seed))
     model, objective = given.pop("model"), given["objective"]
     plan = ppopt.plan(
-        model, devices=2, recompute=("none", "full"), fused=True, workers=1, time_limit=60, **given
+        model,
+        devices=2,
+        recompute=("none", "full"),
+        backward_kind="whole",
+        workers=1,
+        time_limit=60,
+        **given,
     )
     assert plan.best is not None and plan.value is not None and plan.least_memory is not None
     memory, bound = plan.least_memory
@@ -338,8 +356,8 @@ def test_the_least_memory_that_is_almost_as_fast(seed: int) -> None:
     given = draw(Random(seed))
     model, objective = given.pop("model"), given["objective"]
     plan = ppopt.plan(
-        model, devices=2, recompute=("none", "full"), fused=True, workers=1, time_limit=60,
-        within=Fraction(1, 5), **given,
+        model, devices=2, recompute=("none", "full"), backward_kind="whole", workers=1,
+        time_limit=60, within=Fraction(1, 5), **given,
     )  # fmt: skip
     assert plan.best is not None and plan.within is not None and plan.least_memory is not None
     most = plan.best.per_microbatch * Fraction(6, 5)  # type: ignore[operator]
@@ -393,7 +411,9 @@ def test_ctrl_c_in_the_search_for_less_memory_keeps_what_is_proved() -> None:
 
 def test_the_bound_of_every_configuration_is_confirmed_by_the_rechecker() -> None:
     given = draw(Random(2))
-    plan = ppopt.plan(given["model"], devices=2, batches=2, mem_limit=9, fused=True, workers=1)
+    plan = ppopt.plan(
+        given["model"], devices=2, batches=2, mem_limit=9, backward_kind="whole", workers=1
+    )
     stated = [row for row in plan.rows if row.result.claim is not None]
     assert len(stated) > 2
     for row in stated:

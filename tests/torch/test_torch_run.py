@@ -8,6 +8,7 @@ from random import Random
 
 import pytest
 
+from ppopt.problem.backward_kind import BackwardKind
 from tests.packages import needed
 
 torch = needed("torch")
@@ -75,7 +76,13 @@ def test_what_is_run_is_more_than_what_is_refused() -> None:
 @pytest.mark.parametrize("name", SOLVED)
 def test_solved(world: World, name: str) -> None:
     pipeline, limit = SOLVED[name]
-    found = solve(pipeline, mem_limit=limit, time_limit=2, workers=1, fused=name == "fused")
+    found = solve(
+        pipeline,
+        mem_limit=limit,
+        time_limit=2,
+        workers=1,
+        backward_kind=BackwardKind.uniform(fused=name == "fused"),
+    )
     assert found.schedule is not None
     assert execution.run_synthetic(world, found.schedule).difference <= 1e-12
 

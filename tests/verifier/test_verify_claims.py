@@ -247,7 +247,9 @@ def test_a_tick_of_a_billion_is_seen_in_an_origin() -> None:
 def test_a_bound_of_whole_backwards_is_none_of_split_ones() -> None:
     """Three devices, four microbatches: 18 whole; with every BW replaced by a B and a W, which
     might take less, the bound is none of theirs."""
-    made = solve(Pipeline(stages=3, batches=4, mem_limit=3), fused=True, workers=1).schedule
+    made = solve(
+        Pipeline(stages=3, batches=4, mem_limit=3), backward_kind="whole", workers=1
+    ).schedule
     assert made is not None
     assert verify(made) == []
     rows = []

@@ -34,7 +34,7 @@ def test_value_status_and_proof_are_those_of_every_partition_and_choice(seed: in
     if seed in ENDS:
         pipeline = with_ends(pipeline, Random(seed))
     best = least(pipeline, whole, "makespan")
-    found = ppopt.solve(pipeline, fused=whole, workers=1)
+    found = ppopt.solve(pipeline, backward_kind=BackwardKind.uniform(fused=whole), workers=1)
     assert ppopt.recheck(found, workers=1).verdict is Verdict.CONFIRMED
     if best is None:
         assert found.status is Status.INFEASIBLE

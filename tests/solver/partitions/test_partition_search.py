@@ -14,6 +14,7 @@ import ppopt
 from benchmarks.record import processor_clock
 from ppopt import InputError, Status, stop
 from ppopt.formats import schedule_json
+from ppopt.problem.backward_kind import BackwardKind
 from ppopt.solver.partitions.candidates import layer_moves, one_layer_moves
 from ppopt.solver.partitions.partition_bounds import bounds_of, every_partition
 from ppopt.solver.partitions.space import CutDelays, PartitionSpace
@@ -77,7 +78,10 @@ def test_value_and_status_are_those_of_every_partition_searched_exhaustively(see
         if best is not None:
             values.append(Fraction(best, one.ticks.per_unit))
     found = ppopt.solve(
-        pipeline(space, "search", **links), objective=objective, fused=space.whole, workers=1
+        pipeline(space, "search", **links),
+        objective=objective,
+        backward_kind=BackwardKind.uniform(fused=space.whole),
+        workers=1,
     )
     if not values:
         assert found.status is Status.INFEASIBLE

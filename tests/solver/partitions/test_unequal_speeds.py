@@ -55,7 +55,9 @@ def test_value_status_and_proof_are_those_of_every_partition(seed: int, recomput
     best = best_of(pipeline, whole, objective)
     problem = Problem(pipeline, Objective(objective), BackwardKind.uniform(fused=whole))
     bound = over_partitions(problem).bound
-    found = ppopt.solve(pipeline, fused=whole, objective=objective, workers=1)
+    found = ppopt.solve(
+        pipeline, backward_kind=BackwardKind.uniform(fused=whole), objective=objective, workers=1
+    )
     assert ppopt.recheck(found, workers=1).verdict is Verdict.CONFIRMED
     if best is None:
         assert found.status is Status.INFEASIBLE

@@ -52,7 +52,12 @@ def searched(cluster: Cluster, goal: Objective = Objective.MAKESPAN, **more: Any
     """The search over all placements of a cluster's stages."""
     pipeline = cluster.pipeline(cluster.placements()[0])
     return solve(
-        pipeline, placement="search", fused=cluster.fused, objective=goal, workers=1, **more
+        pipeline,
+        placement="search",
+        backward_kind=cluster.backward_kind,
+        objective=goal,
+        workers=1,
+        **more,
     )
 
 
@@ -60,7 +65,7 @@ def problem(cluster: Cluster, objective: Objective) -> Problem:
     return Problem(
         cluster.pipeline(cluster.placements()[0]),
         objective,
-        BackwardKind.uniform(fused=cluster.fused),
+        cluster.backward_kind,
     )
 
 
@@ -140,7 +145,11 @@ def test_with_devices_that_are_alike_no_named_placement_is_better() -> None:
         chunks, rest = divmod(len(cluster.stages["forward"]), cluster.devices)
         for name in () if rest else NAMED:
             hosts = named(name, cluster.devices, chunks)
-            other = solve(cluster.pipeline(hosts), fused=cluster.fused, workers=1)
+            other = solve(
+                cluster.pipeline(hosts),
+                backward_kind=cluster.backward_kind,
+                workers=1,
+            )
             if other.value is not None:
                 assert found.value is not None
                 assert found.value <= other.value
@@ -303,9 +312,14 @@ def test_delays_per_boundary_and_on_the_way_back() -> None:
                 placed = first.placed(hosts)
                 best = exhaustive.best(placed, fused=cluster.fused, objective="makespan")
                 values += [] if best is None else [placed.ticks.time(best)]
-            found = solve(first, placement="search", fused=cluster.fused, workers=1)
+            found = solve(
+                first,
+                placement="search",
+                backward_kind=cluster.backward_kind,
+                workers=1,
+            )
             assert found.value == min(values, default=None)
-            kind = BackwardKind.uniform(fused=cluster.fused)
+            kind = cluster.backward_kind
             least = PlacementSpace(Problem(first, Objective.MAKESPAN, kind)).least
             assert all(least <= value for value in values)
     again = recheck(found, workers=1)
@@ -349,7 +363,7 @@ def test_the_bound_of_all_holds_for_overlapped_pairs() -> None:
     )  # fmt: skip
     made = PlacementSpace(Problem(pipeline, Objective.MAKESPAN, BackwardKind.WHOLE))
     for hosts in made.listed or ():
-        placed = solve(pipeline.placed(hosts), fused=True, workers=1)
+        placed = solve(pipeline.placed(hosts), backward_kind="whole", workers=1)
         assert placed.status is Status.OPTIMAL
         assert placed.value is not None
         assert made.least <= placed.value

@@ -80,7 +80,13 @@ def test_no_choice_of_layers_is_better(
     for _ in range(count):
         pipeline, fused = drawn(rng)
         expected = least(pipeline, fused, objective)
-        found = solve(pipeline, fused=fused, objective=objective, time_limit=30, workers=1)
+        found = solve(
+            pipeline,
+            backward_kind=BackwardKind.uniform(fused=fused),
+            objective=objective,
+            time_limit=30,
+            workers=1,
+        )
         if expected is None:
             assert found.status is Status.INFEASIBLE, pipeline
             continue
@@ -142,11 +148,15 @@ def test_chosen_is_never_worse_than_none_or_full(
     """
     monkeypatch.setattr(time, "monotonic", time.process_time)
     given = {**MODEL, "mem_limit": limit}
-    chosen = solve(Pipeline(**given, recompute="search"), fused=True, time_limit=4, workers=1)
+    chosen = solve(
+        Pipeline(**given, recompute="search"), backward_kind="whole", time_limit=4, workers=1
+    )
     assert chosen.value is not None
     assert chosen.lower_bound is not None
     for mode in ("none", "full"):
-        other = solve(Pipeline(**given, recompute=mode), fused=True, time_limit=4, workers=1)
+        other = solve(
+            Pipeline(**given, recompute=mode), backward_kind="whole", time_limit=4, workers=1
+        )
         assert other.value is None or chosen.value <= other.value
         assert other.value is None or chosen.lower_bound <= other.value
     assert sum(chosen.pipeline.recomputed) <= 16
@@ -157,7 +167,11 @@ def test_none_and_full_are_scheduled_however_little_time_there_is() -> None:
     rng, infeasible = Random(53), 0
     for _ in range(25):
         pipeline, fused = draw(rng)
-        given = {"fused": fused, "workers": 1, "stop": lambda _: True}
+        given = {
+            "backward_kind": BackwardKind.uniform(fused=fused),
+            "workers": 1,
+            "stop": lambda _: True,
+        }
         chosen = solve(pipeline, **given)
         others = [solve(replace(pipeline, recompute=mode), **given) for mode in ("none", "full")]
         values = [one.value for one in others if one.value is not None]
@@ -194,7 +208,7 @@ def test_a_hint_may_recompute_other_layers_that_save_as_much(
 
 
 def test_without_a_limit_nothing_recomputes() -> None:
-    found = solve(Pipeline(**MODEL, recompute="search"), fused=True, time_limit=10)
+    found = solve(Pipeline(**MODEL, recompute="search"), backward_kind="whole", time_limit=10)
     assert found.status is Status.OPTIMAL
     assert found.pipeline.recomputed == (0, 0, 0, 0)
 
