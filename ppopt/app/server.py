@@ -30,7 +30,8 @@ from ppopt.app.query import Query
 from ppopt.app.search_process import SearchProcess, Task
 from ppopt.errors import InputError, NotApplicableError, RunError
 from ppopt.problem.exact import plain
-from ppopt.report.words import measured, percent, status_words
+from ppopt.report.numbers import measured, percent
+from ppopt.report.search_words import status_words
 from ppopt.schedule.schedule import Schedule
 from ppopt.solver.result import Progress, Result
 

@@ -99,8 +99,8 @@ def solve(
     Example: `ppopt solve --stages 4 --batches 8 --mem-limit -o best.html`.
     """
     from ppopt.cli import output, progress
+    from ppopt.report.layout_words import kept_words
     from ppopt.report.objects import of_other_placement, of_result
-    from ppopt.report.words import kept_words
     from ppopt.solver.parameters import SolveParams
     from ppopt.solver.search import solve as search
     from ppopt.studies.baseline import baseline, best_other_placement, end_of_evaluation

@@ -20,8 +20,13 @@ from ppopt.formats import origin_json, schedule_json, torch_csv
 from ppopt.formats.documents import label
 from ppopt.formats.files import write
 from ppopt.report import table, text
+from ppopt.report.frontier_words import what_if
+from ppopt.report.jitter_words import robustness_words
+from ppopt.report.labels import causes_words, link_words
+from ppopt.report.layout_words import partition_words, routes_words
 from ppopt.report.objects import of_result, of_verification
-from ppopt.report.plan_table import (
+from ppopt.report.plan_table import plan_table
+from ppopt.report.plan_words import (
     beyond_words,
     gain_words,
     late_words,
@@ -29,22 +34,11 @@ from ppopt.report.plan_table import (
     limit_words,
     more_memory_words,
     outside_words,
-    plan_table,
     space_words,
     use_words,
     within_words,
 )
-from ppopt.report.words import (
-    STOPPED,
-    best_words,
-    causes_words,
-    link_words,
-    partition_words,
-    robustness_words,
-    routes_words,
-    searched_words,
-    what_if,
-)
+from ppopt.report.search_words import STOPPED, best_words, searched_words
 from ppopt.verifier import Rule, Violation, explain
 from ppopt.verifier.measured import UNTIMED, is_measured
 

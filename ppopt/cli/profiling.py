@@ -287,7 +287,7 @@ def _read(
 def _beside_prediction(steps: Sequence[Schedule]) -> list[Schedule]:
     """The order that ran at median times, and the fastest, the median and the slowest step."""
     from ppopt.profiles.measured import median_step, predicted
-    from ppopt.report.words import percent
+    from ppopt.report.numbers import percent
 
     middle = median_step(steps)
     made = predicted(middle)

@@ -10,7 +10,7 @@ from fractions import Fraction
 from threading import Event, Lock, Thread
 from time import monotonic
 
-from ppopt.report.words import number, percent
+from ppopt.report.numbers import number, percent
 from ppopt.solver.result import Progress
 
 AFTER = 1.0

@@ -153,7 +153,7 @@ def contradictions(shown: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
     A pair is named where every step of one was shorter than every step of the other, so that the
     difference is no noise. `shown` has one run per file name.
     """
-    from ppopt.report.words import percent
+    from ppopt.report.numbers import percent
 
     for (one, first), (other, second) in permutations(shown.items(), 2):
         if first["time_unit"] != second["time_unit"]:

@@ -269,7 +269,7 @@ def _note_ends(schedule: Schedule) -> None:
 def _note_loss(schedule: Schedule) -> None:
     """Say what a file of operations alone loses where links are streams."""
     from ppopt.cli.streams import note
-    from ppopt.report.words import percent
+    from ppopt.report.numbers import percent
     from ppopt.schedule.communication import cheap_loss
 
     loss = cheap_loss(schedule)

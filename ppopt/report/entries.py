@@ -11,8 +11,9 @@ import numpy as np
 from ppopt.errors import InputError
 from ppopt.problem.objective import Objective
 from ppopt.problem.operation import OpKind
+from ppopt.report.labels import CAUSE_WORDS, clean, title
+from ppopt.report.numbers import measured, percent, spread
 from ppopt.report.summary import summary
-from ppopt.report.words import CAUSE_WORDS, clean, measured, percent, spread, title
 from ppopt.schedule.idle import Cause, idle, totals
 from ppopt.schedule.schedule import Schedule
 from ppopt.schedule.timetable import ALONE

@@ -21,8 +21,9 @@ from ppopt.report.gantt import (
     part_names,
     row_height,
 )
+from ppopt.report.labels import CAUSE_WORDS, KIND_WORDS
 from ppopt.report.notebook_figure import NotebookFigure
-from ppopt.report.words import CAUSE_WORDS, KIND_WORDS, headed, measured, number, percent
+from ppopt.report.numbers import headed, measured, number, percent
 from ppopt.schedule.idle import Cause, idle
 from ppopt.schedule.metrics import Metrics, memory_of_operations, memory_profile
 from ppopt.schedule.schedule import Schedule

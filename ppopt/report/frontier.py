@@ -9,22 +9,14 @@ from typing import Any
 from ppopt.problem.operation import OpKind
 from ppopt.report import colours
 from ppopt.report.figure import FONT, HOVER_LABEL
+from ppopt.report.frontier_words import AT_MOST, OVER, what_if
 from ppopt.report.html import page
+from ppopt.report.labels import objective_words, title
+from ppopt.report.layout_words import chosen_words
+from ppopt.report.numbers import headed, measured, number, percent
 from ppopt.report.payload import embedded
+from ppopt.report.search_words import status_words
 from ppopt.report.sections import html_table
-from ppopt.report.words import (
-    AT_MOST,
-    OVER,
-    chosen_words,
-    headed,
-    measured,
-    number,
-    objective_words,
-    percent,
-    status_words,
-    title,
-    what_if,
-)
 from ppopt.schedule.schedule import Schedule
 
 TITLE = "Memory against time"

@@ -18,11 +18,11 @@ from ppopt.problem.operation import OpKind
 from ppopt.report import colours
 from ppopt.report.entries import PageSchedule, entries
 from ppopt.report.gantt import MOST_SHADES, part_names, shade_words
+from ppopt.report.labels import CAUSE_WORDS, KIND_WORDS, clean, isolated
 from ppopt.report.notebook_figure import packed_plotly
 from ppopt.report.payload import payload
 from ppopt.report.script import script
 from ppopt.report.sections import alone, overview, section
-from ppopt.report.words import CAUSE_WORDS, KIND_WORDS, clean, isolated
 from ppopt.schedule.idle import Cause, idle
 from ppopt.schedule.schedule import Schedule
 

@@ -9,12 +9,15 @@ from html import escape
 from rich.table import Table
 from rich.text import Text
 
+from ppopt.report.frontier_words import what_if
+from ppopt.report.layout_words import routes_words
 from ppopt.report.objects import of_comparison, of_frontier, of_result
 from ppopt.report.plan_objects import of_plan
-from ppopt.report.plan_table import plan_table, use_words
+from ppopt.report.plan_table import plan_table
+from ppopt.report.plan_words import use_words
+from ppopt.report.search_words import best_words, searched_words
 from ppopt.report.svg import svg
 from ppopt.report.table import compare_table, frontier_table, result_table, sweep_table
-from ppopt.report.words import best_words, routes_words, searched_words, what_if
 from ppopt.schedule.schedule import Schedule
 from ppopt.solver.result import Result
 from ppopt.studies.compare import Comparison

@@ -10,9 +10,9 @@ from rich.table import Table
 from rich.text import Text
 
 from ppopt.problem.exact import plain_or_none
+from ppopt.report.numbers import NONE, grouped, number, percent
 from ppopt.report.plan_objects import of_plan
-from ppopt.report.plan_table import slower_words
-from ppopt.report.words import NONE, grouped, number, percent
+from ppopt.report.plan_words import slower_words
 from ppopt.studies.parallel_result import ParallelPlan, ParallelRow
 
 

@@ -15,7 +15,7 @@ from ppopt.problem.operation import OpKind
 from ppopt.report import colours
 from ppopt.report.entries import PageSchedule
 from ppopt.report.gantt import BAR, part_names, parts
-from ppopt.report.words import CAUSE_WORDS, KIND_WORDS, link_label, link_title
+from ppopt.report.labels import CAUSE_WORDS, KIND_WORDS, link_label, link_title
 from ppopt.schedule.critical_path import critical_path
 from ppopt.schedule.idle import FREE, Cause, arrivals, idle
 from ppopt.schedule.link_queues import LinkQueues

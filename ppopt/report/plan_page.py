@@ -7,8 +7,11 @@ from html import escape
 from typing import Any
 
 from ppopt.report.html import page
+from ppopt.report.labels import objective_words
+from ppopt.report.numbers import headed, measured, number, percent, rounded, spread
 from ppopt.report.payload import embedded
-from ppopt.report.plan_table import (
+from ppopt.report.plan_rows import PlanCells, has_batches, plan_rows, value_head
+from ppopt.report.plan_words import (
     beyond_words,
     configuration_words,
     gain_words,
@@ -16,23 +19,11 @@ from ppopt.report.plan_table import (
     least_memory_words,
     more_memory_words,
     outside_words,
-    slowdown,
     space_words,
     use_words,
-    value_words,
     within_words,
 )
 from ppopt.report.sections import Tile, html_table, tiles
-from ppopt.report.words import (
-    NONE,
-    headed,
-    measured,
-    number,
-    objective_words,
-    percent,
-    rounded,
-    spread,
-)
 from ppopt.schedule.schedule import Schedule
 
 TITLE = "Plan"
@@ -129,38 +120,29 @@ def _sentences(data: Shown) -> str:
 
 
 def _table(data: Shown) -> str:
-    several = len(data["space"]["batches"]) > 1
-    time = data["time_unit"]
-    value = headed("per microbatch" if several else objective_words(data), time)
+    several, time = has_batches(data), data["time_unit"]
     head = (
-        *("configuration", *(["microbatches"] if several else []), "status", value),
+        *("configuration", *(["microbatches"] if several else []), "status", value_head(data)),
         *(headed("lower bound", time), headed("memory", data["memory_unit"]), "bubble rate"),
         *("partition", "versus the best"),
     )
-    key = "_per_microbatch" if several else ""
-    return html_table(head, (_row(place, row, data, key) for place, row in enumerate(data["rows"])))
+    rows = zip(plan_rows(data), data["rows"], strict=True)
+    return html_table(head, (_row(cells, row["section"], several) for cells, row in rows))
 
 
-def _row(place: int, row: Shown, data: Shown, key: str) -> tuple[str, ...]:
-    words = escape(configuration_words(row))
-    if row["section"]:
-        words = f'<a href="#{row["section"]}">{words}</a>'
-    value, bound = row[f"value{key}"], row[f"bound{key}" if key else "lower_bound"]
-    tone = _BADGES.get(row["status"], "warn" if row["status"] == "feasible" else "quiet")
-    peaks, partition = row["peak_memory"], row["layout"] or _counts(row["partition"])
+def _row(cells: PlanCells, section: str | None, several: bool) -> tuple[str, ...]:
+    words = escape(cells.configuration)
+    if section:
+        words = f'<a href="#{section}">{words}</a>'
+    tone = _BADGES.get(cells.status, "warn" if cells.status == "feasible" else "quiet")
     return (
-        f"<strong>{words}</strong>" if place == 0 else words,
-        *([number(row["batches"])] if key else []),
-        f'<span class="{tone}">{row["status"]}</span>',
-        *(value_words(row, value), number(bound), number(max(peaks)) if peaks else NONE),
-        percent(row["bubble_rate"]),
-        escape(partition if value is not None else NONE),
-        escape("best" if place == 0 else slowdown(row, data)),
+        f"<strong>{words}</strong>" if cells.is_best else words,
+        *([cells.batches] if several else []),
+        f'<span class="{tone}">{cells.status}</span>',
+        *(cells.value, cells.bound, cells.memory, cells.bubble_rate),
+        escape(cells.partition),
+        escape(cells.versus_best),
     )
-
-
-def _counts(partition: Sequence[int] | None) -> str:
-    return NONE if partition is None else " ".join(map(str, partition))
 
 
 def _more(data: Shown) -> str:

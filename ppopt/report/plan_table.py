@@ -1,32 +1,20 @@
-"""A plan for the terminal: the configurations side by side, and what to do with the best one."""
+"""A plan for the terminal: its configurations side by side."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from itertools import accumulate
 from typing import Any
 
 from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from ppopt.report.words import (
-    NONE,
-    headed,
-    measured,
-    number,
-    objective_words,
-    per_device,
-    percent,
-    short_placement,
-    spread,
-)
-from ppopt.studies.plan_baselines import KNOWN
-from ppopt.studies.plan_space import MEGATRON, OPTIMAL, PLACEMENTS
+from ppopt.report.numbers import headed
+from ppopt.report.plan_rows import has_batches, plan_rows, value_head
+from ppopt.studies.plan_space import OPTIMAL
 
-FEW_NAMES = 5
-"""Names of a list that are shown; --json has all."""
 _STYLES = {"optimal": "bold green", "pruned": "dim", "infeasible": "dim red"}
+_DECIMALS = 3
 
 
 def plan_table(shown: Mapping[str, Any]) -> Table:
@@ -34,249 +22,24 @@ def plan_table(shown: Mapping[str, Any]) -> Table:
 
     The value is the objective; of several batch counts, the time per microbatch.
     """
-    several = len(shown["space"]["batches"]) > 1
-    unit = shown["time_unit"]
-    figure = headed("per microbatch" if several else objective_words(shown), unit)
+    several, named = has_batches(shown), shown["space"]["strategies"] != [OPTIMAL]
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 0), show_edge=False, header_style="bold")
-    named = shown["space"]["strategies"] != ["optimal"]
     if named:
         table.add_column("strategy", no_wrap=True)
     table.add_column("placement", no_wrap=True)
     table.add_column("recompute")
     if several:
         table.add_column("batches", justify="right")
-    for name in (figure, "bound", headed("memory", shown["memory_unit"])):
+    for name in (value_head(shown), "bound", headed("memory", shown["memory_unit"])):
         table.add_column(name.replace(" (", "\n("), justify="right", overflow="fold")
     table.add_column("versus the best", overflow="fold")
-    key = "per_microbatch" if several else ""
-    for place, row in enumerate(shown["rows"]):
-        value, bound = _figures(row, key)
-        peaks = row["peak_memory"]
+    for row in plan_rows(shown, _DECIMALS):
         cells = [
-            *([row["strategy"]] if named else []),
-            f"{row['placement']}/{row['chunks']}" if row["chunks"] > 1 else row["placement"],
-            row["recompute"],
-            *([str(row["batches"])] if several else []),
-            value_words(row, None if value is None else round(value, 3)),
-            _short(bound),
-            _short(max(peaks)) if peaks else NONE,
-            "best" if place == 0 and value is not None else slowdown(row, shown),
+            *([row.strategy] if named else []),
+            *(row.placement, row.recompute),
+            *([row.batches] if several else []),
+            *(row.value, row.bound, row.memory, row.versus_best),
         ]
-        style = "bold" if place == 0 else _STYLES.get(row["status"], "")
+        style = "bold" if row.is_best else _STYLES.get(row.status, "")
         table.add_row(*map(Text, cells), style=style)
     return table
-
-
-def _figures(row: Mapping[str, Any], key: str) -> tuple[float | None, float | None]:
-    if key:
-        return row["value_per_microbatch"], row["bound_per_microbatch"]
-    return row["value"], row["lower_bound"]
-
-
-def value_words(row: Mapping[str, Any], value: float | None) -> str:
-    """The value of a configuration; of one that was given up, its best is no larger."""
-    return f"≤ {number(value)}" if row["given_up"] else number(value)
-
-
-def slowdown(row: Mapping[str, Any], shown: Mapping[str, Any]) -> str:
-    """Slowdown of a configuration relative to the best one, in words."""
-    status, best = row["status"], shown["value_per_microbatch"]
-    if status == "infeasible":
-        return "does not fit"
-    if best is None or status == "unknown":
-        return "nothing found in time"
-    least = row["bound_per_microbatch"] / best - 1
-    if status == "pruned" and row["given_up"]:
-        more = row["value_per_microbatch"] / best - 1
-        words = slower_words(least, more)
-        return f"{words}; not searched further" if more else words
-    if status == "pruned":
-        return slower_words(least, None)
-    more = row["value_per_microbatch"] / best - 1
-    words = f"{percent(more)} slower" if more else "as fast"
-    return words if status == "optimal" else f"{words}, perhaps {percent(-least)} faster"
-
-
-def slower_words(least: float, most: float | None) -> str:
-    """By which shares something is slower than the best; `most` is None where it is not known."""
-    if most is None:
-        return f"{percent(least)} slower or more" if least else "no faster"
-    words = percent(most) if least == most else f"{percent(least)} to {percent(most)}"
-    return f"{words} slower" if most else "as fast"
-
-
-def _short(value: float | None) -> str:
-    return number(None if value is None else round(value, 3))
-
-
-def limit_words(shown: Mapping[str, Any]) -> str:
-    """The memory limit that no configuration keeps; empty where one does."""
-    if shown["status"] != "infeasible" or shown["mem_limit"] is None:
-        return ""
-    limit = spread(shown["mem_limit"], shown["memory_unit"])
-    return f"memory limit: {limit}; `ppopt frontier` finds the least that works"
-
-
-def least_memory_words(shown: Mapping[str, Any]) -> str:
-    """Down to which limit the best configuration is as fast; empty where it was not looked for."""
-    least, unit = shown["least_memory"], shown["memory_unit"]
-    if least is None:
-        return ""
-    words = f"as fast down to {measured(least['value'], unit)} each"
-    if least["value"] == least["lower_bound"]:
-        return f"{words}, proved for this configuration"
-    low = measured(least["lower_bound"], unit)
-    return f"{words}, perhaps lower; not below {low}, proved for this configuration"
-
-
-def configuration_words(row: Mapping[str, Any]) -> str:
-    """A configuration: `1f1b, v/2, recompute none`."""
-    strategy = [] if row["strategy"] == OPTIMAL else [row["strategy"]]
-    return ", ".join([*strategy, short_placement(row), f"recompute {row['recompute']}"])
-
-
-def within_words(shown: Mapping[str, Any]) -> str:
-    """The least memory that is almost as fast; empty where it was not looked for."""
-    found, unit = shown["within"], shown["memory_unit"]
-    if found is None:
-        return ""
-    slower = found["value"] / found["batches"] / shown["value_per_microbatch"] - 1
-    value = measured(found["value"], shown["time_unit"])
-    words = (
-        f"least memory: {measured(found['memory'], unit)} each, {percent(slower)} slower "
-        f"({value}, {configuration_words(found)})"
-    )
-    low = found["lower_bound"]
-    if low is None:
-        return f"{words}; perhaps less memory does"
-    if low == found["memory"]:
-        return f"{words}; proved"
-    return f"{words}; not below {measured(low, unit)}, proved"
-
-
-def more_memory_words(shown: Mapping[str, Any]) -> str:
-    """What 10 % more memory brings; empty where there is no limit."""
-    more, value = shown["more_memory"], shown["value"]
-    if more is None:
-        return ""
-    limit = f"10 % more memory ({per_device(more['mem_limit'], shown['memory_unit'])})"
-    gain, most = 1 - more["value"] / value, 1 - more["lower_bound"] / value
-    if not most:
-        return f"{limit} brings nothing, proved"
-    if not gain and OPTIMAL not in shown["space"]["strategies"]:
-        return f"{limit}: nothing better found"
-    if not gain:
-        return f"{limit}: nothing better found; at most {percent(most)} faster"
-    found = measured(more["value"], shown["time_unit"])
-    return f"{limit}: {found} found, {percent(gain)} faster; at most {percent(most)}"
-
-
-def gain_words(shown: Mapping[str, Any]) -> str:
-    """How much more throughput the plan has than hand strategies; empty where none is known."""
-    others = [
-        hand
-        for hand in shown["hands"]
-        if hand["within"] and hand["strategy"] != shown["strategy"] and hand["speedup"] is not None
-    ]
-    named = others[:1] + [hand for hand in others[1:] if hand["strategy"] in KNOWN]
-    if not named:
-        return ""
-    each = (
-        ", each on its own best partition found"
-        if len(named) > 1
-        else ", on its own best partition found"
-    )
-    return f"gain: {', '.join(map(_beside_hand, named))}{each}"
-
-
-def _beside_hand(hand: Mapping[str, Any]) -> str:
-    name = hand["strategy"] + (f"/{hand['chunks']}" if hand["chunks"] > 1 else "")
-    name += (
-        "" if hand["recompute"] in ("none", "layers") else f" with recompute {hand['recompute']}"
-    )
-    more = hand["speedup"] - 1
-    if not more:
-        return f"as much throughput as {name}"
-    return f"{percent(abs(more))} {'more' if more > 0 else 'less'} throughput than {name}"
-
-
-def late_words(shown: Mapping[str, Any]) -> str:
-    """Hand strategies that the gain does not count, as there was no time for them."""
-    late = shown["late_hands"]
-    if not late:
-        return ""
-    named, more = late[:FEW_NAMES], len(late) - FEW_NAMES
-    rest = f" and {more} more" if more > 0 else ""
-    return f"no time was left to compare {', '.join(named)}{rest}: a longer --time-limit has it"
-
-
-def outside_words(shown: Mapping[str, Any]) -> str:
-    """A hand strategy outside of the space that is better than the plan; empty without one."""
-    outside = [hand for hand in shown["hands"] if not hand["within"] and (hand["speedup"] or 1) < 1]
-    if not outside:
-        return ""
-    hand = outside[0]
-    chunks = f", {hand['chunks']} chunks per device" if hand["chunks"] > 1 else ""
-    routes = ", two routes, weights held twice" if hand["routes"] > 1 else ""
-    more = percent(1 / hand["speedup"] - 1)
-    return (
-        f"outside this space: {hand['strategy']} (placement {hand['placement']}{chunks}{routes}) "
-        f"has {more} more throughput"
-    )
-
-
-def space_words(shown: Mapping[str, Any]) -> str:
-    """What the plan keeps as given, in one line."""
-    space = shown["space"]
-    low, high = min(space["chunks"]), max(space["chunks"])
-    kept = [
-        "one route" if space["routes"] == 1 else "two routes",
-        f"chunks {low}" if low == high else f"chunks {low} to {high}",
-        f"{'placement' if len(space['placement']) == 1 else 'placements'} "
-        f"{', '.join(space['placement'])}",
-        f"recompute {', '.join(space['recompute'])}",
-    ]
-    if space["strategies"] != [OPTIMAL]:
-        kept.append(f"strategies {', '.join(space['strategies'])}")
-    if space["p2p_time"] is not None:
-        kept.append(f"links of {measured(space['p2p_time'], shown['time_unit'])}")
-    return f"Not searched: {'; '.join(kept)}"
-
-
-def use_words(shown: Mapping[str, Any], file: str | None = None) -> list[str]:
-    """How to use the best plan, a line each; nothing where there is none.
-
-    `file`: the schedule file that was written, without `.json`; None: there is none yet.
-    """
-    if shown["value"] is None:
-        return []
-    lines = [f"to use {file}.json:"]
-    if file is None:
-        lines, file = ["to use it: -o best.json writes the schedule, and then"], "best"
-    arguments = shown["use"]["megatron_arguments"]
-    if arguments is not None:
-        part = "" if shown["strategy"] in MEGATRON else ", the partition alone"
-        lines.append(f"  Megatron-LM{part}: " + " ".join(arguments.split("\n")).strip())
-    if shown["use"]["torchtitan"] is not None:
-        lines.append(f"  torchtitan: ppopt export {file}.json --to torchtitan -o parallelism.toml")
-    if shown["use"]["deepspeed"] is not None:
-        part = "" if shown["strategy"] == "1f1b" else ", the partition alone"
-        parts = [0, *accumulate(shown["partition"])]
-        lines.append(f"  DeepSpeed{part}: a PipelineModule of parts {parts}; --json has its class")
-    lines.append(f"  PyTorch: ppopt export {file}.json --to torch-csv -o {file}.csv")
-    return lines
-
-
-def beyond_words(shown: Mapping[str, Any]) -> str:
-    """Where better schedules may be that the plan did not look at, and what to type."""
-    space, fixed = shown["space"], []
-    if shown["value"] is None or space["strategies"] != [OPTIMAL]:
-        return ""
-    most = max(space["chunks"])
-    chunks = ",".join(map(str, (*space["chunks"], most + 1)))
-    fixed.append(f"more chunks (--chunks {chunks})")
-    if len(space["placement"]) < len(PLACEMENTS):
-        fixed.append(f"other placements (--placement {','.join(PLACEMENTS)})")
-    if space["routes"] == 1 and space["runtime"] == "any":
-        fixed.append("two routes (--routes 2 --partition balanced)")
-    return f"not in this space: {', '.join(fixed)}"

@@ -14,25 +14,9 @@ from ppopt.problem.pipeline import Pipeline
 from ppopt.problem.settings import NAMED, Unit
 from ppopt.report.colours import HUES, IDLE_LOOKS
 from ppopt.report.entries import PageSchedule, TimeUse
-from ppopt.report.words import (
-    CAUSE_WORDS,
-    KIND_WORDS,
-    NONE,
-    UNCHECKED,
-    grouped,
-    headed,
-    hint_words,
-    imbalance_words,
-    isolated,
-    measured,
-    number,
-    objective_words,
-    percent,
-    rounded,
-    spread,
-    status_words,
-    title,
-)
+from ppopt.report.labels import CAUSE_WORDS, KIND_WORDS, isolated, objective_words, title
+from ppopt.report.numbers import NONE, grouped, headed, measured, number, percent, rounded, spread
+from ppopt.report.search_words import UNCHECKED, hint_words, imbalance_words, status_words
 
 _COSTS = {
     "F": "forward",

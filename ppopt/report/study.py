@@ -12,8 +12,9 @@ from ppopt.problem.operation import OpKind
 from ppopt.report import colours
 from ppopt.report.figure import FONT, HOVER_LABEL
 from ppopt.report.html import page
+from ppopt.report.labels import clean, isolated
+from ppopt.report.numbers import NONE, measured, percent
 from ppopt.report.payload import embedded
-from ppopt.report.words import NONE, clean, isolated, measured, percent
 from ppopt.schedule.schedule import Schedule
 
 MOST_OPERATIONS = 100_000

@@ -19,9 +19,10 @@ import numpy.typing as npt
 from ppopt.problem.operation import NUM_KINDS, OpKind
 from ppopt.report import colours
 from ppopt.report.gantt import GanttSeries, gantt_series, label_step, row_height, shade_words
+from ppopt.report.labels import KIND_WORDS, clean, title
+from ppopt.report.numbers import lowered, measured, number, percent, spread
 from ppopt.report.raster import png
 from ppopt.report.summary import summary
-from ppopt.report.words import KIND_WORDS, clean, lowered, measured, number, percent, spread, title
 from ppopt.schedule.schedule import Schedule
 from ppopt.schedule.timetable import ALONE, ScheduledOperation
 

@@ -9,35 +9,34 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from ppopt.report.words import (
-    AT_MOST,
-    NONE,
-    OVER,
-    SEARCHED,
-    baseline_words,
+from ppopt.report.baseline_words import baseline_words, other_placement_words
+from ppopt.report.frontier_words import AT_MOST, OVER
+from ppopt.report.jitter_words import jitter_words
+from ppopt.report.labels import SEARCHED, link_words, objective_words, title
+from ppopt.report.layout_words import (
     choice_words,
     chosen_words,
-    grouped,
-    headed,
-    hint_words,
-    imbalance_words,
-    jitter_words,
-    link_words,
-    measured,
-    number,
-    objective_words,
-    operations_alone_words,
-    other_placement_words,
     partition_words,
-    per_device,
-    percent,
     placement_words,
     recompute_words,
     short_placement,
+)
+from ppopt.report.numbers import (
+    NONE,
+    grouped,
+    headed,
+    measured,
+    number,
+    per_device,
+    percent,
     spread,
+)
+from ppopt.report.search_words import (
+    hint_words,
+    imbalance_words,
+    operations_alone_words,
     status_words,
     throughput_words,
-    title,
 )
 from ppopt.schedule.idle import Cause
 

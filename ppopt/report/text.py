@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from ppopt.problem.arrays import Ints
-from ppopt.report.words import measured
+from ppopt.report.numbers import measured
 from ppopt.schedule.schedule import Schedule
 from ppopt.schedule.timetable import ScheduledOperation
 

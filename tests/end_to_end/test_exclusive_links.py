@@ -23,7 +23,7 @@ from ppopt.problem.operation_classes import Resource, ResourceKind
 from ppopt.problem.problem import Problem
 from ppopt.rechecker.claim import Claim
 from ppopt.rechecker.verdict import _sent
-from ppopt.report.words import link_label, link_title
+from ppopt.report.labels import link_label, link_title
 from ppopt.schedule import communication, timing
 from ppopt.schedule.link_queues import queues_of_schedule
 from ppopt.schedule.schedule import Schedule

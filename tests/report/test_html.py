@@ -23,9 +23,9 @@ from ppopt.problem.pipeline import Pipeline
 from ppopt.report import colours
 from ppopt.report.figure import MOST_LABELS, figure
 from ppopt.report.html import page
+from ppopt.report.numbers import number, percent, spread
 from ppopt.report.payload import packed
 from ppopt.report.summary import summary
-from ppopt.report.words import number, percent, spread
 from ppopt.schedule.idle import FREE, arrivals
 from ppopt.schedule.origin import Origin
 from ppopt.schedule.schedule import Schedule

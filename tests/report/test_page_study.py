@@ -17,8 +17,8 @@ import pytest
 import ppopt
 from ppopt.cli.studies_output import of_study
 from ppopt.report import study as studies
+from ppopt.report.numbers import NONE
 from ppopt.report.study import study_page
-from ppopt.report.words import NONE
 from ppopt.schedule.schedule import Schedule
 from tests.browser import HEIGHT, WIDTH, View, serious
 

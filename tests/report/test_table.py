@@ -9,7 +9,11 @@ from rich.console import Console
 from rich.table import Table
 
 import ppopt
+from ppopt.report.frontier_words import what_if
+from ppopt.report.jitter_words import robustness_words
+from ppopt.report.layout_words import recompute_words
 from ppopt.report.objects import of_evaluation
+from ppopt.report.search_words import best_words, searched_words
 from ppopt.report.table import (
     compare_table,
     jitter_table,
@@ -17,13 +21,6 @@ from ppopt.report.table import (
     peaks_table,
     result_table,
     why_table,
-)
-from ppopt.report.words import (
-    best_words,
-    recompute_words,
-    robustness_words,
-    searched_words,
-    what_if,
 )
 
 SOLVED: dict[str, Any] = {

@@ -13,7 +13,7 @@ import ppopt
 from ppopt import Layer, Model
 from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.pipeline import Pipeline
-from ppopt.report.words import baseline_words
+from ppopt.report.baseline_words import baseline_words
 from ppopt.solver.result import Result
 from ppopt.studies import baseline as module
 from ppopt.studies.baseline import baseline, best_other_placement

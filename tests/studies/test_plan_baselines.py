@@ -15,7 +15,7 @@ from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.exact import plain
 from ppopt.problem.objective import Objective
 from ppopt.report.plan_objects import of_plan
-from ppopt.report.plan_table import (
+from ppopt.report.plan_words import (
     gain_words,
     late_words,
     least_memory_words,

@@ -1,0 +1,83 @@
+"""A search beside the best hand strategies, in words."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ppopt.report.labels import objective_words
+from ppopt.report.layout_words import partition_words, recompute_words
+from ppopt.report.numbers import grouped, measured, number, percent
+
+
+def baseline_words(figures: Mapping[str, Any]) -> str:
+    """What a search gains over the best hand strategy of its placement; empty without one.
+
+    `figures` has the keys of `ppopt solve --json`.
+    """
+    hand = figures.get("baseline")
+    if hand is None or hand["speedup"] is None:
+        return ""
+    share = hand["speedup"] - 1
+    name = f"{hand['strategy']}, the best hand strategy of this placement"
+    limits = figures["mem_limit"]
+    if limits is not None:
+        same = min(limits) == max(limits)
+        unit = figures["memory_unit"]
+        most = measured(limits[0], unit) if unit else f"memory {number(limits[0])}"
+        name += f" within {most if same else 'the memory limits'}"
+    if hand["chosen"]:
+        name += f", each with its own {' and '.join(hand['chosen'])}{_own_cut(hand)}"
+    if hand["skipped"]:
+        name += f" ({', '.join(hand['skipped'])} not tried)"
+    words = f"no more throughput than {name}"
+    if share:
+        words = f"{percent(abs(share))} {'more' if share > 0 else 'less'} throughput than {name}"
+    tokens = figures["tokens_per_second"]
+    return words if tokens is None else f"{words}: {grouped(tokens)} tokens/s"
+
+
+def _own_cut(figures: Mapping[str, Any]) -> str:
+    """Partition and recompute of a strategy, in brackets; empty without layers."""
+    words = filter(None, (partition_words(figures), recompute_words(figures)))
+    return f" ({'; recompute '.join(words)})" if figures.get("partition") else ""
+
+
+def other_placement_words(figures: Mapping[str, Any]) -> str:
+    """A better hand strategy of another placement; empty where there is none.
+
+    `figures` has the keys of `ppopt solve --json`.
+    """
+    hand = figures.get("elsewhere")
+    if hand is None:
+        return ""
+    name = f"{hand['strategy']} ({_placed(hand)})"
+    speedup = hand["speedup"]
+    if speedup is None:
+        value = measured(hand["value"], figures.get("time_unit"))
+        return f"{name} has {objective_words(figures)} {value}"
+    if speedup > 1:
+        more = f"this schedule has {percent(speedup - 1)} more throughput"
+        return f"{name} is a better hand strategy; {more}"
+    more = (
+        f"{percent(1 / speedup - 1)} more throughput than"
+        if speedup < 1
+        else "as much throughput as"
+    )
+    return f"{name} has {more} this schedule; {_placing_flags(hand, figures)} searches there"
+
+
+def _placed(figures: Mapping[str, Any]) -> str:
+    """Placement, chunks and routes: `placement v, 2 chunks per device`."""
+    words = f"placement {figures['placement']}"
+    if figures["chunks"] > 1:
+        words += f", {figures['chunks']} chunks per device"
+    return words if figures["routes"] == 1 else f"{words}, two routes, weights held twice"
+
+
+def _placing_flags(hand: Mapping[str, Any], figures: Mapping[str, Any]) -> str:
+    """The flags that change the placement of a search to that of a hand strategy."""
+    flags = [
+        f"--{name} {hand[name]}" for name in ("placement", "chunks") if hand[name] != figures[name]
+    ]
+    return " ".join([*flags, "--routes 2"] if hand["routes"] > 1 else flags)

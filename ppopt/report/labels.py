@@ -1,0 +1,86 @@
+"""Names as they are shown: kinds of operations, causes of idle time, links, strategies."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from html import escape
+from typing import Any
+
+from ppopt.problem.link_mode import LinkMode
+from ppopt.problem.operation import OpKind
+from ppopt.problem.operation_classes import Resource
+from ppopt.schedule.idle import Cause
+
+SEARCHED = "optimal"
+"""Name of the strategy of a schedule that was searched for, whether or not it is proved."""
+LONGEST_NAME = 80
+"""Letters of a name that the page shows at most."""
+KIND_WORDS = {
+    OpKind.F: "forward",
+    OpKind.B: "backward for the input",
+    OpKind.W: "backward for the weights",
+    OpKind.BW: "full backward",
+}
+CAUSE_WORDS = {
+    Cause.WARM_UP: "warm-up",
+    Cause.INPUT: "waiting for an input",
+    Cause.LINK: "waiting for a link",
+    Cause.MEMORY: "waiting for memory",
+    Cause.ORDER: "the schedule itself waits",
+    Cause.COOL_DOWN: "cool-down",
+}
+
+
+def link_words(figures: Mapping[str, Any]) -> str:
+    """What links are, where they are more than delays."""
+    return LinkMode.read(figures.get("link_mode") or LinkMode.DELAY).words
+
+
+def link_label(resource: Resource) -> str:
+    """A link by its two devices, short as in the margin of a chart: `0–1`, or one way `0→1`."""  # noqa: RUF002
+    return ("→" if resource.one_way else "–").join(map(str, resource.devices))  # noqa: RUF001
+
+
+def link_title(resource: Resource) -> str:
+    """A link by its two devices, and which way it carries."""
+    one, other = resource.devices
+    if resource.one_way:
+        return f"link from device {one} to device {other}"
+    return f"link of devices {one} and {other}, both ways"
+
+
+def objective_words(figures: Mapping[str, Any]) -> str:
+    """The objective without a hyphen: `makespan` (also where there is none) or `device span`."""
+    return str(figures.get("objective") or "makespan").replace("-", " ")
+
+
+def causes_words(figures: Mapping[str, Any]) -> str:
+    """What the causes of idle time of a schedule mean; warm-up and cool-down are omitted.
+
+    `figures` has the keys of `ppopt eval --json`.
+    """
+    ramps = (Cause.WARM_UP, Cause.COOL_DOWN)
+    found = [one for one in Cause if one not in ramps and any(figures["idle"][one.label])]
+    return "; ".join(f"{one.label}: {CAUSE_WORDS[one]}" for one in found)
+
+
+def clean(name: str) -> str:
+    """A name without invisible letters: control characters, and marks of text direction."""
+    return "".join(letter if letter.isprintable() else " " for letter in name)
+
+
+def isolated(name: str) -> str:
+    """A name as HTML: it cannot change the direction of other text; a very long one is cut."""
+    shown = clean(name)
+    if len(shown) <= LONGEST_NAME:
+        return f"<bdi>{escape(shown)}</bdi>"
+    return f'<bdi title="{escape(shown)}">{escape(shown[: LONGEST_NAME - 1])}…</bdi>'
+
+
+def title(figures: Mapping[str, Any]) -> str:
+    """Strategy that made a schedule; `optimal` only where that is proved and checked."""
+    strategy = str(figures.get("strategy") or "schedule")
+    proved = figures.get("status") == "optimal" and figures.get("checked", True)
+    if strategy == SEARCHED and not proved and figures.get("status") != "infeasible":
+        strategy = "best found"
+    return f"{strategy}, predicted" if figures.get("predicted") else strategy
