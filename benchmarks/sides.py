@@ -69,7 +69,7 @@ def size_of_ours(pipeline: Pipeline, objective: Objective) -> Size:
 def ours(pipeline: Pipeline, objective: Objective, limits: Limits) -> Outcome:
     """`ppopt.solve`; for the size see `size_of_ours`."""
     from ppopt.solver.result import Progress  # noqa: PLC0415  as the line below
-    from ppopt.solver.search import solve  # noqa: PLC0415  other sides do without
+    from ppopt.solver.solve import solve  # noqa: PLC0415  other sides do without
 
     run, per_unit = Run(objective, limits), pipeline.ticks.per_unit
 

@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from ppopt.solver.result import Provenance as Provenance
     from ppopt.solver.result import Result as Result
     from ppopt.solver.result import Status as Status
-    from ppopt.solver.search import solve as solve
+    from ppopt.solver.solve import solve as solve
     from ppopt.strategies.base import Options as Options
     from ppopt.studies.baseline import Baseline as Baseline
     from ppopt.studies.baseline import baseline as baseline
@@ -110,7 +110,7 @@ _HOMES = {
     "schedule.schedule": ("Schedule",),
     "solver.parameters": ("SolveParams",),
     "solver.result": ("Progress", "Provenance", "Result", "Status"),
-    "solver.search": ("solve",),
+    "solver.solve": ("solve",),
     "strategies.base": ("Options",),
     "studies.baseline": ("Baseline", "baseline"),
     "studies.best_choice": ("StrategyChoice", "best_choice"),

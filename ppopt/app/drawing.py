@@ -12,6 +12,7 @@ from ppopt.formats import schedule_json, torch_csv
 from ppopt.problem.settings import NAMED
 from ppopt.report.html import page, page_parts
 from ppopt.schedule.schedule import Schedule
+from ppopt.solver.deadline import Deadline
 from ppopt.studies.baselines import evaluate_all
 
 TITLE = "ppopt"
@@ -35,8 +36,8 @@ class Drawing:
                 pipeline,
                 query.objective,
                 query.options,
+                deadline=Deadline.after(limits.draw_seconds),
                 only=query.strategies,
-                seconds=limits.draw_seconds,
                 choosing=limits.choosing_seconds,
             )
         self.schedules = {str(schedule.origin.strategy): schedule for schedule, _ in made}

@@ -89,7 +89,7 @@ class SearchProcess:
 
 def serve(number: int) -> None:
     """Do one search, for the process at the other end of the pipe."""
-    from ppopt.solver.search import solve  # noqa: PLC0415  after the process is there
+    from ppopt.solver.solve import solve  # noqa: PLC0415  after the process is there
 
     link = Connection(number)
     task: Task = link.recv()

@@ -30,8 +30,8 @@ from ppopt.solver import interrupts
 if TYPE_CHECKING:
     from ppopt.problem.pipeline import Pipeline
     from ppopt.schedule.schedule import Schedule
+    from ppopt.solver.deadline import Callback
     from ppopt.solver.result import Result, Status
-    from ppopt.solver.search import Callback
     from ppopt.strategies import Options
 
 
@@ -102,7 +102,7 @@ def solve(
     from ppopt.report.layout_words import kept_words
     from ppopt.report.objects import of_other_placement, of_result
     from ppopt.solver.parameters import SolveParams
-    from ppopt.solver.search import solve as search
+    from ppopt.solver.solve import solve as search
     from ppopt.studies.baseline import baseline, best_other_placement, end_of_evaluation
 
     params = SolveParams(without=frozenset(without or ()))
@@ -126,9 +126,9 @@ def solve(
             result, not_stored = _stored(settings, pipeline, storage, line.update)
         line.update("hand strategies")
         with suppress(KeyboardInterrupt), interrupts.heard():
-            until = end_of_evaluation(result)
-            hand = baseline(result, pipeline, until=until)
-            other = best_other_placement(pipeline, result, hand, until=until)
+            deadline = end_of_evaluation(result)
+            hand = baseline(result, pipeline, deadline)
+            other = best_other_placement(pipeline, result, hand, deadline)
     shown = of_result(result, hand) | {"elsewhere": of_other_placement(other)}
     code = output.show_result(
         settings,

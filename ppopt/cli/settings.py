@@ -77,7 +77,7 @@ class Settings:
     @property
     def seconds(self) -> float:
         """The time limit of a search."""
-        from ppopt.solver.search import TIME_LIMIT  # noqa: PLC0415  commands load on use
+        from ppopt.solver.options import TIME_LIMIT  # noqa: PLC0415  commands load on use
 
         return float(self.get("time_limit", TIME_LIMIT))
 

@@ -18,8 +18,8 @@ from ppopt.report.summary import summary
 from ppopt.schedule.communication import Loss
 from ppopt.schedule.idle import by_cause
 from ppopt.schedule.schedule import Schedule
+from ppopt.solver.options import versions
 from ppopt.solver.result import Result
-from ppopt.solver.search import versions
 from ppopt.studies.baseline import Baseline, OtherPlacement, best
 from ppopt.verifier import Rule, Violation
 from ppopt.verifier.measured import is_measured

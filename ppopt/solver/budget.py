@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from math import inf
 
 from ppopt.solver import interrupts
+from ppopt.solver.deadline import Deadline
 from ppopt.solver.incumbent import Incumbent
 
 
@@ -36,10 +36,8 @@ class SolverLimits:
 class Clock:
     """The time limit of a search, and whether it was interrupted."""
 
-    def __init__(self, seconds: float, began: float | None = None) -> None:
-        """Start now, or at an instant of `time.monotonic`."""
-        self.began = time.monotonic() if began is None else began
-        self.seconds = seconds
+    def __init__(self, deadline: Deadline) -> None:
+        self._deadline = deadline
         self._interrupted = False
         self.stopped: Callable[[], bool] = lambda: False
         """The stop criterion of the caller."""
@@ -56,14 +54,19 @@ class Clock:
         self._interrupted = interrupted
 
     @property
+    def seconds(self) -> float:
+        """The time limit."""
+        return self._deadline.seconds
+
+    @property
     def deadline(self) -> float:
         """The instant of `time.monotonic` at which time is up."""
-        return self.began + self.seconds
+        return self._deadline.end
 
     @property
     def left(self) -> float:
         """Seconds left; 0 after an interruption."""
-        return 0.0 if self.interrupted else self.deadline - time.monotonic()
+        return 0.0 if self.interrupted else self._deadline.left
 
     @property
     def over(self) -> bool:
@@ -92,7 +95,7 @@ class Budget:
         self.seconds = min(seconds, clock.left) if self.by_clock else seconds
         self.spent = 0.0
         """Deterministic units used; not counted with several workers."""
-        self._until = time.monotonic() + self.seconds if self.by_clock else inf
+        self._turn = Deadline.after(self.seconds)
 
     @property
     def search_over(self) -> bool:
@@ -108,7 +111,7 @@ class Budget:
     def left(self) -> float:
         """Seconds or deterministic units left of the budget."""
         if self.by_clock:
-            return min(self._until - time.monotonic(), self.clock.left)
+            return min(self._turn.left, self.clock.left)
         return self.seconds - self.spent
 
     def affords(self, seconds: float) -> bool:

@@ -10,6 +10,7 @@ from ppopt.problem import partition, placement
 from ppopt.problem.pipeline import Pipeline
 from ppopt.problem.problem import Problem
 from ppopt.problem.recompute import SEARCH_RECOMPUTE
+from ppopt.solver.deadline import Deadline
 
 if TYPE_CHECKING:
     from ppopt.solver.configurations import Candidates
@@ -39,13 +40,12 @@ def choices_of(pipeline: Pipeline) -> Choice:
 
 
 def candidates_of(
-    problem: Problem, deadline: float, further: Choice = NO_CHOICE
+    problem: Problem, deadline: Deadline, further: Choice = NO_CHOICE
 ) -> Candidates | None:
     """The configurations of what is chosen with the schedule; None where nothing is.
 
-    `further` is chosen beside what the pipeline says. `deadline` is an instant of
-    `time.monotonic`. Raises NotApplicableError where the search does not apply. The classes load on
-    use.
+    `further` is chosen beside what the pipeline says. Bounds end by the deadline. Raises
+    NotApplicableError where the search does not apply. The classes load on use.
     """
     choices = choices_of(problem.pipeline) | further
     if Choice.PLACEMENT in choices:
@@ -59,7 +59,7 @@ def candidates_of(
     return None
 
 
-def _placements(problem: Problem, deadline: float, *, alone: bool) -> Candidates:
+def _placements(problem: Problem, deadline: Deadline, *, alone: bool) -> Candidates:
     if alone:
         from ppopt.solver.placements.candidates import PlacementCandidates  # noqa: PLC0415
 
@@ -74,7 +74,7 @@ def _placements(problem: Problem, deadline: float, *, alone: bool) -> Candidates
     return PlacedCandidates(problem, placed, deadline)
 
 
-def _partitions(problem: Problem, deadline: float, *, recompute: bool) -> Candidates:
+def _partitions(problem: Problem, deadline: Deadline, *, recompute: bool) -> Candidates:
     if recompute:
         from ppopt.solver.partitions.recompute_candidates import (  # noqa: PLC0415
             PartitionRecomputeCandidates,

@@ -8,7 +8,6 @@ with more and more effort, so that an easy one does not wait for a hard one.
 
 from __future__ import annotations
 
-import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from contextlib import suppress
@@ -17,7 +16,7 @@ from fractions import Fraction
 from itertools import chain, islice, takewhile
 from math import ceil, inf
 from random import Random
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple
 
 from ppopt.problem.pipeline import Pipeline
 from ppopt.problem.problem import Problem
@@ -28,8 +27,10 @@ from ppopt.schedule.schedule import Schedule
 from ppopt.solver import interrupts
 from ppopt.solver.bound import Bound, start_scope
 from ppopt.solver.bounds import device_bounds
-from ppopt.solver.parameters import SolveParams
-from ppopt.solver.result import Progress, Provenance, Result, Status
+from ppopt.solver.deadline import Deadline
+from ppopt.solver.options import SolveOptions
+from ppopt.solver.result import Progress, Result, Status
+from ppopt.solver.search import search_from
 from ppopt.solver.warm_start import WarmStart
 from ppopt.verifier import checked
 
@@ -38,25 +39,6 @@ if TYPE_CHECKING:
 
 Key = tuple[int, ...]
 """What tells a configuration from the others, such as the device of every stage."""
-Stop = Callable[[Progress], bool]
-
-
-class SolveOne(Protocol):
-    """The search of one configuration: `ppopt.solver.search.search_from`."""
-
-    def __call__(
-        self,
-        start: WarmStart,
-        problem: Problem,
-        provenance: Provenance,
-        progress: Callable[[Progress], None] | None = None,
-        began: float | None = None,
-        *,
-        stop: Stop | None = None,
-        params: SolveParams = SolveParams(),
-    ) -> Result:
-        """Search the schedule of least value of one configuration."""
-        ...
 
 
 class Effort(NamedTuple):
@@ -71,25 +53,6 @@ class Effort(NamedTuple):
 
 ANY_EFFORT = Effort()
 """Until proof, or until the time is up."""
-
-
-@dataclass(frozen=True)
-class SolveRequest:
-    """What `ppopt.solve` was asked for, and the search of one configuration."""
-
-    solve_one: SolveOne
-    problem: Problem
-    provenance: Provenance
-    progress: Callable[[Progress], None] | None
-    began: float
-    stop: Stop | None
-    params: SolveParams
-    known: tuple[Schedule, ...] = ()
-    """Schedules of some of the configurations, to begin with; they may exceed the limits."""
-    least: Fraction = Fraction(0)
-    """No schedule of any configuration is below, proved before; in the user's unit."""
-    hint: HintRecord | None = None
-    """The hint in the result: the schedule that the user gave, possibly re-timed (`known`)."""
 
 
 @dataclass(eq=False)
@@ -146,7 +109,7 @@ class Candidates(ABC):
         """Configurations with their bounds."""
 
     def bound(  # noqa: B027  most are bounded as they are made
-        self, deadline: float, ceiling: Fraction | None = None
+        self, deadline: Deadline, ceiling: Fraction | None = None
     ) -> None:
         """Bound all configurations before any is searched, by the deadline or as well as may be.
 
@@ -202,10 +165,30 @@ class Candidates(ABC):
 class ConfigurationSearch:
     """One search over configurations: those known, the best schedule, and the bound over all."""
 
-    def __init__(self, candidates: Candidates, request: SolveRequest) -> None:
-        self.candidates, self._request = candidates, request
-        self._params = request.params.configurations
-        self._random = Random(request.provenance.seed)
+    def __init__(
+        self,
+        candidates: Candidates,
+        problem: Problem,
+        options: SolveOptions,
+        *,
+        known: Sequence[Schedule] = (),
+        least: Fraction = Fraction(0),
+        ceiling: Callable[[], Fraction | None] = lambda: None,
+    ) -> None:
+        """Search the candidates of a problem.
+
+        `known`: schedules of some of them, to begin with; they may exceed the limits. No schedule
+        of any is below `least`, proved before, in the user's unit. Values from the `ceiling` on are
+        of no use.
+        """
+        self.candidates, self._problem, self._options = candidates, problem, options
+        self._params = options.params.configurations
+        self._random = Random(options.seed)
+        self._ceiling = ceiling
+        self._hint: HintRecord | None = None
+        """The hint in the result: the schedule that the user gave, possibly re-timed."""
+        self.searches = 0
+        """Searches of single configurations that were made."""
         self.known: dict[Key, Configuration] = {}
         self.best: Configuration | None = None
         self._interrupted = False
@@ -220,7 +203,7 @@ class ConfigurationSearch:
         """Levels at which bounds were raised by subsets of devices."""
         self._firsts: Iterator[Key] | None = None
         """Configurations to schedule before all others that are left; None: not begun."""
-        self._hints = list(reversed(request.known))
+        self._hints = list(reversed(known))
         """Schedules of configurations that are to be scheduled next."""
         self._given: dict[Key, list[Schedule]] = {}
         """Those of configurations that are searched from them next."""
@@ -234,7 +217,7 @@ class ConfigurationSearch:
         """Whether all configurations are known."""
         self._unknown: UnlistedBound | None = None
         """Of the configurations that are not known; None: none may be better."""
-        self._least = request.least
+        self._least = least
         """Bound over all configurations, while any may be better than the best; it never falls."""
         self._exhausted = False
         """Whether none may be better."""
@@ -242,7 +225,7 @@ class ConfigurationSearch:
         """Whether the last run stopped because no ordered candidate is left: a further run does
         nothing, with any effort, before there are new bounds or hints."""
 
-    def bound(self, deadline: float, ceiling: Fraction | None = None) -> None:
+    def bound(self, deadline: Deadline, ceiling: Fraction | None = None) -> None:
         """Bound all configurations before any is searched; see `Candidates.bound`."""
         self.candidates.bound(deadline, ceiling)
         self._list()
@@ -250,6 +233,10 @@ class ConfigurationSearch:
     def hint(self, made: Schedule) -> None:
         """Take a schedule that was found elsewhere: its configuration is scheduled from it."""
         self._hints.append(made)
+
+    def begin_from(self, made: Schedule, hint: HintRecord) -> None:
+        """Begin with a schedule that the user gave, and report it in the result."""
+        self._hints, self._hint = [made], hint
 
     def run(self, effort: Effort = ANY_EFFORT) -> Result:
         """Search until proof, until time or effort is spent, or until Ctrl-C.
@@ -350,7 +337,7 @@ class ConfigurationSearch:
 
     def _raise_one(self, one: Configuration, value: Fraction) -> float:
         """Raise the bound of a configuration towards a value; return the units of work."""
-        problem = replace(self._request.problem, pipeline=self.candidates.pipeline(one.key)).reduced
+        problem = replace(self._problem, pipeline=self.candidates.pipeline(one.key)).reduced
         self._refine(one, problem)
         if not self.is_open(one):
             self._raise_bound()
@@ -359,7 +346,7 @@ class ConfigurationSearch:
         if done is None or (done.exhausted and not done.first.issuperset(self._strongest)):
             from ppopt.solver.subset_bounding import SubsetBounding  # noqa: PLC0415  loads ortools
 
-            one.bounding = SubsetBounding(problem, self._request.params.subset, self._strongest)
+            one.bounding = SubsetBounding(problem, self._options.params.subset, self._strongest)
         ticks, bounding, work = problem.pipeline.ticks, one.bounding, 0.0
         assert bounding is not None
         if not bounding.exhausted:
@@ -500,17 +487,25 @@ class ConfigurationSearch:
     @property
     def _left(self) -> float:
         """Seconds left."""
-        request = self._request
-        return request.began + request.provenance.time_limit - time.monotonic()
+        return self._options.deadline.left
 
     @property
     def _over(self) -> bool:
         """Whether the search ends now."""
         late = self._begun and self._left <= 0
-        if self._interrupted or late or self.closed:
+        if self._interrupted or late or self.closed or self._is_beaten(self.least):
             return True
-        stop = self._request.stop
-        return stop is not None and stop(self._state(f"{self.candidates.name}s"))
+        return self._stopped(f"{self.candidates.name}s")
+
+    def _is_beaten(self, bound: Fraction) -> bool:
+        """Whether a bound reaches the values that are of no use."""
+        ceiling = self._ceiling()
+        return ceiling is not None and bound >= ceiling
+
+    def _stopped(self, phase: str, value: Fraction | None = None) -> bool:
+        """Whether the caller ends the search."""
+        stop = self._options.deadline.stop
+        return stop is not None and stop(self._state(phase, value))
 
     def is_open(self, one: Configuration) -> bool:
         """Whether it may have a better schedule than the best one."""
@@ -547,7 +542,7 @@ class ConfigurationSearch:
                 return False
             self._quick += 1
         self._begun = True
-        problem = replace(self._request.problem, pipeline=self.candidates.pipeline(one.key))
+        problem = replace(self._problem, pipeline=self.candidates.pipeline(one.key))
         self._refine(one, problem)
         if self.is_open(one):
             self._search(one, problem, level)
@@ -565,16 +560,15 @@ class ConfigurationSearch:
 
     @interrupts.deferred()
     def _search(self, one: Configuration, problem: Problem, level: int) -> None:
-        request = self._request
+        self.searches += 1
         share = 1.0 if level else self._params.quick_share
-        result = request.solve_one(
-            self._known_of(one, problem),
-            problem,
-            replace(request.provenance, time_limit=max(self._left * share, 0.01)),
-            lambda state: self._report(one, state),
+        deadline = Deadline.after(
+            max(self._left * share, 0.01),
+            progress=lambda state: self._report(one, state),
             stop=lambda state: self._enough(one, state),
-            params=replace(request.params, rounds=request.params.rounds._replace(most=level)),
         )
+        options = self._options.rounds(level).by(deadline)
+        result = search_from(self._known_of(one, problem), problem, options)
         one.level = level
         one.impossible |= result.status is Status.INFEASIBLE
         if result.lower_bound is not None:
@@ -616,27 +610,27 @@ class ConfigurationSearch:
 
     def _state(self, phase: str, value: Fraction | None = None) -> Progress:
         found = [one for one in (value, self.value) if one is not None]
-        seconds = time.monotonic() - self._request.began
-        return Progress(seconds, phase, min(found, default=None), self.least)
+        spent = self._options.deadline.spent
+        return Progress(spent, phase, min(found, default=None), self.least)
 
     def _report(self, one: Configuration, state: Progress) -> None:
-        if self._request.progress is not None:
-            phase = f"{self._words(one)}, {state.phase}"
-            self._request.progress(self._state(phase, state.value))
+        progress = self._options.deadline.progress
+        if progress is not None:
+            progress(self._state(f"{self._words(one)}, {state.phase}", state.value))
 
     def _enough(self, one: Configuration, state: Progress) -> bool:
         """Whether one configuration can no longer be better, or the caller has enough."""
         found = [value for value in (state.value, self.value) if value is not None]
-        if found and max(state.lower_bound, one.bound) >= min(found):
+        bound = max(state.lower_bound, one.bound)
+        if (found and bound >= min(found)) or self._is_beaten(bound):
             return True
-        stop = self._request.stop
-        return stop is not None and stop(self._state(self._words(one), state.value))
+        return self._stopped(self._words(one), state.value)
 
     # The result.
 
     def _result(self) -> Result:
         """The best schedule, with the bound over all configurations."""
-        request, problem = self._request, self._request.problem
+        problem = self._problem
         best = None if self.best is None else self.best.result
         result = Result(
             pipeline=problem.pipeline if best is None else best.pipeline,
@@ -648,10 +642,10 @@ class ConfigurationSearch:
             lower_bound=None if self.none else self.least,
             proof=self.candidates.proof(self) + ("" if self.none else self._scope),
             certificate=Certificate(self.candidates.argument),
-            provenance=request.provenance,
-            solve_seconds=time.monotonic() - request.began,
+            provenance=self._options.provenance,
+            solve_seconds=self._options.deadline.spent,
             interrupted=self._interrupted,
-            hint=request.hint,
+            hint=self._hint,
         )
         if best is None or best.schedule is None:
             return result
@@ -661,7 +655,7 @@ class ConfigurationSearch:
     @property
     def _scope(self) -> str:
         """Words for the schedules that the bound covers: their starts and links."""
-        problem = self._request.problem
+        problem = self._problem
         return start_scope(problem) + device_bounds.links_scope(problem)
 
     @property

@@ -27,9 +27,10 @@ from ppopt.solver.heuristics.steady_state import ShortRunUnrolling
 from ppopt.solver.heuristics.window_lns import WindowLNS
 from ppopt.solver.incumbent import Incumbent
 from ppopt.solver.method import Method, supported
-from ppopt.solver.parameters import Share, SolveParams
+from ppopt.solver.options import SolveOptions
+from ppopt.solver.parameters import Share
 from ppopt.solver.remote import RemoteSubsetDP
-from ppopt.solver.result import Provenance, Result
+from ppopt.solver.result import Result
 from ppopt.solver.turns import Turn, Turns, TurnTaker, rounds
 from ppopt.solver.views import BackwardPool, View, on, relaxation
 
@@ -48,10 +49,9 @@ NAMES: tuple[str, ...] = tuple(
 def improvement_turns(
     incumbent: Incumbent,
     view: View | None,
-    clock: Clock,
     parts: list[BackwardPool],
-    provenance: Provenance,
-    params: SolveParams,
+    options: SolveOptions,
+    clock: Clock,
     solve: Callable[[Problem, float], Result],
 ) -> Turns:
     """Quick turns, which improve small problems; then rounds of all methods.
@@ -59,8 +59,8 @@ def improvement_turns(
     `view` shows links as delays where these are resources. `solve` searches another problem for so
     many seconds.
     """
-    problem = incumbent.problem
-    portfolio = _Portfolio(incumbent, view, parts, provenance, params, solve)
+    problem, params = incumbent.problem, options.params
+    portfolio = _Portfolio(incumbent, view, parts, options, solve)
     if incumbent.value is None:
         if problem.operations <= params.full_model.most_operations:
             yield Turn(portfolio.full_model, clock.left)
@@ -80,19 +80,18 @@ class _Portfolio:
         incumbent: Incumbent,
         own: View | None,
         parts: list[BackwardPool],
-        provenance: Provenance,
-        params: SolveParams,
+        options: SolveOptions,
         solve: Callable[[Problem, float], Result],
     ) -> None:
         seen = own or incumbent
         problem = seen.problem
         self._problem = incumbent.problem
-        self._params = params
-        rng = Random(provenance.seed)
+        self._params = params = options.params
+        rng = Random(options.seed)
         relaxed = relaxation(seen) if problem.mixed else own
         bounded = problem.relaxed
         subsets = SubsetDP(bounded, params.subset)
-        several = provenance.workers > 1 and not problem.mixed
+        several = options.workers > 1 and not problem.mixed
         self._remote = RemoteSubsetDP(subsets, params.remote) if several else None
         self._justifications = [
             on(view, DoubleJustification(pool, params.justification)) for pool, view in parts

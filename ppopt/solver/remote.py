@@ -8,7 +8,6 @@ check.
 from __future__ import annotations
 
 import subprocess
-import time
 from multiprocessing.connection import Connection
 from typing import NamedTuple
 
@@ -18,6 +17,7 @@ from ppopt.solver import child_process, interrupts
 from ppopt.solver.bound import Bound
 from ppopt.solver.bounds.subset_dynamic_program import SubsetDP
 from ppopt.solver.budget import Budget, Clock
+from ppopt.solver.deadline import Deadline
 from ppopt.solver.incumbent import Incumbent
 from ppopt.solver.method import Outcome
 from ppopt.solver.parameters import RemoteParams, SubsetParams
@@ -112,7 +112,7 @@ def serve(number: int) -> None:
     with Connection(number) as connection:
         job: RemoteProblem = connection.recv()
         incumbent = Incumbent(job.problem, job.bound, value=job.value)
-        clock, params = Clock(job.seconds), RemoteParams()
+        clock, params = Clock(Deadline.after(job.seconds)), RemoteParams()
         link = _Link(connection, incumbent, clock, params.pause, leads=False)
         clock.poll = link.exchange
         try:
@@ -152,14 +152,13 @@ class _Link:
         self._cut = False
         self._value = incumbent.value
         self._bound = incumbent.bound.value
-        self._next = 0.0
+        self._next = Deadline.after(0.0)
 
     def exchange(self) -> None:
         """Receive what the other side has found and send improvements, at most once per pause."""
-        now = time.monotonic()
-        if self._cut or now < self._next:
+        if self._cut or not self._next.over:
             return
-        self._next = now + self._pause
+        self._next = Deadline.after(self._pause)
         for news in self._received():
             self._take(news)
         self.tell()

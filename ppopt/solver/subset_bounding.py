@@ -14,6 +14,7 @@ from ppopt.solver.bounds import device_bounds
 from ppopt.solver.bounds.device_subsets import Devices
 from ppopt.solver.bounds.subset_dynamic_program import SubsetDP
 from ppopt.solver.budget import Budget, Clock
+from ppopt.solver.deadline import Deadline
 from ppopt.solver.incumbent import Incumbent
 from ppopt.solver.parameters import SubsetParams
 from ppopt.solver.views import on, relaxation
@@ -37,7 +38,7 @@ class SubsetBounding:
 
         `seconds` are those left.
         """
-        incumbent, clock = self._incumbent, Clock(seconds)
+        incumbent, clock = self._incumbent, Clock(Deadline.after(seconds))
         clock.stopped = stopped
         incumbent.value = least_possible_value(incumbent.problem, value)
         budget = Budget(incumbent, clock, 1, 0, work)

@@ -6,7 +6,6 @@ found beside it: a search keeps its placement, and the user may not have to.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import replace
@@ -19,6 +18,7 @@ from ppopt.problem.pipeline import Pipeline
 from ppopt.problem.recompute import SEARCH_RECOMPUTE
 from ppopt.schedule.origin import Argument
 from ppopt.schedule.schedule import Schedule
+from ppopt.solver.deadline import Deadline
 from ppopt.solver.heuristics.construction import stated
 from ppopt.solver.result import Result, Status
 from ppopt.strategies import Options, Strategy, registry
@@ -64,7 +64,7 @@ class OtherPlacement(NamedTuple):
 
 
 def baseline(
-    result: Result, asked: Pipeline | None = None, until: float | None = None
+    result: Result, asked: Pipeline | None = None, deadline: Deadline | None = None
 ) -> Baseline | None:
     """Evaluate the hand strategies of the placement of a search, each with its default options.
 
@@ -72,45 +72,45 @@ def baseline(
     What was to be chosen, partition or recompute, every strategy chooses for itself
     (`ppopt.best_choice`), beginning with that of the schedule found. Strategies of fixed order come
     first. The first that reaches the lower bound ends the evaluation: none is better. Left out are
-    strategies that take long on so many operations, or longer than what is left until an instant of
-    `time.monotonic`, by default `end_of_evaluation`. Returns None where no strategy keeps the
-    memory limit, and where the search was interrupted or proved that no schedule does.
+    strategies that take long on so many operations, or longer than what is left until a deadline,
+    by default `end_of_evaluation`. Returns None where no strategy keeps the memory limit, and where
+    the search was interrupted or proved that no schedule does.
     """
     if _is_without(result):
         return None
     chosen = _chosen(result) if asked is None else _left_open(asked)
-    found, skipped, pipeline = [], [], _with_open(_own(result), chosen)
+    pipeline = _with_open(_own(result), chosen)
     wanted = [Wanted(strategy, pipeline, hints=(_own(result),)) for strategy in _strategies(result)]
-    deadline = end_of_evaluation(result) if until is None else until
-    for one in baselines(wanted, result.objective, deadline, longest=LONGEST):
-        if one.late:
-            skipped.append(one.name)
-        hand = None if one.schedule is None else best([one.schedule], result)
-        if hand is not None:
-            found.append(hand)
-            if hand.value == result.lower_bound:
-                break
-    if not found:
-        return None
-    return min(found, key=lambda hand: hand.value)._replace(skipped=tuple(skipped), chosen=chosen)
+    deadline = deadline or end_of_evaluation(result)
+    found, skipped = None, []
+    for evaluated in baselines(wanted, result.objective, deadline, longest=LONGEST):
+        if evaluated.late:
+            skipped.append(evaluated.name)
+        made = [] if evaluated.schedule is None else [evaluated.schedule]
+        hand = best(made, result)
+        if hand is not None and (found is None or hand.value < found.value):
+            found = hand
+        if found is not None and found.value == result.lower_bound:
+            break
+    return None if found is None else found._replace(skipped=tuple(skipped), chosen=chosen)
 
 
 def best_other_placement(
-    asked: Pipeline, result: Result, hand: Baseline | None, until: float | None = None
+    asked: Pipeline, result: Result, hand: Baseline | None, deadline: Deadline | None = None
 ) -> OtherPlacement | None:
     """The best hand strategy of another placement, within the memory limits of a search.
 
-    `asked` is the pipeline that the search was given; `until` is as for `baseline`. Every strategy
-    has its default options and the placement and chunks that it asks for; the chunks of the search,
-    where it takes any number. Where partition or recompute was searched, each chooses its own.
-    Left out are strategies that a given partition contradicts, and those that would cut unequal
-    stages into chunks, or microbatches into other slices. So are those that hold the weights twice
-    where the pipeline does not say how large these are, and those that take long. Returns None
-    where none of the others is better than the baseline `hand`.
+    `asked` is the pipeline that the search was given; `deadline` is as for `baseline`. Every
+    strategy has its default options and the placement and chunks that it asks for; the chunks of
+    the search, where it takes any number. Where partition or recompute was searched, each chooses
+    its own. Left out are strategies that a given partition contradicts, and those that would cut
+    unequal stages into chunks, or microbatches into other slices. So are those that hold the
+    weights twice where the pipeline does not say how large these are, and those that take long.
+    Returns None where none of the others is better than the baseline `hand`.
     """
     if _is_without(result):
         return None
-    deadline = end_of_evaluation(result) if until is None else until
+    deadline = deadline or end_of_evaluation(result)
     wanted = list(_wanted_in_other_placements(_unplaced(asked, result), result))
     found: Baseline | OtherPlacement | None = hand
     for one in baselines(wanted, result.objective, deadline, longest=LONGEST_IN_OTHER_PLACEMENTS):
@@ -160,13 +160,13 @@ def _is_without(result: Result) -> bool:
     return result.interrupted or result.status is Status.INFEASIBLE
 
 
-def end_of_evaluation(result: Result) -> float:
+def end_of_evaluation(result: Result) -> Deadline:
     """When the evaluation of strategies is to end, of a search that ends now.
 
-    An instant of `time.monotonic`, a little beyond the time limit of the search.
+    A little beyond the time limit of the search.
     """
     limit = BEYOND * result.provenance.time_limit + GRACE
-    return time.monotonic() + limit - result.solve_seconds
+    return Deadline.after(limit - result.solve_seconds)
 
 
 def best(schedules: Iterable[Schedule], result: Result) -> Baseline | None:

@@ -6,8 +6,7 @@ recompute to be searched, every strategy has the best found for it (`ppopt.studi
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from math import inf
 from typing import NamedTuple
@@ -19,6 +18,7 @@ from ppopt.problem.objective import Objective
 from ppopt.problem.pipeline import Pipeline
 from ppopt.schedule.schedule import Schedule
 from ppopt.solver import interrupts
+from ppopt.solver.deadline import NO_DEADLINE, Deadline
 from ppopt.strategies import Options, Strategy, registry, resolve
 from ppopt.studies.best_choice import is_open
 from ppopt.studies.choice_search import ChoiceSearch
@@ -26,9 +26,6 @@ from ppopt.studies.evaluate import evaluate
 
 BEGINNING = 0.5
 """Share of its time that a strategy takes at first."""
-TURN = 2.0
-"""Most of the time left that one strategy takes, as a multiple of an equal share with those that
-wait and one more."""
 MOST_SECONDS = 5.0
 """Most seconds of one strategy for its choices."""
 EVALUATING = 5e-6
@@ -36,10 +33,6 @@ EVALUATING = 5e-6
 STOPPED = "not evaluated: stopped early"
 """Why a strategy is left out after Ctrl-C."""
 _LOG = logger(__name__)
-
-
-def silent(_: object) -> None:
-    """Tell nobody."""
 
 
 class Wanted(NamedTuple):
@@ -75,24 +68,23 @@ class Evaluated(NamedTuple):
 def baselines(
     wanted: Sequence[Wanted],
     objective: Objective,
-    deadline: float,
+    deadline: Deadline,
     *,
     longest: float = inf,
     choosing: float = inf,
-    tell: Callable[[str], None] = silent,
 ) -> Iterator[Evaluated]:
-    """Evaluate strategies, each on its own best choices, by an instant of `time.monotonic`.
+    """Evaluate strategies, each on its own best choices, by a deadline, which is told their names.
 
     Where there is something to choose, every strategy is begun before any goes on: then each has up
     to twice an equal share of the time left. Left out are those that do not apply, and those whose
-    schedule takes longer to make than is left, or than `longest` seconds. Choices end at an instant
-    of their own (`choosing`), if that is earlier; each strategy has a first one at any time. Ctrl-C
-    leaves out those that are not begun.
+    schedule takes longer to make than is left, or than `longest` seconds. Choices end after
+    `choosing` seconds, if that is earlier; each strategy has a first one at any time. Ctrl-C leaves
+    out those that are not begun.
     """
-    run = _Baselines(objective, deadline, longest, min(deadline, choosing), tell)
+    run = _Baselines(objective, deadline, longest, deadline.within(choosing))
     yield from run.begin(wanted)
     yield from run.settle()
-    if run.interrupted and not interrupts.pressed():
+    if run.interrupted and not deadline.pressed:
         raise KeyboardInterrupt
 
 
@@ -100,15 +92,10 @@ class _Baselines:
     """An evaluation of strategies under way."""
 
     def __init__(
-        self,
-        objective: Objective,
-        deadline: float,
-        longest: float,
-        choosing: float,
-        tell: Callable[[str], None],
+        self, objective: Objective, deadline: Deadline, longest: float, choosing: Deadline
     ) -> None:
         self._objective, self._deadline, self._longest = objective, deadline, longest
-        self._choosing, self._tell = choosing, tell
+        self._choosing = choosing
         self._begun: list[tuple[int, ChoiceSearch, float]] = []
         """Searches for the choices of strategies, with their places and seconds."""
         self.interrupted = False
@@ -120,51 +107,49 @@ class _Baselines:
             if self._stopped:
                 return
             found = None
-            share = TURN * (self._choosing - time.monotonic()) / (len(wanted) - place + 1)
+            turn = self._choosing.turn(len(wanted) - place - 1)
             with self._heard():
-                found = self._evaluated(place, one, BEGINNING * share)
+                found = self._evaluated(place, one, turn.share(BEGINNING))
             if found is not None:
                 yield found
 
     def settle(self) -> Iterator[Evaluated]:
         """Go on with the searches that are begun, each for its share of the time left."""
         for number, (place, search, seconds) in enumerate(self._begun):
-            began = time.monotonic()
-            share = TURN * (self._choosing - began) / (len(self._begun) - number + 1)
+            turn = self._choosing.turn(len(self._begun) - number - 1)
             if not self._stopped:
                 with self._heard():
-                    self._tell(f"strategy {search.strategy}")
-                    search.settle(began + min(share, MOST_SECONDS))
+                    self._deadline.tell(f"strategy {search.strategy}")
+                    search.settle(turn.within(MOST_SECONDS))
             made = search.schedule()
-            spent = seconds + time.monotonic() - began
-            yield Evaluated(place, search.strategy, made, spent, search=search)
+            yield Evaluated(place, search.strategy, made, seconds + turn.spent, search=search)
 
-    def _evaluated(self, place: int, one: Wanted, seconds: float) -> Evaluated | None:
-        """A strategy; None where its search is begun, for so many seconds."""
-        name, began = one.strategy.name, time.monotonic()
+    def _evaluated(self, place: int, one: Wanted, turn: Deadline) -> Evaluated | None:
+        """A strategy; None where its search is begun, for a turn."""
+        name = one.strategy.name
         needed = one.strategy.seconds(one.pipeline) + EVALUATING * one.pipeline.num_codes
-        if needed > min(self._longest, self._deadline - began):
+        if needed > min(self._longest, self._deadline.left):
             words = f"it takes about {max(needed, 0.1):.1f} s, more than is left for it"
             reason = f"{words}; raise --time-limit"
             return Evaluated(place, name, None, 0.0, reason, late=True)
-        self._tell(f"strategy {name}")
+        self._deadline.tell(f"strategy {name}")
         _LOG.info("strategy %s", name)
         try:
             if not is_open(one.pipeline):
                 made = evaluate(one.pipeline, name, self._objective, one.options)
-                return Evaluated(place, name, made, time.monotonic() - began)
+                return Evaluated(place, name, made, turn.spent)
             search = ChoiceSearch(one.pipeline, name, self._objective, one.options)
         except NotApplicableError as error:
             return Evaluated(place, name, None, 0.0, str(error))
         for hint in one.hints:
             search.hint(hint)
-        search.run(1, began + seconds)
-        self._begun.append((place, search, time.monotonic() - began))
+        search.run(1, turn)
+        self._begun.append((place, search, turn.spent))
         return None
 
     @property
     def _stopped(self) -> bool:
-        return self.interrupted or interrupts.pressed()
+        return self.interrupted or self._deadline.pressed
 
     @contextmanager
     def _heard(self) -> Iterator[None]:
@@ -180,20 +165,18 @@ def evaluate_all(
     objective: Objective,
     options: Options,
     kind: BackwardKind = BackwardKind.MIXED,
+    deadline: Deadline = NO_DEADLINE,
     *,
     only: Collection[str] | None = None,
-    seconds: float = inf,
     choosing: float = inf,
-    tell: Callable[[str], None] = silent,
 ) -> tuple[list[tuple[Schedule, float]], tuple[tuple[str, str], ...]]:
-    """Evaluate every strategy in its own chunks and placement, by so many seconds from now.
+    """Evaluate every strategy in its own chunks and placement, by a deadline.
 
     The schedules, with the seconds that each took; and the strategies left out, with the reason.
     `only`: the names of those to evaluate; all for None. `choosing`: most seconds in which they
     choose partition and recompute, after a first one of each. Ctrl-C leaves out those not done.
     """
     skipped, wanted = [], []
-    began = time.monotonic()
     chosen = registry() if only is None else {name: resolve(name) for name in only}
     for name, strategy in chosen.items():
         if kind is BackwardKind.WHOLE and not strategy.fused:
@@ -205,9 +188,7 @@ def evaluate_all(
             skipped.append((name, str(error)))
     found: list[Evaluated] = []
     with suppress(KeyboardInterrupt), interrupts.heard():
-        for baseline in baselines(
-            wanted, objective, began + seconds, choosing=began + choosing, tell=tell
-        ):
+        for baseline in baselines(wanted, objective, deadline, choosing=choosing):
             found.append(baseline)
     made = [(one.schedule, one.seconds) for one in found if one.schedule is not None]
     skipped += [(one.name, one.reason) for one in found if one.schedule is None]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
@@ -13,6 +12,7 @@ from ppopt.problem.pipeline import Pipeline
 from ppopt.problem.recompute import SEARCH_RECOMPUTE
 from ppopt.schedule.schedule import Schedule
 from ppopt.solver import interrupts
+from ppopt.solver.deadline import Deadline
 from ppopt.strategies import Options
 from ppopt.studies.choice_proof import ChoiceProof, bounded_points
 from ppopt.studies.choice_search import ChoiceSearch
@@ -86,7 +86,7 @@ def best_choice(
         made = evaluate(pipeline, strategy, objective, options)
         value = objective_value(made, Objective(objective))
         return StrategyChoice(made, value, value if made.fits_limits else None, 1, 1, proved=True)
-    began = time.monotonic() if began is None else began
+    deadline = Deadline.after(time_limit, began)
     search = ChoiceSearch(pipeline, strategy, Objective(objective), options)
     proof, interrupted = ChoiceProof(search), False
 
@@ -95,13 +95,12 @@ def best_choice(
 
     try:
         with interrupts.heard():
-            search.settle(began + SEARCHING * time_limit, tell)
+            search.settle(deadline.share(SEARCHING), tell)
             if not proof.proved:
-                proof = ChoiceProof(search, bounded_points(search, began + time_limit))
-                now = time.monotonic()
+                proof = ChoiceProof(search, bounded_points(search, deadline))
                 ceiling = search.value if search.fits else None
-                proof.bound(now + BOUNDING * (began + time_limit - now), ceiling)
-                proof.run(began + time_limit, tell)
+                proof.bound(deadline.share(BOUNDING), ceiling)
+                proof.run(deadline, tell)
     except KeyboardInterrupt:
         interrupted = True
         search.run(0)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from ppopt.solver.deadline import Callback
 from ppopt.solver.result import Result
-from ppopt.solver.search import Callback
 from ppopt.studies import outcome
 from ppopt.studies.job import SolveJob
 from ppopt.studies.outcome import JobOutcome

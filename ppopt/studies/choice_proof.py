@@ -7,7 +7,6 @@ reaches the best value, no point is better.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
 from fractions import Fraction
 from itertools import islice
@@ -18,16 +17,17 @@ from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.problem import Problem
 from ppopt.solver.choices import candidates_of
 from ppopt.solver.configurations import Candidates, Key
+from ppopt.solver.deadline import Deadline
 from ppopt.strategies import resolve
 from ppopt.studies.choice_search import ChoiceSearch
 from ppopt.studies.choice_space import Points
 
 
-def bounded_points(search: ChoiceSearch, deadline: float) -> Candidates | None:
+def bounded_points(search: ChoiceSearch, deadline: Deadline) -> Candidates | None:
     """The points of a search with bounds; None where the bounds do not apply.
 
     They are bounds of any schedule of a partition. Where a strategy splits backwards, some of them
-    may be whole. Bounds end at the deadline, of `time.monotonic`.
+    may be whole. Bounds end at the deadline.
     """
     pipeline = search.placed
     if not search.space.cut or pipeline.routes > 1 or pipeline.num_slices > 1:
@@ -82,8 +82,8 @@ class ChoiceProof:
             "needs as long, or too much memory"
         )
 
-    def bound(self, deadline: float, ceiling: Fraction | None = None) -> None:
-        """Bound all points by the deadline, of `time.monotonic`, as well as may be.
+    def bound(self, deadline: Deadline, ceiling: Fraction | None = None) -> None:
+        """Bound all points by the deadline, as well as may be.
 
         Values above the ceiling need not be exact.
         """
@@ -99,9 +99,9 @@ class ChoiceProof:
     def _ceiling(self) -> Fraction | None:
         return self._search.value if self._search.fits else None
 
-    def run(self, deadline: float, tell: Callable[[], None] = lambda: None) -> None:
-        """Try points in the order of their bounds by the deadline, of `time.monotonic`."""
-        while not (self.ended or self.proved) and time.monotonic() < deadline:
+    def run(self, deadline: Deadline, tell: Callable[[], None] = lambda: None) -> None:
+        """Try points in the order of their bounds by the deadline."""
+        while not (self.ended or self.proved) and not deadline.over:
             tell()
             keys = list(islice(self._following(), self._search.together))
             if keys:

@@ -15,12 +15,10 @@ then the one of less memory.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from fractions import Fraction
 from itertools import islice
-from math import inf
 from typing import NamedTuple
 
 import numpy as np
@@ -32,6 +30,7 @@ from ppopt.problem.pipeline import Pipeline
 from ppopt.schedule.fixed_order import FixedOrder
 from ppopt.schedule.orders import Orders
 from ppopt.schedule.schedule import Schedule
+from ppopt.solver.deadline import NO_DEADLINE, Deadline
 from ppopt.strategies import Options, resolve
 from ppopt.studies.choice_space import ChoiceSpace, Point, Points
 from ppopt.studies.evaluate import evaluate, timed
@@ -229,8 +228,8 @@ class ChoiceSearch:
             self._hinted.add(point)
             self._hints.append(point)
 
-    def run(self, rounds: float, deadline: float = inf) -> None:
-        """Search for so many rounds, by the deadline, of `time.monotonic`; at least one start."""
+    def run(self, rounds: float, deadline: Deadline = NO_DEADLINE) -> None:
+        """Search for so many rounds, by the deadline; at least one start."""
         if self._one_by_one:
             self._begin()
         if self._every is not None:
@@ -240,19 +239,19 @@ class ChoiceSearch:
             self._round(deadline)
             number += 1
 
-    def settle(self, deadline: float, tell: Callable[[], None] = lambda: None) -> None:
-        """Search until rounds bring nothing any more, by the deadline, of `time.monotonic`."""
+    def settle(self, deadline: Deadline, tell: Callable[[], None] = lambda: None) -> None:
+        """Search until rounds bring nothing any more, by the deadline."""
         patience = PATIENCE_ONE_BY_ONE if self._one_by_one else PATIENCE
         self.run(1, deadline)
         while self.barren < patience and not self._over(deadline):
             tell()
             self.run(1, deadline)
 
-    def _over(self, deadline: float) -> bool:
-        late = self.rank is not None and time.monotonic() > deadline
+    def _over(self, deadline: Deadline) -> bool:
+        late = self.rank is not None and deadline.over
         return late or self.exhausted
 
-    def _try_all(self, every: Iterator[Points], deadline: float) -> None:
+    def _try_all(self, every: Iterator[Points], deadline: Deadline) -> None:
         """Try every point that is left, unless there is no time for that."""
         while not self._over(deadline):
             points = next(every, None)
@@ -287,14 +286,14 @@ class ChoiceSearch:
 
     # Rounds.
 
-    def _round(self, deadline: float) -> None:
+    def _round(self, deadline: Deadline) -> None:
         """One descent; of orders that depend on times, a few, and the best ends evaluated."""
         if self._one_by_one:
             self._round_of_own_orders(deadline)
         else:
             rank, point = self._descend(self._start(), deadline)
             self._take(rank, point)
-            if time.monotonic() > deadline:
+            if deadline.over:
                 self._cut = point
             else:
                 self._follow(rank, point)
@@ -336,13 +335,13 @@ class ChoiceSearch:
         if before is None or rank <= before[0]:
             self._current = rank, point
 
-    def _descend(self, point: Point, deadline: float) -> tuple[Rank, Point]:
+    def _descend(self, point: Point, deadline: Deadline) -> tuple[Rank, Point]:
         """Go to a better point near, as long as there is one."""
         rank, better = self._ranking.rank(point), True
         while better:
             better = False
             for near in self._near(point):
-                if time.monotonic() > deadline:
+                if deadline.over:
                     break
                 ranks = self._ranked(near)
                 number = _least(ranks)
@@ -380,7 +379,7 @@ class ChoiceSearch:
         if not self.fits:
             self._evaluate(self.space.full(self.best))
 
-    def _round_of_own_orders(self, deadline: float) -> None:
+    def _round_of_own_orders(self, deadline: Deadline) -> None:
         """Descend by the order of the best point from there and from near it; evaluate the ends."""
         starts = [self.best, *(self._perturbed(self.best) for _ in range(CLIMBS - 1))]
         ends = sorted(self._descend(start, deadline) for start in starts)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -23,12 +22,14 @@ from ppopt.problem.recompute import SEARCH_RECOMPUTE
 from ppopt.schedule.metrics import Metrics, communication
 from ppopt.schedule.schedule import Schedule
 from ppopt.solver import interrupts
+from ppopt.solver.deadline import Deadline, Stop
+from ppopt.solver.options import TIME_LIMIT
 from ppopt.solver.parameters import SolveParams
 from ppopt.solver.result import Progress, Result, Status
-from ppopt.solver.search import TIME_LIMIT, Stop, solve
+from ppopt.solver.solve import solve
 from ppopt.strategies import Options
 from ppopt.studies import robustness
-from ppopt.studies.baselines import evaluate_all, silent
+from ppopt.studies.baselines import evaluate_all
 from ppopt.studies.best_choice import is_open
 from ppopt.studies.evaluate import objective_value
 from ppopt.studies.robustness import Jitter
@@ -199,7 +200,7 @@ def compare(
     placements of their own. With `jitter` every order also runs under random times of that
     relative standard deviation (`ppopt.studies.robustness`). Raises InputError on misuse.
     """
-    began = time.monotonic() if began is None else began
+    deadline = Deadline.after(time_limit, began, stop=stop)
     asked = [_limited(one, mem_limit) for one in (*_placed(pipeline, placement), *also)]
     pipeline = asked[0]
     objective = Objective(objective)
@@ -207,23 +208,24 @@ def compare(
         refuse_placement_search(one.placement, "compare")
     if jitter is not None:
         robustness.check_deviation(jitter)
-    tell = progress or silent
+    tell = progress or _silent
     kind = BackwardKind.read(backward_kind)
-    begun = time.monotonic()
-    choosing = began + CHOICE_SHARE * time_limit if is_open(pipeline) else inf
+    evaluation = Deadline.after(progress=lambda state: tell(state.phase))
+    choosing = CHOICE_SHARE * time_limit - deadline.spent if is_open(pipeline) else inf
     made, skipped = evaluate_all(
         pipeline,
         objective,
         options or Options(),
         kind,
+        evaluation,
         only=strategies,
-        choosing=choosing - begun,
-        tell=tell,
+        choosing=choosing,
     )
-    evaluating = time.monotonic() - begun if choosing == inf else 0.0
+    if choosing == inf:
+        deadline = deadline.longer(evaluation.spent)
     optima = _optima(
         {one.layout: one for one in asked},
-        began + time_limit + evaluating,
+        deadline,
         objective=objective,
         backward_kind=kind,
         workers=workers,
@@ -231,7 +233,6 @@ def compare(
         hint=hint,
         made=[one for one, _ in made],
         tell=tell,
-        stop=stop,
         params=params,
     )
     found = [
@@ -243,6 +244,10 @@ def compare(
     if jitter is not None:
         rows = _all_under(rows, jitter, objective, seed, tell)
     return Comparison(rows, tuple(optima.values()), skipped)
+
+
+def _silent(_: object) -> None:
+    """Tell nobody."""
 
 
 def _limited(pipeline: Pipeline, mem_limit: Any) -> Pipeline:
@@ -257,7 +262,7 @@ def _limited(pipeline: Pipeline, mem_limit: Any) -> Pipeline:
 
 def _optima(
     problems: Mapping[Layout, Pipeline],
-    deadline: float,
+    deadline: Deadline,
     tell: Callable[[Progress], None],
     hint: Schedule | None,
     made: Sequence[Schedule],
@@ -272,8 +277,7 @@ def _optima(
     """
     found: dict[Layout, Result] = {}
     for index, (space, problem) in enumerate(problems.items()):
-        left = max(0.01, deadline - time.monotonic())
-        parts = len(problems) - index
+        share = deadline.left / (len(problems) - index)
 
         def follow(state: Progress, number: int = index + 1) -> None:
             if len(problems) > 1:
@@ -284,10 +288,11 @@ def _optima(
 
         found[space] = solve(
             problem,
-            time_limit=left / parts,
+            time_limit=max(0.01, share),
             objective=objective,
             hint=(None if index else hint) or _start(problem, made, objective),
             progress=follow,
+            stop=deadline.stop,
             **search,
         )
         if found[space].interrupted:

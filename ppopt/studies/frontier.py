@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from bisect import bisect_left
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -18,10 +17,11 @@ from ppopt.problem.pipeline import Pipeline
 from ppopt.problem.units import with_unit
 from ppopt.schedule.schedule import Schedule
 from ppopt.solver import interrupts
+from ppopt.solver.options import TIME_LIMIT, checked_options
 from ppopt.solver.result import Progress, Provenance, Result, Status
-from ppopt.solver.search import TIME_LIMIT, problem_of, provenance_of
+from ppopt.solver.search import problem_of
 from ppopt.strategies import Options
-from ppopt.studies.baselines import evaluate_all, silent
+from ppopt.studies.baselines import evaluate_all
 from ppopt.studies.frontier_curve import Curve, ParetoPoint, Proved
 from ppopt.studies.frontier_search import ParetoSearch
 from ppopt.studies.frontier_space import Space, searched, space_of
@@ -170,26 +170,21 @@ def frontier(
     now; Ctrl-C ends them and keeps the points found, those of hand strategies among them.
     Raises InputError on misuse only.
     """
-    began = time.monotonic() if began is None else began
-    provenance = provenance_of(time_limit, workers, seed)
+    search_options = checked_options(time_limit, workers, seed, progress=progress, began=began)
+    deadline = search_options.deadline
     kind = BackwardKind.read(backward_kind)
-    problem, tell = problem_of(pipeline, Objective(objective), kind), progress or silent
-
-    def tell_strategy(words: str) -> None:
-        tell(Progress(time.monotonic() - began, words, None, Fraction(0)))
-
+    problem = problem_of(pipeline, Objective(objective), kind)
     space = space_of(problem)
     made, skipped = evaluate_all(
         pipeline,
         problem.objective,
         options or Options(),
         kind,
-        seconds=HANDS * time_limit,
-        tell=tell_strategy,
+        deadline.within(HANDS * time_limit),
     )
     impossible = space.impossible
     curve = Curve([] if impossible else space.limits)
-    search = ParetoSearch(space, provenance, began + time_limit, tell, curve, began)
+    search = ParetoSearch(space, search_options, curve)
     if not impossible:
         search.run(schedule for schedule, _ in made)
     points = tuple(_point(search, found) for found in curve.found)
@@ -204,9 +199,9 @@ def frontier(
         bounds=_bounds(space, curve),
         hands=hands,
         skipped=skipped,
-        provenance=provenance,
-        solve_seconds=time.monotonic() - began,
-        interrupted=search.interrupted or interrupts.pressed(),
+        provenance=search_options.provenance,
+        solve_seconds=deadline.spent,
+        interrupted=search.interrupted or deadline.pressed,
     )
 
 
@@ -226,7 +221,7 @@ def _point(search: ParetoSearch, found: ParetoPoint) -> FrontierPoint:
         lower_bound=proved.value,
         proof=proved.proof + space.scope(proved),
         certificate=proved.certificate,
-        provenance=search.provenance,
+        provenance=search.options.provenance,
         solve_seconds=search.spent[found.limit],
     )
     schedule = replace(found.schedule, pipeline=within, origin=result.origin())

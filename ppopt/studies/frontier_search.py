@@ -11,10 +11,9 @@ stays open is searched again, each time for twice as long.
 
 from __future__ import annotations
 
-import time
 from bisect import bisect_left
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from itertools import pairwise
@@ -22,7 +21,9 @@ from math import inf
 
 from ppopt.schedule.schedule import Schedule
 from ppopt.solver import interrupts
-from ppopt.solver.result import Progress, Provenance, Result, Status
+from ppopt.solver.deadline import Callback, Deadline
+from ppopt.solver.options import SolveOptions
+from ppopt.solver.result import Progress, Result, Status
 from ppopt.studies.frontier_curve import Curve, Number, ParetoPoint, Proved, Segment
 from ppopt.studies.frontier_space import Space, is_settled
 
@@ -50,11 +51,9 @@ class ParetoSearch:
     """State of an exploration."""
 
     space: Space
-    provenance: Provenance
-    deadline: float
-    notify: Callable[[Progress], None]
+    options: SolveOptions
+    """The deadline is that of the exploration."""
     curve: Curve
-    began: float
     tried: Counter[int] = field(default_factory=Counter)
     """Number of searches per limit, by position in the list of limits."""
     spent: dict[int, float] = field(default_factory=lambda: defaultdict(float))
@@ -73,7 +72,7 @@ class ParetoSearch:
     @property
     def left(self) -> float:
         """Seconds left."""
-        return 0.0 if self.interrupted else self.deadline - time.monotonic()
+        return 0.0 if self.interrupted else self.options.deadline.left
 
     def run(self, hands: Iterable[Schedule]) -> None:
         """Explore, starting from hand strategies, until all is proved, time is up, or Ctrl-C.
@@ -117,24 +116,23 @@ class ParetoSearch:
 
         At first in the configuration of the best schedule, which is searched much faster than all.
         """
-        until = time.monotonic() + share * self.left
-        self._minimize_memory_of_best(until)
-        while self.left > LEAST and time.monotonic() < until:
+        turn = self.options.deadline.share(share)
+        self._minimize_memory_of_best(turn)
+        while self.left > LEAST and not turn.over:
             edge = self._edge()
-            if edge is None or not self._bisect(*edge, until):
+            if edge is None or not self._bisect(*edge, turn):
                 return
 
     @interrupts.deferred()
-    def _minimize_memory_of_best(self, until: float) -> None:
+    def _minimize_memory_of_best(self, turn: Deadline) -> None:
         """Find less memory in the configuration of the best schedule, by work."""
         made = self.curve.found[-1].schedule if self.curve.found else None
         space = None if made is None else self.space.alone(made)
         if made is None or space is None:
             return
-        now = time.monotonic()
         alone = replace(
-            self, space=space, deadline=now + ALONE * (until - now), curve=Curve(space.limits),
-            tried=Counter(), spent=defaultdict(float), given_up=set(),
+            self, space=space, options=self.options.by(turn.share(ALONE)),
+            curve=Curve(space.limits), tried=Counter(), spent=defaultdict(float), given_up=set(),
             most_level=self.most_level or 0,
         )  # fmt: skip
         alone.minimize_memory(made)
@@ -174,10 +172,10 @@ class ParetoSearch:
         edge = self._edge()
         return self.least.limit if edge is None else self.curve.limits[edge[0] + 1]
 
-    def _bisect(self, low: int, high: int, until: float) -> bool:
+    def _bisect(self, low: int, high: int, turn: Deadline) -> bool:
         """Halve an interval of limits until it is short; whether another round may bring more."""
         limits, searched = self.curve.limits, False
-        while high - low > 1 and time.monotonic() < until:
+        while high - low > 1 and not turn.over:
             middle = (low + high) // 2
             if searched and limits[high] - limits[middle] < EDGE_STEP * limits[high]:
                 return True
@@ -242,7 +240,7 @@ class ParetoSearch:
         if place == self._last and not self.tried[place] and self.space.first_share:
             return self.space.first_share * self.left
         matter = min(len(self.curve.limits), 2 * self.space.problem.pipeline.num_devices + 4)
-        first = max(self._least, self.provenance.time_limit / matter)
+        first = max(self._least, self.options.deadline.seconds / matter)
         return min(self.left, first * (1 << min(self.tried[place], DOUBLINGS)))
 
     @interrupts.deferred()
@@ -255,13 +253,12 @@ class ParetoSearch:
         known = (self.curve.best(limit), self.curve.next(limit))
         by_work = self.most_level is not None
         seconds = max(self.left, LEAST) if by_work else self._seconds(place)
-        provenance = replace(self.provenance, time_limit=seconds)
+        deadline = Deadline.after(seconds, progress=self._tell(limit))
         result = self.space.search(
             self.space.memory(limit),
             [found.schedule for found in known if found is not None],
             self.curve.bound(limit),
-            provenance,
-            self._tell(limit),
+            self.options.by(deadline),
             target,
             self.tried[place] if by_work else None,
         )
@@ -273,7 +270,7 @@ class ParetoSearch:
         if self.most_level is not None:
             if self.tried[place] > self.most_level:
                 self.given_up.add(place)
-        elif max(GIVEN_UP, 2 * result.solve_seconds) < provenance.time_limit:
+        elif max(GIVEN_UP, 2 * result.solve_seconds) < seconds:
             self.given_up.add(place)
 
     def _learn(self, limit: int, result: Result) -> None:
@@ -289,12 +286,11 @@ class ParetoSearch:
         proof = self.space.proof_core(result)
         self.curve.prove(Proved(limit, result.lower_bound, proof, result.certificate))
 
-    def _tell(self, limit: int) -> Callable[[Progress], None]:
+    def _tell(self, limit: int) -> Callback:
         now = float(self.space.memory(limit))
         where = f"{len(self.curve.found)} points, now limit {now:g}"
 
         def tell(state: Progress) -> None:
-            seconds = time.monotonic() - self.began
-            self.notify(state._replace(seconds=seconds, phase=f"{where}, {state.phase}"))
+            self.options.deadline.tell(f"{where}, {state.phase}", state.value, state.lower_bound)
 
         return tell

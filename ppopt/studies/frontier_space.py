@@ -1,6 +1,6 @@
 """What a frontier searches under each memory limit: one pipeline, or every configuration of one.
 
-A configuration is a partition, a placement, or a choice of recompute (`ppopt.solver.search`). All
+A configuration is a partition, a placement, or a choice of recompute (`ppopt.solver.choices`). All
 configurations share one curve: a schedule counts for every limit from its own peak upwards,
 whatever its configuration, and a bound over all configurations for every limit from its own
 downwards.
@@ -8,9 +8,8 @@ downwards.
 
 from __future__ import annotations
 
-import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from fractions import Fraction
 from math import floor
@@ -31,16 +30,10 @@ from ppopt.solver import interrupts
 from ppopt.solver.bound import Bound
 from ppopt.solver.bounds import device_bounds
 from ppopt.solver.choices import candidates_of
-from ppopt.solver.configurations import (
-    ANY_EFFORT,
-    ConfigurationSearch,
-    Effort,
-    SolveOne,
-    SolveRequest,
-    Stop,
-)
-from ppopt.solver.parameters import RoundParams, SolveParams
-from ppopt.solver.result import Progress, Provenance, Result
+from ppopt.solver.configurations import ANY_EFFORT, ConfigurationSearch, Effort
+from ppopt.solver.deadline import Deadline
+from ppopt.solver.options import SolveOptions
+from ppopt.solver.result import Progress, Result
 from ppopt.solver.search import search_from
 from ppopt.solver.warm_start import WarmStart
 from ppopt.studies import memory_limits
@@ -72,11 +65,15 @@ def is_settled(target: Fraction, value: Fraction | None, bound: Fraction | None)
     return (value is not None and value <= target) or (bound is not None and bound > target)
 
 
-def _stop_at(target: Fraction | None) -> Stop | None:
-    """What ends a search once it is known whether the target can be reached."""
+def _until_settled(options: SolveOptions, target: Fraction | None) -> SolveOptions:
+    """The options of a search that ends once it is known whether the target can be reached."""
     if target is None:
-        return None
-    return lambda state: is_settled(target, state.value, state.lower_bound)
+        return options
+
+    def settled(state: Progress) -> bool:
+        return is_settled(target, state.value, state.lower_bound)
+
+    return options.by(replace(options.deadline, stop=settled))
 
 
 class Space(ABC):
@@ -108,8 +105,7 @@ class Space(ABC):
         limit: Fraction,
         known: Sequence[Schedule],
         proved: Proved | None,
-        provenance: Provenance,
-        progress: Callable[[Progress], None],
+        options: SolveOptions,
         target: Fraction | None = None,
         level: int | None = None,
     ) -> Result:
@@ -205,8 +201,7 @@ class OnePipeline(Space):
         limit: Fraction,
         known: Sequence[Schedule],
         proved: Proved | None,
-        provenance: Provenance,
-        progress: Callable[[Progress], None],
+        options: SolveOptions,
         target: Fraction | None = None,
         level: int | None = None,
     ) -> Result:
@@ -214,10 +209,7 @@ class OnePipeline(Space):
         pipeline = memory_limits.within(self.problem.pipeline, limit)
         start = WarmStart(schedules=tuple(known), bound=proved and self._bound(proved))
         problem = replace(self.problem, pipeline=pipeline)
-        params = SolveParams(rounds=RoundParams(most=level))
-        return search_from(
-            start, problem, provenance, progress, stop=_stop_at(target), params=params
-        )
+        return search_from(start, problem, _until_settled(options, target).rounds(level))
 
     def known(self) -> Proved:
         """The bound of a device."""
@@ -270,10 +262,10 @@ class EveryConfiguration(Space):
 
     first_share = FIRST_SHARE
 
-    def __init__(self, problem: Problem, solve_one: SolveOne = search_from) -> None:
+    def __init__(self, problem: Problem) -> None:
         """Raises InputError where these cannot be searched."""
-        candidates_of(problem, time.monotonic())
-        self.problem, self._solve_one = problem, solve_one
+        candidates_of(problem, Deadline.after(0.0))
+        self.problem = problem
         model = problem.pipeline.model
         self.memory_per_unit = problem.pipeline.ticks.memory_per_unit
         if model is not None:
@@ -321,39 +313,30 @@ class EveryConfiguration(Space):
         limit: Fraction,
         known: Sequence[Schedule],
         proved: Proved | None,
-        provenance: Provenance,
-        progress: Callable[[Progress], None],
+        options: SolveOptions,
         target: Fraction | None = None,
         level: int | None = None,
     ) -> Result:
         """Search all configurations within a limit."""
-        began = time.monotonic()
         pipeline = memory_limits.within(self.problem.pipeline, limit)
         problem = replace(self.problem, pipeline=pipeline)
         with interrupts.heard():
-            candidates = candidates_of(problem, began + provenance.time_limit)
+            candidates = candidates_of(problem, options.deadline)
         assert candidates is not None
-        request = SolveRequest(
-            self._solve_one,
+        search = ConfigurationSearch(
+            candidates,
             problem,
-            provenance,
-            progress,
-            began,
-            _stop_at(target),
-            SolveParams(),
-            known=tuple(known),
+            _until_settled(options, target),
+            known=known,
             least=Fraction(0) if proved is None else proved.value,
         )
-        search = ConfigurationSearch(candidates, request)
         if target is not None:
             with interrupts.heard():
-                search.bound(began + BOUNDING * provenance.time_limit, target)
+                search.bound(options.deadline.share(BOUNDING), target)
         return search.run(ANY_EFFORT if level is None else Effort(level, QUICK << level))
 
-    def alone(self, made: Schedule) -> Space | None:
-        """The schedules of the configuration of one; None: each has a single schedule."""
-        if self._solve_one is not search_from:
-            return None
+    def alone(self, made: Schedule) -> Space:
+        """The schedules of the configuration of one."""
         pipeline = replace(made.pipeline, mem_limit=self.problem.pipeline.limits)
         return OnePipeline(replace(self.problem, pipeline=pipeline))
 

@@ -20,7 +20,7 @@ from ppopt.problem.pipeline import Pipeline
 from ppopt.problem.recompute import SEARCH_RECOMPUTE
 from ppopt.problem.settings import COUNTS
 from ppopt.schedule.origin import SEARCHED
-from ppopt.solver.search import TIME_LIMIT
+from ppopt.solver.options import TIME_LIMIT
 from ppopt.strategies import OPTIONS, Options, resolve
 from ppopt.studies import best_choice
 from ppopt.studies.best_choice import is_open

@@ -7,7 +7,6 @@ verifier accepts it with its claims, and value, bound and status agree.
 from __future__ import annotations
 
 import re
-import time
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from math import ceil
@@ -22,10 +21,12 @@ from ppopt.schedule.schedule import Schedule
 from ppopt.solver.bound import Bound
 from ppopt.solver.bounds.device_bounds import links_scope, proof_scope
 from ppopt.solver.choices import candidates_of
-from ppopt.solver.configurations import ConfigurationSearch, SolveRequest
-from ppopt.solver.parameters import SolveParams
+from ppopt.solver.configurations import ConfigurationSearch
+from ppopt.solver.deadline import Callback, Deadline
+from ppopt.solver.options import checked_options, versions
 from ppopt.solver.result import Provenance, Result, Status
-from ppopt.solver.search import Callback, problem_of, provenance_of, search_from, solve, versions
+from ppopt.solver.search import problem_of, search_from
+from ppopt.solver.solve import solve
 from ppopt.solver.warm_start import WarmStart
 from ppopt.studies.best_choice import best_choice, is_open
 from ppopt.studies.evaluate import objective_value
@@ -134,13 +135,12 @@ def run_job(
     """
     if not job.searched:
         return _evaluated(job.checked)
-    now = time.monotonic() if began is None else began
-    outcome = of_result(_searched(job, known, progress, now))
+    outcome = of_result(_searched(job, known, progress, began))
     return outcome if known is None else _better(known, outcome)
 
 
 def _searched(
-    job: SolveJob, known: JobOutcome | None, progress: Callback | None, began: float
+    job: SolveJob, known: JobOutcome | None, progress: Callback | None, began: float | None
 ) -> Result:
     pipeline = job.pipeline
     if known is None or known.lower_bound is None:
@@ -155,21 +155,20 @@ def _searched(
             began=began,
         )
     problem = problem_of(pipeline, job.objective, job.backward_kind)
-    provenance = provenance_of(job.time_limit, job.workers, job.seed)
-    candidates = candidates_of(problem, began + job.time_limit)
+    options = checked_options(job.time_limit, job.workers, job.seed, progress=progress, began=began)
+    schedules = () if known.schedule is None else (known.schedule,)
+    candidates = candidates_of(problem, options.deadline)
     if candidates is not None:
-        request = SolveRequest(
-            search_from, problem, provenance, progress, began, None, SolveParams(),
-            known=tuple(filter(None, (known.schedule,))), least=known.lower_bound,
-        )  # fmt: skip
-        return ConfigurationSearch(candidates, request).run()
+        return ConfigurationSearch(
+            candidates, problem, options, known=schedules, least=known.lower_bound
+        ).run()
     ticks = ceil(known.lower_bound * pipeline.ticks.per_unit)
     proof = known.proof.removesuffix(links_scope(problem)).removesuffix(proof_scope(problem))
     start = WarmStart(
-        schedules=() if known.schedule is None else (known.schedule,),
+        schedules=schedules,
         bound=Bound(ticks, proof, known.certificate or Certificate(Argument.SEARCH)),
     )
-    return search_from(start, problem, provenance, progress, began)
+    return search_from(start, problem, options)
 
 
 def _better(old: JobOutcome, new: JobOutcome) -> JobOutcome:
@@ -199,12 +198,12 @@ def _better(old: JobOutcome, new: JobOutcome) -> JobOutcome:
 
 
 def _evaluated(job: SolveJob) -> JobOutcome:
-    began, pipeline, limit = time.monotonic(), job.pipeline, job.time_limit
+    time, pipeline, limit = Deadline.after(), job.pipeline, job.time_limit
     choice = best_choice(pipeline, job.strategy, job.objective, job.options, time_limit=limit)
     interrupted, bound = choice.interrupted, None
     if is_open(pipeline) and not choice.proved:
         bound = choice.lower_bound or Fraction(0)
-    seconds = time.monotonic() - began
+    seconds = time.spent
     return JobOutcome(
         status=Status.FEASIBLE,
         schedule=choice.schedule,

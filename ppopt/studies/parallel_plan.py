@@ -9,9 +9,8 @@ open at the end of a round goes on, for longer, from its best schedule.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
@@ -21,9 +20,10 @@ from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.layers import Layers
 from ppopt.problem.objective import Objective
 from ppopt.problem.pipeline import Pipeline
+from ppopt.solver.deadline import Callback, Deadline
+from ppopt.solver.options import TIME_LIMIT, SolveOptions, checked_options
 from ppopt.solver.parameters import SolveParams
-from ppopt.solver.result import Provenance, Status
-from ppopt.solver.search import TIME_LIMIT, Callback, provenance_of
+from ppopt.solver.result import Status
 from ppopt.studies.parallel_result import ParallelPlan, ParallelRow
 from ppopt.studies.parallel_space import Parallelism, ParallelSpace
 from ppopt.studies.plan import search_space
@@ -37,12 +37,11 @@ from ppopt.studies.plan_space import (
     fields_of,
 )
 
-TURN = 2.0
-"""Time that a combination takes of a round, at most, as a multiple of an equal share with those
-that wait and one more."""
 CLOSE = Fraction(1, 10**4)
 """Share of the best step by which a bound is lower and its combination is closed all the same:
 derived times are whole microseconds, and combinations differ by their rounding."""
+ROUND = 0.5
+"""Share of the time left of a round, unless it is of one combination."""
 SHORTEST = 0.5
 """Seconds; with less left no plan is begun."""
 
@@ -97,12 +96,13 @@ def plan_parallelism(
     communication out, which grows with tensor parallelism. Raises InputError where there is no
     combination at all; "infeasible" is a result.
     """
-    began = time.monotonic() if began is None else began
     models, skipped = space.models()
     if not models:
         raise InputError(f"no parallelism is left: {next(iter(skipped.values()))}")
-    provenance = provenance_of(time_limit, workers, seed)
-    search = _ParallelSearch(models, choices, provenance, progress, params, began)
+    options = checked_options(
+        time_limit, workers, seed, progress=progress, params=params, began=began
+    )
+    search = _ParallelSearch(models, choices, options)
     search.run()
     best, least = search.best, search.least
     rows = sorted((one.row() for one in search.combinations), key=_place)
@@ -111,7 +111,7 @@ def plan_parallelism(
     else:
         status = Status.OPTIMAL if least == best else Status.FEASIBLE
     return ParallelPlan(
-        space, status, tuple(rows), least, skipped, provenance, time.monotonic() - began,
+        space, status, tuple(rows), least, skipped, options.provenance, options.deadline.spent,
         search.interrupted,
     )  # fmt: skip
 
@@ -166,13 +166,9 @@ class _ParallelSearch:
         self,
         models: Mapping[Parallelism, DerivedModel],
         choices: Choices,
-        provenance: Provenance,
-        progress: Callback | None,
-        params: SolveParams,
-        began: float,
+        options: SolveOptions,
     ) -> None:
-        self._choices, self._provenance, self._progress = choices, provenance, progress
-        self._params, self._until = params, began + provenance.time_limit
+        self._choices, self._options = choices, options
         self.interrupted = False
         self.combinations = [
             _Combination(one, model, work_bound(model.pipeline, model.model))
@@ -197,11 +193,10 @@ class _ParallelSearch:
 
         Of those that are open every round has half as many as the one before (successive halving).
         """
-        waiting = self._open()
-        while waiting and (time.monotonic() < self._until or not self._planned):
-            left = self._until - time.monotonic()
+        waiting, deadline = self._open(), self._options.deadline
+        while waiting and not (deadline.over and self._planned):
             last = len(waiting) == 1
-            self._round(waiting, self._until if last else time.monotonic() + left / 2)
+            self._round(waiting, deadline if last else deadline.share(ROUND))
             waiting = self._open()[: (len(waiting) + 1) // 2]
             if last:
                 return
@@ -222,29 +217,26 @@ class _ParallelSearch:
         best = self.best
         return best is None or one.lower_bound < best * (1 - CLOSE)
 
-    def _round(self, waiting: Sequence[_Combination], until: float) -> None:
+    def _round(self, waiting: Sequence[_Combination], deadline: Deadline) -> None:
         for place, one in enumerate(waiting):
-            left = until - time.monotonic()
+            left = deadline.left
             if self._is_open(one) and (left > SHORTEST or not self._planned):
                 others = sum(map(self._is_open, waiting[place + 1 :]))
-                self._plan(one, max(SHORTEST, min(left, left * TURN / (others + 2))))
+                self._plan(one, max(SHORTEST, min(left, deadline.turn(others).seconds)))
 
     def _plan(self, one: _Combination, seconds: float) -> None:
         """Plan a combination for so many seconds, and take over what is better."""
-        now, best = time.monotonic(), self.best
+        best, turn = self.best, Deadline.after(seconds, progress=self._options.deadline.progress)
         batches = one.model.training.batches
         found = search_space(
             self._choices.space(one.model),
             Objective.MAKESPAN,
             BackwardKind.MIXED,
-            replace(self._provenance, time_limit=seconds),
-            self._params,
-            now,
+            self._options.by(turn),
             known=None if best is None else best / batches,
             start=None if one.plan is None else one.plan.schedule,
-            progress=self._progress,
         )
-        took = time.monotonic() - now
+        took = turn.spent
         one.seconds += took
         one.stuck = took < seconds
         self.interrupted |= found.interrupted

@@ -14,7 +14,6 @@ partition is left that is known to be better, the plan ends, too.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -35,9 +34,11 @@ from ppopt.schedule.schedule import Schedule
 from ppopt.solver import interrupts
 from ppopt.solver.bounds import device_bounds
 from ppopt.solver.configurations import Effort
+from ppopt.solver.deadline import Callback, Deadline, Stop
+from ppopt.solver.options import TIME_LIMIT, SolveOptions, checked_options
 from ppopt.solver.parameters import SolveParams
-from ppopt.solver.result import Progress, Provenance, Status
-from ppopt.solver.search import TIME_LIMIT, Callback, Stop, problem_of, provenance_of
+from ppopt.solver.result import Progress, Status
+from ppopt.solver.search import problem_of
 from ppopt.strategies import Options, resolve
 from ppopt.studies.baseline import BEYOND, GRACE
 from ppopt.studies.plan_baselines import PlanBaselines
@@ -66,6 +67,8 @@ SHORT = Effort(level=0, quick=3)
 FEW = 8
 """Partitions of every configuration that are scheduled by heuristics before any is searched more:
 also the even one and that of least bound."""
+FIRST_SHARE = 0.5
+"""Share of the time left of one configuration before any has a schedule."""
 LESS_SHARE = 0.05
 """Least share of the time limit for a search for less memory that is as fast."""
 LESS_LEFT = 0.1
@@ -85,9 +88,6 @@ REFINING = 0.1
 """Share of the time limit, at most, in which the hand strategies that a gain names go on."""
 BEGINNING = 0.2
 """Share of the time limit that hand strategies may take before the search, at most."""
-TURN = 2.0
-"""Most of the time left that one configuration takes in a round, as a multiple of an equal share
-with those that wait and one more."""
 
 
 @interrupts.recorded(inner=True)
@@ -141,8 +141,9 @@ def plan(
     Ctrl-C ends it with the best so far. Raises InputError on misuse, also where no configuration
     can be set up; "infeasible" is a result.
     """
-    began = time.monotonic() if began is None else began
-    provenance = provenance_of(time_limit, workers, seed)
+    request = checked_options(
+        time_limit, workers, seed, progress=progress, stop=stop, params=params, began=began
+    )
     share_within = None if within is None else _share("within", within)
     if isinstance(model, Pipeline):
         devices, batches = devices or model.num_devices, batches or model.batches
@@ -177,9 +178,9 @@ def plan(
     kind = BackwardKind.read(backward_kind)
     share = 1 - LESS_SHARE - REFINING - (MORE_SHARE if limited else 0)
     share -= 0 if share_within is None else WITHIN_SHARE
-    search = _PlanSearch(space, Objective(objective), kind, provenance, params, began, share)
+    search = _PlanSearch(space, Objective(objective), kind, request, share)
     beside = PlanBaselines(space, Objective(objective), kind)
-    search.begin(beside, progress, stop)
+    search.begin(beside)
     found = search.run()
     if found.value is None or found.interrupted:
         return found
@@ -191,22 +192,19 @@ def plan(
         found = search.with_memory_within(found, share_within)
     if found.interrupted:
         return found
-    if limited and search.set_up_within(began + time_limit - time.monotonic()):
-        found = _with_more_memory(found, search, provenance, params)
-    return _beside(found, beside, began)
+    if limited and search.set_up_within(request.deadline.left):
+        found = _with_more_memory(found, search, request)
+    return _beside(found, beside, request.deadline)
 
 
 def search_space(
     space: PlanSpace,
     objective: Objective,
     kind: BackwardKind,
-    provenance: Provenance,
-    params: SolveParams,
-    began: float,
+    options: SolveOptions,
     *,
     known: Fraction | None = None,
     start: Schedule | None = None,
-    progress: Callback | None = None,
 ) -> Plan:
     """The best plan of a space, without what `plan` tells beside it.
 
@@ -214,34 +212,31 @@ def search_space(
     are closed, and the bound of the plan goes no higher. `start` is the best schedule of an earlier
     search of the space. Raises InputError where nothing can be set up.
     """
-    search = _PlanSearch(space, objective, kind, provenance, params, began)
+    search = _PlanSearch(space, objective, kind, options)
     search.know(known, start)
-    search.begin(PlanBaselines(space, objective, kind), progress, None)
+    search.begin(PlanBaselines(space, objective, kind))
     return search.run()
 
 
-def _with_more_memory(
-    found: Plan, search: _PlanSearch, provenance: Provenance, params: SolveParams
-) -> Plan:
+def _with_more_memory(found: Plan, search: _PlanSearch, options: SolveOptions) -> Plan:
     """The plan with what more memory brings."""
-    share = _share_for_more(found.solve_seconds / provenance.time_limit)
-    more = _PlanSearch(
-        search.with_more_memory(), found.objective, search.kind, provenance, params,
-        time.monotonic(), share,
-    )  # fmt: skip
+    limit = options.deadline.seconds
+    share = _share_for_more(found.solve_seconds / limit)
+    later = options.by(Deadline.after(limit))
+    more = _PlanSearch(search.with_more_memory(), found.objective, search.kind, later, share)
     return replace(found, more_memory=more.beside(found, search))
 
 
-def _beside(found: Plan, beside: PlanBaselines, began: float) -> Plan:
+def _beside(found: Plan, beside: PlanBaselines, deadline: Deadline) -> Plan:
     """The plan beside hand strategies; those left have a little more than its time limit."""
     assert found.best is not None
     with suppress(KeyboardInterrupt), interrupts.heard():
-        deadline = began + BEYOND * found.provenance.time_limit + GRACE
-        beside.search(found.best.configuration.batches, deadline)
+        later = deadline.longer((BEYOND - 1) * deadline.seconds + GRACE)
+        beside.search(found.best.configuration.batches, replace(later, progress=None))
     return replace(
         beside.beside(found),
-        interrupted=interrupts.pressed(),
-        solve_seconds=time.monotonic() - began,
+        interrupted=deadline.pressed,
+        solve_seconds=deadline.spent,
     )
 
 
@@ -288,27 +283,25 @@ class _PlanSearch:
         space: PlanSpace,
         objective: Objective,
         kind: BackwardKind,
-        provenance: Provenance,
-        params: SolveParams,
-        began: float,
+        options: SolveOptions,
         share: float = 1.0,
     ) -> None:
         """Search for a share of the time limit. Raises InputError where nothing can be set up."""
-        now = time.monotonic()
-        self._space, self._objective, self.kind = space, objective, kind
-        self._provenance, self._params, self._began = provenance, params, began
-        self._seconds = share * provenance.time_limit
+        setting_up = Deadline.after()
+        self._space, self._objective, self.kind, self._options = space, objective, kind, options
+        self._limit = options.deadline.seconds
+        """Seconds of the whole plan."""
+        self._deadline = replace(options.deadline, seconds=share * self._limit)
+        """That of this search."""
         self._known: Fraction | None = None
         """Time per microbatch that is known to be possible."""
         self._skipped: list[tuple[str, str]] = []
         self._interrupted = False
-        self._progress: Callback | None = None
-        self._stop: Stop | None = None
         self._candidates: list[PlanCandidate] = []
         self._candidates += self._set_up()
         if not self._candidates:
             raise InputError(self._skipped[0][1])
-        self._set_up_seconds = time.monotonic() - now
+        self._set_up_seconds = setting_up.spent
 
     def _set_up(self) -> Iterator[PlanCandidate]:
         for configuration in self._space:
@@ -349,15 +342,14 @@ class _PlanSearch:
             if made is not None and isinstance(one, ScheduleCandidate) and one.holds(made):
                 one.begin(made)
 
-    def begin(self, beside: PlanBaselines, progress: Callback | None, stop: Stop | None) -> None:
+    def begin(self, beside: PlanBaselines) -> None:
         """Begin with hand strategies: the best of every configuration is its first schedule."""
-        self._progress, self._stop = progress, stop
         counts = self._space.batches
         try:
             with interrupts.heard():
                 for number, batches in enumerate(counts, start=1):
-                    share = BEGINNING * self._provenance.time_limit * number / len(counts)
-                    beside.search(batches, self._began + share, self._tell)
+                    seconds = BEGINNING * self._limit * number / len(counts)
+                    beside.search(batches, replace(self._told(self._deadline), seconds=seconds))
         except KeyboardInterrupt:
             self._interrupted = True
         self._take(beside)
@@ -391,12 +383,12 @@ class _PlanSearch:
 
         They take as long as the plan did, if so much is left of their share.
         """
-        best, now = self._best, time.monotonic()
+        best = self._best
         assert best is not None
-        seconds = min(REFINING * self._provenance.time_limit, now - self._began)
+        turn = Deadline.after(min(REFINING * self._limit, self._deadline.spent))
         try:
             with interrupts.heard():
-                beside.refine(best.configuration.batches, now + seconds)
+                beside.refine(best.configuration.batches, turn)
         except KeyboardInterrupt:
             self._interrupted = True
         self._take(beside)
@@ -407,13 +399,13 @@ class _PlanSearch:
 
         It takes as long as the plan did, if so much is left of the time limit.
         """
-        best, now = self._best, time.monotonic()
+        best = self._best
         assert best is not None
-        spent, least_seconds = now - self._began, LESS_SHARE * self._provenance.time_limit
-        useful = max(LESS_LEFT * self._provenance.time_limit, spent)
-        seconds = max(least_seconds, min(self._seconds + least_seconds - spent, useful))
+        spent, least_seconds = self._deadline.spent, LESS_SHARE * self._limit
+        useful = max(LESS_LEFT * self._limit, spent)
+        seconds = max(least_seconds, min(self._deadline.left + least_seconds, useful))
         with interrupts.recorded() as pressed:
-            least = best.minimize_memory(now + seconds, lambda state: self._tell(state.phase))
+            least = best.minimize_memory(self._told(Deadline.after(seconds)))
         self._interrupted |= best.interrupted or bool(pressed)
         return replace(self._plan(), least_memory=least)
 
@@ -421,11 +413,9 @@ class _PlanSearch:
         """The plan with the least memory of any configuration that is at most so much slower."""
         assert found.best is not None and found.best.per_microbatch is not None
         most = found.best.per_microbatch * (1 + share)
-        deadline = time.monotonic() + WITHIN_SHARE * self._provenance.time_limit
+        deadline = self._told(Deadline.after(WITHIN_SHARE * self._limit))
         with interrupts.recorded() as pressed:
-            within = within_share(
-                self._candidates, most, deadline, lambda state: self._tell(state.phase)
-            )
+            within = within_share(self._candidates, most, deadline)
         self._interrupted |= bool(pressed)
         return replace(found, within=within, interrupted=self._interrupted)
 
@@ -434,10 +424,10 @@ class _PlanSearch:
 
         The first one at any time left, the others up to `GRACE` seconds beyond it.
         """
-        latest = self._began + self._seconds + GRACE
+        latest = self._deadline.longer(GRACE)
         for one in filter(self._is_open, self._in_order()):
-            self._search(one, FIRST)
-            if self._best is not None or self._interrupted or time.monotonic() > latest:
+            self._search(one, FIRST, self._deadline.share(FIRST_SHARE))
+            if self._best is not None or self._interrupted or latest.over:
                 return
 
     def set_up_within(self, seconds: float) -> bool:
@@ -461,7 +451,7 @@ class _PlanSearch:
             if made is not None:
                 one.hint(made)
         with suppress(KeyboardInterrupt):
-            if self.set_up_within(self._began + self._seconds - time.monotonic()):
+            if self.set_up_within(self._deadline.left):
                 self._raise_to_unlimited()
             for number in range(2):
                 if not self._over:
@@ -476,8 +466,8 @@ class _PlanSearch:
         """Bound by the same space without memory limits, whose bounds take less time."""
         fields = {key: value for key, value in self._space.fields.items() if key != "mem_limit"}
         free = _PlanSearch(
-            replace(self._space, fields=fields), self._objective, self.kind, self._provenance,
-            self._params, self._began, self._seconds / self._provenance.time_limit,
+            replace(self._space, fields=fields), self._objective, self.kind,
+            self._options.by(self._deadline),
         )  # fmt: skip
         free._known = self._known
         with interrupts.heard():
@@ -508,27 +498,19 @@ class _PlanSearch:
                 return
             others = sum(map(self._is_open, waiting[place + 1 :]))
             with interrupts.heard():
-                self._bound(one, bounding * TURN / (others + 2))
+                self._bound(one, self._deadline.turn(others).share(bounding))
             if self._is_open(one):
-                self._search(one, SHORT, TURN / (others + 2))
+                self._search(one, SHORT, self._deadline.turn(others))
 
     def _bound_all(self, share: float) -> None:
         """Bound the configurations that may be best for a share of the time left."""
-        now = time.monotonic()
-        until = now + share * (self._began + self._seconds - now)
+        deadline = self._deadline.share(share)
         waiting = list(filter(self._is_open, sorted(self._candidates, key=_first_place)))
         for place, one in enumerate(waiting):
-            left = max(0.0, until - time.monotonic())
-            others = len(waiting) - place - 1
-            self._bound_until(one, time.monotonic() + left * TURN / (others + 2))
+            self._bound(one, deadline.turn(len(waiting) - place - 1))
 
-    def _bound(self, one: PlanCandidate, share: float) -> None:
-        """Bound a configuration, if it may be best, for a share of the time left."""
-        now = time.monotonic()
-        self._bound_until(one, now + share * max(0.0, self._began + self._seconds - now))
-
-    def _bound_until(self, one: PlanCandidate, moment: float) -> None:
-        """Bound a configuration by a moment, if it may be best.
+    def _bound(self, one: PlanCandidate, turn: Deadline) -> None:
+        """Bound a configuration for a turn, if it may be best.
 
         Where recompute is chosen, bounds hold for any other recompute of the same placement.
         """
@@ -536,7 +518,7 @@ class _PlanSearch:
             if known.configuration == one.configuration._replace(recompute=SEARCH):
                 one.raise_to(known)
         if self._is_open(one):
-            one.raise_bound(moment)
+            one.raise_bound(turn)
             self._tell("bounds")
 
     # Which configuration.
@@ -586,13 +568,14 @@ class _PlanSearch:
 
         One configuration is searched at any time left, unless a value is known already.
         """
-        late = time.monotonic() >= self._began + self._seconds
+        late = self._deadline.over
         enough = self._known is not None or any(one.searches for one in self._candidates)
         if self._interrupted or (late and enough):
             return True
         if not any(map(self._is_open, self._candidates)):
             return True
-        return self._stop is not None and self._stop(self._state("configurations"))
+        stop = self._deadline.stop
+        return stop is not None and stop(self._state("configurations"))
 
     @property
     def _stuck(self) -> bool:
@@ -622,16 +605,15 @@ class _PlanSearch:
                 return
             if self._is_open(one):
                 others = sum(map(self._is_open, waiting[place + 1 :]))
-                self._search(one, effort_of(one), TURN / (others + 2))
+                self._search(one, effort_of(one), self._deadline.turn(others))
 
-    def _search(self, one: PlanCandidate, effort: Effort, share: float = 0.5) -> None:
-        """Search a configuration for a share of the time left, at most."""
+    def _search(self, one: PlanCandidate, effort: Effort, turn: Deadline) -> None:
+        """Search a configuration for a turn, at most."""
         for other in self._candidates:
             alike = _alike(other.configuration, one.configuration)
             if other is not one and alike and other.schedule is not None:
                 one.hint(other.schedule)
-        left = self._began + self._seconds - time.monotonic()
-        one.search(effort, time.monotonic() + share * left)
+        one.search(effort, turn)
         if one.result is not None:
             self._interrupted |= one.result.interrupted
         self._tell("configurations")
@@ -645,11 +627,11 @@ class _PlanSearch:
             self._tell(f"{configuration}, {state.phase}", configuration, state.value)
 
         def stop(state: Progress) -> bool:
-            asked = self._stop
+            asked = self._deadline.stop
             return asked is not None and asked(self._state(state.phase, configuration, state.value))
 
-        provenance = replace(self._provenance, time_limit=self._seconds)
-        return PlanRequest(provenance, self._began, self._params, follow, stop, ceiling)
+        deadline = replace(self._deadline, progress=follow, stop=stop)
+        return PlanRequest(self._options.by(deadline), ceiling)
 
     # What is reported.
 
@@ -665,13 +647,17 @@ class _PlanSearch:
         each, batches = min(found, default=(None, self._space.batches[0]))
         least = self._least or Fraction(0)
         shown = None if each is None else each * batches
-        return Progress(time.monotonic() - self._began, phase, shown, least * batches)
+        return Progress(self._deadline.spent, phase, shown, least * batches)
 
     def _tell(
         self, phase: str, one: PlanConfiguration | None = None, value: Fraction | None = None
     ) -> None:
-        if self._progress is not None:
-            self._progress(self._state(phase, one, value))
+        if self._deadline.progress is not None:
+            self._deadline.progress(self._state(phase, one, value))
+
+    def _told(self, deadline: Deadline) -> Deadline:
+        """A deadline of work whose phases the plan tells, with its own value and bound."""
+        return replace(deadline, progress=lambda state: self._tell(state.phase))
 
     # The plan.
 
@@ -710,8 +696,8 @@ class _PlanSearch:
             lower_bound=None if least is None else least * batches,
             proof=f"{counted(rows)}{self._least_words}{scope}",
             skipped=tuple(self._skipped),
-            provenance=self._provenance,
-            solve_seconds=time.monotonic() - self._began,
+            provenance=self._options.provenance,
+            solve_seconds=self._deadline.spent,
             interrupted=self._interrupted,
         )
 

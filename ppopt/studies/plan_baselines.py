@@ -8,8 +8,7 @@ plan come first; others say where a better schedule may be.
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
 from typing import NamedTuple
@@ -20,8 +19,9 @@ from ppopt.problem.objective import Objective
 from ppopt.problem.partition import SEARCH
 from ppopt.problem.pipeline import Pipeline
 from ppopt.schedule.schedule import Schedule
+from ppopt.solver.deadline import Deadline
 from ppopt.strategies import Strategy, registry
-from ppopt.studies.baselines import TURN, Wanted, baselines
+from ppopt.studies.baselines import Wanted, baselines
 from ppopt.studies.choice_search import ChoiceSearch
 from ppopt.studies.evaluate import objective_value
 from ppopt.studies.plan_result import Hand, Plan
@@ -64,21 +64,14 @@ class PlanBaselines:
         self._left: dict[int, list[_Setting]] = {}
         """Those not evaluated yet, per number of microbatches."""
 
-    def search(
-        self, batches: int, deadline: float, tell: Callable[[str], None] = lambda _: None
-    ) -> None:
-        """Evaluate the strategies that are left by the deadline, of `time.monotonic`."""
+    def search(self, batches: int, deadline: Deadline) -> None:
+        """Evaluate the strategies that are left by the deadline."""
         if batches not in self._left:
             self._left[batches] = sorted(self._settings(batches), key=_Setting.place)
         left = self._left[batches]
         late = []
-        for baseline in baselines(
-            [setting.wanted for setting in left],
-            self._objective,
-            deadline,
-            longest=LONGEST,
-            tell=tell,
-        ):
+        wanted = [setting.wanted for setting in left]
+        for baseline in baselines(wanted, self._objective, deadline, longest=LONGEST):
             if baseline.late:
                 late.append(left[baseline.place])
             elif baseline.schedule is not None and baseline.schedule.fits_limits:
@@ -87,7 +80,7 @@ class PlanBaselines:
                 self.found.append(left[baseline.place].hand(baseline.schedule, self._objective))
         self._left[batches] = late
 
-    def refine(self, batches: int, deadline: float) -> None:
+    def refine(self, batches: int, deadline: Deadline) -> None:
         """Go on with the strategies that a gain names: the best, and what most trainers run."""
         own = [place for place in self._open if self._is_named(self.found[place], batches)]
         ranked = sorted(own, key=lambda place: self.found[place].value)
@@ -97,8 +90,7 @@ class PlanBaselines:
             places += [place for place in known[:1] if place not in places]
         for number, place in enumerate(places):
             setting, search = self._open[place]
-            now = time.monotonic()
-            search.settle(now + TURN * (deadline - now) / (len(places) - number + 1))
+            search.settle(deadline.turn(len(places) - number - 1))
             self.found[place] = setting.hand(search.schedule(), self._objective)
 
     @staticmethod

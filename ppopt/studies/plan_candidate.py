@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import replace
 from fractions import Fraction
-from math import inf
 from typing import NamedTuple
 
 from ppopt.problem.partition import SEARCH
@@ -16,17 +14,18 @@ from ppopt.schedule.origin import Argument, Certificate
 from ppopt.schedule.schedule import Schedule
 from ppopt.solver.bounds import device_bounds
 from ppopt.solver.choices import candidates_of
-from ppopt.solver.configurations import Candidates, ConfigurationSearch, Effort, SolveRequest
-from ppopt.solver.parameters import SolveParams
+from ppopt.solver.configurations import Candidates, ConfigurationSearch, Effort
+from ppopt.solver.deadline import NO_DEADLINE, Deadline
+from ppopt.solver.options import SolveOptions
 from ppopt.solver.partitions.partition_bounds import memory_of_all, quick_bound
 from ppopt.solver.partitions.space import space_of
-from ppopt.solver.result import Progress, Provenance, Result, Status
-from ppopt.solver.search import Stop, search_from
+from ppopt.solver.result import Progress, Result, Status
+from ppopt.solver.search import search_from
 from ppopt.solver.warm_start import WarmStart
+from ppopt.studies import frontier_space
 from ppopt.studies.evaluate import objective_value, peak_memory
 from ppopt.studies.frontier_curve import Curve, ParetoPoint
 from ppopt.studies.frontier_search import LEAST, ParetoSearch
-from ppopt.studies.frontier_space import EveryConfiguration, OnePipeline, Space
 from ppopt.studies.plan_result import LeastMemory, WithinShare
 from ppopt.studies.plan_space import PlanConfiguration
 from ppopt.verifier import checked
@@ -46,19 +45,10 @@ _BOUNDED = (
 class PlanRequest(NamedTuple):
     """What the search of a configuration needs from the plan."""
 
-    provenance: Provenance
-    began: float
-    """Start of the plan, of `time.monotonic`: its time limit counts from there."""
-    params: SolveParams
-    progress: Callable[[Progress], None]
-    stop: Stop
+    options: SolveOptions
+    """The deadline is that of the plan."""
     ceiling: Callable[[], Fraction | None]
     """Values from here on are of no use: the best schedule known is as good."""
-
-    def enough(self, state: Progress) -> bool:
-        """Whether what is searched cannot be better than the best schedule, or is to end anyway."""
-        ceiling = self.ceiling()
-        return (ceiling is not None and state.lower_bound >= ceiling) or self.stop(state)
 
 
 class PlanCandidate(ABC):
@@ -78,8 +68,7 @@ class PlanCandidate(ABC):
         """Whether Ctrl-C ended the search for less memory."""
         self.searches = 0
         """Searches of single partitions that were made."""
-        deadline = request.began + request.provenance.time_limit
-        self._candidates: Candidates | None = candidates_of(problem, deadline)
+        self._candidates: Candidates | None = candidates_of(problem, request.options.deadline)
         """Its partitions and choices of recompute; None: they are given."""
         self.bound = self._first_bound()
         """No schedule of it is below."""
@@ -125,7 +114,7 @@ class PlanCandidate(ABC):
         return Fraction(quick_bound(ticks.space), ticks.per_unit)
 
     @abstractmethod
-    def raise_bound(self, deadline: float) -> None:
+    def raise_bound(self, deadline: Deadline) -> None:
         """Bound all of its partitions, as well as may be by the deadline, and search none.
 
         Bounds that are `MARGIN` above the best value known need not be exact.
@@ -150,11 +139,11 @@ class PlanCandidate(ABC):
         """Begin from a better schedule of another configuration of the same placement."""
 
     @abstractmethod
-    def search(self, effort: Effort, until: float = inf) -> None:
-        """Search it, beginning where the last search ended, until a moment of `time.monotonic`."""
+    def search(self, effort: Effort, turn: Deadline = NO_DEADLINE) -> None:
+        """Search it for a turn, beginning where the last search ended."""
 
     @abstractmethod
-    def minimize_memory(self, deadline: float, progress: Callable[[Progress], None]) -> LeastMemory:
+    def minimize_memory(self, deadline: Deadline) -> LeastMemory:
         """Look for less memory for its best value, or a lower one, by the deadline.
 
         Its best schedule is then that of least memory.
@@ -163,8 +152,7 @@ class PlanCandidate(ABC):
     def least_within(
         self,
         value: Fraction,
-        deadline: float,  # noqa: ARG002
-        progress: Callable[[Progress], None],  # noqa: ARG002
+        deadline: Deadline,  # noqa: ARG002
     ) -> WithinShare | None:
         """Look for the least memory for a value, by the deadline; None where it is not reached.
 
@@ -191,7 +179,7 @@ class PlanCandidate(ABC):
             lower_bound=None if self.impossible else self.bound,
             proof=_BOUNDED,
             certificate=Certificate(argument),
-            provenance=self._request.provenance,
+            provenance=self._request.options.provenance,
             solve_seconds=0.0,
         )
 
@@ -216,27 +204,28 @@ class ScheduleCandidate(PlanCandidate):
         super().__init__(configuration, problem, request)
         self._level = -1.0
         """Effort of the last search of the one partition that is given."""
-        self._until = inf
-        """End of its turn, of `time.monotonic`."""
+        self._turn = NO_DEADLINE
         self._hinted: Fraction | None = None
         """Value of the last schedule that was handed in."""
         self._search: ConfigurationSearch | None = None
         """The search over its partitions and choices of recompute; None: they are given."""
         if self._candidates is not None:
             self._search = ConfigurationSearch(
-                self._candidates,
-                SolveRequest(
-                    self._solve_one, problem, request.provenance, request.progress, request.began,
-                    self._enough, request.params,
-                ),
-            )  # fmt: skip
+                self._candidates, problem, self._options, ceiling=request.ceiling
+            )
+
+    @property
+    def _options(self) -> SolveOptions:
+        """The options of its searches, which end with its turn."""
+        options = self._request.options
+        return options.by(replace(options.deadline, stop=self._enough))
 
     @property
     def stuck(self) -> bool:
         """Whether more effort brings nothing: no partition is known that may be better."""
         return self._search is not None and self._search.stuck
 
-    def raise_bound(self, deadline: float) -> None:
+    def raise_bound(self, deadline: Deadline) -> None:
         """See `PlanCandidate.raise_bound`."""
         if self._search is None or self.impossible:
             return
@@ -267,10 +256,14 @@ class ScheduleCandidate(PlanCandidate):
         made = checked(replace(made, origin=result.origin()))
         self.result = replace(result, schedule=made)
 
-    def search(self, effort: Effort, until: float = inf) -> None:
+    def search(self, effort: Effort, turn: Deadline = NO_DEADLINE) -> None:
         """See `PlanCandidate.search`."""
-        self._until = until
-        found = self._one(effort) if self._search is None else self._search.run(effort)
+        self._turn = turn
+        if self._search is None:
+            found = self._one(effort)
+        else:
+            found = self._search.run(effort)
+            self.searches = self._search.searches
         if found is None:
             return
         self.impossible |= found.status is Status.INFEASIBLE
@@ -279,37 +272,32 @@ class ScheduleCandidate(PlanCandidate):
         if self.value is None or (found.value is not None and found.value <= self.value):
             self.result = found
 
-    def minimize_memory(self, deadline: float, progress: Callable[[Progress], None]) -> LeastMemory:
+    def minimize_memory(self, deadline: Deadline) -> LeastMemory:
         """See `PlanCandidate.minimize_memory`."""
-        search = self._less_memory(None, deadline, progress)
+        search = self._less_memory(None, deadline)
         found, space = search.curve.found[-1], search.space
         if found.schedule is not self.schedule:
             self._take(found)
         return LeastMemory(space.memory(found.limit), space.memory(search.least_limit))
 
-    def least_within(
-        self, value: Fraction, deadline: float, progress: Callable[[Progress], None]
-    ) -> WithinShare | None:
+    def least_within(self, value: Fraction, deadline: Deadline) -> WithinShare | None:
         """See `PlanCandidate.least_within`."""
-        if super().least_within(value, deadline, progress) is None:
+        if super().least_within(value, deadline) is None:
             return None
-        search = self._less_memory(value, deadline, progress)
+        search = self._less_memory(value, deadline)
         found, low = search.least, search.least_limit
         memory = map(search.space.memory, (found.limit, low))
         return WithinShare(self.configuration, found.value, *memory)
 
-    def _less_memory(
-        self, goal: Fraction | None, deadline: float, progress: Callable[[Progress], None]
-    ) -> ParetoSearch:
+    def _less_memory(self, goal: Fraction | None, deadline: Deadline) -> ParetoSearch:
         """A search for less memory, ended; from its best schedule."""
-        made, now = self.schedule, time.monotonic()
+        made = self.schedule
         assert made is not None
-        space: Space = OnePipeline(self.problem)
-        if self._search is not None:
-            space = EveryConfiguration(self.problem, search_from)
+        space = frontier_space.space_of(self.problem)
+        deadline = Deadline.after(max(deadline.left, LEAST), progress=deadline.progress)
         search = ParetoSearch(
-            space, replace(self._request.provenance, time_limit=max(deadline - now, LEAST)),
-            deadline, progress, Curve(space.limits), now, most_level=LESS_LEVEL, goal=goal,
+            space, self._request.options.by(deadline), Curve(space.limits),
+            most_level=LESS_LEVEL, goal=goal,
         )  # fmt: skip
         search.minimize_memory(made)
         self.interrupted |= search.interrupted
@@ -327,33 +315,11 @@ class ScheduleCandidate(PlanCandidate):
 
     def _enough(self, state: Progress) -> bool:
         """Whether its turn ends; at any time left some configuration has a schedule."""
-        values = self.value, state.value, self._request.ceiling()
-        found = any(value is not None for value in values)
-        return (found and time.monotonic() > self._until) or self._request.enough(state)
-
-    def _solve_one(
-        self,
-        start: WarmStart,
-        problem: Problem,
-        provenance: Provenance,
-        progress: Callable[[Progress], None] | None = None,
-        began: float | None = None,
-        *,
-        stop: Stop | None = None,
-        params: SolveParams = SolveParams(),
-    ) -> Result:
-        """Search one partition."""
-        assert stop is not None
-        self.searches += 1
-        return search_from(
-            start,
-            problem,
-            provenance,
-            progress,
-            began,
-            stop=lambda state: self._enough(state) or stop(state),
-            params=params,
-        )
+        ceiling, stop = self._request.ceiling(), self._request.options.deadline.stop
+        if ceiling is not None and state.lower_bound >= ceiling:
+            return True
+        found = any(value is not None for value in (self.value, state.value, ceiling))
+        return (found and self._turn.over) or (stop is not None and stop(state))
 
     def _one(self, effort: Effort) -> Result | None:
         """Search the one partition that is given, unless it was searched as long."""
@@ -361,13 +327,5 @@ class ScheduleCandidate(PlanCandidate):
             return None
         self._level = effort.level
         self.searches += 1
-        request, params = self._request, self._request.params
-        return search_from(
-            WarmStart(schedules=() if self.schedule is None else (self.schedule,)),
-            self.problem,
-            request.provenance,
-            request.progress,
-            request.began,
-            stop=self._enough,
-            params=replace(params, rounds=params.rounds._replace(most=int(effort.level))),
-        )
+        start = WarmStart(schedules=() if self.schedule is None else (self.schedule,))
+        return search_from(start, self.problem, self._options.rounds(int(effort.level)))

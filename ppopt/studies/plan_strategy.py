@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from fractions import Fraction
-from math import inf
 
 from ppopt.problem.partition import SEARCH
 from ppopt.problem.problem import Problem
@@ -15,9 +12,10 @@ from ppopt.schedule.origin import Argument, Certificate
 from ppopt.schedule.schedule import Schedule
 from ppopt.solver import interrupts
 from ppopt.solver.configurations import Effort
+from ppopt.solver.deadline import NO_DEADLINE, Deadline
 from ppopt.solver.partitions.partition_bounds import memory_of_all
 from ppopt.solver.partitions.space import space_of
-from ppopt.solver.result import Progress, Result
+from ppopt.solver.result import Result
 from ppopt.strategies import Options
 from ppopt.studies.choice_proof import ChoiceProof
 from ppopt.studies.choice_search import PATIENCE, ChoiceSearch, Rank, Takes
@@ -50,7 +48,7 @@ class StrategyCandidate(PlanCandidate):
         super().__init__(configuration, problem, request)
         self._choices = ChoiceSearch(
             problem.pipeline, configuration.strategy, problem.objective, options,
-            takes=takes, seed=request.provenance.seed,
+            takes=takes, seed=request.options.seed,
         )  # fmt: skip
         candidates = self._candidates if problem.pipeline.partition == SEARCH else None
         self._proof = ChoiceProof(self._choices, candidates)
@@ -63,7 +61,7 @@ class StrategyCandidate(PlanCandidate):
         """Whether more effort brings nothing: no other partition is known that may be better."""
         return self._proof.proved or (self._proof.ended and self._choices.barren >= PATIENCE)
 
-    def raise_bound(self, deadline: float) -> None:
+    def raise_bound(self, deadline: Deadline) -> None:
         """See `PlanCandidate.raise_bound`."""
         if self._candidates is None or self.impossible:
             return
@@ -75,12 +73,11 @@ class StrategyCandidate(PlanCandidate):
         """See `PlanCandidate.hint`."""
         self._choices.hint(made.pipeline)
 
-    def search(self, effort: Effort, until: float = inf) -> None:
+    def search(self, effort: Effort, turn: Deadline = NO_DEADLINE) -> None:
         """See `PlanCandidate.search`: near the best partition, then in the order of bounds."""
         self.searches += 1
-        now = time.monotonic()
-        self._choices.run(ROUNDS * 2**effort.level, now + SEARCHING * (until - now))
-        self._proof.run(until)
+        self._choices.run(ROUNDS * 2**effort.level, turn.share(SEARCHING))
+        self._proof.run(turn)
         self._note()
 
     def _note(self) -> None:
@@ -104,14 +101,11 @@ class StrategyCandidate(PlanCandidate):
             certificate=Certificate(Argument.SEARCH),
         )
 
-    def minimize_memory(self, deadline: float, progress: Callable[[Progress], None]) -> LeastMemory:
+    def minimize_memory(self, deadline: Deadline) -> LeastMemory:
         """See `PlanCandidate.minimize_memory`: of equal values, the search prefers less memory."""
-        value, began = self.value, time.monotonic()
-        assert value is not None
 
         def tell() -> None:
-            phase = f"{self.configuration}, memory"
-            progress(Progress(time.monotonic() - began, phase, self.value, self.bound))
+            deadline.tell(f"{self.configuration}, memory", self.value, self.bound)
 
         with suppress(KeyboardInterrupt), interrupts.heard():
             self._choices.settle(deadline, tell)

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from fractions import Fraction
 
-from ppopt.solver.result import Progress
+from ppopt.solver.deadline import Deadline
 from ppopt.studies.plan_candidate import PlanCandidate
 from ppopt.studies.plan_result import WithinShare
 
@@ -14,13 +13,12 @@ from ppopt.studies.plan_result import WithinShare
 def within_share(
     candidates: Sequence[PlanCandidate],
     most: Fraction,
-    deadline: float,
-    progress: Callable[[Progress], None],
+    deadline: Deadline,
 ) -> WithinShare | None:
     """Search every configuration that takes at most so long per microbatch for less memory.
 
     Those of least memory so far come first, each with an equal part of the time left until the
-    deadline, an instant of `time.monotonic`. None where none is so fast, or Ctrl-C ends the search
+    deadline. None where none is so fast, or Ctrl-C ends the search
     before the first. The bound is of all configurations; None where one may be so fast whose
     schedule is not.
     """
@@ -30,9 +28,8 @@ def within_share(
     )
     found: list[WithinShare] = []
     for place, one in enumerate(waiting):
-        now = time.monotonic()
-        until = now + (deadline - now) / (len(waiting) - place)
-        reached = one.least_within(most * one.configuration.batches, until, progress)
+        share = deadline.share(1 / (len(waiting) - place))
+        reached = one.least_within(most * one.configuration.batches, share)
         if reached is not None:
             found.append(reached)
         if one.interrupted:

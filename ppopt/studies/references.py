@@ -125,7 +125,8 @@ def first_difference(before: Schedule, after: Schedule) -> Difference | None:
 def _remade(reference: Schedule, progress: Callable[[Progress], None] | None) -> Schedule | None:
     origin = reference.origin
     if _searched(reference):
-        from ppopt.solver.search import TIME_LIMIT, solve  # noqa: PLC0415  loads on use
+        from ppopt.solver.options import TIME_LIMIT  # noqa: PLC0415  loads on use
+        from ppopt.solver.solve import solve  # noqa: PLC0415  loads on use
 
         return solve(
             reference.pipeline,

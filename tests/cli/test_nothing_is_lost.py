@@ -20,7 +20,7 @@ import pytest
 
 from ppopt.errors import InputError
 from ppopt.formats import files
-from ppopt.solver import search
+from ppopt.solver import solve as solving
 from ppopt.studies import compare, frontier  # noqa: F401  bound before `solve` is replaced
 from tests.cli.cli_run import ENTRY, HARD, process, run
 from tests.cli.terminal import on_terminal, read_until
@@ -44,7 +44,7 @@ class TestBeforeTheSearch:
 
     @pytest.fixture(autouse=True)
     def no_search(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(search, "solve", never)
+        monkeypatch.setattr(solving, "solve", never)
 
     def refused(self, folder: Path, line: str, words: str) -> None:
         before = sorted(folder.rglob("*"))
@@ -124,14 +124,14 @@ class TestAfterTheSearch:
         self, folder: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         (folder / "gone").mkdir()
-        solve = search.solve
+        solve = solving.solve
 
         def removing(*args: Any, **options: Any) -> object:
             found = solve(*args, **options)
             (folder / "gone").rmdir()
             return found
 
-        monkeypatch.setattr(search, "solve", removing)
+        monkeypatch.setattr(solving, "solve", removing)
         ran = run(f"solve {SMALL} --json -o gone/a.json -o here.json")
         assert (ran.code, ran.err.count("\n")) == (7, 1)
         assert json.loads(ran.out)["status"] == "optimal"
@@ -193,7 +193,7 @@ class TestSignals:
         assert {path.name for path in folder.iterdir()} == {"a.json", "b.html", "c.json"}
 
     @pytest.mark.parametrize(
-        "where", ["ppopt.solver.search.versions", "ppopt.cli.output.show_result"]
+        "where", ["ppopt.solver.solve.checked_options", "ppopt.cli.output.show_result"]
     )
     def test_ctrl_c_around_a_search(self, where: str) -> None:
         """Before it begins, and after it has ended: JSON in any case."""

@@ -10,6 +10,7 @@ from ppopt.schedule.list_scheduling import one_at_a_time
 from ppopt.solver.bound import Bound
 from ppopt.solver.bounds import device_bounds
 from ppopt.solver.budget import Budget, Clock
+from ppopt.solver.deadline import Deadline
 from ppopt.solver.dynamic_programming.classes import Classes
 from ppopt.solver.dynamic_programming.layered import Beam, LayeredDP
 from ppopt.solver.incumbent import Incumbent
@@ -32,7 +33,7 @@ class Begun:
 def waiting(problem: Problem, bound: Bound | None = None, seconds: float = 600.0) -> Begun:
     """A search that knows the bound of a device, and no schedule."""
     known = bound or device_bounds.device_bound(problem.instance, problem.objective)
-    return Begun(Incumbent(problem, known), Clock(seconds))
+    return Begun(Incumbent(problem, known), Clock(Deadline.after(seconds)))
 
 
 def begun(problem: Problem, bound: Bound | None = None, seconds: float = 600.0) -> Begun:

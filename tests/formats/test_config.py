@@ -19,7 +19,7 @@ from ppopt.formats.config import parse_config, pipeline_of, read_config
 from ppopt.problem.objective import Objective
 from ppopt.problem.pipeline import Pipeline
 from ppopt.problem.settings import NAMED, SETTINGS, Part
-from ppopt.solver.search import solve
+from ppopt.solver.solve import solve
 from tests.formats.config_text import as_text, refuse, write
 
 SPELLINGS = {

@@ -16,7 +16,7 @@ from ppopt.report.html import page
 from ppopt.schedule.critical_path import critical_path
 from ppopt.schedule.schedule import Schedule
 from ppopt.schedule.timetable import ALONE
-from ppopt.solver.search import solve
+from ppopt.solver.solve import solve
 from ppopt.studies.evaluate import evaluate
 from ppopt.verifier import verify
 from tests.browser import View, rgb, serious

@@ -16,7 +16,7 @@ from ppopt.report.html import page
 from ppopt.report.search_words import UNCHECKED
 from ppopt.schedule.origin import Origin
 from ppopt.schedule.schedule import Schedule
-from ppopt.solver.search import solve
+from ppopt.solver.solve import solve
 from ppopt.studies.evaluate import evaluate
 from tests.report.drawn import Content
 

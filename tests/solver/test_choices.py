@@ -3,7 +3,6 @@
 from functools import reduce
 from itertools import product
 from operator import or_
-from time import monotonic
 
 import pytest
 
@@ -12,6 +11,7 @@ from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.problem import Problem
 from ppopt.solver.choices import NO_CHOICE, Choice, candidates_of, choices_of
 from ppopt.solver.configurations import Candidates
+from ppopt.solver.deadline import Deadline
 
 NAMES = {
     Choice.PARTITION: "partition",
@@ -36,7 +36,7 @@ def pipeline(choices: Choice) -> Pipeline:
 
 def candidates(asked: Pipeline, further: Choice = NO_CHOICE) -> Candidates | None:
     problem = Problem(asked, Objective.MAKESPAN, BackwardKind.SPLIT)
-    return candidates_of(problem, monotonic() + 60, further)
+    return candidates_of(problem, Deadline.after(60), further)
 
 
 def test_every_choice_is_in_the_table() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import replace
 from fractions import Fraction
@@ -15,18 +14,19 @@ from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.objective import Objective
 from ppopt.problem.problem import Problem
 from ppopt.schedule.origin import Argument
+from ppopt.solver import configurations
 from ppopt.solver.configurations import (
     Candidates,
     Configuration,
     ConfigurationSearch,
     Effort,
     Key,
-    SolveRequest,
     UnlistedBound,
 )
-from ppopt.solver.parameters import SolveParams
+from ppopt.solver.options import SolveOptions, checked_options
 from ppopt.solver.result import Result, Status
-from ppopt.solver.search import provenance_of, search_from, solve
+from ppopt.solver.search import search_from
+from ppopt.solver.solve import solve
 
 
 class Forwards(Candidates):
@@ -73,22 +73,24 @@ class ManyForwards(Forwards):
         return UnlistedBound(Fraction(0))
 
 
-def test_an_anchor_is_searched_at_every_level() -> None:
+def test_an_anchor_is_searched_at_every_level(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Though it has the largest value, and only the best few others are searched longer."""
     searched: list[tuple[int, int]] = []
 
-    def solve_one(start: Any, problem: Problem, *rest: Any, **named: Any) -> Result:
-        searched.append((int(problem.pipeline.costs.forward[0]), named["params"].rounds.most))
-        found = search_from(start, problem, *rest, **named)
+    def watched(start: Any, problem: Problem, options: SolveOptions) -> Result:
+        searched.append((int(problem.pipeline.costs.forward[0]), options.params.rounds.most or 0))
+        found = search_from(start, problem, options)
         value = 3 * (found.value or 0)  # far above all bounds, so that none is ruled out
         return replace(found, status=Status.FEASIBLE, lower_bound=Fraction(0), value=value)
 
     problem = Problem(Pipeline(stages=2, batches=2), Objective.MAKESPAN, BackwardKind.SPLIT)
-    request = SolveRequest(
-        solve_one, problem, provenance_of(1000, 1, 0), None, time.monotonic(),
-        lambda _: max(level for _, level in searched or [(0, 0)]) > 3, SolveParams(),
-    )  # fmt: skip
-    search = ConfigurationSearch(ManyForwards(), request)
+    monkeypatch.setattr(configurations, "search_from", watched)
+    options = checked_options(
+        1000, 1, stop=lambda _: max(level for _, level in searched or [(0, 0)]) > 3
+    )
+    search = ConfigurationSearch(ManyForwards(), problem, options)
     search._begin()
     search._deepen()
     assert searched[0] == (19, 0)
@@ -96,40 +98,37 @@ def test_an_anchor_is_searched_at_every_level() -> None:
     assert [level for forward, level in searched if forward == 18] == [0]
 
 
-def test_a_slow_configuration_leaves_time_for_the_next_ones() -> None:
+def test_a_slow_configuration_leaves_time_for_the_next_ones(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Each of the first has a quarter of what is left: one that is slow ends, and others follow."""
     limits: list[float] = []
 
-    def solve_one(
-        start: Any, problem: Problem, provenance: Any, *rest: Any, **named: Any
-    ) -> Result:
-        limits.append(provenance.time_limit)
-        return search_from(start, problem, provenance, *rest, **named)
+    def watched(start: Any, problem: Problem, options: SolveOptions) -> Result:
+        limits.append(options.deadline.seconds)
+        return search_from(start, problem, options)
 
     problem = Problem(Pipeline(stages=2, batches=2), Objective.MAKESPAN, BackwardKind.SPLIT)
-    began = time.monotonic()
-    request = SolveRequest(
-        solve_one, problem, provenance_of(1000, 1, 0), None, began, None, SolveParams()
-    )
-    found = ConfigurationSearch(Forwards(), request).run()
+    monkeypatch.setattr(configurations, "search_from", watched)
+    found = ConfigurationSearch(Forwards(), problem, checked_options(1000, 1)).run()
     assert found.pipeline.forward == (3, 3)
     assert len(limits) >= 3
     assert all(limit <= 250 for limit in limits[:3])
 
 
-def test_a_run_ends_with_its_effort_and_the_next_one_continues() -> None:
+def test_a_run_ends_with_its_effort_and_the_next_one_continues(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Of three configurations one, then two more; bounds by subsets wait for the first level."""
     tried: list[tuple[Fraction, int | None]] = []
 
-    def solve_one(start: Any, problem: Problem, *rest: Any, **named: Any) -> Result:
-        tried.append((problem.pipeline.forward[0], named["params"].rounds.most))
-        return search_from(start, problem, *rest, **named)
+    def watched(start: Any, problem: Problem, options: SolveOptions) -> Result:
+        tried.append((problem.pipeline.forward[0], options.params.rounds.most))
+        return search_from(start, problem, options)
 
     problem = Problem(Pipeline(stages=2, batches=2), Objective.MAKESPAN, BackwardKind.SPLIT)
-    request = SolveRequest(
-        solve_one, problem, provenance_of(1000, 1, 0), None, time.monotonic(), None, SolveParams()
-    )
-    search = ConfigurationSearch(Forwards(), request)
+    monkeypatch.setattr(configurations, "search_from", watched)
+    search = ConfigurationSearch(Forwards(), problem, checked_options(1000, 1))
     assert search.run(Effort(0, 1)).pipeline.forward == (5, 5)
     assert tried == [(5, 0)]
     assert search.run(Effort(0, 3)).pipeline.forward == (3, 3)
@@ -150,10 +149,7 @@ def test_a_schedule_from_elsewhere_is_where_its_configuration_begins() -> None:
     best = solve(Pipeline(stages=2, batches=2, forward=4), workers=1)
     assert best.schedule is not None
     problem = Problem(Pipeline(stages=2, batches=2), Objective.MAKESPAN, BackwardKind.SPLIT)
-    request = SolveRequest(
-        search_from, problem, provenance_of(1000, 1, 0), None, time.monotonic(), None, SolveParams()
-    )
-    search = ConfigurationSearch(Forwards(), request)
+    search = ConfigurationSearch(Forwards(), problem, checked_options(1000, 1))
     search.hint(best.schedule)
     found = search.run(Effort(0, 1))
     assert found.pipeline.forward == (4, 4) and found.value == best.value

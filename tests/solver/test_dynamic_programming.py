@@ -18,7 +18,7 @@ from ppopt.problem.operation import OpKind
 from ppopt.problem.problem import Problem
 from ppopt.schedule import timing
 from ppopt.schedule.list_scheduling import one_at_a_time
-from ppopt.solver import budget
+from ppopt.solver import deadline
 from ppopt.solver.bounds import device_bounds
 from ppopt.solver.bounds.subset_dynamic_program import SubsetDP
 from ppopt.solver.dynamic_programming import dominance
@@ -227,7 +227,7 @@ def test_what_grows_too_fast_is_given_up(monkeypatch: pytest.MonkeyPatch) -> Non
 
     The clock stands still: the estimate of the time that is missing ends it, on any machine.
     """
-    monkeypatch.setattr(budget, "time", SimpleNamespace(monotonic=lambda: 0.0))
+    monkeypatch.setattr(deadline, "time", SimpleNamespace(monotonic=lambda: 0.0))
     problem = Problem(
         Pipeline(stages=4, batches=12, forward=3, p2p=1), Objective.MAKESPAN, BackwardKind.SPLIT
     )

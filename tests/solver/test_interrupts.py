@@ -122,7 +122,7 @@ def test_ctrl_c_after_the_search_keeps_what_it_found(monkeypatch: pytest.MonkeyP
         return check(schedule)
 
     monkeypatch.setattr(made, "checked", pressed)
-    result = made.solve(Pipeline(stages=2, batches=2), workers=1)
+    result = solve(Pipeline(stages=2, batches=2), workers=1)
     assert (result.status, result.interrupted) == (Status.OPTIMAL, True)
 
 

@@ -33,9 +33,10 @@ from ppopt.schedule.origin import Argument, Certificate
 from ppopt.solver import search as solving
 from ppopt.solver import warm_start as hints
 from ppopt.solver.bound import Bound
+from ppopt.solver.deadline import Deadline
 from ppopt.solver.heuristics.construction import initial_orders
 from ppopt.solver.heuristics.repair import repair
-from ppopt.solver.result import Provenance
+from ppopt.solver.options import SolveOptions
 from ppopt.strategies import Options, registry
 from ppopt.strategies.base import ADAPTIVE_SECONDS
 from tests.cli.cli_json import FLAG, LIST, NUMBER, OF_SOLVE, assert_types
@@ -314,9 +315,9 @@ def test_a_bound_known_before_counts() -> None:
     problem = Problem(replace(UNIT, mem_limit=1), Objective.MAKESPAN, BackwardKind.SPLIT)
     given = hints.read_hint(problem, evaluate(UNIT, "zb-h1"))
     known = Bound(72, "proved before", Certificate(Argument.SEARCH))
-    provenance = Provenance(0, 1, 60.0, {})
+    options = SolveOptions(Deadline.after(60))
     for bound, status in ((None, Status.FEASIBLE), (known, Status.OPTIMAL)):
-        result = solving.search_from(hints.WarmStart(given, bound=bound), problem, provenance)
+        result = solving.search_from(hints.WarmStart(given, bound=bound), problem, options)
         assert (result.value, result.status) == (72, status)
     assert result.proof == "proved before"
 

@@ -23,7 +23,7 @@ from ppopt.solver.heuristics.window_lns import WindowSearch, window_orders
 from ppopt.solver.parameters import WindowParams
 from ppopt.solver.relaxation import pairs
 from ppopt.solver.result import Status
-from ppopt.solver.search import solve
+from ppopt.solver.solve import solve
 from tests.factories.instances import Case, middle_cases, tiny_cases
 from tests.factories.searches import waiting
 from tests.oracles import exhaustive

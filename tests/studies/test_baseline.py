@@ -14,6 +14,7 @@ from ppopt import Layer, Model
 from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.pipeline import Pipeline
 from ppopt.report.baseline_words import baseline_words
+from ppopt.solver.deadline import Deadline
 from ppopt.solver.result import Result
 from ppopt.studies import baseline as module
 from ppopt.studies.baseline import baseline, best_other_placement
@@ -116,9 +117,9 @@ def test_one_of_these_has_a_better_strategy_elsewhere() -> None:
 def test_nothing_is_evaluated_after_the_instant_that_is_given() -> None:
     pipeline = Pipeline(stages=4, batches=8)
     result = ppopt.solve(pipeline, workers=1)
-    past = time.monotonic() - 1
-    assert baseline(result, until=past) is None
-    assert best_other_placement(pipeline, result, None, until=past) is None
+    past = Deadline.after(-1)
+    assert baseline(result, deadline=past) is None
+    assert best_other_placement(pipeline, result, None, past) is None
 
 
 def test_a_command_evaluates_all_strategies_until_one_instant(
@@ -127,8 +128,8 @@ def test_a_command_evaluates_all_strategies_until_one_instant(
     """A little beyond the time limit, which counts from the start of the command."""
     given = []
 
-    def seen(*_: object, until: float) -> None:
-        given.append(until)
+    def seen(*arguments: object) -> None:
+        given.extend(one.end for one in arguments if isinstance(one, Deadline))
 
     monkeypatch.setattr(module, "baseline", seen)
     monkeypatch.setattr(module, "best_other_placement", seen)

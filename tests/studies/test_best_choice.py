@@ -13,6 +13,7 @@ import pytest
 import ppopt
 from ppopt import InputError, Layer, Model, Pipeline, Schedule
 from ppopt.problem.objective import Objective
+from ppopt.solver.deadline import NO_DEADLINE
 from ppopt.strategies import registry
 from ppopt.studies import choice_search
 from ppopt.studies.compare import compare
@@ -131,7 +132,7 @@ def test_the_search_alone_finds_the_best_partition(
     for seed in range(2):
         pipe = drawn(seed, 8).pipeline(devices=2, batches=4, partition="search", mem_limit=40)
         search = choice_search.ChoiceSearch(pipe, strategy, Objective.MAKESPAN)
-        search.settle(float("inf"))
+        search.settle(NO_DEADLINE)
         assert not search.exhausted and search.schedule().fits_limits
         every = every_partition(pipe, search.space.base.num_stages)
         made = (ppopt.evaluate(one, strategy) for one in every)

@@ -12,6 +12,7 @@ import pytest
 from benchmarks.record import processor_clock
 from ppopt import Model, Options, Pipeline, Result, Schedule, evaluate, read_pipeline, solve
 from ppopt.formats import schedule_json
+from ppopt.solver import deadline
 from ppopt.solver.heuristics import construction
 from ppopt.strategies import base, names
 from ppopt.studies import compare
@@ -38,7 +39,7 @@ def test_searches_get_their_time_however_long_strategies_take(
         given.append((problem, time_limit))
         return solve(problem, time_limit=time_limit, **more)
 
-    monkeypatch.setattr(compare, "time", clock)
+    monkeypatch.setattr(deadline, "time", clock)
     monkeypatch.setattr(compare, "evaluate_all", slowly)
     monkeypatch.setattr(compare, "solve", search)
     pipeline = Pipeline(stages=2, batches=4)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import signal
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from fractions import Fraction
@@ -21,7 +20,8 @@ from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.problem import Problem
 from ppopt.schedule.origin import Argument, Certificate
 from ppopt.schedule.schedule import Schedule
-from ppopt.solver.result import Provenance, Result
+from ppopt.solver.options import SolveOptions, checked_options
+from ppopt.solver.result import Result
 from ppopt.solver.search import search_from
 from ppopt.studies import frontier as made
 from ppopt.studies import frontier_search, frontier_space
@@ -309,9 +309,9 @@ def test_what_a_search_gives_up_is_not_searched_again(monkeypatch: pytest.Monkey
     """A search of 4800 operations that ends after a part of its time, without a proof."""
     searches = []
 
-    def ended_early(start: Any, problem: Any, provenance: Any, *rest: Any, **more: Any) -> Result:
-        searches.append(provenance.time_limit)
-        return search_from(start, problem, replace(provenance, time_limit=0.1), *rest, **more)
+    def ended_early(start: Any, problem: Any, options: SolveOptions) -> Result:
+        searches.append(options.deadline.seconds)
+        return search_from(start, problem, options.by(options.deadline.within(0.1)))
 
     monkeypatch.setattr(frontier_space, "search_from", ended_early)
     pipeline = Pipeline(stages=4, batches=200, slices=2, mem_limit=1)
@@ -323,10 +323,7 @@ def test_what_a_search_gives_up_is_not_searched_again(monkeypatch: pytest.Monkey
 
 def test_the_time_of_a_search_stays_a_number_however_often_it_was_tried() -> None:
     space = space_of(split(Pipeline(stages=2, batches=3)))
-    curve, now = Curve([1, 2, 3]), time.monotonic()
-    explorer = frontier_search.ParetoSearch(
-        space, Provenance(0, 1, 60.0, {}), now + 60, lambda _: None, curve, now
-    )
+    explorer = frontier_search.ParetoSearch(space, checked_options(60, 1), Curve([1, 2, 3]))
     explorer.tried[1] = 5000
     assert 0 < explorer._seconds(1) <= 60
 

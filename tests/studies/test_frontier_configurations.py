@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import time
 from collections.abc import Iterator
 from dataclasses import replace
 from fractions import Fraction
@@ -20,7 +19,7 @@ from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.objective import Objective
 from ppopt.problem.partition import SEARCH
 from ppopt.problem.recompute import SEARCH_RECOMPUTE
-from ppopt.solver.result import Provenance
+from ppopt.solver.options import checked_options
 from ppopt.solver.search import problem_of
 from ppopt.studies.frontier_curve import Curve
 from ppopt.studies.frontier_search import ParetoSearch
@@ -177,10 +176,8 @@ def test_the_command_says_what_was_chosen(tmp_path: Path) -> None:
 def test_the_largest_limit_has_time_for_the_bound_over_all() -> None:
     """An equal share, a tenth of the time here, is too little on a large model."""
     problem = problem_of(draw(Random(1), SEARCHES[1]), Objective.MAKESPAN, BackwardKind.MIXED)
-    space, now = space_of(problem), time.monotonic()
-    explorer = ParetoSearch(
-        space, Provenance(0, 1, 60.0, {}), now + 60, lambda _: None, Curve(space.limits), now
-    )
+    space = space_of(problem)
+    explorer = ParetoSearch(space, checked_options(60, 1), Curve(space.limits))
     assert 29 < explorer._seconds(len(space.limits) - 1) <= 30
     assert explorer._seconds(0) < 10
 
@@ -192,8 +189,7 @@ def test_a_search_with_a_target_ends_when_it_is_settled(given: dict[str, Any]) -
     space = space_of(problem)
 
     def search(limit: int, target: Fraction | None) -> Result:
-        provenance = Provenance(0, 1, 60.0, {})
-        return space.search(space.memory(limit), [], None, provenance, lambda _: None, target)
+        return space.search(space.memory(limit), [], None, checked_options(60, 1), target)
 
     best = search(space.limits[-1], None).value
     assert best is not None

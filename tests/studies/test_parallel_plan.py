@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 import ppopt
-from ppopt import InputError, Objective, SolveParams, Status
+from ppopt import InputError, Objective, Status
 from ppopt.derivation.config_json import architecture_of
 from ppopt.derivation.gpus import gpu_named
 from ppopt.problem.backward_kind import BackwardKind
-from ppopt.solver.search import provenance_of
+from ppopt.solver.options import checked_options
 from ppopt.studies.parallel_plan import CLOSE, Choices, plan_parallelism, work_bound
 from ppopt.studies.parallel_result import ParallelPlan
 from ppopt.studies.parallel_space import Parallelism, ParallelSpace
@@ -129,9 +129,7 @@ def test_a_plan_beside_a_known_value_ends_when_its_time_is_up() -> None:
         LINEAR.space(model),
         Objective.MAKESPAN,
         BackwardKind.MIXED,
-        provenance_of(1, 1, 0),
-        SolveParams(),
-        time.monotonic() - 2,
+        checked_options(1, 1, began=time.monotonic() - 2),
     )
     assert not search._over
     search.know(2 * work_bound(model.pipeline, model.model), None)

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import replace
 from fractions import Fraction
-from math import inf
 
 import pytest
 
@@ -25,6 +23,7 @@ from ppopt.report.plan_words import (
     slowdown,
     within_words,
 )
+from ppopt.solver.deadline import NO_DEADLINE, Deadline
 from ppopt.studies.plan_baselines import KNOWN, PlanBaselines
 from ppopt.studies.plan_result import Hand
 from tests.tiers import slow
@@ -86,7 +85,7 @@ def test_a_strategy_stands_on_a_partition_from_which_no_layer_moves() -> None:
             assert not made.fits_limits or made.metrics.makespan >= one.value
 
 
-def evaluated(plan: ppopt.Plan, kind: BackwardKind, deadline: float) -> ppopt.Plan:
+def evaluated(plan: ppopt.Plan, kind: BackwardKind, deadline: Deadline) -> ppopt.Plan:
     """A plan beside the strategies that are evaluated by a deadline."""
     found = PlanBaselines(plan.space, Objective.MAKESPAN, kind)
     found.search(4, deadline)
@@ -95,15 +94,15 @@ def evaluated(plan: ppopt.Plan, kind: BackwardKind, deadline: float) -> ppopt.Pl
 
 def test_nothing_is_begun_after_the_deadline() -> None:
     plan = planned()
-    assert evaluated(plan, BackwardKind.MIXED, time.monotonic()).hands == ()
-    whole = evaluated(plan, BackwardKind.WHOLE, inf)
+    assert evaluated(plan, BackwardKind.MIXED, Deadline.after(0)).hands == ()
+    whole = evaluated(plan, BackwardKind.WHOLE, NO_DEADLINE)
     assert whole.hands and whole.late_hands == ()
     assert not {hand.strategy for hand in whole.hands} & {"zb-h1", "zbv", "zb-2p"}
 
 
 def test_strategies_without_time_are_named_the_best_known_first() -> None:
     plan = planned()
-    late = evaluated(plan, BackwardKind.MIXED, time.monotonic()).late_hands
+    late = evaluated(plan, BackwardKind.MIXED, Deadline.after(0)).late_hands
     assert {hand.strategy for hand in plan.hands} <= set(late) and len(set(late)) == len(late)
     assert late[:2] == ("1f1b", "interleaved")
     assert plan.late_hands == () and of_plan(plan)["late_hands"] == []

@@ -18,6 +18,7 @@ import pytest
 
 import ppopt
 from ppopt.errors import InputError
+from ppopt.solver import configurations
 from ppopt.solver import search as searching
 from ppopt.studies import job as jobs
 from ppopt.studies import outcome
@@ -403,13 +404,13 @@ class TestMoreTime:
         assert short.schedule is not None
         begun: list[Any] = []
 
-        def search_from(start: Any, problem: Any, *rest: Any, **named: Any) -> Any:
+        def search_from(start: Any, problem: Any, options: Any) -> Any:
             begun.append((start, problem))
             if len(begun) > 1:
                 raise TimeoutError
-            return searching.search_from(start, problem, *rest, **named)
+            return searching.search_from(start, problem, options)
 
-        monkeypatch.setattr(outcome, "search_from", search_from)
+        monkeypatch.setattr(configurations, "search_from", search_from)
         known = outcome.read(outcome.stored(job, short), job)
         longer = outcome.run_job(replace(job, time_limit=1), known)
         start, problem = begun[0]

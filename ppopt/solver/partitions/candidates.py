@@ -26,6 +26,7 @@ from ppopt.solver.configurations import (
     Key,
     UnlistedBound,
 )
+from ppopt.solver.deadline import Deadline
 from ppopt.solver.partitions.partition_bounds import (
     SHARES,
     BoundingInTurns,
@@ -47,7 +48,7 @@ FURTHER = 0.01
 class BoundedPartitions(Candidates):
     """Configurations that each have a partition, with bounds over all partitions."""
 
-    def __init__(self, base: Pipeline, ticks: PartitionTicks, deadline: float) -> None:
+    def __init__(self, base: Pipeline, ticks: PartitionTicks, deadline: Deadline) -> None:
         """`base`: its model is cut; bounds raise TimeoutError after the deadline."""
         self._base, self._ticks, self._deadline = base, ticks, deadline
         self._space = ticks.space
@@ -57,7 +58,7 @@ class BoundedPartitions(Candidates):
         self._bounding = BoundingInTurns(self._space)
         self._order: PartitionOrder | None = None
 
-    def bound(self, deadline: float, ceiling: Fraction | None = None) -> None:
+    def bound(self, deadline: Deadline, ceiling: Fraction | None = None) -> None:
         """Bound all partitions; where that takes longer, every stage alone.
 
         A further call goes on.
@@ -121,8 +122,8 @@ class PartitionCandidates(BoundedPartitions):
     name = "partition"
     argument = Argument.PARTITIONS
 
-    def __init__(self, problem: Problem, deadline: float) -> None:
-        """Bounds raise TimeoutError after the deadline, of `time.monotonic`.
+    def __init__(self, problem: Problem, deadline: Deadline) -> None:
+        """Bounds raise TimeoutError after the deadline.
 
         Raises NotApplicableError where partitions cannot be searched.
         """

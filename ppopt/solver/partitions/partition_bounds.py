@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from fractions import Fraction
 from functools import cached_property
 from itertools import combinations, groupby, islice, pairwise, takewhile
-from math import ceil, inf
+from math import ceil
 from operator import add
 from typing import Protocol
 
 import numpy as np
 
 from ppopt.problem.arrays import Ints
+from ppopt.solver.deadline import NO_DEADLINE, Deadline
 from ppopt.solver.partitions.device_bounds import (
     DeviceBound,
     Hosted,
@@ -149,14 +149,14 @@ class PartitionBounds(Protocol):
     def most_even(self, share: float) -> Counts | None:
         """The most even partition whose bound is at most this share above the least."""
 
-    def extend(self, deadline: float) -> None:
+    def extend(self, deadline: Deadline) -> None:
         """Move the deadline."""
 
 
-def bounds_of(space: PartitionSpace, deadline: float = inf) -> PartitionBounds:
+def bounds_of(space: PartitionSpace, deadline: Deadline = NO_DEADLINE) -> PartitionBounds:
     """The bounds of a space: by a program, one by one, or of every stage alone.
 
-    What is asked of them raises TimeoutError after the deadline, of `time.monotonic`.
+    What is asked of them raises TimeoutError after the deadline.
     """
     form = pattern_of(space)
     if form is not None:
@@ -180,47 +180,48 @@ class BoundingInTurns:
         self._alone: _StagesAlone | None = None
         """Of every stage alone; None: they were not needed yet."""
 
-    def run(self, moment: float, deadline: float, ceiling: int | None = None) -> PartitionBounds:
-        """The bounds if the least one is found by a moment; else those of stages alone.
+    def run(
+        self, turn: Deadline, deadline: Deadline, ceiling: int | None = None
+    ) -> PartitionBounds:
+        """The bounds if the least one is found in a turn; else those of stages alone.
 
         Where there is a ceiling, partitions of bounds above it are of no use: programs tell whether
         there are others. After the deadline, too, what is asked of the bounds raises TimeoutError.
         """
-        now = time.monotonic()
         share = PROGRAM_SHARE if self._alone is None else 1
         try:
-            found = self._of_all(now + share * (moment - now), ceiling)
+            found = self._of_all(turn.share(share), ceiling)
         except TimeoutError:
             self._alone = found = self._alone or _StagesAlone(self._space)
             if self._program is not None:
                 self._above = max(self._above, self._program.least_so_far - 1)
             self._alone.raise_above(self._above)
         if not found.complete:
-            found.extend(moment)
+            found.extend(turn)
         _ = found.least
         found.extend(deadline)
         return found
 
-    def _of_all(self, moment: float, ceiling: int | None) -> PartitionBounds:
-        """The bounds of all partitions, the least one found by a moment."""
+    def _of_all(self, turn: Deadline, ceiling: int | None) -> PartitionBounds:
+        """The bounds of all partitions, the least one found in a turn."""
         if self._form is not None and ceiling is not None:
-            return self._within(ceiling, self._form, moment)
-        self._whole = self._whole or bounds_of(self._space, moment)
-        self._whole.extend(moment)
+            return self._within(ceiling, self._form, turn)
+        self._whole = self._whole or bounds_of(self._space, turn)
+        self._whole.extend(turn)
         if self._whole.complete:
             _ = self._whole.least
         return self._whole
 
-    def _within(self, ceiling: int, form: PlacementPattern, moment: float) -> PartitionBounds:
-        """The bounds by programs up to a ceiling, the least one found by a moment."""
+    def _within(self, ceiling: int, form: PlacementPattern, turn: Deadline) -> PartitionBounds:
+        """The bounds by programs up to a ceiling, the least one found in a turn."""
         near = int(quick_bound(self._space) * (1 + NEAR))
         while self._above < ceiling:
             if self._program is None:
                 most = ceiling if self._above >= near else min(near, ceiling)
-                self._program = PartitionProgram(self._space, form, most, moment)
-            self._program.deadline = moment
+                self._program = PartitionProgram(self._space, form, most, turn)
+            self._program.deadline = turn
             if self._program.least < FOREVER:
-                return _Programmed(self._space, form, moment, self._program)
+                return _Programmed(self._space, form, turn, self._program)
             self._above, self._program = self._program.ceiling, None
         return _StagesAlone(self._space, above=self._above)
 
@@ -234,7 +235,7 @@ class _Programmed:
         self,
         space: PartitionSpace,
         form: PlacementPattern,
-        deadline: float,
+        deadline: Deadline,
         program: PartitionProgram | None = None,
     ) -> None:
         """`program`: one that has partitions below its ceiling, if it is known."""
@@ -306,7 +307,7 @@ class _Programmed:
             self._program = self._stated(ceiling)
         return self._program
 
-    def extend(self, deadline: float) -> None:
+    def extend(self, deadline: Deadline) -> None:
         self._deadline = deadline
         if self._program is not None:
             self._program.deadline = deadline
@@ -320,7 +321,7 @@ class _Listed:
 
     complete = True
 
-    def __init__(self, space: PartitionSpace, deadline: float = inf) -> None:
+    def __init__(self, space: PartitionSpace, deadline: Deadline = NO_DEADLINE) -> None:
         self._space, self._deadline = space, deadline
         self._found: list[tuple[int, Counts]] = []
         """Partitions that are bounded, with their bounds."""
@@ -336,7 +337,7 @@ class _Listed:
 
     def _next_of(self, batches: Iterator[list[Counts]]) -> list[Counts]:
         """The next of these batches, until the deadline; empty: there are no more."""
-        if time.monotonic() > self._deadline:
+        if self._deadline.over:
             raise TimeoutError
         return next(batches, [])
 
@@ -366,7 +367,7 @@ class _Listed:
         close = (counts for _, counts in self.in_order(int(self.least * (1 + share))))
         return min(close, key=lambda counts: sum(n * n for n in counts))
 
-    def extend(self, deadline: float) -> None:
+    def extend(self, deadline: Deadline) -> None:
         self._deadline = deadline
 
 
@@ -382,7 +383,9 @@ class _StagesAlone:
 
     complete = False
 
-    def __init__(self, space: PartitionSpace, deadline: float = inf, above: int = -1) -> None:
+    def __init__(
+        self, space: PartitionSpace, deadline: Deadline = NO_DEADLINE, above: int = -1
+    ) -> None:
         """`above`: all bounds are known to be above it."""
         hosts, limits = tuple(range(space.num_stages)), space.limits
         apart = None if limits is None else tuple(limits[device] for device in space.hosts)
@@ -419,7 +422,7 @@ class _StagesAlone:
     def most_even(self, share: float) -> Counts | None:
         return self._alone.most_even(share) if self._least_alone else None
 
-    def extend(self, deadline: float) -> None:
+    def extend(self, deadline: Deadline) -> None:
         self._alone.extend(deadline)
 
 

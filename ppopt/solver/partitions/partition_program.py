@@ -13,7 +13,6 @@ faster than F of stage 0 runs.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator, Sequence
 from enum import Enum
 from functools import cached_property
@@ -24,6 +23,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ppopt.problem.arrays import Ints
+from ppopt.solver.deadline import Deadline
 from ppopt.solver.partitions.device_bounds import (
     DeviceBound,
     Hosted,
@@ -119,17 +119,17 @@ class PartitionProgram:
         space: PartitionSpace,
         form: PlacementPattern,
         ceiling: int,
-        deadline: float,
+        deadline: Deadline,
         figure: BoundFunction = VALUE,
     ) -> None:
         """A program of a figure.
 
-        What is asked of it raises TimeoutError where `time.monotonic` passes the deadline; once
-        that is moved, it goes on from there.
+        What is asked of it raises TimeoutError after the deadline; once that is moved, it goes on
+        from there.
         """
         self.space, self.form, self.ceiling, self._figure = space, form, ceiling, figure
         self.deadline = deadline
-        """Of `time.monotonic`; it may be moved."""
+        """It may be moved."""
         self._places = space.num_layers + 1
         self._seconds = 1 if form is PlacementPattern.ONE else self._places
         self._choices: dict[StageZeroContext, list[DeviceChoices]] = {}
@@ -202,7 +202,7 @@ class PartitionProgram:
         return None if best is None else self._trace(*best[1:], ceiling)
 
     def _check_time(self) -> None:
-        if time.monotonic() > self.deadline:
+        if self.deadline.over:
             raise TimeoutError
 
     # The states: positions after every device.

@@ -24,6 +24,7 @@ from ppopt.problem.pipeline import Pipeline
 from ppopt.problem.problem import Problem
 from ppopt.schedule.origin import Argument
 from ppopt.solver.configurations import Configuration, ConfigurationSearch, Key, UnlistedBound
+from ppopt.solver.deadline import Deadline
 from ppopt.solver.partitions.candidates import (
     BoundedPartitions,
     PartitionOrder,
@@ -72,8 +73,8 @@ class PartitionRecomputeCandidates(BoundedPartitions):
     name = "partition with recompute"
     argument = Argument.PARTITIONS_RECOMPUTE
 
-    def __init__(self, problem: Problem, deadline: float) -> None:
-        """Bounds raise TimeoutError after the deadline, of `time.monotonic`.
+    def __init__(self, problem: Problem, deadline: Deadline) -> None:
+        """Bounds raise TimeoutError after the deadline.
 
         Raises NotApplicableError where partitions cannot be searched.
         """

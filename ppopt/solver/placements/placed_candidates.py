@@ -7,7 +7,6 @@ configurations come in the order of bounds of all placements together.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from dataclasses import replace
 from fractions import Fraction
@@ -24,6 +23,7 @@ from ppopt.solver.configurations import (
     Key,
     UnlistedBound,
 )
+from ppopt.solver.deadline import Deadline
 from ppopt.solver.placements.space import Hosts, PlacementSpace
 
 MOST_TOGETHER = 120
@@ -40,8 +40,8 @@ class PlacedCandidates(Candidates):
 
     argument = Argument.SEARCH
 
-    def __init__(self, problem: Problem, inner: Inner, deadline: float) -> None:
-        """`deadline`, of `time.monotonic`, is that of the search.
+    def __init__(self, problem: Problem, inner: Inner, deadline: Deadline) -> None:
+        """`deadline` is that of the search.
 
         Raises NotApplicableError where placements or the inner candidates cannot be searched.
         """
@@ -56,11 +56,10 @@ class PlacedCandidates(Candidates):
             )
         simple = dict.fromkeys(map(self._space.representative, self._space.simple()))
         order = [*simple, *(hosts for hosts in placements if hosts not in simple)]
-        now = time.monotonic()
-        until = now + SET_UP * (deadline - now)
+        setting_up = deadline.share(SET_UP)
         self._inner: dict[Hosts, Candidates] = {}
         for hosts in order:
-            if self._inner and time.monotonic() > until:
+            if self._inner and setting_up.over:
                 break
             self._inner[hosts] = inner(self._space.pipeline(hosts))
         self._left_out = len(order) - len(self._inner)
@@ -94,11 +93,10 @@ class PlacedCandidates(Candidates):
                 configuration.key = (*hosts, *configuration.key)
                 yield configuration
 
-    def bound(self, deadline: float, ceiling: Fraction | None = None) -> None:
+    def bound(self, deadline: Deadline, ceiling: Fraction | None = None) -> None:
         """Bound the configurations of every placement, as well as may be by the deadline."""
         for place, candidates in enumerate(self._inner.values()):
-            now = time.monotonic()
-            candidates.bound(now + (deadline - now) / (len(self._inner) - place), ceiling)
+            candidates.bound(deadline.share(1 / (len(self._inner) - place)), ceiling)
 
     @property
     def least(self) -> Fraction:

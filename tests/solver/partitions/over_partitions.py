@@ -8,11 +8,11 @@ of the layers that recompute.
 from __future__ import annotations
 
 from fractions import Fraction
-from math import inf
 from typing import NamedTuple
 
 from ppopt.problem.problem import Problem
 from ppopt.schedule.origin import Argument, Certificate
+from ppopt.solver.deadline import NO_DEADLINE, Deadline
 from ppopt.solver.partitions.candidates import most_even
 from ppopt.solver.partitions.partition_bounds import (
     bounds_of,
@@ -41,11 +41,11 @@ class OverPartitions(NamedTuple):
     """Partitions worth trying, none twice: the most even ones of low bounds."""
 
 
-def over_partitions(problem: Problem, deadline: float = inf) -> OverPartitions:
+def over_partitions(problem: Problem, deadline: Deadline = NO_DEADLINE) -> OverPartitions:
     """Bound all partitions of a configuration, whatever partition its pipeline has.
 
-    Raises InputError where partitions cannot be searched, and TimeoutError where `time.monotonic`
-    passes the deadline.
+    Raises InputError where partitions cannot be searched, and TimeoutError after
+    the deadline.
     """
     ticks = space_of(problem)
     space, chosen = ticks.space, ticks.space.recompute is not None

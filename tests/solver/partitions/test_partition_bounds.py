@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import count
-from math import inf
 from random import Random
 from types import SimpleNamespace
 from typing import Any
@@ -15,7 +14,9 @@ import pytest
 from ppopt.problem.arrays import Ints
 from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.instance import Instance
+from ppopt.solver import deadline as deadlines
 from ppopt.solver.bounds.device_bounds import minimum_memory
+from ppopt.solver.deadline import NO_DEADLINE, Deadline
 from ppopt.solver.partitions import device_bounds, partition_bounds, partition_program
 from ppopt.solver.partitions.candidates import PartitionOrder
 from ppopt.solver.partitions.partition_bounds import (
@@ -64,7 +65,7 @@ def test_under_a_ceiling_the_least_bound_is_found_or_known_to_be_above(seed: int
     listed = by_enumeration(space)
     least = listed[0][0]
     for ceiling in (least - 1, least, least + 5) if least < FOREVER else (10**6,):
-        bounds = BoundingInTurns(space).run(inf, inf, ceiling)
+        bounds = BoundingInTurns(space).run(NO_DEADLINE, NO_DEADLINE, ceiling)
         assert bounds.least <= least
         if bounds.complete:
             assert bounds.least == least
@@ -213,8 +214,7 @@ def test_a_bound_closes_equal_layers_by_hand() -> None:
 
 def clock_at(monkeypatch: pytest.MonkeyPatch, tick: Callable[[], float]) -> None:
     """Plant a clock for the bounds of partitions."""
-    for module in (partition_bounds, partition_program):
-        monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=tick))
+    monkeypatch.setattr(deadlines, "time", SimpleNamespace(monotonic=tick))
 
 
 @pytest.mark.parametrize("seed", first(7, range(20)))
@@ -223,7 +223,7 @@ def test_after_the_moment_the_quick_bound_alone_is_left(
 ) -> None:
     space = draw_space(Random(4000 + seed))
     clock_at(monkeypatch, lambda: 10.0)
-    bounds = BoundingInTurns(space).run(5.0, 8.0)
+    bounds = BoundingInTurns(space).run(Deadline(0.0, 5.0), Deadline(0.0, 8.0))
     assert not bounds.complete
     assert bounds.least == quick_bound(space)
     assert bounds.most_even(0.05) is None
@@ -247,7 +247,7 @@ def test_turns_go_on_where_the_last_one_ended(seed: int, monkeypatch: pytest.Mon
     clock_at(monkeypatch, lambda: float(next(ticks)))
     turns, ceiling = BoundingInTurns(space), min(listed[0][0] + 5, FOREVER - 1)
     for _ in range(1000):
-        bounds = turns.run(next(ticks) + 8.0, inf, ceiling)
+        bounds = turns.run(Deadline(0.0, next(ticks) + 8.0), NO_DEADLINE, ceiling)
         assert bounds.least <= listed[0][0]
         if bounds.complete or bounds.least > ceiling:
             break
@@ -265,7 +265,7 @@ def test_partitions_in_order_stop_at_the_deadline(
     if pattern_of(space) is None or bounds.least == FOREVER:
         return
     order = PartitionOrder(space, bounds)
-    bounds.extend(5.0)
+    bounds.extend(Deadline(0.0, 5.0))
     monkeypatch.setattr(partition_program, "LOOK", 1)
     clock_at(monkeypatch, lambda: 10.0)
     for _ in range(2):
@@ -292,9 +292,9 @@ def test_partitions_without_a_program_are_bounded_until_the_deadline(
     monkeypatch.setattr(partition_bounds, "_bounds_alike", watched)
     ticks = count(1)
     clock_at(monkeypatch, lambda: float(next(ticks)))
-    bounds = bounds_of(space, 3.0)
+    bounds = bounds_of(space, Deadline(0.0, 3.5))
     with pytest.raises(TimeoutError):
         _ = bounds.least
     assert bounded == [1, 1, 1]
-    bounds.extend(inf)
+    bounds.extend(NO_DEADLINE)
     assert bounds.least == by_enumeration(space)[0][0]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 from fractions import Fraction
-from math import inf
 from pathlib import Path
 from random import Random
 
@@ -16,6 +15,7 @@ from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.objective import Objective
 from ppopt.problem.problem import Problem
 from ppopt.rechecker import check
+from ppopt.solver.deadline import NO_DEADLINE
 from ppopt.solver.partitions import recompute_candidates
 from ppopt.solver.partitions.recompute_candidates import PartitionRecomputeCandidates
 from tests.factories.models import with_ends
@@ -75,7 +75,7 @@ def test_the_first_candidate_of_a_v_recomputes_what_v_half_needs() -> None:
         recompute="search", model=[first, LAYER | {"count": 31}],
     )  # fmt: skip
     candidates = PartitionRecomputeCandidates(
-        Problem(given, Objective.MAKESPAN, BackwardKind.MIXED), inf
+        Problem(given, Objective.MAKESPAN, BackwardKind.MIXED), NO_DEADLINE
     )
     found = candidates.pipeline(next(iter(candidates.first())))
     assert found.counts == (2,) * 16 and sum(found.recomputed) == 1
@@ -127,7 +127,7 @@ def test_a_schedule_whose_choice_is_not_looked_at_is_no_start(
         stages=1, batches=4, model=[LAYER], partition="search", recompute="search", mem_limit=30
     )
     problem = Problem(given, Objective.MAKESPAN, BackwardKind.MIXED)
-    candidates = PartitionRecomputeCandidates(problem, inf)
+    candidates = PartitionRecomputeCandidates(problem, NO_DEADLINE)
     keys = []
     for recomputed in range(11):
         layers = [LAYER | {"count": 1, "recompute": place < recomputed} for place in range(10)]

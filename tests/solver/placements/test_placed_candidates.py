@@ -7,7 +7,6 @@ from dataclasses import replace
 from fractions import Fraction
 from itertools import combinations, count, pairwise, product
 from random import Random
-from time import monotonic
 from typing import Any
 
 import pytest
@@ -17,6 +16,7 @@ from ppopt import NotApplicableError, Objective, Pipeline, Status, solve, verify
 from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.problem import Problem
 from ppopt.solver.choices import candidates_of
+from ppopt.solver.deadline import Deadline
 from ppopt.solver.placements import placed_candidates
 from tests.oracles import exhaustive
 
@@ -148,7 +148,7 @@ def test_every_placement_is_scheduled_with_a_choice_of_its_own() -> None:
         model=[{"forward": 1, "activation": 1, "count": 4}],
     )  # fmt: skip
     problem = Problem(pipeline, Objective.MAKESPAN, BackwardKind.SPLIT)
-    candidates = candidates_of(problem, monotonic() + 60)
+    candidates = candidates_of(problem, Deadline.after(60))
     assert candidates is not None
     keys = list(candidates.first())
     wanted = {hosts for hosts in product(range(2), repeat=4) if len(set(hosts)) == 2}

@@ -1,0 +1,83 @@
+"""How a search runs: its time, its workers, its seed and its tuning constants."""
+
+from __future__ import annotations
+
+import platform
+from dataclasses import dataclass, replace
+from functools import cache
+from importlib import metadata
+
+from ppopt import processors
+from ppopt.errors import InputError
+from ppopt.solver.deadline import NO_DEADLINE, Callback, Deadline, Stop
+from ppopt.solver.parameters import SolveParams
+from ppopt.solver.result import Provenance
+
+TIME_LIMIT = 60.0
+"""Default seconds of a search."""
+MOST_WORKERS = 1024
+
+
+@dataclass(frozen=True)
+class SolveOptions:
+    """What is the same in all searches of one request, but for their share of the time."""
+
+    deadline: Deadline = NO_DEADLINE
+    workers: int = 1
+    seed: int = 0
+    params: SolveParams = SolveParams()
+
+    @property
+    def provenance(self) -> Provenance:
+        """What repeats the search, with versions."""
+        return Provenance(self.seed, self.workers, self.deadline.seconds, versions())
+
+    def by(self, deadline: Deadline) -> SolveOptions:
+        """The same by another deadline."""
+        return replace(self, deadline=deadline)
+
+    def rounds(self, most: int | None) -> SolveOptions:
+        """The same with at most so many rounds of all methods; None: any number."""
+        rounds = self.params.rounds._replace(most=most)
+        return replace(self, params=replace(self.params, rounds=rounds))
+
+
+def checked_options(
+    time_limit: float,
+    workers: int | None = None,
+    seed: int = 0,
+    *,
+    progress: Callback | None = None,
+    stop: Stop | None = None,
+    params: SolveParams = SolveParams(),
+    began: float | None = None,
+) -> SolveOptions:
+    """The options of a request; raises InputError where one is out of its range.
+
+    The time limit counts from `began` (of `time.monotonic`), or else from now.
+    """
+    workers = processors.available() if workers is None else workers
+    if not 0 < time_limit < float("inf"):
+        raise InputError(f"time_limit: {time_limit} is not above 0 seconds, or not finite")
+    if not 1 <= workers <= MOST_WORKERS:
+        raise InputError(f"workers: {workers} is not between 1 and {MOST_WORKERS}")
+    if not 0 <= seed < 2**31:
+        raise InputError(f"seed: {seed} is not between 0 and 2^31 - 1")
+    deadline = Deadline.after(time_limit, began, progress, stop)
+    return SolveOptions(deadline, workers, seed, params)
+
+
+def versions() -> dict[str, str]:
+    """Versions that a result depends on."""
+    return {
+        "ppopt": _version("ppopt-pipeline"),
+        "python": platform.python_version(),
+        "ortools": _version("ortools"),
+        "numpy": _version("numpy"),
+    }
+
+
+@cache
+def _version(distribution: str) -> str:
+    """Version of a distribution; to read it takes longer than to search a tiny pipeline."""
+    return metadata.version(distribution)

@@ -1,0 +1,128 @@
+"""`ppopt.solve`: the search of one pipeline, or of all that a pipeline leaves to be chosen."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from ppopt.errors import InputError
+from ppopt.problem import placement as placements
+from ppopt.problem.backward_kind import BackwardKind
+from ppopt.problem.objective import Objective
+from ppopt.problem.pipeline import Pipeline
+from ppopt.problem.problem import Problem
+from ppopt.schedule import timing
+from ppopt.schedule.origin import HintRecord
+from ppopt.schedule.schedule import Schedule
+from ppopt.solver import warm_start as warm_starts
+from ppopt.solver.choices import NO_CHOICE, Choice, candidates_of
+from ppopt.solver.configurations import Candidates, ConfigurationSearch
+from ppopt.solver.deadline import Callback, Stop
+from ppopt.solver.options import TIME_LIMIT, checked_options
+from ppopt.solver.parameters import SolveParams
+from ppopt.solver.result import Result
+from ppopt.solver.search import problem_of, search_from
+from ppopt.solver.warm_start import WarmStart
+
+
+def solve(
+    pipeline: Pipeline,
+    *,
+    mem_limit: Any = None,
+    placement: str | None = None,
+    objective: Objective | str = Objective.MAKESPAN,
+    backward_kind: BackwardKind | str | None = None,
+    time_limit: float = TIME_LIMIT,
+    workers: int | None = None,
+    seed: int = 0,
+    hint: Schedule | None = None,
+    progress: Callback | None = None,
+    stop: Stop | None = None,
+    params: SolveParams = SolveParams(),
+    began: float | None = None,
+) -> Result:
+    """Search the schedule of least makespan or device span within the memory limits.
+
+    Starts are whole ticks: the unit of time, divided so that all times are whole. Other starts gain
+    nothing for makespan, and less than a tick for device span.
+
+    The search space: any order on every device, and of every stage and microbatch either BW or B
+    and W (`backward_kind` mixed, the default), B and W (split) or BW (whole). `mem_limit`, when
+    given, replaces the limit of the pipeline. `time_limit` is in seconds, from `began` (of
+    `time.monotonic`) or else from now. `workers` defaults to the processors available; with more
+    than one, and several stages per device, part of the search runs in a process of its own.
+
+    A pipeline of `partition="search"` has its partition chosen with the schedule, and the bound is
+    over all partitions (`ppopt.solver.partitions`).
+    With `placement="search"`, here or in the pipeline, the placement is chosen with the schedule,
+    and the bound is over all placements that use all devices (`ppopt.solver.placements`).
+    With `recompute="search"` it is chosen which layers of every stage recompute, and the bound is
+    over all choices (`ppopt.solver.recompute`). They go together: each placement then has
+    partitions and choices of its own.
+    `hint` is a schedule to start from (see `ppopt.solver.warm_start`): the result is never worse
+    than a hint that is in the search space and keeps the limits, and says by how much it is better.
+    A search of partition, placement or recompute starts from the hint's own, among all others.
+    `progress` is called whenever the value or the bound improves. `stop` (see `ppopt.stop`) is
+    polled between steps. Ctrl-C ends the search and returns the best schedule so far. Raises
+    InputError on misuse only; "infeasible" is a result.
+    """
+    options = checked_options(
+        time_limit, workers, seed, progress=progress, stop=stop, params=params, began=began
+    )
+    if mem_limit is not None:
+        pipeline = replace(pipeline, mem_limit=mem_limit)
+    kind = BackwardKind.read(backward_kind)
+    problem = problem_of(pipeline, Objective(objective), kind)
+    _check_names(params.without)
+    if placement not in (None, placements.SEARCH):
+        raise InputError(f"placement: {placement!r} is not search; give it to ppopt.Pipeline")
+    further = NO_CHOICE if placement is None else Choice.PLACEMENT
+    candidates = candidates_of(problem, options.deadline, further)
+    if candidates is None:
+        start = WarmStart() if hint is None else WarmStart(warm_starts.read_hint(problem, hint))
+        return search_from(start, problem, options)
+    search = ConfigurationSearch(candidates, problem, options)
+    if hint is not None:
+        search.begin_from(*_known_configuration(candidates, problem, hint))
+    return search.run()
+
+
+def _known_configuration(
+    candidates: Candidates, problem: Problem, hint: Schedule
+) -> tuple[Schedule, HintRecord]:
+    """A hint on the pipeline of its configuration, and as the result reports it.
+
+    Raises InputError where it is of none of the configurations.
+    """
+    given, asked = hint.pipeline, problem.pipeline
+    if asked.model is not None and given.model is None:
+        raise InputError("hint: its stages have no layers; give a schedule of a model in layers")
+    same = all(
+        own == other
+        for own, other in (
+            (given.num_stages, asked.num_stages),
+            (given.num_devices, asked.num_devices),
+            (len(given.model or ()), len(asked.model or ())),
+        )
+    )
+    key = candidates.key(given) if same else None
+    if key is None:
+        raise InputError(
+            f"hint: its {candidates.name} is none of those searched; give one of the same layers "
+            "and devices"
+        )
+    own = replace(problem, pipeline=candidates.pipeline(key))
+    found = warm_starts.read_hint(own, hint)
+    made = found.given
+    if found.moved is not None:
+        made = timing.schedule(own.pipeline, found.moved, problem.objective)
+    return made, found.record(own, followed=True)
+
+
+def _check_names(without: frozenset[str]) -> None:
+    if without:
+        from ppopt.solver.portfolio import NAMES  # noqa: PLC0415  ortools takes long to load
+
+        unknown = sorted(without - set(NAMES))
+        if unknown:
+            raise InputError(f"without: no method is called {unknown[0]!r}; known: {list(NAMES)}")
