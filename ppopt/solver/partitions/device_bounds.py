@@ -3,16 +3,22 @@
 A device hosts stages 1 .. v (here numbered in forward order); a microbatch visits it at F of
 1 .. v, then at the backwards of v .. 1. Where these stages begin and end fixes its work, its
 memory, and the least delays before, between and beyond them, whatever the other cuts are. So each
-argument below bounds every schedule of every partition with these stages. Notation, per stage: F
-takes f; a backward hands its gradient on after b at the least, and all of it takes u at the least
-and x at the most (split: b = B, u = x = B + W; whole: b = u = x = BW). F keeps a, and a backward
-adds y once it is handed on (memory_b). H is the least time before F of stage 1. m microbatches.
+argument below bounds every schedule of every partition with these stages. 1 to 5 have the numbers
+of the formulas for one stage; 4 and 7 are those for several. Of a stage:
 
-1. *Work and forced idle time*: H + m sum(f + u) + idle. From the start of the first F to that of
-   the first backward of stage v a round trip passes, in which only F run, as many as memory holds.
-   From the end of the last F of stage v to its backward another round trip passes, in which only
-   backwards of microbatches that memory held run. If memory does not hold all microbatches, the
-   first wait ends before the second begins.
+- `forward`: time of F
+- `hand_on`: least time until a backward hands its gradient on (split: B; whole: BW)
+- `backward`, `longest_backward`: least and most time of all of it (split: B + W; whole: BW)
+- `activation`: memory that F leaves; `memory_b`: what B adds once it has handed on
+
+`head` is the least time before F of stage 1, `round_trip` that from the end of F of stage v to its
+backward, and there are m microbatches.
+
+1. *Work and forced idle time*: head + m sum(forward + backward) + idle. From the start of the first
+   F to that of the first backward of stage v a round trip passes, in which only F run, as many as
+   memory holds. From the end of the last F of stage v to its backward another round trip passes, in
+   which only backwards of microbatches that memory held run. If memory does not hold all
+   microbatches, the first wait ends before the second begins.
 2. *Last backward*: before the last backward of stage 1 starts, all F and all other backwards have
    run but those W for which memory was left; after it the gradient goes up to stage 0, whose own
    backward ends the schedule.
@@ -20,12 +26,12 @@ adds y once it is handed on (memory_b). H is the least time before F of stage 1.
    but what memory still held; after it come the round trip and the way of 2.
 4. *Parts of the way*: 1 to 3 for the operations from F of stage p on, and 2 for those up to the
    last backward of stage q: they start later, or are followed by more.
-5. *Recurrence*: when F of stage p starts, its microbatch keeps a of the stages 1 .. p. A microbatch
-   whose F of stage p has started keeps a of the stages 1 .. q <= p until its backward of stage q
-   ends, then a + y of stage q until its W ends. Let h be the least time from that F to that end. If
-   n others do not fit beside the one that starts, at least j + 1 of the first j + n have come to
-   that end, one of them no sooner than h after F of stage p of microbatch j. What is left
-   without the first i n microbatches starts i h later.
+5. *Recurrence*: when F of stage p starts, its microbatch keeps the activations of the stages 1 ..
+   p. A microbatch whose F of stage p has started keeps those of the stages 1 .. q <= p until its
+   backward of stage q ends, then activation + memory_b of stage q until its W ends. Let h be the
+   least time from that F to that end. If n others do not fit beside the one that starts, at least
+   j + 1 of the first j + n have come to that end, one of them no sooner than h after F of stage p
+   of microbatch j. What is left without the first i n microbatches starts i h later.
    For v above 1 the arguments of every stage alone count too.
 6. *Pace*: F of stage 0 takes g, one after the other. So the n-th F (n = 0, 1, ...) of a stage k
    starts at the least time before the first of them, plus n g, or later; g is also at least the F
@@ -36,8 +42,9 @@ adds y once it is handed on (memory_b). H is the least time before F of stage 1.
 7. *Memory and time*: the sum of memory held times holding time is at most limit times time; at both
    ends the device cannot hold its limit yet, or any more.
 
-Where a stage recomputes, b, u and x are longer, a is smaller, and y is what its backward takes
-besides. On the way beyond the device's own stages nothing recomputes: that only shortens the way.
+Where a stage recomputes, its backward times are longer, `activation` is smaller, and `memory_b` has
+what its backward takes besides. On the way beyond the device's own stages nothing recomputes: that
+only shortens the way.
 
 1 is the bound of `ppopt.solver.bounds.device_bounds`; forced idle time as in
 `ppopt.solver.bounds.idle_bounds`. Head-body-tail bounds: Carlier, EJOR 11 (1982).
@@ -105,11 +112,11 @@ class BackwardTimes(NamedTuple):
     """Times of a backward of some layers, one entry per choice."""
 
     hand_on: Ints
-    """Least time until its gradient leaves: b."""
+    """Least time until its gradient leaves."""
     least: Ints
-    """Least time of all of it: u."""
+    """Least time of all of it."""
     most: Ints
-    """Most time of all of it: x."""
+    """Most time of all of it."""
 
 
 def backward_times(space: PartitionSpace, low: Ints, high: Ints) -> BackwardTimes:
@@ -180,7 +187,7 @@ def _stage_alone(space: PartitionSpace, device: int, stage: Hosted, pace: int) -
 def head_and_work(space: PartitionSpace, device: int, hosted: Sequence[Hosted]) -> Ints:
     """Least time before the first F of a device, and the time of all its operations."""
     one = _Device(space, device, tuple(hosted), space.batches)
-    return np.asarray(one.head(0) + one.batches * np.asarray(sum(one.f) + sum(one.u)))
+    return np.asarray(one.head(0) + one.batches * np.asarray(sum(one.forward) + sum(one.backward)))
 
 
 def least_memory(space: PartitionSpace, device: int, hosted: Sequence[Hosted]) -> Ints:
@@ -255,20 +262,27 @@ class _Device:
         self.batches: Ints = np.asarray(batches) + 0 * hosted[0].low
         ends = [(one.low, one.high) for one in hosted]
         slow = space.slowness_of(device)
-        self.f = [(sums.forward[high] - sums.forward[low]) * slow for low, high in ends]
+        self.forward = [(sums.forward[high] - sums.forward[low]) * slow for low, high in ends]
         times = [backward_times(space, low, high) for low, high in ends]
         more = list(zip(times, hosted, strict=True))
-        self.b = [(time.hand_on + one.again) * slow for time, one in more]
-        self.u = [(time.least + one.again) * slow for time, one in more]
-        self.x = [(time.most + one.again) * slow for time, one in more]
-        self.a = [sums.activation_of(one.low, one.high) - one.saved for one in hosted]
-        self.y = [sums.memory_b[one.high] - sums.memory_b[one.low] + one.saved for one in hosted]
-        if not space.split:
-            self.y = [0 * change for change in self.y]
+        self.hand_on = [(time.hand_on + one.again) * slow for time, one in more]
+        self.backward = [(time.least + one.again) * slow for time, one in more]
+        self.longest_backward = [(time.most + one.again) * slow for time, one in more]
+        self.weight = [
+            whole - part for whole, part in zip(self.backward, self.hand_on, strict=True)
+        ]
+        """Least time of a backward after its gradient is handed on."""
+        self.activation = [sums.activation_of(one.low, one.high) - one.saved for one in hosted]
+        changes = [sums.memory_b[one.high] - sums.memory_b[one.low] + one.saved for one in hosted]
+        self.memory_b = changes if space.split else [0 * change for change in changes]
+        self.until_weight = [
+            kept + change for kept, change in zip(self.activation, self.memory_b, strict=True)
+        ]
+        """Memory of a microbatch between its B and its W."""
         self.static = np.asarray(sum(sums.static_of(low, high) for low, high in ends))
         limits = space.limits
         self.room: Ints | None = None if limits is None else limits[device] - self.static
-        self.held = np.asarray(sum(self.a))
+        self.held = np.asarray(sum(self.activation))
         """Memory of a microbatch between its last F and its first backward here."""
         self.tight = (
             np.zeros(self.held.shape, bool)
@@ -297,7 +311,7 @@ class _Device:
         """From the start of F of a hosted stage to the end of F of the last one."""
         low, high = self.hosted[first], self.hosted[-1]
         links = _between(self.space.delays.forward, low.stage, high.stage)
-        own = np.asarray(sum(self.f[first:]))
+        own = np.asarray(sum(self.forward[first:]))
         return np.asarray(own + self._others(self.space.sums.forward, first) + links)
 
     def _up(self, last: int) -> Ints:
@@ -326,7 +340,7 @@ class _Device:
     def _ends(self, start: Ints) -> DeviceBound:
         """Bound from the start of a backward of the first hosted stage."""
         sums, one = self.space.sums, self.hosted[0]
-        alone = start + self.u[0]
+        alone = start + self.backward[0]
         if self.space.span:
             return DeviceBound(alone, alone - FOREVER)
         out = self._least_hand_on(0) + sums.way_out[one.stage, one.low]
@@ -335,7 +349,7 @@ class _Device:
     def _taken(self, k: int) -> Ints:
         """Memory that every backward of a hosted stage takes while it runs."""
         certain = self.space.split and not self.space.whole
-        return np.where(self.b[k] > 0, np.maximum(0, self.y[k]), 0) * certain
+        return np.where(self.hand_on[k] > 0, np.maximum(0, self.memory_b[k]), 0) * certain
 
     @cached_property
     def _taken_by_b(self) -> Ints:
@@ -350,7 +364,9 @@ class _Device:
     def _wait(self, first: int = 0) -> Ints:
         """Idle time between the first F of a hosted stage and the first backward."""
         stages = range(first, len(self.hosted))
-        forwards = [KnapsackItems(self.f[k], self.a[k], self.batches) for k in stages]
+        forwards = [
+            KnapsackItems(self.forward[k], self.activation[k], self.batches) for k in stages
+        ]
         way = self._down(first) + self.round_trip
         wait = np.maximum(0, way - most_work(forwards, self._room_of_waiting))
         return np.maximum(wait, self._paced_wait(first, way)) if self.pace else np.asarray(wait)
@@ -362,14 +378,14 @@ class _Device:
         """
         stages, start = range(first, len(self.hosted)), self.head(first)
         heads = [self.head(k) - start for k in stages]
-        paces = [np.max([0 * way + self.pace, *self.f[:k]], axis=0) for k in stages]
+        paces = [np.max([0 * way + self.pace, *self.forward[:k]], axis=0) for k in stages]
 
         def idle(until: Ints) -> Ints:
             come = (
                 np.clip(-((head - until) // pace), 0, self.batches)
                 for head, pace in zip(heads, paces, strict=True)
             )
-            done = sum(count * self.f[k] for count, k in zip(come, stages, strict=True))
+            done = sum(count * self.forward[k] for count, k in zip(come, stages, strict=True))
             return np.asarray(until - done)
 
         found = [idle(way)]
@@ -380,51 +396,56 @@ class _Device:
     def _unfinished(self, times: list[Ints]) -> Ints:
         """Most backward work of other microbatches left when the last F of the last stage starts.
 
-        A microbatch before its backward holds a and has all of `times` left; one before its W
-        holds a + y and has what b leaves of it. An F of no length may share its instant.
+        A microbatch before its backward holds its activation and has all of `times` left; one
+        before its W holds `until_weight` and has what B leaves of it. An F of no length may share
+        its instant.
         """
         others = self.batches - 1
         everything = np.asarray(others * sum(times))
         if self.room is None or self._room_of_waiting is None:
             return everything
-        items = [KnapsackItems(time, a, others) for time, a in zip(times, self.a, strict=True)]
+        items = [
+            KnapsackItems(time, activation, others)
+            for time, activation in zip(times, self.activation, strict=True)
+        ]
         most = most_work(items, self._room_of_waiting - self.held)
-        gives = np.any([y < 0 for y in self.y], axis=0)
+        gives = np.any([change < 0 for change in self.memory_b], axis=0)
         if self.space.split and gives.any():
-            parts = zip(times, self.b, self.a, self.y, strict=True)
-            items += [KnapsackItems(time - b, a + y, others) for time, b, a, y in parts]
+            parts = zip(times, self.hand_on, self.until_weight, strict=True)
+            items += [KnapsackItems(time - own, memory, others) for time, own, memory in parts]
             most = np.where(gives, most_work(items, self.room - self.held), most)
         most = np.minimum(everything, most)
-        return np.where(self.f[-1] > 0, most, everything)
+        return np.where(self.forward[-1] > 0, most, everything)
 
     @cached_property
     def _left(self) -> Ints:
         """Idle time of argument 1 after the last F."""
-        left = np.maximum(0, self.round_trip - self._unfinished(self.x))
-        return np.where(self.f[-1] > 0, left, 0)
+        left = np.maximum(0, self.round_trip - self._unfinished(self.longest_backward))
+        return np.where(self.forward[-1] > 0, left, 0)
 
     @cached_property
     def _pending(self) -> Ints:
         """Most work of W left when the last backward of the first hosted stage starts."""
-        parts = zip(self.u, self.b, self.a, self.y, strict=True)
         items = [
-            KnapsackItems(u - b, a + y, self.batches - (0 if k else 1))
-            for k, (u, b, a, y) in enumerate(parts)
+            KnapsackItems(time, memory, self.batches - (0 if k else 1))
+            for k, (time, memory) in enumerate(zip(self.weight, self.until_weight, strict=True))
         ]
         room = self.room
         if room is not None:
-            room = room - np.where(self.b[0] > 0, self.a[0], 0) - self._taken_by_b
+            room = room - np.where(self.hand_on[0] > 0, self.activation[0], 0) - self._taken_by_b
         return most_work(items, room)
 
     def way_from(self, first: int) -> DeviceBound:
         """Arguments 1 to 4, for the operations from F of hosted stage `first` on."""
         wait, start = self._wait(first), self.head(first)
-        forwards = np.asarray(self.batches * sum(self.f[first:]))
-        backwards = np.asarray(self.batches * sum(self.u))
+        forwards = np.asarray(self.batches * sum(self.forward[first:]))
+        backwards = np.asarray(self.batches * sum(self.backward))
         idle = np.where(self.tight, wait + self._left, np.maximum(wait, self._left))
         work = start + forwards + backwards + idle
-        last = start + wait + forwards + backwards - self.u[0] - self._pending
-        others = np.asarray((self.batches - 1) * sum(self.u)) - self._unfinished(self.u)
+        last = start + wait + forwards + backwards - self.backward[0] - self._pending
+        others = np.asarray((self.batches - 1) * sum(self.backward)) - self._unfinished(
+            self.backward
+        )
         turn = start + np.where(self.tight, wait, 0) + forwards + others + self.round_trip
         found = _larger(self._ends(last), self._ends(turn + self._up(len(self.hosted) - 1)))
         found = _larger(found, DeviceBound(work, found.through))
@@ -434,13 +455,13 @@ class _Device:
 
     def _up_to_backward(self, last: int, begun: Ints) -> DeviceBound:
         """Argument 4, up to the last backward of hosted stage `last`, after all F and idle time."""
-        above = np.asarray(self.batches * sum(self.b[last + 1 :], start=0 * begun))
-        return self._ends(begun + above + (self.batches - 1) * self.b[last] + self._up(last))
+        above = np.asarray(self.batches * sum(self.hand_on[last + 1 :], start=0 * begun))
+        return self._ends(begun + above + (self.batches - 1) * self.hand_on[last] + self._up(last))
 
     def recurrence(self, first: int) -> DeviceBound:
         """Argument 5 from F of hosted stage `first`, for the most repetitions and one less."""
         found = DeviceBound(0 * self.held, 0 * self.held - FOREVER)
-        work = np.asarray(sum(self.f[first:]) + sum(self.u))
+        work = np.asarray(sum(self.forward[first:]) + sum(self.backward))
         for fit, gap in self._repetitions(first):
             most: Ints = np.where(gap > fit * work, (self.batches - 1) // fit, 0)
             for times in (most, most - 1):
@@ -459,17 +480,17 @@ class _Device:
         of these has not come to that of W.
         """
         assert self.room is not None
-        room, up = self.room - sum(self.a[: first + 1]), self._up(len(self.hosted) - 1)
+        room, up = self.room - sum(self.activation[: first + 1]), self._up(len(self.hosted) - 1)
         way = self._down(first) + self.round_trip + up
         for k in range(first + 1):
-            before, after = np.asarray(sum(self.a[: k + 1])), self.a[k] + self.y[k]
+            before, after = np.asarray(sum(self.activation[: k + 1])), self.until_weight[k]
             arrives = way - self._up(k)
-            handed_on = KnapsackItems(self.b[k], before, self.batches)
+            handed_on = KnapsackItems(self.hand_on[k], before, self.batches)
             number = 1 + _fitting(handed_on, room - self._taken(k) * (k == first))
-            yield number, arrives + self.b[k]
-            done = KnapsackItems(self.u[k], np.minimum(before, after), self.batches)
+            yield number, arrives + self.hand_on[k]
+            done = KnapsackItems(self.backward[k], np.minimum(before, after), self.batches)
             more = np.where(room < after, 1, 2 + _fitting(done, room - after))
-            yield np.maximum(number, more), arrives + self.u[k]
+            yield np.maximum(number, more), arrives + self.backward[k]
 
     def _at(self, places: Ints, batches: Ints, later: Ints) -> _Device:
         """Some of the choices, with other numbers of microbatches, which come later."""
@@ -482,32 +503,30 @@ class _Device:
         last = len(self.hosted) - 1
         area = np.zeros(self.held.shape)
         for k in range(last + 1):
-            way = self._down(k) + self.round_trip + self._up(last) - self._up(k) + self.b[k]
-            area += self.a[k] * way.astype(float)
+            way = self._down(k) + self.round_trip + self._up(last) - self._up(k) + self.hand_on[k]
+            area += self.activation[k] * way.astype(float)
             if self.space.split and not self.space.whole:
-                area += (self.a[k] + self.y[k]).astype(float) * (self.u[k] - self.b[k])
-                area += np.maximum(0, self.y[k]).astype(float) * self.b[k]
+                area += self.until_weight[k].astype(float) * self.weight[k]
+                area += np.maximum(0, self.memory_b[k]).astype(float) * self.hand_on[k]
         area *= self.batches
         rise, fall = self._ramp(self._takes()), self._ramp(self._gives())
-        busy = self.batches * np.asarray(sum(self.f) + sum(self.u))
+        busy = self.batches * np.asarray(sum(self.forward) + sum(self.backward))
         area += np.where(rise.length + fall.length <= busy, rise.area + fall.area, 0)
         least = np.floor(area / np.maximum(self.room, 1) * (1 - OUTWARD)).astype(np.int64)
         return self.head(0) + np.where(self.room > 0, least, 0)
 
     def _takes(self) -> list[KnapsackItems]:
         """Operations that take memory."""
-        forwards = [KnapsackItems(f, a, 1) for f, a in zip(self.f, self.a, strict=True)]
-        partial = zip(self.b, self.y, strict=True)
-        return forwards + [KnapsackItems(b, np.maximum(0, y), 1) for b, y in partial]
+        partial = [np.maximum(0, change) for change in self.memory_b]
+        return _each(self.forward, self.activation) + _each(self.hand_on, partial)
 
     def _gives(self) -> list[KnapsackItems]:
         """Operations that give memory back."""
         if not self.space.split:
-            return [KnapsackItems(u, a, 1) for u, a in zip(self.u, self.a, strict=True)]
-        parts = list(zip(self.u, self.b, self.a, self.y, strict=True))
-        whole = [KnapsackItems(b, a, 1) for _, b, a, _ in parts] if self.space.whole else []
-        weights = [KnapsackItems(u - b, a + y, 1) for u, b, a, y in parts]
-        return whole + weights + [KnapsackItems(b, np.maximum(0, -y), 1) for _, b, _, y in parts]
+            return _each(self.backward, self.activation)
+        whole = _each(self.hand_on, self.activation) if self.space.whole else []
+        partial = [np.maximum(0, -change) for change in self.memory_b]
+        return whole + _each(self.weight, self.until_weight) + _each(self.hand_on, partial)
 
     def _ramp(self, operations: list[KnapsackItems]) -> _Ramp:
         """Memory times time that must stay free while operations fill the room, one after another.
@@ -527,13 +546,19 @@ class _Device:
     def least_memory(self) -> Ints:
         """See the function of this name."""
         need, before = 0 * self.held, 0 * self.held
-        for a, y, b, u in zip(self.a, self.y, self.b, self.u, strict=True):
-            before = before + a
+        for k, activation in enumerate(self.activation):
+            before = before + activation
             need = np.maximum(need, before)
             if self.space.split and not self.space.whole:
-                need = np.maximum(need, np.where(b > 0, before + np.maximum(0, y), 0))
-                need = np.maximum(need, np.where(u > b, a + y, 0))
+                at_b = before + np.maximum(0, self.memory_b[k])
+                need = np.maximum(need, np.where(self.hand_on[k] > 0, at_b, 0))
+                need = np.maximum(need, np.where(self.weight[k] > 0, self.until_weight[k], 0))
         return np.asarray(self.static + need)
+
+
+def _each(work: Sequence[Ints], memory: Sequence[Ints]) -> list[KnapsackItems]:
+    """One operation of every hosted stage."""
+    return [KnapsackItems(*both, 1) for both in zip(work, memory, strict=True)]
 
 
 def _between(rows: tuple[tuple[int, ...], ...], low: int, high: int) -> int:
