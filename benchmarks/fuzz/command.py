@@ -31,7 +31,7 @@ FORK.set_forkserver_preload(
         "__main__",
         "ppopt.cli.commands",
         "ppopt.cli.exchange",
-        "ppopt.solver.search",
+        "ppopt.solver.solve",
         "ppopt.report.html",
         "ortools.sat.python.cp_model",
     ]
