@@ -1,4 +1,4 @@
-"""The time of a piece of work: when it ends, what may end it sooner, and who is told.
+"""The time of a piece of work: when it ends, what may end it sooner, and who follows it.
 
 A deadline is handed down. A part of the work gets a part of the time left: `share`, `turn`.
 """
@@ -31,7 +31,7 @@ class Deadline:
     seconds: float = inf
     """The time limit."""
     progress: Callback | None = None
-    """Told how the work stands."""
+    """Called with the state of the work."""
     stop: Stop | None = None
     """Whether the work ends now, as the caller says (`ppopt.stop`)."""
 
@@ -93,7 +93,7 @@ class Deadline:
     def tell(
         self, phase: str, value: Fraction | None = None, bound: Fraction = Fraction(0)
     ) -> None:
-        """Tell how the work stands; value and bound in the user's unit."""
+        """Report the state of the work; value and bound in the user's unit."""
         if self.progress is not None:
             self.progress(Progress(self.spent, phase, value, bound))
 

@@ -73,7 +73,7 @@ def baselines(
     longest: float = inf,
     choosing: float = inf,
 ) -> Iterator[Evaluated]:
-    """Evaluate strategies, each on its own best choices, by a deadline, which is told their names.
+    """Evaluate strategies, each on its own best choices, by a deadline, which reports their names.
 
     Where there is something to choose, every strategy is begun before any goes on: then each has up
     to twice an equal share of the time left. Left out are those that do not apply, and those whose
