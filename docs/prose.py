@@ -3,8 +3,9 @@
     python docs/prose.py
 
 Prints every such place. Reads the paragraphs, lists and tables of the documents, and the docstrings
-of the package, whose formulas may take longer sentences. Code counts as one word where it stands in
-a sentence, and not at all where it stands alone.
+and messages of the package: errors, help, what is printed. Formulas of docstrings may take longer
+sentences. Code counts as one word where it stands in a sentence, and not at all where it stands
+alone.
 """
 
 from __future__ import annotations
@@ -22,7 +23,9 @@ ROOT = Path(__file__).parents[1]
 LONGEST = 30
 """Most words of a sentence."""
 LONGEST_IN_CODE = 45
-"""The same in a docstring."""
+"""The same in a docstring or a message."""
+FEWEST = 3
+"""Words from which on a text of the code is a message."""
 ODD = re.compile(
     r"\b(outdo\w*|betters|bettered|bettering|likewise|wherever|whoever|nowhere|told|anew|betterment"
     r"|whatever it|thereof|whereby|hitherto|amongst|whilst|utili[sz]e\w*)\b"
@@ -69,6 +72,36 @@ def docstrings(path: Path) -> Iterator[tuple[int, str]]:
                 yield node.lineno, cleandoc(text)
 
 
+def messages(path: Path) -> Iterator[tuple[int, str]]:
+    """Line and text of every message of a module; what an f-string fills in is code."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    inside = {id(part) for node in ast.walk(tree) for part in _parts(node)}
+    for node in ast.walk(tree):
+        text = "" if id(node) in inside else _message(node)
+        if len(_WORD.findall(text)) >= FEWEST and " " in text:
+            yield node.lineno, text
+
+
+def _parts(node: ast.AST) -> Iterable[ast.AST]:
+    """What a node takes up: the parts of an f-string, and a docstring."""
+    match node:
+        case ast.JoinedStr():
+            return node.values
+        case ast.Expr(value=ast.Constant()):
+            return (node.value,)
+    return ()
+
+
+def _message(node: ast.AST) -> str:
+    match node:
+        case ast.Constant(value=str(text)):
+            return text
+        case ast.JoinedStr(values=parts):
+            words = (str(p.value) if isinstance(p, ast.Constant) else "`CODE`" for p in parts)
+            return "".join(words)
+    return ""
+
+
 def sentences(text: str) -> Iterator[tuple[int, str]]:
     """Line and words of every sentence of a document."""
     text = re.sub(r"\A---\n.*?\n---\n", lambda head: "\n" * head[0].count("\n"), text, flags=re.S)
@@ -91,7 +124,9 @@ def hard(paths: Iterable[Path]) -> Iterator[Place]:
     for path in paths:
         name = path.relative_to(ROOT).as_posix()
         is_code = path.suffix == ".py"
-        texts = docstrings(path) if is_code else [(1, path.read_text(encoding="utf-8"))]
+        texts = [(1, path.read_text(encoding="utf-8"))]
+        if is_code:
+            texts = [*docstrings(path), *messages(path)]
         for first, text in texts:
             for line, sentence in sentences(text):
                 words = len(_WORD.findall(sentence))

@@ -184,7 +184,7 @@ def eval_(
     """Evaluate one hand strategy.
 
     Example: `ppopt eval zb-1p --stages 4 --batches 8`. A memory limit is reported, not enforced;
-    where partition or recompute are searched, what keeps it comes first.
+    Where partition or recompute are searched, choices that keep it come first.
     """
     from ppopt.cli import output, progress
     from ppopt.problem.backward_kind import BackwardKind

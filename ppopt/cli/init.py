@@ -43,7 +43,10 @@ def init(
     precision: Annotated[
         str | None,
         option(
-            "--precision", "NAME", "Of products of matrices: bf16 (default) or fp8.", Heading.TIMES
+            "--precision",
+            "NAME",
+            "Number format of matrix products: bf16 (default) or fp8.",
+            Heading.TIMES,
         ),
     ] = None,
     efficiency: Annotated[
@@ -67,7 +70,9 @@ def init(
     ] = None,
     link: Annotated[
         str | None,
-        option("--link", "LINK", "Between devices (default: bandwidth=50GB/s).", Heading.TIMES),
+        option(
+            "--link", "LINK", "Link between devices (default: bandwidth=50GB/s).", Heading.TIMES
+        ),
     ] = None,
     devices: Annotated[int | None, option("--devices", "N", "Pipeline ranks (default: 4).")] = None,
     batches: Annotated[
@@ -89,7 +94,12 @@ def init(
     ] = None,
     partition: Annotated[
         str | None,
-        option("--partition", "LIST", "Layers of every stage, as of `solve`.", Heading.PIPELINE),
+        option(
+            "--partition",
+            "LIST",
+            "Layers of every stage; see `ppopt solve --help`.",
+            Heading.PIPELINE,
+        ),
     ] = None,
 ) -> int:
     """Write a commented model file that runs as it is.

@@ -29,9 +29,9 @@ def _list(flag: str, words: str) -> Any:
 @command
 @with_settings_but(
     time_limit="seconds that the whole plan takes at most (default: 60)",
-    partition="how many layers of the model each stage holds: search (chosen with the schedule, "
-    "with a bound over all partitions), balanced (the slowest stage is as fast as possible), even, "
-    "a list of counts, or a layout of Megatron-LM such as Et*3|(tt|)*2tL (default: search)",
+    partition="layers of each stage: search (chosen with the schedule), balanced (the slowest "
+    "stage is as fast as possible), even, a list of counts, or a layout of Megatron-LM such as "
+    "Et*3|(tt|)*2tL (default: search)",
 )
 def plan(
     settings: Settings,
@@ -62,7 +62,7 @@ def plan(
         typer.Option(
             "--runtime",
             metavar="NAME",
-            help="What is to run the schedule: any, torch, or megatron (1F1B and interleaved).",
+            help="Runtime for the schedule: any, torch, or megatron (1F1B and interleaved).",
             rich_help_panel=Heading.STRATEGIES,
         ),
     ] = "any",
@@ -77,40 +77,49 @@ def plan(
     ] = None,
     derived_from: Annotated[
         Path | None,
-        option("--from", "CONFIG", "Choose the parallelism, too: derive models of a config.json."),
+        option(
+            "--from", "CONFIG", "Also choose the parallelism: derive models from this config.json."
+        ),
     ] = None,
-    gpu: Annotated[str | None, option("--gpu", "NAME", "Of --from: as of `ppopt init`.")] = None,
-    gpus: Annotated[int | None, option("--gpus", "N", "Of --from: GPUs in all.")] = None,
+    gpu: Annotated[
+        str | None, option("--gpu", "NAME", "With --from: the GPU; see `ppopt init --help`.")
+    ] = None,
+    gpus: Annotated[int | None, option("--gpus", "N", "With --from: GPUs in all.")] = None,
     global_batch: Annotated[
-        int | None, option("--global-batch", "N", "Of --from: sequences of a step, in all.")
+        int | None, option("--global-batch", "N", "With --from: sequences of a step, in all.")
     ] = None,
     tensor: Annotated[
-        str | None, option("--tensor", "LIST", "Of --from: ranks that share a matrix (1): 1,2,4.")
+        str | None, option("--tensor", "LIST", "With --from: ranks that share a matrix (1): 1,2,4.")
     ] = None,
     microbatch: Annotated[
-        str | None, option("--microbatch", "LIST", "Of --from: sequences of a microbatch (1).")
+        str | None, option("--microbatch", "LIST", "With --from: sequences of a microbatch (1).")
     ] = None,
     data: Annotated[
-        str | None, option("--data", "LIST", "Of --from: copies of the pipeline (1).")
+        str | None, option("--data", "LIST", "With --from: copies of the pipeline (1).")
     ] = None,
     context_ranks: Annotated[
-        int | None, option("--context", "N", "Of --from: ranks that share a sequence (1).")
+        int | None, option("--context", "N", "With --from: ranks that share a sequence (1).")
     ] = None,
     expert: Annotated[
-        int | None, option("--expert", "N", "Of --from: ranks that share the experts (1).")
+        int | None, option("--expert", "N", "With --from: ranks that share the experts (1).")
     ] = None,
     sequence: Annotated[
-        int | None, option("--sequence", "N", "Of --from: tokens of a sequence (4096).")
+        int | None, option("--sequence", "N", "With --from: tokens of a sequence (4096).")
     ] = None,
     precision: Annotated[
-        str | None, option("--precision", "NAME", "Of --from: bf16 (default) or fp8.")
+        str | None,
+        option(
+            "--precision",
+            "NAME",
+            "With --from: number format of matrix products, bf16 (default) or fp8.",
+        ),
     ] = None,
     efficiency: Annotated[
         str | None,
         option(
             "--efficiency",
             "LIST",
-            "Of --from: share of the GPU's peak (0.4), one for all or one for each of --tensor.",
+            "With --from: share of the GPU's peak (0.4), one for all or one for each of --tensor.",
         ),
     ] = None,
 ) -> int:

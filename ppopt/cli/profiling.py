@@ -50,11 +50,12 @@ def profile(
         typer.Argument(
             metavar="FILE",
             help="Measurements; traces: one per rank; of Primus: the folder of dump_pp_data. "
-            "Of your own model: a schedule file, whose stages are measured.",
+            "With --stages-from: a schedule file; its stages are measured.",
         ),
     ] = None,
     source: Annotated[
-        Source | None, typer.Option("--from", help="What they are.", show_default=False)
+        Source | None,
+        typer.Option("--from", help="Format of the measurements.", show_default=False),
     ] = None,
     stages_from: StagesFrom = None,
     compile: Compile = None,  # noqa: A002  the name of the flag
@@ -62,7 +63,7 @@ def profile(
     steps: Annotated[
         int,
         typer.Option(
-            "--steps", metavar="N", min=1, max=1000, help="Of your own model: steps to measure."
+            "--steps", metavar="N", min=1, max=1000, help="With --stages-from: steps to measure."
         ),
     ] = 5,
     roles: Annotated[
@@ -70,7 +71,7 @@ def profile(
         typer.Option(
             "--roles",
             metavar="LAYOUT",
-            help="Of your own model: roles of its modules, as letters of a layout: Et*6L is an "
+            help="With --stages-from: roles of the modules, as letters of a layout: Et*6L is an "
             "embedding, six decoder layers and a head (default: found from what the first module "
             "takes and the last hands on).",
             show_default=False,
@@ -82,13 +83,13 @@ def profile(
     stages: Annotated[
         int | None,
         typer.Option(
-            "--stages", metavar="P", min=1, help="Devices; of timers and of your own model."
+            "--stages", metavar="P", min=1, help="Devices; for timers and with --stages-from."
         ),
     ] = None,
     batches: Annotated[
         int | None,
         typer.Option(
-            "--batches", metavar="M", min=1, help="Microbatches; of timers and of your own model."
+            "--batches", metavar="M", min=1, help="Microbatches; for timers and with --stages-from."
         ),
     ] = None,
 ) -> int:

@@ -36,7 +36,7 @@ Compile = Annotated[
     typer.Option(
         "--compile",
         metavar="BACKEND",
-        help="Of your own model: compile every stage with this backend, such as inductor.",
+        help="With --stages-from: compile every stage with this backend, such as inductor.",
     ),
 ]
 Device = Annotated[
@@ -44,7 +44,7 @@ Device = Annotated[
     typer.Option(
         "--device",
         metavar="NAME",
-        help="Of your own model: cpu (with gloo), or cuda (with NCCL, a GPU per process).",
+        help="With --stages-from: cpu (with gloo), or cuda (with NCCL, a GPU per process).",
     ),
 ]
 
@@ -55,7 +55,7 @@ def run(
         list[Path],
         typer.Argument(
             metavar="FILE",
-            help="A schedule file (.json); of your own model also several, by turns.",
+            help="A schedule file (.json); with --stages-from also several, run in turn.",
         ),
     ],
     sleep: Annotated[
@@ -63,7 +63,7 @@ def run(
         typer.Option(
             "--sleep",
             metavar="SECONDS",
-            help="Stages and links take the pipeline's times; a unit of time lasts so long.",
+            help="Seconds per unit of time: stages and links sleep for the pipeline's times.",
         ),
     ] = None,
     stages_from: StagesFrom = None,
@@ -73,7 +73,7 @@ def run(
         bool,
         typer.Option(
             "--unchecked",
-            help="Of your own model: no gradients in one process, which must hold all of it.",
+            help="With --stages-from: skip the check against one process with the whole model.",
         ),
     ] = False,
     steps: Annotated[

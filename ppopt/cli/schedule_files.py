@@ -56,13 +56,14 @@ def verify(
     json: JsonFlag = False,
     quiet: QuietFlag = False,
     bound: Annotated[
-        bool, typer.Option("--bound", help="The lower bound too, by a proof of its own.")
+        bool,
+        typer.Option("--bound", help="Also prove the lower bound, independently of the search."),
     ] = False,
     time_limit: Annotated[
-        float, typer.Option("--time-limit", metavar="SECONDS", help="For the bound.")
+        float, typer.Option("--time-limit", metavar="SECONDS", help="Most seconds for the bound.")
     ] = 60.0,
     workers: Annotated[
-        int | None, typer.Option("--workers", metavar="N", help="Threads, for the bound.")
+        int | None, typer.Option("--workers", metavar="N", help="Threads that prove the bound.")
     ] = None,
 ) -> int:
     """Check every rule and every figure of a schedule file.
@@ -130,7 +131,7 @@ def view(
             "-o",
             "--output",
             metavar="FILE",
-            help="The page to write (.html), or of one schedule a picture (.svg, .png).",
+            help="Page to write (.html), or a picture of one schedule (.svg, .png).",
         ),
     ],
 ) -> int:
@@ -197,7 +198,7 @@ def export(
         typer.Option(
             "--time-unit",
             metavar="UNIT",
-            help="Of a trace, the unit of time where the file has none: s, ms (default), us, ns.",
+            help="Unit of time of a trace, where the file has none: s, ms (default), us, ns.",
         ),
     ] = None,
 ) -> int:
@@ -287,7 +288,7 @@ def import_(
     settings: Settings,
     file: Annotated[Path, typer.Argument(metavar="FILE", help="The file to read.")],
     source: Annotated[
-        ImportFormat, typer.Option("--from", help="What the file is.", show_default=False)
+        ImportFormat, typer.Option("--from", help="Format of the file.", show_default=False)
     ],
 ) -> int:
     """Read the order of another tool, time it and verify it.

@@ -26,11 +26,11 @@ def app(
         typer.Option(
             "--allow-host",
             metavar="NAME",
-            help="Answer to this name, too, as of a proxy in front; may be repeated.",
+            help="Also answer requests for this host name, as of a proxy; may be repeated.",
         ),
     ] = None,
     searches: Annotated[
-        int, typer.Option(help="Searches at once, at most.", metavar="N", show_default=True)
+        int, typer.Option(help="Most searches at once.", metavar="N", show_default=True)
     ] = 2,
     time_limit: Annotated[
         float,

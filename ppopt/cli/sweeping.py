@@ -40,8 +40,8 @@ StorageOption = Annotated[
 @command
 @with_settings_but(
     time_limit="seconds that the search of a row takes at most (default: 60)",
-    workers="processors of every search; with 1, a search that ends before its time limit repeats "
-    "itself exactly (default: 1)",
+    workers="processors of every search; with 1, a search that ends before its time limit gives "
+    "the same result each time (default: 1)",
 )
 def sweep(
     settings: Settings,
@@ -58,13 +58,17 @@ def sweep(
         typer.Option(
             "--where",
             metavar="CONDITION",
-            help="Only combinations for which it holds: 'chunks < 2 or batches >= 16'; repeatable.",
+            help="Keep combinations that satisfy it: 'chunks < 2 or batches >= 16'; repeatable.",
         ),
     ] = None,
     storage: StorageOption = STORAGE,
     study_name: Annotated[
         str | None,
-        typer.Option("--study-name", metavar="NAME", help="Name of the study (made of the sweep)."),
+        typer.Option(
+            "--study-name",
+            metavar="NAME",
+            help="Name of the study (default: made from the settings).",
+        ),
     ] = None,
     jobs: Annotated[
         int | None,
@@ -72,19 +76,31 @@ def sweep(
     ] = None,
     retries: Annotated[
         int,
-        typer.Option("--retries", metavar="N", min=0, max=100, help="Of rows whose process dies."),
+        typer.Option(
+            "--retries",
+            metavar="N",
+            min=0,
+            max=100,
+            help="Further tries of a row whose process dies.",
+        ),
     ] = 1,
     memory_per_job: Annotated[
         str | None,
-        typer.Option("--memory-per-job", metavar="SIZE", help="Bound of a process, as in 4GiB."),
+        typer.Option("--memory-per-job", metavar="SIZE", help="Most memory of a process: 4GiB."),
     ] = None,
     dask: Annotated[
         str | None,
-        typer.Option("--dask", metavar="ADDRESS", help="Do the rows on Dask's scheduler there."),
+        typer.Option(
+            "--dask", metavar="ADDRESS", help="Run the rows on the Dask scheduler at this address."
+        ),
     ] = None,
     dask_scheduler_file: Annotated[
         str | None,
-        typer.Option("--dask-scheduler-file", metavar="FILE", help="The same, by its file."),
+        typer.Option(
+            "--dask-scheduler-file",
+            metavar="FILE",
+            help="Run the rows on the Dask scheduler of this file.",
+        ),
     ] = None,
     shard: Annotated[
         str, typer.Option("--shard", metavar="I/N", help="Only every N-th row, from the I-th.")
@@ -187,7 +203,10 @@ def studies(
     output: Annotated[
         list[str] | None,
         typer.Option(
-            "-o", "--output", metavar="FILE", help="Write its rows: .html, .csv or .json."
+            "-o",
+            "--output",
+            metavar="FILE",
+            help="File for the rows of the study: .html, .csv or .json.",
         ),
     ] = None,
     json: JsonFlag = False,

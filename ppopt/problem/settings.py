@@ -241,9 +241,9 @@ SETTINGS = (
     Setting(
         "partition",
         Shape.PARTITION,
-        "how many layers of the model each stage holds: balanced (the slowest stage is as fast as "
-        "possible), even, search (chosen with the schedule, with a bound over all partitions), "
-        "a list of counts, or a layout of Megatron-LM such as Et*3|(tt|)*2tL",
+        "layers of each stage: balanced (the slowest stage is as fast as possible), even, search "
+        "(chosen with the schedule), a list of counts, or a layout of Megatron-LM such as "
+        "Et*3|(tt|)*2tL",
         "balanced",
     ),
     Setting(
@@ -355,9 +355,9 @@ SETTINGS = (
     _time(
         "overlap",
         "overlap_times",
-        "an F and a BW of different microbatches run as one operation, at least the larger; by "
-        "strategies that pair them and by searches. Of two stages: both alone less the smaller of "
-        "what each saves, at least the larger; a B saves what BW would",
+        "time of an F and a BW of different microbatches that run as one operation, at least that "
+        "of the longer one; strategies with overlap and searches use it. Two stages: the sum of "
+        "both times less the smaller saving, at least the longer time; a B saves what BW would",
         default="F + BW",
         optional=True,
     ),
@@ -370,7 +370,7 @@ SETTINGS = (
     Setting(
         "routes",
         Shape.WHOLE,
-        "2: half of the microbatches run through the devices in the other direction",
+        "with 2, half of the microbatches run through the devices in the other direction",
         1,
         choices=(1, 2),
     ),
@@ -420,8 +420,8 @@ SETTINGS = (
     _run(
         "workers",
         Shape.WHOLE,
-        "processors to search with; with 1, a search that ends before its time limit repeats "
-        "itself exactly",
+        "processors to search with; with 1, a search that ends before its time limit gives the "
+        "same result each time",
         "all",
         least=1,
     ),
@@ -430,7 +430,7 @@ SETTINGS = (
         "group_size",
         Shape.WHOLE,
         "microbatches per group of interleaved strategies",
-        "the least, P or more, that leaves 0, P or more: P where P divides M",
+        "the smallest from P up that leaves no group of fewer than P",
         least=1,
         under=Heading.STRATEGIES,
     ),

@@ -123,7 +123,7 @@ def _gain_words(gain: float | None, figures: Mapping[str, Any]) -> str:
     if gain is None:
         return ""
     if gain > 0:
-        return f"bettered by {percent(gain)}"
+        return f"improved by {percent(gain)}"
     if gain < 0:
         return f"this schedule is {percent(-gain)} longer"
     return "no schedule is better" if figures["status"] == "optimal" else "nothing better was found"

@@ -18,7 +18,7 @@ def test_long_sentences_are_few_and_odd_words_none() -> None:
 
 
 @pytest.mark.slow
-def test_docstrings_have_neither_long_sentences_nor_odd_words() -> None:
+def test_docstrings_and_messages_have_neither_long_sentences_nor_odd_words() -> None:
     assert [str(place) for place in prose.hard(prose.modules())] == []
 
 
@@ -28,6 +28,18 @@ def test_a_docstring_that_is_hard_to_read_is_seen(tmp_path, monkeypatch) -> None
     monkeypatch.setattr(prose, "ROOT", tmp_path)
     found = [(place.line, place.reason) for place in prose.hard([tmp_path / "a.py"])]
     assert found == [(4, "46 words"), (6, "Anew")]
+
+
+def test_a_message_that_is_hard_to_read_is_seen(tmp_path, monkeypatch) -> None:
+    lines = (
+        'raise ValueError(f"{x} was told twice")',
+        'option(help="Cut it anew.")',
+        'key = "told"',
+    )
+    (tmp_path / "a.py").write_text("\n".join(lines))
+    monkeypatch.setattr(prose, "ROOT", tmp_path)
+    found = [(place.line, place.reason) for place in prose.hard([tmp_path / "a.py"])]
+    assert found == [(1, "told"), (2, "anew")]
 
 
 def test_sentences_are_told_apart() -> None:

@@ -120,7 +120,7 @@ class PlacementCandidates(Candidates):
         if listed is not None and len(listed) < space.size:
             words += f", {len(listed)} once devices that are alike are exchanged"
         if space.cut_anew:
-            words += ", the layers cut anew by balanced for each"
+            words += ", each with its own balanced partition"
         return words
 
     def _infeasible(self, known: Collection[Hosts]) -> str:
