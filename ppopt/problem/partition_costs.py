@@ -85,13 +85,16 @@ class PartitionCosts:
             {"overlap": None, "workspace": None, **given}, range(len(layers)), 1, slices
         )
         again = [layer.recompute_time / slices for layer in layers]
-        links = list(_links(pipeline))
+        links = {
+            link_number(pipeline, route, stage, back): delays
+            for route, stage, back, delays in link_delays(pipeline)
+        }
         speeds = [pipeline.device_speed[host] for host in pipeline.hosts[0]]
         divisor = lcm(*(speed.numerator for speed in speeds))
         times = chain(again, *(getattr(costs, field) for field in _TIMES))
         self.per_unit = lcm(
             divisor * exact.common_denominator(times),
-            exact.common_denominator(chain(*(delays for _, delays in links))),
+            exact.common_denominator(chain(*links.values())),
         )
         """Ticks in one unit of time."""
         self.per_unit_at_speed_1 = self.per_unit // divisor
@@ -104,9 +107,9 @@ class PartitionCosts:
         """Ticks in one unit of memory."""
         self._slowness = np.array([[int(divisor / speed)] for speed in speeds], dtype=np.int64)
         """Per stage, by how much the times of layers are multiplied on its device."""
-        self._check(costs, again, links)
+        self._check(costs, again, links.values())
         self._sums = dict(self._sums_of(costs))
-        self._links = {number: _ticks(delays, self.per_unit) for number, delays in links}
+        self._links = {number: _ticks(delays, self.per_unit) for number, delays in links.items()}
         self._workspaces = {
             kind: _RangeMaximum(_ticks(getattr(costs, field), self.memory_per_unit))
             for kind, field in WORKSPACES.items()
@@ -119,13 +122,13 @@ class PartitionCosts:
         self,
         costs: StageCosts,
         again: Iterable[Fraction],
-        links: Iterable[tuple[int, Sequence[Fraction]]],
+        links: Iterable[Sequence[Fraction]],
     ) -> None:
         """Refuse numbers whose sums may not be exact."""
         pieces = self._pipeline.batches * self._pipeline.num_slices
         slowest = int(self._slowness.max())
         times = sum(chain(again, *(getattr(costs, field) for field in _TIMES)))
-        delays = sum(max(row) for _, row in links)
+        delays = sum(map(max, links))
         memory = sum(map(abs, chain(*(getattr(costs, field) for field in _MEMORY))))
         memory += sum(max(getattr(costs, field)) for field in WORKSPACES.values())
         sums = {
@@ -205,11 +208,20 @@ def _memory(cost: dict[str, Ints]) -> tuple[list[Ints], list[Ints]]:
     return takes, gives
 
 
-def _links(pipeline: Pipeline) -> Iterator[tuple[int, Sequence[Fraction]]]:
-    """Number and delays of every link between devices: one delay, or one by cut.
+class LinkDelays(NamedTuple):
+    """Delays of a link between the devices of two stages, in the user's unit."""
 
-    A delay by the size of what is handed on depends on how many layers lie before the cut.
-    """
+    route: int
+    stage: int
+    """The first of the stages."""
+    back: int
+    """0 on the way there, 1 on the way back."""
+    delays: Sequence[Fraction]
+    """One; or one by the number of layers before the cut, where sizes decide."""
+
+
+def link_delays(pipeline: Pipeline) -> Iterator[LinkDelays]:
+    """Delays of every link between devices, whatever the partition."""
     ways = (pipeline.links.down, pipeline.links.up)
     sizes = [Fraction(0), *(layer.output / pipeline.num_slices for layer in pipeline.model.layers)]
     by_size = [None, None] if pipeline.link is None else [pipeline.link, pipeline.link.backward]
@@ -221,8 +233,7 @@ def _links(pipeline: Pipeline) -> Iterator[tuple[int, Sequence[Fraction]]]:
             hosts = pipeline.hosts[route]
             for stage, delay in enumerate(row):
                 if hosts[stage] != hosts[stage + 1]:
-                    number = link_number(pipeline, route, stage, back)
-                    yield number, (delay,) if delays is None else delays
+                    yield LinkDelays(route, stage, back, delays or (delay,))
 
 
 class _RangeMaximum:

@@ -16,13 +16,17 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
+from functools import cache
 from itertools import product
 from math import pi, sqrt
 from statistics import median
 from typing import Any, NamedTuple
 
 from ppopt.errors import InputError
+from ppopt.problem.backward_kind import BackwardKind
+from ppopt.problem.instance import Instance
 from ppopt.problem.operation import Op, OpKind
+from ppopt.problem.pipeline import Pipeline
 
 Z_LIMIT = 3.5
 Z_SCALE = 0.6745
@@ -275,9 +279,18 @@ def _ends_before(records: Sequence[Record]) -> dict[tuple[int, Op], int]:
 
 
 def sources(op: Op, stages: int) -> list[Op]:
-    """Operations of neighbouring stages that may produce an operation's input."""
-    if op.kind is OpKind.F:
-        return [Op(OpKind.F, op.stage - 1, op.microbatch)] if op.stage else []
-    if op.kind is OpKind.W or op.stage + 1 == stages:
-        return []
-    return [Op(kind, op.stage + 1, op.microbatch) for kind in (OpKind.B, OpKind.BW)]
+    """Operations of other stages that may produce an operation's input."""
+    instance = _any_backwards(stages)
+    waits = instance.predecessors[instance.number(op.kind, op.stage)]
+    return [
+        Op(OpKind(mode.kind), source.stage, op.microbatch)
+        for source in (instance.classes[number] for number, _ in waits)
+        for mode in source.modes
+        if source.stage != op.stage and mode is not None
+    ]
+
+
+@cache
+def _any_backwards(stages: int) -> Instance:
+    """One microbatch on so many stages, its backwards split or whole."""
+    return Instance(Pipeline(stages=stages, batches=1), BackwardKind.MIXED)

@@ -6,7 +6,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property
-from itertools import pairwise
 from math import comb, lcm
 from typing import NamedTuple
 
@@ -19,11 +18,11 @@ from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.costs import StageCosts, Ticks
 from ppopt.problem.objective import Objective
 from ppopt.problem.operation import OpKind
+from ppopt.problem.partition_costs import link_delays
 from ppopt.problem.pipeline import Pipeline
 from ppopt.problem.problem import Problem
 from ppopt.problem.recompute import SEARCH_RECOMPUTE
 
-Rows = tuple[tuple[Fraction, ...], ...]
 FOREVER = 2**60
 """Above every value in ticks: what no partition reaches."""
 
@@ -359,29 +358,10 @@ def _in_ticks(values: Iterable[Fraction], per_unit: int) -> tuple[int, ...]:
     return tuple(int(value * per_unit) for value in values)
 
 
-def _delays(pipeline: Pipeline) -> tuple[Rows, Rows]:
-    """Delays down and up in the user's unit, as in `CutDelays`.
-
-    They are those of the link between the stages' devices, the same at every cut, or by the size of
-    what the layer before the cut hands on.
-    """
-    model, link = pipeline.model, pipeline.link
-    down = _same_at_every_cut(pipeline, pipeline.links.down[0])
-    up = _same_at_every_cut(pipeline, pipeline.links.up[0])
-    if link is None:
-        return down, up
-    sizes = [Fraction(0), *(layer.output for layer in model.layers)]
-    apart = [one != other for one, other in pairwise(pipeline.hosts[0])]
-    down = tuple(
-        link.delays(sizes) if other else row for row, other in zip(down, apart, strict=True)
-    )
-    back = link.backward or (link if pipeline.backward_p2p is None else None)
-    if back is not None:
-        up = tuple(
-            back.delays(sizes) if other else row for row, other in zip(up, apart, strict=True)
-        )
-    return down, up
-
-
-def _same_at_every_cut(pipeline: Pipeline, delays: tuple[Fraction, ...]) -> Rows:
-    return tuple((delay,) * (len(pipeline.model) + 1) for delay in delays)
+def _delays(pipeline: Pipeline) -> list[list[tuple[Fraction, ...]]]:
+    """Delays down and up in the user's unit, as in `CutDelays`."""
+    cuts = len(pipeline.model) + 1
+    found = [[(Fraction(0),) * cuts] * (pipeline.num_stages - 1) for _ in range(2)]
+    for _, stage, back, delays in link_delays(pipeline):
+        found[back][stage] = tuple(delays) if len(delays) > 1 else tuple(delays) * cuts
+    return found
