@@ -16,6 +16,8 @@ import numpy as np
 from ppopt.problem.arrays import Ints
 from ppopt.problem.objective import Objective
 from ppopt.problem.operation import OpKind
+from ppopt.schedule.generation import class_orders
+from ppopt.schedule.orders import Orders
 from ppopt.solver.relaxation.device_subset import DeviceSubset, objective_cuts, releases
 
 
@@ -53,17 +55,17 @@ class Classes:
         self.subset = subset
         instance, delays = subset.instance, subset.delays
         keys = [(kind, stage) for kind in instance.kinds for stage in subset.kept]
-        numbers = [instance.number(kind, stage, delays.route) for kind, stage in keys]
+        self.numbers = [instance.number(kind, stage, delays.route) for kind, stage in keys]
         self.place = {key: place for place, key in enumerate(keys)}
         """Place of a class, by kind and stage."""
-        self.of = [instance.classes[number] for number in numbers]
-        self.codes = np.array([instance.codes[number] for number in numbers])
+        self.of = [instance.classes[number] for number in self.numbers]
+        self.codes = np.array([instance.codes[number] for number in self.numbers])
         """Operation numbers, [class, microbatch]."""
         self.hosts = sorted({one.device for one in self.of})
         self.device = [self.hosts.index(one.device) for one in self.of]
         self.duration = [one.duration for one in self.of]
         self.batches = delays.batches
-        by_number = {number: place for place, number in enumerate(numbers)}
+        by_number = {number: place for place, number in enumerate(self.numbers)}
         self._after: list[list[tuple[int, int]]] = [[] for _ in keys]
         """Per class: (class that waits for it, lag in ticks)."""
         for before, after, lag in subset.flow:
@@ -125,15 +127,12 @@ class Classes:
         """Approximate number of rows of a state."""
         return len(self) + len(self.hosts) + sum(one.width for one in self.precedences)
 
-    def orders(self, path: list[int]) -> tuple[Ints, ...]:
+    def orders(self, path: list[int]) -> Orders:
         """The operations of every device in order, from the classes of all operations in order."""
-        codes = self.codes.tolist()
-        done = [0] * len(self)
-        orders: list[list[int]] = [[] for _ in self.hosts]
+        sequences: list[list[int]] = [[] for _ in self.hosts]
         for place in path:
-            orders[self.device[place]].append(codes[place][done[place]])
-            done[place] += 1
-        return tuple(np.array(order, dtype=np.int64) for order in orders)
+            sequences[self.device[place]].append(self.numbers[place])
+        return class_orders(self.subset.instance, sequences)
 
     @cached_property
     def memory(self) -> list[DeviceMemory]:
