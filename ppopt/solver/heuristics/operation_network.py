@@ -332,14 +332,16 @@ class OperationNetwork:
 
         The order must be topological. Memory is ignored.
         """
-        start, free = [0] * self.size, [0] * len(self.instance.resources)
-        for op in order:
-            begin = free[self.resource[op]]
-            for other, apart in self.precedence.predecessors[op]:
-                begin = max(begin, start[other] + apart)
-            start[op] = begin
-            free[self.resource[op]] = begin + self.time[op]
+        start = self.earliest(self.by_resource(order))
+        assert start is not None, "the order is topological"
         return start
+
+    def by_resource(self, order: list[int]) -> Sequences:
+        """Operations in this order, apart for every resource."""
+        found: Sequences = [[] for _ in self.instance.resources]
+        for op in order:
+            found[self.resource[op]].append(op)
+        return found
 
     def _backwards(
         self, start: list[int], links: Precedence, keys: list[float] | None
@@ -439,10 +441,7 @@ class OperationNetwork:
         begin = np.array(start, dtype=np.int64)
         ops = np.array(self.present, dtype=np.int64)
         order = self.table.in_order(ops, begin, begin + np.array(self.time, dtype=np.int64))
-        found: Sequences = [[] for _ in self.instance.resources]
-        for op in order.tolist():
-            found[self.resource[op]].append(op)
-        return found
+        return self.by_resource(order.tolist())
 
     def earliest(self, sequences: Sequences) -> list[int] | None:
         """Earliest starts of all operations in these orders; None where they wait in a circle.

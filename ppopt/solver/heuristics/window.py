@@ -86,10 +86,7 @@ class SemiActiveSchedule:
     @cached_property
     def by_resource(self) -> list[list[int]]:
         """Operations of every resource, in order."""
-        found: list[list[int]] = [[] for _ in self.network.instance.resources]
-        for op in self.order:
-            found[self.network.resource[op]].append(op)
-        return found
+        return self.network.by_resource(self.order)
 
     @cached_property
     def tails(self) -> list[int]:
