@@ -163,6 +163,7 @@ class _Portfolio:
         recheckable = problem.objective is Objective.MAKESPAN and not problem.mixed
         return (
             (swaps, share.swaps_over_links),
+            (WindowLNS(Pool(problem, self._params.pool), rng, self._params.windows), share.windows),
             (LongerDelays(solve, self._params.links), share.longer_delays),
             *(((full_model, share.full_model),) if recheckable else ()),
         )
