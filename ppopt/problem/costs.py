@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from fractions import Fraction
 from itertools import chain, pairwise
-from operator import add, sub
+from operator import add
 from typing import Any, NamedTuple
 
 from ppopt.errors import ConflictError
@@ -343,17 +343,24 @@ def _on_devices(times: tuple[Fraction, ...], speeds: tuple[Fraction, ...]) -> tu
     return tuple(time / speed for time, speed in zip(times, speeds, strict=True))
 
 
+def memory_by_kind(activation: Any, kept: Any, memory_b: Any) -> tuple[list[Any], list[Any]]:
+    """What F, B, W and BW take at their start and give at their end, without workspace.
+
+    Works on integers and on arrays.
+    """
+    missing, taken_by_b = activation - kept, memory_b * (memory_b > 0)
+    takes = [kept, missing + taken_by_b, 0 * kept, missing]
+    gives = [0 * kept, taken_by_b - memory_b, activation + memory_b, activation]
+    return takes, gives
+
+
 def _memory(
     activation: Row, kept: Row, memory_b: Row, workspace: tuple[Row, ...]
-) -> tuple[tuple[Row, ...], tuple[Row, ...]]:
+) -> Iterator[tuple[Row, ...]]:
     """What operations take at their start and give at their end, [kind][stage]."""
-    nothing = (0,) * len(activation)
-    missing = tuple(map(sub, activation, kept))
-    taken_by_b = tuple(max(0, change) for change in memory_b)
-    given_by_b = tuple(max(0, -change) for change in memory_b)
-    takes = (kept, _sum(missing, taken_by_b), nothing, missing)
-    gives = (nothing, given_by_b, _sum(activation, memory_b), activation)
-    return tuple(map(_sum, takes, workspace)), tuple(map(_sum, gives, workspace))
+    stages = [memory_by_kind(*own) for own in zip(activation, kept, memory_b, strict=True)]
+    for tables in zip(*stages, strict=True):
+        yield tuple(map(_sum, zip(*tables, strict=True), workspace))
 
 
 def _sum(one: Row, other: Row) -> Row:

@@ -21,7 +21,7 @@ import numpy as np
 from ppopt.errors import NotApplicableError
 from ppopt.problem import exact
 from ppopt.problem.arrays import Floats, Ints
-from ppopt.problem.costs import MOST_TICKS, WORKSPACES, StageCosts, costs_of
+from ppopt.problem.costs import MOST_TICKS, WORKSPACES, StageCosts, costs_of, memory_by_kind
 from ppopt.problem.operation import OpKind
 from ppopt.problem.pipeline import Pipeline
 
@@ -164,7 +164,8 @@ class PartitionCosts:
         if recomputed is not None:
             cost["recompute_time"], cost["kept"] = recomputed.time.T, recomputed.kept.T
         durations = self._durations(cost)
-        takes, gives = _memory(cost)
+        takes, gives = memory_by_kind(cost["activation"], cost["kept"], cost["memory_b"])
+        owed = gives[OpKind.W]
         for kind, workspace in self._workspaces.items():
             most = workspace.over(low, high)
             takes[kind] = takes[kind] + most
@@ -177,7 +178,7 @@ class PartitionCosts:
             links=self._delays(high),
             takes=taken.astype(np.float64),
             kept=cost["kept"].astype(np.float64),
-            owed=(cost["activation"] + cost["memory_b"]).astype(np.float64),
+            owed=owed.astype(np.float64),
             static=self._hosting @ static.astype(np.float64),
         )
 
@@ -197,15 +198,6 @@ class PartitionCosts:
             stage = (number - 1) % pipeline.num_stages
             found[number] = delays[high[stage]] if len(delays) > 1 else delays[0]
         return found
-
-
-def _memory(cost: dict[str, Ints]) -> tuple[list[Ints], list[Ints]]:
-    """What operations take and give, by kind, without workspace (`problem.costs`)."""
-    activation, kept, change = cost["activation"], cost["kept"], cost["memory_b"]
-    nothing, missing = np.zeros_like(kept), activation - kept
-    takes = [kept, missing + np.maximum(change, 0), nothing, missing]
-    gives = [nothing, np.maximum(-change, 0), activation + change, activation]
-    return takes, gives
 
 
 class LinkDelays(NamedTuple):
