@@ -141,7 +141,6 @@ class TestResultsAreOfPublicTypes:
         parts = (best, best.status, best.objective, best.schedule, best.certificate, best.claim)
         for part in (*parts, best.certificate.argument, best.provenance, best.hint):
             assert_public(part)
-        assert best.schedule is not None
         assert_public(best.schedule.metrics)
         assert_public(ppopt.recheck(best))
 

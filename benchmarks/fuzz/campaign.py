@@ -26,6 +26,7 @@ from benchmarks.fuzz.schedules import Damaged, Edited, Mutants, Valid
 from benchmarks.fuzz.searches import (
     Bounds,
     Deadlines,
+    EveryBound,
     Frontiers,
     Middle,
     Pairs,
@@ -39,10 +40,10 @@ CATEGORIES: Mapping[str, Category] = {
     one.name: one
     for one in (
         Tiny(), Mixed(), Placements(), Layers(), Recompute(), Pairs(), Middle(), Bounds(),
-        Frontiers(), Strategies(), Deadlines(), Valid(), Mutants(), Damaged(), Edited(), Hostile(),
-        Traps(), Killed(), Disks(), ClosedStreams(), Streams(), Transfers(), Posts(), Plans(),
-        Megatron(), Climbs(), Hands(), Exports(), Compositions(), SweepWords(), Storages(),
-        Interrupted(), StudyDeadlines(),
+        EveryBound(), Frontiers(), Strategies(), Deadlines(), Valid(), Mutants(), Damaged(),
+        Edited(), Hostile(), Traps(), Killed(), Disks(), ClosedStreams(), Streams(), Transfers(),
+        Posts(), Plans(), Megatron(), Climbs(), Hands(), Exports(), Compositions(), SweepWords(),
+        Storages(), Interrupted(), StudyDeadlines(),
     )
 }  # fmt: skip
 """All categories by name."""

@@ -30,7 +30,7 @@ from ppopt import (
 from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.problem import Problem
 from tests.factories.schedules import build
-from tests.oracles import exhaustive, exhaustive_pairs, pyjobshop
+from tests.oracles import bounds, exhaustive, exhaustive_pairs, pyjobshop
 
 FINE_OPERATIONS = 12
 """Most operations for which the oracle tries parts of a tick."""
@@ -244,6 +244,35 @@ def claims(found: Result, more: int) -> Iterator[Finding]:
         yield Finding(f"inflated-bound-{again.verdict}", f"the bound {above}: {again.reason}")
     elif again.counterexample is not None:
         yield from judge.broken(again.counterexample)
+
+
+class EveryBound(Category):
+    """Every bound that the solver can produce, beside the optimum, and what the re-checker says."""
+
+    name = "every-bound"
+    goal = 200
+    tries = 0
+
+    def draw(self, rng: Random) -> Case:
+        """Draw a small pipeline by its seed."""
+        return {"seed": rng.randrange(10**9), "objective": rng.choice(tuple(map(str, Objective)))}
+
+    def check(self, case: Case) -> Iterator[Finding]:
+        """No bound lies above the optimum; the optimum is confirmed, one more is not."""
+        (drawn,), objective = bounds.cases(case["seed"], 1), Objective(case["objective"])
+        try:
+            best = bounds.optimum(drawn, objective)
+        except pyjobshop.UndecidedError:
+            raise SkippedError("PyJobShop was not done in time") from None
+        for sample in bounds.samples(drawn, objective, best):
+            if not sample.sound:
+                yield Finding("wrong-bound", str(sample))
+        stated = bounds.Sample("optimum", best, best, drawn, objective)
+        if bounds.rechecked(stated, (0,)) is Verdict.WRONG:
+            yield Finding("true-bound-refuted", str(stated))
+        above = stated._replace(bound=None if best is None else best + 1)
+        if best is not None and bounds.rechecked(above) is Verdict.CONFIRMED:
+            yield Finding("inflated-bound-confirmed", str(above))
 
 
 class Frontiers(Category):

@@ -207,14 +207,6 @@ class _WithSettings:
         return self._function(settings=settings, **values)
 
 
-def with_settings(function: Callable[..., int]) -> Callable[..., int]:
-    """Give a command the options of all settings, which become its argument `settings`.
-
-    A parameter of the command takes the place of the setting of the same name.
-    """
-    return _WithSettings(function)
-
-
 def with_settings_but(
     *unused: str, **meanings: str
 ) -> Callable[[Callable[..., int]], Callable[..., int]]:

@@ -24,7 +24,7 @@ from ppopt import InputError, Pipeline, Verdict
 from ppopt.formats import trainer_partition
 from ppopt.problem import partition
 from ppopt.studies import records
-from tests.oracles import exhaustive
+from tests.oracles import bounds, exhaustive
 
 pytestmark = pytest.mark.slow
 
@@ -36,6 +36,7 @@ SLICE = {
     "recompute": 8,
     "pairs": 10,
     "bounds": 10,
+    "every-bound": 4,
     "frontiers": 4,
     "strategies": 40,
     "valid": 20,
@@ -193,6 +194,13 @@ class TestFaults:
         monkeypatch.setattr(ppopt, "solve", raised)
         assert "wrong-bound" in self.kinds("tiny")
         assert "true-bound-refuted" in self.kinds("bounds")
+
+    def test_a_bound_of_some_devices_that_is_too_high(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        right = bounds.relaxation
+        monkeypatch.setattr(bounds, "relaxation", lambda *given, **more: right(*given, **more) + 99)
+        assert "wrong-bound" in self.kinds("every-bound", 8)
 
     @pytest.mark.parametrize("name", ["mixed", "placements", "layers", "recompute", "compositions"])
     def test_a_choice_that_is_called_optimal_and_is_not(

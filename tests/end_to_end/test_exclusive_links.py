@@ -277,12 +277,10 @@ SMALL = {
 def test_search_and_model_reach_the_optimum_of_all_orders(name: str) -> None:
     pipeline = SMALL[name]
     least = least_makespan(pipeline, whole=True)
-    assert least is not None
     problem = Problem(pipeline, Objective.MAKESPAN, BackwardKind.WHOLE)
     model = build_model(problem, horizon=2 * least, bound=0)
     proved = cpsat.search(model, SolverLimits(60, 1, 0), lambda *_: None)
     assert proved.complete
-    assert proved.schedule is not None
     assert verify(proved.schedule) == []
     assert proved.schedule.metrics.makespan == least
     found = solve(pipeline, backward_kind="whole", time_limit=20, workers=1)
@@ -308,7 +306,6 @@ def test_a_bound_of_two_routes_that_is_too_high_is_refuted() -> None:
     found = solve(pipeline, time_limit=2, workers=1)
     again = recheck(replace(found, lower_bound=found.value + 1), workers=1)
     assert again.verdict == "wrong"
-    assert again.counterexample is not None
     assert again.counterexample.pipeline.link_mode is LinkMode.EXCLUSIVE
     assert verify(again.counterexample) == []
 

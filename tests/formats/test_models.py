@@ -208,7 +208,6 @@ class TestReadme:
 
     def test_its_example_is_a_pipeline(self) -> None:
         example = re.search(r"```yaml\n(.*?)```", self.text, re.DOTALL)
-        assert example is not None
         pipe = pipeline_of(parse_config(example[1], ".yaml", "README.md"))
         assert (pipe.stages, pipe.batches) == (4, 16)
 

@@ -97,7 +97,6 @@ def test_a_link_counts_above_its_noise(name: str) -> None:
     """One microbatch a step on two devices: F to F over one delay, BW to BW over another."""
     delays, middle, counts = NOISE[name]
     found = profile(two_device_run(delays, 1))
-    assert found.p2p is not None
     assert (found.p2p.median, found.p2p.delays) == (middle, 2 * len(delays))
     assert found.p2p.above_noise is counts
     assert found.costs(1)["p2p"] == (middle if counts else 0)
@@ -127,12 +126,10 @@ def test_the_error_of_the_median_decides() -> None:
     median is 1.2533 x 1.4 x sqrt(2/25) / 2 = 0.25 ms. Six of these delays are not enough."""
     delays = [round((2.1 + 0.16 * (n - 12)) * MS) for n in range(25)]
     found = profile(two_device_run(delays, MS)).p2p
-    assert found is not None
     assert (found.delays, found.median) == (50, round(2.1 * MS))
     assert 1.4 * MS < found.deviation < 1.5 * MS
     assert found.time == found.median
     few = profile(two_device_run(delays[::12], MS)).p2p
-    assert few is not None
     assert (few.delays, few.median, few.time) == (6, round(2.1 * MS), 0)
 
 

@@ -298,7 +298,6 @@ def test_a_device_of_several_stages_alone_is_followed_to_what_the_search_found(
     """To the tick: the last W of a stage elsewhere counts in the one as in the other."""
     pipeline = replace(V, batches=8, placement=placement)
     program = ended(Problem(pipeline, Objective.MAKESPAN, BackwardKind.SPLIT), (device,), 1000)
-    assert program.best is not None
     claim = Claim(
         pipeline,
         span=False,

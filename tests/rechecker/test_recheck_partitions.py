@@ -88,7 +88,6 @@ def test_of_too_many_partitions_that_of_the_schedule_is_checked(
         "over all 36 partitions it takes more searches than can be done again; for this partition "
         "it is confirmed: "
     )
-    assert found.lower_bound is not None
     inflated = replace(found, lower_bound=found.lower_bound + Fraction(1, 2))
     wrong = ppopt.recheck(inflated, workers=1)
     assert wrong.verdict is Verdict.WRONG
@@ -121,7 +120,6 @@ def test_what_devices_alone_bound_is_bounded_again_by_devices_alone(seed: int) -
 
 def test_layers_are_needed() -> None:
     found = searched()
-    assert found.schedule is not None
     bare = replace(found.schedule, pipeline=found.schedule.pipeline.without_model())
     with pytest.raises(InputError, match="it is of all partitions, but the file has no layers"):
         ppopt.recheck(bare)

@@ -39,7 +39,6 @@ def test_bounds_over_all_placements_are_confirmed_and_a_tick_more_is_not(count: 
         if found.status is Status.INFEASIBLE:
             none += 1
             continue
-        assert found.lower_bound is not None
         more = found.lower_bound + Fraction(1, 1000)
         lie = recheck(replace(found, lower_bound=more), workers=1)
         assert lie.verdict is Verdict.WRONG, (cluster, lie)
@@ -54,8 +53,6 @@ def test_a_bound_that_holds_of_the_placement_found_alone_is_refuted() -> None:
     """The claim is of every placement: the value of a worse one is no bound."""
     best = solve(SLOW_AND_FAST, workers=1)
     worse = solve(best.pipeline.placed((0, 1, 2)), workers=1)
-    assert best.value is not None
-    assert worse.value is not None
     assert best.value < worse.value
     assert worse.claim is not None
     assert recheck(worse, workers=1).verdict is Verdict.CONFIRMED

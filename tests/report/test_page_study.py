@@ -53,7 +53,6 @@ def text() -> str:
 
 def data(page: str) -> dict[str, Any]:
     found = re.search(r'id="study-data">(.*?)</script>', page)
-    assert found is not None
     return dict(json.loads(found[1]))
 
 
@@ -270,7 +269,6 @@ class TestWithoutABrowser:
             row | {"overrides": {"<i>": "</script>", **row["overrides"]}} for row in shown["rows"]
         ]
         page = study_page({**shown, "rows": rows}, lambda number: schedules[number])
-        assert page is not None
         assert "<i>" not in page.replace("<i style", "").split('id="plotly"')[0]
         assert data(page)["settings"][0] == {"name": "<i>", "values": ["</script>"]}
 

@@ -117,7 +117,6 @@ def order(pipeline: Pipeline, device: int, style: RuleStyle) -> str:
     found = ListScheduler(split(pipeline)).build(
         uniform_rule(pipeline, [9] * pipeline.num_stages, style)
     )
-    assert found is not None
     ops = map(pipeline.op, found.orders[device])
     return " ".join(f"{op.kind.name}{op.microbatch}" for op in ops)
 
@@ -172,7 +171,6 @@ def test_local_search_betters_its_start_and_repeats_itself() -> None:
             stop=lambda: False,
         )
         again = scheduler.build(rule)
-        assert again is not None
         assert again.makespan == value == met[-1] < first.makespan
         assert met == sorted(met, reverse=True)
         ends.append((value, rule))

@@ -52,14 +52,12 @@ def test_every_choice_has_its_candidates(choices: Choice) -> None:
     asked = pipeline(choices)
     assert choices_of(asked) == choices
     found = candidates(asked)
-    assert found is not None
     assert found.name == NAMES[choices]
 
 
 @pytest.mark.parametrize("choices", [NO_CHOICE, *NAMES], ids=str)
 def test_placements_may_be_searched_in_addition(choices: Choice) -> None:
     found = candidates(pipeline(choices), Choice.PLACEMENT)
-    assert found is not None
     assert found.name == NAMES[choices | Choice.PLACEMENT]
 
 

@@ -61,7 +61,6 @@ def test_the_least_period_in_memory_for_one_microbatch_is_its_whole_way() -> Non
     problem = Problem(pipeline, Objective.MAKESPAN, BackwardKind.SPLIT)
     assert cycle(problem, 4, LIMITS)[0] is None
     found, _ = cycle(problem, 5, LIMITS)
-    assert found is not None
     network = OperationNetwork(problem)
     assert network.value(found.unroll(network)) == 5 * 6
 

@@ -42,7 +42,6 @@ def test_no_bound_is_above_the_optimum() -> None:
 def test_the_rechecker_confirms_what_is_least_and_refutes_one_tick_more() -> None:
     for case in tiny_cases(43, 30, boundaries=True, mem_limit=None):
         least = exhaustive.best(case.pipeline, fused=case.fused, objective="makespan")
-        assert least is not None
         claim = Claim(case.pipeline, False, case.backward_kind, least)
         assert check(claim, 20, 1, 1, print).verdict is Verdict.CONFIRMED, case
         more = claim._replace(bound=least + 1)

@@ -169,7 +169,6 @@ def test_searches_reach_the_optimum_and_prove_it() -> None:
             pipeline, backward_kind=BackwardKind.uniform(fused=fused), workers=1, time_limit=60
         )
         assert found.status is Status.OPTIMAL
-        assert found.schedule is not None
         assert found.schedule.metrics.makespan == best, (pipeline, fused)
         assert_lags_are_kept(found.schedule)
 
@@ -186,7 +185,6 @@ def test_every_method_alone_keeps_the_lags_and_bounds_no_optimum_out(name: str) 
             params=params,
         )
         ticks = pipeline.ticks
-        assert found.lower_bound is not None
         assert found.lower_bound * ticks.per_unit <= best, (pipeline, fused)
         if found.schedule is not None:
             assert_lags_are_kept(found.schedule)

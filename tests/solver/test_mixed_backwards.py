@@ -86,7 +86,6 @@ class Claimed:
 
 
 def replace_bound(claim: Claim | None, bound: int) -> Claim:
-    assert claim is not None
     return claim._replace(bound=bound)
 
 
@@ -103,7 +102,6 @@ def test_bounds_of_the_relaxation_are_bounds_of_every_choice(objective: Any) -> 
         least = exhaustive.best(relaxed, fused=False, objective=objective)
         if best is None:
             continue
-        assert least is not None
         assert least <= best, case
         below, equal = below + (least < best), equal + (least == best)
     assert min(below, equal) >= 5
@@ -185,7 +183,6 @@ def test_a_hint_of_any_kind_is_followed_and_bettered() -> None:
         hint = solve(CHEAP_WHOLE, backward_kind=kind, workers=1).schedule
         found = solve(CHEAP_WHOLE, hint=hint, workers=1)
         assert found.value == 22
-        assert found.hint is not None
         assert found.hint.notes == ()
 
 
@@ -226,7 +223,6 @@ def test_pairs_of_either_kind() -> None:
     assert best.value is not None
     assert recheck(best, workers=1).verdict is Verdict.CONFIRMED
     for other in values.values():
-        assert other.value is not None
         assert best.value <= other.value
 
 
@@ -243,7 +239,6 @@ def test_slices_routes_and_chunks(more: dict[str, Any]) -> None:
     assert best.value is not None
     assert recheck(best, workers=1).verdict is Verdict.CONFIRMED
     for other in found.values():
-        assert other.value is not None
         assert best.value <= other.value
 
 

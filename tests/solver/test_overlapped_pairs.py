@@ -53,8 +53,6 @@ def tiny(rng: Random, hosts: tuple[int, ...], **fixed: Any) -> Pipeline:
 def assert_sound(result: Result) -> None:
     assert result.schedule is not None
     assert verify(result.schedule) == []
-    assert result.value is not None
-    assert result.lower_bound is not None
     assert result.lower_bound <= result.value
 
 
@@ -165,7 +163,6 @@ def test_work_bound_counts_pairs() -> None:
     )
     found = solve(given)
     assert (found.status, found.value) == (Status.OPTIMAL, 9)
-    assert found.schedule is not None
     assert (found.schedule.pair != ALONE).sum() == 6
 
 
@@ -180,7 +177,6 @@ def test_search_is_no_worse_than_the_strategies_of_its_kind() -> None:
         hand = evaluate(given, name)
         found = solve(hand.pipeline, time_limit=1, workers=1)
         assert_sound(found)
-        assert found.value is not None
         assert found.value <= hand.pipeline.ticks.time(hand.metrics.makespan)
         assert found.pipeline.hosts == hand.pipeline.hosts
 

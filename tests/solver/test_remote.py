@@ -213,7 +213,6 @@ def test_a_bound_that_contradicts_a_schedule_reaches_the_user() -> None:
     here, server = serving()
     with here:
         search = begun(PROBLEM)
-        assert search.incumbent.value is not None
         wrong = Bound(search.incumbent.value + 1, "", Certificate(Argument.SEARCH))
         ours = link(here, search, leads=True)
         ours.send(RemoteProblem(PROBLEM, 600.0, search.incumbent.value, search.incumbent.bound))

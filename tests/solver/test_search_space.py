@@ -8,8 +8,6 @@ def test_a_shorter_whole_backward_is_named_in_the_proof() -> None:
     """BW = 2 < B + W = 4: the split optimum is no bound for whole backwards."""
     pipe = Pipeline(stages=3, batches=4, backward=2, weight=2, backward_input=2)
     split, whole = solve(pipe, backward_kind="split"), solve(pipe, backward_kind="whole")
-    assert split.value is not None
-    assert whole.value is not None
     assert whole.value < split.value
     assert split.proof.endswith("backwards are all split (--backward split)")
     assert whole.proof.endswith("backwards are all whole (--backward whole)")

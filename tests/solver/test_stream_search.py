@@ -50,7 +50,6 @@ def tiny(seed: int, link_mode: str = "streams") -> Pipeline:
 def test_tiny_pipelines_reach_the_optimum_of_all_orders(seed: int, link_mode: str) -> None:
     pipeline, whole = tiny(seed, link_mode), seed % 2 == 1
     least = least_makespan(pipeline, whole=whole)
-    assert least is not None
     kind = "whole" if whole else "split"
     found = solve(pipeline, backward_kind=kind, time_limit=3, workers=1)
     assert found.schedule is not None
@@ -93,7 +92,6 @@ def test_a_bound_that_is_too_high_is_refuted_by_a_schedule_over_links(
     again = recheck(replace(found, lower_bound=found.value + 1), workers=1)
     assert again.verdict == "wrong"
     made = again.counterexample
-    assert made is not None
     assert made.pipeline.link_mode == link_mode
     assert verify(made) == []
     assert made.metrics.value(made.objective) <= found.value * pipeline.ticks.per_unit
@@ -129,7 +127,6 @@ def test_a_hint_over_streams_is_never_lost() -> None:
     pipeline = Pipeline(stages=3, batches=4, p2p=1, link_mode="streams")
     hint = evaluate(pipeline, "1f1b")
     found = solve(pipeline, hint=hint, time_limit=1, workers=1)
-    assert found.hint is not None
     assert found.hint.value == hint.metrics.makespan
     assert found.value <= found.hint.value
 

@@ -50,7 +50,6 @@ def slow_links(partition: object, **fields: object) -> Pipeline:
 
 def holds(found: Result) -> Result:
     """A result over streams whose schedule is verified and whose bound is not above its value."""
-    assert found.schedule is not None
     assert found.schedule.pipeline.streams
     assert verify(found.schedule) == []
     assert (
@@ -109,7 +108,6 @@ def test_a_frontier_has_the_values_of_streams() -> None:
     for point in found.points:
         assert holds(point.result).proof.count(OVER_LINKS) == 1
         same = delays.at(point.limit)
-        assert same is not None
         assert same.result.lower_bound <= point.result.value
     values = [point.result.value for point in found.points]
     assert all(one > other for one, other in pairwise(values))

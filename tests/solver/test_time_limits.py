@@ -102,7 +102,6 @@ def test_a_hint_is_there_before_the_clock_starts(no_time: float, *, fused: bool)
     plain = solve(
         pipeline, time_limit=no_time, workers=1, backward_kind=BackwardKind.uniform(fused=fused)
     )
-    assert plain.value is not None
     assert found.value < plain.value
 
 

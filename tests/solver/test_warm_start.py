@@ -71,7 +71,6 @@ def test_by_how_much_a_hand_strategy_can_be_bettered() -> None:
     """1F1B takes 3 (8 + 3) = 33, the optimum 3 + 8 x 3 = 27."""
     result = solve(UNIT, mem_limit=4, hint=evaluate(UNIT, "1f1b"))
     assert (result.status, result.value, result.gain) == (Status.OPTIMAL, 27, Fraction(6, 33))
-    assert result.hint is not None
     assert result.hint.value == 33
     assert result.hint.peak_memory == (4, 3, 2, 1)
     assert result.hint.fits_limit
@@ -82,7 +81,6 @@ def test_an_optimal_hint_cannot_be_bettered() -> None:
     best = solve(UNIT, mem_limit=4).schedule
     result = solve(UNIT, mem_limit=4, hint=best)
     assert (result.gain, result.value) == (0, 27)
-    assert result.hint is not None
     assert result.hint.notes == ()
 
 
@@ -95,7 +93,6 @@ def test_without_a_hint_there_is_no_gain() -> None:
 @pytest.mark.usefixtures("alone")
 def test_idle_time_of_a_hint_counts_against_it() -> None:
     result = solve(slow().pipeline, hint=slow())
-    assert result.hint is not None
     assert (result.hint.value, result.value, result.gain) == (8, 6, Fraction(1, 4))
 
 
@@ -114,12 +111,9 @@ def test_never_worse_than_a_hint_that_fits(objective: Objective) -> None:
             backward_kind=case.backward_kind,
             hint=given,
         )
-        assert result.hint is not None
         assert result.hint.fits_limit
         assert result.hint.notes == ()
-        assert result.value is not None
         assert result.value <= result.hint.value
-        assert result.gain is not None
         idle += result.gain > 0
     assert 10 < idle < 60
 
@@ -129,7 +123,6 @@ def test_other_times_keep_the_order() -> None:
     """1F1B with F = 2 and BW = 4 takes twice its 33."""
     twice = replace(UNIT, forward=2, backward=4, weight=2, backward_input=None)
     result = solve(twice, backward_kind="whole", hint=evaluate(UNIT, "1f1b"))
-    assert result.hint is not None
     assert result.value == result.hint.value == 66
     assert result.hint.notes == (hints.RETIMED,)
 
@@ -138,7 +131,6 @@ def test_other_times_keep_the_order() -> None:
 def test_other_memory_is_that_of_the_search() -> None:
     heavy = replace(UNIT, activation=3, mem_limit=12)
     result = solve(heavy, backward_kind="whole", hint=evaluate(UNIT, "1f1b"))
-    assert result.hint is not None
     assert result.hint.peak_memory == (12, 9, 6, 3)
     assert result.hint.notes == (hints.OTHER_MEMORY,)
     assert result.value == 33
@@ -149,9 +141,7 @@ def test_split_backwards_are_made_whole_where_all_must_be() -> None:
     """Every BW at the place of its B: F F F BW F BW .. on device 0, that is 1F1B's order."""
     given = evaluate(UNIT, "zb-h1")
     result = solve(UNIT, backward_kind="whole", hint=given)
-    assert result.hint is not None
     assert result.hint.notes == (hints.JOINED,)
-    assert result.schedule is not None
     assert set(result.schedule.kind) == {OpKind.F, OpKind.BW}
     assert result.value == 33
 
@@ -159,7 +149,6 @@ def test_split_backwards_are_made_whole_where_all_must_be() -> None:
 def test_over_the_limit_it_is_followed_as_far_as_the_limit_allows() -> None:
     """3 of 4 activations: 1F1B is over the limit, and still takes less than the best within it."""
     result = solve(UNIT, mem_limit=2, hint=evaluate(UNIT, "1f1b"))
-    assert result.hint is not None
     assert not result.hint.fits_limit
     assert result.hint.notes == (hints.SPLIT, hints.OVER)
     assert result.schedule is not None
@@ -171,7 +160,6 @@ def test_over_the_limit_it_is_followed_as_far_as_the_limit_allows() -> None:
 def test_nothing_is_followed_where_no_schedule_is() -> None:
     result = solve(UNIT, mem_limit=0, hint=evaluate(UNIT, "zb-1p"))
     assert result.status == "infeasible"
-    assert result.hint is not None
     assert (result.hint.fits_limit, result.hint.notes) == (False, ())
 
 
@@ -180,9 +168,7 @@ def test_over_the_limit_alone_it_gives_a_schedule_within_it() -> None:
     """With room for one, one microbatch after the other is all there is: 8 x (4 F + 4 B + W)."""
     for limit, least in ((1, 72), (3, 27)):
         result = solve(UNIT, mem_limit=limit, hint=evaluate(UNIT, "zb-2p"))
-        assert result.schedule is not None
         assert max(result.schedule.metrics.peak_memory) <= limit
-        assert result.value is not None
         assert result.value >= least
         assert limit != 1 or result.value == 72
 

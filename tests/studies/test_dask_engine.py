@@ -133,6 +133,4 @@ def test_where_nobody_answers() -> None:
 def test_tasks_are_done_alike_wherever_they_are() -> None:
     task = Task(SolveJob(PIPELINE, "1f1b"))
     first, second = perform(task), perform(task)
-    assert first.row is not None
-    assert second.row is not None
     assert first.row | {"solve_seconds": 0} == second.row | {"solve_seconds": 0}

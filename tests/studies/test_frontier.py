@@ -128,13 +128,10 @@ def assert_sound(found: Frontier) -> None:
     """What every frontier promises, whatever its status."""
     for point in found.points:
         result = point.result
-        assert result.schedule is not None
         assert verify(result.schedule) == []
         assert result.schedule.fits_limits
         peak = max(result.schedule.metrics.peak_memory)
         assert result.schedule.pipeline.ticks.memory(peak) == point.limit
-        assert result.lower_bound is not None
-        assert result.value is not None
         assert result.lower_bound <= result.value
         assert (result.status is Status.OPTIMAL) == (result.lower_bound == result.value)
     values = [point.result.value for point in found.points]
@@ -208,8 +205,6 @@ def test_the_documented_frontier(documented: Frontier) -> None:
     assert (steps(found)[0][1], steps(found)[-1][1]) == (72, 27)
     for limit, value in steps(found):
         assert solve(found.pipeline, mem_limit=limit, time_limit=240).value == value
-    assert found.least is not None
-    assert found.enough is not None
     assert (found.least.limit, found.enough.limit, found.enough_proved) == (1, 4, True)
     assert found.proof == "device 0 needs 1 even for one microbatch at a time"
     assert found.at(Fraction(7, 2)) is found.points[2]
@@ -508,7 +503,6 @@ class TestCommand:
         found = shown(SMALL, "-o", tmp_path / "a.html")
         page = (tmp_path / "a.html").read_text()
         inside = re.search(r'<script type="application/json" id="frontier">(.*?)</script>', page)
-        assert inside is not None
         data = json.loads(inside[1])
         assert [row["section"] for row in data["points"]] == [
             f"schedule-{index}" for index in range(1, len(found["points"]) + 1)

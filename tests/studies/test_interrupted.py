@@ -132,7 +132,6 @@ def test_a_comparison_keeps_its_rows(pipeline: Pipeline, steps: int) -> None:
     kept = [row for row in found.rows if row.fits_limit]
     assert found.status is not Status.UNKNOWN or not kept
     if press.values:
-        assert found.optimum.value is not None
         assert found.optimum.value <= min(press.values)
     if pipeline is CUT:
         own = [row.value for row in kept if row.schedule.pipeline.layout == pipeline.layout]

@@ -302,11 +302,9 @@ def test_no_schedule_within_more_memory_is_below_its_bound(seed: int) -> None:
         **given,
     )
     more = plan.more_memory
-    assert more is not None
     wide = replace(plan.space, fields={**plan.space.fields, "mem_limit": list(more.limits)})
     found = [(one.batches, least(wide, one, objective)) for one in wide]
     best = min(value / batches for batches, value in found if value is not None)
-    assert plan.best is not None
     best *= plan.best.configuration.batches
     assert more.lower_bound <= best <= more.value
 

@@ -214,7 +214,6 @@ class TestAssertions:
         assert reference.metrics.makespan == 15
         assert_not_worse_than(evaluate(pipeline, "gpipe"), reference)
         serial = solve(replace(pipeline, mem_limit=1), backward_kind="whole").schedule
-        assert serial is not None
         assert serial.metrics.makespan == 24
         with pytest.raises(AssertionError, match="makespan is 24, worse than 15 of the reference"):
             assert_not_worse_than(serial, reference)

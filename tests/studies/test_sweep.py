@@ -338,7 +338,6 @@ class TestOnceAndNoMore:
         with Storage(url) as storage:
             key = asked.base.job({"batches": 2}).key
             stored = storage.result(key)
-            assert stored is not None
             storage.put(stored._replace(record=stored.record[:-9]))
         study, searched = done(asked, url)
         assert [job.pipeline.batches for job in searched] == [2]
@@ -348,7 +347,6 @@ class TestOnceAndNoMore:
     def test_schedules_are_read_and_verified(self, url: str) -> None:
         study, _ = done(grid({"batches": [2, 4]}, time_limit=20), url)
         made = study.schedule(study.rows[1])
-        assert made is not None
         assert verify(made) == []
         assert made.metrics.makespan == 14
         assert made.pipeline == replace(PIPELINE, batches=4)
@@ -375,7 +373,6 @@ class TestMoreTime:
         found = outcome.run_job(more, outcome.read(outcome.stored(job, short), job))
         (start,) = given
         assert start.schedules == (short.schedule,)
-        assert short.lower_bound is not None
         assert start.bound.value == short.lower_bound * HARD.ticks.per_unit
         assert found.value == short.value
 
@@ -383,10 +380,6 @@ class TestMoreTime:
         job = SolveJob(HARD, time_limit=0.3)
         short = outcome.run_job(job)
         longer = outcome.run_job(replace(job, time_limit=0.5), short)
-        assert longer.value is not None
-        assert short.value is not None
-        assert longer.lower_bound is not None
-        assert short.lower_bound is not None
         assert longer.value <= short.value
         assert longer.lower_bound >= short.lower_bound
         assert longer.proof.count("backwards") <= 1
@@ -419,11 +412,7 @@ class TestMoreTime:
         assert made.start.tolist() == short.schedule.start.tolist()
         assert problem.pipeline.hosts == short.schedule.pipeline.hosts
         assert problem.pipeline.costs == short.schedule.pipeline.costs
-        assert longer.value is not None
-        assert short.value is not None
         assert longer.value <= short.value
-        assert longer.lower_bound is not None
-        assert short.lower_bound is not None
         assert longer.lower_bound >= short.lower_bound
 
     def test_a_bound_that_is_reached_ends_the_search(self) -> None:
@@ -444,8 +433,6 @@ class TestMoreTime:
         study, searched = done(asked, url)
         assert [job.time_limit for job in searched] == [0.5, 1]
         first, second = study.rows
-        assert first.value is not None
-        assert second.value is not None
         assert second.value <= first.value
         _, searched = done(asked, url)
         assert searched == []
