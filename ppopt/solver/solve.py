@@ -15,9 +15,10 @@ from ppopt.schedule import timing
 from ppopt.schedule.origin import HintRecord
 from ppopt.schedule.schedule import Schedule
 from ppopt.solver import warm_start as warm_starts
-from ppopt.solver.choices import NO_CHOICE, Choice, candidates_of
-from ppopt.solver.configurations import Candidates, ConfigurationSearch
+from ppopt.solver.choices.choice import Choice
+from ppopt.solver.choices.search import ConfigurationSearch
 from ppopt.solver.deadline import Callback, Stop
+from ppopt.solver.open_choices import NONE_CHOSEN, Chosen, choice_of
 from ppopt.solver.options import TIME_LIMIT, checked_options
 from ppopt.solver.parameters import SolveParams
 from ppopt.solver.result import Result
@@ -76,8 +77,8 @@ def solve(
     _check_names(params.without)
     if placement not in (None, placements.SEARCH):
         raise InputError(f"placement: {placement!r} is not search; give it to ppopt.Pipeline")
-    further = NO_CHOICE if placement is None else Choice.PLACEMENT
-    candidates = candidates_of(problem, options.deadline, further)
+    further = NONE_CHOSEN if placement is None else Chosen.PLACEMENT
+    candidates = choice_of(problem, options.deadline, further)
     if candidates is None:
         start = WarmStart() if hint is None else WarmStart(warm_starts.read_hint(problem, hint))
         return search_from(start, problem, options)
@@ -88,7 +89,7 @@ def solve(
 
 
 def _known_configuration(
-    candidates: Candidates, problem: Problem, hint: Schedule
+    candidates: Choice, problem: Problem, hint: Schedule
 ) -> tuple[Schedule, HintRecord]:
     """A hint on the pipeline of its configuration, and as the result reports it.
 

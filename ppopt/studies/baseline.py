@@ -20,6 +20,7 @@ from ppopt.schedule.origin import Argument
 from ppopt.schedule.schedule import Schedule
 from ppopt.solver.deadline import Deadline
 from ppopt.solver.heuristics.construction import stated
+from ppopt.solver.open_choices import NONE_CHOSEN, Chosen, open_choices
 from ppopt.solver.result import Result, Status
 from ppopt.strategies import Options, Strategy, registry
 from ppopt.studies.baselines import Wanted, baselines
@@ -78,7 +79,7 @@ def baseline(
     """
     if _is_without(result):
         return None
-    chosen = _chosen(result) if asked is None else _left_open(asked)
+    chosen = _chosen(result) if asked is None else open_choices(asked)
     pipeline = _with_open(_own(result), chosen)
     wanted = [Wanted(strategy, pipeline, hints=(_own(result),)) for strategy in _strategies(result)]
     deadline = deadline or end_of_evaluation(result)
@@ -92,7 +93,9 @@ def baseline(
             found = hand
         if found is not None and found.value == result.lower_bound:
             break
-    return None if found is None else found._replace(skipped=tuple(skipped), chosen=chosen)
+    if found is None:
+        return None
+    return found._replace(skipped=tuple(skipped), chosen=(chosen & ~Chosen.PLACEMENT).names)
 
 
 def best_other_placement(
@@ -185,18 +188,18 @@ def best(schedules: Iterable[Schedule], result: Result) -> Baseline | None:
         value,
         _speedup(value, result),
         schedule.pipeline,
-        chosen=_chosen(result),
+        chosen=_chosen(result).names,
     )
 
 
-def _chosen(result: Result) -> tuple[str, ...]:
+def _chosen(result: Result) -> Chosen:
     """What a search of a model in layers chose beside the order, as its proof says."""
     chosen = {
-        Argument.PARTITIONS: ("partition",),
-        Argument.RECOMPUTE: ("recompute",),
-        Argument.PARTITIONS_RECOMPUTE: ("partition", "recompute"),
+        Argument.PARTITIONS: Chosen.PARTITION,
+        Argument.RECOMPUTE: Chosen.RECOMPUTE,
+        Argument.PARTITIONS_RECOMPUTE: Chosen.PARTITION | Chosen.RECOMPUTE,
     }
-    return chosen.get(result.certificate.argument, ())
+    return chosen.get(result.certificate.argument, NONE_CHOSEN)
 
 
 def _speedup(value: Fraction, result: Result) -> Fraction | None:
@@ -235,26 +238,17 @@ def _is_of(strategy: Strategy, pipeline: Pipeline) -> bool:
     return False
 
 
-def _left_open(asked: Pipeline) -> tuple[str, ...]:
-    """What a pipeline leaves to be searched."""
-    is_open = {
-        "partition": asked.partition == SEARCH,
-        "recompute": asked.recompute == SEARCH_RECOMPUTE,
-    }
-    return tuple(name for name, searched in is_open.items() if searched)
-
-
-def _with_open(own: Pipeline, chosen: tuple[str, ...]) -> Pipeline:
+def _with_open(own: Pipeline, chosen: Chosen) -> Pipeline:
     """The pipeline of a search, with what it chose left to every strategy.
 
     Where it chose nothing: as the search states it, so that orders are cached.
     """
-    if not chosen:
+    if not chosen & ~Chosen.PLACEMENT:
         return stated(own)
     given = replace(stated(own), mem_limit=own.limits)
-    if "recompute" in chosen:
+    if Chosen.RECOMPUTE in chosen:
         given = replace(given, recompute=SEARCH_RECOMPUTE)
-    return replace(given, partition=SEARCH) if "partition" in chosen else given
+    return replace(given, partition=SEARCH) if Chosen.PARTITION in chosen else given
 
 
 def _keeps(schedule: Schedule, pipeline: Pipeline) -> bool:

@@ -7,12 +7,11 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from ppopt.problem.objective import Objective
-from ppopt.problem.partition import SEARCH
 from ppopt.problem.pipeline import Pipeline
-from ppopt.problem.recompute import SEARCH_RECOMPUTE
 from ppopt.schedule.schedule import Schedule
 from ppopt.solver import interrupts
 from ppopt.solver.deadline import Deadline
+from ppopt.solver.open_choices import Chosen, open_choices
 from ppopt.strategies import Options
 from ppopt.studies.choice_proof import ChoiceProof, bounded_points
 from ppopt.studies.choice_search import ChoiceSearch
@@ -59,8 +58,7 @@ class StrategyChoice:
 
 def is_open(pipeline: Pipeline) -> bool:
     """Whether a pipeline leaves its partition or its recompute to be chosen."""
-    searched: bool = pipeline.partition == SEARCH or pipeline.recompute == SEARCH_RECOMPUTE
-    return searched
+    return bool(open_choices(pipeline) & ~Chosen.PLACEMENT)
 
 
 def best_choice(

@@ -15,15 +15,15 @@ import numpy as np
 
 from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.problem import Problem
-from ppopt.solver.choices import candidates_of
-from ppopt.solver.configurations import Candidates, Key
+from ppopt.solver.choices.choice import Choice, Key
 from ppopt.solver.deadline import Deadline
+from ppopt.solver.open_choices import choice_of
 from ppopt.strategies import resolve
 from ppopt.studies.choice_search import ChoiceSearch
 from ppopt.studies.choice_space import Points
 
 
-def bounded_points(search: ChoiceSearch, deadline: Deadline) -> Candidates | None:
+def bounded_points(search: ChoiceSearch, deadline: Deadline) -> Choice | None:
     """The points of a search with bounds; None where the bounds do not apply.
 
     They are bounds of any schedule of a partition. Where a strategy splits backwards, some of them
@@ -34,13 +34,13 @@ def bounded_points(search: ChoiceSearch, deadline: Deadline) -> Candidates | Non
         return None
     fused = resolve(search.strategy).fused
     kind = BackwardKind.WHOLE if fused else BackwardKind.MIXED
-    return candidates_of(Problem(pipeline, search.objective, kind), deadline)
+    return choice_of(Problem(pipeline, search.objective, kind), deadline)
 
 
 class ChoiceProof:
     """The proof under way; a further run continues it."""
 
-    def __init__(self, search: ChoiceSearch, candidates: Candidates | None = None) -> None:
+    def __init__(self, search: ChoiceSearch, candidates: Choice | None = None) -> None:
         """`candidates` bound the points of the search; None: nothing is known of them."""
         self._search, self._candidates = search, candidates
         self._followed: set[Key] = set()

@@ -1,7 +1,7 @@
 """What a hand strategy may choose of a pipeline: its partition, and the layers that recompute.
 
 A point is a partition and, for every stage, the number of one of its choices of recompute
-(`ppopt.solver.recompute.space.stage_choices`), the one of least time first. Where one of the two is
+(`ppopt.solver.recompute.stage_choices`), the one of least time first. Where one of the two is
 given, all points have it.
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from itertools import accumulate, combinations, islice, pairwise, product
+from itertools import combinations, islice, pairwise, product
 from math import comb, inf, prod
 from typing import NamedTuple
 
@@ -20,7 +20,7 @@ from ppopt.problem.partition import SEARCH, Counts, all_by_rule
 from ppopt.problem.partition_costs import CostTable, PartitionCosts, Recomputed
 from ppopt.problem.pipeline import Pipeline
 from ppopt.problem.recompute import SEARCH_RECOMPUTE
-from ppopt.solver.recompute.space import StageChoice, choice_of, full_recompute, stage_choices
+from ppopt.solver.recompute.stage_choices import StageChoices
 
 FEW_LAYERS = 24
 """Layers up to which all choices of recompute of all partitions are counted."""
@@ -116,8 +116,7 @@ class ChoiceSpace:
         self.hosts = np.array(self.base.hosts[0])
         """Device of every stage."""
         self._layers, self._stages = len(model), self.base.num_stages
-        self._choices: dict[tuple[int, int], list[StageChoice]] = {}
-        """Choices of recompute of a stage, by its first layer and its end."""
+        self._choices = StageChoices(model, limited=self.recomputed, full=True)
         self._in_ticks: dict[tuple[int, int], list[tuple[int, int]]] = {}
         self._moves = _moves_of(self._stages) if self.cut else np.zeros((0, self._stages), np.int64)
 
@@ -132,13 +131,13 @@ class ChoiceSpace:
         if not self.recomputed:
             return self.partitions
         if not self.cut:
-            return prod(map(len, self._front_lists(self.base.counts)))
+            return prod(map(len, self._choices.of_partition(self.base.counts)))
         if self._layers > FEW_LAYERS:
             return inf
         ways = [1, *[0] * self._layers]
         for _ in range(self._stages):
             ways = [
-                sum(ways[low] * len(self._front(low, high)) for low in range(high))
+                sum(ways[low] * len(self._choices.of(low, high)) for low in range(high))
                 for high in range(self._layers + 1)
             ]
         return ways[-1]
@@ -154,7 +153,7 @@ class ChoiceSpace:
         points = (
             (counts, numbers)
             for counts in partitions
-            for numbers in product(*(range(len(one)) for one in self._front_lists(counts)))
+            for numbers in product(*(range(len(one)) for one in self._choices.of_partition(counts)))
         )
         while chosen := list(islice(points, together)):
             yield Points(*(np.array(rows) for rows in zip(*chosen, strict=True)))
@@ -195,42 +194,16 @@ class ChoiceSpace:
             time, memory = self.costs.per_unit_at_speed_1, self.costs.memory_per_unit
             self._in_ticks[key] = [
                 (int(one.time * time / slices), int(one.kept * memory / slices))
-                for one in self._front(low, high)
+                for one in self._choices.of(low, high)
             ]
         return self._in_ticks[key]
-
-    def _front(self, low: int, high: int) -> list[StageChoice]:
-        """The choices of a stage of the layers `low` to `high` - 1; the last one is full recompute.
-
-        That may take longer than the one before and save no more. An order that depends on times
-        may hold less with it.
-        """
-        key = low, high
-        if key not in self._choices:
-            layers = self.base.model.layers[low:high]
-            front = stage_choices(layers)
-            full = full_recompute(layers)
-            self._choices[key] = front if front[-1].layers == full.layers else [*front, full]
-        return self._choices[key]
-
-    def _front_lists(self, counts: Counts) -> list[list[StageChoice]]:
-        return [self._front(*ends) for ends in pairwise(accumulate(counts, initial=0))]
 
     def pipeline(self, point: Point) -> Pipeline:
         """The pipeline of a point."""
         made = replace(self.base, partition=point.counts)
         if not self.recomputed:
             return made
-        chosen = zip(
-            pairwise(accumulate(point.counts, initial=0)),
-            self._front_lists(point.counts),
-            point.recompute,
-            strict=True,
-        )
-        places = {
-            low + place for (low, _), front, number in chosen for place in front[number].layers
-        }
-        return replace(made, model=made.model.recomputing_at(places))
+        return replace(made, model=self._choices.model(point.counts, point.recompute))
 
     def point(self, pipeline: Pipeline) -> Point | None:
         """The point of a pipeline of as many stages, or one that is no worse; None: there is none.
@@ -240,17 +213,10 @@ class ChoiceSpace:
         counts = pipeline.counts
         if len(counts) != self._stages or not (self.cut or counts == self.base.counts):
             return None
-        numbers = [0] * self._stages
-        if self.recomputed:
-            stages = pipeline.model.stage_layers(counts)
-            for stage, (layers, front) in enumerate(
-                zip(stages, self._front_lists(counts), strict=True)
-            ):
-                choice = choice_of(layers, front, limited=True)
-                if choice is None:
-                    return None
-                numbers[stage] = front.index(choice)
-        return Point(counts, tuple(numbers))
+        if not self.recomputed:
+            return Point(counts, (0,) * self._stages)
+        numbers = self._choices.numbers(pipeline)
+        return None if numbers is None else Point(counts, numbers)
 
     # Which points to try.
 

@@ -15,10 +15,8 @@ from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.exact import plain
 from ppopt.problem.hosting import Layout
 from ppopt.problem.objective import Objective
-from ppopt.problem.partition import SEARCH
 from ppopt.problem.pipeline import Pipeline
 from ppopt.problem.placement import refuse_placement_search
-from ppopt.problem.recompute import SEARCH_RECOMPUTE
 from ppopt.schedule.metrics import Metrics, communication
 from ppopt.schedule.schedule import Schedule
 from ppopt.solver import interrupts
@@ -254,8 +252,7 @@ def _limited(pipeline: Pipeline, mem_limit: Any) -> Pipeline:
     """The pipeline with a limit, which is the same for every partition."""
     if mem_limit is not None:
         pipeline = replace(pipeline, mem_limit=mem_limit)
-    recomputing = pipeline.recompute == SEARCH_RECOMPUTE
-    if (recomputing or pipeline.partition == SEARCH) and pipeline.limits is not None:
+    if is_open(pipeline) and pipeline.limits is not None:
         pipeline = replace(pipeline, mem_limit=pipeline.limits)
     return pipeline
 
@@ -302,8 +299,7 @@ def _optima(
 
 def _start(problem: Pipeline, made: Sequence[Schedule], objective: Objective) -> Schedule | None:
     """The best schedule within the limits and of the placement of a search over configurations."""
-    searched = problem.recompute == SEARCH_RECOMPUTE or problem.partition == SEARCH
-    if not searched and not interrupts.pressed():
+    if not is_open(problem) and not interrupts.pressed():
         return None
     known = [one for one in made if one.pipeline.layout == problem.layout and one.fits_limits]
     return min(known, key=lambda one: objective_value(one, objective), default=None)

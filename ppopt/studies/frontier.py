@@ -17,6 +17,7 @@ from ppopt.problem.pipeline import Pipeline
 from ppopt.problem.units import with_unit
 from ppopt.schedule.schedule import Schedule
 from ppopt.solver import interrupts
+from ppopt.solver.open_choices import open_choices
 from ppopt.solver.options import TIME_LIMIT, checked_options
 from ppopt.solver.result import Progress, Provenance, Result, Status
 from ppopt.solver.search import problem_of
@@ -24,7 +25,7 @@ from ppopt.strategies import Options
 from ppopt.studies.baselines import evaluate_all
 from ppopt.studies.frontier_curve import Curve, ParetoPoint, Proved
 from ppopt.studies.frontier_search import ParetoSearch
-from ppopt.studies.frontier_space import Space, searched, space_of
+from ppopt.studies.frontier_space import Space, space_of
 from ppopt.verifier import checked
 
 HANDS = 0.25
@@ -123,7 +124,7 @@ class Frontier(NotebookView):
     @property
     def searched(self) -> tuple[str, ...]:
         """What was chosen with the schedule of every point: of partition, placement, recompute."""
-        return searched(self.pipeline)
+        return open_choices(self.pipeline).names
 
     @property
     def least(self) -> FrontierPoint | None:

@@ -16,10 +16,8 @@ from math import floor
 
 from ppopt.problem import exact, placement
 from ppopt.problem.layers import COSTS
-from ppopt.problem.partition import SEARCH
 from ppopt.problem.pipeline import Pipeline
 from ppopt.problem.problem import Problem
-from ppopt.problem.recompute import SEARCH_RECOMPUTE
 from ppopt.problem.settings import Unit
 from ppopt.schedule import timing
 from ppopt.schedule.list_scheduling import one_at_a_time
@@ -29,9 +27,9 @@ from ppopt.schedule.schedule import Schedule
 from ppopt.solver import interrupts
 from ppopt.solver.bound import Bound
 from ppopt.solver.bounds import device_bounds
-from ppopt.solver.choices import candidates_of
-from ppopt.solver.configurations import ANY_EFFORT, ConfigurationSearch, Effort
+from ppopt.solver.choices.search import ANY_EFFORT, ConfigurationSearch, Effort
 from ppopt.solver.deadline import Deadline
+from ppopt.solver.open_choices import choice_of, open_choices
 from ppopt.solver.options import SolveOptions
 from ppopt.solver.result import Progress, Result
 from ppopt.solver.search import search_from
@@ -48,16 +46,6 @@ FIRST_SHARE = 0.5
 QUICK = 8
 """Configurations that a search of level 0 schedules; at each level twice as many."""
 WORKSPACES = ("forward_workspace", "input_workspace", "weight_workspace", "backward_workspace")
-
-
-def searched(pipeline: Pipeline) -> tuple[str, ...]:
-    """What is chosen with the schedule: of partition, placement and recompute."""
-    chosen = {
-        "partition": pipeline.partition == SEARCH,
-        "placement": pipeline.placement == placement.SEARCH,
-        "recompute": pipeline.recompute == SEARCH_RECOMPUTE,
-    }
-    return tuple(name for name, search in chosen.items() if search)
 
 
 def is_settled(target: Fraction, value: Fraction | None, bound: Fraction | None) -> bool:
@@ -264,7 +252,7 @@ class EveryConfiguration(Space):
 
     def __init__(self, problem: Problem) -> None:
         """Raises InputError where these cannot be searched."""
-        candidates_of(problem, Deadline.after(0.0))
+        choice_of(problem, Deadline.after(0.0))
         self.problem = problem
         model = problem.pipeline.model
         self.memory_per_unit = problem.pipeline.ticks.memory_per_unit
@@ -321,7 +309,7 @@ class EveryConfiguration(Space):
         pipeline = memory_limits.within(self.problem.pipeline, limit)
         problem = replace(self.problem, pipeline=pipeline)
         with interrupts.heard():
-            candidates = candidates_of(problem, options.deadline)
+            candidates = choice_of(problem, options.deadline)
         assert candidates is not None
         search = ConfigurationSearch(
             candidates,
@@ -368,5 +356,5 @@ class EveryConfiguration(Space):
 
 def space_of(problem: Problem) -> Space:
     """What a frontier of the problem searches; raises InputError where it cannot."""
-    chosen = searched(problem.pipeline)
+    chosen = open_choices(problem.pipeline)
     return EveryConfiguration(problem) if chosen else OnePipeline(problem)

@@ -20,9 +20,9 @@ from ppopt.schedule.origin import Argument, Certificate
 from ppopt.schedule.schedule import Schedule
 from ppopt.solver.bound import Bound
 from ppopt.solver.bounds.device_bounds import links_scope, proof_scope
-from ppopt.solver.choices import candidates_of
-from ppopt.solver.configurations import ConfigurationSearch
+from ppopt.solver.choices.search import ConfigurationSearch
 from ppopt.solver.deadline import Callback, Deadline
+from ppopt.solver.open_choices import choice_of
 from ppopt.solver.options import checked_options, versions
 from ppopt.solver.result import Provenance, Result, Status
 from ppopt.solver.search import problem_of, search_from
@@ -157,7 +157,7 @@ def _searched(
     problem = problem_of(pipeline, job.objective, job.backward_kind)
     options = checked_options(job.time_limit, job.workers, job.seed, progress=progress, began=began)
     schedules = () if known.schedule is None else (known.schedule,)
-    candidates = candidates_of(problem, options.deadline)
+    candidates = choice_of(problem, options.deadline)
     if candidates is not None:
         return ConfigurationSearch(
             candidates, problem, options, known=schedules, least=known.lower_bound

@@ -33,7 +33,7 @@ from ppopt.problem.settings import LIMIT_1F1B
 from ppopt.schedule.schedule import Schedule
 from ppopt.solver import interrupts
 from ppopt.solver.bounds import device_bounds
-from ppopt.solver.configurations import Effort
+from ppopt.solver.choices.search import Effort
 from ppopt.solver.deadline import Callback, Deadline, Stop
 from ppopt.solver.options import TIME_LIMIT, SolveOptions, checked_options
 from ppopt.solver.parameters import SolveParams

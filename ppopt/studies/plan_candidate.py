@@ -13,9 +13,10 @@ from ppopt.problem.problem import Problem
 from ppopt.schedule.origin import Argument, Certificate
 from ppopt.schedule.schedule import Schedule
 from ppopt.solver.bounds import device_bounds
-from ppopt.solver.choices import candidates_of
-from ppopt.solver.configurations import Candidates, ConfigurationSearch, Effort
+from ppopt.solver.choices.choice import Choice
+from ppopt.solver.choices.search import ConfigurationSearch, Effort
 from ppopt.solver.deadline import NO_DEADLINE, Deadline
+from ppopt.solver.open_choices import choice_of
 from ppopt.solver.options import SolveOptions
 from ppopt.solver.partitions.partition_bounds import memory_of_all, quick_bound
 from ppopt.solver.partitions.space import space_of
@@ -68,7 +69,7 @@ class PlanCandidate(ABC):
         """Whether Ctrl-C ended the search for less memory."""
         self.searches = 0
         """Searches of single partitions that were made."""
-        self._candidates: Candidates | None = candidates_of(problem, request.options.deadline)
+        self._choice: Choice | None = choice_of(problem, request.options.deadline)
         """Its partitions and choices of recompute; None: they are given."""
         self.bound = self._first_bound()
         """No schedule of it is below."""
@@ -102,12 +103,12 @@ class PlanCandidate(ABC):
 
     def _first_bound(self) -> Fraction:
         """A bound that takes no time."""
-        if self._candidates is None:
+        if self._choice is None:
             reduced = self.problem.reduced
             self.impossible = device_bounds.infeasibility(reduced.instance) is not None
             return reduced.pipeline.ticks.time(device_bounds.known_bound(reduced).value)
         if self.problem.pipeline.partition != SEARCH:
-            return self._candidates.least
+            return self._choice.least
         ticks = space_of(self.problem)
         limits = ticks.space.limits
         self.impossible = limits is not None and memory_of_all(ticks.space) > sum(limits)
@@ -209,9 +210,9 @@ class ScheduleCandidate(PlanCandidate):
         """Value of the last schedule that was handed in."""
         self._search: ConfigurationSearch | None = None
         """The search over its partitions and choices of recompute; None: they are given."""
-        if self._candidates is not None:
+        if self._choice is not None:
             self._search = ConfigurationSearch(
-                self._candidates, problem, self._options, ceiling=request.ceiling
+                self._choice, problem, self._options, ceiling=request.ceiling
             )
 
     @property
@@ -232,7 +233,7 @@ class ScheduleCandidate(PlanCandidate):
         self._search.bound(deadline, self._useful)
         self.impossible |= self._search.none
         self.bound = max(self.bound, self._search.least)
-        self.bound_alone = max(self.bound_alone, self._search.candidates.least)
+        self.bound_alone = max(self.bound_alone, self._search.choice.least)
 
     def hint(self, made: Schedule) -> None:
         """See `PlanCandidate.hint`."""

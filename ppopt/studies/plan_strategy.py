@@ -11,7 +11,7 @@ from ppopt.problem.problem import Problem
 from ppopt.schedule.origin import Argument, Certificate
 from ppopt.schedule.schedule import Schedule
 from ppopt.solver import interrupts
-from ppopt.solver.configurations import Effort
+from ppopt.solver.choices.search import Effort
 from ppopt.solver.deadline import NO_DEADLINE, Deadline
 from ppopt.solver.partitions.partition_bounds import memory_of_all
 from ppopt.solver.partitions.space import space_of
@@ -50,7 +50,7 @@ class StrategyCandidate(PlanCandidate):
             problem.pipeline, configuration.strategy, problem.objective, options,
             takes=takes, seed=request.options.seed,
         )  # fmt: skip
-        candidates = self._candidates if problem.pipeline.partition == SEARCH else None
+        candidates = self._choice if problem.pipeline.partition == SEARCH else None
         self._proof = ChoiceProof(self._choices, candidates)
 
         self._taken: Rank | None = None
@@ -63,10 +63,10 @@ class StrategyCandidate(PlanCandidate):
 
     def raise_bound(self, deadline: Deadline) -> None:
         """See `PlanCandidate.raise_bound`."""
-        if self._candidates is None or self.impossible:
+        if self._choice is None or self.impossible:
             return
         self._proof.bound(deadline, self._useful)
-        self.bound_alone = max(self.bound_alone, self._candidates.least)
+        self.bound_alone = max(self.bound_alone, self._choice.least)
         self._note()
 
     def hint(self, made: Schedule) -> None:

@@ -18,8 +18,8 @@ import pytest
 
 import ppopt
 from ppopt.errors import InputError
-from ppopt.solver import configurations
 from ppopt.solver import search as searching
+from ppopt.solver.choices import search as choice_search
 from ppopt.studies import job as jobs
 from ppopt.studies import outcome
 from ppopt.studies import sweep as sweeps
@@ -403,7 +403,7 @@ class TestMoreTime:
                 raise TimeoutError
             return searching.search_from(start, problem, options)
 
-        monkeypatch.setattr(configurations, "search_from", search_from)
+        monkeypatch.setattr(choice_search, "search_from", search_from)
         known = outcome.read(outcome.stored(job, short), job)
         longer = outcome.run_job(replace(job, time_limit=1), known)
         start, problem = begun[0]

@@ -1,4 +1,4 @@
 """The search over partitions: which layers every stage holds, chosen with the schedule.
 
-Bounds over all partitions at once, and the candidates of the search.
+Bounds over all partitions at once, and the choice among them.
 """

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from ppopt.problem.problem import Problem
 from ppopt.schedule.origin import Argument, Certificate
 from ppopt.solver.deadline import NO_DEADLINE, Deadline
-from ppopt.solver.partitions.candidates import most_even
+from ppopt.solver.partitions.choice import most_even
 from ppopt.solver.partitions.partition_bounds import (
     bounds_of,
     memory_of_all,

@@ -18,7 +18,7 @@ from ppopt.solver import deadline as deadlines
 from ppopt.solver.bounds.device_bounds import minimum_memory
 from ppopt.solver.deadline import NO_DEADLINE, Deadline
 from ppopt.solver.partitions import device_bounds, partition_bounds, partition_program
-from ppopt.solver.partitions.candidates import PartitionOrder
+from ppopt.solver.partitions.choice import PartitionOrder
 from ppopt.solver.partitions.partition_bounds import (
     BoundingInTurns,
     _StagesAlone,

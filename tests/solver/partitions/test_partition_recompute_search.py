@@ -16,8 +16,8 @@ from ppopt.problem.objective import Objective
 from ppopt.problem.problem import Problem
 from ppopt.rechecker import check
 from ppopt.solver.deadline import NO_DEADLINE
-from ppopt.solver.partitions import recompute_candidates
-from ppopt.solver.partitions.recompute_candidates import PartitionRecomputeCandidates
+from ppopt.solver.partitions import choice_with_recompute
+from ppopt.solver.partitions.choice_with_recompute import PartitionRecomputeChoice
 from tests.factories.models import with_ends
 from tests.solver.partitions.test_over_partitions import draw, least
 from tests.tiers import first
@@ -74,7 +74,7 @@ def test_the_first_candidate_of_a_v_recomputes_what_v_half_needs() -> None:
         stages=8, batches=8, placement="v", mem_limit="21.9", partition="search",
         recompute="search", model=[first, LAYER | {"count": 31}],
     )  # fmt: skip
-    candidates = PartitionRecomputeCandidates(
+    candidates = PartitionRecomputeChoice(
         Problem(given, Objective.MAKESPAN, BackwardKind.MIXED), NO_DEADLINE
     )
     found = candidates.pipeline(next(iter(candidates.first())))
@@ -122,12 +122,12 @@ def test_a_schedule_whose_choice_is_not_looked_at_is_no_start(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Of eleven choices of a device four at most are looked at; a hint may have any of them."""
-    monkeypatch.setattr(recompute_candidates, "MOST_OF_DEVICE", 4)
+    monkeypatch.setattr(choice_with_recompute, "MOST_OF_DEVICE", 4)
     given = Pipeline(
         stages=1, batches=4, model=[LAYER], partition="search", recompute="search", mem_limit=30
     )
     problem = Problem(given, Objective.MAKESPAN, BackwardKind.MIXED)
-    candidates = PartitionRecomputeCandidates(problem, NO_DEADLINE)
+    candidates = PartitionRecomputeChoice(problem, NO_DEADLINE)
     keys = []
     for recomputed in range(11):
         layers = [LAYER | {"count": 1, "recompute": place < recomputed} for place in range(10)]

@@ -13,7 +13,8 @@ import pytest
 from ppopt import InputError, Model, Objective, Pipeline, Status, evaluate, solve
 from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.problem import Problem
-from ppopt.solver.recompute.space import RecomputeSpace, stage_choices
+from ppopt.solver.recompute.choice import RecomputeChoice
+from ppopt.solver.recompute.stage_choices import stage_choices
 from ppopt.verifier import verify
 from tests.factories.models import sets_that_recompute, with_ends
 from tests.oracles import exhaustive
@@ -102,7 +103,7 @@ def test_bounds_hold_for_every_choice() -> None:
     rng = Random(52)
     for _ in range(25):
         pipeline, fused = draw(rng)
-        space = RecomputeSpace(
+        space = RecomputeChoice(
             Problem(pipeline, Objective.MAKESPAN, BackwardKind.uniform(fused=fused))
         )
         if not all(space.devices):
@@ -114,7 +115,8 @@ def test_bounds_hold_for_every_choice() -> None:
             made = space.pipeline(key)
             value = exhaustive.best(made, fused=fused, objective="makespan")
             if value is not None:
-                assert space.least <= space.configuration(key).bound <= made.ticks.time(value)
+                (found,) = space.configurations([key])
+                assert space.bound_of_all <= found.bound <= made.ticks.time(value)
 
 
 def test_only_counts_of_alike_layers_matter() -> None:

@@ -1,7 +1,7 @@
 """Partitions with the layers that recompute in them, chosen together.
 
 A configuration is a partition and, for every stage, one of its choices of layers that recompute
-(`ppopt.solver.recompute.space.stage_choices`). Partitions come in the order of their bounds over
+(`ppopt.solver.recompute.stage_choices`). Partitions come in the order of their bounds over
 all choices, and the choices of a partition in the order of their own. A choice is bounded by the
 devices alone, with no recompute elsewhere.
 """
@@ -12,7 +12,7 @@ from collections.abc import Container, Iterator, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from heapq import heappop, heappush
-from itertools import accumulate, count, pairwise, product
+from itertools import count, product
 from math import prod
 from typing import NamedTuple
 
@@ -23,9 +23,10 @@ from ppopt.problem.layers import activation_of
 from ppopt.problem.pipeline import Pipeline
 from ppopt.problem.problem import Problem
 from ppopt.schedule.origin import Argument
-from ppopt.solver.configurations import Configuration, ConfigurationSearch, Key, UnlistedBound
+from ppopt.solver.choices.choice import Configuration, Key, UnlistedBound
+from ppopt.solver.choices.search import ConfigurationSearch
 from ppopt.solver.deadline import Deadline
-from ppopt.solver.partitions.candidates import (
+from ppopt.solver.partitions.choice import (
     BoundedPartitions,
     PartitionOrder,
     most_even,
@@ -36,7 +37,7 @@ from ppopt.solver.partitions.candidates import (
 from ppopt.solver.partitions.device_bounds import Hosted, device_bound, first_stage_tail
 from ppopt.solver.partitions.partition_program import Counts, PlacementPattern, pattern_of
 from ppopt.solver.partitions.space import FOREVER, space_of
-from ppopt.solver.recompute.space import StageChoice, choice_of, stage_choices
+from ppopt.solver.recompute.stage_choices import StageChoices, ends_of
 from ppopt.strategies.v_half import most_activations
 
 MOST_OF_DEVICE = 256
@@ -64,7 +65,7 @@ Choices = tuple[tuple[BoundedChoice, ...], ...]
 """Per device."""
 
 
-class PartitionRecomputeCandidates(BoundedPartitions):
+class PartitionRecomputeChoice(BoundedPartitions):
     """Partitions of a model's layers into stages, each with choices of layers that recompute.
 
     A key has the layers of every stage, then the number of the choice of every stage.
@@ -95,32 +96,20 @@ class PartitionRecomputeCandidates(BoundedPartitions):
         """Whether a partition has choices that are no configuration."""
         self._choices = lru_cache(maxsize=4096)(self._choices_of)
         self._of_device = lru_cache(maxsize=16_384)(self._choices_of_device)
-        self._fronts = lru_cache(maxsize=4096)(self._front)
+        limited = self._space.limits is not None
+        self._stage_choices = StageChoices(base.model, limited=limited)
 
     def pipeline(self, key: Key) -> Pipeline:
         """The pipeline cut into these counts of layers, in which the chosen layers recompute."""
         counts = key[: self._stages]
-        places: set[int] = set()
-        for (low, high), number in zip(_ends(counts), key[self._stages :], strict=True):
-            places |= {low + place for place in self._fronts(low, high)[number].layers}
-        layers = tuple(
-            replace(layer, recompute=number in places)
-            for number, layer in enumerate(self._base.model.layers)
-        )
-        model = replace(self._base.model, layers=layers)
+        model = self._stage_choices.model(counts, key[self._stages :])
         return replace(self._base, model=model, partition=counts)
 
     def key(self, pipeline: Pipeline) -> Key | None:
         """Its counts of layers and choices, or choices that take no more; None: there are none."""
-        limited, numbers = self._space.limits is not None, []
-        for low, high in _ends(pipeline.counts):
-            front = self._fronts(low, high)
-            choice = choice_of(pipeline.model.layers[low:high], front, limited=limited)
-            if choice is None:
-                return None
-            numbers.append(front.index(choice))
-        key = (*pipeline.counts, *numbers)
-        return key if self._is_kept(key) else None
+        numbers = self._stage_choices.numbers(pipeline)
+        key = None if numbers is None else (*pipeline.counts, *numbers)
+        return key if key is not None and self._is_kept(key) else None
 
     def configurations(self, keys: Sequence[Key]) -> Iterator[Configuration]:
         """Choices with their bounds; one whose memory cannot suffice is impossible."""
@@ -221,14 +210,9 @@ class PartitionRecomputeCandidates(BoundedPartitions):
 
     # The choices of a partition.
 
-    def _front(self, low: int, high: int) -> list[StageChoice]:
-        """Choices of a stage of these layers; without a limit nothing recomputes."""
-        found = stage_choices(self._base.model.layers[low:high])
-        return found if self._space.limits is not None else found[:1]
-
     def _choices_of(self, counts: Counts) -> Choices:
         tail = int(first_stage_tail(self._space, np.array(counts[0])))
-        ends = _ends(counts)
+        ends = list(ends_of(counts))
         return tuple(
             self._of_device(device, tuple(ends[stage] for stage in stages), tail)
             for device, stages in enumerate(self._space.hosted)
@@ -238,7 +222,7 @@ class PartitionRecomputeCandidates(BoundedPartitions):
         self, device: int, ends: tuple[tuple[int, int], ...], tail: int
     ) -> tuple[BoundedChoice, ...]:
         """The choices of a device whose stages have these layers, after a stage 0 of this tail."""
-        fronts = [self._fronts(low, high) for low, high in ends]
+        fronts = [self._stage_choices.of(low, high) for low, high in ends]
         numbers = [list(range(len(front))) for front in fronts]
         while prod(map(len, numbers)) > MOST_OF_DEVICE:
             self._left_out = True
@@ -268,7 +252,7 @@ class PartitionRecomputeCandidates(BoundedPartitions):
 
     def _points(self, low: int, high: int) -> tuple[list[int], list[int]]:
         """Time and saved memory of the choices of a stage, in ticks."""
-        front = self._fronts(low, high)
+        front = self._stage_choices.of(low, high)
         whole = activation_of(self._base.model.layers[low:high])
         per_unit = self._ticks.per_unit / self._base.device_speed[0] / self._space.slowness_of(0)
         times = [int(one.time * per_unit) for one in front]
@@ -348,8 +332,3 @@ class PartitionRecomputeCandidates(BoundedPartitions):
     def _of_devices(self, key: Key) -> list[BoundedChoice]:
         choices = self._choices(key[: self._stages])
         return [own[n] for own, n in zip(choices, self._numbers(key), strict=True)]
-
-
-def _ends(counts: Counts) -> list[tuple[int, int]]:
-    """First layer and end of every stage."""
-    return list(pairwise([0, *accumulate(counts)]))

@@ -19,13 +19,8 @@ from ppopt.problem.partition import all_by_rule
 from ppopt.problem.pipeline import Pipeline
 from ppopt.problem.problem import Problem
 from ppopt.schedule.origin import Argument
-from ppopt.solver.configurations import (
-    Candidates,
-    Configuration,
-    ConfigurationSearch,
-    Key,
-    UnlistedBound,
-)
+from ppopt.solver.choices.choice import Choice, Configuration, Key, UnlistedBound
+from ppopt.solver.choices.search import ConfigurationSearch
 from ppopt.solver.deadline import Deadline
 from ppopt.solver.partitions.partition_bounds import (
     SHARES,
@@ -45,7 +40,7 @@ FURTHER = 0.01
 """Share by which the order of partitions is followed further; it doubles every time."""
 
 
-class BoundedPartitions(Candidates):
+class BoundedPartitions(Choice):
     """Configurations that each have a partition, with bounds over all partitions."""
 
     def __init__(self, base: Pipeline, ticks: PartitionTicks, deadline: Deadline) -> None:
@@ -116,7 +111,7 @@ class BoundedPartitions(Candidates):
         return Fraction(ticks, self._ticks.per_unit)
 
 
-class PartitionCandidates(BoundedPartitions):
+class PartitionChoice(BoundedPartitions):
     """The partitions of a model's layers into the stages of a placement."""
 
     name = "partition"

@@ -1,24 +1,22 @@
 """The search over configurations: which one has the best schedule, with a bound over all of them.
 
-A configuration is one way to set up a pipeline, such as a placement of its stages. Each has a bound
-of its own. A configuration is closed when its bound, or the bound of its own search, reaches the
-best value found in any; the best value is optimal when all are closed. Configurations are searched
-with more and more effort, so that an easy one does not wait for a hard one.
+Each configuration of a choice has a bound of its own. A configuration is closed when its bound, or
+the bound of its own search, reaches the best value found in any; the best value is optimal when all
+are closed. Configurations are searched with more and more effort, so that an easy one does not wait
+for a hard one.
 """
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from fractions import Fraction
 from itertools import chain, islice, takewhile
 from math import ceil, inf
 from random import Random
 from typing import TYPE_CHECKING, NamedTuple
 
-from ppopt.problem.pipeline import Pipeline
 from ppopt.problem.problem import Problem
 from ppopt.schedule import timing
 from ppopt.schedule.orders import of_kind
@@ -27,6 +25,7 @@ from ppopt.schedule.schedule import Schedule
 from ppopt.solver import interrupts
 from ppopt.solver.bound import Bound, start_scope
 from ppopt.solver.bounds import device_bounds
+from ppopt.solver.choices.choice import Choice, Configuration, Key, UnlistedBound
 from ppopt.solver.deadline import Deadline
 from ppopt.solver.options import SolveOptions
 from ppopt.solver.result import Progress, Result, Status
@@ -35,10 +34,7 @@ from ppopt.solver.warm_start import WarmStart
 from ppopt.verifier import checked
 
 if TYPE_CHECKING:
-    from ppopt.solver.subset_bounding import SubsetBounding
-
-Key = tuple[int, ...]
-"""What tells a configuration from the others, such as the device of every stage."""
+    pass
 
 
 class Effort(NamedTuple):
@@ -55,119 +51,12 @@ ANY_EFFORT = Effort()
 """Until proof, or until the time is up."""
 
 
-@dataclass(eq=False)
-class Configuration:
-    """What is known of one configuration; values in the user's unit."""
-
-    key: Key
-    bound: Fraction
-    """No schedule of it is below."""
-    impossible: bool = False
-    """Whether it is proved to have no schedule, or is not one to choose."""
-    result: Result | None = None
-    """Its best schedule."""
-    level: int = -1
-    """Effort of its last search: rounds of all methods; -1: not searched."""
-    refined: bool = False
-    """Whether the bounds of its pipeline are in `bound`."""
-    bounding: SubsetBounding | None = None
-    """Raises its bound by subsets of its devices; None: not begun."""
-
-    @property
-    def value(self) -> Fraction | None:
-        """Objective of its best schedule."""
-        return None if self.result is None else self.result.value
-
-
-class UnlistedBound(NamedTuple):
-    """What is known of the configurations that are not known yet."""
-
-    bound: Fraction
-    """No schedule of them is below."""
-    key: Key | None = None
-    """One of this bound; None: they have no order."""
-
-
-class Candidates(ABC):
-    """The configurations to choose from: what each is, and which to try."""
-
-    name: str
-    """What a configuration is called."""
-    argument: Argument
-    """The argument behind the bound over all of them."""
-
-    @abstractmethod
-    def pipeline(self, key: Key) -> Pipeline:
-        """The pipeline of a configuration."""
-
-    @abstractmethod
-    def key(self, pipeline: Pipeline) -> Key | None:
-        """The configuration whose pipeline it is; None: it is none of these."""
-
-    @abstractmethod
-    def configurations(self, keys: Sequence[Key]) -> Iterable[Configuration]:
-        """Configurations with their bounds."""
-
-    def bound(  # noqa: B027  most are bounded as they are made
-        self, deadline: Deadline, ceiling: Fraction | None = None
-    ) -> None:
-        """Bound all configurations before any is searched, by the deadline or as well as may be.
-
-        Those of bounds above the ceiling are of no use.
-        """
-
-    @property
-    def least(self) -> Fraction:
-        """No schedule of any configuration is below, by bounds alone; 0 where that is not known."""
-        return Fraction(0)
-
-    @abstractmethod
-    def first(self) -> Iterable[Key]:
-        """Configurations to schedule before all others; the next is asked for when it is due."""
-
-    def required_candidates(self) -> Sequence[Key]:
-        """Baselines that the result must match.
-
-        Each is scheduled at any time left, and searched at every level of effort while it may be
-        better.
-        """
-        return ()
-
-    @abstractmethod
-    def moves(self, key: Key) -> Iterable[Key]:
-        """Configurations that differ little from one."""
-
-    @abstractmethod
-    def proof(self, search: ConfigurationSearch) -> str:
-        """The argument behind the bound over all, or why there is no schedule, in words."""
-
-    def listed(self) -> Sequence[Key]:
-        """All configurations; none: there are too many, or they are found on the way."""
-        return ()
-
-    def unknown(
-        self,
-        known: Container[Key],  # noqa: ARG002
-        ceiling: Fraction | None,  # noqa: ARG002
-    ) -> UnlistedBound | None:
-        """The least bound of the configurations that are not known; None: all are known.
-
-        Where they are given in the order of their bounds, also None where the next one is not below
-        the ceiling, if there is one.
-        """
-        return None
-
-    def perturbed(self, key: Key, random: Random) -> Key | None:  # noqa: ARG002
-        """A configuration some random moves away; None: all are tried in another way."""
-        return None
-
-
 class ConfigurationSearch:
     """One search over configurations: those known, the best schedule, and the bound over all."""
 
     def __init__(
         self,
-        candidates: Candidates,
+        choice: Choice,
         problem: Problem,
         options: SolveOptions,
         *,
@@ -175,13 +64,13 @@ class ConfigurationSearch:
         least: Fraction = Fraction(0),
         ceiling: Callable[[], Fraction | None] = lambda: None,
     ) -> None:
-        """Search the candidates of a problem.
+        """Search the configurations of a choice.
 
         `known`: schedules of some of them, to begin with; they may exceed the limits. No schedule
         of any is below `least`, proved before, in the user's unit. Values from the `ceiling` on are
         of no use.
         """
-        self.candidates, self._problem, self._options = candidates, problem, options
+        self.choice, self._problem, self._options = choice, problem, options
         self._params = options.params.configurations
         self._random = Random(options.seed)
         self._ceiling = ceiling
@@ -226,8 +115,8 @@ class ConfigurationSearch:
         nothing, with any effort, before there are new bounds or hints."""
 
     def bound(self, deadline: Deadline, ceiling: Fraction | None = None) -> None:
-        """Bound all configurations before any is searched; see `Candidates.bound`."""
-        self.candidates.bound(deadline, ceiling)
+        """Bound all configurations before any is searched; see `Choice.bound`."""
+        self.choice.bound(deadline, ceiling)
         self._list()
 
     def hint(self, made: Schedule) -> None:
@@ -258,17 +147,17 @@ class ConfigurationSearch:
     # Which configurations, and how long.
 
     def _list(self) -> None:
-        listed = self.candidates.listed()
+        listed = self.choice.listed()
         self._add(listed)
         self._listed, self._list_added = len(listed) > 0, True
         self._raise_bound()
 
     def _begin(self) -> None:
         """Schedule the first candidates quickly, then those of least bounds."""
-        for anchor in self.candidates.required_candidates():
+        for anchor in self.choice.required_candidates():
             self._solve(self._at(anchor), 0, anyway=True)
         if self._firsts is None:
-            self._firsts = iter(self.candidates.first())
+            self._firsts = iter(self.choice.first())
         while not self._over and not self._quick_spent:
             key = next(self._firsts, None)
             if key is None:
@@ -286,7 +175,7 @@ class ConfigurationSearch:
         """Schedule the configurations of known schedules."""
         while self._hints and not self._over:
             made = self._hints.pop()
-            key = self.candidates.key(made.pipeline)
+            key = self.choice.key(made.pipeline)
             if key is not None:
                 self._given.setdefault(key, []).append(made)
                 one = self._at(key)
@@ -337,7 +226,7 @@ class ConfigurationSearch:
 
     def _raise_one(self, one: Configuration, value: Fraction) -> float:
         """Raise the bound of a configuration towards a value; return the units of work."""
-        problem = replace(self._problem, pipeline=self.candidates.pipeline(one.key)).reduced
+        problem = replace(self._problem, pipeline=self.choice.pipeline(one.key)).reduced
         self._refine(one, problem)
         if not self.is_open(one):
             self._raise_bound()
@@ -372,7 +261,7 @@ class ConfigurationSearch:
         while not self._over:
             best = self.best
             begin = best or next(iter(self.known.values()))
-            in_time = takewhile(lambda _: not self._over, self.candidates.moves(begin.key))
+            in_time = takewhile(lambda _: not self._over, self.choice.moves(begin.key))
             moves = list(dict.fromkeys(in_time))
             self._add(moves)
             fresh = [one for one in map(self._at, moves) if one.level < 0]
@@ -392,7 +281,7 @@ class ConfigurationSearch:
         """
         if self.best is not None:
             yield self.best
-        yield from map(self._at, self.candidates.required_candidates())
+        yield from map(self._at, self.choice.required_candidates())
         if self._unknown is not None and self._unknown.key is None:
             valued = [one for one in self._open() if one.value is not None]
             valued.sort(key=lambda one: (one.value, one.key))
@@ -417,7 +306,7 @@ class ConfigurationSearch:
         """Schedule a configuration some random moves away from the best; False: none is new."""
         best = self.best or next(iter(self.known.values()))
         for _ in range(self._params.kicks):
-            key = self.candidates.perturbed(best.key, self._random)
+            key = self.choice.perturbed(best.key, self._random)
             if key is None:
                 return False
             if key not in self.known or self.known[key].level < 0:
@@ -431,8 +320,7 @@ class ConfigurationSearch:
         """Add configurations that are not known yet."""
         fresh = [key for key in dict.fromkeys(keys) if key not in self.known]
         self.known |= {
-            configuration.key: configuration
-            for configuration in self.candidates.configurations(fresh)
+            configuration.key: configuration for configuration in self.choice.configurations(fresh)
         }
         self._raise_bound()
 
@@ -495,7 +383,7 @@ class ConfigurationSearch:
         late = self._begun and self._left <= 0
         if self._interrupted or late or self.closed or self._is_beaten(self.least):
             return True
-        return self._stopped(f"{self.candidates.name}s")
+        return self._stopped(f"{self.choice.name}s")
 
     def _is_beaten(self, bound: Fraction) -> bool:
         """Whether a bound reaches the values that are of no use."""
@@ -520,7 +408,7 @@ class ConfigurationSearch:
         ends = bounds if self.value is None else [*bounds, self.value]
         self._unknown = UnlistedBound(self._least)
         if self._list_added:
-            self._unknown = self.candidates.unknown(self.known, min(ends, default=None))
+            self._unknown = self.choice.unknown(self.known, min(ends, default=None))
         if self._unknown is not None and (self.value is None or self._unknown.bound < self.value):
             bounds.append(self._unknown.bound)
         self._exhausted = not bounds
@@ -542,7 +430,7 @@ class ConfigurationSearch:
                 return False
             self._quick += 1
         self._begun = True
-        problem = replace(self._problem, pipeline=self.candidates.pipeline(one.key))
+        problem = replace(self._problem, pipeline=self.choice.pipeline(one.key))
         self._refine(one, problem)
         if self.is_open(one):
             self._search(one, problem, level)
@@ -606,7 +494,7 @@ class ConfigurationSearch:
     # What is reported.
 
     def _words(self, one: Configuration) -> str:
-        return f"{self.candidates.name} {','.join(map(str, one.key))}"
+        return f"{self.choice.name} {','.join(map(str, one.key))}"
 
     def _state(self, phase: str, value: Fraction | None = None) -> Progress:
         found = [one for one in (value, self.value) if one is not None]
@@ -640,8 +528,8 @@ class ConfigurationSearch:
             schedule=None,
             value=self.value,
             lower_bound=None if self.none else self.least,
-            proof=self.candidates.proof(self) + ("" if self.none else self._scope),
-            certificate=Certificate(self.candidates.argument),
+            proof=self.choice.proof(self) + ("" if self.none else self._scope),
+            certificate=Certificate(self.choice.argument),
             provenance=self._options.provenance,
             solve_seconds=self._options.deadline.spent,
             interrupted=self._interrupted,

@@ -15,9 +15,9 @@ import ppopt
 from ppopt import NotApplicableError, Objective, Pipeline, Status, solve, verify
 from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.problem import Problem
-from ppopt.solver.choices import candidates_of
 from ppopt.solver.deadline import Deadline
-from ppopt.solver.placements import placed_candidates
+from ppopt.solver.open_choices import choice_of
+from ppopt.solver.placements import product as placement_product
 from tests.oracles import exhaustive
 
 COMPOSITIONS = ("partition", "recompute", "partition and recompute")
@@ -114,7 +114,7 @@ def check(pipeline: Pipeline, objective: exhaustive.Goal, steps: int) -> None:
     assert early.lower_bound <= wanted, pipeline
     assert early.value is None or wanted <= early.value
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(placed_candidates, "SET_UP", 0)
+        patch.setattr(placement_product, "SET_UP", 0)
         few = solve(pipeline, objective=objective, workers=1, time_limit=0.2)
     assert few.lower_bound <= wanted, pipeline
     assert few.value is None or wanted <= few.value
@@ -146,7 +146,7 @@ def test_every_placement_is_scheduled_with_a_choice_of_its_own() -> None:
         model=[{"forward": 1, "activation": 1, "count": 4}],
     )  # fmt: skip
     problem = Problem(pipeline, Objective.MAKESPAN, BackwardKind.SPLIT)
-    candidates = candidates_of(problem, Deadline.after(60))
+    candidates = choice_of(problem, Deadline.after(60))
     keys = list(candidates.first())
     wanted = {hosts for hosts in product(range(2), repeat=4) if len(set(hosts)) == 2}
     assert {candidates.pipeline(key).hosts[0] for key in keys[: len(wanted)]} == wanted

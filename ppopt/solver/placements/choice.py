@@ -17,13 +17,8 @@ from ppopt.problem.pipeline import Pipeline
 from ppopt.problem.problem import Problem
 from ppopt.schedule.origin import Argument
 from ppopt.solver.bounds import device_bounds
-from ppopt.solver.configurations import (
-    Candidates,
-    Configuration,
-    ConfigurationSearch,
-    Key,
-    UnlistedBound,
-)
+from ppopt.solver.choices.choice import Choice, Configuration, Key, UnlistedBound
+from ppopt.solver.choices.search import ConfigurationSearch
 from ppopt.solver.placements.space import Hosts, PlacementSpace
 
 KICK = 4
@@ -32,7 +27,7 @@ MOST_MEASURED = 1000
 """Most placements whose least memory limits are compared, where none keeps the limits."""
 
 
-class PlacementCandidates(Candidates):
+class PlacementChoice(Choice):
     """The placements of a problem's stages on its devices."""
 
     name = "placement"

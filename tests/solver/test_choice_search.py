@@ -14,22 +14,16 @@ from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.objective import Objective
 from ppopt.problem.problem import Problem
 from ppopt.schedule.origin import Argument
-from ppopt.solver import configurations
-from ppopt.solver.configurations import (
-    Candidates,
-    Configuration,
-    ConfigurationSearch,
-    Effort,
-    Key,
-    UnlistedBound,
-)
+from ppopt.solver.choices import search as searching
+from ppopt.solver.choices.choice import Choice, Configuration, Key, UnlistedBound
+from ppopt.solver.choices.search import ConfigurationSearch, Effort
 from ppopt.solver.options import SolveOptions, checked_options
 from ppopt.solver.result import Result, Status
 from ppopt.solver.search import search_from
 from ppopt.solver.solve import solve
 
 
-class Forwards(Candidates):
+class Forwards(Choice):
     """Pipelines that differ in the time of F."""
 
     name = "forward"
@@ -86,7 +80,7 @@ def test_an_anchor_is_searched_at_every_level(
         return replace(found, status=Status.FEASIBLE, lower_bound=Fraction(0), value=value)
 
     problem = Problem(Pipeline(stages=2, batches=2), Objective.MAKESPAN, BackwardKind.SPLIT)
-    monkeypatch.setattr(configurations, "search_from", watched)
+    monkeypatch.setattr(searching, "search_from", watched)
     options = checked_options(
         1000, 1, stop=lambda _: max(level for _, level in searched or [(0, 0)]) > 3
     )
@@ -109,7 +103,7 @@ def test_a_slow_configuration_leaves_time_for_the_next_ones(
         return search_from(start, problem, options)
 
     problem = Problem(Pipeline(stages=2, batches=2), Objective.MAKESPAN, BackwardKind.SPLIT)
-    monkeypatch.setattr(configurations, "search_from", watched)
+    monkeypatch.setattr(searching, "search_from", watched)
     found = ConfigurationSearch(Forwards(), problem, checked_options(1000, 1)).run()
     assert found.pipeline.forward == (3, 3)
     assert len(limits) >= 3
@@ -127,7 +121,7 @@ def test_a_run_ends_with_its_effort_and_the_next_one_continues(
         return search_from(start, problem, options)
 
     problem = Problem(Pipeline(stages=2, batches=2), Objective.MAKESPAN, BackwardKind.SPLIT)
-    monkeypatch.setattr(configurations, "search_from", watched)
+    monkeypatch.setattr(searching, "search_from", watched)
     search = ConfigurationSearch(Forwards(), problem, checked_options(1000, 1))
     assert search.run(Effort(0, 1)).pipeline.forward == (5, 5)
     assert tried == [(5, 0)]

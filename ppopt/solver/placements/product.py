@@ -1,7 +1,7 @@
 """Placements, each with its own partitions or choices of recompute: both are chosen together.
 
-Every placement that stands for others has candidates of its own. A key is the device of every
-stage, then the key of these candidates. The least bound of all is the least of all placements, and
+Every placement that stands for others has a choice of its own. A key is the device of every
+stage, then the key of that choice. The least bound of all is the least of all placements, and
 configurations come in the order of bounds of all placements together.
 """
 
@@ -16,34 +16,29 @@ from ppopt.errors import NotApplicableError
 from ppopt.problem.pipeline import Pipeline
 from ppopt.problem.problem import Problem
 from ppopt.schedule.origin import Argument
-from ppopt.solver.configurations import (
-    Candidates,
-    Configuration,
-    ConfigurationSearch,
-    Key,
-    UnlistedBound,
-)
+from ppopt.solver.choices.choice import Choice, Configuration, Key, UnlistedBound
+from ppopt.solver.choices.search import ConfigurationSearch
 from ppopt.solver.deadline import Deadline
 from ppopt.solver.placements.space import Hosts, PlacementSpace
 
 MOST_TOGETHER = 120
-"""Most placements that have candidates of their own: all assignments of four stages to two devices,
+"""Most placements that have a choice of their own: all assignments of four stages to two devices,
 or five devices that all differ in any order."""
 SET_UP = 0.5
-"""Most of the time left in which candidates of placements are set up."""
-Inner = Callable[[Pipeline], Candidates]
-"""The candidates of a pipeline whose placement is given."""
+"""Most of the time left in which the choices of placements are set up."""
+Inner = Callable[[Pipeline], Choice]
+"""The choice of a pipeline whose placement is given."""
 
 
-class PlacedCandidates(Candidates):
-    """Every placement with the candidates of its pipeline, as many as are set up in time."""
+class PlacementProduct(Choice):
+    """Every placement with the choice of its pipeline, as many as are set up in time."""
 
     argument = Argument.SEARCH
 
     def __init__(self, problem: Problem, inner: Inner, deadline: Deadline) -> None:
         """`deadline` is that of the search.
 
-        Raises NotApplicableError where placements or the inner candidates cannot be searched.
+        Raises NotApplicableError where placements or the inner choice cannot be searched.
         """
         self._space = PlacementSpace(problem)
         self._stages = self._space.num_stages
@@ -57,7 +52,7 @@ class PlacedCandidates(Candidates):
         simple = dict.fromkeys(map(self._space.representative, self._space.simple()))
         order = [*simple, *(hosts for hosts in placements if hosts not in simple)]
         setting_up = deadline.share(SET_UP)
-        self._inner: dict[Hosts, Candidates] = {}
+        self._inner: dict[Hosts, Choice] = {}
         for hosts in order:
             if self._inner and setting_up.over:
                 break
@@ -69,15 +64,15 @@ class PlacedCandidates(Candidates):
         own = next(iter(self._inner.values())).name
         self.name = f"placement with {own}"
 
-    def _of(self, key: Key) -> tuple[Hosts, Candidates, Key]:
-        """The placement of a key, its candidates, and the key among these."""
+    def _of(self, key: Key) -> tuple[Hosts, Choice, Key]:
+        """The placement of a key, its choice, and the key among its configurations."""
         hosts = key[: self._stages]
         return hosts, self._inner[hosts], key[self._stages :]
 
     def pipeline(self, key: Key) -> Pipeline:
         """The pipeline of a placement and a configuration of it."""
-        _, candidates, own = self._of(key)
-        return candidates.pipeline(own)
+        _, choice, own = self._of(key)
+        return choice.pipeline(own)
 
     def key(self, pipeline: Pipeline) -> Key | None:
         """Its placement and its configuration; None: another one stands for it."""
@@ -88,38 +83,38 @@ class PlacedCandidates(Candidates):
     def configurations(self, keys: Sequence[Key]) -> Iterator[Configuration]:
         """Configurations with their bounds."""
         for key in keys:
-            hosts, candidates, own = self._of(key)
-            for configuration in candidates.configurations([own]):
+            hosts, choice, own = self._of(key)
+            for configuration in choice.configurations([own]):
                 configuration.key = (*hosts, *configuration.key)
                 yield configuration
 
     def bound(self, deadline: Deadline, ceiling: Fraction | None = None) -> None:
         """Bound the configurations of every placement, as well as may be by the deadline."""
-        for place, candidates in enumerate(self._inner.values()):
-            candidates.bound(deadline.share(1 / (len(self._inner) - place)), ceiling)
+        for place, choice in enumerate(self._inner.values()):
+            choice.bound(deadline.share(1 / (len(self._inner) - place)), ceiling)
 
     @property
     def least(self) -> Fraction:
         """No schedule of any placement is below."""
-        known = [candidates.least for candidates in self._inner.values()]
+        known = [choice.least for choice in self._inner.values()]
         return min(known if self._least_left_out is None else [*known, self._least_left_out])
 
     def listed(self) -> list[Key]:
         """The configurations of all placements that list their own."""
         each = self._inner.items()
-        return [key for hosts, candidates in each for key in _keys(hosts, candidates.listed())]
+        return [key for hosts, choice in each for key in _keys(hosts, choice.listed())]
 
     def first(self) -> Iterator[Key]:
         """The first of every placement, then the second, and so on."""
-        rows = [_keys(hosts, candidates.first()) for hosts, candidates in self._inner.items()]
+        rows = [_keys(hosts, choice.first()) for hosts, choice in self._inner.items()]
         for together in zip_longest(*rows):
             yield from (key for key in together if key is not None)
 
     def moves(self, key: Key) -> Iterator[Key]:
         """Moves within the placement; the same on placements that differ little."""
-        hosts, candidates, own = self._of(key)
-        yield from _keys(hosts, candidates.moves(own))
-        pipeline = candidates.pipeline(own)
+        hosts, choice, own = self._of(key)
+        yield from _keys(hosts, choice.moves(own))
+        pipeline = choice.pipeline(own)
         for other in dict.fromkeys(map(self._space.representative, self._space.moves(hosts))):
             if other in self._inner and (same := self._inner[other].key(pipeline)) is not None:
                 yield (*other, *same)
@@ -127,8 +122,8 @@ class PlacedCandidates(Candidates):
     def unknown(self, known: Container[Key], ceiling: Fraction | None) -> UnlistedBound | None:
         """The least bound of all placements; None: none of them has an unknown one that counts."""
         found = [] if self._least_left_out is None else [UnlistedBound(self._least_left_out)]
-        for hosts, candidates in self._inner.items():
-            one = candidates.unknown(_Placed(hosts, known), ceiling)
+        for hosts, choice in self._inner.items():
+            one = choice.unknown(_Placed(hosts, known), ceiling)
             if one is not None:
                 key = None if one.key is None else (*hosts, *one.key)
                 found.append(UnlistedBound(one.bound, key))

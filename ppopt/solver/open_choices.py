@@ -1,0 +1,89 @@
+"""What of a pipeline is chosen with the schedule, and the configurations to choose from."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from enum import Flag, auto
+from typing import TYPE_CHECKING
+
+from ppopt.problem import partition, placement
+from ppopt.problem.pipeline import Pipeline
+from ppopt.problem.problem import Problem
+from ppopt.problem.recompute import SEARCH_RECOMPUTE
+from ppopt.solver.deadline import Deadline
+
+if TYPE_CHECKING:
+    from ppopt.solver.choices.choice import Choice
+
+
+class Chosen(Flag):
+    """What is chosen with the schedule: none, some or all of these."""
+
+    PARTITION = auto()
+    PLACEMENT = auto()
+    RECOMPUTE = auto()
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """What is chosen, in words."""
+        return tuple(str(one.name).lower() for one in self)
+
+
+NONE_CHOSEN = Chosen(0)
+
+
+def open_choices(pipeline: Pipeline) -> Chosen:
+    """What of a pipeline is to be searched."""
+    choices = NONE_CHOSEN
+    if pipeline.placement == placement.SEARCH:
+        choices |= Chosen.PLACEMENT
+    if pipeline.partition == partition.SEARCH:
+        choices |= Chosen.PARTITION
+    if pipeline.recompute == SEARCH_RECOMPUTE:
+        choices |= Chosen.RECOMPUTE
+    return choices
+
+
+def choice_of(problem: Problem, deadline: Deadline, further: Chosen = NONE_CHOSEN) -> Choice | None:
+    """The configurations of what is chosen with the schedule; None where nothing is.
+
+    `further` is chosen beside what the pipeline says. Bounds end by the deadline. Raises
+    NotApplicableError where the search does not apply. The classes load on use.
+    """
+    choices = open_choices(problem.pipeline) | further
+    if Chosen.PLACEMENT in choices:
+        return _placements(problem, deadline, alone=choices == Chosen.PLACEMENT)
+    if Chosen.PARTITION in choices:
+        return _partitions(problem, deadline, recompute=Chosen.RECOMPUTE in choices)
+    if Chosen.RECOMPUTE in choices:
+        from ppopt.solver.recompute.choice import RecomputeChoice  # noqa: PLC0415
+
+        return RecomputeChoice(problem)
+    return None
+
+
+def _placements(problem: Problem, deadline: Deadline, *, alone: bool) -> Choice:
+    if alone:
+        from ppopt.solver.placements.choice import PlacementChoice  # noqa: PLC0415
+
+        return PlacementChoice(problem)
+    from ppopt.solver.placements.product import PlacementProduct  # noqa: PLC0415
+
+    def placed(pipeline: Pipeline) -> Choice:
+        choice = choice_of(replace(problem, pipeline=pipeline), deadline)
+        assert choice is not None
+        return choice
+
+    return PlacementProduct(problem, placed, deadline)
+
+
+def _partitions(problem: Problem, deadline: Deadline, *, recompute: bool) -> Choice:
+    if recompute:
+        from ppopt.solver.partitions.choice_with_recompute import (  # noqa: PLC0415
+            PartitionRecomputeChoice,
+        )
+
+        return PartitionRecomputeChoice(problem, deadline)
+    from ppopt.solver.partitions.choice import PartitionChoice  # noqa: PLC0415
+
+    return PartitionChoice(problem, deadline)

@@ -1,0 +1,233 @@
+"""Recompute as a choice: which layers of every stage recompute, with bounds.
+
+The bound of a device (its head, work, and the idle time that its memory forces:
+`ppopt.solver.bounds.device_bounds`) depends on the choices of its own stages; those of others only
+make it wait longer. So it is worked out with no recompute elsewhere, once for every choice of the
+device, and the largest of these over all devices holds for every choice of all. The least over the
+choices of one device holds whatever is chosen (the one-device bounds of a plan's space).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterator, Sequence
+from dataclasses import replace
+from fractions import Fraction
+from functools import cached_property
+from itertools import product
+from math import prod
+from typing import NamedTuple
+
+from ppopt.errors import NotApplicableError
+from ppopt.problem import partition, placement
+from ppopt.problem.pipeline import Pipeline
+from ppopt.problem.problem import Problem
+from ppopt.schedule.origin import Argument
+from ppopt.solver.bounds.device_bounds import device_infeasible, one_device_bound
+from ppopt.solver.choices.choice import Choice, Configuration, Key, UnlistedBound
+from ppopt.solver.choices.search import ConfigurationSearch
+from ppopt.solver.recompute.stage_choices import StageChoices
+from ppopt.solver.relaxation.delays import Delays
+
+MOST_LISTED = 4096
+"""Most choices that are bounded one by one."""
+MOST_OF_DEVICE = 512
+"""Most choices of one device."""
+
+
+class DeviceChoice(NamedTuple):
+    """A choice of every stage of a device."""
+
+    numbers: tuple[int, ...]
+    """Number of the choice of every stage."""
+    time: Fraction
+    """Added to the backwards of all of them, in the user's unit."""
+    bound: Fraction
+    """No schedule with it is below, in the user's unit."""
+
+
+class RecomputeChoice(Choice):
+    """Every choice of recompute of a pipeline's layers that may be best.
+
+    A key has the number of the choice of every device, the cheapest in time first.
+    """
+
+    name = "recompute"
+    argument = Argument.RECOMPUTE
+
+    def __init__(self, problem: Problem) -> None:
+        """Raises NotApplicableError where recompute cannot be searched."""
+        pipeline = problem.pipeline
+        if pipeline.partition == partition.SEARCH or pipeline.placement == placement.SEARCH:
+            raise NotApplicableError(
+                "recompute: search does not go with a search of partition or placement; search "
+                "one, then the other with what is found"
+            )
+        if pipeline.routes > 1:
+            raise NotApplicableError("recompute: search knows one route only; leave routes out")
+        limited = pipeline.limits is not None
+        self._problem = problem
+        self._choices = StageChoices(pipeline.model, limited=limited)
+        self._base = replace(
+            pipeline, model=self._choices.bare, partition=pipeline.counts, recompute=None,
+            mem_limit=pipeline.limits,
+        )  # fmt: skip
+        self._fronts = self._choices.of_partition(self._base.counts)
+        self._none = [device for device, choices in enumerate(self.devices) if not choices]
+        """Devices without memory for one microbatch, whatever is chosen."""
+        self._listed = list(self.every()) if self.size <= MOST_LISTED else []
+        """All choices; empty: there are too many, or none."""
+
+    def pipeline(self, key: Key) -> Pipeline:
+        """The pipeline in which the layers of a choice recompute."""
+        numbers = [0] * self._base.num_stages
+        for stages, number, choices in zip(self._base.hosted[0], key, self.devices, strict=True):
+            for stage, own in zip(stages, choices[number].numbers, strict=True):
+                numbers[stage] = own
+        return replace(self._base, model=self._choices.model(self._base.counts, numbers))
+
+    def key(self, pipeline: Pipeline) -> Key | None:
+        """The choice in which the layers of a pipeline recompute, or one that takes no more.
+
+        None: there is none.
+        """
+        chosen = self._choices.numbers(pipeline)
+        if chosen is None:
+            return None
+        key = []
+        for stages, choices in zip(self._base.hosted[0], self.devices, strict=True):
+            own = tuple(chosen[stage] for stage in stages)
+            number = next((n for n, one in enumerate(choices) if one.numbers == own), None)
+            if number is None:
+                return None
+            key.append(number)
+        return tuple(key)
+
+    @cached_property
+    def _bare(self) -> Pipeline:
+        return self._base.without_model()
+
+    def _of_stages(self, stages: Sequence[int], numbers: Sequence[int]) -> Pipeline:
+        """The costs with these choices of some stages, stage by stage: quicker than by layers."""
+        times, kept = [Fraction(0)] * self._bare.num_stages, list(self._bare.costs.activation)
+        for stage, number in zip(stages, numbers, strict=True):
+            chosen = self._fronts[stage][number]
+            times[stage], kept[stage] = chosen.time, chosen.kept
+        return replace(self._bare, recompute_time=times, kept=kept)
+
+    @cached_property
+    def devices(self) -> list[list[DeviceChoice]]:
+        """The choices of every device that has memory for one microbatch; perhaps none."""
+        return [self._of_device(device) for device in range(self._base.num_devices)]
+
+    def _of_device(self, device: int) -> list[DeviceChoice]:
+        stages = self._base.hosted[0][device]
+        fronts = [self._fronts[stage] for stage in stages]
+        if prod(map(len, fronts)) > MOST_OF_DEVICE:
+            raise NotApplicableError(
+                f"recompute: device {device} has more than {MOST_OF_DEVICE} choices; use fewer "
+                "chunks, or none or full"
+            )
+        found = []
+        for numbers in product(*(range(len(front)) for front in fronts)):
+            pipeline = self._of_stages(stages, numbers)
+            problem = replace(self._problem, pipeline=pipeline).reduced
+            if device_infeasible([Delays(problem.instance, 0)], device):
+                continue
+            routes = [Delays(problem.relaxed.instance, 0)]
+            bound = one_device_bound(routes, device, self._problem.objective).value
+            time = sum(front[n].time for front, n in zip(fronts, numbers, strict=True))
+            found.append(DeviceChoice(numbers, Fraction(time), pipeline.ticks.time(bound)))
+        return sorted(found, key=lambda one: one.time)
+
+    @property
+    def size(self) -> int:
+        """Number of choices."""
+        return prod(map(len, self.devices))
+
+    @cached_property
+    def bound_of_all(self) -> Fraction:
+        """No schedule is below, whatever is chosen."""
+        return max(min(choice.bound for choice in choices) for choices in self.devices)
+
+    def every(self) -> Iterator[Key]:
+        """Every choice."""
+        return product(*(range(len(choices)) for choices in self.devices))
+
+    def configurations(self, keys: Sequence[Key]) -> Iterator[Configuration]:
+        """Choices with their bounds."""
+        for key in keys:
+            chosen = zip(key, self.devices, strict=True)
+            yield Configuration(key, max(choices[number].bound for number, choices in chosen))
+
+    def listed(self) -> list[Key]:
+        """All choices; none: there are too many."""
+        return self._listed
+
+    def unknown(
+        self,
+        known: Container[Key],  # noqa: ARG002
+        ceiling: Fraction | None,  # noqa: ARG002
+    ) -> UnlistedBound | None:
+        """The bound of all choices, where not all are known."""
+        return None if self._listed or self._none else UnlistedBound(self.bound_of_all)
+
+    def required_candidates(self) -> list[Key]:
+        """As little recompute as possible, and as much."""
+        if self._none:
+            return []
+        ends = [(0,) * len(self.devices), tuple(len(choices) - 1 for choices in self.devices)]
+        return list(dict.fromkeys(ends))
+
+    def first(self) -> list[Key]:
+        """As much recompute as possible, as little, the bound's own choice, and levels between."""
+        if self._none:
+            return []
+        bound = tuple(
+            min(range(len(choices)), key=lambda number: (choices[number].bound, number))
+            for choices in self.devices
+        )
+        levels = [
+            tuple((len(choices) - 1) * part // 4 for choices in self.devices) for part in range(5)
+        ]
+        within = tuple(
+            max(number for number in range(len(choices)) if choices[number].bound <= most)
+            for most in [max(choices[number].bound for number, choices in zip(
+                bound, self.devices, strict=True))]
+            for choices in self.devices
+        )  # fmt: skip
+        return list(dict.fromkeys([levels[-1], levels[0], bound, *levels, within]))
+
+    def moves(self, key: Key) -> Iterator[Key]:
+        """One device with the next choice, either way; and all of them."""
+        steps = [
+            *(tuple(device == one for one in range(len(key))) for device in range(len(key))),
+            (True,) * len(key),
+        ]
+        for step in steps:
+            for way in (1, -1):
+                moved = tuple(number + way * mine for number, mine in zip(key, step, strict=True))
+                if all(0 <= n < len(c) for n, c in zip(moved, self.devices, strict=True)):
+                    yield moved
+
+    def proof(self, search: ConfigurationSearch) -> str:
+        """The argument behind the bound over all choices, in words."""
+        if self._none:
+            return (
+                f"device {self._none[0]} has no memory for one microbatch, however many of its "
+                "layers recompute"
+            )
+        scope = (
+            f"over all {self.size} choices of layers that recompute (those that take more "
+            "time and more memory than another left out)"
+        )
+        if not self._listed:
+            return (
+                f"{scope}: the head, work and forced idle time of one device, with its own choice "
+                f"of least bound and no recompute elsewhere, take that long; {search.searched} "
+                "were searched"
+            )
+        return (
+            f"{scope}: {search.ruled_out} are ruled out by head, work and forced idle time of a "
+            f"device alone{', or of several together' if search.subsets_ruled_out else ''}, "
+            f"{search.searched} were searched"
+        )

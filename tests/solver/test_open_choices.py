@@ -1,0 +1,66 @@
+"""What is chosen with the schedule, and the configurations to choose from."""
+
+from functools import reduce
+from itertools import product
+from operator import or_
+
+import pytest
+
+from ppopt import Objective, Pipeline
+from ppopt.problem.backward_kind import BackwardKind
+from ppopt.problem.problem import Problem
+from ppopt.solver.choices.choice import Choice
+from ppopt.solver.deadline import Deadline
+from ppopt.solver.open_choices import NONE_CHOSEN, Chosen, choice_of, open_choices
+
+NAMES = {
+    Chosen.PARTITION: "partition",
+    Chosen.RECOMPUTE: "recompute",
+    Chosen.PARTITION | Chosen.RECOMPUTE: "partition with recompute",
+    Chosen.PLACEMENT: "placement",
+    Chosen.PLACEMENT | Chosen.PARTITION: "placement with partition",
+    Chosen.PLACEMENT | Chosen.RECOMPUTE: "placement with recompute",
+    Chosen.PLACEMENT | Chosen.PARTITION | Chosen.RECOMPUTE: (
+        "placement with partition with recompute"
+    ),
+}
+"""Names of the candidates, as results say them."""
+
+
+def pipeline(choices: Chosen) -> Pipeline:
+    """A model of four layers on two devices, whose choices are `search`."""
+    fields = {one.name.lower(): "search" for one in choices}
+    layers = [{"forward": 1, "activation": 1, "count": 4}]
+    return Pipeline(stages=2, batches=2, model=layers, mem_limit=9, **fields)
+
+
+def candidates(asked: Pipeline, further: Chosen = NONE_CHOSEN) -> Choice | None:
+    problem = Problem(asked, Objective.MAKESPAN, BackwardKind.SPLIT)
+    return choice_of(problem, Deadline.after(60), further)
+
+
+def test_every_choice_is_in_the_table() -> None:
+    every = {
+        reduce(or_, (one for one, taken in zip(Chosen, some, strict=True) if taken), NONE_CHOSEN)
+        for some in product((False, True), repeat=len(Chosen))
+    }
+    assert {*NAMES, NONE_CHOSEN} == every
+
+
+@pytest.mark.parametrize("choices", NAMES, ids=str)
+def test_every_choice_has_its_candidates(choices: Chosen) -> None:
+    asked = pipeline(choices)
+    assert open_choices(asked) == choices
+    found = candidates(asked)
+    assert found.name == NAMES[choices]
+
+
+@pytest.mark.parametrize("choices", [NONE_CHOSEN, *NAMES], ids=str)
+def test_placements_may_be_searched_in_addition(choices: Chosen) -> None:
+    found = candidates(pipeline(choices), Chosen.PLACEMENT)
+    assert found.name == NAMES[choices | Chosen.PLACEMENT]
+
+
+def test_without_a_choice_there_are_no_candidates() -> None:
+    assert open_choices(pipeline(NONE_CHOSEN)) == NONE_CHOSEN
+    assert candidates(pipeline(NONE_CHOSEN)) is None
