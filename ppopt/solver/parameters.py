@@ -487,6 +487,44 @@ class MoveParams(NamedTuple):
     slices or links, 19 end lower than without and 11 higher, on average 0.9 % lower."""
 
 
+class PlanParams(NamedTuple):
+    """How a plan divides its time; shares are of its time limit, unless said otherwise."""
+
+    beginning: float = 0.2
+    """Hand strategies before the search, at most."""
+    beginning_seconds: float = 6.0
+    """The same in seconds: strategies gain little after the first turns, and a longer plan had no
+    more time for its search than a short one."""
+    refining: float = 0.1
+    """The hand strategies that a gain names go on so long, at most."""
+    less: float = 0.05
+    """Least share of a search for less memory that is as fast."""
+    less_left: float = 0.1
+    """The same where so much is left; or longer where the plan took longer."""
+    less_level: int = 1
+    """Most rounds of all methods on one partition in that search."""
+    within: float = 0.2
+    """Search for the least memory that is almost as fast, where that is asked for."""
+    more: float = 0.1
+    """Least share of the search with more memory."""
+    more_memory: Fraction = Fraction(11, 10)
+    """The memory limit, as a multiple of that asked for, whose gain a plan tells."""
+    first: float = 0.5
+    """Share of the time left of one configuration before any has a schedule."""
+    bounding: float = 0.6
+    """Share of a turn that bounds may take in a round. A configuration that needs longer has a
+    weaker bound until a later round, which continues."""
+    more_bounding: float = 0.8
+    """The same for the search with more memory: there, bounds matter more than schedules."""
+    margin: Fraction = Fraction(11, 10)
+    """Part of the best value up to which bounds say by how much a configuration is slower."""
+    short: int = 3
+    """Partitions of a configuration in the first round: also the most even ones of least bounds."""
+    few: int = 8
+    """Partitions of a configuration that are scheduled by heuristics before any is searched more;
+    at every level twice as many."""
+
+
 @dataclass(frozen=True)
 class SolveParams:
     """All tuning constants of a search, per method."""
@@ -513,6 +551,7 @@ class SolveParams:
     configurations: ConfigurationParams = field(default_factory=ConfigurationParams)
     links: LinkParams = field(default_factory=LinkParams)
     moves: MoveParams = field(default_factory=MoveParams)
+    plan: PlanParams = field(default_factory=PlanParams)
 
     def __repr__(self) -> str:
         """What is not the default."""

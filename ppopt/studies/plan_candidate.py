@@ -31,12 +31,6 @@ from ppopt.studies.plan_result import LeastMemory, WithinShare
 from ppopt.studies.plan_space import PlanConfiguration
 from ppopt.verifier import checked
 
-MARGIN = Fraction(11, 10)
-"""Part of the best value up to which bounds say by how much a configuration is slower."""
-
-LESS_LEVEL = 1
-"""Most rounds of all methods on one partition in the search for less memory."""
-
 _BOUNDED = (
     "every partition has a device that alone needs as long, by head, work, forced idle time and "
     "way out, or too much memory"
@@ -118,14 +112,14 @@ class PlanCandidate(ABC):
     def raise_bound(self, deadline: Deadline) -> None:
         """Bound all of its partitions, as well as may be by the deadline, and search none.
 
-        Bounds that are `MARGIN` above the best value known need not be exact.
+        Bounds that are a margin above the best value known need not be exact.
         """
 
     @property
     def _useful(self) -> Fraction | None:
         """Values above this ceiling need not be exact; None: all are."""
         ceiling = self._request.ceiling()
-        return None if ceiling is None else ceiling * MARGIN
+        return None if ceiling is None else ceiling * self._request.options.params.plan.margin
 
     def raise_to(self, other: PlanCandidate) -> None:
         """Take over the bound of a configuration that holds all schedules of this one."""
@@ -292,13 +286,13 @@ class ScheduleCandidate(PlanCandidate):
 
     def _less_memory(self, goal: Fraction | None, deadline: Deadline) -> ParetoSearch:
         """A search for less memory, ended; from its best schedule."""
-        made = self.schedule
+        made, options = self.schedule, self._request.options
         assert made is not None
         space = frontier_space.space_of(self.problem)
         deadline = Deadline.after(max(deadline.left, LEAST), progress=deadline.progress)
         search = ParetoSearch(
-            space, self._request.options.by(deadline), Curve(space.limits),
-            most_level=LESS_LEVEL, goal=goal,
+            space, options.by(deadline), Curve(space.limits),
+            most_level=options.params.plan.less_level, goal=goal,
         )  # fmt: skip
         search.minimize_memory(made)
         self.interrupted |= search.interrupted

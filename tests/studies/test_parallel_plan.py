@@ -19,7 +19,7 @@ from ppopt.solver.options import checked_options
 from ppopt.studies.parallel_plan import CLOSE, Choices, plan_parallelism, work_bound
 from ppopt.studies.parallel_result import ParallelPlan
 from ppopt.studies.parallel_space import Parallelism, ParallelSpace
-from ppopt.studies.plan import _PlanSearch
+from ppopt.studies.plan_search import PlanSearch
 from tests.factories.configs import SMALL
 
 LINEAR = Choices(placements=("linear",), chunks=(1,), strategies=("1f1b",), recompute=("none",))
@@ -124,7 +124,7 @@ def test_a_plan_beside_a_known_value_ends_when_its_time_is_up() -> None:
     """Without one it searches a configuration at any time left. The value is above the bounds, so
     that every configuration stays open."""
     model = space().model(Parallelism(1, 1, 1))
-    search = _PlanSearch(
+    search = PlanSearch(
         LINEAR.space(model),
         Objective.MAKESPAN,
         BackwardKind.MIXED,

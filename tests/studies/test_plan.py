@@ -22,9 +22,9 @@ from ppopt.formats import schedule_json
 from ppopt.formats.config import model_of
 from ppopt.formats.models import read_settings
 from ppopt.formats.trainer_partition import megatron_arguments
-from ppopt.studies.plan import _PlanSearch
 from ppopt.studies.plan_baselines import PlanBaselines
 from ppopt.studies.plan_candidate import ScheduleCandidate
+from ppopt.studies.plan_search import PlanSearch
 from ppopt.studies.plan_space import PlanConfiguration, check_megatron
 from tests.oracles import exhaustive
 from tests.tiers import first
@@ -602,13 +602,13 @@ def test_many_partitions_without_a_program_leave_the_time_limit_as_it_is() -> No
 def test_a_plan_ends_where_nothing_is_left_to_search(monkeypatch: pytest.MonkeyPatch) -> None:
     """Twelve stages: partitions have no order, and none that differs by a layer is better."""
     rounds: list[int] = []
-    search = _PlanSearch._round
+    search = PlanSearch._round
 
-    def counted(self: _PlanSearch, number: int, bounding: float = 0.4) -> None:
+    def counted(self: PlanSearch, number: int, bounding: float = 0.4) -> None:
         rounds.append(number)
         search(self, number, bounding)
 
-    monkeypatch.setattr(_PlanSearch, "_round", counted)
+    monkeypatch.setattr(PlanSearch, "_round", counted)
     model = ppopt.Model(
         [ppopt.Layer(forward=23, backward_input=24, weight=25, activation=1) for _ in range(42)]
     )
