@@ -525,6 +525,37 @@ class PlanParams(NamedTuple):
     at every level twice as many."""
 
 
+class FrontierParams(NamedTuple):
+    """How a frontier, and a search for less memory, divide their time."""
+
+    strategies: float = 0.25
+    """Largest share of the time limit that evaluating hand strategies may take."""
+    first: float = 0.5
+    """Share of the time left that the largest limit may take where configurations are searched."""
+    edge: float = 0.5
+    """Share of the time left that the search for the least memory of the best value may take."""
+    alone: float = 0.6
+    """Share of that time in which the configuration of the best schedule is searched."""
+    edge_step: float = 0.01
+    """Share of a limit to which a round of this search bisects; the next round searches longer."""
+    bounding: float = 0.5
+    """Share of the time of a search in which bounds are asked first whether they rule out its
+    target."""
+    quick: int = 8
+    """Configurations that a search of level 0 schedules; at each level twice as many."""
+    worth: float = 0.002
+    """Share of the value: segments of a smaller step are searched after all others."""
+    least: float = 0.05
+    """Least seconds of a search."""
+    per_operation: float = 5e-5
+    """The same per operation: time to construct and verify a schedule."""
+    doublings: int = 30
+    """Most doublings of the search time at one limit."""
+    given_up: float = 10.0
+    """A search with at least this time limit, in seconds, that ends before half of it has given up:
+    another one would end the same way."""
+
+
 @dataclass(frozen=True)
 class SolveParams:
     """All tuning constants of a search, per method."""
@@ -551,6 +582,7 @@ class SolveParams:
     configurations: ConfigurationParams = field(default_factory=ConfigurationParams)
     links: LinkParams = field(default_factory=LinkParams)
     moves: MoveParams = field(default_factory=MoveParams)
+    frontier: FrontierParams = field(default_factory=FrontierParams)
     plan: PlanParams = field(default_factory=PlanParams)
 
     def __repr__(self) -> str:

@@ -28,9 +28,6 @@ from ppopt.studies.frontier_search import ParetoSearch
 from ppopt.studies.frontier_space import Space, space_of
 from ppopt.verifier import checked
 
-HANDS = 0.25
-"""Largest share of the time limit that evaluating hand strategies may take."""
-
 
 class FrontierPoint(NamedTuple):
     """A limit at which the best schedule changes."""
@@ -181,7 +178,7 @@ def frontier(
         problem.objective,
         options or Options(),
         kind,
-        deadline.within(HANDS * time_limit),
+        deadline.within(search_options.params.frontier.strategies * time_limit),
     )
     impossible = space.impossible
     curve = Curve([] if impossible else space.limits)

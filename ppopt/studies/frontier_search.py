@@ -23,27 +23,10 @@ from ppopt.schedule.schedule import Schedule
 from ppopt.solver import interrupts
 from ppopt.solver.deadline import Callback, Deadline
 from ppopt.solver.options import SolveOptions
+from ppopt.solver.parameters import FrontierParams
 from ppopt.solver.result import Progress, Result, Status
 from ppopt.studies.frontier_curve import Curve, Number, ParetoPoint, Proved, Segment
 from ppopt.studies.frontier_space import Space, is_settled
-
-WORTH = 0.002
-"""Share of the value: segments of a smaller step are searched after all others."""
-PER_OPERATION = 5e-5
-"""Least seconds of a search per operation: time to construct and verify a schedule."""
-LEAST = 0.05
-"""Least seconds of a search."""
-DOUBLINGS = 30
-"""Most doublings of the search time at one limit."""
-EDGE = 0.5
-"""Share of the time left that the search for the least memory of the best value may take."""
-ALONE = 0.6
-"""Share of that time in which the configuration of the best schedule is searched."""
-EDGE_STEP = 0.01
-"""Share of a limit to which a round of this search bisects; the next round searches longer."""
-GIVEN_UP = 10.0
-"""A search with at least this time limit, in seconds, that ends before half of it has given up:
-another one would end the same way."""
 
 
 @dataclass
@@ -70,6 +53,10 @@ class ParetoSearch:
     """Least memory is searched for this value or a lower one; None: for the best value found."""
 
     @property
+    def _params(self) -> FrontierParams:
+        return self.options.params.frontier
+
+    @property
     def left(self) -> float:
         """Seconds left."""
         return 0.0 if self.interrupted else self.options.deadline.left
@@ -83,8 +70,8 @@ class ParetoSearch:
         try:
             with interrupts.heard():
                 self._search(self._last)
-                self._minimize_memory(EDGE)
-                while self.left > LEAST and (segment := self._next()) is not None:
+                self._minimize_memory(self._params.edge)
+                while self.left > self._params.least and (segment := self._next()) is not None:
                     self._search(self._place(segment))
         except KeyboardInterrupt:
             self.interrupted = True
@@ -118,7 +105,7 @@ class ParetoSearch:
         """
         turn = self.options.deadline.share(share)
         self._minimize_memory_of_best(turn)
-        while self.left > LEAST and not turn.over:
+        while self.left > self._params.least and not turn.over:
             edge = self._edge()
             if edge is None or not self._bisect(*edge, turn):
                 return
@@ -131,7 +118,7 @@ class ParetoSearch:
         if made is None or space is None:
             return
         alone = replace(
-            self, space=space, options=self.options.by(turn.share(ALONE)),
+            self, space=space, options=self.options.by(turn.share(self._params.alone)),
             curve=Curve(space.limits), tried=Counter(), spent=defaultdict(float), given_up=set(),
             most_level=self.most_level or 0,
         )  # fmt: skip
@@ -177,7 +164,7 @@ class ParetoSearch:
         limits, searched = self.curve.limits, False
         while high - low > 1 and not turn.over:
             middle = (low + high) // 2
-            if searched and limits[high] - limits[middle] < EDGE_STEP * limits[high]:
+            if searched and limits[high] - limits[middle] < self._params.edge_step * limits[high]:
                 return True
             if middle in self.given_up:
                 return searched
@@ -206,7 +193,7 @@ class ParetoSearch:
         tries = self.tried[self._place(segment)]
         if segment.value == inf:
             return tries - 1, -inf
-        if not tries and segment.step < WORTH * segment.value:
+        if not tries and segment.step < self._params.worth * segment.value:
             tries = 1
         width = self.curve.limits[segment.last] - self.curve.limits[segment.first] + 1
         return tries, -(segment.value - segment.low) * width
@@ -233,15 +220,16 @@ class ParetoSearch:
         )
         is_proved = best is not None and self.curve.low(largest) == best.value
         taken = self.spent[largest] if is_proved else 0.0
-        return max(LEAST, PER_OPERATION * self.space.problem.operations, taken)
+        params, operations = self._params, self.space.problem.operations
+        return max(params.least, params.per_operation * operations, taken)
 
     def _seconds(self, place: int) -> float:
         """Time for a search: an equal share for every likely point, doubled with every try."""
-        if place == self._last and not self.tried[place] and self.space.first_share:
-            return self.space.first_share * self.left
+        if place == self._last and not self.tried[place] and self.space.every:
+            return self._params.first * self.left
         matter = min(len(self.curve.limits), 2 * self.space.problem.pipeline.num_devices + 4)
         first = max(self._least, self.options.deadline.seconds / matter)
-        return min(self.left, first * (1 << min(self.tried[place], DOUBLINGS)))
+        return min(self.left, first * (1 << min(self.tried[place], self._params.doublings)))
 
     @interrupts.deferred()
     def _search(self, place: int, target: Fraction | None = None) -> None:
@@ -252,7 +240,7 @@ class ParetoSearch:
         limit = self.curve.limits[place]
         known = (self.curve.best(limit), self.curve.next(limit))
         by_work = self.most_level is not None
-        seconds = max(self.left, LEAST) if by_work else self._seconds(place)
+        seconds = max(self.left, self._params.least) if by_work else self._seconds(place)
         deadline = Deadline.after(seconds, progress=self._tell(limit))
         result = self.space.search(
             self.space.memory(limit),
@@ -270,7 +258,7 @@ class ParetoSearch:
         if self.most_level is not None:
             if self.tried[place] > self.most_level:
                 self.given_up.add(place)
-        elif max(GIVEN_UP, 2 * result.solve_seconds) < seconds:
+        elif max(self._params.given_up, 2 * result.solve_seconds) < seconds:
             self.given_up.add(place)
 
     def _learn(self, limit: int, result: Result) -> None:

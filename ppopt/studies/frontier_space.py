@@ -39,12 +39,6 @@ from ppopt.studies.baseline import comparable
 from ppopt.studies.chosen_by_rule import by_rule
 from ppopt.studies.frontier_curve import Proved
 
-BOUNDING = 0.5
-"""Share of the time of a search in which it is first asked whether bounds rule out its target."""
-FIRST_SHARE = 0.5
-"""Share of the time left that the largest limit may take where configurations are searched."""
-QUICK = 8
-"""Configurations that a search of level 0 schedules; at each level twice as many."""
 WORKSPACES = ("forward_workspace", "input_workspace", "weight_workspace", "backward_workspace")
 
 
@@ -70,8 +64,8 @@ class Space(ABC):
     problem: Problem
     memory_per_unit: int
     """Ticks of the limits in one unit of memory."""
-    first_share = 0.0
-    """Share of the time left that the search of the largest limit may take; 0: as the others."""
+    every = False
+    """Whether configurations are searched: the largest limit then takes longer than the others."""
 
     @property
     @abstractmethod
@@ -248,7 +242,7 @@ class OnePipeline(Space):
 class EveryConfiguration(Space):
     """The schedules of every partition, placement or choice of recompute that is searched."""
 
-    first_share = FIRST_SHARE
+    every = True
 
     def __init__(self, problem: Problem) -> None:
         """Raises InputError where these cannot be searched."""
@@ -309,10 +303,11 @@ class EveryConfiguration(Space):
         pipeline = memory_limits.within(self.problem.pipeline, limit)
         problem = replace(self.problem, pipeline=pipeline)
         with interrupts.heard():
-            candidates = choice_of(problem, options.deadline)
-        assert candidates is not None
+            choice = choice_of(problem, options.deadline)
+        assert choice is not None
+        params = options.params.frontier
         search = ConfigurationSearch(
-            candidates,
+            choice,
             problem,
             _until_settled(options, target),
             known=known,
@@ -320,8 +315,8 @@ class EveryConfiguration(Space):
         )
         if target is not None:
             with interrupts.heard():
-                search.bound(options.deadline.share(BOUNDING), target)
-        return search.run(ANY_EFFORT if level is None else Effort(level, QUICK << level))
+                search.bound(options.deadline.share(params.bounding), target)
+        return search.run(ANY_EFFORT if level is None else Effort(level, params.quick << level))
 
     def alone(self, made: Schedule) -> Space:
         """The schedules of the configuration of one."""

@@ -26,7 +26,7 @@ from ppopt.solver.warm_start import WarmStart
 from ppopt.studies import frontier_space
 from ppopt.studies.evaluate import objective_value, peak_memory
 from ppopt.studies.frontier_curve import Curve, ParetoPoint
-from ppopt.studies.frontier_search import LEAST, ParetoSearch
+from ppopt.studies.frontier_search import ParetoSearch
 from ppopt.studies.plan_result import LeastMemory, WithinShare
 from ppopt.studies.plan_space import PlanConfiguration
 from ppopt.verifier import checked
@@ -289,7 +289,8 @@ class ScheduleCandidate(PlanCandidate):
         made, options = self.schedule, self._request.options
         assert made is not None
         space = frontier_space.space_of(self.problem)
-        deadline = Deadline.after(max(deadline.left, LEAST), progress=deadline.progress)
+        seconds = max(deadline.left, options.params.frontier.least)
+        deadline = Deadline.after(seconds, progress=deadline.progress)
         search = ParetoSearch(
             space, options.by(deadline), Curve(space.limits),
             most_level=options.params.plan.less_level, goal=goal,
