@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 import ppopt
 from benchmarks import suite
-from benchmarks.record import add_line, number, processor_clock, read_lines
+from benchmarks.record import add_line, number, processor_clock, read_lines, table
 from ppopt.solver.parameters import SolveParams
 from ppopt.solver.portfolio import NAMES
 
@@ -48,6 +48,10 @@ class Row(NamedTuple):
     def gap(self) -> float:
         """(value - bound) / value; 0 where there is no schedule."""
         return suite.gap(self.value, self.bound)
+
+
+Runs = dict[tuple[str, int], Row]
+"""By instance and seed."""
 
 
 def run(path: Path, without: str, seconds: float, seed: int, groups: str) -> None:
@@ -81,24 +85,26 @@ def read(path: Path) -> list[Row]:
 
 def report(rows: list[Row]) -> Iterator[str]:
     """A table in Markdown: what changes where a method is left out, over the instances of both."""
-    found: dict[str, dict[tuple[str, int], Row]] = defaultdict(dict)
+    found: dict[str, Runs] = defaultdict(dict)
     for row in rows:
         found[row.without][row.instance, row.seed] = row
     base = found.pop(NOTHING, {})
-    yield "| without | runs | proved | time | mean gap, % | value worse | value better |"
-    yield "|---|---|---|---|---|---|---|"
-    for without, rest in found.items():
-        common = [key for key in rest if key in base]
-        old, new = [base[key] for key in common], [rest[key] for key in common]
-        ratio = sum(row.seconds for row in new) / max(1e-9, sum(row.seconds for row in old))
-        gaps = [100 * sum(row.gap for row in rows) / max(1, len(rows)) for rows in (old, new)]
-        pairs = [(a.value or 0, b.value or 0) for a, b in zip(old, new, strict=True)]
-        yield (
-            f"| {without} | {len(common)} "
-            f"| {sum(row.proved for row in old)} to {sum(row.proved for row in new)} "
-            f"| {ratio:.3f} | {gaps[0]:.3f} to {gaps[1]:.3f} "
-            f"| {sum(b > a for a, b in pairs)} | {sum(b < a for a, b in pairs)} |"
-        )
+    columns = ("without", "runs", "proved", "time", "mean gap, %", "value worse", "value better")
+    return table(columns, (_cells(without, base, rest) for without, rest in found.items()))
+
+
+def _cells(without: str, base: Runs, rest: Runs) -> tuple[object, ...]:
+    common = [key for key in rest if key in base]
+    old, new = [base[key] for key in common], [rest[key] for key in common]
+    ratio = sum(row.seconds for row in new) / max(1e-9, sum(row.seconds for row in old))
+    gaps = [100 * sum(row.gap for row in rows) / max(1, len(rows)) for rows in (old, new)]
+    proved = [sum(row.proved for row in rows) for rows in (old, new)]
+    pairs = [(a.value or 0, b.value or 0) for a, b in zip(old, new, strict=True)]
+    return (
+        *(without, len(common), f"{proved[0]} to {proved[1]}", f"{ratio:.3f}"),
+        f"{gaps[0]:.3f} to {gaps[1]:.3f}",
+        *(sum(b > a for a, b in pairs), sum(b < a for a, b in pairs)),
+    )
 
 
 def main() -> None:

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from benchmarks import suite
-from benchmarks.record import add_line, commit, heading, in_checkout, read_lines
+from benchmarks.record import add_line, commit, heading, in_checkout, read_lines, table
 
 SOLVE = """
 import json, os, sys, time
@@ -29,12 +29,14 @@ from benchmarks import suite
 name, seconds, workers = sys.argv[1], float(sys.argv[2]), int(sys.argv[3])
 if workers == 1:
     time.monotonic = time.process_time
-import numpy
+import inspect, numpy
 import ppopt
+named = "backward_kind" in inspect.signature(ppopt.solve).parameters
+split = {"backward_kind": "split"} if named else {"fused": False}
 instance = next(one for one in suite.core() if one.name == name)
 began = sum(os.times()[:4])
 result = ppopt.solve(
-    instance.pipeline, objective=instance.objective, fused=False,
+    instance.pipeline, objective=instance.objective, **split,
     time_limit=seconds, workers=workers, seed=0,
 )
 number = lambda value: None if value is None else float(value)
@@ -105,13 +107,13 @@ def report(rows: Sequence[Row]) -> Iterator[str]:
             pair = old, sides["after"][name]
             groups[old.group].append(pair)
             groups["all"].append(pair)
-    yield "| group | instances | proved | processor s | ratio | mean gap, % | proofs that differ |"
-    yield "|---|---|---|---|---|---|---|"
-    for group in (*(one for one in groups if one != "all"), "all"):
-        yield _line(group, groups[group])
+    columns = ("group", "instances", "proved", "processor s", "ratio", "mean gap, %")
+    order = (*(group for group in groups if group != "all"), "all")
+    lines = (_cells(group, groups[group]) for group in order)
+    return table((*columns, "proofs that differ"), lines)
 
 
-def _line(group: str, pairs: Sequence[tuple[Row, Row]]) -> str:
+def _cells(group: str, pairs: Sequence[tuple[Row, Row]]) -> tuple[object, ...]:
     sides = list(zip(*pairs, strict=True)) or [(), ()]
     proved = [sum(row.proved for row in side) for side in sides]
     times = [sum(row.seconds for row in side) for side in sides]
@@ -120,9 +122,9 @@ def _line(group: str, pairs: Sequence[tuple[Row, Row]]) -> str:
     differ = sum((old.status, old.value) != (new.status, new.value) for old, new in both)
     count = max(1, len(pairs))
     return (
-        f"| {group} | {len(pairs)} | {proved[0]} to {proved[1]} | {times[0]:.1f} to {times[1]:.1f} "
-        f"| {times[1] / max(1e-9, times[0]):.3f} "
-        f"| {gaps[0] / count:.3f} to {gaps[1] / count:.3f} | {differ} |"
+        *(group, len(pairs), f"{proved[0]} to {proved[1]}", f"{times[0]:.1f} to {times[1]:.1f}"),
+        f"{times[1] / max(1e-9, times[0]):.3f}",
+        *(f"{gaps[0] / count:.3f} to {gaps[1] / count:.3f}", differ),
     )
 
 

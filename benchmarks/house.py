@@ -34,6 +34,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple
 
+from benchmarks import record
+
 INDEPENDENT = ("verifier", "rechecker")
 """Rooms that are written from the rules alone: they must repeat them."""
 NEIGHBOURS = re.compile(r"(^|_)(stage|source|target|device)$")
@@ -400,8 +402,7 @@ def table(houses: Mapping[str, House]) -> str:
         (f"`{room}`: files, lines", *(_figures(house, room) for house in houses.values()))
         for room in rooms
     ]
-    lines = [("", *houses), ("---",) * (len(houses) + 1), *rows]
-    return "\n".join("| " + " | ".join(map(str, line)) + " |" for line in lines)
+    return "\n".join(record.table(("", *houses), rows))
 
 
 def _figures(house: House, room: str) -> str:

@@ -31,7 +31,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-from benchmarks.record import add_line, heading, read_lines
+from benchmarks.record import add_line, heading, read_lines, table
 
 ROOT = Path(__file__).parents[1]
 PACKAGES = {
@@ -378,7 +378,7 @@ def read(path: Path) -> list[Row]:
 
 def report(drawn: Sequence[Mutation], rows: Sequence[Row]) -> Iterator[str]:
     """A table in Markdown: a line for each mutation, and how many each tier catches."""
-    table = ["| | mistake | where | line | after | fast | whole |", "|---|---|---|---|---|---|---|"]
+    shown = []
     caught = dict.fromkeys(TIERS, 0)
     for spare, mutation in chosen(drawn):
         of_tier = {row.tier: row for row in rows if row[:2] == (mutation.number, spare)}
@@ -388,10 +388,10 @@ def report(drawn: Sequence[Mutation], rows: Sequence[Row]) -> Iterator[str]:
         where = f"`{mutation.file}:{mutation.line}`, `{mutation.function}`"
         lines = (f"`{_one_line(text)}`" for text in (mutation.before, mutation.after))
         cells = (str(mutation.number), mutation.kind, where, *lines, *map(_outcome, outcomes))
-        table.append(f"| {' | '.join(cells)} |")
+        shown.append(cells)
     yield ", ".join(f"{tier} tier: {count} caught" for tier, count in caught.items())
     yield ""
-    yield from table
+    yield from table(("", "mistake", "where", "line", "after", "fast", "whole"), shown)
 
 
 def _outcome(row: Row | None) -> str:

@@ -130,17 +130,16 @@ def _ratios(rows: Rows, sides: Sequence[str]) -> Iterator[str]:
         "does not, its limit over our time, so at least that. Faster: proofs that take it less "
         "time than ours, or that ours does not reach.\n"
     )
-    yield (
-        "| side | proves | ratio (wall) | lowest | highest | ratio (CPU) | beyond its limit "
-        "| faster |\n|---|---|---|---|---|---|---|---|"
+    columns = ("side", "proves", "ratio (wall)", "lowest", "highest", "ratio (CPU)")
+    yield from table(
+        (*columns, "beyond its limit", "faster"), (_side(rows, side) for side in sides)
     )
-    for side in sides:
-        pairs = [(row[OURS], row[side]) for row in rows.values() if side in row and OURS in row]
-        count = f"{sum(their.proved for _, their in pairs)} of {len(pairs)}"
-        if side == OURS:
-            yield f"| {side} | {count} | | | | | | |"
-            continue
-        yield f"| {side} | {count} | {' | '.join(_figures(pairs))} |"
+
+
+def _side(rows: Rows, side: str) -> tuple[str, ...]:
+    pairs = [(row[OURS], row[side]) for row in rows.values() if side in row and OURS in row]
+    count = f"{sum(their.proved for _, their in pairs)} of {len(pairs)}"
+    return side, count, *([""] * 6 if side == OURS else _figures(pairs))
 
 
 def _figures(pairs: Sequence[tuple[Attempt, Attempt]]) -> Iterator[str]:

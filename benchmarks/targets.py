@@ -12,6 +12,7 @@ from pathlib import Path
 from statistics import median
 
 from benchmarks.attempt import Attempt, describe, read
+from benchmarks.record import table
 
 LARGEST_MEMORY = 4096.0
 """MiB."""
@@ -98,22 +99,27 @@ def report(path: Path) -> Iterator[str]:
 
 
 def _table(attempts: Sequence[Attempt]) -> Iterator[str]:
-    yield (
-        "| group | instances | target | proved | share | largest gap | median s | largest s "
-        "| peak MiB | met |\n|---|---|---|---|---|---|---|---|---|---|"
-    )
-    for target in TARGETS:
-        found = [one for one in attempts if one.group == target.group]
-        if found:
-            yield _row(target, found)
+    columns = ("group", "instances", "target", "proved", "share", "largest gap", "median s")
+    groups = [
+        (target, [one for one in attempts if one.group == target.group]) for target in TARGETS
+    ]
+    rows = (_row(target, found) for target, found in groups if found)
+    return table((*columns, "largest s", "peak MiB", "met"), rows)
 
 
-def _row(target: Target, found: Sequence[Attempt]) -> str:
+def _row(target: Target, found: Sequence[Attempt]) -> tuple[object, ...]:
+    proved, met = sum(one.proved for one in found), "yes" if target.met(found) else "**no**"
+    shares = (f"{_share(found):.1%}", f"{_gap(found):.2%}", f"{_median(found):.2f}")
+    most = max(one.seconds for one in found), max(one.peak_mib for one in found)
     return (
-        f"| {target.group} | {len(found)} | {target.wanted()} | {sum(o.proved for o in found)} "
-        f"| {_share(found):.1%} | {_gap(found):.2%} | {_median(found):.2f} "
-        f"| {max(one.seconds for one in found):.1f} | {max(one.peak_mib for one in found):.0f} "
-        f"| {'yes' if target.met(found) else '**no**'} |"
+        target.group,
+        len(found),
+        target.wanted(),
+        proved,
+        *shares,
+        f"{most[0]:.1f}",
+        f"{most[1]:.0f}",
+        met,
     )
 
 
@@ -128,25 +134,19 @@ def _listing(
     yield f"\n## {title}: {len(found)} of {len(attempts)}\n"
     if not found:
         return
-    yield "| instance | status | value | bound | gap | best by hand | seconds |"
-    yield "|---|---|---|---|---|---|---|"
-    for one in found:
-        value, bound, by_hand = (
-            time_of(one, ticks) for ticks in (one.value, one.bound, one.hand_value)
-        )
-        yield (
-            f"| {one.instance} | {one.status} | {value} | {bound} | {_percent(one)} "
-            f"| {one.hand} {by_hand} | {one.seconds:.1f} |"
-        )
+    columns = ("instance", "status", "value", "bound", "gap", "best by hand", "seconds")
+    yield from table(columns, map(_cells, found))
+
+
+def _cells(one: Attempt) -> tuple[str, ...]:
+    value, bound, hand = (time_of(one, ticks) for ticks in (one.value, one.bound, one.hand_value))
+    gap = "" if one.gap is None else f"{one.gap:.2%}"
+    return one.instance, one.status, value, bound, gap, f"{one.hand} {hand}", f"{one.seconds:.1f}"
 
 
 def time_of(one: Attempt, ticks: int | None) -> str:
     """Ticks in the user's unit; nothing for none."""
     return "" if ticks is None else f"{ticks / one.per_unit:.10g}"
-
-
-def _percent(one: Attempt) -> str:
-    return "" if one.gap is None else f"{one.gap:.2%}"
 
 
 def _published(attempts: Sequence[Attempt]) -> Iterator[str]:
@@ -155,17 +155,16 @@ def _published(attempts: Sequence[Attempt]) -> Iterator[str]:
     if not rows:
         return
     yield "\n## Device span beside the published rates (arXiv 2401.10241, table 5)\n"
-    yield "| instance | our rate | published | not worse |\n|---|---|---|---|"
-    yield from rows
+    yield from table(("instance", "our rate", "published", "not worse"), rows)
 
 
-def _rates(one: Attempt) -> Iterator[str]:
+def _rates(one: Attempt) -> Iterator[tuple[str, ...]]:
     model, _, limit = one.instance.partition(" ")
     if model not in PUBLISHED or one.value is None:
         return
     rate, printed = 1 - one.busiest / one.value, PUBLISHED[model][limit == "2p"]
     kept = round(rate, 4) <= float(printed)
-    yield f"| {one.instance} | {rate:.4f} | {printed} | {'yes' if kept else '**no**'} |"
+    yield one.instance, f"{rate:.4f}", printed, "yes" if kept else "**no**"
 
 
 def main() -> None:

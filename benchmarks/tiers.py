@@ -25,7 +25,7 @@ from typing import NamedTuple
 
 import pytest
 
-from benchmarks.record import heading
+from benchmarks import record
 
 TIERS = {"fast": "not slow", "slow": "slow"}
 """Name and the expression of markers that chooses it."""
@@ -90,18 +90,16 @@ def _wait_for_orphans() -> None:
 
 def table(tiers: Mapping[str, Tier]) -> Iterator[str]:
     """A row per folder, most time first, then one for each whole run."""
-    yield "| folder | tests | seconds | slow tests | seconds |"
-    yield "|---|---|---|---|---|"
     folders = {name: _by_folder(tier.tests) for name, tier in tiers.items()}
     names = {folder for of_tier in folders.values() for folder in of_tier}
     rows = {
         folder: [cell for of_tier in folders.values() for cell in of_tier.get(folder, (0, 0.0))]
         for folder in names
     }
-    for folder, cells in sorted(rows.items(), key=lambda row: -row[1][1] - row[1][3]):
-        yield f"| {folder} | {_cells(cells)} |"
+    ordered = sorted(rows.items(), key=lambda row: -row[1][1] - row[1][3])
     total = [cell for tier in tiers.values() for cell in (len(tier.tests), tier.seconds)]
-    yield f"| the whole run | {_cells(total)} |"
+    shown = ([name, *_cells(cells)] for name, cells in (*ordered, ("the whole run", total)))
+    return record.table(("folder", "tests", "seconds", "slow tests", "seconds"), shown)
 
 
 def _by_folder(tests: Iterable[Timed]) -> dict[str, tuple[int, float]]:
@@ -111,22 +109,21 @@ def _by_folder(tests: Iterable[Timed]) -> dict[str, tuple[int, float]]:
     return {folder: (len(times), sum(times)) for folder, times in found.items()}
 
 
-def _cells(cells: Iterable[float]) -> str:
-    return " | ".join(f"{cell:.0f}" if cell else "" for cell in cells)
+def _cells(cells: Iterable[float]) -> list[str]:
+    return [f"{cell:.0f}" if cell else "" for cell in cells]
 
 
 def slowest(tier: Tier, count: int) -> Iterator[str]:
     """A row per test, most time first."""
-    yield "| test | seconds |"
-    yield "|---|---|"
-    for test, seconds in sorted(tier.tests, key=lambda timed: -timed.seconds)[:count]:
-        yield f"| `{test.removeprefix('tests/')}` | {seconds:.1f} |"
+    longest = sorted(tier.tests, key=lambda timed: -timed.seconds)[:count]
+    rows = ((f"`{test.removeprefix('tests/')}`", f"{seconds:.1f}") for test, seconds in longest)
+    return record.table(("test", "seconds"), rows)
 
 
 def main() -> None:
     """Run both tiers and print the tables."""
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-    head = heading("Time of the tests")
+    head = record.heading("Time of the tests")
     tiers = {name: ran(markers) for name, markers in TIERS.items()}
     print(head, "", *table(tiers), sep="\n")
     for name, tier in tiers.items():
