@@ -19,7 +19,7 @@ from bisect import bisect_right
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from functools import cached_property
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from math import inf
 from operator import add
 from typing import NamedTuple
@@ -42,10 +42,6 @@ from ppopt.solver.relaxation.device_subset import DeviceSubset
 
 Sequences = list[list[int]]
 """Operations of every resource, in order."""
-
-
-Amounts = list[tuple[int, int]]
-"""Operations with amounts of memory."""
 
 
 class Precedence(NamedTuple):
@@ -143,13 +139,10 @@ class OperationNetwork:
         """The network in which these choices have the other mode."""
         modes = self.modes.copy()
         modes[np.array([*choices], dtype=np.int64)] ^= SPLIT_MODE ^ WHOLE_MODE
-        return self._in_modes(modes)
+        return self.in_modes(modes)
 
-    def in_modes_of(self, start: list[int]) -> OperationNetwork:
-        """The network in the modes of these starts, some of which are ABSENT."""
-        return self._in_modes(self.table.modes_of(start))
-
-    def _in_modes(self, modes: Ints) -> OperationNetwork:
+    def in_modes(self, modes: Ints) -> OperationNetwork:
+        """The network in these modes."""
         if np.array_equal(modes, self.modes):
             return self
         return OperationNetwork(self.problem, self._params, modes, self.table)
@@ -200,8 +193,8 @@ class OperationNetwork:
 
         There is none where every operation has one mode.
         """
-        several, choices = self.table.several, self.table.choice
-        choice = {op: int(choices[op]) for op in inside if several[op]}
+        choices = self.table.choice
+        choice = {op: int(choices[op]) for op in inside if len(self.times(op)) > 1}
         there, each = Counter(choice.values()), sum(len(row) > 1 for row in self.instance.rows)
         return {op: found for op, found in choice.items() if there[found] == each}
 
@@ -487,31 +480,21 @@ class OperationNetwork:
         )
 
     def _keeps_limit(self, start: list[int], device: int) -> bool:
-        room, takes, gives = self._changes[device]
-        given = sorted((start[op] + self.time[op], amount) for op, amount in gives)
-        back = 0
-        for begin, amount in sorted((start[op], amount) for op, amount in takes):
-            while back < len(given) and given[back][0] <= begin:
-                room += given[back][1]
-                back += 1
-            room -= amount
-            if room < 0:
-                return False
-        return True
+        """Whether a device holds no more than its limit; at one instant it first gives back."""
+        events = [(start[op], takes) for op, takes, _ in self._changes[device]]
+        events += [(start[op] + self.time[op], -gives) for op, _, gives in self._changes[device]]
+        room = self.instance.room(device)
+        most = max(accumulate(amount for _, amount in sorted(events)), default=0)
+        return room is None or most <= room
 
     @cached_property
-    def _changes(self) -> dict[int, tuple[int, Amounts, Amounts]]:
-        """Room of every device that has a limit, and what operations take and give."""
-        found = {}
-        for device in self.table.memory_users:
-            room = self.instance.room(device)
-            assert room is not None
-            mine = np.flatnonzero(self.table.home == device)
-            takes, gives = (
-                [(op, amount) for op, amount in zip(mine.tolist(), each, strict=True) if amount]
-                for each in (self._takes[mine].tolist(), self._gives[mine].tolist())
-            )
-            found[device] = room, takes, gives
+    def _changes(self) -> dict[int, list[tuple[int, int, int]]]:
+        """What takes or gives the memory of devices that have a limit, and how much."""
+        found: dict[int, list[tuple[int, int, int]]] = {one: [] for one in self.table.memory_users}
+        columns = (column.tolist() for column in (self.table.home, self._takes, self._gives))
+        for op, (home, takes, gives) in enumerate(zip(*columns, strict=True)):
+            if home in found and (takes or gives):
+                found[home].append((op, takes, gives))
         return found
 
     def starts(self, schedule: Schedule) -> list[int]:

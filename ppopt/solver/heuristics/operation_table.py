@@ -78,13 +78,6 @@ class OperationTable:
         return kind, time, takes, gives
 
     @cached_property
-    def several(self) -> list[bool]:
-        """Whether the operations have several modes."""
-        several = [len(one.modes) > 1 for one in self.instance.classes]
-        found: list[bool] = np.array(several)[self.number].tolist()
-        return found
-
-    @cached_property
     def flips(self) -> list[int]:
         """What chooses the mode of each backward, also at the F of its pair; ABSENT: nothing."""
         backward = [len(one.modes) > 1 and None not in one.modes for one in self.instance.classes]

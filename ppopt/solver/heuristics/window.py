@@ -63,7 +63,7 @@ class SemiActiveSchedule:
     @classmethod
     def of(cls, network: OperationNetwork, start: list[int]) -> SemiActiveSchedule:
         """The schedule in the order and the modes of some starts (`OperationNetwork.starts`)."""
-        chosen = network.in_modes_of(start)
+        chosen = network.in_modes(network.table.modes_of(start))
         given = cls(chosen, chosen.with_absent(start))
         return given.changed(given.order, ())
 
