@@ -42,7 +42,7 @@ JitterOption = Annotated[
     typer.Option(
         "--jitter",
         metavar="SHARE",
-        help="Run each order under random times too, of this relative standard deviation: 0.1.",
+        help="Also run each order under random times of this relative standard deviation: 0.1.",
         rich_help_panel=Heading.STRATEGIES,
     ),
 ]
@@ -183,7 +183,7 @@ def eval_(
 ) -> int:
     """Evaluate one hand strategy.
 
-    Example: `ppopt eval zb-1p --stages 4 --batches 8`. A memory limit is reported, not enforced;
+    Example: `ppopt eval zb-1p --stages 4 --batches 8`. A memory limit is reported, not enforced.
     Where partition or recompute are searched, choices that keep it come first.
     """
     from ppopt.cli import output, progress
@@ -271,9 +271,9 @@ def compare(
 ) -> int:
     """Compare hand strategies with the best schedule found.
 
-    Every strategy has its own placement and number of chunks. The best schedule is searched for the
-    placement asked for; with `--placement linear,v` for several. Example: `ppopt compare --stages 4
-    --batches 8 --mem-limit`.
+    Every strategy has its own placement and number of chunks. The best schedule is searched for one
+    placement, or for several: `--placement linear,v`. Example: `ppopt compare --stages 4 --batches
+    8 --mem-limit`.
     """
     from ppopt.cli import output, progress
     from ppopt.report.objects import of_comparison
@@ -316,9 +316,9 @@ def frontier(
 ) -> int:
     """Show how much faster a step gets with more memory.
 
-    Every memory limit at which the best schedule changes is searched, with a bound, beside the hand
-    strategies. Placement, chunks and partition stay as given: `ppopt plan` chooses them.
-    Example: `ppopt frontier --stages 4 --batches 8 -o frontier.html`.
+    Finds every memory limit at which the best schedule changes, each with a bound, and shows the
+    hand strategies beside them. Placement, chunks and partition stay as given: `ppopt plan` chooses
+    them. Example: `ppopt frontier --stages 4 --batches 8 -o frontier.html`.
     """
     from ppopt.cli import output, progress
     from ppopt.formats.typed_values import share
