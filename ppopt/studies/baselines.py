@@ -21,8 +21,8 @@ from ppopt.solver import interrupts
 from ppopt.solver.deadline import NO_DEADLINE, Deadline
 from ppopt.strategies import Options, Strategy, registry, resolve
 from ppopt.studies.best_choice import is_open
-from ppopt.studies.choice_search import ChoiceSearch
 from ppopt.studies.evaluate import evaluate
+from ppopt.studies.strategy_search import StrategySearch
 
 BEGINNING = 0.5
 """Share of its time that a strategy takes at first."""
@@ -61,7 +61,7 @@ class Evaluated(NamedTuple):
     """Why it was left out."""
     late: bool = False
     """Whether that was for lack of time."""
-    search: ChoiceSearch | None = None
+    search: StrategySearch | None = None
     """The search for its choices, which can go on; None: there is nothing to choose."""
 
 
@@ -96,7 +96,7 @@ class _Baselines:
     ) -> None:
         self._objective, self._deadline, self._longest = objective, deadline, longest
         self._choosing = choosing
-        self._begun: list[tuple[int, ChoiceSearch, float]] = []
+        self._begun: list[tuple[int, StrategySearch, float]] = []
         """Searches for the choices of strategies, with their places and seconds."""
         self.interrupted = False
         """Whether Ctrl-C ended the evaluation."""
@@ -138,7 +138,7 @@ class _Baselines:
             if not is_open(one.pipeline):
                 made = evaluate(one.pipeline, name, self._objective, one.options)
                 return Evaluated(place, name, made, turn.spent)
-            search = ChoiceSearch(one.pipeline, name, self._objective, one.options)
+            search = StrategySearch(one.pipeline, name, self._objective, one.options)
         except NotApplicableError as error:
             return Evaluated(place, name, None, 0.0, str(error))
         for hint in one.hints:

@@ -13,9 +13,9 @@ from ppopt.solver import interrupts
 from ppopt.solver.deadline import Deadline
 from ppopt.solver.open_choices import Chosen, open_choices
 from ppopt.strategies import Options
-from ppopt.studies.choice_proof import ChoiceProof, bounded_points
-from ppopt.studies.choice_search import ChoiceSearch
 from ppopt.studies.evaluate import evaluate, objective_value
+from ppopt.studies.strategy_proof import StrategyProof, bounded_points
+from ppopt.studies.strategy_search import StrategySearch
 
 TIME_LIMIT = 30.0
 """Default seconds of a choice."""
@@ -85,8 +85,8 @@ def best_choice(
         value = objective_value(made, Objective(objective))
         return StrategyChoice(made, value, value if made.fits_limits else None, 1, 1, proved=True)
     deadline = Deadline.after(time_limit, began)
-    search = ChoiceSearch(pipeline, strategy, Objective(objective), options)
-    proof, interrupted = ChoiceProof(search), False
+    search = StrategySearch(pipeline, strategy, Objective(objective), options)
+    proof, interrupted = StrategyProof(search), False
 
     def tell() -> None:
         progress(f"strategy {strategy}, {search.evaluations} evaluations")
@@ -95,7 +95,7 @@ def best_choice(
         with interrupts.heard():
             search.settle(deadline.share(SEARCHING), tell)
             if not proof.proved:
-                proof = ChoiceProof(search, bounded_points(search, deadline))
+                proof = StrategyProof(search, bounded_points(search, deadline))
                 ceiling = search.value if search.fits else None
                 proof.bound(deadline.share(BOUNDING), ceiling)
                 proof.run(deadline, tell)

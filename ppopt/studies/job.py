@@ -35,8 +35,8 @@ NO_OPTIONS = Options()
 _SEARCHED = (placement.SEARCH, partition.SEARCH, SEARCH_RECOMPUTE)
 _SEARCH = (
     *("problem", "schedule", "solver", "strategies"),
-    *("studies/evaluate.py", "studies/best_choice.py", "studies/choice_search.py"),
-    *("studies/choice_space.py", "studies/choice_proof.py"),
+    *("studies/evaluate.py", "studies/best_choice.py", "studies/strategy_search.py"),
+    *("studies/strategy_points.py", "studies/strategy_proof.py"),
 )
 """Sources that decide which schedule a job comes to."""
 

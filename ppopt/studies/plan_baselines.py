@@ -22,10 +22,10 @@ from ppopt.schedule.schedule import Schedule
 from ppopt.solver.deadline import Deadline
 from ppopt.strategies import Strategy, registry
 from ppopt.studies.baselines import Wanted, baselines
-from ppopt.studies.choice_search import ChoiceSearch
 from ppopt.studies.evaluate import objective_value
 from ppopt.studies.plan_result import Hand, Plan
 from ppopt.studies.plan_space import AS_GIVEN, OPTIMAL, PlanConfiguration, PlanSpace
+from ppopt.studies.strategy_search import StrategySearch
 
 LONGEST = 0.5
 """Estimated seconds of one schedule above which a strategy is left out."""
@@ -59,7 +59,7 @@ class PlanBaselines:
         self._space, self._objective, self._kind = space, objective, kind
         self.found: list[Hand] = []
         """Those that keep the memory limits."""
-        self._open: dict[int, tuple[_Setting, ChoiceSearch]] = {}
+        self._open: dict[int, tuple[_Setting, StrategySearch]] = {}
         """Searches that can go on, per position in `found`."""
         self._left: dict[int, list[_Setting]] = {}
         """Those not evaluated yet, per number of microbatches."""

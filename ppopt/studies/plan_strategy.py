@@ -17,11 +17,11 @@ from ppopt.solver.partitions.partition_bounds import memory_of_all
 from ppopt.solver.partitions.space import space_of
 from ppopt.solver.result import Result
 from ppopt.strategies import Options
-from ppopt.studies.choice_proof import ChoiceProof
-from ppopt.studies.choice_search import PATIENCE, ChoiceSearch, Rank, Takes
 from ppopt.studies.plan_candidate import PlanCandidate, PlanRequest
 from ppopt.studies.plan_result import LeastMemory
 from ppopt.studies.plan_space import PlanConfiguration
+from ppopt.studies.strategy_proof import StrategyProof
+from ppopt.studies.strategy_search import PATIENCE, Rank, StrategySearch, Takes
 
 ROUNDS = 4
 """Rounds of the search for the best partition and recompute at level 0; at each level twice as
@@ -46,12 +46,12 @@ class StrategyCandidate(PlanCandidate):
         Raises NotApplicableError where the strategy or the search of its partition does not apply.
         """
         super().__init__(configuration, problem, request)
-        self._choices = ChoiceSearch(
+        self._choices = StrategySearch(
             problem.pipeline, configuration.strategy, problem.objective, options,
             takes=takes, seed=request.options.seed,
         )  # fmt: skip
         candidates = self._choice if problem.pipeline.partition == SEARCH else None
-        self._proof = ChoiceProof(self._choices, candidates)
+        self._proof = StrategyProof(self._choices, candidates)
 
         self._taken: Rank | None = None
         """Rank of the schedule in the result."""

@@ -15,7 +15,7 @@ from ppopt import InputError, Layer, Model, Pipeline, Schedule
 from ppopt.problem.objective import Objective
 from ppopt.solver.deadline import NO_DEADLINE
 from ppopt.strategies import registry
-from ppopt.studies import choice_search
+from ppopt.studies import strategy_search
 from ppopt.studies.compare import compare
 from tests.solver.partitions.test_partition_search import layers
 
@@ -127,11 +127,11 @@ def test_the_search_alone_finds_the_best_partition(
     strategy: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where there are too many to try them all: no point is tried in order, and none by bounds."""
-    monkeypatch.setattr(choice_search, "FEW", 0)
-    monkeypatch.setattr(choice_search, "FEW_ORDERS", 0)
+    monkeypatch.setattr(strategy_search, "FEW", 0)
+    monkeypatch.setattr(strategy_search, "FEW_ORDERS", 0)
     for seed in range(2):
         pipe = drawn(seed, 8).pipeline(devices=2, batches=4, partition="search", mem_limit=40)
-        search = choice_search.ChoiceSearch(pipe, strategy, Objective.MAKESPAN)
+        search = strategy_search.StrategySearch(pipe, strategy, Objective.MAKESPAN)
         search.settle(NO_DEADLINE)
         assert not search.exhausted and search.schedule().fits_limits
         every = every_partition(pipe, search.space.base.num_stages)

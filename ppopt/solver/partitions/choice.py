@@ -36,6 +36,9 @@ from ppopt.solver.partitions.space import FOREVER, PartitionSpace, PartitionTick
 
 FEW_MOVES = 64
 """Most moves of one layer between two stages: all of 8 stages, those over up to 2 cuts of 16."""
+EVEN_SHARE = 0.05
+"""Most of the time left for one even partition of a low bound: of two stages per device it can take
+as long as the bound over all, while nothing is scheduled."""
 FURTHER = 0.01
 """Share by which the order of partitions is followed further; it doubles every time."""
 
@@ -103,6 +106,19 @@ class BoundedPartitions(Choice):
         self._order = PartitionOrder(self._space, self._bounds)
         return self._bounds
 
+    def _most_even(self, bounds: PartitionBounds) -> Iterator[Counts]:
+        """Even partitions of low bounds, as many as are found in time: the evener, the longer."""
+        for share in SHARES:
+            bounds.extend(self._deadline.share(EVEN_SHARE))
+            try:
+                counts = bounds.most_even(share)
+            except TimeoutError:
+                return
+            finally:
+                bounds.extend(self._deadline)
+            if counts is not None:
+                yield counts
+
     def _by_rule(self) -> list[Counts]:
         """The partitions made by rule."""
         return all_by_rule(self._base.model, self._base.num_stages, self._speeds)
@@ -144,7 +160,7 @@ class PartitionChoice(BoundedPartitions):
         bounds = self._bounds_in_order()
         if bounds is None:
             return
-        yield from most_even(bounds)
+        yield from self._most_even(bounds)
         yield from self._by_rule()
         yield from (counts for _, counts in islice(bounds.in_order(bounds.least), 1))
 
@@ -180,14 +196,6 @@ def ruled_out_words(search: ConfigurationSearch) -> str:
         f"every one but {examined} {alone}; of these {examined}, {searched} were searched, and "
         f"subsets of their devices were followed: all {examined} {end}"
     )
-
-
-def most_even(bounds: PartitionBounds) -> Iterator[Counts]:
-    """The most even partitions whose bounds are near the least one."""
-    for share in SHARES:
-        counts = bounds.most_even(share)
-        if counts is not None:
-            yield counts
 
 
 class PartitionOrder:

@@ -29,7 +29,6 @@ from ppopt.solver.deadline import Deadline
 from ppopt.solver.partitions.choice import (
     BoundedPartitions,
     PartitionOrder,
-    most_even,
     no_partition_fits,
     one_layer_moves,
     ruled_out_words,
@@ -124,7 +123,7 @@ class PartitionRecomputeChoice(BoundedPartitions):
         bounds = self._bounds_in_order()
         if bounds is None:
             return
-        for counts in most_even(bounds):
+        for counts in self._most_even(bounds):
             yield from self._simple(counts)
         yield from given
         for counts in self._by_rule():

@@ -13,8 +13,8 @@ from typing import NamedTuple
 from ppopt.problem.problem import Problem
 from ppopt.schedule.origin import Argument, Certificate
 from ppopt.solver.deadline import NO_DEADLINE, Deadline
-from ppopt.solver.partitions.choice import most_even
 from ppopt.solver.partitions.partition_bounds import (
+    SHARES,
     bounds_of,
     memory_of_all,
     partition_bound,
@@ -56,7 +56,7 @@ def over_partitions(problem: Problem, deadline: Deadline = NO_DEADLINE) -> OverP
     bounds = bounds_of(space, deadline)
     if bounds.least == FOREVER:
         return OverPartitions(None, certificate, ())
-    even = dict.fromkeys(most_even(bounds))
+    even = dict.fromkeys(filter(None, map(bounds.most_even, SHARES)))
     candidates = tuple(
         BoundedPartition(counts, Fraction(partition_bound(space, counts), ticks.per_unit))
         for counts in even

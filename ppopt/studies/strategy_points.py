@@ -88,7 +88,7 @@ class Fronts(NamedTuple):
     """`[row, choice]`; the last one is repeated."""
 
 
-class ChoiceSpace:
+class StrategyPoints:
     """All points of a pipeline that a strategy has placed."""
 
     def __init__(self, placed: Pipeline) -> None:

@@ -32,8 +32,8 @@ from ppopt.schedule.orders import Orders
 from ppopt.schedule.schedule import Schedule
 from ppopt.solver.deadline import NO_DEADLINE, Deadline
 from ppopt.strategies import Options, resolve
-from ppopt.studies.choice_space import ChoiceSpace, Point, Points
 from ppopt.studies.evaluate import evaluate, timed
+from ppopt.studies.strategy_points import Point, Points, StrategyPoints
 
 FEW = 20_000
 """Points that are all tried, where the order does not depend on times."""
@@ -80,7 +80,7 @@ class _Ranking:
 
     def __init__(
         self,
-        space: ChoiceSpace,
+        space: StrategyPoints,
         orders: Orders,
         objective: Objective,
         takes: Takes | None,
@@ -134,7 +134,7 @@ class _Ranking:
         return points._replace(recompute=np.minimum(low[:, space.hosts], last))
 
 
-class ChoiceSearch:
+class StrategySearch:
     """One search: the best point known, and what to try next. A further run continues it."""
 
     def __init__(
@@ -157,7 +157,7 @@ class ChoiceSearch:
         self.strategy, self.options, self.objective = strategy, options, objective
         self.placed = rule.apply(replace(pipeline, mem_limit=pipeline.limits), options)
         """The pipeline of the strategy, as it is asked for."""
-        self.space = ChoiceSpace(self.placed)
+        self.space = StrategyPoints(self.placed)
         self.rank: Rank | None = None
         """Of the best point; None: nothing is tried yet."""
         self.exhausted = False

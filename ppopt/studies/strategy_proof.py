@@ -19,11 +19,11 @@ from ppopt.solver.choices.choice import Choice, Key
 from ppopt.solver.deadline import Deadline
 from ppopt.solver.open_choices import choice_of
 from ppopt.strategies import resolve
-from ppopt.studies.choice_search import ChoiceSearch
-from ppopt.studies.choice_space import Points
+from ppopt.studies.strategy_points import Points
+from ppopt.studies.strategy_search import StrategySearch
 
 
-def bounded_points(search: ChoiceSearch, deadline: Deadline) -> Choice | None:
+def bounded_points(search: StrategySearch, deadline: Deadline) -> Choice | None:
     """The points of a search with bounds; None where the bounds do not apply.
 
     They are bounds of any schedule of a partition. Where a strategy splits backwards, some of them
@@ -37,10 +37,10 @@ def bounded_points(search: ChoiceSearch, deadline: Deadline) -> Choice | None:
     return choice_of(Problem(pipeline, search.objective, kind), deadline)
 
 
-class ChoiceProof:
+class StrategyProof:
     """The proof under way; a further run continues it."""
 
-    def __init__(self, search: ChoiceSearch, candidates: Choice | None = None) -> None:
+    def __init__(self, search: StrategySearch, candidates: Choice | None = None) -> None:
         """`candidates` bound the points of the search; None: nothing is known of them."""
         self._search, self._candidates = search, candidates
         self._followed: set[Key] = set()
