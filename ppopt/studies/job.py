@@ -20,6 +20,7 @@ from ppopt.problem.pipeline import Pipeline
 from ppopt.problem.recompute import SEARCH_RECOMPUTE
 from ppopt.problem.settings import COUNTS
 from ppopt.schedule.origin import SEARCHED
+from ppopt.solver.open_choices import open_choices
 from ppopt.solver.options import TIME_LIMIT
 from ppopt.strategies import OPTIONS, Options, resolve
 from ppopt.studies import best_choice
@@ -32,7 +33,6 @@ _APPEARANCE = (
 )
 """What a pipeline's object of JSON says besides its content: how its user gave it."""
 NO_OPTIONS = Options()
-_SEARCHED = (placement.SEARCH, partition.SEARCH, SEARCH_RECOMPUTE)
 _SEARCH = (
     *("problem", "schedule", "solver", "strategies"),
     *("studies/evaluate.py", "studies/best_choice.py", "studies/strategy_search.py"),
@@ -136,10 +136,7 @@ class SolveJob:
     def given(self) -> Pipeline | None:
         """The pipeline of its schedules, where nothing of it is searched."""
         asked = self.pipeline
-        searched = (asked.placement, asked.partition, asked.recompute)
-        if any(one == name for one, name in zip(searched, _SEARCHED, strict=True)):
-            return None
-        return self.settled(asked)
+        return None if open_choices(asked) else self.settled(asked)
 
     def settled(self, found: Pipeline) -> Pipeline:
         """The pipeline asked for, with the placement, partition or recompute found where searched.

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ppopt.errors import InputError
+from ppopt.solver.deadline import Deadline
 from ppopt.studies.engines.engine import STOPPED
 from ppopt.studies.job import version
 from ppopt.studies.task import Done, Task, perform
@@ -70,7 +71,7 @@ class DaskEngine:
         self._ended = as_completed(loop=client.loop, raise_errors=False)
         self._numbers: dict[Future, int] = {}
         self._version = version()
-        self._looked = float("-inf")
+        self._next_look = Deadline.after(0.0)
         self._slots = 0
         self._declared = False
 
@@ -87,12 +88,12 @@ class DaskEngine:
 
     def _look(self) -> None:
         """See how large the cluster is, now and then: workers come and go."""
-        if time.monotonic() - self._looked < LOOK:
+        if not self._next_look.over:
             return
         workers = self._client.scheduler_info(n_workers=-1)["workers"].values()
         self._slots = sum(worker["nthreads"] for worker in workers)
         self._declared = any(RESOURCE in worker["resources"] for worker in workers)
-        self._looked = time.monotonic()
+        self._next_look = Deadline.after(LOOK)
 
     def submit(self, number: int, task: Task) -> None:
         """Hand over a task, under a key of all that its figures depend on."""
@@ -113,9 +114,9 @@ class DaskEngine:
 
     def wait(self, seconds: float) -> list[tuple[int, Done]]:
         """Tasks that have ended, by their numbers; waits for the first, at most so long."""
-        deadline = time.monotonic() + seconds
+        deadline = Deadline.after(seconds)
         while not self._ended.has_ready():
-            if time.monotonic() > deadline:
+            if deadline.over:
                 return []
             time.sleep(PAUSE)
         found = []
