@@ -50,7 +50,7 @@ REQUIRED = (
 OPTIONAL = (
     "backward_p2p_time",
     *("name", "placement_name", "chunks", "mem_limit_given", "rounded", "slices", "device_speed"),
-    "link_mode",
+    *("link_mode", "optimizer_barrier"),
     *(cost.name for cost in _SOMETIMES),
     *_WHERE_KNOWN,
 )
@@ -84,6 +84,7 @@ def pipeline_to_object(pipeline: Pipeline) -> dict[str, Any]:
         **{key: known for key in _WHERE_KNOWN if (known := getattr(pipeline, key)) is not None},
         **_speeds(pipeline),
         **({"link_mode": pipeline.link_mode.value} if pipeline.has_links else {}),
+        **({"optimizer_barrier": True} if pipeline.optimizer_barrier else {}),
     }
 
 
@@ -170,6 +171,7 @@ def pipeline_from_object(value: object, per_unit: int, memory_per_unit: int) -> 
         rounded=within("rounded", _rounded, file.get("rounded", [])),
         **_where_known(file),
         link_mode=file.get("link_mode", LinkMode.DELAY),
+        optimizer_barrier=file.get("optimizer_barrier", False),
     )
     _check_same(pipeline, file, costs, limits)
     return pipeline

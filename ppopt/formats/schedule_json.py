@@ -24,6 +24,14 @@ every operation has one field more, null; and behind the operations stand the tr
 The kind is SEND_F (an activation) or SEND_B (a gradient); stage and device are those that send,
 and the last field is the device that receives. They stand sorted by the two devices, then start.
 
+Operations around the microbatches stand among the others, and belong to no microbatch:
+
+    ["UNSHARD", 2, null, 0, 0, 250]
+    ["GRADIENT_SYNC", 2, null, 0, 9000, 9500]
+    ["OPTIMIZER", null, null, 0, 9500, 9600]       of all stages of a device
+
+Where operations have three more fields, theirs are route (of an optimizer null), null, null.
+
 `claims` are makespan, device_span, busy and
 peak_memory (lists per device) in ticks, bubble_overhead, and bubble_rate on `objective`;
 a schedule too incomplete to be measured claims nothing. `origin` and `claims` may be absent.
@@ -36,7 +44,7 @@ not exist) is for `ppopt.verify` to say.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from math import gcd
 from pathlib import Path
@@ -50,6 +58,7 @@ from ppopt.formats.documents import finite_float, label, parse_json, read_text
 from ppopt.formats.fields import finite, section, shown, text, whole, wholes, within
 from ppopt.problem.costs import MOST_TICKS
 from ppopt.problem.operation import NUM_KINDS, OpKind
+from ppopt.problem.operation_classes import AuxiliaryKind
 from ppopt.problem.pipeline import Pipeline
 from ppopt.schedule.schedule import Schedule
 from ppopt.schedule.timetable import ALONE
@@ -65,7 +74,8 @@ _FIELDS = ("stage", "microbatch", "device", "start", "end", "route", "slice", "p
 _CODES = {kind.name: int(kind) for kind in OpKind}
 _SENDS = {"SEND_F": int(OpKind.F), "SEND_B": int(OpKind.B)}
 """Kinds of transfers."""
-KINDS = (*_CODES, *_SENDS)
+_AUXILIARY = {kind.name: int(kind) for kind in AuxiliaryKind}
+KINDS = (*_CODES, *_SENDS, *_AUXILIARY)
 """Names of all kinds in `ops`."""
 TOTALS = ("makespan", "device_span")
 LISTS = ("busy", "peak_memory")
@@ -97,8 +107,8 @@ def _ops(schedule: Schedule) -> list[list[Any]]:
     pipeline, names = schedule.pipeline, [kind.name for kind in OpKind]
     kind, *rest = (column.tolist() for column in schedule.columns)
     columns = [[names[number] for number in kind], *rest]
-    paired = bool((schedule.pair != ALONE).any())
-    if pipeline.routes > 1 or pipeline.num_slices > 1 or paired or pipeline.has_links:
+    further = _has_further_fields(schedule)
+    if further:
         columns += [
             [pipeline.route(microbatch) for microbatch in schedule.microbatch.tolist()],
             schedule.slice.tolist(),
@@ -106,7 +116,27 @@ def _ops(schedule: Schedule) -> list[list[Any]]:
         ]
     if pipeline.has_links:
         columns.append([None] * len(schedule))
-    return [*map(list, zip(*columns, strict=True)), *_transfers(schedule)]
+    rows = [*map(list, zip(*columns, strict=True))]
+    if len(schedule.auxiliary):
+        rows += _auxiliary(schedule, 3 * further + pipeline.has_links)
+        rows.sort(key=lambda row: (row[3], row[4]))
+    return [*rows, *_transfers(schedule)]
+
+
+def _has_further_fields(schedule: Schedule) -> bool:
+    """Whether operations have a route, a slice and a pair."""
+    pipeline, paired = schedule.pipeline, bool((schedule.pair != ALONE).any())
+    return pipeline.routes > 1 or pipeline.num_slices > 1 or paired or pipeline.has_links
+
+
+def _auxiliary(schedule: Schedule, further: int) -> Iterator[list[Any]]:
+    """The operations around the microbatches, with so many further fields."""
+    columns = (column.tolist() for column in schedule.auxiliary.columns)
+    for kind, stage, device, start, end, route in zip(*columns, strict=True):
+        of_device = kind == AuxiliaryKind.OPTIMIZER
+        place = (None, None) if of_device else (stage, route)
+        rest = [place[1], None, None, None][:further]
+        yield [AuxiliaryKind(kind).name, place[0], None, device, start, end, *rest]
 
 
 def _transfers(schedule: Schedule) -> Iterator[list[Any]]:
@@ -197,11 +227,12 @@ def schedule_from_object(
         if model is not None:
             pipeline = within("origin: model", model_json.restored, pipeline, model)
     origin = within("origin", origin_json.origin_from_object, stated)
-    rows, transfers = _rows(file["ops"], pipeline)
-    pipeline, coarser = _on_common_tick(pipeline, rows, transfers, unit)
+    rows, transfers, auxiliary = _rows(file["ops"], pipeline)
+    timed = ((rows, 4), (transfers, 5), (auxiliary, 3))
+    pipeline, coarser = _on_common_tick(pipeline, timed, unit)
     memory_coarser = memory_unit // pipeline.ticks.memory_per_unit
     claimed = within("claims", _claims, file.get("claims", {}), pipeline, coarser, memory_coarser)
-    return Schedule.from_rows(pipeline, rows, origin, transfers), claimed
+    return Schedule.from_rows(pipeline, rows, origin, transfers, auxiliary), claimed
 
 
 def _said(pipeline: Pipeline) -> tuple[int, int, dict[str, Any], dict[str, Any] | None]:
@@ -211,21 +242,57 @@ def _said(pipeline: Pipeline) -> tuple[int, int, dict[str, Any], dict[str, Any] 
     return ticks.per_unit, ticks.memory_per_unit, pipeline_json.pipeline_to_object(pipeline), model
 
 
-def _rows(ops: object, pipeline: Pipeline) -> tuple[list[list[int]], list[list[int]]]:
-    """The operations, and the transfers."""
+Table = list[list[int]]
+"""Rows of numbers."""
+
+
+def _rows(ops: object, pipeline: Pipeline) -> tuple[Table, Table, Table]:
+    """The operations, the transfers, and the operations around the microbatches."""
     if not isinstance(ops, list):
         raise InputError(f"ops: {shown(ops)} is not a list")
-    rows: list[list[int]] = []
-    transfers: list[list[int]] = []
+    rows: Table = []
+    transfers: Table = []
+    auxiliary: Table = []
     try:
         for entry in ops:
-            if isinstance(entry, list) and entry and entry[0] in tuple(_SENDS):
+            kind = entry[0] if isinstance(entry, list) and entry else None
+            if kind in tuple(_SENDS):
                 transfers.append(_transfer(entry, pipeline))
+            elif kind in tuple(_AUXILIARY):
+                auxiliary.append(_auxiliary_row(entry, pipeline))
             else:
                 rows.append(_row(entry, pipeline))
     except InputError as error:
-        raise InputError(f"ops[{len(rows) + len(transfers)}]: {error}") from None
-    return rows, transfers
+        raise InputError(f"ops[{sum(map(len, (rows, transfers, auxiliary)))}]: {error}") from None
+    return rows, transfers, auxiliary
+
+
+def _auxiliary_row(entry: list[Any], pipeline: Pipeline) -> list[int]:
+    kind, *fields = entry
+    if len(entry) not in (6, 9, 10) or any(field is not None for field in (fields[1], *fields[6:])):
+        raise InputError(
+            f"{shown(entry)} is not [kind, stage, null, device, start, end], or this with route, "
+            "null, null behind it"
+        )
+    stage, _, device, start, end = fields[:5]
+    route = fields[5] if fields[5:] else 0
+    of_device = kind == AuxiliaryKind.OPTIMIZER.name
+    if of_device:
+        if stage is not None or route not in (0, None):
+            raise InputError(f"{kind}: stage and route are null: it is of all stages of a device")
+        stage, route = _lowest_stage(pipeline, device)
+    named = zip(("stage", "device", "start", "end", "route"), (stage, device, start, end, route))
+    for field, number in named:
+        _check_number(field, number)
+    return [_AUXILIARY[kind], stage, device, start, end, route]
+
+
+def _lowest_stage(pipeline: Pipeline, device: object) -> tuple[int, int]:
+    """The lowest stage of a device and its route; 0 where there is no such device."""
+    for route, hosts in enumerate(pipeline.hosts):
+        if device in hosts:
+            return hosts.index(device), route
+    return 0, 0
 
 
 def _transfer(entry: list[Any], pipeline: Pipeline) -> list[int]:
@@ -278,16 +345,15 @@ def _check_route(pipeline: Pipeline, microbatch: int, route: int) -> None:
 
 
 def _on_common_tick(
-    pipeline: Pipeline, rows: list[list[int]], transfers: list[list[int]], unit: int
+    pipeline: Pipeline, timed: Iterable[tuple[Table, int]], unit: int
 ) -> tuple[Pipeline, int]:
     """Turn starts and ends from ticks of the file into those of the pipeline, which are coarser.
 
     Where operations start between the ticks that all costs share, the pipeline's are divided.
-    Returns the pipeline and how many ticks of the file make one of its own.
+    `timed`: tables, each with the column of the start, before that of the end. Returns the pipeline and how many ticks of the file make one of its own.
     """
     coarser = unit // pipeline.ticks.per_unit
     common = coarser
-    timed = ((rows, 4), (transfers, 5))
     for table, start in timed:
         for row in table:
             common = gcd(common, row[start], row[start + 1])

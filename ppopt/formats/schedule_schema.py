@@ -87,14 +87,16 @@ def _claims() -> Schema:
 
 
 def _operation() -> Schema:
-    further = [_COUNT, _COUNT, _or_null(_COUNT), _or_null(_COUNT)]
+    further = [_or_null(_COUNT)] * 4
     return {
         "description": "kind, stage, microbatch, device, start, end in ticks; and where there are "
-        "routes, slices, pairs or links: route, slice, pair, receiving device",
+        "routes, slices, pairs or links: route, slice, pair, receiving device. An operation around "
+        "the microbatches has null where it belongs to no stage, microbatch, route or slice",
         "type": "array",
         "prefixItems": [
             {"enum": list(schedule_json.KINDS)},
-            *[_TICKS] * 5,
+            *[_or_null(_TICKS)] * 2,
+            *[_TICKS] * 3,
             *further,
         ],
         "minItems": 6,

@@ -47,14 +47,20 @@ class StageCosts(NamedTuple):
     """Added to B and BW, and so to an F and a BW run as one."""
     kept: tuple[Fraction, ...]
     """Part of the activation that F keeps; B, or BW, takes the rest."""
+    unshard: tuple[Fraction, ...]
+    """Once in a step, as the next three."""
+    unshard_memory: tuple[Fraction, ...]
+    """Memory of gathered weights."""
+    gradient_sync: tuple[Fraction, ...]
+    optimizer: tuple[Fraction, ...]
 
     @property
     def memory_fields(self) -> tuple[str, ...]:
         """Fields of memory, without those that say what holds where they are not given."""
         always = ("activation", "memory_b", "static")
         kept = () if self.kept == self.activation else ("kept",)
-        workspaces = (field for field in WORKSPACES.values() if any(getattr(self, field)))
-        return (*always, *kept, *workspaces)
+        others = (*WORKSPACES.values(), "unshard_memory")
+        return (*always, *kept, *(field for field in others if any(getattr(self, field))))
 
     def __repr__(self) -> str:
         return f"StageCosts({len(self.forward)} stages)"
@@ -104,6 +110,10 @@ def _defaults(given: Mapping[str, tuple[Fraction, ...]]) -> dict[str, tuple[Frac
         "backward_workspace": workspace,
         "recompute_time": nothing,
         "kept": given["activation"],
+        "unshard": nothing,
+        "unshard_memory": nothing,
+        "gradient_sync": nothing,
+        "optimizer": nothing,
     }
 
 
@@ -195,6 +205,14 @@ class Ticks(NamedTuple):
     gives: tuple[tuple[int, ...], ...]
     """Memory that an operation gives at its end: `gives[kind][stage]`. What F, B and W take, they
     give back; so do F and BW."""
+    unshard: Row
+    """Time of an all-gather of weights, per stage."""
+    unshard_memory: Row
+    """Memory of gathered weights, per stage."""
+    gradient_sync: Row
+    """Time of a reduction of gradients, per stage."""
+    optimizer: Row
+    """Time of an optimizer step, per stage."""
     static: tuple[int, ...]
     """Memory always held, per device."""
     limits: tuple[int, ...] | None
@@ -302,6 +320,10 @@ def ticks_of(
         workspace=workspace,
         takes=takes,
         gives=gives,
+        unshard=scaled["unshard"],
+        unshard_memory=scaled["unshard_memory"],
+        gradient_sync=scaled["gradient_sync"],
+        optimizer=scaled["optimizer"],
         static=_scale(static, memory_per_unit),
         limits=None if limits is None else _scale(limits, memory_per_unit),
     )
@@ -317,7 +339,9 @@ def _on_all_devices(
     given = costs._asdict()
     rows = [given]
     if any(speed != 1 for speed in speeds):
-        timed = (cost.field for cost in STAGE_COSTS if cost.unit is Unit.TIME)
+        timed = (
+            cost.field for cost in STAGE_COSTS if cost.unit is Unit.TIME and cost.on_compute
+        )
         rows.append(given | {field: _on_devices(given[field], speeds) for field in timed})
     return rows
 
@@ -375,8 +399,9 @@ def _check_range(ticks: Ticks, scaled: Mapping[str, tuple[int, ...]], pieces: in
     """Check the sums of all times and of all memory; `scaled` are the costs of stages, by field."""
     total = dict.fromkeys(Unit, 0)
     for cost in STAGE_COSTS:
-        if cost.unit and cost.per_microbatch:
-            total[cost.unit] += pieces * sum(map(abs, scaled[cost.field]))
+        if cost.unit:
+            times = pieces if cost.per_microbatch else 1
+            total[cost.unit] += times * sum(map(abs, scaled[cost.field]))
     links = max(sum(down) + sum(up) for down, up in zip(ticks.down, ticks.up, strict=True))
     total[Unit.TIME] += pieces * links
     total[Unit.MEMORY] += max(*ticks.static, *(ticks.limits or (0,)))

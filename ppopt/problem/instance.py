@@ -20,8 +20,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple
-
 import numpy as np
 
 from ppopt.problem import features
@@ -32,8 +30,10 @@ from ppopt.problem.features.draft import InstanceDraft
 from ppopt.problem.operation import NUM_KINDS, OpKind
 from ppopt.problem.operation_classes import (
     KINDS,
+    AuxiliaryKind,
     Constraints,
     DispatchRule,
+    Holding,
     OperationClass,
     Resource,
 )
@@ -43,17 +43,6 @@ ABSENT = -1
 """In place of the number of an operation that is not in a schedule."""
 SPLIT_MODE, WHOLE_MODE = 0, 1
 """Modes of the classes that choose between a split and a whole backward."""
-
-
-class Holding(NamedTuple):
-    """Memory held from the start of one operation to the end of another, per microbatch."""
-
-    taker: int
-    """Class that takes it."""
-    giver: int
-    """Class that gives it back."""
-    amount: int
-    """In ticks of memory."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,8 +57,8 @@ class Instance:
     backward_kind: BackwardKind
     """Whether backwards are split, whole, or either (then their classes have two modes)."""
     all_resources: bool = False
-    """Whether links are resources of their own; else all that is not compute is a delay, which is
-    a relaxation."""
+    """Whether it has all resources. Else it has those of compute: transfers are delays, and work
+    around the microbatches is left out, which is a relaxation."""
 
     @classmethod
     def uniform(cls, pipeline: Pipeline, *, fused: bool) -> Instance:
@@ -77,14 +66,16 @@ class Instance:
         return cls(pipeline, BackwardKind.uniform(fused=fused))
 
     @classmethod
-    def with_backwards(cls, pipeline: Pipeline, split: Bools) -> Instance:
+    def with_backwards(
+        cls, pipeline: Pipeline, split: Bools, *, all_resources: bool = False
+    ) -> Instance:
         """The instance of the fewest modes that has these backwards.
 
         `split` says for every [stage, microbatch, slice] whether its backward is split.
         """
         uniform = split.all() or not split.any()
         kind = BackwardKind.uniform(fused=not split.any()) if uniform else BackwardKind.MIXED
-        return cls(pipeline, kind)
+        return cls(pipeline, kind, all_resources)
 
     @property
     def batches(self) -> int:
@@ -255,6 +246,8 @@ class Instance:
             return self.operation_flow
         present = [
             np.where(split[one.stage, self._microbatches(one), one.slice], *both)
+            if len(one.modes) > 1
+            else both[0]
             for one, *both in zip(self.classes, self.codes, self._codes_of_whole, strict=True)
         ]
         flow = self._between(present)
@@ -321,6 +314,27 @@ class Instance:
         """Whether operations may have no length."""
         modes = (mode for operation_class in self.classes for mode in operation_class.modes)
         return any(mode is not None and not mode.duration for mode in modes)
+
+    @property
+    def auxiliary(self) -> range:
+        """Classes of auxiliary operations; they come last."""
+        count = sum(isinstance(one.kind, AuxiliaryKind) for one in self.classes)
+        return range(len(self.classes) - count, len(self.classes))
+
+    @cached_property
+    def lasting(self) -> tuple[Holding, ...]:
+        """What is held once, from one auxiliary class of a stage to another one."""
+        classes = {number: self.classes[number] for number in self.auxiliary}
+        takers = {one[:2]: number for number, one in classes.items() if one.takes}
+        return tuple(
+            Holding(takers[one[:2]], number, one.gives)
+            for number, one in classes.items()
+            if one.gives
+        )
+
+    def device(self, number: int) -> int:
+        """Device of a class; of a transfer the first of its link."""
+        return self.resources[self.classes[number].resource].devices[0]
 
     def room(self, device: int) -> int | None:
         """Memory limit of a device less its static memory; None: unlimited."""

@@ -37,6 +37,13 @@ def _time(field: str, meaning: str, default: str | None, key: str = "", **more: 
     return _layer(field, Shape.NUMBER, meaning, default, key=key, unit=Unit.TIME, least=0, **more)
 
 
+def _step_time(field: str, meaning: str) -> Setting:
+    """A time of no default but 0, once in a step."""
+    return _layer(
+        field, Shape.NUMBER, meaning, 0, key=field, unit=Unit.TIME, least=0, optional=True
+    )
+
+
 def _memory(
     field: str, meaning: str, least: int | None = 0, default: str | int = 0, **more: Any
 ) -> Setting:
@@ -82,6 +89,10 @@ LAYER_SETTINGS = (
     ),
     _time("recompute_time", "time by which recompute makes B and BW longer", "F", optional=True),
     _memory("kept", "part of the activation that F keeps with recompute", optional=True),
+    _step_time("unshard", "the all-gather of its weights before F (FSDP), once in a step"),
+    _memory("unshard_memory", "memory of its gathered weights", optional=True),
+    _step_time("gradient_sync", "the reduction of its gradients, once in a step"),
+    _step_time("optimizer", "its optimizer step"),
 )
 """Every setting of a layer, declared once: files, their JSON Schema and the table in
 `models/README.md` are made from these records. All but `forward` may be left out."""
@@ -112,8 +123,15 @@ class ModelCosts(NamedTuple):
     """Of the layers that recompute; None: no layer does."""
     kept: tuple[Fraction, ...] | None
     """What F keeps of the activations; None: all."""
+    unshard: tuple[Fraction, ...] | None
+    """None: no layer has any, as of the next three."""
+    unshard_memory: tuple[Fraction, ...] | None
+    gradient_sync: tuple[Fraction, ...] | None
+    optimizer: tuple[Fraction, ...] | None
 
 
+STEP_COSTS = ("unshard", "unshard_memory", "gradient_sync", "optimizer")
+"""Costs that layers have once in a step, around the microbatches."""
 WORKSPACES: Mapping[str, str] = {
     "F": "forward_workspace",
     "B": "input_workspace",
@@ -195,6 +213,14 @@ class Layer:
     """Time by which recompute makes B and BW longer; None: F."""
     kept: Any = None
     """Memory that F keeps of its activation with recompute; None: 0."""
+    unshard: Any = 0
+    """Time of the all-gather of its weights, before the first F of its stage."""
+    unshard_memory: Any = 0
+    """Memory of its gathered weights."""
+    gradient_sync: Any = 0
+    """Time of the reduction of its gradients, after the last W or BW of its stage."""
+    optimizer: Any = 0
+    """Time of its optimizer step."""
     role: str = DECODER
     """`embedding`, `decoder`, `mtp` (multi-token prediction) or `head` (with the loss)."""
     name: str = ""
@@ -441,6 +467,7 @@ class Layers:
             found[field] = largest if any(rows) else None
         if not any(layer.recompute for layer in self.layers):
             found |= {"recompute_time": None, "kept": None}
+        found |= {field: None for field in STEP_COSTS if not self._sums[field][-1]}
         return ModelCosts(**found)
 
     @cached_property

@@ -23,9 +23,25 @@ class TransferKind(IntEnum):
     """The gradient that a B or BW hands to the stage before."""
 
 
-Kind = OpKind | TransferKind
+class AuxiliaryKind(IntEnum):
+    """Kind of an operation besides compute and transfers; the integers go on after those."""
+
+    UNSHARD = NUM_KINDS + len(TransferKind)
+    """The all-gather of a stage's weights."""
+    GRADIENT_SYNC = UNSHARD + 1
+    """The reduction of a stage's gradients."""
+    OPTIMIZER = UNSHARD + 2
+    """The optimizer step of a device."""
+
+    @property
+    def opens(self) -> bool:
+        """Whether compute of its stage waits for it."""
+        return self is AuxiliaryKind.UNSHARD
+
+
+Kind = OpKind | TransferKind | AuxiliaryKind
 """Kind of any operation."""
-KINDS = NUM_KINDS + len(TransferKind)
+KINDS = NUM_KINDS + len(TransferKind) + len(AuxiliaryKind)
 """Number of kinds."""
 
 
@@ -36,6 +52,8 @@ class ResourceKind(Enum):
     """The processor of a device."""
     LINK = "link"
     """What carries transfers between two devices."""
+    COLLECTIVE = "collective"
+    """The queue of a device's collective operations."""
 
 
 class Resource(NamedTuple):
@@ -149,6 +167,17 @@ class Precedence(NamedTuple):
     after: int
     lag: int
     """In ticks."""
+
+
+class Holding(NamedTuple):
+    """Memory held from the start of one operation to the end of another, per microbatch, or once."""
+
+    taker: int
+    """Class that takes it."""
+    giver: int
+    """Class that gives it back."""
+    amount: int
+    """In ticks of memory."""
 
 
 class Constraints(NamedTuple):

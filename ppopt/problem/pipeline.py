@@ -15,7 +15,7 @@ from ppopt.problem.costs import Links, StageCosts, Ticks, costs_of, links_of, ti
 from ppopt.problem.field_values import FieldReader, check_grid, whole
 from ppopt.problem.first_backward import FirstBackward
 from ppopt.problem.hosting import Hosts, Layout
-from ppopt.problem.layers import Layers
+from ppopt.problem.layers import STEP_COSTS, Layers
 from ppopt.problem.link_mode import LinkMode
 from ppopt.problem.memory import check_limit, limits_of, static_of
 from ppopt.problem.operation import Op, OperationNumbers
@@ -72,6 +72,8 @@ class Pipeline(PipelineFields):
         if not isinstance(self.name, str):
             raise InputError(f"name: {self.name!r} is not text")
         hosting.check_routes(self.routes, self.batches)
+        if not isinstance(self.optimizer_barrier, bool):
+            raise InputError(f"optimizer_barrier: {self.optimizer_barrier!r} is not true or false")
         self._set(link_mode=LinkMode.read(self.link_mode))
         self.link_mode.check(self.routes, self.num_slices)
         self._set(first_backward=FirstBackward.read(self.first_backward))
@@ -125,6 +127,11 @@ class Pipeline(PipelineFields):
     def has_links(self) -> bool:
         """Whether links are resources, which carry one transfer at a time; else they are delays."""
         return bool(self.link_mode.has_links)
+
+    @cached_property
+    def has_auxiliary(self) -> bool:
+        """Whether a step has operations besides compute and transfers, around its microbatches."""
+        return any(any(getattr(self.costs, field)) for field in STEP_COSTS)
 
     @property
     def streams(self) -> bool:

@@ -86,6 +86,17 @@ class PipelineFields:
     overlap: Any = None
     """Time of an F and a BW run as one, at least the longer of them; None: F + BW, and no search
     overlaps them (see `ppopt.problem.costs.Ticks.pair_time`)."""
+    unshard: Any = None
+    """Time of a stage's unshard, the all-gather of its weights before its first F; None: none.
+    Times and memory of gradient work are in `ppopt.problem.features.gradient_work`."""
+    unshard_memory: Any = None
+    """Memory of the gathered weights of a stage; None: 0."""
+    gradient_sync: Any = None
+    """Time of the reduction of a stage's gradients after its last W or BW; None: none."""
+    optimizer: Any = None
+    """Time of a stage's optimizer step; None: none."""
+    optimizer_barrier: bool = False
+    """Whether optimizers wait for the gradients of all devices."""
     slices: int | None = None
     """Equal parts of every microbatch along the sequence, in causal order; None: 1."""
     routes: int = 1

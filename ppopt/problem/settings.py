@@ -130,6 +130,8 @@ class Setting:
     it."""
     cut_by_chunks: bool = True
     """Of a cost of stages: whether chunks divide it."""
+    on_compute: bool = True
+    """Of a time of stages: whether the device computes, so that its speed counts."""
     has_flag: bool = True
     own_flag: str = ""
     """Name on the command line where it is not that of files."""
@@ -174,6 +176,11 @@ class Setting:
 
 def _time(field: str, key: str, meaning: str, **more: Any) -> Setting:
     return Setting(field, Shape.STAGES, meaning, key=key, unit=Unit.TIME, least=0, **more)
+
+
+def _step_time(field: str, meaning: str, **more: Any) -> Setting:
+    """A time that a stage has once in a step, whatever the number of microbatches."""
+    return _time(field, "", meaning, default="0", optional=True, per_microbatch=False, **more)
 
 
 def _memory(
@@ -360,6 +367,37 @@ SETTINGS = (
         "both times less the smaller saving, at least the longer time; a B saves what BW would",
         default="F + BW",
         optional=True,
+    ),
+    _step_time(
+        "unshard",
+        "time of the all-gather of a stage's weights before its first F (FSDP), on the collective "
+        "queue of its device",
+        on_compute=False,
+    ),
+    _memory(
+        "unshard_memory",
+        "memory of a stage's gathered weights, from the start of unshard to the end of "
+        "gradient_sync",
+        "0",
+        optional=True,
+        per_microbatch=False,
+    ),
+    _step_time(
+        "gradient_sync",
+        "time of the reduction of a stage's gradients after its last W or BW, on the collective "
+        "queue of its device",
+        on_compute=False,
+    ),
+    _step_time(
+        "optimizer",
+        "time of a stage's optimizer step; a device runs those of its stages as one operation "
+        "after their gradient_sync",
+    ),
+    Setting(
+        "optimizer_barrier",
+        Shape.FLAG,
+        "whether optimizers wait for the gradients of all devices, as gradient clipping needs",
+        under=Heading.TIMES,
     ),
     _size(
         "slices",

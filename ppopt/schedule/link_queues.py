@@ -17,7 +17,7 @@ from ppopt.problem.arrays import Bools, Ints
 from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.instance import Instance
 from ppopt.problem.operation import OpKind
-from ppopt.problem.operation_classes import Criterion, DispatchRule, TransferKind
+from ppopt.problem.operation_classes import Criterion, DispatchRule, ResourceKind, TransferKind
 from ppopt.problem.pipeline import Pipeline
 from ppopt.schedule.schedule import split_codes
 from ppopt.schedule.timetable import Timetable
@@ -52,13 +52,14 @@ class LinkQueues:
         self.instance = instance = Instance(pipeline, BackwardKind.MIXED, all_resources=True)
         self.pairs: list[tuple[int, int]] = [
             (resource.devices[0], resource.devices[1])
-            for resource in instance.resources[pipeline.num_devices :]
+            for resource in instance.resources
+            if resource.kind is ResourceKind.LINK
         ]
         """Devices of every link."""
         self.link: Ints = np.full(instance.num_codes, NOWHERE)
         """Link of every number; `NOWHERE`: it is of no transfer that exists."""
-        for link, carried in enumerate(instance.hosted[pipeline.num_devices :]):
-            for number in carried:
+        for link in range(len(self.pairs)):
+            for number in instance.hosted[pipeline.num_devices + link]:
                 self.link[instance.codes[number]] = link
         self.numbers: Ints = np.flatnonzero(self.link != NOWHERE)
         """The transfers that exist."""
@@ -99,8 +100,7 @@ class LinkQueues:
         `split` says for every [stage, microbatch, slice] whether its backward is split.
         """
         flow = self.instance.chosen_flow(split)
-        first = self.pipeline.num_codes
-        made, needed = flow.after >= first, flow.before >= first
+        made, needed = (self.link[column] != NOWHERE for column in (flow.after, flow.before))
         makers = flow.before[made][np.argsort(flow.after[made])]
         return makers, flow.after[needed][np.argsort(flow.before[needed])]
 

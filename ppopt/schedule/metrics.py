@@ -10,8 +10,12 @@ import numpy as np
 
 from ppopt.problem import units
 from ppopt.problem.arrays import Ints
+from ppopt.problem.backward_kind import BackwardKind
+from ppopt.problem.instance import Instance
 from ppopt.problem.objective import Objective
+from ppopt.problem.operation_classes import KINDS, AuxiliaryKind
 from ppopt.problem.pipeline import Pipeline
+from ppopt.schedule.auxiliary import AuxiliaryOperations
 from ppopt.schedule.timetable import Timetable
 
 
@@ -21,7 +25,7 @@ class Metrics(NamedTuple):
     makespan: int
     device_span: int
     busy: tuple[int, ...]
-    """Time in operations; an overlapped pair counts once."""
+    """Time that it computes, optimizer included; an overlapped pair counts once."""
     first: tuple[int, ...]
     """Start of the first operation."""
     last: tuple[int, ...]
@@ -54,6 +58,7 @@ def metrics(schedule: Timetable) -> Metrics:
     last = np.maximum.reduceat(schedule.end, heads)
     busy = np.zeros(devices, dtype=np.int64)
     np.add.at(busy, schedule.device, np.where(schedule.seconds, 0, duration))
+    _include_auxiliary(schedule.auxiliary, first, last, busy)
     tables = memory_tables(schedule.pipeline)
     return Metrics(
         makespan=int(last.max()),
@@ -65,6 +70,14 @@ def metrics(schedule: Timetable) -> Metrics:
             int(_profile(schedule, device, *tables).level.max()) for device in range(devices)
         ),
     )
+
+
+def _include_auxiliary(others: AuxiliaryOperations, first: Ints, last: Ints, busy: Ints) -> None:
+    """Widen the time of devices by their auxiliary operations; optimizers compute."""
+    np.minimum.at(first, others.device, others.start)
+    np.maximum.at(last, others.device, others.end)
+    computed = others.kind == AuxiliaryKind.OPTIMIZER
+    np.add.at(busy, others.device[computed], (others.end - others.start)[computed])
 
 
 class Throughput(NamedTuple):
@@ -142,11 +155,29 @@ def memory_of_operations(schedule: Timetable) -> tuple[Ints, Ints]:
     return after + gives, after
 
 
+def memory_of_auxiliary(schedule: Timetable) -> tuple[Ints, Ints]:
+    """Memory that auxiliary operations take at their start and give at their end, in ticks."""
+    given = schedule.auxiliary
+    instance = Instance(schedule.pipeline, BackwardKind.SPLIT, all_resources=True)
+    table = np.zeros((2, KINDS, schedule.pipeline.num_stages), dtype=np.int64)
+    for number in instance.auxiliary:
+        one = instance.classes[number]
+        table[:, one.kind, one.stage] = one.takes, one.gives
+    takes, gives = table[:, given.kind, given.stage]
+    return takes, gives
+
+
 def _profile(schedule: Timetable, device: int, takes: Ints, gives: Ints) -> MemoryProfile:
     """Memory of a device, from the tables of what operations take and give."""
     low, high = np.searchsorted(schedule.device, [device, device + 1])
     kind, stage, _, _, start, end = (column[low:high] for column in schedule.columns)
     takes, gives = takes[kind, stage], gives[kind, stage]
+    if len(schedule.auxiliary):
+        here = schedule.auxiliary.device == device
+        taken, given = (column[here] for column in memory_of_auxiliary(schedule))
+        takes, gives = np.append(takes, taken), np.append(gives, given)
+        start = np.append(start, schedule.auxiliary.start[here])
+        end = np.append(end, schedule.auxiliary.end[here])
     at_end = (gives > 0) | (takes == 0)
     moment = np.concatenate([[0], start[takes > 0], end[at_end]])
     change = np.concatenate([[0], takes[takes > 0], -gives[at_end]])

@@ -13,6 +13,7 @@ from ppopt.problem.arrays import Ints
 from ppopt.problem.exact import plain
 from ppopt.problem.operation import OpKind
 from ppopt.problem.pipeline import Pipeline
+from ppopt.schedule.auxiliary import NO_AUXILIARY, AuxiliaryOperations
 from ppopt.schedule.metrics import Metrics, metrics
 from ppopt.schedule.origin import Origin
 from ppopt.schedule.timetable import ALONE, ScheduledOperation, Timetable
@@ -37,13 +38,18 @@ class Schedule(Timetable):
         rows: Iterable[Iterable[int]],
         origin: Origin | None = None,
         transfers: Iterable[Iterable[int]] = (),
+        auxiliary: Iterable[Iterable[int]] = (),
     ) -> Schedule:
         """Build from rows of the fields of `ScheduledOperation`, the last two optional.
 
-        `transfers` are rows of the fields of `Transfers`, the last one optional, in any order.
+        `transfers` are rows of the fields of `Transfers`, the last one optional, in any order;
+        `auxiliary` those of `AuxiliaryOperations`.
         """
-        columns, carried = _columns(rows, 6), _columns(transfers, 7)
-        return cls.from_columns(pipeline, *columns, origin=origin, transfers=Transfers(*carried))
+        columns, carried = _columns(rows, 6), Transfers(*_columns(transfers, 7))
+        other = AuxiliaryOperations(*_columns(auxiliary, 5))
+        return cls.from_columns(
+            pipeline, *columns, origin=origin, transfers=carried, auxiliary=other
+        )
 
     @classmethod
     def from_columns(
@@ -52,6 +58,7 @@ class Schedule(Timetable):
         *columns: Ints,
         origin: Origin | None = None,
         transfers: Transfers = NO_TRANSFERS,
+        auxiliary: AuxiliaryOperations = NO_AUXILIARY,
     ) -> Schedule:
         """Build from columns in the order of `ScheduledOperation`, the last two optional.
 
@@ -70,7 +77,13 @@ class Schedule(Timetable):
         device, start, end = device[place], start[place], end[place]
         part, pair, made = part[place], _renumbered(pair[place]), origin or Origin()
         columns = (kind, stage, microbatch, device, start, end, part, pair)
-        return cls(pipeline, *columns, origin=made, transfers=transfers.ordered())
+        return cls(
+            pipeline,
+            *columns,
+            origin=made,
+            transfers=transfers.ordered(),
+            auxiliary=auxiliary.ordered(),
+        )
 
     def __eq__(self, other: object) -> bool:
         """Whether both run the same operations at the same ticks on equal pipelines."""
@@ -79,11 +92,15 @@ class Schedule(Timetable):
         return self.pipeline == other.pipeline and all(
             np.array_equal(mine, theirs)
             for mine, theirs in zip(
-                (*self.columns, self.slice, self.pair, *self.transfers.columns),
-                (*other.columns, other.slice, other.pair, *other.transfers.columns),
+                self._all_columns(),
+                other._all_columns(),
                 strict=True,
             )
         )
+
+    def _all_columns(self) -> tuple[Ints, ...]:
+        own = (*self.columns, self.slice, self.pair)
+        return *own, *self.transfers.columns, *self.auxiliary.columns
 
     __hash__ = None  # type: ignore[assignment]  # arrays are not hashable
 

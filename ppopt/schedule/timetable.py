@@ -12,6 +12,7 @@ from ppopt.problem.arrays import Bools, Ints
 from ppopt.problem.objective import Objective
 from ppopt.problem.operation import Op, OpKind
 from ppopt.problem.pipeline import Pipeline
+from ppopt.schedule.auxiliary import NO_AUXILIARY, AuxiliaryOperations
 from ppopt.schedule.origin import Origin
 from ppopt.schedule.transfers import NO_TRANSFERS, Transfers
 
@@ -67,6 +68,8 @@ class Timetable:
     """What made it and what is claimed of it."""
     transfers: Transfers = NO_TRANSFERS
     """What links carry, and when, where they are resources."""
+    auxiliary: AuxiliaryOperations = NO_AUXILIARY
+    """What devices run besides the compute of microbatches, and when."""
 
     def __post_init__(self) -> None:
         for name, value in (("slice", 0), ("pair", ALONE)):

@@ -1,13 +1,14 @@
 """Timing of a fixed order: earliest starts by longest path through the precedence constraints.
 
 Where links are resources, they are machines like devices, and their transfers operations: the order
-in which they carry them is fixed too.
+in which they carry them is fixed too. So are the queues of auxiliary operations, with the optimizer
+of the device at their end: all its compute is over by then.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
 from typing import Any, NamedTuple
@@ -19,9 +20,11 @@ from ppopt.problem.arrays import Bools, Ints
 from ppopt.problem.instance import Instance
 from ppopt.problem.objective import Objective
 from ppopt.problem.operation import Op, OpKind
-from ppopt.problem.operation_classes import Constraints
+from ppopt.problem.operation_classes import AuxiliaryKind, Constraints
 from ppopt.problem.partition_costs import link_number
 from ppopt.problem.pipeline import Pipeline
+from ppopt.schedule.auxiliary import AuxiliaryOp
+from ppopt.schedule.auxiliary_orders import as_memory_admits, auxiliary_orders, timed
 from ppopt.schedule.link_queues import (
     LinkQueues,
     QueuedOrder,
@@ -46,8 +49,9 @@ class Network:
     A step waits for at most one step of another device and then runs its operations back to back.
     An operation that waits for several others is preceded by steps without operations. Operations
     are numbered by their position in the concatenated orders, where the two of an overlapped pair
-    share one position; steps are numbered in the same sequence. Links come behind the devices,
-    and their transfers are positions too.
+    share one position; steps are numbered in the same sequence. Links come behind the devices, and
+    queues of auxiliary operations behind these; transfers and auxiliary operations are positions
+    too.
 
     The idle time of a step is the time that its device has been idle before its operations: their
     start less the work done before. It never decreases along a device, and step s satisfies
@@ -77,6 +81,24 @@ class Network:
     """What the links carry, behind the devices; None: links are delays."""
 
     @cached_property
+    def owner(self) -> list[int]:
+        """Device of every machine; FREE: it is a link."""
+        devices, machines = self.pipeline.num_devices, len(self.bounds) - 1
+        links = 0 if self.queues is None else len(self.queues.order)
+        own = list(range(devices))
+        return [*own, *[FREE] * links, *own[: machines - devices - links]]
+
+    @cached_property
+    def opening(self) -> Ints:
+        """Machine whose first operation is the first of every device: its queue, or itself."""
+        queues = [place for place, owner in enumerate(self.owner) if owner != FREE][
+            self.pipeline.num_devices :
+        ]
+        first = self.op(int(self.first[self.bounds[queues[0]]])) if queues else None
+        opens = isinstance(first, AuxiliaryOp) and first.kind.opens
+        return np.array(queues if opens else range(self.pipeline.num_devices))
+
+    @cached_property
     def host(self) -> list[int]:
         """Device of every step."""
         host: list[int] = _numbered(self.bounds).tolist()
@@ -102,12 +124,18 @@ class Network:
         """Positions of devices; those of links come behind them."""
         return int(self.first[self.bounds[self.pipeline.num_devices]])
 
-    def op(self, position: int) -> Op | Transfer:
-        """Operation at a position, of a pair the F; or the transfer."""
+    def op(self, position: int) -> Op | Transfer | AuxiliaryOp:
+        """Operation at a position, of a pair the F; or the transfer, or auxiliary operation."""
         number = self.ops[np.searchsorted(self.place, position)]
-        if self.queues is not None and position >= self.computed:
-            return self.queues.links.transfer(number)
-        return self.pipeline.op(number)
+        if position < self.computed:
+            return self.pipeline.op(number)
+        kind, stage, microbatch, _ = (
+            int(part[0]) for part in split_codes(self.pipeline, np.array([number]))
+        )
+        if kind in tuple(AuxiliaryKind):
+            return AuxiliaryOp(AuxiliaryKind(kind), stage, self.pipeline.route(microbatch))
+        assert self.queues is not None, "transfers are on links"
+        return self.queues.links.transfer(number)
 
 
 def _numbered(bounds: Ints) -> Ints:
@@ -118,7 +146,8 @@ def _numbered(bounds: Ints) -> Ints:
 def network(pipeline: Pipeline, orders: Orders, queues: Queues | None = None) -> Network:
     """Join orders and data flow; raises InputError where the orders are not complete.
 
-    With `queues` links are resources, else delays.
+    With `queues` links are resources, else delays. Auxiliary operations are left out where links
+    are resources of the pipeline and there are no queues.
     """
     return _cut(pipeline, listed_orders(pipeline, orders, queues), queues)
 
@@ -130,7 +159,7 @@ def linked_network(pipeline: Pipeline, orders: Orders) -> tuple[Network, Ints]:
     gets what it waits for; 0: over none. Raises InputError where the orders are not complete.
     """
     listed = listed_orders(pipeline, orders)
-    flow = Instance.with_backwards(pipeline, listed.split).chosen_flow(listed.split)
+    flow = _instance_of(pipeline, listed.split, None).chosen_flow(listed.split)
     numbers = _link_numbers(pipeline, flow)
     numbered = listed._replace(flow=listed.flow._replace(lag=numbers)).waits
     heads = np.searchsorted(numbered.after, listed.starts[:-1])
@@ -146,7 +175,7 @@ def _link_numbers(pipeline: Pipeline, flow: Constraints) -> Ints:
     apart = hosts[route, before] != hosts[route, stage]
     back = (kind != OpKind.F).astype(np.int64)
     numbers = link_number(pipeline, route, np.minimum(before, stage), back)
-    return np.where(apart, numbers, 0)
+    return np.where(apart & (kind < len(OpKind)), numbers, 0)
 
 
 class ListedOrders(NamedTuple):
@@ -159,7 +188,7 @@ class ListedOrders(NamedTuple):
     duration: Ints
     """Ticks of every position."""
     starts: Ints
-    """First position of every device and link, and the end."""
+    """First position of every device, link and queue of auxiliary operations, and the end."""
     position: Ints
     """Position of every operation number."""
     split: Bools
@@ -184,13 +213,15 @@ def listed_orders(pipeline: Pipeline, orders: Orders, queues: Queues | None = No
         raise InputError(f"{len(orders)} orders for {pipeline.num_devices} devices; give one each")
     split = split_of(pipeline, orders)
     pairs = overlapped_pairs(pipeline, orders)
+    instance = _instance_of(pipeline, split, queues)
     rows = [*orders, *(queues.order if queues else ())]
+    if pipeline.has_auxiliary and instance.all_resources:
+        rows += auxiliary_orders(instance, _positions(instance, orders))
     listed = np.concatenate(rows)
     ops, place = codes(listed), np.cumsum(listed >= 0) - 1
     second = np.flatnonzero(listed < 0)
     ops[second - 1], ops[second] = pairs.T
-    instance = queues.links.instance if queues else Instance.with_backwards(pipeline, split)
-    times = instance.durations if queues else durations(pipeline)
+    times = instance.durations if instance.all_resources else durations(pipeline)
     duration = times[ops[listed >= 0]]
     duration[place[second]] = [pair_time(pipeline, *both) for both in pairs.tolist()]
     ends = np.cumsum([0, *map(len, rows)])
@@ -203,6 +234,22 @@ def listed_orders(pipeline: Pipeline, orders: Orders, queues: Queues | None = No
         lag = np.append(lag, np.zeros(len(queues.after), dtype=np.int64))
     by_position = Constraints(position[before], position[after], lag)
     return ListedOrders(ops, place, duration, starts, position, split, by_position)
+
+
+def _instance_of(pipeline: Pipeline, split: Bools, queues: Queues | None) -> Instance:
+    """The instance of some orders; with auxiliary operations, unless links are left out."""
+    if queues is not None:
+        return queues.links.instance
+    whole = pipeline.has_auxiliary and not pipeline.has_links
+    return Instance.with_backwards(pipeline, split, all_resources=whole)
+
+
+def _positions(instance: Instance, orders: Orders) -> Ints:
+    """Place of every operation number in the orders, one device after the other; FREE: none."""
+    listed = codes(np.concatenate(list(orders)))
+    position = np.full(instance.num_codes, FREE)
+    position[listed] = np.arange(len(listed))
+    return position
 
 
 def durations(pipeline: Pipeline) -> Ints:
@@ -240,14 +287,16 @@ def _cut(pipeline: Pipeline, listed: ListedOrders, queues: Queues | None) -> Net
 def run(net: Network, release: Sequence[int] | None = None) -> Ints:
     """Earliest end of every position in ticks.
 
-    Device d starts at `release[d]` or later (default 0). Demand-driven longest path: a device
+    What device d owns starts at `release[d]` or later (default 0). Demand-driven longest path: a device
     runs until it waits for another one, which then runs; linear in operations. Raises
     DeadlockError, naming the cycle, when the constraints hold one.
     """
     count = len(net.bounds) - 1
     idle: list[int | None] = [None] * len(net.host)
     idle.append(0)  # at FREE
-    released = [*(release or ()), *[0] * count]
+    released = [0] * count if release is None else [*release, 0]  # the last one: of links
+    if release is not None:
+        released = [released[owner] for owner in net.owner]
     devices = [_device(net.program(device), released[device], idle) for device in range(count)]
     _run_all(net, devices, idle)
     return net.ends(np.array(idle[:FREE], dtype=np.int64))
@@ -317,11 +366,23 @@ def schedule(
     place = net.place[here]
     kind, stage, microbatch, part = split_codes(pipeline, net.ops[here])
     device, begin, ends = net.device[place], (end - net.duration)[place], end[place]
-    return Schedule(
+    made = Schedule(
         *(pipeline, kind, stage, microbatch, device, begin, ends, part, _pair_numbers(net)[here]),
         origin=origin or Origin(),
         transfers=_transfers(net, end),
     )
+    return _with_auxiliary(made, net, end) if pipeline.has_auxiliary else made
+
+
+def _with_auxiliary(made: Schedule, net: Network, end: Ints) -> Schedule:
+    """The schedule with the auxiliary operations of its network, unshards as memory admits."""
+    first = net.pipeline.num_devices + (0 if net.queues is None else len(net.queues.order))
+    behind = int(net.first[net.bounds[first]])
+    there = net.place >= behind
+    place = net.place[there]
+    begin = (end - net.duration)[place]
+    auxiliary = timed(net.pipeline, net.ops[there], begin, end[place])
+    return as_memory_admits(replace(made, auxiliary=auxiliary))
 
 
 def retimed(timetable: Schedule, objective: Objective) -> Schedule:
@@ -358,7 +419,8 @@ def _transfers(net: Network, end: Ints) -> Transfers:
     """The transfers of the links, at their times."""
     if net.queues is None:
         return NO_TRANSFERS
-    return net.queues.links.timed(net.queues.carried, end[net.computed :])
+    carried = net.queues.carried
+    return net.queues.links.timed(carried, end[net.computed : net.computed + len(carried)]).ordered()
 
 
 def _pair_numbers(net: Network) -> Ints:
@@ -378,9 +440,13 @@ def _least_span_release(net: Network, end: Ints) -> list[int]:
     V; the least solution x is returned, in ticks.
     """
     lead, reach = _path_lengths(net)
-    starts = net.first[net.bounds[: net.pipeline.num_devices + 1]]
-    first, last = starts[:-1], starts[1:] - 1
-    high = int((end[last] - end[first] + net.duration[first]).max())
+    start, last = end - net.duration, net.first[net.bounds[1:]] - 1
+    opening = net.first[net.bounds[net.opening]]
+    high = max(
+        int(end[last[machine]] - start[opening[device]])
+        for machine, device in enumerate(net.owner)
+        if device != FREE
+    )
     low = int(np.diagonal(reach).max())
     while low < high:
         middle = (low + high) // 2
@@ -415,18 +481,24 @@ def _path_lengths(net: Network) -> tuple[Ints, Ints]:
     To the start of device e's first operation, and to the end of its last one.
     """
     count, machines = net.pipeline.num_devices, len(net.bounds) - 1
-    bounds = net.bounds[: count + 1]
-    opening = np.searchsorted(net.first, net.first[bounds[:-1]], side="right") - 1
-    last = bounds[1:] - 1
+    heads = net.bounds[net.opening]
+    opening = np.searchsorted(net.first, net.first[heads], side="right") - 1
+    last = net.bounds[1:] - 1
     used = np.concatenate([net.needed[net.needed != FREE], opening, last])
     uses = np.bincount(used, minlength=len(net.host) + 1).tolist()
     idle: list[Any] = [None] * len(net.host)
     idle.append(np.full(count, UNREACHED))  # at FREE
-    sources = np.where(np.eye(machines, count, dtype=bool), 0, UNREACHED)
+    owned = np.array(net.owner)[:, None] == np.arange(count)
+    sources = np.where(owned, 0, UNREACHED)
     devices = [_reach(net.program(here), sources[here], idle, uses) for here in range(machines)]
     _run_all(net, devices, idle)
     lead, tail = (np.stack([idle[step] for step in steps]).T for steps in (opening, last))
-    return lead, tail + net.work[net.first[bounds[1:]] - 1]
+    tail = tail + net.work[net.first[net.bounds[1:]] - 1]
+    reach = np.full((count, count), UNREACHED)
+    for machine, device in enumerate(net.owner):
+        if device != FREE:
+            reach[:, device] = np.maximum(reach[:, device], tail[:, machine])
+    return lead, reach
 
 
 def _reach(

@@ -12,7 +12,7 @@ from typing import TypeVar
 
 from ppopt.errors import VerificationError
 from ppopt.schedule.timetable import Timetable
-from ppopt.verifier import grid, measure, origin, rules
+from ppopt.verifier import auxiliary, grid, measure, origin, rules
 from ppopt.verifier.measure import Figures
 from ppopt.verifier.rows import read
 from ppopt.verifier.transfers import of_transfers
@@ -44,13 +44,15 @@ def verify(
     Raises InputError where the columns are not whole numbers of one length.
     """
     rows = read(schedule)
-    trace = measure.memory_trace(rows.sane)
-    found = measure.of_rows(rows.sane, trace)
+    works, _ = auxiliary.read(schedule)
+    trace = measure.memory_trace(rows.sane, works)
+    found = measure.of_rows(rows.sane, trace, works)
     return in_order(
         chain(
             rules.of_operations(rows),
             of_transfers(schedule, rows),
-            measure.over_limit(rows.sane, trace) if enforce_limit else (),
+            auxiliary.of_auxiliary(schedule, rows),
+            measure.over_limit(rows.sane, trace, works) if enforce_limit else (),
             () if claims is None else measure.wrong_claims(rows, found, claims),
             origin.wrong_origin(rows, found, schedule.origin),
         )
@@ -62,8 +64,8 @@ def figures(schedule: Timetable) -> Figures:
 
     Raises InputError where the columns are not whole numbers of one length.
     """
-    sane = read(schedule).sane
-    return measure.of_rows(sane, measure.memory_trace(sane))
+    sane, (works, _) = read(schedule).sane, auxiliary.read(schedule)
+    return measure.of_rows(sane, measure.memory_trace(sane, works), works)
 
 
 def explain(schedule: Timetable, violations: Sequence[Violation]) -> str:

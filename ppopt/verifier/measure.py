@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import reprlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from math import isclose
@@ -13,7 +13,9 @@ import numpy as np
 
 from ppopt.problem import exact
 from ppopt.problem.operation import OpKind
+from ppopt.problem.operation_classes import AuxiliaryKind
 from ppopt.problem.pipeline import Pipeline
+from ppopt.verifier.auxiliary import Work, memory_changes
 from ppopt.verifier.rows import Ints, Rows, first_of_device, sum_safe
 from ppopt.verifier.violation import Rule, Violation
 
@@ -32,7 +34,7 @@ class Figures:
     device_span: int
     """Longest time any one device takes from its first operation to its last."""
     busy: tuple[int, ...]
-    """Time in operations; a pair that runs as one counts once."""
+    """Time that it computes, optimizer included; a pair that runs as one counts once."""
     peak_memory: tuple[int, ...]
     """Largest memory held at any instant, static memory included."""
 
@@ -47,8 +49,11 @@ class Figures:
         return Fraction(len(self.busy) * self.makespan - busy, busy) if busy else Fraction(0)
 
 
-def of_rows(sane: Rows, trace: MemoryTrace) -> Figures:
-    """Compute the figures of rows that occupy a device, and of the memory that they hold."""
+def of_rows(sane: Rows, trace: MemoryTrace, works: Sequence[Work]) -> Figures:
+    """Compute the figures of rows that occupy a device, and of the memory that they hold.
+
+    `works` are the operations around the microbatches.
+    """
     devices = sane.pipeline.num_devices
     peaks = np.array(sane.pipeline.ticks.static, dtype=object)
     if not len(sane):
@@ -58,13 +63,19 @@ def of_rows(sane: Rows, trace: MemoryTrace) -> Figures:
     busy = np.zeros(devices, dtype=object)
     taken = np.where(sane.counted, sane.end - sane.start, 0)
     busy[present] = np.add.reduceat(sum_safe(taken), first)
-    last = np.maximum.reduceat(sane.end, first)
+    begin = dict(zip(present.tolist(), sane.start[first].tolist(), strict=True))
+    last = dict(zip(present.tolist(), np.maximum.reduceat(sane.end, first).tolist(), strict=True))
+    for work in works:
+        begin[work.device] = min(work.start, begin.get(work.device, work.start))
+        last[work.device] = max(work.end, last.get(work.device, work.end))
+        if work.kind is AuxiliaryKind.OPTIMIZER:
+            busy[work.device] += work.end - work.start
     changes = first_of_device(trace.device)
     holding = trace.device[changes]
     peaks[holding] = np.maximum(peaks[holding], np.maximum.reduceat(trace.level, changes))
     return Figures(
-        makespan=max(0, int(last.max())),
-        device_span=int((last - sane.start[first]).max()),
+        makespan=max(0, *last.values()),
+        device_span=max(last[device] - begin[device] for device in last),
         busy=tuple(int(time) for time in busy),
         peak_memory=tuple(int(peak) for peak in peaks),
     )
@@ -74,7 +85,7 @@ class MemoryTrace(NamedTuple):
     """Every change of memory, sorted by device, then time, at one instant ends before starts."""
 
     row: Ints
-    """Row number of the operation."""
+    """Row number of the operation; those around the microbatches are numbered behind the rows."""
     device: Ints
     level: Any
     """Ticks held on its device from the change on, static memory included."""
@@ -82,17 +93,27 @@ class MemoryTrace(NamedTuple):
     """Ticks held until then."""
 
 
-def memory_trace(sane: Rows) -> MemoryTrace:
+def memory_trace(sane: Rows, works: Sequence[Work]) -> MemoryTrace:
     """Follow the memory of every device through time: taken at starts, given back at ends."""
     takes, gives = (table[sane.kind, sane.stage] for table in takes_and_gives(sane.pipeline))
+    devices, starts, ends = sane.device, sane.start, sane.end
+    if works:
+        more = np.array([memory_changes(sane.pipeline, work) for work in works], dtype=np.int64)
+        takes, gives = np.append(takes, more[:, 0]), np.append(gives, more[:, 1])
+        places = np.array([(work.device, work.start, work.end) for work in works], dtype=np.int64)
+        devices, starts, ends = (
+            np.append(column, new)
+            for column, new in zip((devices, starts, ends), places.T, strict=True)
+        )
     change = np.stack((takes, -gives), axis=1).reshape(-1)
     event = np.flatnonzero(change)
     row, at_end = event >> 1, event & 1
-    device = sane.device[row]
-    moment = 2 * np.where(at_end, sane.end[row], sane.start[row]) + (1 - at_end)
-    if ((moment[1:] < moment[:-1]) & (device[1:] == device[:-1])).any():
+    device = devices[row]
+    moment = 2 * np.where(at_end, ends[row], starts[row]) + (1 - at_end)
+    earlier = (device[1:] == device[:-1]) & (moment[1:] < moment[:-1])
+    if (earlier | (device[1:] < device[:-1])).any():
         order = np.lexsort((moment, device))
-        event, row = event[order], row[order]
+        event, row, device = event[order], row[order], device[order]
     change = sum_safe(change[event])
     total = np.cumsum(change)
     first = first_of_device(device)
@@ -127,24 +148,30 @@ def takes_and_gives(pipeline: Pipeline) -> tuple[Ints, Ints]:
     )
 
 
-def over_limit(sane: Rows, trace: MemoryTrace) -> Iterator[Violation]:
+def over_limit(sane: Rows, trace: MemoryTrace, works: Sequence[Work]) -> Iterator[Violation]:
     """Every instant at which a device comes to hold more than its limit."""
     limits = sane.pipeline.ticks.limits
     if limits is None:
         return
     for device, static in enumerate(sane.pipeline.ticks.static):
         if static > limits[device]:
-            yield _over(sane, device, None, static, limits[device])
+            yield _over(sane, device, None, static, limits[device], works)
     limit = np.array(limits, dtype=np.int64)[trace.device]
     for event in np.flatnonzero((trace.level > limit) & (trace.before <= limit)).tolist():
         row, device = int(trace.row[event]), int(trace.device[event])
-        yield _over(sane, device, row, trace.level[event], limits[device])
+        yield _over(sane, device, row, trace.level[event], limits[device], works)
 
 
-def _over(sane: Rows, device: int, row: int | None, held: int, limit: int) -> Violation:
+def _over(
+    sane: Rows, device: int, row: int | None, held: int, limit: int, works: Sequence[Work]
+) -> Violation:
     amounts = f"device {device} holds {sane.amount(held)}, above its limit {sane.amount(limit)}"
     if row is None:
         return Violation(Rule.MEMORY, (), device, None, f"{amounts}, by static memory alone")
+    if row >= len(sane):
+        work = works[row - len(sane)]
+        message = f"{amounts}, from {sane.clock(work.start)} on, when {work.kind.name} starts"
+        return Violation(Rule.MEMORY, (), device, work.start, message)
     op, start = sane.op(row), int(sane.start[row])
     message = f"{amounts}, from {sane.clock(start)} on, when {op} starts"
     return Violation(Rule.MEMORY, (op,), device, start, message)

@@ -53,11 +53,27 @@ class Rule(StrEnum):
     """An operation starts at or after the end of the transfer that brings its input."""
     LINK = "link-overlap"
     """A link carries one transfer at a time; the link mode says what shares one."""
+    AUXILIARY = "auxiliary-operation"
+    """Around the microbatches a step has UNSHARD and GRADIENT_SYNC of every stage, and OPTIMIZER of
+    every device, each once and on its device, as far as the pipeline gives them; nothing else."""
+    AUXILIARY_TIME = "auxiliary-time"
+    """An auxiliary operation takes its time (OPTIMIZER: that of all stages of the device), and
+    starts at 0 or later."""
+    UNSHARD = "unshard-order"
+    """UNSHARD ends before the first F of its stage starts."""
+    GRADIENT_SYNC = "gradient-sync-order"
+    """GRADIENT_SYNC starts at or after the end of the last W or BW of its stage."""
+    OPTIMIZER = "optimizer-order"
+    """OPTIMIZER starts at or after the end of GRADIENT_SYNC, or of the last W or BW, of its stages;
+    with a barrier, of all stages."""
+    COLLECTIVE = "collective-overlap"
+    """The collective queue of a device runs one operation at a time."""
     OVERLAP = "overlap"
-    """A device runs one operation, or one pair, at a time."""
+    """A device computes one operation, or one pair, at a time."""
     MEMORY = "memory-limit"
     """A device never holds more than its limit: static memory, activations (all that F keeps, from
-    the start of the backward on the rest too), changes by B, and the workspace of what runs."""
+    the start of the backward on the rest too), changes by B, the workspace of what runs, and
+    gathered weights from the start of UNSHARD to the end of GRADIENT_SYNC."""
     CLAIM = "claim"
     """A figure stated with the schedule is the one recomputed from it."""
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.features.compute import add_compute
 from ppopt.problem.features.draft import InstanceDraft
+from ppopt.problem.features.gradient_work import add_gradient_work
 from ppopt.problem.features.transfers import add_delays, add_transfers
 from ppopt.problem.pipeline import Pipeline
 
@@ -26,4 +27,5 @@ def on_all_resources(pipeline: Pipeline, backward: BackwardKind) -> InstanceDraf
     draft = InstanceDraft(pipeline, backward)
     add_compute(draft)
     add_transfers(draft)
+    add_gradient_work(draft)
     return draft

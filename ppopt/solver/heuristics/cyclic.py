@@ -24,8 +24,9 @@ from typing import NamedTuple
 import numpy as np
 from ortools.sat.python import cp_model
 
-from ppopt.problem.instance import Holding, Instance
+from ppopt.problem.instance import Instance
 from ppopt.problem.operation import OpKind
+from ppopt.problem.operation_classes import Holding
 from ppopt.problem.problem import Problem
 from ppopt.solver import interrupts
 from ppopt.solver.budget import Budget, SolverLimits

@@ -27,10 +27,10 @@ from typing import NamedTuple
 import numpy as np
 
 from ppopt.problem.arrays import Ints
-from ppopt.problem.instance import ABSENT, SPLIT_MODE, WHOLE_MODE, Holding
+from ppopt.problem.instance import ABSENT, SPLIT_MODE, WHOLE_MODE
 from ppopt.problem.objective import Objective
 from ppopt.problem.operation import OpKind
-from ppopt.problem.operation_classes import Constraints
+from ppopt.problem.operation_classes import Constraints, Holding
 from ppopt.problem.problem import Problem
 from ppopt.schedule.generation import NEVER
 from ppopt.schedule.schedule import Schedule

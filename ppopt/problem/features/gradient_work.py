@@ -1,0 +1,133 @@
+"""Work around the microbatches of a step: unshard, gradient sync and optimizer.
+
+    UNSHARD(s) -> F(s, j)                    weights are gathered before the first F (FSDP)
+    W(s, j) or BW(s, j) -> GRADIENT_SYNC(s)  gradients are reduced after the last of them
+    GRADIENT_SYNC(s) -> OPTIMIZER(d)         for all stages s of device d; with a barrier, for all
+                                             stages of all devices
+
+Unshard and gradient sync run on the collective queue of their device, one at a time; the optimizer
+of a device is one operation of its compute. Gathered weights are held from the start of UNSHARD to
+the end of GRADIENT_SYNC (arXiv 2304.11277, section 3.2). Where a pipeline has any unshard time or
+memory, every stage has the operation; the same holds of the sync, and of optimizers.
+
+Where memory does not matter, UNSHARDs of one route and device run in the order of stages. This
+loses nothing. Let UNSHARD(t) come before UNSHARD(s), s < t. F(s, j) comes before F(t, j), so no F
+of t starts before UNSHARD(s) ends. Move UNSHARD(t) right behind UNSHARD(s): it ends when that
+ended before, and all between the two ends earlier. Memory does not matter either where a device has
+one route and two stages: it holds nothing else until F(s, 0) starts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import pairwise
+
+from ppopt.problem.backward_kind import BackwardKind
+from ppopt.problem.features.compute import ROWS
+from ppopt.problem.features.draft import InstanceDraft
+from ppopt.problem.operation_classes import (
+    AuxiliaryKind,
+    Mode,
+    OperationClass,
+    Precedence,
+    Resource,
+    ResourceKind,
+)
+from ppopt.problem.pipeline import Pipeline
+
+MOST_IN_ORDER = 2
+"""Stages of a device whose unshards run in order whatever their memory."""
+Key = tuple[int, int]
+"""Route and stage."""
+
+
+def add_gradient_work(draft: InstanceDraft) -> None:
+    """Add the operations that a pipeline has around its microbatches."""
+    pipeline = draft.pipeline
+    if not pipeline.has_auxiliary:
+        return
+    ticks, devices = pipeline.ticks, range(pipeline.num_devices)
+    first = len(draft.resources)
+    draft.resources += [Resource(ResourceKind.COLLECTIVE, (device,)) for device in devices]
+    host = {
+        (route, stage): device
+        for route, hosts in enumerate(pipeline.hosts)
+        for stage, device in enumerate(hosts)
+    }
+    held, nothing = any(ticks.unshard_memory), (0,) * pipeline.num_stages
+    unshard, sync = (
+        {
+            key: _add(draft, key, first + device, Mode(kind, *(row[key[1]] for row in costs)))
+            for key, device in host.items()
+            if held or any(costs[0])
+        }
+        for kind, *costs in (
+            (AuxiliaryKind.UNSHARD, ticks.unshard, ticks.unshard_memory, nothing),
+            (AuxiliaryKind.GRADIENT_SYNC, ticks.gradient_sync, nothing, ticks.unshard_memory),
+        )
+    )
+    optimizers = {}
+    if any(ticks.optimizer):
+        for device in devices:
+            mine = [key for key in host if host[key] == device]
+            time = sum(ticks.optimizer[stage] for _, stage in mine)
+            optimizers[device] = _add(draft, mine[0], device, Mode(AuxiliaryKind.OPTIMIZER, time))
+    draft.precedence += _before_compute(draft, unshard, host)
+    ends = {key: [sync[key]] if sync else _last_classes(draft, key) for key in host}
+    draft.precedence += [
+        Precedence(last, sync[key], 0) for key in sync for last in _last_classes(draft, key)
+    ]
+    draft.precedence += [
+        Precedence(end, optimizer, 0)
+        for device, optimizer in optimizers.items()
+        for key in host
+        if pipeline.optimizer_barrier or host[key] == device
+        for end in ends[key]
+    ]
+
+
+def _add(draft: InstanceDraft, key: Key, resource: int, mode: Mode) -> int:
+    """Add a class of one operation; returns its number."""
+    route, stage = key
+    draft.classes.append(OperationClass(stage, route, 0, resource, (mode,), 1))
+    return len(draft.classes) - 1
+
+
+def _before_compute(
+    draft: InstanceDraft, unshard: dict[Key, int], host: dict[Key, int]
+) -> Iterator[Precedence]:
+    """F after the unshard of its stage, and unshards of a device and route in order of stages."""
+    for key, number in unshard.items():
+        for part in range(draft.pipeline.num_slices):
+            yield Precedence(number, _number(draft, 0, key, part), 0)
+    for route in range(draft.pipeline.routes):
+        for device in range(draft.pipeline.num_devices):
+            mine = sorted(key for key in unshard if key[0] == route and host[key] == device)
+            if _in_order(draft.pipeline, len(mine)):
+                for one, following in pairwise(mine):
+                    yield Precedence(unshard[one], unshard[following], 0)
+
+
+def _in_order(pipeline: Pipeline, stages: int) -> bool:
+    """Whether a device may run the unshards of so many stages of a route in their order."""
+    ticks = pipeline.ticks
+    free = ticks.limits is None or not any(ticks.unshard_memory)
+    return free or (pipeline.routes == 1 and stages <= MOST_IN_ORDER)
+
+
+def _last_classes(draft: InstanceDraft, key: Key) -> list[int]:
+    """Classes of which the last operation of a stage is one: W or BW, and B where W may be absent.
+
+    Of slices, all of them.
+    """
+    rows = (1, 2) if draft.backward is BackwardKind.MIXED else (len(ROWS[draft.backward]) - 1,)
+    slices = range(draft.pipeline.num_slices)
+    return [_number(draft, row, key, part) for row in rows for part in slices]
+
+
+def _number(draft: InstanceDraft, row: int, key: Key, part: int) -> int:
+    """Number of a class of compute (`Instance.number`)."""
+    pipeline, (route, stage) = draft.pipeline, key
+    return ((row * pipeline.routes + route) * pipeline.num_slices + part) * pipeline.num_stages + (
+        stage
+    )

@@ -1,0 +1,130 @@
+"""In which order a device runs its auxiliary operations, given the order of its compute.
+
+Those that compute waits for come first, in the order in which it needs them; then those that wait
+for compute, in the order in which it is done; then the optimizer. With one route this loses
+nothing where memory does not matter: all unshards end before the first W or BW of any stage of the
+device starts, and two neighbours out of order may change places (earliest due date for unshards,
+earliest release for syncs: Jackson, and Horn, in Pinedo, Scheduling, section 3.2).
+
+Given when everything runs, `as_memory_admits` delays what takes memory before compute needs it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from ppopt.problem.arrays import Ints
+from ppopt.problem.instance import ABSENT, SPLIT_MODE, WHOLE_MODE, Instance
+from ppopt.problem.operation_classes import AuxiliaryKind, ResourceKind
+from ppopt.problem.pipeline import Pipeline
+from ppopt.schedule.auxiliary import NO_AUXILIARY, AuxiliaryOperations
+from ppopt.schedule.metrics import memory_of_auxiliary, memory_profile
+from ppopt.schedule.schedule import Schedule, split_codes
+
+
+def auxiliary_classes(instance: Instance) -> list[list[int]]:
+    """Classes of the auxiliary operations of every device; empty where a pipeline has none."""
+    mine: list[list[int]] = [[] for _ in range(instance.pipeline.num_devices)]
+    for number in instance.auxiliary:
+        mine[instance.device(number)].append(number)
+    return mine if any(mine) else []
+
+
+def auxiliary_orders(instance: Instance, position: Ints) -> list[Ints]:
+    """Numbers of the auxiliary operations of every device, in order.
+
+    `position` says of every number of a compute operation when its device runs it, in any measure
+    that grows along its order. Empty where the pipeline has none.
+    """
+
+    def key(number: int) -> tuple[int, int]:
+        before = _compute(instance, position, instance.predecessors[number])
+        after = _compute(instance, position, instance.successors[number])
+        on_compute = instance.resources[instance.classes[number].resource].kind
+        if on_compute is ResourceKind.COMPUTE:
+            return 2, 0
+        return (1, max(before)) if before else (0, min(after, default=0))
+
+    return [
+        np.array([instance.codes[number][0] for number in sorted(mine, key=key)], dtype=np.int64)
+        for mine in auxiliary_classes(instance)
+    ]
+
+
+def _compute(instance: Instance, position: Ints, links: tuple[tuple[int, int], ...]) -> list[int]:
+    """Positions of the operations of the classes of compute among some classes."""
+    found: list[int] = []
+    for number, _ in links:
+        if number not in instance.auxiliary:
+            for option in (SPLIT_MODE, WHOLE_MODE):
+                codes = instance.codes_in(number, option)
+                places = position[codes[codes != ABSENT]]
+                found += places[places != ABSENT].tolist()
+    return found
+
+
+def timed(pipeline: Pipeline, numbers: Ints, start: Ints, end: Ints) -> AuxiliaryOperations:
+    """Auxiliary operations of these numbers at these times, in ticks."""
+    kind, stage, microbatch, _ = split_codes(pipeline, numbers)
+    route = microbatch * pipeline.routes // pipeline.batches
+    device = np.array(pipeline.hosts, dtype=np.int64)[route, stage]
+    return AuxiliaryOperations(kind, stage, device, start, end, route).ordered()
+
+
+def as_memory_admits(schedule: Schedule) -> Schedule:
+    """The same, where a device passes its limit with what takes memory before compute later.
+
+    Nothing else moves. On every such device these operations start, in their order, as early as
+    what they take fits the limit until compute needs them.
+    """
+    limits = schedule.pipeline.ticks.limits
+    if limits is None or schedule.fits_limits:
+        return schedule
+    peaks = schedule.metrics.peak_memory
+    late = [device for device, limit in enumerate(limits) if peaks[device] > limit]
+    start = schedule.auxiliary.start.copy()
+    for device in late:
+        _delay(schedule, device, limits[device], start)
+    length = schedule.auxiliary.end - schedule.auxiliary.start
+    moved = replace(schedule.auxiliary, start=start, end=start + length)
+    return replace(schedule, auxiliary=moved.ordered())
+
+
+def _delay(schedule: Schedule, device: int, limit: int, start: Ints) -> None:
+    """Delay what a device runs before its compute, in `start`, as its memory asks."""
+    given = schedule.auxiliary
+    rows = [
+        row
+        for row in np.flatnonzero(given.device == device).tolist()
+        if AuxiliaryKind(given.kind[row]).opens
+    ]
+    takes, _ = memory_of_auxiliary(schedule)
+    memory = memory_profile(replace(schedule, auxiliary=NO_AUXILIARY), device)
+    latest = _latest_starts(schedule, rows)
+    held = free = 0
+    for row in rows:
+        held += int(takes[row])
+        full = (memory.time < latest[row]) & (memory.level + held > limit)
+        begin = free
+        if full.any():
+            last = int(np.flatnonzero(full)[-1])
+            begin = max(free, min(latest[row], int(np.append(memory.time, latest[row])[last + 1])))
+        start[row] = begin
+        free = begin + int(given.end[row] - given.start[row])
+
+
+def _latest_starts(schedule: Schedule, rows: list[int]) -> dict[int, int]:
+    """Last starts of auxiliary rows, in their order, that delay no compute, by row."""
+    given, pipeline = schedule.auxiliary, schedule.pipeline
+    routes = schedule.microbatch * pipeline.routes // pipeline.batches
+    found: dict[int, int] = {}
+    until: int | None = None
+    for row in reversed(rows):
+        mine = (schedule.stage == given.stage[row]) & (routes == given.route[row])
+        need = int(schedule.start[mine].min())
+        until = need if until is None else min(until, need)
+        until -= int(given.end[row] - given.start[row])
+        found[row] = until
+    return found
