@@ -218,6 +218,12 @@ class Ticks(NamedTuple):
     limits: tuple[int, ...] | None
     """Memory limit per device; None: unlimited."""
 
+    @property
+    def times(self) -> Iterator[int]:
+        """All times of operations and delays."""
+        once = (self.unshard, self.gradient_sync, self.optimizer)
+        return chain(*self.durations, self.overlap, *self.down, *self.up, *once)
+
     def held_alone(self, kind: OpKind, stage: int) -> tuple[int, int]:
         """Memory that an operation in no pair takes and gives, as it matters to peaks.
 

@@ -430,6 +430,11 @@ class Layers:
             if field not in WORKSPACES.values()
         }
 
+    def without(self, fields: Iterable[str]) -> Self:
+        """The layers without some costs, which are then 0."""
+        none = dict.fromkeys(fields, 0)
+        return replace(self, layers=tuple(replace(layer, **none) for layer in self.layers))
+
     def recomputing(self, layers: Callable[[Layer], bool]) -> Self:
         """The layers, of which exactly those recompute of which this holds."""
         made = (replace(layer, recompute=layers(layer)) for layer in self.layers)

@@ -26,10 +26,16 @@ class Problem:
         return Instance(self.pipeline, self.backward_kind)
 
     @cached_property
-    def instance_with_links(self) -> Instance:
-        """The same with all other resources; the same one where there are none."""
-        found = Instance(self.pipeline, self.backward_kind, all_resources=True)
-        return found if len(found.resources) > self.pipeline.num_devices else self.instance
+    def full_instance(self) -> Instance:
+        """The same with all other resources and operations; the same one where there are none."""
+        if not self.has_further_operations:
+            return self.instance
+        return Instance(self.pipeline, self.backward_kind, all_resources=True)
+
+    @property
+    def has_further_operations(self) -> bool:
+        """Whether a schedule has operations besides compute: transfers, or once in a step."""
+        return self.pipeline.has_links or self.pipeline.has_auxiliary
 
     @property
     def mixed(self) -> bool:

@@ -17,7 +17,6 @@ and ends of an instant stay in it, so memory never rises; and a span grows by le
 
 from __future__ import annotations
 
-from itertools import chain
 from math import gcd, lcm
 from typing import NamedTuple
 
@@ -37,8 +36,7 @@ class Bound(NamedTuple):
 
 def common_divisor(pipeline: Pipeline) -> int:
     """Largest number of ticks of which all times are multiples."""
-    ticks = pipeline.ticks
-    return gcd(*chain(*ticks.durations, ticks.overlap, *ticks.down, *ticks.up))
+    return gcd(*pipeline.ticks.times)
 
 
 def least_possible_value(problem: Problem, bound: int) -> int:

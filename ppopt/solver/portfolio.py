@@ -56,7 +56,7 @@ def improvement_turns(
 ) -> Turns:
     """Quick turns, which improve small problems; then rounds of all methods.
 
-    `view` shows links as delays where these are resources. `solve` searches another problem for so
+    `view` shows compute alone where there are other operations. `solve` searches another problem for so
     many seconds.
     """
     problem, params = incumbent.problem, options.params

@@ -30,7 +30,7 @@ from ppopt.solver.options import SolveOptions
 from ppopt.solver.relaxation import pairs
 from ppopt.solver.result import Progress, Result, Status
 from ppopt.solver.turns import Turn, Turns, alternate
-from ppopt.solver.views import BackwardPool, View, backward_pools, links_as_delays, on
+from ppopt.solver.views import BackwardPool, View, backward_pools, compute_view, on
 from ppopt.solver.warm_start import WarmStart
 from ppopt.verifier import checked
 
@@ -77,9 +77,9 @@ class Search:
         self.clock = Clock(options.deadline)
         bound = device_bounds.known_bound(self.problem)
         self.incumbent = Incumbent(self.problem, bound, self._announced)
-        links = self.problem.pipeline.has_links
-        self.view: View | None = links_as_delays(self.incumbent) if links else None
-        """Links as delays, where they are resources: most methods work on that."""
+        further = self.problem.has_further_operations
+        self.view: View | None = compute_view(self.incumbent) if further else None
+        """Compute alone, where there are other operations: most methods work on that."""
         self._phase = "bounds"
         if options.deadline.stop is not None:
             self.clock.stopped = self._stopped

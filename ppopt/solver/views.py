@@ -2,9 +2,9 @@
 
 A restriction has schedules that are schedules of the search's problem: those whose backwards are
 all split, or all whole. A relaxation has bounds that hold for it: `BackwardChoice.relaxed` where
-backwards are mixed, and links as delays where these are resources (`ppopt.problem.link_mode`). The
-orders of that last one make schedules over links, too. A view passes on what it finds, lifted to
-the problem of the search, and a view may be of another view.
+backwards are mixed, and compute alone where there are other operations (transfers on links, work
+around the microbatches). The orders of that last one make schedules of all operations, too. A view
+passes on what it finds, lifted to the problem of the search, and a view may be of another view.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from ppopt.problem.link_mode import LinkMode
-from ppopt.problem.pipeline import Pipeline
+from ppopt.problem.features import compute_alone
 from ppopt.problem.problem import Problem
 from ppopt.schedule import timing
 from ppopt.schedule.schedule import Schedule
 from ppopt.solver.bound import Bound
 from ppopt.solver.bounds.device_bounds import device_bound, known_bound, of_relaxation
+from ppopt.solver.bounds.margins import Margins
 from ppopt.solver.budget import Budget
 from ppopt.solver.heuristics.pool import Pool
 from ppopt.solver.incumbent import Incumbent
@@ -120,26 +120,27 @@ def relaxation(target: Incumbent) -> View:
     )
 
 
-def links_as_delays(target: Incumbent) -> View:
-    """A view of a problem over links as one whose links are delays: bounds, and orders."""
-    asked = target.problem
-    problem = replace(asked, pipeline=as_delays(asked.pipeline))
+def compute_view(target: Incumbent) -> View:
+    """A view of the compute of a problem alone: links are delays, and nothing runs once in a step.
 
-    def over_links(schedule: Schedule) -> Schedule:
+    Its bounds lack what the other operations add to both ends; its orders make schedules of all.
+    """
+    asked = target.problem
+    problem = replace(asked, pipeline=compute_alone(asked.pipeline))
+    margin = Margins(asked.relaxed).compute if asked.pipeline.has_auxiliary else 0
+
+    def complete(schedule: Schedule) -> Schedule:
         return timing.schedule(asked.pipeline, schedule.orders, asked.objective)
 
+    def with_margin(bound: Bound) -> Bound:
+        if not margin:
+            return bound
+        words = f"{bound.proof}; {asked.pipeline.time_text(margin)} before and after all of it"
+        return bound._replace(value=bound.value + margin, proof=words)
+
     return View(
-        problem,
-        target,
-        known_bound(problem),
-        lift_schedule=over_links,
-        lift_bound=lambda bound: bound,
+        problem, target, known_bound(problem), lift_schedule=complete, lift_bound=with_margin
     )
-
-
-def as_delays(pipeline: Pipeline) -> Pipeline:
-    """The same pipeline with links that are delays."""
-    return replace(pipeline, link_mode=LinkMode.DELAY)
 
 
 @dataclass
@@ -178,7 +179,7 @@ class BackwardPool(NamedTuple):
 def backward_pools(incumbent: Incumbent, params: SolveParams) -> list[BackwardPool]:
     """The parts of a search: one, or where backwards are mixed, split and whole.
 
-    `incumbent` is that of the search, or a view of it with links as delays.
+    `incumbent` is that of the search, or a view of its compute alone.
     """
     problem, lagging = incumbent.problem, params.rounds.lagging
     own = incumbent if isinstance(incumbent, View) else None

@@ -6,11 +6,14 @@ import nothing above `ppopt.problem.instance`.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.features.compute import add_compute
 from ppopt.problem.features.draft import InstanceDraft
-from ppopt.problem.features.gradient_work import add_gradient_work
+from ppopt.problem.features.gradient_work import add_gradient_work, without_gradient_work
 from ppopt.problem.features.transfers import add_delays, add_transfers
+from ppopt.problem.link_mode import LinkMode
 from ppopt.problem.pipeline import Pipeline
 
 
@@ -29,3 +32,13 @@ def on_all_resources(pipeline: Pipeline, backward: BackwardKind) -> InstanceDraf
     add_transfers(draft)
     add_gradient_work(draft)
     return draft
+
+
+def compute_alone(pipeline: Pipeline) -> Pipeline:
+    """The relaxation of a pipeline whose operations are all compute: links are delays."""
+    return without_gradient_work(as_delays(pipeline))
+
+
+def as_delays(pipeline: Pipeline) -> Pipeline:
+    """The same pipeline with links that are delays."""
+    return replace(pipeline, link_mode=LinkMode.DELAY) if pipeline.has_links else pipeline

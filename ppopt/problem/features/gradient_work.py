@@ -20,11 +20,14 @@ one route and two stages: it holds nothing else until F(s, 0) starts.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
+from fractions import Fraction
 from itertools import pairwise
 
 from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.features.compute import ROWS
 from ppopt.problem.features.draft import InstanceDraft
+from ppopt.problem.layers import STEP_COSTS
 from ppopt.problem.operation_classes import (
     AuxiliaryKind,
     Mode,
@@ -84,6 +87,57 @@ def add_gradient_work(draft: InstanceDraft) -> None:
         if pipeline.optimizer_barrier or host[key] == device
         for end in ends[key]
     ]
+
+
+def held_throughout(pipeline: Pipeline) -> tuple[Fraction, ...]:
+    """Gathered weights that every device surely holds beside whatever it computes, in its unit.
+
+    Those of its lowest stage, on two routes the lesser of both: any operation of the device stands
+    between the first F and the last W or BW of that stage. Of one route, where F alone takes memory
+    and keeps all it takes, those of all its stages. Until the last of these has begun, no backward
+    has, so the device holds less than then; once one has closed, no F is left, so memory only
+    falls. So a schedule that keeps the limit keeps it with all of them held from 0 to the end.
+    """
+    if not any(pipeline.costs.unshard_memory):
+        return (Fraction(0),) * pipeline.num_devices
+    return tuple(_held_by(pipeline, device) for device in range(pipeline.num_devices))
+
+
+def is_held_exact(pipeline: Pipeline, device: int) -> bool:
+    """Whether a device holds all its gathered weights throughout, as far as limits can tell."""
+    stages = [stage for hosted in pipeline.hosted for stage in hosted[device]]
+    costs, ticks = pipeline.costs, pipeline.ticks
+    f_alone = all(
+        costs.kept[stage] == costs.activation[stage]
+        and costs.memory_b[stage] <= 0
+        and not any(row[stage] for row in ticks.workspace)
+        for stage in stages
+    )
+    return len(stages) == 1 or (pipeline.routes == 1 and f_alone)
+
+
+def _held_by(pipeline: Pipeline, device: int) -> Fraction:
+    amounts = pipeline.costs.unshard_memory
+    per_route = [hosted[device] for hosted in pipeline.hosted]
+    if is_held_exact(pipeline, device):
+        return sum((amounts[stage] for hosted in per_route for stage in hosted), Fraction(0))
+    return min(amounts[hosted[0]] if hosted else Fraction(0) for hosted in per_route)
+
+
+def without_gradient_work(pipeline: Pipeline) -> Pipeline:
+    """The pipeline without it; what devices hold of it throughout is off their limits.
+
+    A relaxation: any schedule without this work is one of that pipeline.
+    """
+    if not pipeline.has_auxiliary:
+        return pipeline
+    held, limits = held_throughout(pipeline), pipeline.limits
+    left = None
+    if limits is not None:
+        left = [max(Fraction(0), limit - mine) for limit, mine in zip(limits, held, strict=True)]
+    model = pipeline.model
+    fields = dict.fromkeys(STEP_COSTS) if model is None else {"model": model.without(STEP_COSTS)}
+    return replace(pipeline, mem_limit=left, optimizer_barrier=False, **fields)
 
 
 def _add(draft: InstanceDraft, key: Key, resource: int, mode: Mode) -> int:

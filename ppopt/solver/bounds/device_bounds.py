@@ -5,9 +5,10 @@ Neither needs a search.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from ppopt.problem.backward_kind import BackwardKind
+from ppopt.problem.features.gradient_work import held_throughout, is_held_exact
 from ppopt.problem.instance import Instance
 from ppopt.problem.objective import Objective
 from ppopt.problem.operation import OpKind
@@ -17,6 +18,7 @@ from ppopt.problem.problem import Problem
 from ppopt.schedule.origin import Argument, Certificate
 from ppopt.solver.bound import Bound, start_scope
 from ppopt.solver.bounds import idle_bounds
+from ppopt.solver.bounds.margins import Margin, Margins
 from ppopt.solver.relaxation import pairs
 from ppopt.solver.relaxation.delays import Delays
 
@@ -45,6 +47,7 @@ def minimum_memory(instance: Instance) -> list[int]:
 def _minimum_device_memory(routes: list[Delays], device: int) -> int:
     """Minimum memory of one device; see `minimum_memory`."""
     pipeline = routes[0].instance.pipeline
+    throughout = int(held_throughout(pipeline)[device] * pipeline.ticks.memory_per_unit)
     need = 0
     for delays in routes:
         held = 0
@@ -54,7 +57,7 @@ def _minimum_device_memory(routes: list[Delays], device: int) -> int:
             need = max(need, held, held + (forward.gives if forward.duration else 0))
             ways = zip(*(one.modes_by_option for one in backwards), strict=True)
             need = max(need, min(_held_by_backward(held, forward.change, way) for way in ways))
-    return pipeline.ticks.static[device] + need
+    return pipeline.ticks.static[device] + throughout + need
 
 
 def _held_by_backward(held: int, own: int, modes: Iterable[Mode | None]) -> int:
@@ -96,7 +99,9 @@ def _minimum_words(instance: Instance) -> str:
         and mode.kind is not OpKind.F
         and len(hosted[operation_class.route][operation_class.device]) > 1
     )
-    if any(at_once):
+    devices = range(instance.pipeline.num_devices)
+    gathered = any(instance.pipeline.costs.unshard_memory)
+    if any(at_once) or not all(is_held_exact(instance.pipeline, one) for one in devices if gathered):
         return "one that works on every device is at least"
     return "the least limit that works on every device is"
 
@@ -162,7 +167,9 @@ def bound_scope(problem: Problem, bound: Bound) -> str:
 
 def known_bound(problem: Problem) -> Bound:
     """The bound known before the search: that of a device, perhaps of the relaxation."""
-    return of_relaxation(problem, device_bound(problem.relaxed.instance, problem.objective))
+    relaxed = problem.relaxed
+    margins = Margins(relaxed).devices if problem.pipeline.has_auxiliary else ()
+    return of_relaxation(problem, device_bound(relaxed.instance, problem.objective, margins))
 
 
 def of_relaxation(problem: Problem, bound: Bound) -> Bound:
@@ -176,8 +183,12 @@ def device_infeasible(routes: list[Delays], device: int) -> bool:
     return limits is not None and _minimum_device_memory(routes, device) > limits[device]
 
 
-def device_bound(instance: Instance, objective: Objective) -> Bound:
+def device_bound(
+    instance: Instance, objective: Objective, margins: Sequence[Margin] = ()
+) -> Bound:
     """The largest one-device bound: head + work + forced idle time + tail.
+
+    `margins` are heads and tails by other operations (`ppopt.solver.bounds.margins`), per device.
 
     Makespan >= head (least delay until the first input arrives) + work of the device + its forced
     idle time (`ppopt.solver.bounds.idle_bounds`) + tail. Device span >= the same without head and
@@ -192,15 +203,17 @@ def device_bound(instance: Instance, objective: Objective) -> Bound:
     bounds = [
         Bound(0, "trivial bound 0", Certificate(Argument.WORK)),
         *(
-            one_device_bound(routes, device, objective)
+            one_device_bound(routes, device, objective, *margins[device : device + 1])
             for device in range(instance.pipeline.num_devices)
         ),
     ]
     return max(bounds, key=lambda bound: (bound.value, bound.certificate.argument is Argument.WORK))
 
 
-def one_device_bound(routes: list[Delays], device: int, objective: Objective) -> Bound:
-    """Head + work + forced idle time + tail of one device."""
+def one_device_bound(
+    routes: list[Delays], device: int, objective: Objective, margin: Margin = Margin(0, 0)
+) -> Bound:
+    """Head + work + forced idle time + tail of one device, both at least those of `margin`."""
     instance, pipeline = routes[0].instance, routes[0].instance.pipeline
     hosted = instance.hosted[device]
     work = instance.batches * sum(instance.classes[number].duration for number in hosted)
@@ -212,6 +225,8 @@ def one_device_bound(routes: list[Delays], device: int, objective: Objective) ->
         head = min(delays.head(stage) for delays, stage in lowest)
         if instance.fused:
             tail = min(delays.tail(stage) for delays, stage in lowest)
+    gradient_comes_up = tail >= margin.tail
+    head, tail = max(head, margin.head), max(tail, margin.tail)
     proof = f"device {device} alone has {pipeline.time_text(work - saved)} of work"
     if saved:
         proof += ", all overlapped that can be,"
@@ -219,7 +234,9 @@ def one_device_bound(routes: list[Delays], device: int, objective: Objective) ->
         proof += f" after waiting {pipeline.time_text(head)} for its first input"
     argument = Argument.ENDS if any(idle) else Argument.WORK
     proof += _ends(pipeline, idle)
-    if tail:
+    if tail and not gradient_comes_up:
+        proof += f", and {pipeline.time_text(tail)} for what follows its last operation"
+    elif tail:
         proof += f", and {pipeline.time_text(tail)} for its last gradient to come up to stage 0"
     value = head + work - saved + sum(idle) + tail
     return Bound(value, proof, Certificate(argument, (device,)))

@@ -9,6 +9,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 from ortools.sat.python import cp_model
 
+from ppopt.problem.operation_classes import AuxiliaryKind, TransferKind
+from ppopt.schedule.auxiliary_orders import timed
 from ppopt.schedule.link_queues import LinkQueues
 from ppopt.schedule.orders import devices
 from ppopt.schedule.schedule import Schedule, split_codes
@@ -199,5 +201,11 @@ def _schedule(model: CpSatModel, solver: cp_model.CpSolver) -> Schedule:
     columns = (kind, stage, microbatch, device, start, end, part, pair)
     if computed.all():
         return Schedule.from_columns(pipeline, *columns)
-    carried = LinkQueues(pipeline).timed(numbers[~computed], ends[~computed])
-    return Schedule.from_columns(pipeline, *columns, transfers=carried)
+    kinds = split_codes(pipeline, numbers)[0]
+    sent, once = (np.isin(kinds, tuple(kind)) for kind in (TransferKind, AuxiliaryKind))
+    return Schedule.from_columns(
+        pipeline,
+        *columns,
+        transfers=LinkQueues(pipeline).timed(numbers[sent], ends[sent]),
+        auxiliary=timed(pipeline, numbers[once], begins[once], ends[once]),
+    )

@@ -7,6 +7,7 @@ objective have what the devices left out, and memory limits, imply
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -61,7 +62,7 @@ class DeviceScope:
     def instance(self) -> Instance:
         """The instance of the problem; with links, where all devices are kept."""
         every = len(self.devices) == self.pipeline.num_devices
-        return self.problem.instance_with_links if every else self.problem.instance
+        return self.problem.full_instance if every else self.problem.instance
 
     @property
     def pipeline(self) -> Pipeline:
@@ -86,6 +87,11 @@ class DeviceScope:
     def _links(self) -> range:
         """Resources that are no devices."""
         return range(self.pipeline.num_devices, len(self.instance.resources))
+
+    @property
+    def _computing(self) -> int:
+        """Number of classes of compute; they come first."""
+        return len(self.instance.rows) * self.instance.places
 
     @cached_property
     def numbers(self) -> list[int]:
@@ -155,7 +161,7 @@ class DeviceScope:
         if not self.problem.mixed and self.pipeline.num_slices == 1:
             for subset in self._subsets:
                 yield from self._with_bounds(subset)
-            plain = [n for n in plain if self.instance.classes[n].resource in self._links]
+            plain = [number for number in plain if number >= self._computing]
         yield from self._plain(plain)
         if self._spans:
             yield self._origin()
@@ -212,14 +218,20 @@ class DeviceScope:
         yield Precedence((row for row in rows if not wanted.isdisjoint(row[:2])), if_there=True)
         for number in numbers:
             one, codes = instance.classes[number], instance.codes[number].tolist()
-            closing = any(mode is not None and mode.kind in CLOSING for mode in one.modes)
-            firsts = self._firsts(one.device) if closing else []
+            firsts = self._firsts(instance.device(number)) if self._is_last(number) else []
             yield MicrobatchOrder(None, codes[0])
             for code, following in zip(codes, [*codes[1:], None], strict=True):
                 if following is not None:
                     yield MicrobatchOrder(code, following)
                 if firsts:
                     yield ObjectiveCuts([ObjectiveCut(first, code, 0) for first in firsts])
+
+    def _is_last(self, number: int) -> bool:
+        """Whether operations of a class may end last on their device."""
+        one = self.instance.classes[number]
+        if number in self.instance.auxiliary:
+            return not self.instance.successors[number]
+        return any(mode is not None and mode.kind in CLOSING for mode in one.modes)
 
     def _firsts(self, device: int) -> list[int | None]:
         """Origins of the objective on a device: 0, or the start of the first F of every route."""
@@ -228,17 +240,26 @@ class DeviceScope:
         return [self._first({device}, route) for route in range(self.pipeline.routes)]
 
     def _first(self, devices: Collection[int], route: int) -> int:
-        """The first operation of devices on a route: F of microbatch 0 of their lowest stage."""
-        hosts = self.pipeline.hosts[route]
+        """The first operation of devices on a route: F of microbatch 0 of their lowest stage.
+
+        Or what that F waits for on its device, if it waits for nothing itself.
+        """
+        instance, hosts = self.instance, self.pipeline.hosts[route]
         lowest = next(stage for stage, host in enumerate(hosts) if host in devices)
-        return int(self.instance.codes[self.instance.number(OpKind.F, lowest, route)][0])
+        number = instance.number(OpKind.F, lowest, route)
+        waits = (one for one, _ in instance.predecessors[number] if one in instance.auxiliary)
+        return int(instance.codes[next(waits, number)][0])
 
     def _origin(self) -> Origin:
         """The first forward of the lowest stage kept, on one of the routes.
 
-        It precedes everything else of its route.
+        It precedes everything else of its route, but for what runs before the compute of others.
         """
-        return Origin([self._first(self.devices, one) for one in range(self.pipeline.routes)])
+        opened = [self.devices]
+        if len(self.instance.auxiliary):
+            opened = [frozenset((device,)) for device in sorted(self.devices)]
+        routes = range(self.pipeline.routes)
+        return Origin([self._first(devices, route) for devices in opened for route in routes])
 
     def _work(self) -> Iterator[Work]:
         """The work of every device after its earliest start, where no pairs save time."""
@@ -257,8 +278,23 @@ class DeviceScope:
         return {
             device: room
             for device, room in rooms.items()
-            if room is not None and device_subset.needs_cumulative(self.problem.instance, device)
+            if room is not None
+            and (
+                device in self._lasting
+                or device_subset.needs_cumulative(self.problem.instance, device)
+            )
         }
+
+    @cached_property
+    def _lasting(self) -> dict[int, list[Held]]:
+        """What every device holds once, from one operation to another."""
+        instance, found = self.instance, defaultdict(list)
+        for taker, giver, amount in instance.lasting:
+            first, last = (int(instance.codes[number][0]) for number in (taker, giver))
+            found[instance.device(taker)].append(
+                Held(instance.device(taker), first, last, amount)
+            )
+        return found
 
     def _held(self) -> list[Held]:
         """What the devices of limits hold, in order of stage and microbatch."""
@@ -273,7 +309,8 @@ class DeviceScope:
                 for first, last, choice in zip(*columns, self._choices(taker), strict=True):
                     when = (choice, option == SPLIT_MODE) if len(options) > 1 else None
                     found.append(Held(one.device, first, last, amount, when))
-        return sorted(found, key=lambda held: self.pipeline.op(held.taker)[1:])
+        found.sort(key=lambda held: self.pipeline.op(held.taker)[1:])
+        return [*found, *(held for device in self._room for held in self._lasting[device])]
 
 
 def _rows(flow: Constraints) -> Iterator[tuple[int, int, int]]:

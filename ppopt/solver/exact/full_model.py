@@ -102,6 +102,7 @@ def _searched(
 def searched(problem: Problem) -> str:
     """Words of a proof by search; the caller appends what was not found."""
     sent = " and their transfers" if problem.pipeline.has_links else ""
+    sent += " and all that runs once in a step" if problem.pipeline.has_auxiliary else ""
     return f"CP-SAT searched all orders of the {problem.operations} operations{sent} and found none"
 
 
@@ -124,7 +125,9 @@ def _horizon(state: Incumbent) -> int:
     pipeline, kinds = state.problem.pipeline, state.problem.restrictions
     routes = [Delays(one.instance, route) for one in kinds for route in range(pipeline.routes)]
     each = max(d.forward[0] + d.round_trip(0) + d.backward[0] + sum(d.weight) for d in routes)
-    return pipeline.batches * pipeline.num_slices * each + 1
+    full = state.problem.full_instance
+    once = sum(full.classes[number].duration for number in full.auxiliary)
+    return pipeline.batches * pipeline.num_slices * each + once + 1
 
 
 def _close_infeasible(state: Incumbent, seconds: float, limits: SolverLimits) -> None:

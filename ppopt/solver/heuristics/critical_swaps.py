@@ -11,6 +11,7 @@ from dataclasses import replace
 from random import Random
 from typing import Any
 
+from ppopt.problem.features import as_delays
 from ppopt.problem.pipeline import Pipeline
 from ppopt.problem.problem import Problem
 from ppopt.schedule import timing
@@ -20,7 +21,6 @@ from ppopt.solver.incumbent import Incumbent
 from ppopt.solver.method import Outcome, is_plain
 from ppopt.solver.parameters import LinkParams, MoveParams
 from ppopt.solver.result import Result
-from ppopt.solver.views import as_delays
 
 
 class CriticalSwaps:
@@ -38,7 +38,7 @@ class CriticalSwaps:
 
     def supports(self, problem: Problem) -> bool:
         """All but those for which `IteratedLocalSearch` does as well."""
-        return problem.pipeline.has_links or problem.mixed or not is_plain(problem)
+        return problem.has_further_operations or problem.mixed or not is_plain(problem)
 
     def run(self, incumbent: Incumbent, budget: Budget) -> Outcome:
         """Take a number of steps; the next turn takes twice as many."""

@@ -1,0 +1,98 @@
+"""Time that a schedule needs before, or after, what it computes.
+
+Of every class of operations there is a least time from 0 to its first start, and one from any of
+its ends to the end of all: longest paths through the precedence of all operations. Where only
+compute is scheduled, bounds lack what other operations add to both ends.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+from graphlib import TopologicalSorter
+from typing import NamedTuple
+
+from ppopt.problem.instance import Instance
+from ppopt.problem.objective import Objective
+from ppopt.problem.problem import Problem
+
+
+class Margin(NamedTuple):
+    """Least time, in ticks."""
+
+    head: int
+    """Before the first operation of some compute."""
+    tail: int
+    """After its last one."""
+
+
+class Margins:
+    """What operations of all resources add to the ends of what devices compute."""
+
+    def __init__(self, problem: Problem) -> None:
+        self._instance: Instance = problem.full_instance
+        self._spans = problem.objective is Objective.DEVICE_SPAN
+        count = len(self._instance.rows) * self._instance.places
+        self._compute: list[list[int]] = [
+            [number for number in hosted if number < count]
+            for hosted in self._instance.hosted[: problem.pipeline.num_devices]
+        ]
+
+    @cached_property
+    def devices(self) -> list[Margin]:
+        """Per device, of what it computes.
+
+        For device span, of the time from its first operation to its last: of the device alone.
+        """
+        return [self._of_device(device) for device in range(len(self._compute))]
+
+    @property
+    def compute(self) -> int:
+        """What any bound of a schedule of all compute lacks, in ticks.
+
+        All compute lies between the least head and the least tail. A device span has the head and
+        tail of its own device.
+        """
+        if self._spans:
+            return min(head + tail for head, tail in self.devices)
+        return min(head for head, _ in self.devices) + min(tail for _, tail in self.devices)
+
+    def _of_device(self, device: int) -> Margin:
+        classes = range(len(self._instance.classes))
+        if self._spans:
+            kept = {number for number in classes if self._instance.device(number) == device}
+            heads, tails = self._paths(kept)
+        else:
+            heads, tails = self._all
+        mine = self._compute[device]
+        return Margin(min(heads[one] for one in mine), min(tails[one] for one in mine))
+
+    @cached_property
+    def _all(self) -> tuple[dict[int, int], dict[int, int]]:
+        return self._paths(set(range(len(self._instance.classes))))
+
+    def _paths(self, kept: set[int]) -> tuple[dict[int, int], dict[int, int]]:
+        """Longest paths to the start, and from the end, of classes through those kept."""
+        instance = self._instance
+        before = {
+            number: [(one, lag) for one, lag in instance.predecessors[number] if one in kept]
+            for number in kept
+        }
+        order = list(
+            TopologicalSorter(
+                {number: [one for one, _ in rows] for number, rows in before.items()}
+            ).static_order()
+        )
+        heads: dict[int, int] = {}
+        for number in order:
+            waits = [heads[one] + self._least(one) + lag for one, lag in before[number]]
+            heads[number] = max(waits, default=0)
+        tails = dict.fromkeys(order, 0)
+        for number in reversed(order):
+            for one, lag in before[number]:
+                tails[one] = max(tails[one], lag + self._least(number) + tails[number])
+        return heads, tails
+
+    def _least(self, number: int) -> int:
+        """Least time of an operation, 0 where it may be absent."""
+        modes = self._instance.classes[number].modes
+        return min(0 if mode is None else mode.duration for mode in modes)
