@@ -160,7 +160,8 @@ class _Portfolio:
             return ((swaps, share.swaps),)
         problem = self._problem
         full_model = FullModel(problem, self._params.full_model)
-        recheckable = problem.objective is Objective.MAKESPAN and not problem.mixed
+        plain = problem.objective is Objective.MAKESPAN and not problem.mixed
+        recheckable = plain or not problem.pipeline.has_links
         return (
             (swaps, share.swaps_over_links),
             (WindowLNS(Pool(problem, self._params.pool), rng, self._params.windows), share.windows),
