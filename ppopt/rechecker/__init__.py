@@ -15,7 +15,7 @@ from typing import Protocol
 
 from ppopt import processors
 from ppopt.errors import InputError
-from ppopt.rechecker import claim, mixed
+from ppopt.rechecker import claim, mixed, once
 from ppopt.rechecker.arithmetic import by_arithmetic
 from ppopt.rechecker.claim import Claim
 from ppopt.rechecker.verdict import Recheck, Verdict, outcome_of, searched, value_of
@@ -116,7 +116,10 @@ def check(
         return Recheck(Verdict.CONFIRMED, reason, (device,), monotonic() - began)
     from ppopt.rechecker import partial_schedules  # noqa: PLC0415  loads on use
 
-    refuted_by = partial_schedules.refuted(stated, began + ENUMERATION_SHARE * time_limit, progress)
+    compute = once.of_compute(stated)
+    refuted_by = partial_schedules.refuted(
+        compute, began + ENUMERATION_SHARE * time_limit, progress
+    )
     if refuted_by is not None:
         reason = searched(stated, refuted_by, refuted=True)
         reason += "; every way to begin one was followed"

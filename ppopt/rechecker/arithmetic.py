@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ppopt.problem.operation import OpKind
+from ppopt.rechecker import once
 from ppopt.rechecker.claim import Claim
 from ppopt.rechecker.idle_bound import least_idle
 from ppopt.rechecker.route_times import RouteTimes
@@ -16,7 +17,8 @@ def least_time(claim: Claim, device: int) -> int:
     It runs one operation, or one pair, at a time. Before its first one, a forward of its lowest
     stage here, some microbatch must come down all stages before that one. Its last operation, where
     backwards are whole, is one of its lowest stage on some route, and that microbatch must go up
-    the stages that are left. Device span counts neither.
+    the stages that are left. Device span counts neither. What a step has once comes before and
+    after.
     """
     pipeline = claim.pipeline
     stages = [stage for hosted in pipeline.hosted for stage in hosted[device]]
@@ -25,13 +27,16 @@ def least_time(claim: Claim, device: int) -> int:
     work = claim.work(
         {kind: share * sum(durations[kind][stage] for stage in stages) for kind in claim.kinds}
     )
-    if claim.span or not claim.fused:
-        return head(claim, device) + work
-    return head(claim, device) + work + _least_way(claim, device, OpKind.BW)
+    left = once.tail(claim, device) if pipeline.has_auxiliary else 0
+    if not claim.span and claim.fused:
+        left = max(left, _least_way(claim, device, OpKind.BW))
+    return head(claim, device) + work + left
 
 
 def head(claim: Claim, device: int) -> int:
-    """Time before which a device cannot start, in ticks: 0 for device span."""
+    """Time before which a device cannot compute, in ticks: from 0, or its own first operation."""
+    if claim.pipeline.has_auxiliary:
+        return once.head(claim, device)
     return 0 if claim.span else _least_way(claim, device, OpKind.F)
 
 
@@ -62,7 +67,7 @@ def least_memory(claim: Claim, device: int) -> int:
             beside += [(backward, held + claim.takes(backward, stage))]
             beside += [(kind, claim.gives(kind, stage)) for kind in rest]
             need = max(need, *(amount for kind, amount in beside if ticks.durations[kind][stage]))
-    return ticks.static[device] + need
+    return ticks.static[device] + once.held(claim, device) + need
 
 
 def over_limit(claim: Claim) -> Iterator[int]:

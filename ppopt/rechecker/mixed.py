@@ -146,6 +146,7 @@ def _relaxed(claim: Claim) -> Pipeline:
         mem_limit=given.limits,
         slices=given.slices,
         routes=given.routes,
+        optimizer_barrier=given.optimizer_barrier,
         **fields,
     )
     return replace(made, tick_divisor=given.ticks.per_unit // made.ticks.per_unit)

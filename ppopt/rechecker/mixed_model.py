@@ -18,6 +18,7 @@ from ppopt.problem.operation import Op, OpKind
 from ppopt.rechecker import cp_sat
 from ppopt.rechecker.arithmetic import head
 from ppopt.rechecker.claim import Claim
+from ppopt.rechecker.once_model import Once, Place, add_once
 from ppopt.rechecker.refute import RefutationOutcome, Times, latest
 
 MOST_OPERATIONS = 30_000
@@ -68,10 +69,29 @@ class MixedModel:
             self._add_flow(op)
         for row in rows:
             self._add_order(row)
+        self.once = self._once() if pipeline.has_auxiliary else None
         for device in range(pipeline.num_devices):
             self._add_device([op for op in forwards if claim.device(op) == device])
         if claim.bound is not None:
             self._add_bound(claim.bound - 1)
+
+    def _once(self) -> Once:
+        """What a step has once, after the last backward and W of a stage and slice."""
+        routes, slices = self.claim.routes(), range(self.claim.pipeline.num_slices)
+
+        def ops(kind: OpKind, place: Place, last: int) -> list[Op]:
+            route, stage = place
+            return [Op(kind, stage, routes[route][last], part) for part in slices]
+
+        return add_once(
+            self.cp,
+            self.claim,
+            self.last,
+            lambda place: [self.start[op] for op in ops(OpKind.F, place, 0)],
+            lambda place: [
+                self.end[op] for kind in (OpKind.B, OpKind.W) for op in ops(kind, place, -1)
+            ],
+        )
 
     def times(self, solver: cp_model.CpSolver) -> Times:
         """When every operation of the solution runs."""
@@ -83,7 +103,8 @@ class MixedModel:
         start = {op: solver.value(self.start[op]) for op in there}
         end = {op: solver.value(self.end[op]) for op in there}
         joined = [pair for pair, literal in self.joined.items() if solver.value(literal)]
-        return Times(start, end, joined)
+        once = [] if self.once is None else self.once.rows(solver)
+        return Times(start, end, joined, once=once)
 
     def _add_variables(self, forward: Op) -> None:
         """One start and one end of F, one of B and BW alike, and one of W."""
@@ -185,8 +206,12 @@ class MixedModel:
                 cp.new_optional_fixed_size_interval_var(self.start[w], claim.time(w), split, "")
             )
             held += self._held(forward)
+        device = claim.device(forwards[0])
+        if self.once is not None:
+            busy += self.once.busy[device]
+            held += self.once.held[device]
         cp.add_no_overlap(busy)
-        room = claim.pipeline.ticks.room(claim.device(forwards[0])) if forwards else None
+        room = claim.pipeline.ticks.room(device)
         if room is not None:
             cp.add_cumulative([one for one, _ in held], [much for _, much in held], room)
 
@@ -240,6 +265,13 @@ class MixedModel:
                     left = self._left(claim.pipeline.route(op.microbatch), op.stage)
                     cp.add(self.end[op] + left <= most)
                 cp.add(self.end[op] <= begin + most)
+            self._bound_once(device, begin, most)
+
+    def _bound_once(self, device: int, begin: cp_model.IntVar, most: int) -> None:
+        once = self.once
+        for key in () if once is None else (key for key in once.device if once.device[key] == device):
+            self.cp.add(once.start[key] >= begin)
+            self.cp.add(once.end[key] <= begin + most)
 
     def _left(self, route: int, stage: int) -> int:
         """Least time from the end of a backward until those below it end."""

@@ -23,6 +23,7 @@ from ortools.sat.python import cp_model
 from ppopt.problem.operation import Op, OpKind
 from ppopt.rechecker.claim import Claim
 from ppopt.rechecker.links import sent
+from ppopt.rechecker.once_model import Once, Place, add_once
 from ppopt.rechecker.rules import Rules
 
 Pair = tuple[Op, Op]
@@ -40,6 +41,8 @@ class FeasibilityModel(NamedTuple):
     """Whether two operations run as one."""
     sent: dict[Op, cp_model.IntVar]
     """Start of the transfer of what an operation hands on, where links are resources."""
+    once: Once | None
+    """What a step has once; None: nothing, or not all operations are stated."""
     latest: int
     """Last instant, in ticks; no operation is longer."""
 
@@ -49,7 +52,8 @@ def build(rules: Rules, latest: int, devices: frozenset[int]) -> FeasibilityMode
     claim, cp = rules.claim, cp_model.CpModel()
     start = {op: cp.new_int_var(0, latest - claim.time(op), str(op)) for op in rules.operations}
     end: dict[Op, cp_model.LinearExprT] = {op: start[op] + claim.time(op) for op in start}
-    model = FeasibilityModel(claim, cp, start, end, {}, {}, latest)
+    once = _once(rules, latest, start, end, cp)
+    model = FeasibilityModel(claim, cp, start, end, {}, {}, once, latest)
     for device in sorted(devices):
         _add_device(model, device)
     for before, after, lag in rules.apart:
@@ -61,6 +65,32 @@ def build(rules: Rules, latest: int, devices: frozenset[int]) -> FeasibilityMode
     return model
 
 
+def _once(
+    rules: Rules,
+    latest: int,
+    start: dict[Op, cp_model.IntVar],
+    end: dict[Op, cp_model.LinearExprT],
+    cp: cp_model.CpModel,
+) -> Once | None:
+    """What a step has once, of the first microbatches' F and the last ones' W or BW."""
+    claim = rules.claim
+    if not (claim.pipeline.has_auxiliary and rules.all):
+        return None
+    routes, slices = claim.routes(), range(claim.pipeline.num_slices)
+
+    def ops(kind: OpKind, place: Place, last: int) -> list[Op]:
+        route, stage = place
+        return [Op(kind, stage, routes[route][last], part) for part in slices]
+
+    return add_once(
+        cp,
+        claim,
+        latest,
+        lambda place: [start[op] for op in ops(OpKind.F, place, 0)],
+        lambda place: [end[op] for op in ops(claim.kinds[-1], place, -1)],
+    )
+
+
 def _add_bound(model: FeasibilityModel, rules: Rules, most: int) -> None:
     """No device is done later than `most`, or later than that after its first operation."""
     claim, cp = model.claim, model.cp
@@ -70,6 +100,10 @@ def _add_bound(model: FeasibilityModel, rules: Rules, most: int) -> None:
         begin = window[claim.device(op)]
         cp.add(start >= begin + rules.behind(op))
         cp.add(model.end[op] + rules.ahead(op) <= begin + most)
+    if model.once is not None:
+        for key, device in model.once.device.items():
+            cp.add(model.once.start[key] >= window[device])
+            cp.add(model.once.end[key] <= window[device] + most)
 
 
 def _add_links(model: FeasibilityModel, devices: frozenset[int]) -> None:
@@ -94,16 +128,20 @@ def _add_device(model: FeasibilityModel, device: int) -> None:
     """
     claim = model.claim
     mine = [op for op in model.start if claim.device(op) == device]
-    model.cp.add_no_overlap(_intervals(model, mine))
+    once = model.once
+    busy = [] if once is None else once.busy[device]
+    gathered = [] if once is None else once.held[device]
+    model.cp.add_no_overlap([*_intervals(model, mine), *busy])
     stages = {(op.stage, claim.pipeline.route(op.microbatch)) for op in mine}
     simple = len(stages) == 1 and claim.pipeline.num_slices == 1
     between = (*((kind, claim.gives) for kind in claim.kinds[:-1]),)
     between += (*((kind, claim.takes) for kind in claim.kinds[1:]),)
     counted = not any(amount(kind, stage) for kind, amount in between for stage, _ in stages)
     room = claim.pipeline.ticks.room(device)
-    if room is None or (simple and counted):
+    if room is None or (simple and counted and not gathered):
         return
     held = [part for op in mine if op.kind is OpKind.F for part in _held(model, op)]
+    held += gathered
     model.cp.add_cumulative([what for what, _ in held], [amount for _, amount in held], room)
 
 

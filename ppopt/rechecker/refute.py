@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from time import monotonic
 from types import MappingProxyType
 from typing import NamedTuple
@@ -28,6 +28,8 @@ class Times(NamedTuple):
     sent: Mapping[Op, int] = MappingProxyType({})
     """Start of the transfer of what an operation hands on, where the rules of links are in force.
     """
+    once: Sequence[tuple[int, ...]] = ()
+    """What a step has once: kind, stage, device, start, end and route."""
 
 
 class RefutationOutcome(NamedTuple):
@@ -55,6 +57,8 @@ def refute(
     until = monotonic() + seconds
     every = range(claim.pipeline.num_devices)
     devices = set(claim.devices or every)
+    if claim.pipeline.has_auxiliary and claim.size <= MOST_OPERATIONS:
+        devices.update(every)
     rules, last = Rules(claim, frozenset(devices)), latest(claim)
     while len(rules.operations) <= MOST_OPERATIONS:
         report(len(devices))
@@ -103,7 +107,8 @@ def _solve(
     end = {op: solver.value(expression) for op, expression in model.end.items()}
     joined = [pair for pair, literal in model.joined.items() if solver.value(literal)]
     carried = {op: solver.value(variable) for op, variable in model.sent.items()}
-    return status, Times(start, end, joined, carried)
+    once = [] if model.once is None else model.once.rows(solver)
+    return status, Times(start, end, joined, carried, once)
 
 
 def _breaches(claim: Claim, times: Times, device: int) -> int:

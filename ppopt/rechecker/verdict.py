@@ -115,7 +115,7 @@ def _schedule(stated: Claim, times: Times) -> Schedule:
         end, device = times.end[op], stated.device(op)
         rows.append((*op[:3], device, start, end, op.slice, pair.get(op, ALONE)))
     origin = Origin(objective=Objective.DEVICE_SPAN if stated.span else Objective.MAKESPAN)
-    made = Schedule.from_rows(pipeline, rows, origin)
+    made = Schedule.from_rows(pipeline, rows, origin, auxiliary=times.once)
     broken = verify(made)
     if broken:
         raise VerificationError(f"the re-checker's own schedule breaks a rule: {broken[0]}")

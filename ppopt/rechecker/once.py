@@ -1,0 +1,156 @@
+"""What a step has once, around its microbatches: unshard, gradient sync and optimizer.
+
+UNSHARD of a stage ends before its first F starts. GRADIENT_SYNC starts once its last W or BW has
+ended. Both run on the collective queue of the device, one at a time. OPTIMIZER of a device computes,
+after the syncs of its stages, or with a barrier of all (where there are none, after their last W or
+BW). Gathered weights are held from the start of UNSHARD to the end of GRADIENT_SYNC.
+
+Margins. When F(k) of a stage starts, all stages below it on its device and route have begun that
+microbatch, so all their UNSHARDs and its own are over: their sum is a release of F(k). After the
+last operation of a device, of stage k say, GRADIENT_SYNC of k and the optimizer are left.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from fractions import Fraction
+from typing import NamedTuple
+
+from ppopt.problem.link_mode import LinkMode
+from ppopt.problem.operation import OpKind
+from ppopt.rechecker.claim import Claim
+from ppopt.rechecker.route_times import RouteTimes
+
+NONE = Fraction(0)
+
+
+class Times(NamedTuple):
+    """Times of the operations of a stage, in ticks; None: there is no such operation."""
+
+    unshard: int | None
+    sync: int | None
+
+
+def times_of(claim: Claim, stage: int) -> Times:
+    """What a stage has; a kind that any stage has, or gathered weights, are there for all."""
+    ticks = claim.pipeline.ticks
+    gathered = any(ticks.unshard_memory)
+    unshard, sync = (
+        row[stage] if gathered or any(row) else None for row in (ticks.unshard, ticks.gradient_sync)
+    )
+    return Times(unshard, sync)
+
+
+def optimizer_time(claim: Claim, device: int) -> int | None:
+    """Time of a device's optimizer; None: there is none."""
+    ticks = claim.pipeline.ticks
+    if not any(ticks.optimizer):
+        return None
+    stages = [stage for hosted in claim.pipeline.hosted for stage in hosted[device]]
+    return sum(ticks.optimizer[stage] for stage in stages)
+
+
+def head(claim: Claim, device: int) -> int:
+    """Least time before a device computes, in ticks: from 0, or (span) its own first operation."""
+    found = []
+    for hosts in claim.pipeline.hosts:
+        if device not in hosts:
+            continue
+        lowest, way = hosts.index(device), RouteTimes(claim, hosts)
+        if claim.span:
+            found.append(_release(claim, hosts, lowest))
+            continue
+        down = [way.way(OpKind.F, stage) for stage in range(lowest + 1)]
+        found.append(
+            max(
+                _release(claim, hosts, stage) + down[lowest] - down[stage]
+                for stage in range(lowest + 1)
+            )
+        )
+    return min(found)
+
+
+def _release(claim: Claim, hosts: tuple[int, ...], stage: int) -> int:
+    """Time before the first F of a stage: the unshards of its device and route up to it."""
+    unshard = claim.pipeline.ticks.unshard
+    return sum(unshard[low] for low in range(stage + 1) if hosts[low] == hosts[stage])
+
+
+def tail(claim: Claim, device: int) -> int:
+    """Least time after a device's last operation of compute, in ticks: to the end, or (span) its
+    own last operation."""
+    return min(
+        _after(claim, hosts, stage)
+        for hosts in claim.pipeline.hosts
+        for stage, host in enumerate(hosts)
+        if host == device
+    )
+
+
+def _after(claim: Claim, hosts: tuple[int, ...], stage: int) -> int:
+    """Time left after the last W or BW of a stage; where BW are whole, on the stages below too."""
+    if claim.span or not claim.fused:
+        return _closing(claim, hosts, stage)
+    way = RouteTimes(claim, hosts)
+    up = [way.way(OpKind.BW, low) for low in range(stage + 1)]
+    return max(up[stage] - up[low] + _closing(claim, hosts, low) for low in range(stage + 1))
+
+
+def _closing(claim: Claim, hosts: tuple[int, ...], stage: int) -> int:
+    devices = range(claim.pipeline.num_devices)
+    wide = claim.pipeline.optimizer_barrier and not claim.span
+    own = [device for device in devices if wide or device == hosts[stage]]
+    return claim.pipeline.ticks.gradient_sync[stage] + max(
+        optimizer_time(claim, device) or 0 for device in own
+    )
+
+
+def held(claim: Claim, device: int) -> int:
+    """Gathered weights that a device holds beside whatever it computes, in ticks.
+
+    Any operation runs between the first F and the last W or BW of the lowest stage of its route on
+    the device. On one route where F alone takes memory, the device holds most when the last of its
+    stages has begun and none has closed, so all count.
+    """
+    pipeline, amounts = claim.pipeline, claim.pipeline.ticks.unshard_memory
+    stages = [[s for s, host in enumerate(hosts) if host == device] for hosts in pipeline.hosts]
+    mine = [stage for route in stages for stage in route]
+    ticks = pipeline.ticks
+    f_alone = not any(
+        ticks.kept[stage] != ticks.activation[stage]
+        or ticks.memory_b[stage] > 0
+        or any(row[stage] for row in ticks.workspace)
+        for stage in mine
+    )
+    if len(mine) == 1 or (pipeline.routes == 1 and f_alone):
+        return sum(amounts[stage] for stage in mine)
+    return min(amounts[route[0]] for route in stages if route)
+
+
+def of_compute(claim: Claim) -> Claim:
+    """A claim of the compute alone that implies this one; the same where there is nothing else.
+
+    All compute lies between the least head and the least tail, and on every device between its own
+    (span).
+    """
+    given = claim.pipeline
+    if not given.has_auxiliary:
+        return claim
+    devices = range(given.num_devices)
+    heads, tails = [head(claim, one) for one in devices], [tail(claim, one) for one in devices]
+    margin = min(heads) + min(tails)
+    if claim.span:
+        margin = min(one + other for one, other in zip(heads, tails, strict=True))
+    limits = given.limits
+    if limits is not None:
+        unit = given.ticks.memory_per_unit
+        weights = [Fraction(held(claim, device), unit) for device in devices]
+        limits = tuple(max(NONE, one - own) for one, own in zip(limits, weights, strict=True))
+    fields = dict.fromkeys(("unshard", "unshard_memory", "gradient_sync", "optimizer"))
+    bare = given.without_model()
+    made = replace(
+        bare, **fields, mem_limit=limits, optimizer_barrier=False, link_mode=LinkMode.DELAY
+    )
+    made = replace(made, tick_divisor=given.ticks.per_unit // made.ticks.per_unit)
+    bound = None if claim.bound is None else claim.bound - margin
+    return claim._replace(pipeline=made, bound=bound)
