@@ -63,7 +63,7 @@ def improvement_turns(
     portfolio = _Portfolio(incumbent, view, parts, options, solve)
     if incumbent.value is None:
         if problem.operations <= params.full_model.most_operations:
-            yield Turn(portfolio.full_model, clock.left)
+            yield Turn(FullModel(problem, params.full_model), clock.left)
         return
     try:
         yield from portfolio.quick_turns()
@@ -96,7 +96,7 @@ class _Portfolio:
         self._justifications = [
             on(view, DoubleJustification(pool, params.justification)) for pool, view in parts
         ]
-        self.full_model = on(own, FullModel(problem, params.full_model))
+        full_model = on(own, FullModel(problem, params.full_model))
         share = params.rounds
         pools = [Pool(problem, params.pool)] if problem.mixed else []
         views = [view for _, view in parts if view is not None]
@@ -146,7 +146,7 @@ class _Portfolio:
                 for pool in pools
             ),
             *self._orders(own, rng, solve),
-            (self.full_model, share.full_model),
+            (full_model, share.full_model),
             (on(own, ValueQuestions(problem, params.questions)), share.questions),
         )
 
