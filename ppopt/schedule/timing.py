@@ -146,20 +146,19 @@ def _numbered(bounds: Ints) -> Ints:
 def network(pipeline: Pipeline, orders: Orders, queues: Queues | None = None) -> Network:
     """Join orders and data flow; raises InputError where the orders are not complete.
 
-    With `queues` links are resources, else delays. Auxiliary operations are left out where links
-    are resources of the pipeline and there are no queues.
+    With `queues` links are resources, else delays.
     """
     return _cut(pipeline, listed_orders(pipeline, orders, queues), queues)
 
 
 def linked_network(pipeline: Pipeline, orders: Orders) -> tuple[Network, Ints]:
-    """Join orders and data flow where links are delays; with the link of every step.
+    """Join orders and data flow of compute alone, links being delays; with the link of every step.
 
     That is the number (`ppopt.problem.partition_costs.link_number`) of the link over which a step
     gets what it waits for; 0: over none. Raises InputError where the orders are not complete.
     """
-    listed = listed_orders(pipeline, orders)
-    flow = _instance_of(pipeline, listed.split, None).chosen_flow(listed.split)
+    listed = listed_orders(pipeline, orders, compute_alone=True)
+    flow = Instance.with_backwards(pipeline, listed.split).chosen_flow(listed.split)
     numbers = _link_numbers(pipeline, flow)
     numbered = listed._replace(flow=listed.flow._replace(lag=numbers)).waits
     heads = np.searchsorted(numbered.after, listed.starts[:-1])
@@ -175,7 +174,7 @@ def _link_numbers(pipeline: Pipeline, flow: Constraints) -> Ints:
     apart = hosts[route, before] != hosts[route, stage]
     back = (kind != OpKind.F).astype(np.int64)
     numbers = link_number(pipeline, route, np.minimum(before, stage), back)
-    return np.where(apart & (kind < len(OpKind)), numbers, 0)
+    return np.where(apart, numbers, 0)
 
 
 class ListedOrders(NamedTuple):
@@ -207,15 +206,25 @@ class ListedOrders(NamedTuple):
         return Constraints(before[kept], after[kept], lag[kept])
 
 
-def listed_orders(pipeline: Pipeline, orders: Orders, queues: Queues | None = None) -> ListedOrders:
-    """Join orders and precedence; raises InputError where the orders are not complete."""
+def listed_orders(
+    pipeline: Pipeline, orders: Orders, queues: Queues | None = None, *, compute_alone: bool = False
+) -> ListedOrders:
+    """Join orders and precedence; raises InputError where the orders are not complete.
+
+    `compute_alone`: links are delays, and auxiliary operations are left out.
+    """
     if len(orders) != pipeline.num_devices:
         raise InputError(f"{len(orders)} orders for {pipeline.num_devices} devices; give one each")
     split = split_of(pipeline, orders)
     pairs = overlapped_pairs(pipeline, orders)
-    instance = _instance_of(pipeline, split, queues)
+    whole = pipeline.has_auxiliary and not compute_alone
+    instance = (
+        Instance.with_backwards(pipeline, split, all_resources=whole)
+        if queues is None
+        else queues.links.instance
+    )
     rows = [*orders, *(queues.order if queues else ())]
-    if pipeline.has_auxiliary and instance.all_resources:
+    if whole:
         rows += auxiliary_orders(instance, _positions(instance, orders))
     listed = np.concatenate(rows)
     ops, place = codes(listed), np.cumsum(listed >= 0) - 1
@@ -234,14 +243,6 @@ def listed_orders(pipeline: Pipeline, orders: Orders, queues: Queues | None = No
         lag = np.append(lag, np.zeros(len(queues.after), dtype=np.int64))
     by_position = Constraints(position[before], position[after], lag)
     return ListedOrders(ops, place, duration, starts, position, split, by_position)
-
-
-def _instance_of(pipeline: Pipeline, split: Bools, queues: Queues | None) -> Instance:
-    """The instance of some orders; with auxiliary operations, unless links are left out."""
-    if queues is not None:
-        return queues.links.instance
-    whole = pipeline.has_auxiliary and not pipeline.has_links
-    return Instance.with_backwards(pipeline, split, all_resources=whole)
 
 
 def _positions(instance: Instance, orders: Orders) -> Ints:
@@ -397,7 +398,8 @@ def own_queues(pipeline: Pipeline, orders: Orders) -> list[Queues]:
 
     Raises as `schedule` does.
     """
-    listed, net = listed_orders(pipeline, orders), network(pipeline, orders)
+    listed = listed_orders(pipeline, orders, compute_alone=True)
+    net = _cut(pipeline, listed, None)
     start = run(net) - net.duration
     links = LinkQueues(pipeline)
     numbers = links.numbers.tolist()

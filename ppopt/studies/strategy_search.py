@@ -184,7 +184,7 @@ class StrategySearch:
         self._own_orders = rule.adaptive or base.has_links or span
         """Whether orders depend on times."""
         uncertain = self.space.limits is not None and self.space.costs.lengthless
-        self._one_by_one = self._own_orders or uncertain
+        self._one_by_one = self._own_orders or uncertain or base.has_auxiliary
         """Whether the true rank of a point takes an evaluation of its own."""
         self._ranking = self._ranking_by(rule.built(base, options))
         few = self.space.size <= (FEW_ORDERS if self._one_by_one else FEW)
