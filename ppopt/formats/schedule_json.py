@@ -57,8 +57,7 @@ from ppopt.formats import model_json, origin_json, pipeline_json
 from ppopt.formats.documents import finite_float, label, parse_json, read_text
 from ppopt.formats.fields import finite, section, shown, text, whole, wholes, within
 from ppopt.problem.costs import MOST_TICKS
-from ppopt.problem.operation import NUM_KINDS, OpKind
-from ppopt.problem.operation_classes import AuxiliaryKind
+from ppopt.problem.operation import NUM_KINDS, AuxiliaryKind, OpKind
 from ppopt.problem.pipeline import Pipeline
 from ppopt.schedule.schedule import Schedule
 from ppopt.schedule.timetable import ALONE
@@ -281,8 +280,8 @@ def _auxiliary_row(entry: list[Any], pipeline: Pipeline) -> list[int]:
         if stage is not None or route not in (0, None):
             raise InputError(f"{kind}: stage and route are null: it is of all stages of a device")
         stage, route = _lowest_stage(pipeline, device)
-    named = zip(("stage", "device", "start", "end", "route"), (stage, device, start, end, route))
-    for field, number in named:
+    named = {"stage": stage, "device": device, "start": start, "end": end, "route": route}
+    for field, number in named.items():
         _check_number(field, number)
     return [_AUXILIARY[kind], stage, device, start, end, route]
 
@@ -350,7 +349,8 @@ def _on_common_tick(
     """Turn starts and ends from ticks of the file into those of the pipeline, which are coarser.
 
     Where operations start between the ticks that all costs share, the pipeline's are divided.
-    `timed`: tables, each with the column of the start, before that of the end. Returns the pipeline and how many ticks of the file make one of its own.
+    `timed`: tables, each with the column of the start, before that of the end. Returns the pipeline
+    and how many ticks of the file make one of its own.
     """
     coarser = unit // pipeline.ticks.per_unit
     common = coarser

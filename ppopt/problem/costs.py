@@ -345,9 +345,7 @@ def _on_all_devices(
     given = costs._asdict()
     rows = [given]
     if any(speed != 1 for speed in speeds):
-        timed = (
-            cost.field for cost in STAGE_COSTS if cost.unit is Unit.TIME and cost.on_compute
-        )
+        timed = (cost.field for cost in STAGE_COSTS if cost.unit is Unit.TIME and cost.on_compute)
         rows.append(given | {field: _on_devices(given[field], speeds) for field in timed})
     return rows
 

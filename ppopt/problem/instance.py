@@ -20,6 +20,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+
 import numpy as np
 
 from ppopt.problem import features
@@ -27,10 +28,8 @@ from ppopt.problem.arrays import Bools, Ints
 from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.features.compute import ROW_OF, ROWS
 from ppopt.problem.features.draft import InstanceDraft
-from ppopt.problem.operation import NUM_KINDS, OpKind
+from ppopt.problem.operation import KINDS, NUM_KINDS, AuxiliaryKind, OpKind
 from ppopt.problem.operation_classes import (
-    KINDS,
-    AuxiliaryKind,
     Constraints,
     DispatchRule,
     Holding,

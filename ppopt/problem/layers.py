@@ -432,7 +432,7 @@ class Layers:
 
     def without(self, fields: Iterable[str]) -> Self:
         """The layers without some costs, which are then 0."""
-        none = dict.fromkeys(fields, 0)
+        none: dict[str, Any] = dict.fromkeys(fields, 0)
         return replace(self, layers=tuple(replace(layer, **none) for layer in self.layers))
 
     def recomputing(self, layers: Callable[[Layer], bool]) -> Self:

@@ -62,9 +62,9 @@ def peak_of_1f1b(
     """Largest device peak of 1F1B, whatever the placement; its microbatches take one route.
 
     `costs` are those of one slice of a microbatch, and `hosted` has the stages of every device.
-    Device d of P holds min(M, P - d) microbatches (Megatron-LM, arXiv 2104.04473, section 2.2),
-    the gathered weights of its stages, and while F or BW of one of its stages runs what that operation needs besides: its workspace, and
-    in BW what F did not keep.
+    Device d of P holds min(M, P - d) microbatches (Megatron-LM, arXiv 2104.04473, section 2.2), the
+    gathered weights of its stages, and while F or BW of one of its stages runs what that operation
+    needs besides: its workspace, and in BW what F did not keep.
     """
     return max(
         static_of(costs, stages)

@@ -23,6 +23,35 @@ class OpKind(IntEnum):
 
 
 NUM_KINDS = len(OpKind)
+
+
+class TransferKind(IntEnum):
+    """Kind of a transfer between two devices; the integers go on after those of `OpKind`."""
+
+    SEND_F = NUM_KINDS
+    """The activation that an F hands to the next stage."""
+    SEND_B = NUM_KINDS + 1
+    """The gradient that a B or BW hands to the stage before."""
+
+
+class AuxiliaryKind(IntEnum):
+    """Kind of an operation besides compute and transfers; the integers go on after those."""
+
+    UNSHARD = NUM_KINDS + len(TransferKind)
+    """The all-gather of a stage's weights."""
+    GRADIENT_SYNC = UNSHARD + 1
+    """The reduction of a stage's gradients."""
+    OPTIMIZER = UNSHARD + 2
+    """The optimizer step of a device."""
+
+    @property
+    def opens(self) -> bool:
+        """Whether compute of its stage waits for it."""
+        return self is AuxiliaryKind.UNSHARD
+
+
+KINDS = NUM_KINDS + len(TransferKind) + len(AuxiliaryKind)
+"""Number of kinds."""
 _PATTERN = re.compile(
     r"(?P<stage>0|[1-9]\d*)(?P<kind>BW|F|B|W)(?P<microbatch>0|[1-9]\d*)(s(?P<slice>[1-9]\d*))?",
     re.ASCII,

@@ -7,42 +7,14 @@ of one class are alike, and a class has one operation per microbatch, or one in 
 
 from __future__ import annotations
 
-from enum import Enum, IntEnum
+from enum import Enum
 from typing import NamedTuple
 
 from ppopt.problem.arrays import Ints
-from ppopt.problem.operation import NUM_KINDS, OpKind
-
-
-class TransferKind(IntEnum):
-    """Kind of a transfer between two devices; the integers go on after those of `OpKind`."""
-
-    SEND_F = NUM_KINDS
-    """The activation that an F hands to the next stage."""
-    SEND_B = NUM_KINDS + 1
-    """The gradient that a B or BW hands to the stage before."""
-
-
-class AuxiliaryKind(IntEnum):
-    """Kind of an operation besides compute and transfers; the integers go on after those."""
-
-    UNSHARD = NUM_KINDS + len(TransferKind)
-    """The all-gather of a stage's weights."""
-    GRADIENT_SYNC = UNSHARD + 1
-    """The reduction of a stage's gradients."""
-    OPTIMIZER = UNSHARD + 2
-    """The optimizer step of a device."""
-
-    @property
-    def opens(self) -> bool:
-        """Whether compute of its stage waits for it."""
-        return self is AuxiliaryKind.UNSHARD
-
+from ppopt.problem.operation import AuxiliaryKind, OpKind, TransferKind
 
 Kind = OpKind | TransferKind | AuxiliaryKind
 """Kind of any operation."""
-KINDS = NUM_KINDS + len(TransferKind) + len(AuxiliaryKind)
-"""Number of kinds."""
 
 
 class ResourceKind(Enum):
@@ -170,7 +142,7 @@ class Precedence(NamedTuple):
 
 
 class Holding(NamedTuple):
-    """Memory held from the start of one operation to the end of another, per microbatch, or once."""
+    """Memory held from the start of one operation to the end of another one."""
 
     taker: int
     """Class that takes it."""

@@ -91,8 +91,8 @@ class Claim(NamedTuple):
         ticks, pipeline = self.pipeline.ticks, self.pipeline
         links = max(sum(down) + sum(up) for down, up in zip(ticks.down, ticks.up, strict=True))
         each = links + sum(map(sum, ticks.durations))
-        once = pipeline.routes * sum(map(sum, (ticks.unshard, ticks.gradient_sync, ticks.optimizer)))
-        return pipeline.batches * pipeline.num_slices * each + once
+        once = sum(map(sum, (ticks.unshard, ticks.gradient_sync, ticks.optimizer)))
+        return pipeline.batches * pipeline.num_slices * each + pipeline.routes * once
 
     @property
     def paired(self) -> bool:

@@ -208,7 +208,7 @@ class MixedModel:
             held += self._held(forward)
         device = claim.device(forwards[0])
         if self.once is not None:
-            busy += self.once.busy[device]
+            busy += [self.once.busy[device]] if device in self.once.busy else []
             held += self.once.held[device]
         cp.add_no_overlap(busy)
         room = claim.pipeline.ticks.room(device)
@@ -268,10 +268,12 @@ class MixedModel:
             self._bound_once(device, begin, most)
 
     def _bound_once(self, device: int, begin: cp_model.IntVar, most: int) -> None:
-        once = self.once
-        for key in () if once is None else (key for key in once.device if once.device[key] == device):
-            self.cp.add(once.start[key] >= begin)
-            self.cp.add(once.end[key] <= begin + most)
+        if self.once is None:
+            return
+        for key, host in self.once.device.items():
+            if host == device:
+                self.cp.add(self.once.start[key] >= begin)
+                self.cp.add(self.once.end[key] <= begin + most)
 
     def _left(self, route: int, stage: int) -> int:
         """Least time from the end of a backward until those below it end."""

@@ -129,9 +129,11 @@ def _add_device(model: FeasibilityModel, device: int) -> None:
     claim = model.claim
     mine = [op for op in model.start if claim.device(op) == device]
     once = model.once
-    busy = [] if once is None else once.busy[device]
     gathered = [] if once is None else once.held[device]
-    model.cp.add_no_overlap([*_intervals(model, mine), *busy])
+    busy = _intervals(model, mine)
+    if once is not None and device in once.busy:
+        busy.append(once.busy[device])
+    model.cp.add_no_overlap(busy)
     stages = {(op.stage, claim.pipeline.route(op.microbatch)) for op in mine}
     simple = len(stages) == 1 and claim.pipeline.num_slices == 1
     between = (*((kind, claim.gives) for kind in claim.kinds[:-1]),)

@@ -1,9 +1,9 @@
 """What a step has once, around its microbatches: unshard, gradient sync and optimizer.
 
 UNSHARD of a stage ends before its first F starts. GRADIENT_SYNC starts once its last W or BW has
-ended. Both run on the collective queue of the device, one at a time. OPTIMIZER of a device computes,
-after the syncs of its stages, or with a barrier of all (where there are none, after their last W or
-BW). Gathered weights are held from the start of UNSHARD to the end of GRADIENT_SYNC.
+ended. Both run on the collective queue of the device, one at a time. OPTIMIZER of a device computes
+after the syncs of its stages, or with a barrier of all; where there are none, after their last W or
+BW. Gathered weights are held from the start of UNSHARD to the end of GRADIENT_SYNC.
 
 Margins. When F(k) of a stage starts, all stages below it on its device and route have begun that
 microbatch, so all their UNSHARDs and its own are over: their sum is a release of F(k). After the
@@ -14,8 +14,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 from fractions import Fraction
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+from ppopt.problem.layers import STEP_COSTS
 from ppopt.problem.link_mode import LinkMode
 from ppopt.problem.operation import OpKind
 from ppopt.rechecker.claim import Claim
@@ -77,8 +78,7 @@ def _release(claim: Claim, hosts: tuple[int, ...], stage: int) -> int:
 
 
 def tail(claim: Claim, device: int) -> int:
-    """Least time after a device's last operation of compute, in ticks: to the end, or (span) its
-    own last operation."""
+    """Least time after a device's last compute, in ticks: to the end, or (span) to its own."""
     return min(
         _after(claim, hosts, stage)
         for hosts in claim.pipeline.hosts
@@ -146,7 +146,7 @@ def of_compute(claim: Claim) -> Claim:
         unit = given.ticks.memory_per_unit
         weights = [Fraction(held(claim, device), unit) for device in devices]
         limits = tuple(max(NONE, one - own) for one, own in zip(limits, weights, strict=True))
-    fields = dict.fromkeys(("unshard", "unshard_memory", "gradient_sync", "optimizer"))
+    fields: dict[str, Any] = dict.fromkeys(STEP_COSTS)
     bare = given.without_model()
     made = replace(
         bare, **fields, mem_limit=limits, optimizer_barrier=False, link_mode=LinkMode.DELAY

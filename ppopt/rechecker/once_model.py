@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from ortools.sat.python import cp_model
 
-from ppopt.problem.operation_classes import AuxiliaryKind
+from ppopt.problem.operation import AuxiliaryKind
 from ppopt.rechecker.claim import Claim
 from ppopt.rechecker.once import optimizer_time, times_of
 
@@ -25,12 +25,12 @@ class Once(NamedTuple):
     device: dict[tuple[AuxiliaryKind, Place], int]
     held: dict[int, list[tuple[cp_model.IntervalVar, int]]]
     """What every device holds of gathered weights."""
-    busy: dict[int, list[cp_model.IntervalVar]]
+    busy: dict[int, cp_model.IntervalVar]
     """When every device runs its optimizer."""
 
     def rows(self, solver: cp_model.CpSolver) -> list[tuple[int, ...]]:
         """Kind, stage, device, start, end and route of every operation of a solution."""
-        rows = []
+        rows: list[tuple[int, ...]] = []
         for (kind, place), start in self.start.items():
             device, (route, stage) = self.device[kind, place], place
             span = solver.value(start), solver.value(self.end[kind, place])
@@ -52,46 +52,71 @@ def add_once(
     closings: Callable[[Place], Iterable[cp_model.LinearExprT]],
 ) -> Once:
     """Add the operations of a step, given the starts of F and the ends of W and BW of a stage."""
-    made = Once(claim, {}, {}, {}, defaultdict(list), defaultdict(list))
-    queues: dict[int, list[cp_model.IntervalVar]] = defaultdict(list)
-    pipeline = claim.pipeline
-
-    def add(kind: AuxiliaryKind, place: Place, device: int, time: int) -> cp_model.IntervalVar:
-        start = cp.new_int_var(0, max(0, latest - time), "")
-        key = kind, place
-        made.start[key], made.end[key], made.device[key] = start, start + time, device
-        return cp.new_fixed_size_interval_var(start, time, "")
-
+    building = _Building(cp, claim, latest, Once(claim, {}, {}, {}, defaultdict(list), {}))
     done: dict[Place, list[cp_model.LinearExprT]] = {}
-    for route, hosts in enumerate(pipeline.hosts):
-        for stage, device in enumerate(hosts):
-            place, times = (route, stage), times_of(claim, stage)
-            done[place] = list(closings(place))
-            if times.unshard is not None:
-                queues[device].append(add(AuxiliaryKind.UNSHARD, place, device, times.unshard))
-                for start in forwards(place):
-                    cp.add(start >= made.end[AuxiliaryKind.UNSHARD, place])
-            if times.sync is not None:
-                queues[device].append(add(AuxiliaryKind.GRADIENT_SYNC, place, device, times.sync))
-                for end in done[place]:
-                    cp.add(made.start[AuxiliaryKind.GRADIENT_SYNC, place] >= end)
-                done[place] = [made.end[AuxiliaryKind.GRADIENT_SYNC, place]]
-            amount = pipeline.ticks.unshard_memory[stage]
-            if amount:
-                size = cp.new_int_var(0, latest, "")
-                first = made.start[AuxiliaryKind.UNSHARD, place]
-                last = made.end[AuxiliaryKind.GRADIENT_SYNC, place]
-                interval = cp.new_interval_var(first, size, last, "")
-                made.held[device].append((interval, amount))
-    for intervals in queues.values():
+    for route, hosts in enumerate(claim.pipeline.hosts):
+        for stage in range(len(hosts)):
+            place = route, stage
+            done[place] = building.add_stage(place, forwards(place), list(closings(place)))
+    for intervals in building.queues.values():
         cp.add_no_overlap(intervals)
-    for device in range(pipeline.num_devices):
-        time = optimizer_time(claim, device)
-        if time is not None:
-            place = device, device
-            made.busy[device].append(add(AuxiliaryKind.OPTIMIZER, place, device, time))
-            for (route, stage), ends in done.items():
-                if pipeline.optimizer_barrier or pipeline.hosts[route][stage] == device:
-                    for end in ends:
-                        cp.add(made.start[AuxiliaryKind.OPTIMIZER, place] >= end)
-    return made
+    for device in range(claim.pipeline.num_devices):
+        building.add_optimizer(device, done)
+    return building.made
+
+
+class _Building:
+    """The model of these operations so far."""
+
+    def __init__(self, cp: cp_model.CpModel, claim: Claim, latest: int, made: Once) -> None:
+        self.cp, self.claim, self.latest, self.made = cp, claim, latest, made
+        self.queues: dict[int, list[cp_model.IntervalVar]] = defaultdict(list)
+        """What the collective queue of every device runs."""
+
+    def add_stage(
+        self,
+        place: Place,
+        forwards: Iterable[cp_model.LinearExprT],
+        done: list[cp_model.LinearExprT],
+    ) -> list[cp_model.LinearExprT]:
+        """Add what a stage has; returns the ends after which its gradients are there."""
+        route, stage = place
+        made, times = self.made, times_of(self.claim, stage)
+        device = self.claim.pipeline.hosts[route][stage]
+        unshard, sync = (AuxiliaryKind.UNSHARD, place), (AuxiliaryKind.GRADIENT_SYNC, place)
+        if times.unshard is not None:
+            self.queues[device].append(self._add(*unshard, device, times.unshard))
+            for start in forwards:
+                self.cp.add(start >= made.end[unshard])
+        if times.sync is not None:
+            self.queues[device].append(self._add(*sync, device, times.sync))
+            for end in done:
+                self.cp.add(made.start[sync] >= end)
+            done = [made.end[sync]]
+        amount = self.claim.pipeline.ticks.unshard_memory[stage]
+        if amount:
+            size = self.cp.new_int_var(0, self.latest, "")
+            interval = self.cp.new_interval_var(made.start[unshard], size, made.end[sync], "")
+            made.held[device].append((interval, amount))
+        return done
+
+    def add_optimizer(self, device: int, done: dict[Place, list[cp_model.LinearExprT]]) -> None:
+        """Add the optimizer of a device, if there is one."""
+        pipeline, time = self.claim.pipeline, optimizer_time(self.claim, device)
+        if time is None:
+            return
+        key = AuxiliaryKind.OPTIMIZER, (device, device)
+        self.made.busy[device] = self._add(*key, device, time)
+        for (route, stage), ends in done.items():
+            if pipeline.optimizer_barrier or pipeline.hosts[route][stage] == device:
+                for end in ends:
+                    self.cp.add(self.made.start[key] >= end)
+
+    def _add(
+        self, kind: AuxiliaryKind, place: Place, device: int, time: int
+    ) -> cp_model.IntervalVar:
+        start = self.cp.new_int_var(0, max(0, self.latest - time), "")
+        key = kind, place
+        self.made.start[key], self.made.end[key] = start, start + time
+        self.made.device[key] = device
+        return self.cp.new_fixed_size_interval_var(start, time, "")

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ppopt.problem.arrays import Ints
-from ppopt.problem.operation_classes import AuxiliaryKind
+from ppopt.problem.operation import AuxiliaryKind
 
 
 def _none() -> Ints:

@@ -17,7 +17,8 @@ import numpy as np
 
 from ppopt.problem.arrays import Ints
 from ppopt.problem.instance import ABSENT, SPLIT_MODE, WHOLE_MODE, Instance
-from ppopt.problem.operation_classes import AuxiliaryKind, ResourceKind
+from ppopt.problem.operation import AuxiliaryKind
+from ppopt.problem.operation_classes import ResourceKind
 from ppopt.problem.pipeline import Pipeline
 from ppopt.schedule.auxiliary import NO_AUXILIARY, AuxiliaryOperations
 from ppopt.schedule.metrics import memory_of_auxiliary, memory_profile
@@ -51,6 +52,30 @@ def auxiliary_orders(instance: Instance, position: Ints) -> list[Ints]:
         np.array([instance.codes[number][0] for number in sorted(mine, key=key)], dtype=np.int64)
         for mine in auxiliary_classes(instance)
     ]
+
+
+def releases(instance: Instance, position: Ints, named: Ints) -> dict[int, int]:
+    """When auxiliary operations let compute start at the earliest, in ticks.
+
+    By `named`, which has a name for every operation number; `position` as in `auxiliary_orders`.
+    """
+    number_of = {int(instance.codes[number][0]): number for number in instance.auxiliary}
+    found: dict[int, int] = {}
+    for order in auxiliary_orders(instance, position):
+        end = 0
+        for number in (number_of[code] for code in order.tolist()):
+            if not _opens(instance, number):
+                break
+            end += instance.classes[number].duration
+            for after, _ in instance.successors[number]:
+                if after not in instance.auxiliary:
+                    found[int(named[instance.codes[after][0]])] = end
+    return found
+
+
+def _opens(instance: Instance, number: int) -> bool:
+    kind = instance.classes[number].kind
+    return isinstance(kind, AuxiliaryKind) and kind.opens
 
 
 def _compute(instance: Instance, position: Ints, links: tuple[tuple[int, int], ...]) -> list[int]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
@@ -16,8 +17,8 @@ import numpy as np
 from ppopt.problem.arrays import Bools, Ints
 from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.instance import Instance
-from ppopt.problem.operation import OpKind
-from ppopt.problem.operation_classes import Criterion, DispatchRule, ResourceKind, TransferKind
+from ppopt.problem.operation import OpKind, TransferKind
+from ppopt.problem.operation_classes import Criterion, DispatchRule, ResourceKind
 from ppopt.problem.pipeline import Pipeline
 from ppopt.schedule.schedule import split_codes
 from ppopt.schedule.timetable import Timetable
@@ -157,6 +158,8 @@ class QueuedOrder(NamedTuple):
     """Position that needs each transfer, by its number."""
     need: Mapping[int, int]
     """When that starts where links are delays, in ticks, by the number of the transfer."""
+    release: Mapping[int, int] = MappingProxyType({})
+    """Earliest start of some positions, in ticks; left out: 0."""
 
 
 def dispatch(links: LinkQueues, job: QueuedOrder, rule: DispatchRule) -> list[list[int]]:
@@ -195,7 +198,7 @@ class _Dispatch:
         self.events: list[tuple[int, int, int]] = []
 
     def run(self) -> list[list[int]]:
-        steps = (self._operation_ended, self._transfer_ended, self._link_free)
+        steps = (self._operation_ended, self._transfer_ended, self._link_free, self._start)
         for device in range(len(self.next)):
             self._start(0, device)
         while self.events:
@@ -208,6 +211,9 @@ class _Dispatch:
         sequence, place = self.job.sequences[device], self.next[device]
         if place < len(sequence) and not self.missing[sequence[place]]:
             position = sequence[place]
+            if self.job.release.get(position, 0) > now:
+                heapq.heappush(self.events, (self.job.release[position], 3, device))
+                return
             self.missing[position] = -1  # it runs
             heapq.heappush(self.events, (now + self.job.duration[position], 0, position))
 

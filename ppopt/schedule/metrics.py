@@ -13,7 +13,7 @@ from ppopt.problem.arrays import Ints
 from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.instance import Instance
 from ppopt.problem.objective import Objective
-from ppopt.problem.operation_classes import KINDS, AuxiliaryKind
+from ppopt.problem.operation import KINDS, AuxiliaryKind
 from ppopt.problem.pipeline import Pipeline
 from ppopt.schedule.auxiliary import AuxiliaryOperations
 from ppopt.schedule.timetable import Timetable

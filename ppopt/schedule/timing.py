@@ -19,12 +19,12 @@ from ppopt.errors import DeadlockError, InputError
 from ppopt.problem.arrays import Bools, Ints
 from ppopt.problem.instance import Instance
 from ppopt.problem.objective import Objective
-from ppopt.problem.operation import Op, OpKind
-from ppopt.problem.operation_classes import AuxiliaryKind, Constraints
+from ppopt.problem.operation import AuxiliaryKind, Op, OpKind
+from ppopt.problem.operation_classes import Constraints
 from ppopt.problem.partition_costs import link_number
 from ppopt.problem.pipeline import Pipeline
 from ppopt.schedule.auxiliary import AuxiliaryOp
-from ppopt.schedule.auxiliary_orders import as_memory_admits, auxiliary_orders, timed
+from ppopt.schedule.auxiliary_orders import as_memory_admits, auxiliary_orders, releases, timed
 from ppopt.schedule.link_queues import (
     LinkQueues,
     QueuedOrder,
@@ -288,8 +288,8 @@ def _cut(pipeline: Pipeline, listed: ListedOrders, queues: Queues | None) -> Net
 def run(net: Network, release: Sequence[int] | None = None) -> Ints:
     """Earliest end of every position in ticks.
 
-    What device d owns starts at `release[d]` or later (default 0). Demand-driven longest path: a device
-    runs until it waits for another one, which then runs; linear in operations. Raises
+    What device d owns starts at `release[d]` or later (default 0). Demand-driven longest path: a
+    device runs until it waits for another one, which then runs; linear in operations. Raises
     DeadlockError, naming the cycle, when the constraints hold one.
     """
     count = len(net.bounds) - 1
@@ -332,7 +332,9 @@ def _run_all(net: Network, devices: Sequence[Iterator[int]], idle: Sequence[obje
                 waiting[here] = False
 
 
-def _cycle(net: Network, stack: list[int], idle: Sequence[object]) -> tuple[Op | Transfer, ...]:
+def _cycle(
+    net: Network, stack: list[int], idle: Sequence[object]
+) -> tuple[Op | Transfer | AuxiliaryOp, ...]:
     """Operations of the cycle closed by the last device of the stack, first to last."""
     blocked = [idle.index(None, net.bounds[device]) for device in stack]
     first = stack.index(net.host[net.needed[blocked[-1]]])
@@ -355,10 +357,10 @@ def schedule(
     InputError where the orders are not complete, DeadlockError where they wait in a circle.
     """
     if pipeline.has_links and queues is None:
-        made = (
+        each = (
             schedule(pipeline, orders, objective, origin, q) for q in own_queues(pipeline, orders)
         )
-        return min(made, key=lambda one: one.metrics.value(objective))
+        return min(each, key=lambda one: one.metrics.value(objective))
     net = network(pipeline, orders, queues)
     end = run(net)
     if objective is Objective.DEVICE_SPAN:
@@ -410,6 +412,7 @@ def own_queues(pipeline: Pipeline, orders: Orders) -> list[Queues]:
         dict(zip(numbers, produced.tolist(), strict=True)),
         dict(zip(numbers, consumed.tolist(), strict=True)),
         dict(zip(numbers, start[consumed].tolist(), strict=True)),
+        releases(links.instance, _positions(links.instance, orders), listed.position),
     )
     found = [dispatch(links, job, rule) for rule in links.instance.dispatch_rules]
     return [
@@ -422,7 +425,9 @@ def _transfers(net: Network, end: Ints) -> Transfers:
     if net.queues is None:
         return NO_TRANSFERS
     carried = net.queues.carried
-    return net.queues.links.timed(carried, end[net.computed : net.computed + len(carried)]).ordered()
+    return net.queues.links.timed(
+        carried, end[net.computed : net.computed + len(carried)]
+    ).ordered()
 
 
 def _pair_numbers(net: Network) -> Ints:

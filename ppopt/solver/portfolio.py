@@ -56,8 +56,8 @@ def improvement_turns(
 ) -> Turns:
     """Quick turns, which improve small problems; then rounds of all methods.
 
-    `view` shows compute alone where there are other operations. `solve` searches another problem for so
-    many seconds.
+    `view` shows compute alone where there are other operations. `solve` searches another problem
+    for so many seconds.
     """
     problem, params = incumbent.problem, options.params
     portfolio = _Portfolio(incumbent, view, parts, options, solve)

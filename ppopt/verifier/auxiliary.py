@@ -17,8 +17,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ppopt.errors import InputError
-from ppopt.problem.operation import OpKind
-from ppopt.problem.operation_classes import AuxiliaryKind
+from ppopt.problem.operation import AuxiliaryKind, OpKind
 from ppopt.problem.pipeline import Pipeline
 from ppopt.schedule.auxiliary import AuxiliaryOperations
 from ppopt.schedule.timetable import Timetable
@@ -53,7 +52,8 @@ def read(schedule: Timetable) -> tuple[list[Work], list[str]]:
     for row in zip(*(column.tolist() for column in columns), strict=True):
         work = _work(schedule.pipeline, *row)
         if work is None:
-            strange.append(", ".join(f"{name} {value}" for name, value in zip(_FIELDS, row)))
+            fields = zip(_FIELDS, row, strict=True)
+            strange.append(", ".join(f"{name} {value}" for name, value in fields))
         else:
             known.append(work)
     return known, strange
@@ -153,10 +153,11 @@ class _Check:
 
     @cached_property
     def first(self) -> dict[tuple[AuxiliaryKind, tuple[int, int]], Work]:
-        """The first row of every operation: the one that counts."""
+        """The first row of every operation that must be there: the one that counts."""
         found: dict[tuple[AuxiliaryKind, tuple[int, int]], Work] = {}
         for work in self.known:
-            found.setdefault((work.kind, work.place), work)
+            if (work.kind, work.place) in self.wanted:
+                found.setdefault((work.kind, work.place), work)
         return found
 
     @cached_property

@@ -12,8 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ppopt.problem import exact
-from ppopt.problem.operation import OpKind
-from ppopt.problem.operation_classes import AuxiliaryKind
+from ppopt.problem.operation import AuxiliaryKind, OpKind
 from ppopt.problem.pipeline import Pipeline
 from ppopt.verifier.auxiliary import Work, memory_changes
 from ppopt.verifier.rows import Ints, Rows, first_of_device, sum_safe

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from ppopt.problem.operation import OpKind
 from ppopt.problem.pipeline import Pipeline
@@ -40,54 +40,83 @@ class State:
     """Ticks of every device from its first operation on; -1: it has not begun."""
 
 
+Key = tuple[Any, ...]
+"""Name of a job: its kind and its place."""
+
+
 def jobs_of(pipeline: Pipeline, *, whole: bool) -> list[Job]:
-    """All operations of one route without slices, links being delays of 0."""
-    ticks, hosts, jobs = pipeline.ticks, pipeline.hosts[0], list[Job]()
-    stages, batches = range(pipeline.num_stages), range(pipeline.batches)
-    number: dict[tuple[object, ...], int] = {}
+    """All operations of one route without slices, links being delays of 0.
 
-    def add(key: tuple[object, ...], queue: str, device: int, time: int, *rest: int) -> int:
-        number[key] = len(jobs)
-        jobs.append(Job(device, (queue, device), time, frozenset(), *(rest or (0, 0))))
-        return number[key]
+    Operations of one kind and stage run in the order of microbatches, which are alike.
+    """
+    jobs = {**_compute(pipeline, whole=whole), **_around(pipeline)}
+    number = {key: place for place, key in enumerate(jobs)}
+    after = _Waits(pipeline, number, whole=whole)
+    return [
+        job._replace(after=frozenset(number[one] for one in after(*key) if one in number))
+        for key, job in jobs.items()
+    ]
 
-    gathered = any(ticks.unshard_memory)
-    for stage in stages:
-        device, amount = hosts[stage], ticks.unshard_memory[stage]
-        if gathered or any(ticks.unshard):
-            add(("unshard", stage), "collective", device, ticks.unshard[stage], amount, 0)
-        if gathered or any(ticks.gradient_sync):
-            add(("sync", stage), "collective", device, ticks.gradient_sync[stage], 0, amount)
+
+def _compute(pipeline: Pipeline, *, whole: bool) -> dict[Key, Job]:
+    ticks, found = pipeline.ticks, dict[Key, Job]()
+    for stage, device in enumerate(pipeline.hosts[0]):
         for kind in (OpKind.F, OpKind.BW) if whole else (OpKind.F, OpKind.B, OpKind.W):
-            for j in batches:
-                memory = ticks.takes[kind][stage], ticks.gives[kind][stage]
-                add((kind, stage, j), "compute", device, ticks.durations[kind][stage], *memory)
+            memory = ticks.takes[kind][stage], ticks.gives[kind][stage]
+            time = ticks.durations[kind][stage]
+            for j in range(pipeline.batches):
+                found[kind, stage, j] = Job(device, ("compute", device), time, frozenset(), *memory)
+    return found
+
+
+def _around(pipeline: Pipeline) -> dict[Key, Job]:
+    ticks, found = pipeline.ticks, dict[Key, Job]()
+    gathered, none = any(ticks.unshard_memory), frozenset[int]()
+    for stage, device in enumerate(pipeline.hosts[0]):
+        queue, amount = ("collective", device), ticks.unshard_memory[stage]
+        if gathered or any(ticks.unshard):
+            found["unshard", stage] = Job(device, queue, ticks.unshard[stage], none, amount, 0)
+        if gathered or any(ticks.gradient_sync):
+            found["sync", stage] = Job(device, queue, ticks.gradient_sync[stage], none, 0, amount)
     if any(ticks.optimizer):
         for device in range(pipeline.num_devices):
-            mine = [stage for stage in stages if hosts[stage] == device]
+            mine = [stage for stage, host in enumerate(pipeline.hosts[0]) if host == device]
             time = sum(ticks.optimizer[stage] for stage in mine)
-            add(("optimizer", device), "compute", device, time)
-    closing = OpKind.BW if whole else OpKind.W
-    for (kind, *place), job in number.items():
-        after: list[tuple[object, ...]] = []
-        stage, j = (*place, None)[:2]
+            found["optimizer", device] = Job(device, ("compute", device), time, none, 0, 0)
+    return found
+
+
+class _Waits:
+    """What every job waits for, some of which may not exist."""
+
+    def __init__(self, pipeline: Pipeline, known: dict[Key, int], *, whole: bool) -> None:
+        self.pipeline, self.known = pipeline, known
+        self.closing = OpKind.BW if whole else OpKind.W
+
+    def __call__(self, kind: object, place: int, j: int | None = None) -> list[Key]:
+        if isinstance(kind, OpKind):
+            assert j is not None
+            return [(kind, place, j - 1), *self._flow(kind, place, j)]
+        if kind == "sync":
+            return self._closing(place)
+        return [] if kind == "unshard" else self._gradients(place)
+
+    def _flow(self, kind: OpKind, stage: int, j: int) -> list[Key]:
         if kind is OpKind.F:
-            after = [(OpKind.F, stage - 1, j), ("unshard", stage)]
-        elif kind in (OpKind.B, OpKind.BW):
-            after = [(OpKind.F, stage, j), (kind, stage + 1, j)]
-        elif kind is OpKind.W:
-            after = [(OpKind.B, stage, j)]
-        elif kind == "sync":
-            after = [(closing, stage, each) for each in batches]
-        elif kind == "optimizer":
-            wide = pipeline.optimizer_barrier
-            waited = [each for each in stages if wide or hosts[each] == stage]
-            after = [("sync", each) for each in waited]
-            if not any(key in number for key in after):
-                after = [(closing, each, other) for each in waited for other in batches]
-        waits = frozenset(number[key] for key in after if key in number)
-        jobs[job] = jobs[job]._replace(after=waits)
-    return jobs
+            return [(kind, stage - 1, j), ("unshard", stage)]
+        if kind is OpKind.W:
+            return [(OpKind.B, stage, j)]
+        return [(OpKind.F, stage, j), (kind, stage + 1, j)]
+
+    def _closing(self, stage: int) -> list[Key]:
+        return [(self.closing, stage, j) for j in range(self.pipeline.batches)]
+
+    def _gradients(self, device: int) -> list[Key]:
+        """Syncs, or where there are none last operations, that the optimizer of a device awaits."""
+        wide, hosts = self.pipeline.optimizer_barrier, enumerate(self.pipeline.hosts[0])
+        stages = [stage for stage, host in hosts if wide or host == device]
+        syncs: list[Key] = [("sync", stage) for stage in stages if ("sync", stage) in self.known]
+        return syncs or [key for stage in stages for key in self._closing(stage)]
 
 
 def least_value(pipeline: Pipeline, *, whole: bool, span: bool = False) -> int | None:

@@ -30,6 +30,7 @@ SAMPLES = {
     "link": {"latency": 1, "bandwidth": 2},
     "link_mode": "streams",
     "first_backward": "weight",
+    "optimizer_barrier": True,
 }
 LAYERED = ("partition", "recompute", "link", "first_backward")
 NEEDS = {name: {"layers": SAMPLES["model"]} for name in LAYERED}

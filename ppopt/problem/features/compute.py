@@ -17,7 +17,7 @@ from itertools import product
 
 from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.features.draft import InstanceDraft
-from ppopt.problem.operation import OpKind
+from ppopt.problem.operation import OpKind, TransferKind
 from ppopt.problem.operation_classes import (
     Handover,
     Mode,
@@ -25,7 +25,6 @@ from ppopt.problem.operation_classes import (
     Precedence,
     Resource,
     ResourceKind,
-    TransferKind,
 )
 
 FORWARD, BACKWARD, WEIGHT = range(3)

@@ -28,14 +28,8 @@ from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.features.compute import ROWS
 from ppopt.problem.features.draft import InstanceDraft
 from ppopt.problem.layers import STEP_COSTS
-from ppopt.problem.operation_classes import (
-    AuxiliaryKind,
-    Mode,
-    OperationClass,
-    Precedence,
-    Resource,
-    ResourceKind,
-)
+from ppopt.problem.operation import AuxiliaryKind
+from ppopt.problem.operation_classes import Mode, OperationClass, Precedence, Resource, ResourceKind
 from ppopt.problem.pipeline import Pipeline
 
 MOST_IN_ORDER = 2
@@ -103,8 +97,13 @@ def held_throughout(pipeline: Pipeline) -> tuple[Fraction, ...]:
     return tuple(_held_by(pipeline, device) for device in range(pipeline.num_devices))
 
 
-def is_held_exact(pipeline: Pipeline, device: int) -> bool:
-    """Whether a device holds all its gathered weights throughout, as far as limits can tell."""
+def is_held_exact(pipeline: Pipeline) -> bool:
+    """Whether every device holds all its gathered weights throughout, as far as limits can tell."""
+    none = not any(pipeline.costs.unshard_memory)
+    return none or all(_holds_all(pipeline, device) for device in range(pipeline.num_devices))
+
+
+def _holds_all(pipeline: Pipeline, device: int) -> bool:
     stages = [stage for hosted in pipeline.hosted for stage in hosted[device]]
     costs, ticks = pipeline.costs, pipeline.ticks
     f_alone = all(
@@ -119,7 +118,7 @@ def is_held_exact(pipeline: Pipeline, device: int) -> bool:
 def _held_by(pipeline: Pipeline, device: int) -> Fraction:
     amounts = pipeline.costs.unshard_memory
     per_route = [hosted[device] for hosted in pipeline.hosted]
-    if is_held_exact(pipeline, device):
+    if _holds_all(pipeline, device):
         return sum((amounts[stage] for hosted in per_route for stage in hosted), Fraction(0))
     return min(amounts[hosted[0]] if hosted else Fraction(0) for hosted in per_route)
 

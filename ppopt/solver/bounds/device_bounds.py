@@ -18,7 +18,7 @@ from ppopt.problem.problem import Problem
 from ppopt.schedule.origin import Argument, Certificate
 from ppopt.solver.bound import Bound, start_scope
 from ppopt.solver.bounds import idle_bounds
-from ppopt.solver.bounds.margins import Margin, Margins
+from ppopt.solver.bounds.margins import NO_MARGIN, Margin, Margins
 from ppopt.solver.relaxation import pairs
 from ppopt.solver.relaxation.delays import Delays
 
@@ -99,9 +99,7 @@ def _minimum_words(instance: Instance) -> str:
         and mode.kind is not OpKind.F
         and len(hosted[operation_class.route][operation_class.device]) > 1
     )
-    devices = range(instance.pipeline.num_devices)
-    gathered = any(instance.pipeline.costs.unshard_memory)
-    if any(at_once) or not all(is_held_exact(instance.pipeline, one) for one in devices if gathered):
+    if any(at_once) or not is_held_exact(instance.pipeline):
         return "one that works on every device is at least"
     return "the least limit that works on every device is"
 
@@ -183,9 +181,7 @@ def device_infeasible(routes: list[Delays], device: int) -> bool:
     return limits is not None and _minimum_device_memory(routes, device) > limits[device]
 
 
-def device_bound(
-    instance: Instance, objective: Objective, margins: Sequence[Margin] = ()
-) -> Bound:
+def device_bound(instance: Instance, objective: Objective, margins: Sequence[Margin] = ()) -> Bound:
     """The largest one-device bound: head + work + forced idle time + tail.
 
     `margins` are heads and tails by other operations (`ppopt.solver.bounds.margins`), per device.
@@ -211,7 +207,7 @@ def device_bound(
 
 
 def one_device_bound(
-    routes: list[Delays], device: int, objective: Objective, margin: Margin = Margin(0, 0)
+    routes: list[Delays], device: int, objective: Objective, margin: Margin = NO_MARGIN
 ) -> Bound:
     """Head + work + forced idle time + tail of one device, both at least those of `margin`."""
     instance, pipeline = routes[0].instance, routes[0].instance.pipeline

@@ -25,6 +25,9 @@ class Margin(NamedTuple):
     """After its last one."""
 
 
+NO_MARGIN = Margin(0, 0)
+
+
 class Margins:
     """What operations of all resources add to the ends of what devices compute."""
 

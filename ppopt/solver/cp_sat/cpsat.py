@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from ortools.sat.python import cp_model
 
-from ppopt.problem.operation_classes import AuxiliaryKind, TransferKind
+from ppopt.problem.operation import AuxiliaryKind, TransferKind
 from ppopt.schedule.auxiliary_orders import timed
 from ppopt.schedule.link_queues import LinkQueues
 from ppopt.schedule.orders import devices

@@ -217,7 +217,7 @@ class DeviceScope:
         rows = (row for row in flow if there.issuperset(row[:2]))
         yield Precedence((row for row in rows if not wanted.isdisjoint(row[:2])), if_there=True)
         for number in numbers:
-            one, codes = instance.classes[number], instance.codes[number].tolist()
+            codes = instance.codes[number].tolist()
             firsts = self._firsts(instance.device(number)) if self._is_last(number) else []
             yield MicrobatchOrder(None, codes[0])
             for code, following in zip(codes, [*codes[1:], None], strict=True):
@@ -291,9 +291,7 @@ class DeviceScope:
         instance, found = self.instance, defaultdict(list)
         for taker, giver, amount in instance.lasting:
             first, last = (int(instance.codes[number][0]) for number in (taker, giver))
-            found[instance.device(taker)].append(
-                Held(instance.device(taker), first, last, amount)
-            )
+            found[instance.device(taker)].append(Held(instance.device(taker), first, last, amount))
         return found
 
     def _held(self) -> list[Held]:

@@ -1,0 +1,134 @@
+"""Rules of work around the microbatches: each one is caught alone."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from ppopt import InputError, Pipeline, Schedule, evaluate, verify
+from ppopt.problem.operation import AuxiliaryKind
+from ppopt.schedule.auxiliary import NO_AUXILIARY, AuxiliaryOperations
+from ppopt.verifier import Rule
+
+UNSHARD, SYNC, OPTIMIZER = AuxiliaryKind
+LINEAR = Pipeline(
+    stages=2,
+    batches=2,
+    unshard=2,
+    unshard_memory=1,
+    gradient_sync=3,
+    optimizer=1,
+    optimizer_barrier=True,
+)
+"""1F1B: F from 2 on, BW 6..8 and 9..11 on device 0; BW 4..6 and 7..9 on device 1. Syncs end at 14
+and at 12, both optimizers run 14..15."""
+CHUNKS = Pipeline(stages=2, batches=2, chunks=2, placement="v", unshard=2, gradient_sync=2)
+"""Of every stage one; device 0 gathers stage 0 in 0..1 and stage 3 in 1..2."""
+
+Row = tuple[int, int]
+"""Kind and stage."""
+
+
+def rows(schedule: Schedule) -> dict[Row, int]:
+    """Number of the row of every auxiliary operation."""
+    columns = schedule.auxiliary.kind.tolist(), schedule.auxiliary.stage.tolist()
+    return {key: number for number, key in enumerate(zip(*columns, strict=True))}
+
+
+def changed(schedule: Schedule, key: Row, **columns: int) -> Schedule:
+    """The schedule with other values in the row of an auxiliary operation; times in units."""
+    given, row, unit = schedule.auxiliary, rows(schedule)[key], schedule.pipeline.ticks.per_unit
+    found = {}
+    for name, value in columns.items():
+        column = getattr(given, name).copy()
+        column[row] = value * unit if name in ("start", "end") else value
+        found[name] = column
+    return replace(schedule, auxiliary=replace(given, **found))
+
+
+def rules(schedule: Schedule) -> list[Rule]:
+    return [violation.rule for violation in verify(schedule)]
+
+
+@pytest.mark.parametrize("pipeline", [LINEAR, CHUNKS], ids=["linear", "chunks"])
+def test_what_is_made_is_right(pipeline: Pipeline) -> None:
+    assert verify(evaluate(pipeline, "1f1b" if pipeline is LINEAR else "zbv")) == []
+
+
+def test_every_operation_is_there_once() -> None:
+    made = evaluate(LINEAR, "1f1b")
+    columns = made.auxiliary.columns
+    assert len(made.auxiliary) == 6
+    for row in range(6):
+        lacking = AuxiliaryOperations(*(np.delete(column, row) for column in columns))
+        assert set(rules(replace(made, auxiliary=lacking))) >= {Rule.AUXILIARY}
+    assert set(rules(replace(made, auxiliary=NO_AUXILIARY))) == {Rule.AUXILIARY}
+    row = rows(made)[OPTIMIZER, 0]
+    twice = AuxiliaryOperations(*(np.append(column, column[row]) for column in columns))
+    assert rules(replace(made, auxiliary=twice)) == [Rule.AUXILIARY]
+
+
+def test_a_pipeline_without_this_work_has_none() -> None:
+    made = evaluate(LINEAR, "1f1b")
+    plain = Pipeline(stages=2, batches=2)
+    assert set(rules(replace(evaluate(plain, "1f1b"), auxiliary=made.auxiliary))) == {
+        Rule.AUXILIARY
+    }
+
+
+@pytest.mark.parametrize(
+    ("key", "columns", "rule"),
+    [
+        ((OPTIMIZER, 0), {"end": 16}, Rule.AUXILIARY_TIME),
+        ((UNSHARD, 1), {"start": -1, "end": 1}, Rule.AUXILIARY_TIME),
+        ((UNSHARD, 0), {"start": 1, "end": 3}, Rule.UNSHARD),
+        ((SYNC, 1), {"start": 8, "end": 11}, Rule.GRADIENT_SYNC),
+        ((OPTIMIZER, 0), {"start": 13, "end": 14}, Rule.OPTIMIZER),
+        ((OPTIMIZER, 1), {"start": 13, "end": 14}, Rule.OPTIMIZER),
+    ],
+)
+def test_times_and_order(key: Row, columns: dict[str, int], rule: Rule) -> None:
+    made = evaluate(LINEAR, "1f1b")
+    assert made.metrics.makespan == 15 * made.pipeline.ticks.per_unit
+    assert rules(changed(made, key, **columns)) == [rule]
+
+
+def test_without_a_barrier_an_optimizer_waits_for_its_own_device_alone() -> None:
+    made = evaluate(LINEAR, "1f1b")
+    early = changed(made, (OPTIMIZER, 1), start=13, end=14)
+    free = replace(LINEAR, optimizer_barrier=False)
+    assert rules(early) == [Rule.OPTIMIZER]
+    assert rules(replace(early, pipeline=free)) == []
+
+
+def test_a_queue_runs_one_at_a_time() -> None:
+    made = evaluate(CHUNKS, "zbv")
+    assert rules(changed(made, (UNSHARD, 3), start=0, end=1)) == [Rule.COLLECTIVE]
+
+
+def test_an_optimizer_computes() -> None:
+    """Of device 1 alone: without syncs it may follow its last BW, and not run beside it."""
+    pipeline = Pipeline(stages=2, batches=2, optimizer=(3, 3))
+    made = evaluate(pipeline, "1f1b")
+    last = int(made.end[made.device == 1].max())
+    unit = pipeline.ticks.per_unit
+    early = changed(made, (OPTIMIZER, 1), start=last // unit - 1, end=last // unit + 2)
+    assert set(rules(early)) == {Rule.OPTIMIZER, Rule.OVERLAP}
+
+
+def test_gathered_weights_count() -> None:
+    """Device 0 holds 2 activations and 1 of weights from 0 to the end of its sync."""
+    made = evaluate(replace(LINEAR, mem_limit=3), "1f1b")
+    assert made.metrics.peak_memory == (3, 2)
+    assert rules(made) == []
+    tight = replace(made.pipeline, mem_limit=2)
+    assert rules(replace(made, pipeline=tight)) == [Rule.MEMORY]
+
+
+def test_columns_of_one_length() -> None:
+    made = evaluate(LINEAR, "1f1b")
+    short = replace(made.auxiliary, start=made.auxiliary.start[1:])
+    with pytest.raises(InputError, match="auxiliary: columns differ in length"):
+        verify(replace(made, auxiliary=short))
