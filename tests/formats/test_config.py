@@ -52,6 +52,11 @@ SPELLINGS = {
     "device_speed": ("device_speed",),
     "mem_limit": ("mem_limit",),
     "overlap": ("overlap_times", "overlap"),
+    "unshard": ("unshard",),
+    "unshard_memory": ("unshard_memory",),
+    "gradient_sync": ("gradient_sync",),
+    "optimizer": ("optimizer",),
+    "optimizer_barrier": ("optimizer_barrier",),
     "slices": ("slices",),
     "routes": ("routes",),
     "time_unit": ("time_unit",),
@@ -81,6 +86,7 @@ SAMPLES = {
     "link_mode": "streams",
     "first_backward": "weight",
     "mem_limit": 3,
+    "optimizer_barrier": True,
     "time_unit": "us",
     "memory_unit": "GiB",
     "name": "mine",
@@ -120,7 +126,7 @@ class TestSettings:
             if setting.has_value:
                 assert given[name] == setting.default
             else:
-                assert given[name] in (None, "", MISSING)
+                assert given[name] in (None, "", False, MISSING)
 
     def test_defaults_of_a_run_are_those_of_solve(self) -> None:
         given = inspect.signature(solve).parameters

@@ -16,6 +16,7 @@ from ppopt.problem.operation import Op
 from ppopt.problem.pipeline import Pipeline
 from ppopt.schedule.schedule import Schedule
 from ppopt.verifier import Figures, Rule, explain, figures, verify
+from tests.factories.gradient_work import with_gradient_work
 from tests.factories.schedules import (
     BW,
     B,
@@ -34,7 +35,7 @@ from tests.factories.schedules import (
 from tests.factories.streams import LINK_MODES, built, linked_pipelines
 from tests.verifier import verify_naive
 from tests.verifier.verify_fixtures import one_f_one_b, rules, schedule_of, split_with_p2p
-from tests.verifier.verify_mutations import MUTATIONS, STREAMS
+from tests.verifier.verify_mutations import GRADIENTS, MUTATIONS, STREAMS
 
 SLOW = settings(deadline=None)
 """The machine may be busy: no deadline for one example."""
@@ -109,6 +110,8 @@ def test_breaking_one_rule_reports_that_rule_alone(
     kinds = ["split"] if rule is Rule.WEIGHT else ["split", "fused", "mixed"]
     if rule in STREAMS:
         schedule = data.draw(built(linked_pipelines(LINK_MODES))).schedule
+    elif rule in GRADIENTS:
+        schedule = data.draw(with_gradient_work(ROOMY, kinds))
     else:
         schedule = data.draw(schedules(SLICED if rule is Rule.SLICE else ROOMY, kinds))
     broken, claims = MUTATIONS[rule](Random(seed), schedule)

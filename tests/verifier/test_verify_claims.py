@@ -149,7 +149,10 @@ SHARED = {
         for name in ("cost_fields", "hosting", "partition", "pipeline", "pipeline_fields")
     ),
     *(f"ppopt.problem.{name}" for name in ("placement", "recompute", "settings", "units")),
-    *(f"ppopt.schedule{name}" for name in ("", ".origin", ".timetable", ".transfers")),
+    *(
+        f"ppopt.schedule{name}"
+        for name in ("", ".auxiliary", ".origin", ".timetable", ".transfers")
+    ),
 }
 """What the verifier stands on: problems, and the columns of a schedule."""
 POSTED = {"ppopt.schedule.actions"}

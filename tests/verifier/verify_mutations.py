@@ -15,6 +15,7 @@ from hypothesis import assume
 from ppopt.problem.operation import OpKind
 from ppopt.schedule.schedule import Schedule
 from ppopt.verifier import Rule, figures
+from tests.factories.gradient_work import OPTIMIZER, SYNC, UNSHARD, auxiliary_table
 from tests.factories.schedules import ALONE, BW, B, F, TableRow, W, limited, peaks, table
 from tests.factories.streams import link_of, transfer_table
 
@@ -259,6 +260,88 @@ def _beside(schedule: Schedule, row: tuple[int, ...], other: tuple[int, ...]) ->
     return bool(one == two) and max(row[5], other[5]) < min(row[6], other[6])
 
 
+def auxiliary_operation(random: Random, schedule: Schedule) -> Broken:
+    """Leave an auxiliary operation out, or run it again after everything else."""
+    rows = auxiliary_table(schedule)
+    row = random.choice(rows)
+    last = schedule.metrics.makespan
+    again = (*row[:3], last, last + row[4] - row[3], row[5])
+    left = [one for one in rows if one != row]
+    return _with_auxiliary(schedule, random.choice(([*rows, again], left)))
+
+
+def auxiliary_time(random: Random, schedule: Schedule) -> Broken:
+    """End an optimizer too late."""
+    row = random.choice([row for row in auxiliary_table(schedule) if row[0] == OPTIMIZER])
+    return _moved(schedule, row, (*row[:4], row[4] + random.randint(1, 5), row[5]))
+
+
+def unshard_order(random: Random, schedule: Schedule) -> Broken:
+    """Gather weights after everything else."""
+    row = random.choice([row for row in auxiliary_table(schedule) if row[0] == UNSHARD])
+    return _moved(schedule, row, _auxiliary_at(row, schedule.metrics.makespan))
+
+
+def gradient_sync_order(random: Random, schedule: Schedule) -> Broken:
+    """Reduce gradients before everything else."""
+    row = random.choice([row for row in auxiliary_table(schedule) if row[0] == SYNC])
+    return _auxiliary_first(schedule, row)
+
+
+def optimizer_order(random: Random, schedule: Schedule) -> Broken:
+    """Run an optimizer before everything else."""
+    row = random.choice([row for row in auxiliary_table(schedule) if row[0] == OPTIMIZER])
+    return _auxiliary_first(schedule, row)
+
+
+def collective_overlap(random: Random, schedule: Schedule) -> Broken:
+    """Run a sync while another one of its device ends; optimizers move out of the way."""
+    rows = auxiliary_table(schedule)
+    syncs = [row for row in rows if row[0] == SYNC]
+    pairs = [(one, two) for one in syncs for two in syncs if one[2] == two[2] and one[4] <= two[3]]
+    assume(pairs)
+    early, late = random.choice(pairs)
+    moved = _auxiliary_at(early, late[4] - 1)
+    others = [row for row in syncs if row[2] == late[2] and row[3] >= late[4]]
+    assume(not others)
+    by = moved[4] - moved[3]
+    found = [
+        moved if row == early else _auxiliary_at(row, row[3] + by) if row[0] == OPTIMIZER else row
+        for row in rows
+    ]
+    return _with_auxiliary(schedule, found)
+
+
+def _with_auxiliary(schedule: Schedule, rows: Iterable[tuple[int, ...]]) -> Broken:
+    return Broken(Schedule.from_rows(schedule.pipeline, table(schedule), auxiliary=rows))
+
+
+def _moved(schedule: Schedule, row: tuple[int, ...], moved: tuple[int, ...]) -> Broken:
+    rows = [moved if one == row else one for one in auxiliary_table(schedule)]
+    return _with_auxiliary(schedule, rows)
+
+
+def _auxiliary_at(row: tuple[int, ...], time: int) -> tuple[int, ...]:
+    return (*row[:3], time, time + row[4] - row[3], row[5])
+
+
+def _auxiliary_first(schedule: Schedule, row: tuple[int, ...]) -> Broken:
+    """Run an auxiliary operation at the front, all others later."""
+    room = row[4] - row[3]
+    rows = [_at(one, one[4] + room) for one in table(schedule)]
+    others = [
+        _auxiliary_at(one, 0 if one == row else one[3] + room) for one in auxiliary_table(schedule)
+    ]
+    return Broken(Schedule.from_rows(schedule.pipeline, rows, auxiliary=others))
+
+
+GRADIENTS = frozenset(
+    (
+        *(Rule.AUXILIARY, Rule.AUXILIARY_TIME, Rule.UNSHARD, Rule.GRADIENT_SYNC),
+        *(Rule.OPTIMIZER, Rule.COLLECTIVE),
+    )
+)
+"""Rules of work around the microbatches."""
 STREAMS = frozenset((Rule.TRANSFER, Rule.TRANSFER_TIME, Rule.SEND, Rule.RECEIVE, Rule.LINK))
 """Rules that hold where links are resources."""
 
@@ -279,6 +362,12 @@ MUTATIONS: dict[Rule, Callable[[Random, Schedule], Broken]] = {
     Rule.SEND: send_order,
     Rule.RECEIVE: receive_order,
     Rule.LINK: link_overlap,
+    Rule.AUXILIARY: auxiliary_operation,
+    Rule.AUXILIARY_TIME: auxiliary_time,
+    Rule.UNSHARD: unshard_order,
+    Rule.GRADIENT_SYNC: gradient_sync_order,
+    Rule.OPTIMIZER: optimizer_order,
+    Rule.COLLECTIVE: collective_overlap,
     Rule.OVERLAP: overlap,
     Rule.MEMORY: memory,
     Rule.CLAIM: claim,
