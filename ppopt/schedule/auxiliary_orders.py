@@ -90,6 +90,12 @@ def _compute(instance: Instance, position: Ints, links: tuple[tuple[int, int], .
     return found
 
 
+def auxiliary_numbers(pipeline: Pipeline, given: AuxiliaryOperations) -> Ints:
+    """Numbers of auxiliary operations: those of the first microbatch of their route."""
+    first = given.route * (pipeline.batches // pipeline.routes)
+    return np.asarray(pipeline.code(given.kind, given.stage, first))
+
+
 def timed(pipeline: Pipeline, numbers: Ints, start: Ints, end: Ints) -> AuxiliaryOperations:
     """Auxiliary operations of these numbers at these times, in ticks."""
     kind, stage, microbatch, _ = split_codes(pipeline, numbers)

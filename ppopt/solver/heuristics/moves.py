@@ -131,7 +131,8 @@ def critical_path(state: State, random: Random) -> list[CriticalNode]:
     while True:
         resource, place = where[op]
         before = network.table.before[op]
-        causes = [other for other, lag in before if ends[other] + lag == start[op]]
+        present = [(other, lag) for other, lag in before if other in where]
+        causes = [other for other, lag in present if ends[other] + lag == start[op]]
         ahead = sequences[resource][place - 1] if place else None
         follows = ahead is not None and ends[ahead] == start[op]
         free = follows and all(ahead != other for other, _ in before)

@@ -14,8 +14,10 @@ import numpy as np
 
 from ppopt.problem.arrays import Ints
 from ppopt.problem.instance import ABSENT, SPLIT_MODE, WHOLE_MODE
-from ppopt.problem.operation import NUM_KINDS
+from ppopt.problem.operation import NUM_KINDS, AuxiliaryKind, TransferKind
 from ppopt.problem.problem import Problem
+from ppopt.schedule.auxiliary import NO_AUXILIARY
+from ppopt.schedule.auxiliary_orders import auxiliary_numbers, timed
 from ppopt.schedule.link_queues import LinkQueues
 from ppopt.schedule.schedule import Schedule, split_codes
 from ppopt.schedule.timetable import ALONE
@@ -35,7 +37,7 @@ class OperationTable:
     def __init__(self, problem: Problem, pairs: Ints = NO_PAIRS) -> None:
         """`pairs` has a row per overlapped pair: the F and the backward."""
         self.problem, self.pairs = problem, pairs
-        self.instance = instance = problem.instance_with_links
+        self.instance = instance = problem.full_instance
         codes, sizes = np.concatenate(instance.codes), [one.size for one in instance.classes]
         by_code = np.argsort(codes)
         self.codes: Ints = codes[by_code]
@@ -172,6 +174,8 @@ class OperationTable:
         start = np.full(self.size, ABSENT, dtype=np.int64)
         start[self._place[canonical(schedule)]] = schedule.start
         start[self._place[canonical_transfers(schedule)]] = schedule.transfers.start
+        once = auxiliary_numbers(schedule.pipeline, schedule.auxiliary)
+        start[self._place[once]] = schedule.auxiliary.start
         found: list[int] = start.tolist()
         return found
 
@@ -187,9 +191,12 @@ class OperationTable:
         pair = np.full(self.size, ALONE, dtype=np.int64)
         pair[self.pairs] = np.arange(len(self.pairs))[:, None]
         columns = (kind, self.stage, self.microbatch, self.resource, start, end, self.slice, pair)
-        here, sent = (kind != ABSENT) & (kind < NUM_KINDS), kind >= NUM_KINDS
-        pipeline, transfers = self.problem.pipeline, NO_TRANSFERS
+        here = (kind != ABSENT) & (kind < NUM_KINDS)
+        sent, once = (np.isin(kind, tuple(kinds)) for kinds in (TransferKind, AuxiliaryKind))
+        pipeline, transfers, auxiliary = self.problem.pipeline, NO_TRANSFERS, NO_AUXILIARY
         if sent.any():
             transfers = LinkQueues(pipeline).timed(self.codes[sent], end[sent])
+        if once.any():
+            auxiliary = timed(pipeline, self.codes[once], start[once], end[once])
         present = (column[here] for column in columns)
-        return Schedule.from_columns(pipeline, *present, transfers=transfers)
+        return Schedule.from_columns(pipeline, *present, transfers=transfers, auxiliary=auxiliary)
