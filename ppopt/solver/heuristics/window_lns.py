@@ -114,7 +114,7 @@ class WindowLNS:
 def windows_apply(problem: Problem) -> bool:
     """Whether windows apply: makespan, no slices or pairs, and no operations of no length."""
     one_time = is_plain(problem) and problem.objective is Objective.MAKESPAN
-    return one_time and not problem.instance_with_links.has_instants
+    return one_time and not problem.full_instance.has_instants
 
 
 class WindowSearch:
