@@ -11,7 +11,7 @@ import pytest
 from ppopt.errors import InputError
 from ppopt.formats.config import canonical, pipeline_of
 from ppopt.problem.pipeline import Pipeline
-from ppopt.problem.settings import COUNTS, NAMED, SETTINGS, Part, Setting
+from ppopt.problem.settings import COUNTS, NAMED, Part, SETTINGS, Setting, Shape
 from tests.cli.cli_run import run, shown
 
 SIZE = {"stages": 2, "batches": 4}
@@ -83,6 +83,9 @@ def test_flags_take_every_name(setting: Setting, name: str) -> None:
     if setting in COUNTS:
         line = f"{line} --time-unit ms"
     written = name.replace("_", "-")
+    if setting.shape is Shape.FLAG:
+        assert shown(f"{line} --{written}")["schedule"] != shown(line)["schedule"]
+        return
     expected = shown(f"{line} {setting.flag} {sample(setting)}")["schedule"]
     assert shown(f"{line} --{written} {sample(setting)}")["schedule"] == expected
     assert shown(f"{line} --{written}={sample(setting)}")["schedule"] == expected
