@@ -28,14 +28,13 @@ class Problem:
     @cached_property
     def full_instance(self) -> Instance:
         """The same with all other resources and operations; the same one where there are none."""
-        if not self.has_further_operations:
-            return self.instance
-        return Instance(self.pipeline, self.backward_kind, all_resources=True)
+        found = Instance(self.pipeline, self.backward_kind, all_resources=True)
+        return found if len(found.classes) > len(self.instance.classes) else self.instance
 
     @property
     def has_further_operations(self) -> bool:
         """Whether a schedule has operations besides compute: transfers, or once in a step."""
-        return self.pipeline.has_links or self.pipeline.has_auxiliary
+        return self.full_instance is not self.instance
 
     @property
     def mixed(self) -> bool:
