@@ -203,6 +203,8 @@ def hurry(file: dict[str, Any]) -> None:
 STREAMS = "eval 1f1b --stages 2 --batches 3 --p2p-time 1 --link-mode streams"
 """F(0,0) and F(0,1) end at 1 and 2; their transfers run from 1 to 2 and from 2 to 3. F(1,2) starts
 at 10, where the transfer that brings its input ends."""
+STEP = "eval zbv --stages 2 --batches 4 --unshard 2 --gradient-sync 2 --optimizer 2"
+"""Device 0 gathers stage 0 from 0 to 1 and stage 3 from 1 to 2."""
 TAMPERED_OTHERS: dict[str, tuple[str, Change]] = {
     "pair": ("eval dualpipe --stages 4 --batches 8 --overlap-times 3", unpair),
     "slice-order": ("eval seq-1f1b --stages 2 --batches 2", hurry),
@@ -211,13 +213,25 @@ TAMPERED_OTHERS: dict[str, tuple[str, Change]] = {
     "send-order": (STREAMS, lambda file: move(op(file, "SEND_F", 0, 0), -1)),
     "receive-order": (STREAMS, lambda file: move(op(file, "SEND_F", 0, 2), 1)),
     "link-overlap": (STREAMS, lambda file: move(op(file, "SEND_F", 0, 1), -1)),
+    "auxiliary-operation": (STEP, lambda file: file["ops"].remove(once(file, "OPTIMIZER"))),
+    "auxiliary-time": (STEP, lambda file: once(file, "OPTIMIZER").__setitem__(5, 99)),
+    "unshard-order": (STEP, lambda file: move(once(file, "UNSHARD"), 99)),
+    "gradient-sync-order": (STEP, lambda file: move(once(file, "GRADIENT_SYNC"), -1)),
+    "optimizer-order": (STEP, lambda file: move(once(file, "OPTIMIZER"), -1)),
+    "collective-overlap": (STEP, lambda file: move(once(file, "UNSHARD", 3), -1)),
 }
-"""What plain schedules have not: pairs, slices and transfers."""
+"""What plain schedules have not: pairs, slices, transfers, and work around the microbatches."""
 
 
 def op(file: dict[str, Any], kind: str, stage: int, microbatch: int) -> list[Any]:
     (found,) = (row for row in file["ops"] if row[:3] == [kind, stage, microbatch])
     return found
+
+
+def once(file: dict[str, Any], kind: str, stage: int = 0) -> list[Any]:
+    """Work of a stage, or of device 0, around the microbatches."""
+    place = None if kind == "OPTIMIZER" else stage
+    return next(row for row in file["ops"] if row[:3] == [kind, place, None])
 
 
 def move(row: list[Any], ticks: int) -> None:

@@ -11,7 +11,7 @@ import pytest
 from ppopt.errors import InputError
 from ppopt.formats.config import canonical, pipeline_of
 from ppopt.problem.pipeline import Pipeline
-from ppopt.problem.settings import COUNTS, NAMED, Part, SETTINGS, Setting, Shape
+from ppopt.problem.settings import COUNTS, NAMED, SETTINGS, Part, Setting, Shape
 from tests.cli.cli_run import run, shown
 
 SIZE = {"stages": 2, "batches": 4}
