@@ -106,7 +106,7 @@ def _closing(claim: Claim, hosts: tuple[int, ...], stage: int) -> int:
 
 
 def held(claim: Claim, device: int) -> int:
-    """Gathered weights that a device holds beside whatever it computes, in ticks.
+    """Gathered weights that a device holds throughout, beside all it computes, in ticks.
 
     Any operation runs between the first F and the last W or BW of the lowest stage of its route on
     the device. On one route where F alone takes memory, the device holds most when the last of its

@@ -71,9 +71,9 @@ class Rule(StrEnum):
     OVERLAP = "overlap"
     """A device computes one operation, or one pair, at a time."""
     MEMORY = "memory-limit"
-    """A device never holds more than its limit: static memory, activations (all that F keeps, from
-    the start of the backward on the rest too), changes by B, the workspace of what runs, and
-    gathered weights from the start of UNSHARD to the end of GRADIENT_SYNC."""
+    """A device never holds more than its limit. It holds static memory, activations (all that F
+    keeps, from the start of the backward on the rest too), changes by B, the workspace of what
+    runs. It holds gathered weights from the start of UNSHARD to the end of GRADIENT_SYNC."""
     CLAIM = "claim"
     """A figure stated with the schedule is the one recomputed from it."""
 

@@ -84,7 +84,7 @@ def add_gradient_work(draft: InstanceDraft) -> None:
 
 
 def held_throughout(pipeline: Pipeline) -> tuple[Fraction, ...]:
-    """Gathered weights that every device surely holds beside whatever it computes, in its unit.
+    """Gathered weights that a device holds throughout, beside all it computes, in the user's unit.
 
     Those of its lowest stage, on two routes the lesser of both: any operation of the device stands
     between the first F and the last W or BW of that stage. Of one route, where F alone takes memory
