@@ -28,6 +28,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
@@ -260,15 +261,16 @@ def draw(seed: int) -> list[Mutation]:
 def chosen(drawn: Sequence[Mutation]) -> Iterator[tuple[int, Mutation]]:
     """Of every number the first that changes something, with its place among its spares.
 
-    Lines that are no longer in the checkout are passed over, too.
+    Lines that are no longer in the checkout are passed over, and numbers of which none is left.
     """
     for number in sorted({mutation.number for mutation in drawn}):
         same = [mutation for mutation in drawn if mutation.number == number]
-        yield next(
+        left = (
             (spare, mutation)
             for spare, mutation in enumerate(same)
             if not mutation.equivalent and mutation.applies(ROOT)
         )
+        yield from islice(left, 1)
 
 
 def tried(copy: Path, spare: int, mutation: Mutation, tier: str) -> Row:

@@ -76,6 +76,9 @@ def test_an_equivalent_mutation_or_one_of_lines_that_are_gone_gives_way_to_its_s
     assert list(mutations.chosen(drawn)) == [(1, drawn[1])]
     drawn[1] = drawn[1]._replace(equivalent="c is 0")
     assert list(mutations.chosen(drawn)) == [(2, drawn[2])]
+    assert list(mutations.chosen([drawn[0], drawn[2]._replace(number=2)])) == [
+        (0, drawn[2]._replace(number=2))
+    ]
 
 
 def test_what_the_fast_tier_catches_the_whole_catches_too(
