@@ -18,7 +18,7 @@ NO_RESULT = {
     **dict.fromkeys(("objective", "value", "lower_bound", "gap")),
     "proof": INTERRUPTED,
     **dict.fromkeys(("makespan", "device_span", "bubble_rate", "bubble_overhead")),
-    **dict.fromkeys(("peak_memory", "mem_limit", "seed", "workers", "versions")),
+    **dict.fromkeys(("peak_memory", "mem_limit", "exposed", "seed", "workers", "versions")),
     **dict.fromkeys(("solve_seconds", "schedule")),
     "verified": False,
 }

@@ -7,13 +7,19 @@ from itertools import groupby
 from typing import Any
 
 from ppopt.problem import layout
-from ppopt.problem.exact import plain
+from ppopt.problem.exact import plain, plain_or_none
 from ppopt.problem.pipeline import Model, Pipeline
+from ppopt.schedule.exposed import exposed
 from ppopt.schedule.metrics import throughput
 from ppopt.schedule.schedule import Schedule
 
 
 def of_schedule(schedule: Schedule) -> dict[str, Any]:
+    """Figures of a complete schedule; lists have one entry per device."""
+    return of_metrics(schedule) | {"exposed": plain_or_none(exposed(schedule))}
+
+
+def of_metrics(schedule: Schedule) -> dict[str, Any]:
     """Figures that `ppopt.schedule.metrics` computes; lists have one entry per device."""
     found = schedule.metrics
     ticks = schedule.pipeline.ticks

@@ -35,7 +35,8 @@ SCHEMA = 1
 _SEARCHED = ("status", "objective", "value", "lower_bound", "gap", "proof")
 FIGURES = (
     *("makespan", "device_span", "bubble_rate", "bubble_overhead", "peak_memory", "mem_limit"),
-    *("time_unit", "memory_unit", "tokens_per_second", "tokens_per_second_per_device", "mfu"),
+    *("exposed", "time_unit", "memory_unit"),
+    *("tokens_per_second", "tokens_per_second_per_device", "mfu"),
 )
 
 

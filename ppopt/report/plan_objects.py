@@ -15,7 +15,7 @@ from ppopt.studies.plan_result import Hand, LeastMemory, MoreMemory, Plan, PlanR
 
 _OF_ROW = (
     *("makespan", "device_span", "bubble_rate", "peak_memory", "time_unit", "memory_unit"),
-    *("tokens_per_second", "mfu", "partition", "layout", "proof"),
+    *("exposed", "tokens_per_second", "mfu", "partition", "layout", "proof"),
 )
 
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from ppopt.report.labels import SEARCHED, title
+from ppopt.report.labels import SEARCHED, objective_words, title
 from ppopt.report.layout_words import short_placement
 from ppopt.report.numbers import grouped, measured, per_device, percent
 
 STOPPED = "stopped early"
 """Said of a search that Ctrl-C or a request to end has ended."""
+STEP_WORK = "unshard, gradient sync and optimizer"
 UNCHECKED = "(not re-checked; `ppopt verify FILE --bound` checks it)"
 _STATUS_WORDS = {
     "optimal": "proved optimal",
@@ -33,6 +34,18 @@ def throughput_words(figures: Mapping[str, Any]) -> str:
         check = "; check the FLOPs and the unit of time" if mfu > 1 else ""
         parts.append(f"MFU {percent(mfu)}{check}")
     return ", ".join(parts)
+
+
+def exposed_words(figures: Mapping[str, Any]) -> str:
+    """How much longer a step is for its work around the microbatches; empty where it has none.
+
+    `figures` has the keys of `ppopt solve --json`.
+    """
+    value = figures.get("exposed")
+    if value is None:
+        return ""
+    words = f"{measured(value, figures.get('time_unit'))} of the {objective_words(figures)}"
+    return f"{words}, for {STEP_WORK}"
 
 
 def imbalance_words(figures: Mapping[str, Any]) -> str:

@@ -16,7 +16,7 @@ from ppopt.report.colours import HUES, IDLE_LOOKS
 from ppopt.report.entries import PageSchedule, TimeUse
 from ppopt.report.labels import CAUSE_WORDS, KIND_WORDS, isolated, objective_words, title
 from ppopt.report.numbers import NONE, grouped, headed, measured, number, percent, rounded, spread
-from ppopt.report.search_words import UNCHECKED, hint_words, imbalance_words, status_words
+from ppopt.report.search_words import STEP_WORK, UNCHECKED, hint_words, imbalance_words, status_words
 
 _COSTS = {
     "F": "forward",
@@ -99,6 +99,7 @@ def _tiles(figures: Mapping[str, Any]) -> str:
     limit = "no limit" if limits is None else f"limit {spread(limits, memory)}"
     rows = [
         _figure("makespan", figures["makespan"], time, "end of the last operation"),
+        *_exposed(figures),
         *_bound(figures),
         *_throughput(figures),
         _figure(
@@ -132,6 +133,14 @@ def _bound(figures: Mapping[str, Any]) -> list[Tile]:
     source = "" if figures["checked"] else "; says the file"
     note = f"of the {objective_words(figures)}; gap {percent(figures['gap'])}{source}"
     return [_figure("lower bound", figures["lower_bound"], figures["time_unit"], note)]
+
+
+def _exposed(figures: Mapping[str, Any]) -> list[Tile]:
+    """How much longer the step is for the work around its microbatches, where it has any."""
+    if figures["exposed"] is None:
+        return []
+    note = f"of the {objective_words(figures)}, for {STEP_WORK}"
+    return [_figure("exposed", figures["exposed"], figures["time_unit"], note)]
 
 
 def _imbalance(figures: Mapping[str, Any]) -> list[Tile]:

@@ -60,6 +60,7 @@ _FIGURES = (
     StudyFigure("lower bound", lambda row: row.get("lower_bound"), "time_unit"),
     StudyFigure("gap", lambda row: row.get("gap"), share=True),
     StudyFigure("bubble rate", lambda row: row.get("bubble_rate"), share=True),
+    StudyFigure("exposed", lambda row: row.get("exposed"), "time_unit"),
     StudyFigure("tokens per second", lambda row: row.get("tokens_per_second"), more=True),
     StudyFigure("MFU", lambda row: row.get("mfu"), share=True, more=True),
 )

@@ -23,7 +23,7 @@ def summary(schedule: Schedule) -> dict[str, Any]:
     lacks are None. For a schedule read from a file, `checked` says whether the re-checker confirms
     its bound, and `proof` how.
     """
-    return _claims(schedule) | figures.of_schedule(schedule) | {"imbalance": _imbalance(schedule)}
+    return claims(schedule) | figures.of_schedule(schedule) | {"imbalance": _imbalance(schedule)}
 
 
 def _imbalance(schedule: Schedule) -> dict[str, Any]:
@@ -41,15 +41,15 @@ def _imbalance(schedule: Schedule) -> dict[str, Any]:
     }
 
 
-def _claims(schedule: Schedule) -> dict[str, Any]:
+def claims(schedule: Schedule) -> dict[str, Any]:
     """What the origin claims, and whether that may be believed."""
     stated = origin_json.origin_to_object(schedule.origin)
-    claims = {key: stated.get(key) for key in ORIGIN_KEYS}
+    found = {key: stated.get(key) for key in ORIGIN_KEYS}
     if not schedule.origin.from_file:
-        return claims | {"checked": True}
+        return found | {"checked": True}
     from ppopt.rechecker import confirmed  # noqa: PLC0415  loads on use
 
     reason = confirmed(schedule)
     if reason is not None:
-        claims["proof"] = reason
-    return claims | {"checked": reason is not None}
+        found["proof"] = reason
+    return found | {"checked": reason is not None}

@@ -16,13 +16,14 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from ppopt.formats import figures
 from ppopt.problem.operation import NUM_KINDS, OpKind
 from ppopt.report import colours
 from ppopt.report.gantt import GanttSeries, gantt_series, label_step, row_height, shade_words
 from ppopt.report.labels import KIND_WORDS, clean, title
 from ppopt.report.numbers import lowered, measured, number, percent, spread
 from ppopt.report.raster import png
-from ppopt.report.summary import summary
+from ppopt.report.summary import claims
 from ppopt.schedule.schedule import Schedule
 from ppopt.schedule.timetable import ALONE, ScheduledOperation
 
@@ -131,7 +132,7 @@ def caption(schedule: Schedule) -> str:
     if missing or not _known(schedule).all():
         words = [name, f"incomplete or defective: {len(schedule)} operations"]
     else:
-        found = summary(schedule)
+        found = claims(schedule) | figures.of_metrics(schedule)
         limits = found["mem_limit"]
         time, unit = found["time_unit"], found["memory_unit"]
         memory = f"peak memory {spread(found['peak_memory'], unit)}"

@@ -32,6 +32,7 @@ from ppopt.report.numbers import (
     spread,
 )
 from ppopt.report.search_words import (
+    exposed_words,
     hint_words,
     imbalance_words,
     operations_alone_words,
@@ -62,6 +63,7 @@ def result_table(figures: Mapping[str, Any]) -> Table:
         "best partition": choice_words(figures),
         "makespan": _time(figures, "makespan"),
         "device span": _time(figures, "device_span"),
+        "exposed": exposed_words(figures),
         "lower bound": _bound(figures, objective),
         "bubble rate": _with(percent, figures.get("bubble_rate"), f" of the {objective}"),
         "bubble overhead": _with(percent, figures.get("bubble_overhead"), " of busy time"),
@@ -136,21 +138,21 @@ def compare_table(rows: Sequence[Mapping[str, Any]]) -> Table:
     Rows have the keys of `rows` in `ppopt compare --json`. The third column is the objective,
     `bubble` the bubble rate of it, `memory` the largest device peak, and the last two columns are
     the ratios to the best row that fits and to the optimum of the same placement, empty where that
-    is not known.
+    is not known. `exposed` stands where the pipeline has work around the microbatches.
     """
     time, memory = (_unit(rows, key) for key in ("time_unit", "memory_unit"))
-    objective = objective_words(rows[0] if rows else {})
-    value, held = (
-        headed(*pair).replace(" (", "\n(") for pair in ((objective, time), ("memory", memory))
-    )
-    names = ("strategy", "placement", value, "bubble", held, "/ best", "/ opt.")
+    measures = ((objective_words(rows[0] if rows else {}), time), ("memory", memory))
+    value, held = (headed(*pair).replace(" (", "\n(") for pair in measures)
+    further = ["exposed"] if any(row.get("exposed") is not None for row in rows) else []
+    names = ("strategy", "placement", value, *further, "bubble", held, "/ best", "/ opt.")
     table = _table(*names, left=2)
     for row in rows:
         peaks = row.get("peak_memory")
-        cells = (
+        cells: tuple[str | Text, ...] = (
             title(row) + _where(row, rows),
             short_placement(row),
             _short(row.get("value")),
+            *(_short(row["exposed"]) for _ in further),
             percent(row.get("bubble_rate")),
             _held(_short(max(peaks)) if peaks else NONE, row),
             _short(row.get("ratio_to_best")),

@@ -36,7 +36,7 @@ from ppopt.verifier import checked, verify
 
 FIGURES = (
     *("makespan", "device_span", "bubble_rate", "bubble_overhead", "peak_memory", "mem_limit"),
-    *("fits_limit", "time_unit", "memory_unit"),
+    *("exposed", "fits_limit", "time_unit", "memory_unit"),
     *("tokens_per_second", "tokens_per_second_per_device", "mfu"),
 )
 

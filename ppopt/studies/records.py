@@ -262,7 +262,8 @@ _STUDY: Mapping[str, Check] = {
 }
 _NUMBERS = (
     *("value", "lower_bound", "gap", "makespan", "device_span", "bubble_rate", "bubble_overhead"),
-    *("tokens_per_second", "tokens_per_second_per_device", "mfu", "time_limit", "solve_seconds"),
+    *("exposed", "tokens_per_second", "tokens_per_second_per_device", "mfu"),
+    *("time_limit", "solve_seconds"),
 )
 _TEXTS = (
     *("strategy", "objective", "proof", "time_unit", "memory_unit", "layout"),

@@ -35,6 +35,7 @@ COMMON = {
     "bubble_overhead": NUMBER,
     "peak_memory": LIST,
     "mem_limit": LIST,
+    "exposed": KNOWN_NUMBER,
     "idle": OBJECT,
     "imbalance": OBJECT,
     "seed": INT,
@@ -70,7 +71,7 @@ VERIFIED = {
     key: COMMON[key]
     for key in (
         *("schema", "verified", "makespan", "device_span"),
-        *("bubble_rate", "bubble_overhead", "peak_memory", "mem_limit"),
+        *("bubble_rate", "bubble_overhead", "peak_memory", "mem_limit", "exposed"),
         *THROUGHPUT,
     )
 } | {"violations": LIST, "measured": FLAG, "fits_limit": FLAG, **PLACED}

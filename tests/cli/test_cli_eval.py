@@ -37,6 +37,14 @@ class TestEval:
         """Recomputed by running them (notes on the strategies)."""
         assert shown(f"eval {line}")["value"] == makespan
 
+    def test_exposed_work_around_the_microbatches(self) -> None:
+        """The gather of 2 delays all, the sync of 3 and the optimizer of 1 follow device 0."""
+        work = "--unshard 2 --gradient-sync 3 --optimizer 1"
+        found = shown(f"eval 1f1b {UNIT} {work}")
+        assert (found["makespan"], found["exposed"]) == (39, 6)
+        assert "exposed          6 of the makespan" in run(f"eval 1f1b {UNIT} {work}").out
+        assert shown(f"eval 1f1b {UNIT}")["exposed"] is None
+
     def test_device_span(self) -> None:
         """ZB-H2 leaves no device idle within its own span, 8 x 3."""
         found = shown(f"eval zb-h2 {UNIT} --objective device-span")

@@ -104,6 +104,18 @@ def test_a_hand_strategy_claims_nothing() -> None:
     assert not any("optimal" in line for line in shown)
 
 
+def test_exposed_work_around_the_microbatches() -> None:
+    shown = printed(result_table(SOLVED | {"exposed": 1.5, "time_unit": "ms"}))
+    assert shown[3] == "exposed          1.5 ms of the makespan, for unshard, gradient sync and"
+    rows = [ROW | {"exposed": 6}, ROW | {"strategy": "zb-2p", "exposed": 0.5}]
+    assert printed(compare_table(rows)) == [
+        "strategy placement makespan exposed  bubble memory / best / opt.",
+        "────────────────────────────────────────────────────────────────",
+        "1f1b     linear          33       6 27.27 %      4  1.222  1.245",
+        "zb-2p    linear          33     0.5 27.27 %      4  1.222  1.245",
+    ]
+
+
 def test_peaks_of_many_devices_are_shortened() -> None:
     (line,) = printed(result_table({"peak_memory": list(range(64, 0, -1))}))
     assert line == "peak memory  max 64 (64 63 62 .. 3 2 1)"

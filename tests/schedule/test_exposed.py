@@ -1,0 +1,103 @@
+"""How much longer a step is for unshard, gradient sync and optimizer."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from fractions import Fraction
+
+import pytest
+
+import ppopt
+from ppopt.problem.objective import Objective
+from ppopt.schedule.exposed import exposed
+from ppopt.schedule.schedule import Schedule
+from tests.tiers import slow
+
+PLAIN = ppopt.Pipeline(stages=4, batches=8)
+WORK: dict[str, object] = {"unshard": 2, "gradient_sync": 3, "optimizer": 1}
+
+
+@pytest.mark.parametrize(("strategy", "value"), [("gpipe", 33), ("1f1b", 33)])
+@pytest.mark.parametrize(
+    ("work", "more"),
+    [
+        ({"unshard": 2}, 2),  # all devices gather at once, the first F waits
+        ({"unshard": [0, 1, 2, 3]}, 0),  # hidden: the first F of stage s is at s
+        ({"unshard": [0, 1, 2, 4]}, 1),
+        ({"gradient_sync": 3}, 3),
+        ({"gradient_sync": [0, 2, 4, 6]}, 0),  # hidden: device d ends 2 d before the makespan
+        ({"gradient_sync": [0, 2, 4, 7]}, 1),
+        ({"optimizer": 1}, 1),
+        ({"gradient_sync": [0, 2, 4, 7], "optimizer": 5, "optimizer_barrier": True}, 6),
+        (WORK, 6),
+    ],
+)
+def test_what_compute_does_not_hide(
+    strategy: str, value: int, work: dict[str, object], more: int
+) -> None:
+    """4 devices, F = 1 and BW = 2: the makespan alone is 33, and device d ends at 33 - 2 d."""
+    made = ppopt.evaluate(replace(PLAIN, **work), strategy)
+    assert made.metrics.makespan == value + more
+    assert exposed(made) == more
+
+
+def test_none_without_such_work() -> None:
+    assert exposed(ppopt.evaluate(PLAIN, "1f1b")) is None
+    nothing = replace(PLAIN, unshard=0, optimizer_barrier=True)
+    assert exposed(ppopt.evaluate(nothing, "1f1b")) is None
+
+
+def test_under_the_device_span() -> None:
+    """Devices wait for each other's weights; every span has its unshard and its sync."""
+    made = ppopt.evaluate(replace(PLAIN, **WORK), "1f1b", objective="device-span")
+    bare = ppopt.evaluate(PLAIN, "1f1b", objective="device-span")
+    more = made.metrics.device_span - bare.metrics.device_span
+    assert exposed(made) == more > 0
+
+
+def test_in_the_units_of_the_user() -> None:
+    """Ticks differ with the work and without it: 1/3 and 1."""
+    made = ppopt.evaluate(replace(PLAIN, optimizer=Fraction(1, 3)), "1f1b")
+    assert exposed(made) == Fraction(1, 3)
+
+
+def test_idle_before_the_first_operation_counts() -> None:
+    """A file's own times stand on the one side, the earliest ones on the other."""
+    made = ppopt.evaluate(replace(PLAIN, optimizer=1), "1f1b")
+    one = made.auxiliary
+    late = replace(made, auxiliary=replace(one, start=one.start + 5, end=one.end + 5))
+    assert ppopt.verify(late) == []
+    assert exposed(late) == 6
+
+
+def test_links_keep_their_order() -> None:
+    pipeline = replace(PLAIN, p2p=1, link_mode="streams")
+    made = ppopt.evaluate(replace(pipeline, **WORK), "1f1b")
+    found = exposed(made)
+    assert found is not None
+    assert found >= 0
+    assert made.metrics.makespan - found >= ppopt.solve(pipeline, time_limit=1).lower_bound
+
+
+def test_two_routes_and_pairs() -> None:
+    for strategy in ("chimera", "dualpipe"):
+        made = ppopt.evaluate(replace(PLAIN, **WORK), strategy)
+        bare = ppopt.evaluate(PLAIN, strategy)
+        assert exposed(made) == made.metrics.makespan - bare.metrics.makespan
+
+
+@pytest.mark.parametrize(("stages", "batches"), [(2, 2), slow(3, 4), slow(4, 4)])
+def test_never_below_zero(stages: int, batches: int) -> None:
+    pipeline = ppopt.Pipeline(stages=stages, batches=batches, unshard=1, gradient_sync=2)
+    for strategy in ppopt.strategies():
+        for objective in Objective:
+            made = _evaluated(pipeline, strategy, objective)
+            found = made and exposed(made)
+            assert found is None or found >= 0
+
+
+def _evaluated(pipeline: ppopt.Pipeline, strategy: str, objective: Objective) -> Schedule | None:
+    try:
+        return ppopt.evaluate(pipeline, strategy, objective=objective)
+    except ppopt.NotApplicableError:
+        return None
