@@ -34,6 +34,7 @@ IDLE_LOOKS = {
     Cause.MEMORY: IdleLook("rgba(204, 121, 167, 0.5)", "x"),
     Cause.ORDER: IdleLook("rgba(226, 208, 40, 0.5)", "."),
     Cause.COOL_DOWN: IdleLook("rgba(178, 138, 98, 0.3)", "\\"),
+    Cause.COLLECTIVE: IdleLook("rgba(0, 158, 115, 0.28)", "|"),
 }
 MOST_OF_IT = 0.6
 """Share of a spot that one kind must fill for the spot to have its colour."""

@@ -28,6 +28,7 @@ CAUSE_WORDS = {
     Cause.MEMORY: "waiting for memory",
     Cause.ORDER: "the schedule itself waits",
     Cause.COOL_DOWN: "cool-down",
+    Cause.COLLECTIVE: "waiting for weights or gradients",
 }
 
 
@@ -60,7 +61,7 @@ def causes_words(figures: Mapping[str, Any]) -> str:
     `figures` has the keys of `ppopt eval --json`.
     """
     ramps = (Cause.WARM_UP, Cause.COOL_DOWN)
-    found = [one for one in Cause if one not in ramps and any(figures["idle"][one.label])]
+    found = [one for one in Cause if one not in ramps and any(figures["idle"].get(one.label, ()))]
     return "; ".join(f"{one.label}: {CAUSE_WORDS[one]}" for one in found)
 
 

@@ -16,7 +16,13 @@ from ppopt.report.colours import HUES, IDLE_LOOKS
 from ppopt.report.entries import PageSchedule, TimeUse
 from ppopt.report.labels import CAUSE_WORDS, KIND_WORDS, isolated, objective_words, title
 from ppopt.report.numbers import NONE, grouped, headed, measured, number, percent, rounded, spread
-from ppopt.report.search_words import STEP_WORK, UNCHECKED, hint_words, imbalance_words, status_words
+from ppopt.report.search_words import (
+    STEP_WORK,
+    UNCHECKED,
+    hint_words,
+    imbalance_words,
+    status_words,
+)
 
 _COSTS = {
     "F": "forward",

@@ -167,7 +167,7 @@ def idle_table(figures: Mapping[str, Any]) -> Table:
 
     `figures` as for `result_table`, of a schedule. Causes of no idle time are left out.
     """
-    causes = [cause for cause in _CAUSES if any(figures["idle"][cause])]
+    causes = [cause for cause in _CAUSES if any(figures["idle"].get(cause, ()))]
     table = _table(headed("device", figures.get("time_unit")), "busy", *causes, "idle", left=0)
     makespan = figures["makespan"]
     for device in range(len(figures["peak_memory"])):
@@ -184,11 +184,12 @@ def why_table(rows: Sequence[Mapping[str, Any]]) -> Table:
     `rows` as for `compare_table`; `imbalance` is the part, of whatever cause, that uneven work of
     the devices forces on every schedule; `sent` counts activations and gradients between devices.
     """
+    causes = [cause for cause in _CAUSES if any(cause in row["idle"] for row in rows)]
     uneven = ["imbalance"] if any(row["imbalance"]["idle_share"] for row in rows) else []
-    table = _table("% idle in", *_CAUSES, *uneven, "sent")
+    table = _table("% idle in", *causes, *uneven, "sent")
     for row in rows:
         total = row["makespan"] * len(row["peak_memory"])
-        shares = [100 * sum(row["idle"][cause]) / total for cause in _CAUSES]
+        shares = [100 * sum(row["idle"][cause]) / total for cause in causes]
         shares += [100 * row["imbalance"]["idle_share"] for _ in uneven]
         cells = (f"{share:.1f}" if share else "" for share in shares)
         _add_row(table, (_name(row, rows), *cells, str(row["communication"])), row)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from ppopt.problem.arrays import Ints
+from ppopt.problem.operation import AuxiliaryKind, OpKind
 from ppopt.schedule.idle import FREE, Arrivals, arrivals
 from ppopt.schedule.schedule import Schedule
 
@@ -16,17 +17,22 @@ def critical_path(schedule: Schedule, arrived: Arrivals | None = None) -> Ints:
     before it on its device, or the one whose data arrive last (the device where both end at one
     time). Where every operation starts as early as it can, the chain begins at 0 and leaves out no
     time but transfers; elsewhere the schedule itself waits between two of its operations.
+
+    The chain also leads through auxiliary operations. These have no row and are left out.
     """
     arrived = arrived or arrivals(schedule)
     before = _before(schedule)
     free = np.where(before == FREE, FREE, schedule.end[before])
     needed = np.where(arrived.needed == FREE, FREE, arrived.ready)
-    cause = np.where(free >= needed, before, arrived.needed).tolist()
-    row = int(schedule.end.argmax())
-    path = [row]
-    while (row := cause[row]) != FREE:
-        path.append(row)
-    return np.array(path[::-1])
+    cause = np.where(free >= needed, before, arrived.needed)
+    unshards = _unshards(schedule)
+    gathers = (unshards != FREE) & (arrived.gathered > np.maximum(free, needed))
+    every = [*np.where(gathers, unshards, cause).tolist(), *_causes_of_auxiliary(schedule)]
+    node = int(_ends(schedule).argmax())
+    path = [node]
+    while (node := every[node]) != FREE:
+        path.append(node)
+    return np.array([node for node in path[::-1] if node < len(schedule)], dtype=np.int64)
 
 
 def _before(schedule: Schedule) -> Ints:
@@ -36,3 +42,53 @@ def _before(schedule: Schedule) -> Ints:
     second = np.flatnonzero(schedule.seconds)
     before[second] = before[second - 1]
     return before
+
+
+# Nodes: the rows of the schedule, and behind them its auxiliary operations.
+
+
+def _ends(schedule: Schedule) -> Ints:
+    """End of every node, in ticks."""
+    return np.append(schedule.end, schedule.auxiliary.end)
+
+
+def _routes(schedule: Schedule) -> Ints:
+    return schedule.microbatch * schedule.pipeline.routes // schedule.pipeline.batches
+
+
+def _unshards(schedule: Schedule) -> Ints:
+    """Node of the unshard that every F waits for; FREE: none. Of a pair, that of its F."""
+    given = schedule.auxiliary
+    node = np.full((schedule.pipeline.routes, schedule.pipeline.num_stages), FREE)
+    opens = np.flatnonzero(given.kind == AuxiliaryKind.UNSHARD)
+    node[given.route[opens], given.stage[opens]] = len(schedule) + opens
+    found = np.where(schedule.kind == OpKind.F, node[_routes(schedule), schedule.stage], FREE)
+    second = np.flatnonzero(schedule.seconds)
+    found[second - 1] = found[second] = np.maximum(found[second - 1], found[second])
+    return found
+
+
+def _causes_of_auxiliary(schedule: Schedule) -> list[int]:
+    """Node that every auxiliary operation waits for longest; FREE: none."""
+    end = _ends(schedule)
+    waits = (_waits_of(schedule, row) for row in range(len(schedule.auxiliary)))
+    return [max(nodes, key=lambda node: end[node], default=FREE) for nodes in waits]
+
+
+def _waits_of(schedule: Schedule, row: int) -> list[int]:
+    """Nodes that end before an auxiliary operation starts."""
+    given, count = schedule.auxiliary, len(schedule)
+    kind, device = given.kind[row], given.device[row]
+    syncs = given.kind == AuxiliaryKind.GRADIENT_SYNC
+    if kind == AuxiliaryKind.OPTIMIZER:
+        everyone = schedule.pipeline.optimizer_barrier
+        waits = np.flatnonzero(syncs & ((given.device == device) | everyone)) + count
+        if not len(waits):
+            waits = np.flatnonzero((schedule.device == device) | everyone)
+        return list(waits.tolist())
+    queue = np.flatnonzero((given.device == device) & (given.kind != AuxiliaryKind.OPTIMIZER))
+    before: list[int] = (queue[queue < row][-1:] + count).tolist()
+    if kind == AuxiliaryKind.UNSHARD:
+        return before
+    mine = (schedule.stage == given.stage[row]) & (_routes(schedule) == given.route[row])
+    return [*before, *np.flatnonzero(mine).tolist()]

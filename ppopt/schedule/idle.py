@@ -2,18 +2,23 @@
 
 Between two operations of a device, at every instant the first of these that holds is the cause:
 
-    memory    the next operation waits for data, and others of the device have all they wait for,
-              but none of these fits the memory limit: the limit alone keeps the device from work
-    input     the next operation waits for one that has not ended
-    link      what the next operation waits for has ended and is under way from another device
-    order     the next operation could start: the schedule itself waits
+    memory      the next operation waits for data, and others of the device have all they wait
+                for, but none of these fits the memory limit: the limit alone keeps the device from
+                work
+    input       the next operation waits for one that has not ended
+    link        what the next operation waits for has ended and is under way from another device
+    collective  the weights of the next operation are not gathered yet
+    order       the next operation could start: the schedule itself waits
 
-Before its first operation a device is in warm-up, after its last in cool-down. The intervals of a
-device add up to its idle time, makespan less busy time.
+Before its first operation a device is in warm-up, after its last in cool-down. After its last
+compute it waits for gradients (collective) until its optimizer may start, or until its last
+gradient sync ends. An optimizer is busy time. The intervals of a device add up to its idle time,
+makespan less busy time.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from enum import IntEnum
 from fractions import Fraction
 from itertools import pairwise
@@ -21,10 +26,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ppopt.problem.arrays import Ints
+from ppopt.problem.arrays import Bools, Ints
 from ppopt.problem.exact import plain
 from ppopt.problem.instance import Instance
+from ppopt.problem.operation import AuxiliaryKind, OpKind
+from ppopt.problem.pipeline import Pipeline
 from ppopt.schedule.link_queues import LinkQueues
+from ppopt.schedule.metrics import memory_of_auxiliary
 from ppopt.schedule.orders import rows_by_code, split_backwards
 from ppopt.schedule.schedule import Schedule
 
@@ -42,11 +50,17 @@ class Cause(IntEnum):
     MEMORY = 3
     ORDER = 4
     COOL_DOWN = 5
+    COLLECTIVE = 6
 
     @property
     def label(self) -> str:
         """Name in JSON and on pages: `warm-up`, `input`, ..."""
         return self.name.lower().replace("_", "-")
+
+    @classmethod
+    def of(cls, pipeline: Pipeline) -> list[Cause]:
+        """The causes that a pipeline can have."""
+        return [cause for cause in cls if cause is not cls.COLLECTIVE or pipeline.has_auxiliary]
 
 
 class Idle(NamedTuple):
@@ -58,10 +72,10 @@ class Idle(NamedTuple):
     cause: Ints
     """Codes of Cause."""
     following: Ints
-    """Row of the schedule that the device runs next; FREE in cool-down."""
+    """Row of the schedule that the device runs next; FREE after its last compute."""
     subject: Ints
     """Row of the operation that the cause names: the one waited for, or the one that is ready and
-    does not fit (memory); FREE where there is none."""
+    does not fit (memory); FREE where there is none, or where it is auxiliary."""
 
 
 class Arrivals(NamedTuple):
@@ -76,6 +90,8 @@ class Arrivals(NamedTuple):
     awaited: Ints
     """Row of the operation that ends last; FREE: none. Where links differ, another may arrive
     later."""
+    gathered: Ints
+    """End of the unshard that it waits for, or 0."""
 
 
 def arrivals(schedule: Schedule) -> Arrivals:
@@ -103,9 +119,21 @@ def arrivals(schedule: Schedule) -> Arrivals:
         (awaited, schedule.end[before] == sent[after]),
     ):
         row_of[after[last]] = before[last]
-    for column in (sent, ready, needed, awaited):
+    gathered = _gathered(schedule)
+    gathered[second - 1] = np.maximum(gathered[second - 1], gathered[second])
+    for column in (sent, ready, needed, awaited, gathered):
         column[second] = column[second - 1]
-    return Arrivals(sent, ready, needed, awaited)
+    return Arrivals(sent, ready, needed, awaited, gathered)
+
+
+def _gathered(schedule: Schedule) -> Ints:
+    """When the weights are there that every F needs, in ticks; 0 where nothing gathers them."""
+    pipeline, given = schedule.pipeline, schedule.auxiliary
+    end = np.zeros((pipeline.routes, pipeline.num_stages), dtype=np.int64)
+    opens = given.kind == AuxiliaryKind.UNSHARD
+    end[given.route[opens], given.stage[opens]] = given.end[opens]
+    route = schedule.microbatch * pipeline.routes // pipeline.batches
+    return np.where(schedule.kind == OpKind.F, end[route, schedule.stage], 0)
 
 
 def transfer_rows(schedule: Schedule) -> Ints:
@@ -122,7 +150,7 @@ def transfer_rows(schedule: Schedule) -> Ints:
 def idle(schedule: Schedule) -> Idle:
     """Split all idle time of a complete schedule, from 0 to the makespan, by cause."""
     arrived = arrivals(schedule)
-    last = int(schedule.end.max(initial=0))
+    last = _last(schedule)
     devices = np.arange(schedule.pipeline.num_devices + 1)
     bounds = np.searchsorted(schedule.device, devices).tolist()
     found = [
@@ -130,6 +158,11 @@ def idle(schedule: Schedule) -> Idle:
         for device, (low, high) in enumerate(pairwise(bounds))
     ]
     return Idle(*np.concatenate(found, axis=1))
+
+
+def _last(schedule: Schedule) -> int:
+    """The makespan, in ticks."""
+    return max(int(schedule.end.max(initial=0)), int(schedule.auxiliary.end.max(initial=0)))
 
 
 def totals(found: Idle, devices: int) -> Ints:
@@ -143,14 +176,16 @@ def by_cause(schedule: Schedule) -> dict[str, list[int | float]]:
     """Idle time by label of the cause: one number per device, in the user's unit of time."""
     table = totals(idle(schedule), schedule.pipeline.num_devices).tolist()
     unit = schedule.pipeline.ticks.time
-    return {cause.label: [plain(unit(row[cause])) for row in table] for cause in Cause}
+    causes = Cause.of(schedule.pipeline)
+    return {cause.label: [plain(unit(row[cause])) for row in table] for cause in causes}
 
 
 def share(schedule: Schedule) -> dict[str, Fraction]:
     """Idle time by label of the cause, all devices together, as a share of devices x makespan."""
     table = totals(idle(schedule), schedule.pipeline.num_devices).sum(axis=0).tolist()
-    total = schedule.pipeline.num_devices * int(schedule.end.max(initial=0))
-    return {cause.label: Fraction(table[cause], total or 1) for cause in Cause}
+    total = schedule.pipeline.num_devices * _last(schedule)
+    causes = Cause.of(schedule.pipeline)
+    return {cause.label: Fraction(table[cause], total or 1) for cause in causes}
 
 
 def _of_device(
@@ -160,13 +195,72 @@ def _of_device(
     ended = np.maximum.accumulate(np.append(0, schedule.end[low:high]))
     before = np.flatnonzero(schedule.start[low:high] > ended[:-1])
     gaps = np.stack([ended[before], schedule.start[low + before], low + before])
-    table = _cut(gaps, arrived, _blocked(schedule, arrived.ready[low:high], device, low, before))
+    gaps, gathered = _gathered_in(schedule, device, gaps)
+    table = _cut(
+        gaps, arrived, _blocked(schedule, arrived, device, slice(low, high), gaps, gathered)
+    )
     warm_up = table[3] == low
     table[2, warm_up], table[4, warm_up] = Cause.WARM_UP, arrived.needed[low]
     table = _joined(table)
-    if last > ended[-1]:
-        table = np.column_stack([table, [ended[-1], last, Cause.COOL_DOWN, FREE, FREE]])
+    after = [row for row in _after(schedule, device, int(ended[-1]), last) if row[1] > row[0]]
+    if after:
+        ends = np.array([[*row, FREE, FREE] for row in after])
+        table = np.column_stack([table, ends.T])
     return np.vstack([np.full(table.shape[1], device), table])
+
+
+def _gathered_in(schedule: Schedule, device: int, gaps: Ints) -> tuple[Ints, Ints]:
+    """The gaps, cut where the memory of gathered weights changes, and that memory in each."""
+    given = schedule.auxiliary
+    here = given.device == device
+    if not here.any():
+        return gaps, np.zeros(gaps.shape[1], dtype=np.int64)
+    takes, gives = (column[here] for column in memory_of_auxiliary(schedule))
+    time = np.concatenate([given.start[here], given.end[here]])
+    change = np.concatenate([takes, -gives])
+    place = np.argsort(time, kind="stable")
+    time, level = time[place], np.append(0, np.cumsum(change[place]))
+    pieces = [
+        (*edges, following)
+        for start, end, following in gaps.T.tolist()
+        for edges in pairwise([start, *sorted({*time[(start < time) & (time < end)]}), end])
+    ]
+    cut = np.array(pieces, dtype=np.int64).reshape(-1, 3).T
+    return cut, level[np.searchsorted(time, cut[0], side="right")]
+
+
+def _after(
+    schedule: Schedule, device: int, ended: int, last: int
+) -> Iterator[tuple[int, int, Cause]]:
+    """Idle intervals after the last compute of a device, some of them empty."""
+    given = schedule.auxiliary
+    closes = given.kind != AuxiliaryKind.UNSHARD
+    steps = given.kind == AuxiliaryKind.OPTIMIZER
+    mine = given.device == device
+    own = np.flatnonzero(steps & mine)
+    if not len(own):
+        synced = int(given.end[closes & mine].max(initial=ended))
+        yield ended, synced, Cause.COLLECTIVE
+        yield synced, last, Cause.COOL_DOWN
+        return
+    start, end = int(given.start[own[0]]), int(given.end[own[0]])
+    ready = min(start, _reduced(schedule, mine, ended))
+    yield ended, ready, Cause.COLLECTIVE
+    yield ready, start, Cause.ORDER
+    yield end, last, Cause.COOL_DOWN
+
+
+def _reduced(schedule: Schedule, mine: Bools, ended: int) -> int:
+    """When the gradients are there that an optimizer waits for, at `ended` or later, in ticks.
+
+    `mine`: which auxiliary operations are of its device, whose last compute ends at `ended`.
+    """
+    given = schedule.auxiliary
+    everyone = schedule.pipeline.optimizer_barrier
+    syncs = given.kind == AuxiliaryKind.GRADIENT_SYNC
+    if everyone and not syncs.any():
+        return int(schedule.end.max())
+    return int(given.end[syncs & (mine | everyone)].max(initial=ended))
 
 
 class _Window(NamedTuple):
@@ -180,25 +274,29 @@ class _Window(NamedTuple):
     """The operation that does not fit."""
 
 
-def _blocked(schedule: Schedule, ready: Ints, device: int, low: int, before: Ints) -> _Window:
-    """The window of each gap of a device; the gaps are those `before` its operations.
+def _blocked(
+    schedule: Schedule, arrived: Arrivals, device: int, here: slice, gaps: Ints, gathered: Ints
+) -> _Window:
+    """The window of each gap of a device, whose operations are the rows `here`.
 
-    Only operations that the device has yet to run count. While a device is idle its memory does
-    not change. Operations are grouped by the memory they take; the first of a group to be ready,
-    among those from each place on, is a running minimum from the end.
+    Only operations that the device has yet to run count. While a device is idle the memory of its
+    compute does not change; that of its `gathered` weights is one in each gap. Operations are
+    grouped by the memory they take; the first of a group to be ready, among those from each place
+    on, is a running minimum from the end.
     """
+    low, before = here.start, gaps[2] - here.start
+    ready = np.maximum(arrived.ready, arrived.gathered)[here]
     opens, closes, row = np.full((3, len(before)), _NEVER)
     ticks = schedule.pipeline.ticks
     limit = ticks.room(device)
     if limit is None:
         return _Window(opens, closes, row)
-    here = slice(low, low + len(ready))
     kind, stage = schedule.kind[here], schedule.stage[here]
     taken, given = (np.array(table)[kind, stage] for table in (ticks.takes, ticks.gives))
     instants = schedule.start[here] == schedule.end[here]
     both = np.where(instants, np.minimum(taken, given), 0)
     taken, given = taken - both, given - both
-    room = limit - np.append(0, np.cumsum(taken - given))[before]
+    room = limit - np.append(0, np.cumsum(taken - given))[before] - gathered
     second = np.flatnonzero(schedule.seconds[here])
     taken[second] += taken[second - 1]
     taken[second - 1] = taken[second]
@@ -223,12 +321,15 @@ def _cut(gaps: Ints, arrived: Arrivals, window: _Window) -> Ints:
     """Cut gaps (start, end, following) where their cause changes; columns of Idle less device."""
     start, end, following = gaps
     sent, ready = arrived.sent[following], arrived.ready[following]
-    closes = np.minimum(window.closes, ready)
-    cuts = np.sort(np.clip([start, sent, ready, window.opens, closes, end], start, end), axis=0)
+    gathered = arrived.gathered[following]
+    closes = np.minimum(window.closes, np.maximum(ready, gathered))
+    edges = [start, sent, ready, gathered, window.opens, closes, end]
+    cuts = np.sort(np.clip(edges, start, end), axis=0)
     left, right = cuts[:-1], cuts[1:]
     blocked = (window.opens <= left) & (left < closes)
-    causes = [Cause.MEMORY, Cause.INPUT, Cause.LINK]
-    cause = np.select([blocked, left < sent, left < ready], causes, Cause.ORDER)
+    causes = [Cause.MEMORY, Cause.INPUT, Cause.LINK, Cause.COLLECTIVE]
+    cases = [blocked, left < sent, left < ready, left < gathered]
+    cause = np.select(cases, causes, Cause.ORDER)
     named = [arrived.awaited[following], arrived.needed[following]]
     waited = np.select([cause == Cause.INPUT, cause == Cause.LINK], named, FREE)
     subject = np.where(blocked, window.row, waited)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import pairwise
+from typing import Any
 
 from hypothesis import given, settings
 
@@ -26,6 +27,20 @@ def test_1f1b_by_hand() -> None:
     """F = 1, BW = 2: down to device 1, its work without a break from 1 to 7, and back: 9."""
     made = evaluate(Pipeline(stages=2, batches=2), "1f1b")
     assert names(made) == ["0F0", "1F0", "1BW0", "1F1", "1BW1", "0BW1"]
+
+
+def test_through_work_around_the_microbatches() -> None:
+    """It begins with the unshard of device 1, which makes its F0 late, and ends with a sync.
+
+    Device 0: unshard to 1, F0 F1 to 3; device 1: unshard to 5, its work from 5 to 11; device 0:
+    BW1 to 13. Device 1 syncs from 11 to 21.
+    """
+    work: dict[str, Any] = {"unshard": [1, 5], "gradient_sync": [2, 10], "optimizer": 1}
+    made = evaluate(Pipeline(stages=2, batches=2, **work), "1f1b")
+    assert made.metrics.makespan == 22
+    assert names(made) == ["1F0", "1BW0", "1F1", "1BW1"]
+    early = evaluate(Pipeline(stages=2, batches=2, optimizer=1, optimizer_barrier=True), "1f1b")
+    assert names(early) == ["0F0", "1F0", "1BW0", "1F1", "1BW1", "0BW1"]
 
 
 @settings(max_examples=60, deadline=None)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from random import Random
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 
@@ -12,6 +14,7 @@ from ppopt.errors import InputError
 from ppopt.problem.objective import Objective
 from ppopt.problem.operation import Op, OpKind
 from ppopt.problem.pipeline import Pipeline
+from ppopt.schedule import timing
 from ppopt.schedule.idle import FREE, Cause, by_cause, idle, share, totals
 from ppopt.schedule.schedule import Schedule
 from ppopt.studies.evaluate import evaluate
@@ -274,7 +277,84 @@ def test_random_schedules_meet_every_cause() -> None:
         made = build(Pipeline(stages=2, batches=3, p2p=1), Random(seed), "split")
         causes = idle(limited(made, peaks(made))).cause
         met.update(Cause(cause) for cause in causes.tolist())
-    assert met == set(Cause)
+    assert met == set(Cause) - {Cause.COLLECTIVE}
+
+
+WORK = [
+    {"unshard": 4},
+    {"unshard": [0, 5, 1]},
+    {"gradient_sync": 3},
+    {"gradient_sync": [1, 6, 0]},
+    {"optimizer": [1, 0, 2]},
+    {"optimizer": 2, "optimizer_barrier": True},
+    {"unshard": 3, "unshard_memory": 1, "gradient_sync": 2, "optimizer": 1},
+    {"unshard": 1, "gradient_sync": [0, 1, 5], "optimizer": 1, "optimizer_barrier": True},
+]
+"""Work around the microbatches of three stages."""
+
+
+class TestWorkAroundTheMicrobatches:
+    def test_weights_of_the_second_chunk(self) -> None:
+        """One device: stage 0 is gathered to 2, stage 1 to 4, and F of stage 0 ends at 2.5."""
+        work: dict[str, Any] = {"unshard": 4, "gradient_sync": 4}
+        pipeline = Pipeline(stages=1, batches=1, chunks=2, placement="interleaved", **work)
+        made = evaluate(pipeline, "looped-bfs")
+        assert [(start, end, label) for _, start, end, label in told(made)] == [
+            (0, 4, "warm-up"),  # in ticks of half a unit
+            (5, 8, "collective"),  # for weights
+            (13, 19, "collective"),  # for gradients: BW of stage 1 at 11, its sync until 15
+        ]
+        assert by_cause(made)["collective"] == [4.5]
+
+    def test_gradients_before_the_optimizer(self) -> None:
+        """Device 0 ends at 9 and syncs to 12, device 1 at 7, to 10; the optimizer takes 1."""
+        work = {"gradient_sync": 3, "optimizer": 1}
+        pipeline = Pipeline(stages=2, batches=2, **work)
+        ends = [(0, 9, 12, "collective"), (1, 7, 10, "collective"), (1, 11, 13, "cool-down")]
+        assert told(evaluate(pipeline, "1f1b"))[2:] == [ends[0], (1, 0, 1, "warm-up"), *ends[1:]]
+
+    def test_a_barrier_waits_for_the_gradients_of_all(self) -> None:
+        pipeline = Pipeline(stages=2, batches=2, optimizer=1, optimizer_barrier=True)
+        assert told(evaluate(pipeline, "1f1b"))[2:] == [
+            (1, 0, 1, "warm-up"),
+            (1, 7, 9, "collective"),
+        ]
+
+    def test_an_optimizer_that_could_start(self) -> None:
+        made = evaluate(Pipeline(stages=1, batches=1, gradient_sync=1, optimizer=1), "1f1b")
+        later = np.array([0, 2])
+        one = made.auxiliary
+        late = replace(one, start=one.start + later, end=one.end + later)
+        assert told(replace(made, auxiliary=late)) == [(0, 3, 4, "collective"), (0, 4, 6, "order")]
+
+    def test_gathered_weights_keep_a_forward_out(self) -> None:
+        """F of microbatch 1 fits beside one activation, and does not beside the weights as well.
+
+        One microbatch at a time: device 0 runs F0 from 1 to 2, and B0 from 4 on.
+        """
+        kinds = [(kind, microbatch) for microbatch in (0, 1) for kind in (F, B, W)]
+        for held, label in ((1, "memory"), (0, "input")):
+            work: dict[str, Any] = {"unshard": 1, "unshard_memory": held, "mem_limit": 2}
+            pipeline = Pipeline(stages=2, batches=2, **work)
+            orders = [
+                np.array([int(pipeline.code(kind, stage, one)) for kind, one in kinds])
+                for stage in (0, 1)
+            ]
+            made = timing.schedule(pipeline, orders)
+            assert verify(made) == []
+            assert told(made)[:2] == [(0, 0, 1, "warm-up"), (0, 2, 4, label)]
+
+    @pytest.mark.parametrize("work", WORK)
+    @pytest.mark.parametrize("strategy", ["gpipe", "1f1b", "interleaved", "zbv", "chimera"])
+    def test_causes_add_up_to_the_idle_time(self, strategy: str, work: dict[str, Any]) -> None:
+        two = strategy == "chimera"
+        stages = {name: one[:2] if isinstance(one, list) else one for name, one in work.items()}
+        given = stages if two else work
+        made = evaluate(Pipeline(stages=2 if two else 3, batches=6, **given), strategy)
+        figures, table = made.metrics, totals(idle(made), made.pipeline.num_devices)
+        assert table.sum(axis=1).tolist() == [figures.makespan - busy for busy in figures.busy]
+        assert sum(share(made).values()) == figures.bubble_rate(Objective.MAKESPAN)
+        assert [*by_cause(made)][-1] == "collective"
 
 
 @pytest.mark.parametrize("lost", ["1B1", "1W0", "0F2"])
