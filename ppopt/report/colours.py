@@ -1,7 +1,8 @@
 """Colours: one hue per kind of operation, one shade per chunk, readable text on each.
 
 The hues of operations are four of Okabe and Ito's palette for colour-blind readers ("Color
-Universal Design", 2008): blue, orange, bluish green and vermilion. Idle time is pale: grey before
+Universal Design", 2008): blue, orange, bluish green and vermilion; sky blue, reddish purple and
+yellow are those of work around the microbatches. Idle time is pale: grey before
 the first operation and where an input is awaited, brown after the last operation, another hue of
 that palette where a transfer, memory or the schedule itself is its cause.
 """
@@ -10,10 +11,18 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from ppopt.problem.operation import OpKind
+from ppopt.problem.operation import AuxiliaryKind, OpKind
 from ppopt.schedule.idle import Cause
 
-HUES = {OpKind.F: "#0072B2", OpKind.B: "#E69F00", OpKind.W: "#009E73", OpKind.BW: "#D55E00"}
+HUES: dict[OpKind | AuxiliaryKind, str] = {
+    OpKind.F: "#0072B2",
+    OpKind.B: "#E69F00",
+    OpKind.W: "#009E73",
+    OpKind.BW: "#D55E00",
+    AuxiliaryKind.UNSHARD: "#56B4E9",
+    AuxiliaryKind.GRADIENT_SYNC: "#CC79A7",
+    AuxiliaryKind.OPTIMIZER: "#F0E442",
+}
 LIGHTEST = 0.6
 """Share of white in the shade of the last chunk."""
 IDLE = "rgba(128, 138, 156, 0.16)"
@@ -45,11 +54,13 @@ INK = "#1c2330"
 MEMORY_LINE = "#7A5BA8"
 MEMORY = "rgba(122, 91, 168, 0.38)"
 STATIC = "rgba(122, 91, 168, 0.45)"
+GATHERED = "rgba(86, 180, 233, 0.6)"
+"""Memory of gathered weights."""
 LIMIT = "#E0344C"
 POINT_EDGE = "#ffffff"
 
 
-def shade(kind: OpKind, part: int, parts: int) -> str:
+def shade(kind: OpKind | AuxiliaryKind, part: int, parts: int) -> str:
     """Colour of a kind on part `part` of `parts`: the hue itself, then lighter with each part."""
     return _lighter(HUES[kind], LIGHTEST * part / max(parts - 1, 1))
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 from ppopt.problem.arrays import Ints
-from ppopt.problem.operation import OpKind
+from ppopt.problem.operation import AuxiliaryKind, OpKind
 from ppopt.problem.pipeline import Pipeline
 from ppopt.report import colours
 from ppopt.schedule.schedule import Schedule
@@ -20,6 +20,16 @@ MOST_SHADES = 4
 _LOWEST_ROW = 4
 _LABEL_HEIGHT = 11
 """Pixels that a device's label needs."""
+
+
+DrawnKind = OpKind | AuxiliaryKind
+"""Kind of an operation that has a bar in the row of a device, or of its collective queue."""
+
+
+def drawn_kinds(schedules: Iterable[Schedule]) -> list[DrawnKind]:
+    """The kinds that schedules of such pipelines may have; their places are codes on pages."""
+    around = any(schedule.pipeline.has_auxiliary for schedule in schedules)
+    return [*OpKind, *(AuxiliaryKind if around else ())]
 
 
 def part_names(pipeline: Pipeline) -> list[str]:

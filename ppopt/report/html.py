@@ -14,13 +14,13 @@ from typing import NamedTuple
 import numpy as np
 
 from ppopt.errors import InputError
-from ppopt.problem.operation import OpKind
+from ppopt.problem.operation import AuxiliaryKind, OpKind
 from ppopt.report import colours
 from ppopt.report.entries import PageSchedule, entries
-from ppopt.report.gantt import MOST_SHADES, part_names, shade_words
+from ppopt.report.gantt import MOST_SHADES, DrawnKind, part_names, shade_words
 from ppopt.report.labels import CAUSE_WORDS, KIND_WORDS, clean, isolated
 from ppopt.report.notebook_figure import packed_plotly
-from ppopt.report.payload import payload
+from ppopt.report.payload import has_collectives, payload
 from ppopt.report.script import script
 from ppopt.report.sections import alone, overview, section
 from ppopt.schedule.idle import Cause, idle
@@ -29,7 +29,7 @@ from ppopt.schedule.schedule import Schedule
 TITLE = "Pipeline schedules"
 FEW = 4
 """Charts that a page of many schedules opens with."""
-_KEYS = dict(zip(OpKind, "fbwx", strict=True))
+_KEYS: dict[DrawnKind, str] = dict(zip(OpKind, "fbwx", strict=True))
 """Keys that show or hide a kind of operations."""
 
 
@@ -38,6 +38,11 @@ _LINKS = (
     '(key l)">links</button>\n'
 )
 """Shows what every link carries, where links are resources."""
+_COLLECTIVES = (
+    '<button type="button" data-layer="collectives" title="gathers of weights and reductions of '
+    'gradients of every device (key g)">collectives</button>\n'
+)
+"""Shows the collective queues of devices, where a step has any."""
 
 
 def page(
@@ -94,13 +99,12 @@ def page_parts(
     few = len(shown) if single or len(shown) <= FEW + 2 else FEW
     title = title or _common_name(schedules) or TITLE
     above, below = _around(shown, title, opening, few)
-    links = _LINKS if any(schedule.pipeline.has_links for schedule in schedules) else ""
     return PageParts(
         title=title,
         above=above,
         kinds=_kind_buttons(schedules),
         causes=_cause_buttons(schedules),
-        layers=links + (_few_button(len(shown)) if few < len(shown) else ""),
+        layers=_layers(schedules) + (_few_button(len(shown)) if few < len(shown) else ""),
         below=below,
         data=payload(shown, single=single, few=few, first=first),
     )
@@ -148,6 +152,13 @@ def _common_name(schedules: Sequence[Schedule]) -> str:
     return names.pop() if len(names) == 1 else ""
 
 
+def _layers(schedules: Sequence[Schedule]) -> str:
+    """Buttons of the layers that some schedule has."""
+    links = any(schedule.pipeline.has_links for schedule in schedules)
+    queues = any(has_collectives(schedule) for schedule in schedules)
+    return _LINKS * links + _COLLECTIVES * queues
+
+
 def _few_button(count: int) -> str:
     return (
         f'<button type="button" data-layer="all" title="the charts of all schedules, or of the '
@@ -161,10 +172,14 @@ def _text(name: str) -> str:
 
 def _kind_buttons(schedules: Sequence[Schedule]) -> str:
     """A button for every kind of operation that occurs, and what its shades stand for."""
-    kinds = sorted({int(code) for schedule in schedules for code in np.unique(schedule.kind)})
+    kinds = {int(code) for schedule in schedules for code in np.unique(schedule.kind)}
+    around = {int(code) for schedule in schedules for code in np.unique(schedule.auxiliary.kind)}
     names = {tuple(part_names(schedule.pipeline)) for schedule in schedules}
     shown = min(max(map(len, names)), MOST_SHADES)
-    buttons = [_kind_button(OpKind(code), shown) for code in kinds]
+    buttons = [_kind_button(OpKind(code), shown) for code in sorted(kinds)]
+    for code in sorted(around):
+        shades = 1 if code == AuxiliaryKind.OPTIMIZER else shown
+        buttons.append(_kind_button(AuxiliaryKind(code), shades))
     meanings = {shade_words(some) for some in names} - {""}
     if meanings:
         words = (
@@ -174,10 +189,11 @@ def _kind_buttons(schedules: Sequence[Schedule]) -> str:
     return "".join(buttons)
 
 
-def _kind_button(kind: OpKind, shades: int) -> str:
+def _kind_button(kind: DrawnKind, shades: int) -> str:
     swatch = "".join(_swatch(colours.shade(kind, part, shades)) for part in range(shades))
     words = f"{kind.name} {KIND_WORDS[kind]}"
-    title = f"show or hide: {words} (key {_KEYS[kind]})"
+    key = f" (key {_KEYS[kind]})" if kind in _KEYS else ""
+    title = f"show or hide: {words}{key}"
     return f'<button type="button" data-name="{kind.name}" title="{title}">{swatch}{words}</button>'
 
 

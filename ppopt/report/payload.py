@@ -9,12 +9,14 @@ from typing import Any
 
 import numpy as np
 
-from ppopt.problem.arrays import Ints
+from ppopt.problem.arrays import Bools, Ints
 from ppopt.problem.instance import Instance
-from ppopt.problem.operation import OpKind
+from ppopt.problem.operation import AuxiliaryKind, OpKind
+from ppopt.problem.operation_classes import ResourceKind
+from ppopt.problem.pipeline import Pipeline
 from ppopt.report import colours
 from ppopt.report.entries import PageSchedule
-from ppopt.report.gantt import BAR, part_names, parts
+from ppopt.report.gantt import BAR, DrawnKind, drawn_kinds, part_names, parts
 from ppopt.report.labels import CAUSE_WORDS, KIND_WORDS, link_label, link_title
 from ppopt.schedule.critical_path import critical_path
 from ppopt.schedule.idle import FREE, Cause, arrivals, idle
@@ -33,9 +35,10 @@ def payload(entries: Sequence[PageSchedule], *, single: bool, few: int, first: i
     `single`: the page shows one of them at a time, `first` to begin with. A page that shows several
     opens without the charts of memory, with the charts of the first `few`.
     """
-    schedules = [_schedule(entry) for entry in entries]
+    schedules = [_schedule(entry.schedule) | _named(entry) for entry in entries]
     opens = {"single": single, "few": few, "first": first}
-    return embedded({"style": _style(), **opens, "schedules": schedules})
+    kinds = drawn_kinds(entry.schedule for entry in entries)
+    return embedded({"style": _style(kinds), **opens, "schedules": schedules})
 
 
 def embedded(data: Mapping[str, Any]) -> str:
@@ -52,45 +55,105 @@ def packed(column: Ints) -> dict[str, str]:
     return {"type": name, "base64": base64.b64encode(column.astype(f"<{name}").tobytes()).decode()}
 
 
-def _schedule(entry: PageSchedule) -> dict[str, Any]:
-    schedule = entry.schedule
+def _named(entry: PageSchedule) -> dict[str, str]:
+    return {"title": entry.title, "note": entry.note}
+
+
+def _schedule(schedule: Schedule) -> dict[str, Any]:
     ticks = schedule.pipeline.ticks
-    takes, gives = memory_tables(schedule.pipeline)
+    operations, place = _operations(schedule)
+    gaps = idle(schedule)
+    gaps = gaps._replace(following=place[gaps.following], subject=place[gaps.subject])
     return {
-        "title": entry.title,
-        "note": entry.note,
         "devices": schedule.pipeline.num_devices,
         "unit": ticks.per_unit,
         "memoryUnit": ticks.memory_per_unit,
         "timeName": schedule.pipeline.time_unit or "",
         "memoryName": schedule.pipeline.memory_unit or "",
         "last": schedule.metrics.makespan,
-        "ops": _columns(_operations(schedule)),
-        "needs": [packed(column) for column in _needs(schedule)],
-        "gaps": _columns(idle(schedule)._asdict()),
-        "critical": packed(critical_path(schedule, arrivals(schedule))),
-        **_shades(part_names(schedule.pipeline)),
-        "takes": takes.tolist(),
-        "gives": gives.tolist(),
+        "ops": _columns(operations),
+        "needs": [packed(column) for column in _needs(schedule, place)],
+        "gaps": _columns(gaps._asdict()),
+        "critical": packed(place[critical_path(schedule, arrivals(schedule))]),
+        **_shades(part_names(schedule.pipeline), drawn_kinds([schedule])),
+        **_memory(schedule.pipeline),
         "static": ticks.static,
         "limits": ticks.limits,
         "peak": schedule.metrics.peak_memory,
         "links": _links(schedule),
+        "collectives": _collectives(schedule),
+        "gathers": any(ticks.unshard_memory),
     }
+
+
+def _memory(pipeline: Pipeline) -> dict[str, list[list[int]]]:
+    """Memory that operations take at their start and give at their end, [kind][stage]."""
+    takes, gives = (table.tolist() for table in memory_tables(pipeline))
+    if pipeline.has_auxiliary:
+        held, nothing = list(pipeline.ticks.unshard_memory), [0] * pipeline.num_stages
+        takes += [held, nothing, nothing]
+        gives += [nothing, held, nothing]
+    return {"takes": takes, "gives": gives}
 
 
 def _columns(columns: Mapping[str, Ints]) -> dict[str, Any]:
     return {name: packed(column) for name, column in columns.items()}
 
 
-def _operations(schedule: Schedule) -> dict[str, Ints]:
-    names = ("kind", "stage", "microbatch", "device", "start", "end")
+_NAMES = ("kind", "stage", "microbatch", "device", "start", "end")
+"""Columns of operations that are no 0 for those around the microbatches."""
+
+
+def _operations(schedule: Schedule) -> tuple[dict[str, Ints], Ints]:
+    """What devices run, optimizers behind the rest of each, and the row of every operation there.
+
+    Behind the rows stands FREE, which is what a row of FREE finds.
+    """
     half = np.where(schedule.kind == OpKind.F, 1, 2)
-    return dict(zip(names, schedule.columns, strict=True)) | {
+    columns = dict(zip(_NAMES, schedule.columns, strict=True)) | {
         "slice": schedule.slice,
         "part": parts(schedule),
         "lane": np.where(schedule.pair == ALONE, 0, half),
     }
+    steps = schedule.auxiliary.kind == AuxiliaryKind.OPTIMIZER
+    added = _around(schedule, steps)
+    order = np.argsort(np.append(schedule.device, added["device"]), kind="stable")
+    place = np.empty_like(order)
+    place[order] = np.arange(len(order))
+    both = {name: np.append(column, added[name])[order] for name, column in columns.items()}
+    return both, np.append(place[: len(schedule)], FREE)
+
+
+def _around(schedule: Schedule, chosen: Bools) -> dict[str, Ints]:
+    """Columns of some operations around the microbatches; their microbatch is FREE."""
+    given, kinds = schedule.auxiliary, drawn_kinds([schedule])
+    codes = [kinds.index(AuxiliaryKind(kind)) for kind in given.kind[chosen].tolist()]
+    part = np.zeros((schedule.pipeline.routes, schedule.pipeline.num_stages), dtype=np.int64)
+    route = schedule.microbatch * schedule.pipeline.routes // schedule.pipeline.batches
+    part[route, schedule.stage] = parts(schedule)
+    none = np.zeros(len(codes), dtype=np.int64)
+    single = given.kind[chosen] == AuxiliaryKind.OPTIMIZER
+    return {
+        "kind": np.array(codes, dtype=np.int64),
+        **{name: getattr(given, name)[chosen] for name in ("stage", "device", "start", "end")},
+        "microbatch": none + FREE,
+        "slice": none,
+        "part": np.where(single, 0, part[given.route, given.stage][chosen]),
+        "lane": none,
+    }
+
+
+def has_collectives(schedule: Schedule) -> bool:
+    """Whether a schedule has operations on the collective queues of devices."""
+    return bool((schedule.auxiliary.kind != AuxiliaryKind.OPTIMIZER).any())
+
+
+def _collectives(schedule: Schedule) -> dict[str, Any] | None:
+    """Operations of the collective queues of devices; None: there are none."""
+    if not has_collectives(schedule):
+        return None
+    chosen = schedule.auxiliary.kind != AuxiliaryKind.OPTIMIZER
+    return {"rows": _columns(_around(schedule, chosen))}
 
 
 def _links(schedule: Schedule) -> dict[str, Any] | None:
@@ -111,7 +174,7 @@ def _links(schedule: Schedule) -> dict[str, Any] | None:
         **{name: getattr(carried, name) for name in ("kind", "stage", "microbatch", "slice")},
         **{name: getattr(carried, name) for name in ("start", "end")},
     }
-    resources = links.instance.resources[schedule.pipeline.num_devices :]
+    resources = [one for one in links.instance.resources if one.kind is ResourceKind.LINK]
     return {
         "pairs": links.pairs,
         "labels": list(map(link_label, resources)),
@@ -120,27 +183,28 @@ def _links(schedule: Schedule) -> dict[str, Any] | None:
     }
 
 
-def _needs(schedule: Schedule) -> list[Ints]:
+def _needs(schedule: Schedule, place: Ints) -> list[Ints]:
     """Rows of the predecessors of every operation: columns of the first, the second, ...
 
-    FREE stands for no predecessor.
+    `place` is the row of every operation of the schedule. FREE stands for no predecessor.
     """
     split = split_backwards(schedule)
     flow = Instance.with_backwards(schedule.pipeline, split).chosen_flow(split)
     row = rows_by_code(schedule)
-    before, after = row[flow.before], row[flow.after]
-    place = np.argsort(after, kind="stable")
-    before, after = before[place], after[place]
+    before, after = place[row[flow.before]], place[row[flow.after]]
+    order = np.argsort(after, kind="stable")
+    before, after = before[order], after[order]
     turn = np.arange(len(after)) - np.searchsorted(after, after)
-    needs = np.full((int(turn.max(initial=-1)) + 1, len(schedule)), FREE)
+    rows = len(schedule) + int((schedule.auxiliary.kind == AuxiliaryKind.OPTIMIZER).sum())
+    needs = np.full((int(turn.max(initial=-1)) + 1, rows), FREE)
     needs[turn, after] = before
     return list(needs)
 
 
-def _shades(names: Sequence[str]) -> dict[str, Any]:
+def _shades(names: Sequence[str], kinds: Sequence[DrawnKind]) -> dict[str, Any]:
     """Names of the parts, and colours by kind and part: the last part is always the lightest."""
     each = range(len(names))
-    tones = [[colours.shade(kind, part, len(names)) for part in each] for kind in OpKind]
+    tones = [[colours.shade(kind, part, len(names)) for part in each] for kind in kinds]
     return {
         "parts": names,
         "colours": tones,
@@ -149,20 +213,20 @@ def _shades(names: Sequence[str]) -> dict[str, Any]:
     }
 
 
-def _style() -> dict[str, Any]:
+def _style(kinds: Sequence[DrawnKind]) -> dict[str, Any]:
     """Colours and words of kinds and causes."""
-    kinds = [
-        {"name": kind.name, "words": KIND_WORDS[kind], "colour": colours.HUES[kind]}
-        for kind in OpKind
-    ]
     causes = [
         {"name": cause.label, "words": CAUSE_WORDS[cause]} | colours.IDLE_LOOKS[cause]._asdict()
         for cause in Cause
     ]
     return {
-        "kinds": kinds,
+        "kinds": [
+            {"name": kind.name, "words": KIND_WORDS[kind], "colour": colours.HUES[kind]}
+            for kind in kinds
+        ],
         "causes": causes,
         "static": colours.STATIC,
+        "gathered": colours.GATHERED,
         "limit": colours.LIMIT,
         "bar": BAR,
         "several": colours.SEVERAL,

@@ -5,7 +5,7 @@ import { FREE } from "./data.js";
 import { part } from "./dom.js";
 import { span } from "./layout.js";
 import { exported } from "./export.js";
-import { aboutLink, aboutTransfer } from "./links.js";
+import { aboutBesides, aboutResource } from "./links.js";
 import { slider } from "./slider.js";
 import { aboutDevice, aboutGap, aboutMemory, aboutOperation } from "./words.js";
 
@@ -75,9 +75,9 @@ function spotOf(page, event) {
   const tick = time * schedule.unit;
   const margin = x > span(frame);
   if (!margin && tick >= schedule.raw.last) return null;
-  if (panel.kind === "links") {
-    const row = schedule.links?.ops.at(device, tick) ?? FREE;
-    return { panel, device, tick, margin, row, gap: FREE };
+  const other = schedule.besides(panel.kind);
+  if (other) {
+    return { panel, device, tick, margin, row: other.ops.at(device, tick), gap: FREE };
   }
   let row = schedule.ops.at(device, tick);
   if (row !== FREE && schedule.ops.lane[row] && within - device < 0.5) row -= 1;
@@ -91,9 +91,9 @@ function spotOf(page, event) {
 /** @param {Page} page @param {Spot} spot @returns {string[]} */
 function description(page, { panel, device, tick, margin, row, gap }) {
   const { schedule } = panel;
-  if (panel.kind === "links") {
-    if (margin) return aboutLink(schedule, device);
-    return row === FREE ? [] : aboutTransfer(schedule, page.style, row);
+  if (schedule.besides(panel.kind)) {
+    if (margin) return aboutResource(schedule, panel.kind, device);
+    return row === FREE ? [] : aboutBesides(schedule, page.style, panel.kind, row);
   }
   if (margin) return aboutDevice(schedule, page.style, device);
   if (panel.kind === "memory") return aboutMemory(schedule, device, tick);
@@ -132,7 +132,7 @@ function pointer(page) {
 /** Highlight the microbatch of an operation; elsewhere, clear the highlight. @param {Page} page
  * @param {Spot | null} spot */
 function choose(page, spot) {
-  if (!spot || spot.margin || spot.panel.kind === "memory") return;
+  if (!spot || spot.margin || ["memory", "collectives"].includes(spot.panel.kind)) return;
   const { panel: { schedule, index }, row } = spot;
   if (spot.panel.kind === "links") {
     const microbatch = row === FREE ? FREE : schedule.links?.ops.microbatch[row] ?? FREE;
@@ -252,7 +252,9 @@ function buttons(page) {
     },
     clear: () => {
       const on = new Set(
-        [...page.view.on].filter((name) => ["memory", "links", "all"].includes(name)),
+        [...page.view.on].filter((name) =>
+          ["memory", "collectives", "links", "all"].includes(name)
+        ),
       );
       page.show({ microbatch: FREE, chosen: { schedule: 0, row: FREE }, on });
     },
@@ -365,6 +367,7 @@ const KEYS = {
   c: "critical",
   d: "drag",
   f: "F",
+  g: "collectives",
   i: "idle",
   l: "links",
   m: "memory",

@@ -99,32 +99,39 @@ class Gaps extends Intervals {
   }
 }
 
+/** A number in subscript digits. @param {number} value */
+function lowered(value) {
+  return [...String(value)].map((digit) => String.fromCharCode(0x2080 + Number(digit))).join("");
+}
+
 /** Memory of a device: the level of every part from a tick on, without static memory; and, for
  * every operation, the memory while it runs and after it, with static memory.
  * @typedef {{time: number[], levels: number[][], total: number[], during: number[], after: number[]}} Steps */
 
-/** The transfers of a schedule as operations of their links.
- * @param {Raw} raw @param {NonNullable<Raw["links"]>} links
+/** Operations of other resources than devices: of links, or of collective queues.
+ * @param {Raw} raw @param {Record<string, Packed>} rows @param {number} resources
  * @returns {Raw} */
-function transfersOf(raw, { pairs, rows }) {
+function apart(raw, rows, resources) {
   const none = /** @type {Packed} */ ({ type: "i1", base64: "" });
   const gaps = { device: none, start: none, end: none, cause: none, following: none };
   return {
     ...raw,
-    devices: pairs.length,
+    devices: resources,
     ops: rows,
     needs: [],
     gaps: { ...gaps, subject: none },
     critical: none,
     links: null,
+    collectives: null,
   };
 }
 
 /** One schedule. Times in ticks; `unit` ticks are one unit of the user's. */
 export class Schedule {
-  /** @param {Raw} raw */
-  constructor(raw) {
+  /** @param {Raw} raw @param {boolean} [staged] whether operations show their stage */
+  constructor(raw, staged = false) {
     this.raw = raw;
+    this.staged = staged;
     this.unit = raw.unit;
     this.devices = raw.devices;
     this.ops = new Ops(raw.ops, raw.needs, raw.devices);
@@ -132,16 +139,52 @@ export class Schedule {
     this.critical = unpack(raw.critical);
     this.batches = 0;
     for (const value of this.ops.microbatch) this.batches = Math.max(this.batches, value + 1);
+    let last = Math.max(0, this.batches - 1);
+    if (staged) { for (const value of this.ops.stage) last = Math.max(last, value); }
+    /** Digits of the longest number of an operation. */
+    this.letters = String(last).length;
     this.sliced = this.ops.slice.some((value) => value > 0);
     /** Memory by device, computed on first use. @type {Map<number, Steps>} */
     this.steps = new Map();
     /** Its transfers, as a schedule whose devices are links; null where links are delays.
      * @type {Schedule | null} */
-    this.links = raw.links ? new Schedule(transfersOf(raw, raw.links)) : null;
+    this.links = raw.links
+      ? new Schedule(apart(raw, raw.links.rows, raw.links.pairs.length))
+      : null;
+    /** Its collective queues, as a schedule; null where there are none. @type {Schedule | null} */
+    this.collectives = raw.collectives
+      ? new Schedule(apart(raw, raw.collectives.rows, raw.devices), true)
+      : null;
+  }
+
+  /** The operations of links or of collective queues; null: of neither.
+   * @param {string} kind of a chart */
+  besides(kind) {
+    if (kind === "links") return this.links;
+    return kind === "collectives" ? this.collectives : null;
+  }
+
+  /** Changes of the memory of gathered weights of a device, by time; at one tick, what is given
+   * back comes first.
+   * @param {number} device
+   * @returns {{tick: number, amount: number}[]} */
+  weights(device) {
+    if (!this.collectives || !this.raw.gathers) return [];
+    const { ops, raw } = this.collectives;
+    const changes = [];
+    for (let row = ops.bounds[device]; row < ops.bounds[device + 1]; row++) {
+      const [kind, stage] = [ops.kind[row], ops.stage[row]];
+      changes.push({ tick: ops.start[row], amount: raw.takes[kind][stage] });
+      changes.push({ tick: ops.end[row], amount: -raw.gives[kind][stage] });
+    }
+    return changes.filter(({ amount }) => amount).sort((one, other) =>
+      one.tick - other.tick || one.amount - other.amount
+    );
   }
 
   /** Memory of a device over time: every operation takes an amount at its start and gives an
-   * amount at its end; the two of a pair take and give together.
+   * amount at its end; the two of a pair take and give together. Behind the levels of the parts
+   * stands that of gathered weights, where these take memory.
    * @param {number} device
    * @returns {Steps} */
   memory(device) {
@@ -149,28 +192,47 @@ export class Schedule {
     if (known) return known;
     const { ops, raw } = this;
     const level = raw.parts.map(() => 0);
+    if (raw.gathers) level.push(0);
     const levels = level.map((value) => [value]);
     let held = raw.static[device];
     /** @type {Steps} */
     const made = { time: [0], levels, total: [held], during: [], after: [] };
-    /** @param {number} row @param {number} tick @param {number} amount */
-    const change = (row, tick, amount) => {
+    /** @param {number} part @param {number} tick @param {number} amount */
+    const change = (part, tick, amount) => {
       if (!amount) return;
       held += amount;
-      level[ops.part[row]] += amount;
+      level[part] += amount;
       made.time.push(tick);
       made.total.push(held);
       level.forEach((value, part) => levels[part].push(value));
     };
+    const weights = this.weights(device);
+    let next = 0;
+    /** Changes of weights before a tick, and at it: all before what is taken, those that give
+     * before what is given. @param {number} tick @param {boolean} taking */
+    const upTo = (tick, taking) => {
+      for (; next < weights.length; next++) {
+        const one = weights[next];
+        if (one.tick > tick || (one.tick === tick && !taking && one.amount > 0)) break;
+        change(raw.parts.length, one.tick, one.amount);
+      }
+    };
     const end = ops.bounds[device + 1];
     for (let first = ops.bounds[device]; first < end;) {
       const rows = ops.lane[first] ? [first, first + 1] : [first];
-      for (const row of rows) change(row, ops.start[row], raw.takes[ops.kind[row]][ops.stage[row]]);
+      upTo(ops.start[first], true);
+      for (const row of rows) {
+        change(ops.part[row], ops.start[row], raw.takes[ops.kind[row]][ops.stage[row]]);
+      }
       made.during.push(...rows.map(() => held));
-      for (const row of rows) change(row, ops.end[row], -raw.gives[ops.kind[row]][ops.stage[row]]);
+      upTo(ops.end[first], false);
+      for (const row of rows) {
+        change(ops.part[row], ops.end[row], -raw.gives[ops.kind[row]][ops.stage[row]]);
+      }
       made.after.push(...rows.map(() => held));
       first += rows.length;
     }
+    upTo(Infinity, true);
     this.steps.set(device, made);
     return made;
   }
@@ -228,11 +290,22 @@ export class Schedule {
     return rows;
   }
 
+  /** Number of an operation's microbatch, with its slice; of collectives, that of the stage.
+   * @param {number} row */
+  label(row) {
+    const { microbatch, slice, stage } = this.ops;
+    if (microbatch[row] !== FREE) {
+      return microbatch[row] + (this.sliced ? lowered(slice[row]) : "");
+    }
+    return this.staged ? String(stage[row]) : "";
+  }
+
   /** Name of an operation as in files: stage, kind, microbatch. @param {number} row
    * @param {{name: string}[]} kinds */
   opName(row, kinds) {
     const { kind, stage, microbatch, slice } = this.ops;
     const part = slice[row] ? `s${slice[row]}` : "";
-    return `${stage[row]}${kinds[kind[row]].name}${microbatch[row]}${part}`;
+    const number = microbatch[row] === FREE ? "" : microbatch[row];
+    return `${stage[row]}${kinds[kind[row]].name}${number}${part}`;
   }
 }

@@ -148,7 +148,7 @@ function labels(panel, style, rows, { pixel, view }) {
   const { schedule, axis } = panel;
   const { ops, unit, raw } = schedule;
   if (panel.row < LEAST_LABELLED_ROW) return [];
-  const letters = String(schedule.batches - 1).length + (schedule.sliced ? 1 : 0);
+  const letters = schedule.letters + (schedule.sliced ? 1 : 0);
   const size = (/** @type {number} */ row) => {
     const height = ops.lane[row] ? panel.row * 0.32 : panel.row * 0.5;
     const pixels = (ops.end[row] - ops.start[row]) / unit / pixel;
@@ -168,8 +168,6 @@ function labels(panel, style, rows, { pixel, view }) {
   for (const row of fitting) {
     sizes.set(sort(row), Math.min(size(row), sizes.get(sort(row)) ?? Infinity));
   }
-  const name = (/** @type {number} */ row) =>
-    ops.microbatch[row] + (schedule.sliced ? lowered(ops.slice[row]) : "");
   const middle = (/** @type {number} */ row) => {
     const [top, bottom] = edges(ops.device[row], ops.lane[row], style.bar);
     return (top + bottom) / 2;
@@ -184,7 +182,7 @@ function labels(panel, style, rows, { pixel, view }) {
     yaxis: axis,
     x: fitting.map((row) => (ops.start[row] + ops.end[row]) / 2 / unit),
     y: fitting.map(middle),
-    text: fitting.map(name),
+    text: fitting.map((row) => schedule.label(row)),
     textfont: {
       size: fitting.map((row) => sizes.get(sort(row)) ?? LEAST_LETTER),
       color: fitting.map((row) => raw.inks[ops.kind[row]][ops.part[row]]),
@@ -198,11 +196,6 @@ function seen({ schedule: { ops, unit }, low, high }, view, row) {
   const device = ops.device[row];
   return device >= low && device < high && ops.end[row] > view.from * unit &&
     ops.start[row] < view.to * unit;
-}
-
-/** A number in subscript digits. @param {number} value */
-function lowered(value) {
-  return [...String(value)].map((digit) => String.fromCharCode(0x2080 + Number(digit))).join("");
 }
 
 /** A line along a chain of operations, below their numbers.

@@ -7,12 +7,14 @@
 
 /** A chart of one schedule: its devices, or links, from `low` to below `high`; `top` and `height` in
  * pixels, `row` those of one of them.
- * @typedef {{kind: "gantt" | "links" | "memory", schedule: Schedule, index: number, axis: string,
- *   low: number, high: number, top: number, height: number, row: number}} Panel */
+ * @typedef {{kind: "gantt" | "collectives" | "links" | "memory", schedule: Schedule,
+ *   index: number, axis: string, low: number, high: number, top: number, height: number, row: number}} Panel */
 
 /** @typedef {{width: number, left: number, right: number, side: number, height: number,
  *   panels: Panel[]}} Frame */
 
+/** Kinds of charts, from top to bottom. @type {Panel["kind"][]} */
+const KINDS = ["gantt", "collectives", "links", "memory"];
 const LEFT = 52;
 const BOTTOM = 46;
 const HEADING = 26;
@@ -51,8 +53,9 @@ export function frameOf(shown, view, width) {
   const panels = [];
   let top = 0;
   shown.forEach(({ schedule, index }, place) => {
-    for (const kind of /** @type {Panel["kind"][]} */ (["gantt", "links", "memory"])) {
+    for (const kind of KINDS) {
       if (kind !== "gantt" && !view.on.has(kind)) continue;
+      if (kind === "collectives" && !schedule.collectives) continue;
       const { low, high } = kind === "links" ? linksOf(schedule, windows[place]) : windows[place];
       if (low === high) continue;
       top += panels.length ? heading + BETWEEN : heading;

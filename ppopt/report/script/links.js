@@ -1,4 +1,4 @@
-// Transfers as operations of their links: what a link carries, how long it is busy, and its words.
+// Operations of other resources than devices: transfers of links, and collectives of devices.
 
 import { FREE } from "./data.js";
 import { gantt } from "./gantt.js";
@@ -10,18 +10,18 @@ import { measured, number, percent } from "./words.js";
 /** @typedef {import("./types.d.ts").View} View */
 /** @typedef {import("./layout.js").Panel} Panel */
 
-/** Transfers in the colour of the kind that hands them on, with their microbatches.
+/** Transfers in the colour of the kind that hands them on, with their microbatches; or collectives.
  * @param {Panel} panel @param {Style} style @param {View} view @param {number} pixel
  * @returns {Trace[]} */
 export function links(panel, style, view, pixel) {
-  const carried = panel.schedule.links;
+  const carried = panel.schedule.besides(panel.kind);
   if (!carried) return [];
   const rows = view.microbatch === FREE ? [] : carried.rowsOf(view.microbatch);
   const lit = rows.length ? new Set(rows) : null;
   return gantt({ ...panel, schedule: carried }, style, view, pixel, lit);
 }
 
-/** Ticks in which a link carries something. @param {Schedule} carried @param {number} link */
+/** Ticks in which a link or a queue is busy. @param {Schedule} carried @param {number} link */
 export function busy({ ops }, link) {
   let ticks = 0;
   for (let row = ops.bounds[link]; row < ops.bounds[link + 1]; row++) {
@@ -30,22 +30,51 @@ export function busy({ ops }, link) {
   return ticks;
 }
 
-/** Lines about a link. @param {Schedule} schedule @param {number} link */
-export function aboutLink(schedule, link) {
-  const carried = schedule.links;
+/** Lines about a link or a collective queue.
+ * @param {Schedule} schedule @param {string} kind of its chart @param {number} link */
+export function aboutResource(schedule, kind, link) {
+  const carried = schedule.besides(kind);
   if (!carried) return [];
   const { raw, unit, ops } = carried;
   const ticks = busy(carried, link);
+  const title = kind === "links" ? schedule.raw.links?.titles[link] : undefined;
+  const count = ops.bounds[link + 1] - ops.bounds[link];
   return [
-    schedule.raw.links?.titles[link] ?? "",
-    `${number(ops.bounds[link + 1] - ops.bounds[link])} transfers, one at a time`,
+    title ?? `collectives of device ${link}`,
+    `${number(count)} ${title ? "transfers" : "operations"}, one at a time`,
     `busy ${measured(ticks / unit, raw.timeName)} (${percent(ticks / raw.last)})`,
   ];
 }
 
+/** Lines about an operation of a link or queue; the first is its name in files.
+ * @param {Schedule} schedule @param {Style} style @param {string} kind of its chart
+ * @param {number} row */
+export function aboutBesides(schedule, style, kind, row) {
+  return kind === "links"
+    ? aboutTransfer(schedule, style, row)
+    : aboutCollective(/** @type {Schedule} */ (schedule.collectives), style, row);
+}
+
+/** @param {Schedule} queued @param {Style} style @param {number} row */
+function aboutCollective(queued, style, row) {
+  const { ops, raw, unit } = queued;
+  const time = (/** @type {number} */ ticks) => measured(ticks / unit, raw.timeName);
+  const [kind, stage] = [ops.kind[row], ops.stage[row]];
+  const place = [`stage ${stage}`, raw.parts[ops.part[row]], `device ${ops.device[row]}`];
+  const lines = [
+    `${queued.opName(row, style.kinds)}  ${style.kinds[kind].words}`,
+    place.filter(Boolean).join(" · "),
+    `start ${time(ops.start[row])} · end ${time(ops.end[row])} · ` +
+    `duration ${time(ops.end[row] - ops.start[row])}`,
+  ];
+  const held = raw.takes[kind][stage] - raw.gives[kind][stage];
+  const amount = measured(Math.abs(held) / raw.memoryUnit, raw.memoryName);
+  return held ? [...lines, `${held > 0 ? "takes" : "gives back"} memory ${amount}`] : lines;
+}
+
 /** Lines about a transfer; the first is its name in files.
  * @param {Schedule} schedule @param {Style} style @param {number} row of its transfers */
-export function aboutTransfer(schedule, style, row) {
+function aboutTransfer(schedule, style, row) {
   const { ops, raw, unit } = /** @type {Schedule} */ (schedule.links);
   const forward = style.kinds[ops.kind[row]].name === "F";
   const time = (/** @type {number} */ ticks) => measured(ticks / unit, raw.timeName);

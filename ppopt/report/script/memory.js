@@ -34,8 +34,12 @@ export function memory(panel, style, view, ink) {
  * @returns {Trace[]} */
 function stack({ schedule, axis }, style, view, y) {
   const { raw, unit, devices } = schedule;
-  const names = ["static memory", ...raw.parts.map((part) => `memory ${part}`.trim())];
-  const colours = [style.static, ...raw.memory];
+  const names = [
+    "static memory",
+    ...raw.parts.map((part) => `memory ${part}`.trim()),
+    ...(raw.gathers ? ["gathered weights"] : []),
+  ];
+  const colours = [style.static, ...raw.memory, style.gathered];
   const traces = names.map((name, index) => {
     /** @type {Trace} */
     const trace = { ...filled("x", axis), name, fillcolor: colours[index], x: [], y: [] };

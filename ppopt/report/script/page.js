@@ -69,12 +69,18 @@ export class Page {
       high: this.devices,
       only: this.data.single ? this.data.first : FREE,
       off: new Set(),
-      on: new Set(this.data.single ? ["memory"] : []),
+      on: new Set(this.data.single ? this.layers() : []),
       microbatch: FREE,
       chosen: { schedule: 0, row: FREE },
       drag: "zoom",
       theme: "",
     };
+  }
+
+  /** The charts that a page of one schedule at a time opens with, beside the Gantt chart. */
+  layers() {
+    const queued = this.schedules.some(({ collectives }) => collectives);
+    return queued ? ["collectives", "memory"] : ["memory"];
   }
 
   /** The schedules that the view shows, each with its number. */

@@ -43,7 +43,7 @@ export function picture(frame, style, view, last, theme) {
  * @returns {Trace[]} */
 function chart(panel, style, view, pixel, theme, messages) {
   if (panel.kind === "memory") return memory(panel, style, view, theme.ink);
-  if (panel.kind === "links") return links(panel, style, view, pixel);
+  if (panel.kind !== "gantt") return links(panel, style, view, pixel);
   return drawn(panel, style, view, pixel, theme, messages);
 }
 
@@ -53,8 +53,10 @@ function chart(panel, style, view, pixel, theme, messages) {
 function rowNotes(panel, style, last) {
   const { schedule: { raw, unit } } = panel;
   if (panel.kind === "memory") return [words(panel, 0, (device) => peak(raw, device))];
-  const carried = panel.kind === "links" && panel.schedule.links;
-  if (carried) return [words(panel, 0, (link) => percent(busy(carried, link) / raw.last))];
+  const other = panel.schedule.besides(panel.kind);
+  if (other) {
+    return [words(panel, 0, (resource) => percent(busy(other, resource) / raw.last))];
+  }
   const idle = (/** @type {number} */ device) => panel.schedule.idle(device) / raw.last;
   const end = Math.max(last, raw.last / unit);
   return [...uses(panel, style, "x2"), words(panel, end, (device) => percent(idle(device)))];
@@ -121,6 +123,7 @@ function notesOf(panel, frame) {
   const { schedule: { raw }, kind } = panel;
   const heading = {
     gantt: () => headed(raw.title, raw.note, Math.floor(span(frame) / LETTER), !frame.side),
+    collectives: () => "collectives of every device, by stage, one at a time",
     links: () => "transfers of every link, one at a time",
     memory: () => `memory of every device  (largest peak ${largest(raw)})`,
   }[kind]();
@@ -128,7 +131,13 @@ function notesOf(panel, frame) {
   if (!frame.side) return notes;
   const x = 1 - frame.side / (frame.width - frame.left);
   const peaks = raw.memoryName ? `peak (${raw.memoryName})` : "peak";
-  const beside = { gantt: "time by use, idle share", links: "busy share", memory: peaks }[kind];
+  const busyShare = "busy share";
+  const beside = {
+    gantt: "time by use, idle share",
+    collectives: busyShare,
+    links: busyShare,
+    memory: peaks,
+  }[kind];
   return [...notes, note(panel, beside, { x })];
 }
 

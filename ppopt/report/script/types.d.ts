@@ -41,6 +41,10 @@ export interface Raw {
     titles: string[];
     rows: Record<string, Packed>;
   } | null;
+  /** Operations of the collective queues of devices; null: there are none. */
+  collectives: { rows: Record<string, Packed> } | null;
+  /** Whether gathered weights take memory. */
+  gathers: boolean;
 }
 
 export interface Kind {
@@ -60,6 +64,8 @@ export interface Style {
   kinds: Kind[];
   causes: Cause[];
   static: string;
+  /** Memory of gathered weights. */
+  gathered: string;
   limit: string;
   bar: number;
   /** Colour of a spot that several kinds share: no kind fills the share `most` of it. */
@@ -112,7 +118,7 @@ export interface View {
   only: number;
   /** Names of kinds and causes that are hidden. */
   off: Set<string>;
-  /** Layers that are shown: critical, transfers, memory; all: the charts of all schedules. */
+  /** Layers that are shown: critical, transfers, links, collectives, memory; all: the charts of all schedules. */
   on: Set<string>;
   /** Highlighted microbatch; -1: none. */
   microbatch: number;

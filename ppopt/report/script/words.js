@@ -34,7 +34,9 @@ export function aboutOperation(schedule, style, row) {
   const kind = style.kinds[ops.kind[row]];
   const part = raw.parts[ops.part[row]];
   const slice = schedule.sliced ? `slice ${ops.slice[row]}` : "";
-  const place = [`stage ${ops.stage[row]}`, part, `microbatch ${ops.microbatch[row]}`, slice];
+  const place = ops.microbatch[row] === FREE
+    ? []
+    : [`stage ${ops.stage[row]}`, part, `microbatch ${ops.microbatch[row]}`, slice];
   const time = (/** @type {number} */ ticks) => measured(ticks / unit, raw.timeName);
   const held = (/** @type {number} */ ticks) => measured(ticks / raw.memoryUnit, raw.memoryName);
   const [during, after] = schedule.memoryAround(row).map(held);
@@ -100,6 +102,7 @@ export function aboutMemory(schedule, device, tick) {
   if (raw.parts.length > 1) {
     lines.push(raw.parts.map((part, index) => `${part} ${held(levels[index])}`).join(" · "));
   }
+  if (raw.gathers) lines.push(`gathered weights ${held(levels[raw.parts.length])}`);
   return lines;
 }
 
