@@ -2,6 +2,7 @@
 
 A device is a process, and its operations are complete events (`X`) on the thread `compute`. A
 transfer is a slice on a thread `send` of the sender and on a thread `receive` of the receiver.
+A collective of a device is a slice on its thread `collective`; its optimizer is one on `compute`.
 Slices of one thread must nest, so overlapping transfers get extra threads (`send 2`). Flow arrows
 (`s`, `f`) connect an operation with its successors on other devices. The counter (`C`) `memory`,
 with the unit where that is known, shows the memory in use.
@@ -105,6 +106,7 @@ def _events(schedule: Schedule, clock: _Clock) -> Iterator[Event]:
     for row in schedule.rows():
         yield _operation(schedule, row, clock)
     sizes = [0] * schedule.pipeline.num_devices
+    yield from _around(schedule, clock, sizes)
     for name in ("send", "receive"):
         yield from _links([t for t in transfers if t.end > t.start], name, clock, sizes)
     yield from _arrows(transfers, clock)
@@ -134,6 +136,34 @@ def _operation(schedule: Schedule, row: ScheduledOperation, clock: _Clock) -> Ev
             "end": exact.plain(time(row.end)),
         },
     }
+
+
+def _around(schedule: Schedule, clock: _Clock, sizes: list[int]) -> Iterator[Event]:
+    """Yield the slices of work around the microbatches, and the threads of collectives.
+
+    `sizes` counts the threads of each device besides `compute` and is updated.
+    """
+    rows, time = list(schedule.auxiliary.rows()), schedule.pipeline.ticks.time
+    queued = sorted({row.device for row in rows if not row.on_compute})
+    threads = {}
+    for device in queued:
+        sizes[device] += 1
+        threads[device] = sizes[device]
+        yield from _named("thread", device, sizes[device], "collective", sizes[device])
+    for row in rows:
+        yield {
+            "name": str(row.op),
+            "cat": row.op.kind.name,
+            "pid": row.device,
+            "tid": COMPUTE if row.on_compute else threads[row.device],
+            **clock.slice(row.start, row.end),
+            "args": {
+                "kind": row.op.kind.name,
+                **({} if row.on_compute else {"stage": row.op.stage}),
+                "start": exact.plain(time(row.start)),
+                "end": exact.plain(time(row.end)),
+            },
+        }
 
 
 def _transfers(schedule: Schedule) -> Iterator[_Transfer]:

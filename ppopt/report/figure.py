@@ -10,7 +10,7 @@ import numpy.typing as npt
 import plotly.graph_objects as go  # type: ignore[import-untyped]
 
 from ppopt.problem.arrays import Ints
-from ppopt.problem.operation import OpKind
+from ppopt.problem.operation import AuxiliaryKind, OpKind
 from ppopt.problem.pipeline import Pipeline
 from ppopt.report import colours
 from ppopt.report.gantt import (
@@ -60,6 +60,10 @@ _HOVER_IDLE = (
     "<b>idle</b>  %{{text}}<br>device %{{y}}<br>start %{{customdata[0]:.6~f}}"
     " · end %{{customdata[1]:.6~f}}{time} · duration %{{customdata[2]:.6~f}}{time}<extra></extra>"
 )
+_HOVER_AUXILIARY = (
+    "<b>{words}</b><br>{stage}device %{{customdata[1]}}<br>"
+    "start %{{customdata[2]:.6~f}} · end %{{customdata[3]:.6~f}}{time}<extra></extra>"
+)
 _HOVER_MEMORY = (
     "<b>memory %{{customdata[2]:.6~f}}{memory}</b>  on device %{{y}}<br>"
     "from %{{customdata[0]:.6~f}} to %{{customdata[1]:.6~f}}{time}<br>"
@@ -73,7 +77,8 @@ def figure(schedule: Schedule) -> go.Figure:
 
     Above some thousands of operations the page (`ppopt.report.html`) is faster to draw.
     """
-    idle_bars, operations = _idle_bars(schedule), _operation_bars(schedule)
+    idle_bars = _idle_bars(schedule)
+    operations = [*_operation_bars(schedule), *_auxiliary_bars(schedule)]
     memory = _memory_traces(schedule)
     for trace in (idle_bars, *operations):
         trace.yaxis = _GANTT
@@ -143,6 +148,43 @@ def _operation_bars(schedule: Schedule) -> list[go.Bar]:
             bars.offset = np.where(paired & (series.kind != OpKind.F), 0, -BAR / 2)
         traces.append(bars)
     return traces
+
+
+def _queues(schedule: Schedule) -> int:
+    """Rows of collective queues: one per device, where there are collectives."""
+    collectives = (schedule.auxiliary.kind != AuxiliaryKind.OPTIMIZER).any()
+    return schedule.pipeline.num_devices if collectives else 0
+
+
+def _auxiliary_bars(schedule: Schedule) -> Iterator[go.Bar]:
+    """Work around the microbatches as bars: of devices, or of queues in rows below."""
+    given, per_unit = schedule.auxiliary, schedule.pipeline.ticks.per_unit
+    devices, units = schedule.pipeline.num_devices, _suffixes(schedule.pipeline)
+    for kind in AuxiliaryKind:
+        rows = given.kind == kind
+        if not rows.any():
+            continue
+        queued = kind is not AuxiliaryKind.OPTIMIZER
+        start, end = (_in_units(times[rows], per_unit) for times in (given.start, given.end))
+        words = f"{kind.name} {KIND_WORDS[kind]}"
+        yield go.Bar(
+            name=words,
+            orientation="h",
+            base=start,
+            x=end - start,
+            y=given.device[rows] + queued * devices,
+            width=BAR,
+            customdata=np.column_stack([given.stage[rows], given.device[rows], start, end]),
+            hovertemplate=_HOVER_AUXILIARY.format(
+                words=words, stage="stage %{customdata[0]} · " if queued else "", **units
+            ),
+            texttemplate="%{customdata[0]}" if queued else None,
+            textposition="inside" if queued else "none",
+            insidetextanchor="middle",
+            textangle=0,
+            insidetextfont={"color": colours.ink(colours.HUES[kind])},
+            marker={"color": colours.HUES[kind], "line": {"width": 0.6, "color": "#ffffff"}},
+        )
 
 
 def _look(
@@ -284,11 +326,12 @@ def _memory_hover(schedule: Schedule, profiles: list[_Profile]) -> go.Bar:
 
 
 def _layout(schedule: Schedule, found: Metrics) -> dict[str, Any]:
-    devices = len(found.busy)
+    devices, queues = len(found.busy), _queues(schedule)
     makespan = found.makespan / schedule.pipeline.ticks.per_unit
-    height = row_height(devices, _HIGHEST_ROW, _ROWS)
-    inner = 2 * devices * height + _BETWEEN
+    height = row_height(devices + queues, _HIGHEST_ROW, _ROWS)
+    inner = (2 * devices + queues) * height + _BETWEEN
     split = devices * height / inner
+    top = 1 - (devices + queues) * height / inner
     step = label_step(height)
     notes = _notes(schedule, found, step)
     return {
@@ -322,8 +365,8 @@ def _layout(schedule: Schedule, found: Metrics) -> dict[str, Any]:
             "spikecolor": "#8a93a5",
         },
         "yaxis": _axis(devices, step, (0, split)),
-        "yaxis2": _axis(devices, step, (1 - split, 1)),
-        "annotations": [*notes, _end_note(makespan, devices, schedule.pipeline.time_unit)],
+        "yaxis2": _axis(devices + queues, step, (top, 1)) | _queue_ticks(devices, queues, step),
+        "annotations": [*notes, _end_note(makespan, devices + queues, schedule.pipeline.time_unit)],
         "shapes": [_end_line(makespan)],
         "modebar": {"bgcolor": "rgba(0, 0, 0, 0)"},
     }
@@ -340,6 +383,16 @@ def _axis(devices: int, step: int, domain: tuple[float, float]) -> dict[str, Any
         "zeroline": False,
         "title": {"text": "device", "standoff": 8},
     }
+
+
+def _queue_ticks(devices: int, queues: int, step: int) -> dict[str, Any]:
+    """Marks of the rows of devices and queues; empty without queues."""
+    if not queues:
+        return {}
+    shown = range(0, devices, step)
+    places = [*shown, *(devices + device for device in shown)]
+    names = [str(device) for device in shown] + [f"queue {device}" for device in shown]
+    return {"tickvals": places, "ticktext": names, "title": {"text": ""}}
 
 
 def _notes(schedule: Schedule, found: Metrics, step: int) -> list[dict[str, Any]]:

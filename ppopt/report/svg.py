@@ -17,13 +17,14 @@ import numpy as np
 import numpy.typing as npt
 
 from ppopt.formats import figures
-from ppopt.problem.operation import NUM_KINDS, OpKind
+from ppopt.problem.operation import NUM_KINDS, AuxiliaryKind, OpKind
 from ppopt.report import colours
 from ppopt.report.gantt import GanttSeries, gantt_series, label_step, row_height, shade_words
 from ppopt.report.labels import KIND_WORDS, clean, title
 from ppopt.report.numbers import lowered, measured, number, percent, spread
 from ppopt.report.raster import png
 from ppopt.report.summary import claims
+from ppopt.schedule.auxiliary import ScheduledAuxiliary
 from ppopt.schedule.schedule import Schedule
 from ppopt.schedule.timetable import ALONE, ScheduledOperation
 
@@ -58,6 +59,8 @@ class _Frame(NamedTuple):
     row: float
     """Height of a device's row."""
     devices: int
+    queues: int = 0
+    """Rows of collective queues, below those of the devices."""
 
     def x(self, tick: float) -> float:
         return LEFT + (WIDTH - LEFT - RIGHT) * tick / self.last
@@ -80,7 +83,7 @@ class _Frame(NamedTuple):
 
     @property
     def bottom(self) -> float:
-        return TOP + self.row * self.devices
+        return TOP + self.row * (self.devices + self.queues)
 
     @property
     def font(self) -> float:
@@ -91,6 +94,9 @@ class _Frame(NamedTuple):
 def svg(schedule: Schedule) -> str:
     """Draw a schedule: devices as rows, operations to scale, idle time as background.
 
+    Collectives have rows of their own, one per device, with their stages. Optimizers are operations
+    of their devices.
+
     Every operation is one `rect`, with its microbatch where that fits and its time on hover.
     Above `MOST_RECTS` operations there is one `path` per colour and there are no numbers. Above
     `MOST_PATHS` there is an image, in which a pixel has the colour of what fills most of it.
@@ -98,15 +104,15 @@ def svg(schedule: Schedule) -> str:
     operations that the pipeline has are drawn and the figures are left out.
     """
     words = caption(schedule)
-    devices = schedule.pipeline.num_devices
     known = _known(schedule)
     schedule = replace(
         schedule, **{name: getattr(schedule, name)[known] for name in ScheduledOperation._fields}
     )
-    row = row_height(devices, _HIGHEST_ROW, _ROWS)
-    frame = _Frame(max(int(schedule.end.max(initial=0)), 1), row, devices)
+    around = list(_known_auxiliary(schedule))
+    frame = _frame(schedule, around)
     drawn = gantt_series(schedule)
-    legend, height = _legend(drawn, frame, _MEANS if len(schedule) > MOST_PATHS else "")
+    means = _MEANS if len(schedule) > MOST_PATHS else ""
+    legend, height = _legend([*_entries(drawn), *_entries_around(around)], drawn, frame, means)
     return "\n".join(
         [
             f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" '
@@ -119,10 +125,27 @@ def svg(schedule: Schedule) -> str:
             "</g>",
             _idle(frame),
             *_operations(schedule, drawn, frame),
+            *_around(schedule, around, frame),
             *legend,
             "</svg>\n",
         ]
     )
+
+
+def _frame(schedule: Schedule, around: Sequence[ScheduledAuxiliary]) -> _Frame:
+    """Rows of the devices and, where they have collectives, of their queues."""
+    devices = schedule.pipeline.num_devices
+    queues = devices if any(not row.on_compute for row in around) else 0
+    last = max(1, int(schedule.end.max(initial=0)), *(row.end for row in around))
+    return _Frame(last, row_height(devices + queues, _HIGHEST_ROW, _ROWS), devices, queues)
+
+
+def _known_auxiliary(schedule: Schedule) -> Iterator[ScheduledAuxiliary]:
+    """The operations around the microbatches whose stage and device the pipeline has."""
+    pipeline = schedule.pipeline
+    for row in schedule.auxiliary.rows():
+        if 0 <= row.device < pipeline.num_devices and 0 <= row.op.stage < pipeline.num_stages:
+            yield row
 
 
 def caption(schedule: Schedule) -> str:
@@ -207,25 +230,66 @@ def _rects(
     )
     for row in rows:
         name = str(row.microbatch) + (lowered(row.slice) if sliced else "")
-        if _fits(row, name, frame):
+        if _fits(row.end - row.start, name, frame):
             x = (frame.x(row.start) + frame.x(row.end)) / 2
             y = frame.top(row) + frame.height(row) / 2 + 0.36 * frame.font
             yield f'<text x="{_px(x)}" y="{_px(y)}">{name}</text>'
     yield "</g>"
 
 
+def _around(schedule: Schedule, rows: Sequence[ScheduledAuxiliary], frame: _Frame) -> Iterator[str]:
+    """Draw the work around the microbatches as rects with hover text, stages where they fit."""
+    for kind in AuxiliaryKind:
+        own = [row for row in rows if row.op.kind is kind]
+        if not own:
+            continue
+        colour = colours.HUES[kind]
+        yield f'<g fill="{colour}" stroke="{colours.INK}" stroke-width="0.5">'
+        for row in own:
+            yield (
+                f'<rect x="{_px(frame.x(row.start))}" y="{_px(frame.y(_line(row, frame)))}" '
+                f'width="{_px(frame.x(row.end) - frame.x(row.start))}" '
+                f'height="{_px(frame.bar)}"><title>{_words_around(schedule, row)}</title></rect>'
+            )
+        yield "</g>"
+        yield (
+            f'<g fill="{colours.ink(colour)}" font-size="{_px(frame.font)}" '
+            'text-anchor="middle" pointer-events="none">'
+        )
+        for row in own:
+            name = str(row.op.stage)
+            if not row.on_compute and _fits(row.end - row.start, name, frame):
+                x = frame.x((row.start + row.end) / 2)
+                y = frame.y(_line(row, frame)) + frame.bar / 2 + 0.36 * frame.font
+                yield f'<text x="{_px(x)}" y="{_px(y)}">{name}</text>'
+        yield "</g>"
+
+
+def _line(row: ScheduledAuxiliary, frame: _Frame) -> int:
+    """Row of the picture: that of the device, or of its queue."""
+    return row.device + (0 if row.on_compute else frame.devices)
+
+
+def _words_around(schedule: Schedule, row: ScheduledAuxiliary) -> str:
+    place = f"device {row.device}" if row.on_compute else f"stage {row.op.stage}"
+    return f"{row.op.kind.name}, {place}: {_times(schedule, row.start, row.end)}"
+
+
 def _words(schedule: Schedule, row: ScheduledOperation) -> str:
-    pipeline = schedule.pipeline
-    start = number(pipeline.ticks.time(row.start))
-    end = measured(pipeline.ticks.time(row.end), pipeline.time_unit)
-    part = f", slice {row.slice}" if pipeline.num_slices > 1 else ""
+    part = f", slice {row.slice}" if schedule.pipeline.num_slices > 1 else ""
     place = f"stage {row.stage}, microbatch {row.microbatch}{part}"
-    return f"{row.kind.name}, {place}: {start} to {end}"
+    return f"{row.kind.name}, {place}: {_times(schedule, row.start, row.end)}"
 
 
-def _fits(row: ScheduledOperation, name: str, frame: _Frame) -> bool:
+def _times(schedule: Schedule, start: int, end: int) -> str:
+    pipeline = schedule.pipeline
+    last = measured(pipeline.ticks.time(end), pipeline.time_unit)
+    return f"{number(pipeline.ticks.time(start))} to {last}"
+
+
+def _fits(ticks: int, name: str, frame: _Frame) -> bool:
     needed = _DIGIT * frame.font * len(name) + 2
-    return frame.font >= 6 and frame.x(row.end) - frame.x(row.start) >= needed
+    return frame.font >= 6 and frame.x(ticks) - frame.x(0) >= needed
 
 
 def _idle(frame: _Frame) -> str:
@@ -238,9 +302,11 @@ def _idle(frame: _Frame) -> str:
 
 
 def _device_labels(frame: _Frame) -> Iterator[str]:
-    for device in range(0, frame.devices, label_step(frame.row)):
-        y = frame.y(device) + frame.bar / 2 + 0.36 * _FONT
-        yield f'<text x="{LEFT - 8}" y="{_px(y)}" text-anchor="end">device {device}</text>'
+    rows = (("device", 0, frame.devices), ("queue", frame.devices, frame.queues))
+    for name, first, count in rows:
+        for device in range(0, count, label_step(frame.row)):
+            y = frame.y(first + device) + frame.bar / 2 + 0.36 * _FONT
+            yield f'<text x="{LEFT - 8}" y="{_px(y)}" text-anchor="end">{name} {device}</text>'
 
 
 def _axis(schedule: Schedule, frame: _Frame) -> Iterator[str]:
@@ -273,18 +339,39 @@ def _step(least: Fraction) -> Fraction:
     return next(part for part in (step / 5, step / 2, step) if part >= least)
 
 
-def _legend(drawn: Sequence[GanttSeries], frame: _Frame, last: str) -> tuple[list[str], int]:
+_Entry = tuple[str, list[str]]
+"""Words of a legend, and the colours that they name."""
+
+
+def _entries(drawn: Sequence[GanttSeries]) -> list[_Entry]:
+    return [
+        (f"{kind.name} {KIND_WORDS[kind]}", [series.colour for series in same])
+        for kind, same in groupby(drawn, key=lambda series: series.kind)
+    ]
+
+
+def _entries_around(rows: Sequence[ScheduledAuxiliary]) -> list[_Entry]:
+    kinds = {row.op.kind for row in rows}
+    return [
+        (f"{kind.name} {KIND_WORDS[kind]}", [colours.HUES[kind]])
+        for kind in AuxiliaryKind
+        if kind in kinds
+    ]
+
+
+def _legend(
+    entries: Sequence[_Entry], drawn: Sequence[GanttSeries], frame: _Frame, last: str
+) -> tuple[list[str], int]:
     """Name the colours below the axis; returns the elements and the height of the picture.
 
     `last` is one more line of text, unless empty.
     """
-    entries = [
-        (f"{kind.name} {KIND_WORDS[kind]}", [series.colour for series in same])
-        for kind, same in groupby(drawn, key=lambda series: series.kind)
-    ]
     x, y = float(LEFT), frame.bottom + 40
     lines = []
     for words, strip in [*entries, ("idle", [colours.IDLE])]:
+        needed = 12 * len(strip) + 6 + _LETTER * len(words)
+        if frame.queues and x > LEFT and x + needed > WIDTH - RIGHT:
+            x, y = float(LEFT), y + 20
         for colour in strip:
             lines.append(f'<path fill="{colour}" d="{_box(x, y - 10, x + 12, 12)}"/>')
             x += 12

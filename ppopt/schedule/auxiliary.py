@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -26,6 +27,20 @@ class AuxiliaryOp(NamedTuple):
     def __str__(self) -> str:
         route = f"r{self.route}" if self.route else ""
         return f"{self.stage}{self.kind.name}{route}"
+
+
+class ScheduledAuxiliary(NamedTuple):
+    """An auxiliary operation of a schedule, in ticks."""
+
+    op: AuxiliaryOp
+    device: int
+    start: int
+    end: int
+
+    @property
+    def on_compute(self) -> bool:
+        """Whether the device computes it; else its collective queue runs it."""
+        return self.op.kind is AuxiliaryKind.OPTIMIZER
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,6 +72,13 @@ class AuxiliaryOperations:
     def columns(self) -> tuple[Ints, Ints, Ints, Ints, Ints, Ints]:
         """All columns, in the order of the fields."""
         return self.kind, self.stage, self.device, self.start, self.end, self.route
+
+    def rows(self) -> Iterator[ScheduledAuxiliary]:
+        """The operations, in their order."""
+        lists = (column.tolist() for column in self.columns)
+        for kind, stage, device, start, end, route in zip(*lists, strict=True):
+            op = AuxiliaryOp(AuxiliaryKind(kind), stage, route)
+            yield ScheduledAuxiliary(op, device, start, end)
 
     def ordered(self) -> AuxiliaryOperations:
         """The same, sorted by device, start, end; those of equal times stay in their order."""

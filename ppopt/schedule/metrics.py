@@ -141,7 +141,10 @@ def memory_tables(pipeline: Pipeline) -> tuple[Ints, Ints]:
 
 
 def memory_of_operations(schedule: Timetable) -> tuple[Ints, Ints]:
-    """Memory of the device during and after every operation, in ticks; a pair counts as one."""
+    """Memory of the device at the start of every operation and after it, in ticks.
+
+    A pair counts as one.
+    """
     pipeline = schedule.pipeline
     takes, gives = (table[schedule.kind, schedule.stage] for table in memory_tables(pipeline))
     second = np.flatnonzero(schedule.seconds)
@@ -152,7 +155,23 @@ def memory_of_operations(schedule: Timetable) -> tuple[Ints, Ints]:
     after[second - 1] = after[second]
     gives[second] += gives[second - 1]
     gives[second - 1] = gives[second]
-    return after + gives, after
+    begun, done = _gathered_around(schedule)
+    return after + gives + begun, after + done
+
+
+def _gathered_around(schedule: Timetable) -> tuple[Ints, Ints]:
+    """Memory of gathered weights at the start of every operation, and after it, in ticks.
+
+    At one instant, what ends comes before what starts.
+    """
+    given = schedule.auxiliary
+    begun, done = np.zeros((2, len(schedule)), dtype=np.int64)
+    rows = zip(*given.columns[2:5], *memory_of_auxiliary(schedule), strict=True)
+    for device, start, end, taken, freed in rows if len(given) else ():
+        here = schedule.device == device
+        begun += here * (taken * (start <= schedule.start) - freed * (end <= schedule.start))
+        done += here * (taken * (start < schedule.end) - freed * (end <= schedule.end))
+    return begun, done
 
 
 def memory_of_auxiliary(schedule: Timetable) -> tuple[Ints, Ints]:

@@ -13,7 +13,7 @@ from ppopt.problem.arrays import Ints
 from ppopt.problem.exact import plain
 from ppopt.problem.operation import OpKind
 from ppopt.problem.pipeline import Pipeline
-from ppopt.schedule.auxiliary import NO_AUXILIARY, AuxiliaryOperations
+from ppopt.schedule.auxiliary import NO_AUXILIARY, AuxiliaryOperations, ScheduledAuxiliary
 from ppopt.schedule.metrics import Metrics, metrics
 from ppopt.schedule.origin import Origin
 from ppopt.schedule.timetable import ALONE, ScheduledOperation, Timetable
@@ -155,16 +155,29 @@ class Schedule(Timetable):
     def to_frame(self) -> DataFrame:
         """One row per operation, times in the user's unit, as a pandas DataFrame.
 
-        Needs pandas (the extra `frame`).
+        Operations around the microbatches come last. What they have not is <NA>: a microbatch, and
+        of an optimizer a stage. Needs pandas (the extra `frame`).
         """
-        from pandas import DataFrame  # noqa: PLC0415  optional
+        from pandas import DataFrame, concat  # noqa: PLC0415  optional
 
         per_unit = self.pipeline.ticks.per_unit
         frame = DataFrame({name: getattr(self, name) for name in self._shown()})
         frame["kind"] = [OpKind(kind).name for kind in self.kind]
         frame["start"] = self.start / per_unit
         frame["end"] = self.end / per_unit
-        return frame
+        if not len(self.auxiliary):
+            return frame
+        whole = [name for name in frame if name not in ("kind", "start", "end")]
+        others = DataFrame(map(self._shown_auxiliary, self.auxiliary.rows()), columns=frame.columns)
+        both = [part.astype(dict.fromkeys(whole, "Int64")) for part in (frame, others)]
+        return concat(both, ignore_index=True)
+
+    def _shown_auxiliary(self, row: ScheduledAuxiliary) -> dict[str, object]:
+        """A row of the frame."""
+        per_unit = self.pipeline.ticks.per_unit
+        times = {"start": row.start / per_unit, "end": row.end / per_unit}
+        stage = {} if row.on_compute else {"stage": row.op.stage}
+        return {"kind": row.op.kind.name, **stage, "device": row.device, **times}
 
     def _shown(self) -> tuple[str, ...]:
         """Fields of the frame: slice and pair only where there are any."""
