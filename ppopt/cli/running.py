@@ -107,6 +107,11 @@ def run(
     schedules = [valid_schedule(file) for file in files]
     for schedule in schedules:
         torch_csv.order_csv(schedule)  # refuses what PyTorch cannot run, before anything starts
+        if schedule.pipeline.has_auxiliary:
+            raise InputError(
+                "run: its processes have no unshard, gradient sync and optimizer; "
+                "make the schedule without them"
+            )
     seconds = _seconds(sleep, schedules, stages_from)
     _check_together(schedules, stages_from, compile, device)
     if targets and len(schedules) > 1:

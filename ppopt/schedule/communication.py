@@ -19,7 +19,7 @@ from ppopt.errors import DeadlockError, InputError
 from ppopt.problem.arrays import Ints
 from ppopt.problem.link_mode import LinkMode
 from ppopt.problem.objective import Objective
-from ppopt.problem.operation import OpKind
+from ppopt.problem.operation import AuxiliaryKind, OpKind
 from ppopt.problem.pipeline import Pipeline
 from ppopt.schedule import timing
 from ppopt.schedule.actions import POSTS, Action, ActionKind, ActionRow, Cell
@@ -127,6 +127,39 @@ def with_stage_actions(row: Iterable[Cell], batches: int) -> list[Cell]:
     return found + [(Action(ActionKind.RESHARD, stage),) for stage in active]
 
 
+def with_own_stage_actions(schedule: Schedule) -> list[list[Cell]]:
+    """Rows of the operations of a schedule with the UNSHARDs at its own times.
+
+    An UNSHARD stands before the first operation that starts no sooner. As the model has it, weights
+    stay gathered until gradients are reduced: REDUCE_GRAD and RESHARD follow the last W or BW of a
+    stage.
+    """
+    rows = computations(schedule.pipeline, schedule.orders)
+    given, found = schedule.auxiliary, []
+    for device, row in enumerate(rows):
+        starts = schedule.start[(schedule.device == device) & ~schedule.seconds]
+        opens = (given.device == device) & (given.kind == AuxiliaryKind.UNSHARD)
+        before = np.searchsorted(starts, given.start[opens]).tolist()
+        gathered = list(zip(before, given.stage[opens].tolist(), strict=True))
+        found.append(list(_around(row, gathered, schedule.pipeline.batches)))
+    return found
+
+
+def _around(
+    row: Sequence[Cell], gathered: Sequence[tuple[int, int]], batches: int
+) -> Iterator[Cell]:
+    """A row with the UNSHARD of every (cell, stage) before that cell, and what closes stages."""
+    done: Counter[int] = Counter()
+    for number, cell in enumerate(row):
+        yield from ((Action(ActionKind.UNSHARD, stage),) for at, stage in gathered if at == number)
+        yield cell
+        for action in cell:
+            done[action.stage] += action.kind in _CLOSING
+            if action.kind in _CLOSING and done[action.stage] == batches:
+                yield (Action(ActionKind.REDUCE_GRAD, action.stage),)
+                yield (Action(ActionKind.RESHARD, action.stage),)
+
+
 def _upcoming_stages(cells: Sequence[Cell]) -> list[list[int]]:
     """For every cell the stages of the next operations, that cell included, in order of use."""
     found: list[list[int]] = []
@@ -193,10 +226,11 @@ def _ready(pipeline: Pipeline, action: Action, known: set[Action]) -> bool:
     return received in known or any(one in known for one in from_here)
 
 
-def posted_rows(pipeline: Pipeline, orders: Orders, queues: Queues) -> tuple[ActionRow, ...]:
-    """Rows in which all is posted as early as the order of the queues lets, and stage actions."""
+def posted_rows(
+    pipeline: Pipeline, rows: Sequence[Sequence[Cell]], queues: Queues
+) -> tuple[ActionRow, ...]:
+    """Rows, with stage actions, in which all is posted as early as the order of the queues lets."""
     links = queues.links
-    rows = [with_stage_actions(row, pipeline.batches) for row in computations(pipeline, orders)]
     place = {
         action: (device, number)
         for device, row in enumerate(rows)
@@ -236,7 +270,14 @@ def _merged(row: Sequence[Cell], posts: dict[int, list[Action]]) -> Iterator[Cel
 def of_schedule(schedule: Schedule) -> tuple[ActionRow, ...]:
     """The communication order of a schedule's own times (see `as_streams`)."""
     made = as_streams(schedule)
-    return posted_rows(made.pipeline, made.orders, queues_of_schedule(made))
+    if (made.auxiliary.kind == AuxiliaryKind.UNSHARD).any():
+        rows = with_own_stage_actions(made)
+    else:
+        batches = made.pipeline.batches
+        rows = [
+            with_stage_actions(row, batches) for row in computations(made.pipeline, made.orders)
+        ]
+    return posted_rows(made.pipeline, rows, queues_of_schedule(made))
 
 
 def as_streams(schedule: Schedule) -> Schedule:

@@ -8,7 +8,6 @@ from fractions import Fraction
 from ppopt.problem.features.gradient_work import without_gradient_work
 from ppopt.schedule import timing
 from ppopt.schedule.auxiliary import NO_AUXILIARY
-from ppopt.schedule.link_queues import queues_of_schedule
 from ppopt.schedule.schedule import Schedule
 
 
@@ -23,7 +22,6 @@ def exposed(schedule: Schedule) -> Fraction | None:
         return None
     plain = without_gradient_work(pipeline)
     bare = replace(schedule, pipeline=plain, auxiliary=NO_AUXILIARY)
-    queues = queues_of_schedule(bare) if pipeline.has_links else None
-    alone = timing.schedule(plain, bare.orders, objective, queues=queues)
+    alone = timing.retimed(bare, objective)
     own, least = (made.metrics.value(objective) for made in (schedule, alone))
     return pipeline.ticks.time(own) - plain.ticks.time(least)

@@ -50,7 +50,7 @@ class SampledTiming:
     Rows: one per device for its release (the instant at which it may begin), then one per
     operation, by level. The two operations of an overlapped pair share a row. Where links are
     resources they count as devices, and their transfers as operations whose times are not random:
-    every link keeps its order.
+    every link keeps its order. So do the collective queues of devices, with their optimizers.
     """
 
     net: timing.Network
@@ -66,7 +66,8 @@ class SampledTiming:
         queues = queues_of_schedule(schedule) if schedule.pipeline.has_links else None
         net = timing.network(schedule.pipeline, schedule.orders, queues)
         release = np.zeros(len(net.bounds) - 1, dtype=np.int64)
-        release[: schedule.pipeline.num_devices] = schedule.metrics.first
+        for machine, device in enumerate(net.owner):
+            release[machine] = 0 if device == timing.FREE else schedule.metrics.first[device]
         level = _level(net)
         order = np.lexsort((net.device, level))
         row = np.empty_like(order)
@@ -77,7 +78,7 @@ class SampledTiming:
 
     @property
     def devices(self) -> int:
-        """Number of devices and links, which is the number of release rows."""
+        """Number of devices, links and queues, which is the number of release rows."""
         return len(self.net.bounds) - 1
 
     def draw(self, deviation: float, seed: int, first: int, count: int) -> Floats:
@@ -111,8 +112,8 @@ class SampledTiming:
 
         Links have none: an operation waits for every transfer.
         """
-        bounds = self.net.first[self.net.bounds[: self.net.pipeline.num_devices + 1]]
-        opening, closing = self.row[bounds[:-1]], self.row[bounds[1:] - 1]
+        bounds = self.net.first[self.net.bounds]
+        opening, closing = self.row[bounds[self.net.opening]], self.row[bounds[1:] - 1]
         opened = times[opening]
         shape = (max(level.rows.stop - level.rows.start for level in self.levels), times.shape[1])
         starts, arrivals = np.empty(shape), np.empty(shape)
@@ -130,7 +131,11 @@ class SampledTiming:
                     add(arrival, lag, out=arrival)
                 free = maximum(free, arrival, out=start)
             add(block, free, out=block)
-        return times[opening] - opened, times[closing]
+        last = times[closing[: self.net.pipeline.num_devices]]
+        for machine, device in enumerate(self.net.owner):
+            if device not in (timing.FREE, machine):
+                np.maximum(last[device], times[closing[machine]], out=last[device])
+        return times[opening] - opened, last
 
 
 def _level(net: timing.Network) -> Ints:

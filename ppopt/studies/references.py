@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from itertools import zip_longest
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,6 +13,7 @@ from ppopt.formats.fields import unknown_key, whole, within
 from ppopt.problem import exact
 from ppopt.problem.backward_kind import BackwardKind
 from ppopt.schedule import timing
+from ppopt.schedule.auxiliary import ScheduledAuxiliary
 from ppopt.schedule.orders import codes
 from ppopt.schedule.origin import SEARCHED, Argument
 from ppopt.schedule.schedule import Schedule
@@ -115,11 +117,26 @@ def first_difference(before: Schedule, after: Schedule) -> Difference | None:
             return Difference("order", f"{what[0]} as number {place} on device {device}", what[1])
     unequal = np.flatnonzero((before.start != after.start) | (before.end != after.end))
     if not len(unequal):
-        return None
+        return _first_around(before, after)
     row = int(unequal[0])
     times = [_interval(schedule, row) for schedule in (before, after)]
     codes = np.concatenate(before.orders)
     return Difference("times", f"{_op(before, codes, row)} {times[0]}", times[1])
+
+
+def _first_around(before: Schedule, after: Schedule) -> Difference | None:
+    """The first operation around the microbatches that is not the same, or not at its time."""
+    time = before.pipeline.ticks.time
+
+    def shown(row: ScheduledAuxiliary | None) -> str:
+        if row is None:
+            return "nothing"
+        start, end = (exact.plain(time(tick)) for tick in (row.start, row.end))
+        return f"{row.op} on device {row.device} from {start} to {end}"
+
+    both = zip_longest(before.auxiliary.rows(), after.auxiliary.rows())
+    moved = next((pair for pair in both if pair[0] != pair[1]), None)
+    return None if moved is None else Difference("times", *map(shown, moved))
 
 
 def _remade(reference: Schedule, progress: Callable[[Progress], None] | None) -> Schedule | None:

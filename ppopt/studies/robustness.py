@@ -3,7 +3,7 @@
 Every operation keeps its place in the order of its device, starts when its inputs are there and
 its device is free, and takes its own time multiplied by a random factor. No device begins before
 its first start in the schedule. Delays between devices stay as they are. Where links are streams,
-every link keeps the order and the times of its transfers.
+every link keeps the order and the times of its transfers. So do collectives and optimizers.
 """
 
 from __future__ import annotations

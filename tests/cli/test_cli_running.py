@@ -32,6 +32,17 @@ def native(tmp_path: Path) -> Path:
     return path
 
 
+def test_work_around_the_microbatches_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "a.json"
+    done("eval 1f1b --stages 2 --batches 3 --optimizer 1 --quiet -o", path)
+    ran = run("run", path)
+    assert ran.code == 2
+    assert ran.err == (
+        "error: run: its processes have no unshard, gradient sync and optimizer; "
+        "make the schedule without them\n"
+    )
+
+
 @pytest.mark.slow
 def test_sleeping_stages(native: Path, tmp_path: Path) -> None:
     """ZB-H1 of 2 x 3 at unit times ends at 10: F, F, B, W, ... of 9 on device 0 and one gap."""

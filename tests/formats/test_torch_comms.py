@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -45,6 +46,39 @@ def of_each_stage(schedule: Schedule) -> Schedule:
 
 def test_by_hand() -> None:
     assert torch_comms.communication_csv(evaluate(SMALL, "zb-h1")) == TEXT
+
+
+def test_gathers_at_the_times_of_the_schedule() -> None:
+    """With a stage per device, from 0 on, as PyTorch itself does."""
+    for work in ({"unshard": 1, "gradient_sync": 1}, {"gradient_sync": 1}):
+        made = evaluate(replace(SMALL, **work), "zb-h1")
+        assert torch_comms.communication_csv(made) == TEXT
+
+
+@pytest.mark.parametrize("strategy", ["1f1b", "interleaved", "zbv", "1f1b-overlap"])
+@pytest.mark.parametrize("limit", [None, 9])
+def test_every_stage_is_gathered_and_reduced_once(strategy: str, limit: int | None) -> None:
+    work = {"unshard": 1, "unshard_memory": 1, "gradient_sync": 2, "optimizer": 1}
+    pipeline = Pipeline(stages=4, batches=8, p2p=1, link_mode="streams", mem_limit=limit, **work)
+    made = evaluate(pipeline, strategy)
+    text = torch_comms.communication_csv(made)
+    for row in text.splitlines():
+        cells = row.split(",")
+        for stage in {int(cell[: cell.index("U")]) for cell in cells if "UNSHARD" in cell}:
+            first = next(at for at, cell in enumerate(cells) if f"{stage}F0" in cell)
+            last = max(at for at, cell in enumerate(cells) if re.search(rf"\b{stage}[BW]\d", cell))
+            assert cells.count(f"{stage}UNSHARD") == cells.count(f"{stage}REDUCE_GRAD") == 1
+            assert cells.index(f"{stage}UNSHARD") < first
+            reduced = cells.index(f"{stage}REDUCE_GRAD")
+            assert reduced > last
+            assert cells[reduced + 1] == f"{stage}RESHARD"
+    assert text.count("UNSHARD") == made.pipeline.num_stages
+    found = torch_comms.parse_communication_order(text, "order.csv")
+    given = settings_of(of_each_stage(made).pipeline)
+    again = torch_comms.time_communication_order(found, given)
+    assert verify(again, enforce_limit=False) == []
+    assert again.metrics.makespan <= made.metrics.makespan
+    assert len(again.auxiliary) == len(made.auxiliary)
 
 
 @SLOW

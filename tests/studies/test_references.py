@@ -101,6 +101,17 @@ class TestCheck:
         assert str(value) == "value: was 3, is 4"
         assert str(times) == "times: was 0BW0 from 1 to 3, is from 2 to 4"
 
+    def test_times_of_work_around_the_microbatches(self) -> None:
+        made = evaluate(Pipeline(stages=1, batches=1, gradient_sync=1, optimizer=2), "gpipe")
+        one, moved = made.auxiliary, np.array([0, 1])
+        other = replace(one, start=one.start + moved, end=one.end + moved)
+        (value, times) = differences(made, replace(made, auxiliary=other))
+        assert str(value) == "value: was 6, is 7"
+        assert str(times) == "times: was 0OPTIMIZER on device 0 from 4 to 6, is " + (
+            "0OPTIMIZER on device 0 from 5 to 7"
+        )
+        assert check_reference(made).differences == ()
+
     @pytest.mark.parametrize(
         ("options", "told"),
         [

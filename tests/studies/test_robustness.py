@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from random import Random
+from typing import Any
 
 import numpy as np
 import pytest
@@ -29,6 +30,32 @@ def test_times_as_planned_give_the_schedule(name: str) -> None:
         run = SampledTiming.of(made)
         planned = run.duration[:, None].astype(float)
         assert run.values(planned, objective) == [made.metrics.value(objective)]
+
+
+@pytest.mark.parametrize(
+    "work",
+    [
+        {"unshard": 2, "gradient_sync": 3, "optimizer": 1},
+        {"gradient_sync": [1, 5, 0], "optimizer": 1, "optimizer_barrier": True},
+        {"unshard": [4, 0, 9]},
+    ],
+)
+@pytest.mark.parametrize("name", ["gpipe", "1f1b", "zbv"])
+def test_work_around_the_microbatches_counts(name: str, work: dict[str, Any]) -> None:
+    for objective in (MAKESPAN, SPAN):
+        for links in ({}, {"p2p": 1, "link_mode": "streams"}):
+            made = evaluate(Pipeline(stages=3, batches=9, **work, **links), name, objective)
+            run = SampledTiming.of(made)
+            planned = run.duration[:, None].astype(float)
+            assert run.values(planned, objective) == [made.metrics.value(objective)]
+
+
+def test_collectives_keep_their_times() -> None:
+    """One operation of each kind on one device: what varies is F and BW alone."""
+    work = {"unshard": 100, "gradient_sync": 100, "optimizer": 100}
+    found = jitter(evaluate(Pipeline(stages=1, batches=1, **work), "1f1b"), 0.5, samples=200)
+    assert found.values.min() > 300
+    assert found.values.max() < 330
 
 
 def slowly(schedule: Schedule, duration: dict[Op, float], release: tuple[int, ...]) -> list[float]:
