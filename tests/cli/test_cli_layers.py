@@ -237,6 +237,22 @@ class TestInit:
             strategy = {"placement: v": "zbv", "chunks: 2": "interleaved"}
             done(f"eval {strategy.get(line.split('  ')[0].strip(), '1f1b')} --config tried.yaml")
 
+    def test_costs_of_layers_that_are_commented_out_run_too(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.chdir(tmp_path)
+        keys = ("unshard", "unshard_memory", "gradient_sync", "optimizer", "optimizer_barrier")
+        text, used = done("init").out, set()
+        for line in text.splitlines():
+            key = line.lstrip().removeprefix("# ").partition(":")[0]
+            if line.lstrip().startswith("#") and key in keys:
+                used.add(key)
+                text = text.replace(line, line.replace("# ", "", 1))
+        Path("tried.yaml").write_text(text)
+        found = shown("eval 1f1b --config tried.yaml")
+        assert used == {*keys}
+        assert found["exposed"] > 0
+
     @pytest.mark.parametrize(
         ("name", "told"),
         [
