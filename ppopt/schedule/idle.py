@@ -153,8 +153,9 @@ def idle(schedule: Schedule) -> Idle:
     last = _last(schedule)
     devices = np.arange(schedule.pipeline.num_devices + 1)
     bounds = np.searchsorted(schedule.device, devices).tolist()
+    around = memory_of_auxiliary(schedule)
     found = [
-        _of_device(schedule, arrived, device, low, high, last)
+        _of_device(schedule, arrived, around, device, low, high, last)
         for device, (low, high) in enumerate(pairwise(bounds))
     ]
     return Idle(*np.concatenate(found, axis=1))
@@ -189,13 +190,22 @@ def share(schedule: Schedule) -> dict[str, Fraction]:
 
 
 def _of_device(
-    schedule: Schedule, arrived: Arrivals, device: int, low: int, high: int, last: int
+    schedule: Schedule,
+    arrived: Arrivals,
+    around: tuple[Ints, Ints],
+    device: int,
+    low: int,
+    high: int,
+    last: int,
 ) -> Ints:
-    """Columns of Idle of one device, whose operations are the rows low to high."""
+    """Columns of Idle of one device, whose operations are the rows low to high.
+
+    `around` is the memory that auxiliary operations take and give.
+    """
     ended = np.maximum.accumulate(np.append(0, schedule.end[low:high]))
     before = np.flatnonzero(schedule.start[low:high] > ended[:-1])
     gaps = np.stack([ended[before], schedule.start[low + before], low + before])
-    gaps, gathered = _gathered_in(schedule, device, gaps)
+    gaps, gathered = _gathered_in(schedule, around, device, gaps)
     table = _cut(
         gaps, arrived, _blocked(schedule, arrived, device, slice(low, high), gaps, gathered)
     )
@@ -209,13 +219,15 @@ def _of_device(
     return np.vstack([np.full(table.shape[1], device), table])
 
 
-def _gathered_in(schedule: Schedule, device: int, gaps: Ints) -> tuple[Ints, Ints]:
+def _gathered_in(
+    schedule: Schedule, around: tuple[Ints, Ints], device: int, gaps: Ints
+) -> tuple[Ints, Ints]:
     """The gaps, cut where the memory of gathered weights changes, and that memory in each."""
     given = schedule.auxiliary
     here = given.device == device
     if not here.any():
         return gaps, np.zeros(gaps.shape[1], dtype=np.int64)
-    takes, gives = (column[here] for column in memory_of_auxiliary(schedule))
+    takes, gives = (column[here] for column in around)
     time = np.concatenate([given.start[here], given.end[here]])
     change = np.concatenate([takes, -gives])
     place = np.argsort(time, kind="stable")

@@ -59,7 +59,7 @@ def metrics(schedule: Timetable) -> Metrics:
     busy = np.zeros(devices, dtype=np.int64)
     np.add.at(busy, schedule.device, np.where(schedule.seconds, 0, duration))
     _include_auxiliary(schedule.auxiliary, first, last, busy)
-    tables = memory_tables(schedule.pipeline)
+    tables, around = memory_tables(schedule.pipeline), memory_of_auxiliary(schedule)
     return Metrics(
         makespan=int(last.max()),
         device_span=int((last - first).max()),
@@ -67,7 +67,7 @@ def metrics(schedule: Timetable) -> Metrics:
         first=tuple(first.tolist()),
         last=tuple(last.tolist()),
         peak_memory=tuple(
-            int(_profile(schedule, device, *tables).level.max()) for device in range(devices)
+            int(_profile(schedule, device, tables, around).level.max()) for device in range(devices)
         ),
     )
 
@@ -132,7 +132,8 @@ def memory_profile(schedule: Timetable, device: int) -> MemoryProfile:
 
     At one instant ends come before starts.
     """
-    return _profile(schedule, device, *memory_tables(schedule.pipeline))
+    around = memory_of_auxiliary(schedule)
+    return _profile(schedule, device, memory_tables(schedule.pipeline), around)
 
 
 def memory_tables(pipeline: Pipeline) -> tuple[Ints, Ints]:
@@ -177,6 +178,8 @@ def _gathered_around(schedule: Timetable) -> tuple[Ints, Ints]:
 def memory_of_auxiliary(schedule: Timetable) -> tuple[Ints, Ints]:
     """Memory that auxiliary operations take at their start and give at their end, in ticks."""
     given = schedule.auxiliary
+    if not len(given):
+        return given.kind, given.kind
     instance = Instance(schedule.pipeline, BackwardKind.SPLIT, all_resources=True)
     table = np.zeros((2, KINDS, schedule.pipeline.num_stages), dtype=np.int64)
     for number in instance.auxiliary:
@@ -186,14 +189,19 @@ def memory_of_auxiliary(schedule: Timetable) -> tuple[Ints, Ints]:
     return takes, gives
 
 
-def _profile(schedule: Timetable, device: int, takes: Ints, gives: Ints) -> MemoryProfile:
-    """Memory of a device, from the tables of what operations take and give."""
+def _profile(
+    schedule: Timetable, device: int, tables: tuple[Ints, Ints], around: tuple[Ints, Ints]
+) -> MemoryProfile:
+    """Memory of a device, from the tables of what operations take and give.
+
+    `around` is what every auxiliary operation takes and gives.
+    """
     low, high = np.searchsorted(schedule.device, [device, device + 1])
     kind, stage, _, _, start, end = (column[low:high] for column in schedule.columns)
-    takes, gives = takes[kind, stage], gives[kind, stage]
+    takes, gives = (table[kind, stage] for table in tables)
     if len(schedule.auxiliary):
         here = schedule.auxiliary.device == device
-        taken, given = (column[here] for column in memory_of_auxiliary(schedule))
+        taken, given = (column[here] for column in around)
         takes, gives = np.append(takes, taken), np.append(gives, given)
         start = np.append(start, schedule.auxiliary.start[here])
         end = np.append(end, schedule.auxiliary.end[here])
