@@ -83,6 +83,16 @@ def test_json_has_the_keys_of_solve_and_a_row_per_configuration(config: Path) ->
             assert "device" in row["proof"] or "partitions" in row["proof"]
 
 
+def test_rows_say_what_is_exposed(config: Path) -> None:
+    line = "plan --chunks 1 --placement linear --recompute none --batches 2 --config"
+    assert [row["exposed"] for row in shown(line, config)["rows"]] == [None]
+    text = config.read_text().replace("role: head, forward", "role: head, optimizer: 2, forward")
+    config.write_text(text)
+    found = shown(line, config)
+    (row,) = found["rows"]
+    assert found["exposed"] == row["exposed"] == 2
+
+
 def test_flags_take_lists_and_override_the_file(config: Path) -> None:
     found = shown(
         "plan --batches 4,2 --placement linear,V --chunks 1 --recompute none --workers 1 --config",
