@@ -10,7 +10,7 @@ from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from random import Random
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from ppopt.problem.pipeline import Pipeline
 from ppopt.schedule.origin import Argument
@@ -18,7 +18,6 @@ from ppopt.solver.deadline import Deadline
 from ppopt.solver.result import Result
 
 if TYPE_CHECKING:
-    from ppopt.solver.choices.search import ConfigurationSearch
     from ppopt.solver.subset_bounding import SubsetBounding
 
 Key = tuple[int, ...]
@@ -56,6 +55,39 @@ class UnlistedBound(NamedTuple):
     """No schedule of them is below."""
     key: Key | None = None
     """One of this bound; None: they have no order."""
+
+
+class SearchedConfigurations(Protocol):
+    """What a search has found of the configurations of a choice: its proof says so in words."""
+
+    known: dict[Key, Configuration]
+
+    @property
+    def closed(self) -> bool:
+        """Whether the best value is proved least, or there is proved to be no schedule."""
+
+    @property
+    def none(self) -> bool:
+        """Whether there is proved to be no schedule of any configuration to choose."""
+
+    @property
+    def searched(self) -> int:
+        """How many configurations were searched."""
+
+    @property
+    def examined(self) -> int:
+        """How many configurations were searched, or bounded by subsets of their devices."""
+
+    @property
+    def ruled_out(self) -> int:
+        """How many configurations were ruled out by their bounds, without a search."""
+
+    @property
+    def subsets_ruled_out(self) -> bool:
+        """Whether one of these was bounded by subsets of its devices."""
+
+    def is_open(self, one: Configuration) -> bool:
+        """Whether it may have a better schedule than the best one."""
 
 
 class Choice(ABC):
@@ -108,7 +140,7 @@ class Choice(ABC):
         """Configurations that differ little from one."""
 
     @abstractmethod
-    def proof(self, search: ConfigurationSearch) -> str:
+    def proof(self, search: SearchedConfigurations) -> str:
         """The argument behind the bound over all, or why there is no schedule, in words."""
 
     def listed(self) -> Sequence[Key]:

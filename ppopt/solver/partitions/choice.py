@@ -19,8 +19,13 @@ from ppopt.problem.partition import all_by_rule
 from ppopt.problem.pipeline import Pipeline
 from ppopt.problem.problem import Problem
 from ppopt.schedule.origin import Argument
-from ppopt.solver.choices.choice import Choice, Configuration, Key, UnlistedBound
-from ppopt.solver.choices.search import ConfigurationSearch
+from ppopt.solver.choices.choice import (
+    Choice,
+    Configuration,
+    Key,
+    SearchedConfigurations,
+    UnlistedBound,
+)
 from ppopt.solver.deadline import Deadline
 from ppopt.solver.partitions.partition_bounds import (
     SHARES,
@@ -168,7 +173,7 @@ class PartitionChoice(BoundedPartitions):
         """Partitions that move one layer from one stage to another."""
         return layer_moves(key)
 
-    def proof(self, search: ConfigurationSearch) -> str:
+    def proof(self, search: SearchedConfigurations) -> str:
         """The argument behind the bound over all partitions, in words."""
         space = self._space
         if search.none and self._bounds is not None:
@@ -185,7 +190,7 @@ class PartitionChoice(BoundedPartitions):
         return None if following is None else UnlistedBound(self._time(following[0]), following[1])
 
 
-def ruled_out_words(search: ConfigurationSearch) -> str:
+def ruled_out_words(search: SearchedConfigurations) -> str:
     """Why no partition is better than the bound, in words."""
     searched, examined = search.searched, search.examined
     alone = "has a device that alone needs as long, by head, work, forced idle time and way out"

@@ -23,8 +23,7 @@ from ppopt.problem.layers import activation_of
 from ppopt.problem.pipeline import Pipeline
 from ppopt.problem.problem import Problem
 from ppopt.schedule.origin import Argument
-from ppopt.solver.choices.choice import Configuration, Key, UnlistedBound
-from ppopt.solver.choices.search import ConfigurationSearch
+from ppopt.solver.choices.choice import Configuration, Key, SearchedConfigurations, UnlistedBound
 from ppopt.solver.deadline import Deadline
 from ppopt.solver.partitions.choice import (
     BoundedPartitions,
@@ -147,7 +146,7 @@ class PartitionRecomputeChoice(BoundedPartitions):
         for other in one_layer_moves(counts):
             yield self._key(other, self._holding(other, held))
 
-    def proof(self, search: ConfigurationSearch) -> str:
+    def proof(self, search: SearchedConfigurations) -> str:
         """The argument behind the bound over all partitions and choices, in words."""
         space = self._space
         if search.none and self._bounds is not None:

@@ -17,8 +17,13 @@ from ppopt.problem.pipeline import Pipeline
 from ppopt.problem.problem import Problem
 from ppopt.schedule.origin import Argument
 from ppopt.solver.bounds import device_bounds
-from ppopt.solver.choices.choice import Choice, Configuration, Key, UnlistedBound
-from ppopt.solver.choices.search import ConfigurationSearch
+from ppopt.solver.choices.choice import (
+    Choice,
+    Configuration,
+    Key,
+    SearchedConfigurations,
+    UnlistedBound,
+)
 from ppopt.solver.placements.space import Hosts, PlacementSpace
 
 KICK = 4
@@ -83,7 +88,7 @@ class PlacementChoice(Choice):
             hosts = random.choice(list(space.moves(hosts)))
         return space.representative(space.local_optimum(hosts))
 
-    def proof(self, search: ConfigurationSearch) -> str:
+    def proof(self, search: SearchedConfigurations) -> str:
         """The argument behind the bound over all placements, in words."""
         if search.none:
             return self._infeasible(search.known)

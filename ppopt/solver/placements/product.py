@@ -16,8 +16,13 @@ from ppopt.errors import NotApplicableError
 from ppopt.problem.pipeline import Pipeline
 from ppopt.problem.problem import Problem
 from ppopt.schedule.origin import Argument
-from ppopt.solver.choices.choice import Choice, Configuration, Key, UnlistedBound
-from ppopt.solver.choices.search import ConfigurationSearch
+from ppopt.solver.choices.choice import (
+    Choice,
+    Configuration,
+    Key,
+    SearchedConfigurations,
+    UnlistedBound,
+)
 from ppopt.solver.deadline import Deadline
 from ppopt.solver.placements.space import Hosts, PlacementSpace
 
@@ -129,7 +134,7 @@ class PlacementProduct(Choice):
                 found.append(UnlistedBound(one.bound, key))
         return min(found, key=lambda one: (one.bound, one.key is not None), default=None)
 
-    def proof(self, search: ConfigurationSearch) -> str:
+    def proof(self, search: SearchedConfigurations) -> str:
         """The argument behind the bound over all placements, in words."""
         scope = (
             f"all {self._space.size} placements of {self._stages} stages that use all "

@@ -23,8 +23,13 @@ from ppopt.problem.pipeline import Pipeline
 from ppopt.problem.problem import Problem
 from ppopt.schedule.origin import Argument
 from ppopt.solver.bounds.device_bounds import device_infeasible, one_device_bound
-from ppopt.solver.choices.choice import Choice, Configuration, Key, UnlistedBound
-from ppopt.solver.choices.search import ConfigurationSearch
+from ppopt.solver.choices.choice import (
+    Choice,
+    Configuration,
+    Key,
+    SearchedConfigurations,
+    UnlistedBound,
+)
 from ppopt.solver.recompute.stage_choices import StageChoices
 from ppopt.solver.relaxation.delays import Delays
 
@@ -209,7 +214,7 @@ class RecomputeChoice(Choice):
                 if all(0 <= n < len(c) for n, c in zip(moved, self.devices, strict=True)):
                     yield moved
 
-    def proof(self, search: ConfigurationSearch) -> str:
+    def proof(self, search: SearchedConfigurations) -> str:
         """The argument behind the bound over all choices, in words."""
         if self._none:
             return (
