@@ -103,9 +103,16 @@ def _times(
     if overlap:
         both = zip(forward, full, strict=True)
         columns["overlap"] = [max(f, b) + rng.randint(0, min(f, b)) for f, b in both]
+        if rng.random() < 0.4:
+            columns["overlap"] = [rng.randint(1, f + b) for f, b in zip(forward, full, strict=True)]
     if rng.random() < 0.2:
         columns["recompute_time"] = [rng.randint(0, 2) for _ in range(entries)]
-    values = {name: [_scaled(cut * one, scale) for one in row] for name, row in columns.items()}
+    values: dict[str, Any] = {
+        name: [_scaled(cut * one, scale) for one in row] for name, row in columns.items()
+    }
+    if overlap and rng.random() < 0.3:
+        rows = [[rng.randint(1, f + b) for b in full] for f in forward]
+        values["overlap"] = [[_scaled(cut * one, scale) for one in row] for row in rows]
     return {**values, "p2p": scale}
 
 
@@ -171,7 +178,7 @@ def reduced(pipeline: Pipeline, parts: int = 1) -> tuple[Pipeline, Fraction]:
     """
     speeds = _speeds(pipeline)
     columns: dict[str, Any] = {
-        name: tuple(time / speed for time, speed in zip(row, speeds, strict=True))
+        name: tuple(_divided(time, speed) for time, speed in zip(row, speeds, strict=True))
         for name in TIMES
         if (row := getattr(pipeline, name))
     }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from inspect import Parameter
@@ -27,6 +27,8 @@ from ppopt.problem.settings import (
 )
 
 if TYPE_CHECKING:
+    from fractions import Fraction
+
     from ppopt.cli.files import Target
     from ppopt.problem.pipeline import Pipeline
 
@@ -107,15 +109,23 @@ def _note_slow_pairs(pipeline: Pipeline) -> None:
     """Print a note where an F and a BW as one take longer than one after the other."""
     from ppopt.problem.exact import plain  # noqa: PLC0415  commands load on use
 
-    both = zip(pipeline.overlap or (), pipeline.forward, pipeline.backward, strict=False)
-    slow = [(stage, pair, f + bw) for stage, (pair, f, bw) in enumerate(both) if pair > f + bw]
-    if slow:
-        stage, pair, apart = slow[0]
+    if slow := list(_slow_pairs(pipeline)):
+        place, pair, apart = slow[0]
         more = f", as in {len(slow) - 1} more" if len(slow) > 1 else ""
         note(
-            f"note: overlap_times: stage {stage}: {plain(pair)} is above F + BW = "
+            f"note: overlap_times: {place}: {plain(pair)} is above F + BW = "
             f"{plain(apart)}{more}: such a pair loses time; only strategies that pair make it"
         )
+
+
+def _slow_pairs(pipeline: Pipeline) -> Iterator[tuple[str, Fraction, Fraction]]:
+    """Stages of pairs that lose time, their time, and that of F and then BW."""
+    for one, times in enumerate(pipeline.overlap or ()):
+        matrix = isinstance(times, tuple)
+        for other, time in enumerate(times) if matrix else [(one, times)]:
+            apart = pipeline.forward[one] + pipeline.backward[other]
+            if time > apart:
+                yield f"stage {one}" + f" with stage {other}" * matrix, time, apart
 
 
 def one_of(words: Iterable[str | int]) -> Callable[[str], list[str]]:

@@ -5,7 +5,8 @@ per device. `p2p_time` and `backward_p2p_time` are one number, one for the bound
 stage but the last, or a matrix [from device][to device]; the second is left out where it is the
 first. `placement` is the device of every stage on route 0. Of a model in layers stages differ, and
 its placement is written as a list alone. `overlap_times` is the time of an F and a BW run as one,
-and `slices` the parts of every microbatch along the sequence; `slices`, the costs that are optional
+per stage or as a matrix [stage of F][stage of BW], and `slices` the parts of every microbatch along
+the sequence; `slices`, the costs that are optional
 (`ppopt.problem.settings`), the units and what throughput is computed from are left out where they
 have their defaults. `device_speed` has a fraction [numerator, denominator] per device, and is left
 out where all are 1: times are those at speed 1, and an operation takes its time / the speed of its
@@ -25,7 +26,7 @@ from typing import Any
 from ppopt.errors import InputError
 from ppopt.formats.fields import section, shown, text, whole, wholes, within
 from ppopt.problem import placement
-from ppopt.problem.costs import MOST_TICKS
+from ppopt.problem.costs import MOST_TICKS, is_matrix
 from ppopt.problem.field_values import LARGEST_GRID
 from ppopt.problem.link_mode import LinkMode
 from ppopt.problem.pipeline import Pipeline
@@ -73,7 +74,7 @@ def pipeline_to_object(pipeline: Pipeline) -> dict[str, Any]:
         "placement_name": _placement_name(pipeline),
         "chunks": None if pipeline.model is not None else pipeline.chunks,
         **_in_ticks(pipeline, (cost for cost in _ALWAYS if cost.unit is Unit.TIME)),
-        "p2p_time": _p2p(pipeline, pipeline.p2p),
+        "p2p_time": _whole_ticks(pipeline.p2p, ticks.per_unit),
         **_backward_p2p(pipeline),
         **_in_ticks(pipeline, (cost for cost in _ALWAYS if cost.unit is Unit.MEMORY)),
         "mem_limit": None if ticks.limits is None else list(ticks.limits),
@@ -94,15 +95,20 @@ def _is_default(pipeline: Pipeline, cost: Setting) -> bool:
     return given is None or (cost.has_value and all(value == cost.default for value in given))
 
 
-def _in_ticks(pipeline: Pipeline, costs: Iterable[Setting]) -> dict[str, list[int]]:
+def _in_ticks(pipeline: Pipeline, costs: Iterable[Setting]) -> dict[str, Any]:
     ticks = pipeline.ticks
     per_unit = {Unit.TIME: ticks.per_unit, Unit.MEMORY: ticks.memory_per_unit, None: 1}
     return {
-        cost.name: [
-            int(value * per_unit[cost.unit]) for value in getattr(pipeline.costs, cost.field)
-        ]
+        cost.name: _whole_ticks(getattr(pipeline.costs, cost.field), per_unit[cost.unit])
         for cost in costs
     }
+
+
+def _whole_ticks(values: Any, per_unit: int) -> Any:
+    """Whole ticks of a number, or of lists of them."""
+    if isinstance(values, tuple):
+        return [_whole_ticks(value, per_unit) for value in values]
+    return int(values * per_unit)
 
 
 def _speeds(pipeline: Pipeline) -> dict[str, list[list[int]]]:
@@ -117,16 +123,10 @@ def _placement_name(pipeline: Pipeline) -> str | None:
     return pipeline.placement or _DEFAULT
 
 
-def _p2p(pipeline: Pipeline, given: Any) -> Any:
-    if isinstance(given, tuple):
-        return [_p2p(pipeline, entry) for entry in given]
-    return int(given * pipeline.ticks.per_unit)
-
-
 def _backward_p2p(pipeline: Pipeline) -> dict[str, Any]:
     if pipeline.backward_p2p is None:
         return {}
-    return {_BACK: _p2p(pipeline, pipeline.backward_p2p)}
+    return {_BACK: _whole_ticks(pipeline.backward_p2p, pipeline.ticks.per_unit)}
 
 
 def _limit_form(pipeline: Pipeline) -> str | None:
@@ -181,10 +181,24 @@ def _where_known(file: dict[str, Any]) -> dict[str, Any]:
     return {key: file.get(key) for key in _WHERE_KNOWN}
 
 
-def _fractions(file: dict[str, Any], cost: Setting, per_unit: int) -> tuple[Fraction, ...]:
+def _fractions(file: dict[str, Any], cost: Setting, per_unit: int) -> tuple[Any, ...]:
+    """Numbers per stage; of a matrix, a row of them per stage."""
     least = -MOST_TICKS if cost.least is None else cost.least
-    ticks = within(cost.name, wholes, file[cost.name], file["stages"], least, MOST_TICKS)
-    return tuple(Fraction(value, per_unit) for value in ticks)
+    value, stages = file[cost.name], file["stages"]
+    if cost.shape is Shape.PAIRS and isinstance(value, list) and _has_list(value):
+        if len(value) != stages:
+            raise InputError(f"{cost.name}: has {len(value)} rows; {stages} are needed")
+        rows = [
+            within(f"{cost.name}: row {index}", wholes, row, stages, least, MOST_TICKS)
+            for index, row in enumerate(value)
+        ]
+        return tuple(tuple(Fraction(entry, per_unit) for entry in row) for row in rows)
+    ticks = within(cost.name, wholes, value, stages, least, MOST_TICKS)
+    return tuple(Fraction(entry, per_unit) for entry in ticks)
+
+
+def _has_list(value: list[Any]) -> bool:
+    return any(isinstance(entry, list) for entry in value)
 
 
 def _limits(file: dict[str, Any], per_unit: int) -> tuple[Fraction, ...] | None:
@@ -194,13 +208,11 @@ def _limits(file: dict[str, Any], per_unit: int) -> tuple[Fraction, ...] | None:
     return tuple(Fraction(value, per_unit) for value in ticks)
 
 
-def _own_form(file: dict[str, Any], costs: dict[str, tuple[Fraction, ...]]) -> dict[str, Any]:
+def _own_form(file: dict[str, Any], costs: dict[str, tuple[Any, ...]]) -> dict[str, Any]:
     """Restore stages, placement, chunks and costs as the user gave them."""
     stages, slices = file["stages"], file.get("slices") or 1
     whole_costs = {
-        cost.field: tuple(
-            value * (slices if cost.per_microbatch else 1) for value in costs[cost.field]
-        )
+        cost.field: _times(costs[cost.field], slices if cost.per_microbatch else 1)
         for cost in STAGE_COSTS
         if cost.field in costs
     }
@@ -219,15 +231,28 @@ def _own_form(file: dict[str, Any], costs: dict[str, tuple[Fraction, ...]]) -> d
         within("chunks", whole, chunks, 1, stages)
     cut = stages // len(first)
     shares = {
-        cost.field: tuple(
-            whole_costs[cost.field][first[device]] * (cut if cost.cut_by_chunks else 1)
-            for device in range(len(first))
+        cost.field: _times(
+            _of_first(whole_costs[cost.field], first), cut if cost.cut_by_chunks else 1
         )
         for cost in STAGE_COSTS
         if cost.field in whole_costs
     }
     named = None if name == _DEFAULT else name
     return {"stages": len(first), "placement": named, "chunks": chunks, **shares}
+
+
+def _times(values: Any, factor: int) -> Any:
+    """Every number, of rows too, so many times."""
+    if isinstance(values, tuple):
+        return tuple(_times(value, factor) for value in values)
+    return values * factor
+
+
+def _of_first(values: tuple[Any, ...], first: dict[int, int]) -> tuple[Any, ...]:
+    """The numbers of the first stage of every device, and of a matrix the columns of these."""
+    if is_matrix(values):
+        return tuple(_of_first(values[first[device]], first) for device in range(len(first)))
+    return tuple(values[first[device]] for device in range(len(first)))
 
 
 def _read_p2p(value: object, file: dict[str, Any], per_unit: int) -> object:
@@ -237,7 +262,7 @@ def _read_p2p(value: object, file: dict[str, Any], per_unit: int) -> object:
         return None
     if not isinstance(value, list):
         return Fraction(whole(value, 0, MOST_TICKS), per_unit)
-    if not any(isinstance(entry, list) for entry in value):
+    if not _has_list(value):
         numbers = wholes(value, stages - 1, 0, MOST_TICKS)
         return [Fraction(entry, per_unit) for entry in numbers]
     if len(value) != devices:
@@ -281,7 +306,7 @@ def _rounded(value: object) -> tuple[str, ...]:
 def _check_same(
     pipeline: Pipeline,
     file: dict[str, Any],
-    costs: dict[str, tuple[Fraction, ...]],
+    costs: dict[str, tuple[Any, ...]],
     limits: tuple[Fraction, ...] | None,
 ) -> None:
     """Check that the restored form gives the numbers of the file: other readers use those."""

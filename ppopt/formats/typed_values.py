@@ -33,7 +33,7 @@ def typed_value(setting: Setting, text: str) -> Any:
             return [_device(stage, part.strip()) for stage, part in enumerate(text.split(","))]
         case Shape.PARTITION if _COUNTS.fullmatch(text):
             return [whole(setting.name, part.strip()) for part in text.split(",")]
-        case Shape.STAGES | Shape.DEVICES | Shape.PER_DEVICE if "," in text:
+        case Shape.STAGES | Shape.PAIRS | Shape.DEVICES | Shape.PER_DEVICE if "," in text:
             return [part.strip() for part in text.split(",")]
         case _:
             return text

@@ -42,7 +42,11 @@ Times = tuple[Fraction, ...]
 
 @dataclass(frozen=True, eq=False)
 class BackwardChoice:
-    """The choice between split and whole backwards at every stage of a pipeline."""
+    """The choice between split and whole backwards at every stage of a pipeline.
+
+    `relaxed` is for pipelines without a matrix of pair times, and without pairs that are shorter
+    than one of their operations; for the others there is `ppopt.problem.short_pairs`.
+    """
 
     pipeline: Pipeline
 
@@ -166,7 +170,8 @@ class BackwardChoice:
     def _overlap(self, full: Times) -> Times:
         """Time of F and BW' as one, which saves what F and BW save, as far as it can."""
         costs = self.pipeline.costs
-        stages = zip(costs.forward, full, costs.backward, costs.overlap, strict=True)
+        given: Any = costs.overlap
+        stages = zip(costs.forward, full, costs.backward, given, strict=True)
         return tuple(max(f, new, new - bw + pair) for f, new, bw, pair in stages)
 
     def _pairs_fit(self, relaxed: Pipeline) -> bool:

@@ -67,16 +67,6 @@ def complete(
     return full, weight, partial
 
 
-def check_overlap(forward: Times, full: Times, overlap: Times) -> None:
-    """Raise InputError where an F and a BW as one take less than the longer of them alone."""
-    for stage, (time, *parts) in enumerate(zip(overlap, forward, full, strict=True)):
-        if time < max(parts):
-            raise InputError(
-                f"overlap: stage {stage}: {exact.plain(time)} is below the longer of F and BW, "
-                f"{exact.plain(max(parts))}; give the time of both run as one"
-            )
-
-
 def _left(field: str, full: Fraction, name: str, part: Fraction, place: str) -> Fraction:
     """What a part leaves of the full backward: the time of the other part, named `field`."""
     if part > full:

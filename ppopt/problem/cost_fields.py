@@ -12,12 +12,13 @@ from typing import Any
 
 from ppopt.errors import Faults, InputError, NotApplicableError
 from ppopt.problem import units
-from ppopt.problem.backward_times import check_overlap, derive
+from ppopt.problem.backward_times import derive
+from ppopt.problem.costs import flat
 from ppopt.problem.field_values import FieldReader, is_1f1b, is_exact
 from ppopt.problem.first_backward import FirstBackward, in_weight
 from ppopt.problem.layers import Layers
 from ppopt.problem.memory import check_memory
-from ppopt.problem.settings import SETTINGS, STAGE_COSTS, Unit
+from ppopt.problem.settings import SETTINGS, STAGE_COSTS, Shape, Unit
 
 Fields = Mapping[str, Any]
 
@@ -62,13 +63,15 @@ def of_stages(fields: Fields, stages: int, reader: FieldReader) -> dict[str, Any
         if given is not None or cost.has_value:
             signed = cost.least is None
             with faults.collected():
-                costs[cost.field] = reader.per_stage(cost.field, given, stages, signed=signed)
+                costs[cost.field] = (
+                    reader.pair_times(given, stages)
+                    if cost.shape is Shape.PAIRS
+                    else reader.per_stage(cost.field, given, stages, signed=signed)
+                )
     faults.check()
     times = (costs[field] for field in ("forward", "backward", "weight", "backward_input"))
     backward = derive(*times)
     costs["backward"], costs["weight"], costs["backward_input"] = backward
-    if costs["overlap"] is not None:
-        check_overlap(costs["forward"], backward.full, costs["overlap"])
     check_memory(costs["activation"], costs["memory_b"], costs["kept"])
     return costs
 
@@ -114,7 +117,7 @@ def of_equal_chunks(fields: Fields, chunks: int) -> dict[str, tuple[Fraction, ..
     """
     costs: dict[str, Any] = {}
     for cost in STAGE_COSTS:
-        values = fields[cost.field]
+        values = None if fields[cost.field] is None else tuple(flat(fields[cost.field]))
         if values is not None and len(set(values)) > 1:
             raise NotApplicableError(
                 f"{cost.name}: chunks cut unequal shares into other stages under every "

@@ -19,6 +19,8 @@ MOST_TICKS = 2**53
 
 Row = tuple[int, ...]
 """One number per stage, in ticks."""
+PairTimes = tuple[Fraction, ...] | tuple[tuple[Fraction, ...], ...]
+"""One number per stage, or [stage of F][stage of BW]."""
 
 
 class StageCosts(NamedTuple):
@@ -31,8 +33,8 @@ class StageCosts(NamedTuple):
     activation: tuple[Fraction, ...]
     memory_b: tuple[Fraction, ...]
     static: tuple[Fraction, ...]
-    overlap: tuple[Fraction, ...]
-    """Time of an F and a BW of the stage run as one, without recompute."""
+    overlap: PairTimes
+    """Time of an F and a BW run as one, without recompute: of one stage, or of every two."""
     workspace: tuple[Fraction, ...]
     """The same for F, B and BW, where their own are not given."""
     forward_workspace: tuple[Fraction, ...]
@@ -122,11 +124,18 @@ def _parts(cost: Setting, chunks: int, slices: int) -> int:
     return (chunks if cost.cut_by_chunks else 1) * (slices if cost.per_microbatch else 1)
 
 
-def _cut(values: tuple[Fraction, ...], share: Sequence[int], parts: int) -> tuple[Fraction, ...]:
+def _cut(values: tuple[Any, ...], share: Sequence[int], parts: int) -> tuple[Any, ...]:
     """One of so many equal parts of a value, for every stage the value of its share."""
+    if is_matrix(values):
+        return tuple(_cut(values[entry], share, parts) for entry in share)
     same = parts == 1 or not any(values)
     cut = values if same else tuple(value / parts for value in values)
     return tuple(cut[entry] for entry in share)
+
+
+def is_matrix(values: Any) -> bool:
+    """Whether there is a row of numbers per stage, or per device, and not one number."""
+    return isinstance(values, tuple) and any(isinstance(row, tuple) for row in values[:1])
 
 
 class Links(NamedTuple):
@@ -147,7 +156,7 @@ def links_of(hosts: tuple[Row, ...], down: Any, up: Any) -> Links:
     """
     pairs = [tuple(pairwise(route)) for route in hosts]
     return Links(
-        (*_flat(down), *_flat(up)),
+        (*flat(down), *flat(up)),
         tuple(
             tuple(_delay(down, stage, *pair) for stage, pair in enumerate(route)) for route in pairs
         ),
@@ -158,13 +167,13 @@ def links_of(hosts: tuple[Row, ...], down: Any, up: Any) -> Links:
     )
 
 
-def _flat(delays: Any) -> Iterator[Fraction]:
-    """All numbers of delays in any form."""
-    if isinstance(delays, tuple):
-        for delay in delays:
-            yield from _flat(delay)
+def flat(values: Any) -> Iterator[Any]:
+    """All numbers of delays, or of costs, in any form."""
+    if isinstance(values, tuple):
+        for value in values:
+            yield from flat(value)
     else:
-        yield delays
+        yield values
 
 
 def _delay(delays: Any, stage: int, source: int, target: int) -> Fraction:
@@ -186,8 +195,11 @@ class Ticks(NamedTuple):
     """Ticks in one unit of memory."""
     durations: tuple[tuple[int, ...], ...]
     """Time of an operation, recompute included: `durations[kind][stage]`."""
-    overlap: tuple[int, ...]
-    """Time of an F and a BW of a stage run as one, recompute included (see `pair_time`)."""
+    overlap: Row | tuple[Row, ...]
+    """Time of an F and a BW run as one, recompute included: of one stage, or [stage of F][stage of
+    BW] (see `pair_time`)."""
+    recompute: Row
+    """Part of the times of B and BW, per stage."""
     down: tuple[Row, ...]
     """Delay from every stage to the next one: `down[route][stage]`, 0 on one device."""
     up: tuple[Row, ...]
@@ -222,7 +234,7 @@ class Ticks(NamedTuple):
     def times(self) -> Iterator[int]:
         """All times of operations and delays."""
         once = (self.unshard, self.gradient_sync, self.optimizer)
-        return chain(*self.durations, self.overlap, *self.down, *self.up, *once)
+        return chain(*self.durations, flat(self.overlap), *self.down, *self.up, *once)
 
     def held_alone(self, kind: OpKind, stage: int) -> tuple[int, int]:
         """Memory that an operation in no pair takes and gives, as it matters to peaks.
@@ -245,22 +257,46 @@ class Ticks(NamedTuple):
         """Memory limit of a device less its static memory; None: unlimited."""
         return None if self.limits is None else self.limits[device] - self.static[device]
 
-    def saving(self, stage: int) -> int:
-        """Time that a stage's F and BW save when they run as one; negative where they lose."""
-        return (
-            self.durations[OpKind.F][stage] + self.durations[OpKind.BW][stage] - self.overlap[stage]
-        )
-
     def pair_time(self, forward: int, kind: OpKind, backward: int) -> int:
         """Time of an F of one stage and a B or BW (`kind`) of another run as one.
 
-        Both take what they take alone less what the stage that saves less can save, but no less
-        than the longer of them. A B saves what BW would: F with B, then W, takes as long as F with
-        BW.
+        F and BW of two stages take what a matrix says. Without one they take what they take alone,
+        less what the stage that saves less can save; but no less than the shortest of the two
+        times stated and of the longer part. Where no stated time is below the longer part of its
+        stage, this is what they take less that saving, which is then no less than either part.
+
+        A B saves what BW would: F with B, then W, takes as long as F with BW. But F with B takes
+        no less than the longer of both, unless F with BW does; by as much as B is longer than BW,
+        F with B may be longer than F with BW.
+
+        Recompute makes B and BW longer, and saves nothing.
         """
         one, other = self.durations[OpKind.F][forward], self.durations[kind][backward]
-        saved = min(self.saving(forward), self.saving(backward))
-        return max(one, other, one + other - saved)
+        whole = self._whole_pair_time(forward, backward)
+        longer = other - self.durations[OpKind.BW][backward]
+        if kind is OpKind.BW:
+            return whole
+        return min(max(one, other, whole + longer), whole + max(0, longer))
+
+    def _whole_pair_time(self, forward: int, backward: int) -> int:
+        """Time of an F of one stage and a BW of another run as one."""
+        times: Any = self.overlap
+        if is_matrix(times):
+            found: int = times[forward][backward]
+            return found
+        one, other = self.durations[OpKind.F][forward], self.durations[OpKind.BW][backward]
+        saved = min(self._saving(forward), self._saving(backward))
+        again = self.recompute[backward]
+        stated = (times[stage] - self.recompute[stage] for stage in (forward, backward))
+        least: int = again + min(*stated, max(one, other - again))
+        return max(one + other - saved, least)
+
+    def _saving(self, stage: int) -> int:
+        """Time that a stage's F and BW save when they run as one; negative where they lose."""
+        times: Any = self.overlap
+        alone = self.durations[OpKind.F][stage] + self.durations[OpKind.BW][stage]
+        saved: int = alone - times[stage]
+        return saved
 
     def time(self, ticks: int) -> Fraction:
         """Ticks to the user's unit of time."""
@@ -302,7 +338,7 @@ def ticks_of(
         }
         for row in rows
     ]
-    scaled = tables[-1]
+    scaled: dict[str, Any] = tables[-1]
     activation, kept, memory_b = (scaled[name] for name in ("activation", "kept", "memory_b"))
     workspace = tuple(scaled[WORKSPACES[kind]] for kind in OpKind)
     takes, gives = _memory(activation, kept, memory_b, workspace)
@@ -318,6 +354,7 @@ def ticks_of(
             _sum(scaled["backward"], recompute),
         ),
         overlap=_sum(scaled["overlap"], recompute),
+        recompute=recompute,
         down=tuple(_scale(row, per_unit) for row in links.down),
         up=tuple(_scale(row, per_unit) for row in links.up),
         activation=activation,
@@ -358,17 +395,21 @@ def _scales(
 ) -> dict[Unit, int]:
     """Ticks in one unit of time and of memory."""
     times, memory = (
-        [row[cost.field] for row in rows for cost in STAGE_COSTS if cost.unit is unit]
+        tuple(row[cost.field] for row in rows for cost in STAGE_COSTS if cost.unit is unit)
         for unit in (Unit.TIME, Unit.MEMORY)
     )
     return {
-        Unit.TIME: divisor * exact.common_denominator(chain(*times, links.given)),
-        Unit.MEMORY: exact.common_denominator(chain(*memory, limits or ())),
+        Unit.TIME: divisor * exact.common_denominator(chain(flat(times), links.given)),
+        Unit.MEMORY: exact.common_denominator(chain(flat(memory), limits or ())),
     }
 
 
-def _on_devices(times: tuple[Fraction, ...], speeds: tuple[Fraction, ...]) -> tuple[Fraction, ...]:
-    return tuple(time / speed for time, speed in zip(times, speeds, strict=True))
+def _on_devices(times: tuple[Any, ...], speeds: tuple[Fraction, ...]) -> tuple[Any, ...]:
+    """Times at speed 1 on the devices of stages; of a pair, on that of its F."""
+    return tuple(
+        _on_devices(time, (speed,) * len(time)) if isinstance(time, tuple) else time / speed
+        for time, speed in zip(times, speeds, strict=True)
+    )
 
 
 def memory_by_kind(activation: Any, kept: Any, memory_b: Any) -> tuple[list[Any], list[Any]]:
@@ -391,21 +432,28 @@ def _memory(
         yield tuple(map(_sum, zip(*tables, strict=True), workspace))
 
 
-def _sum(one: Row, other: Row) -> Row:
+def _sum(one: tuple[Any, ...], other: Row) -> tuple[Any, ...]:
+    """Sums per stage; of a matrix, per row."""
+    if is_matrix(one):
+        return tuple(_sum(row, other) for row in one)
     return tuple(map(add, one, other))
 
 
-def _scale(values: tuple[Fraction, ...], per_unit: int) -> tuple[int, ...]:
+def _scale(values: tuple[Any, ...], per_unit: int) -> tuple[Any, ...]:
+    if is_matrix(values):
+        return tuple(_scale(row, per_unit) for row in values)
     return tuple(value.numerator * (per_unit // value.denominator) for value in values)
 
 
-def _check_range(ticks: Ticks, scaled: Mapping[str, tuple[int, ...]], pieces: int) -> None:
+def _check_range(ticks: Ticks, scaled: Mapping[str, tuple[Any, ...]], pieces: int) -> None:
     """Check the sums of all times and of all memory; `scaled` are the costs of stages, by field."""
     total = dict.fromkeys(Unit, 0)
     for cost in STAGE_COSTS:
         if cost.unit:
             times = pieces if cost.per_microbatch else 1
-            total[cost.unit] += times * sum(map(abs, scaled[cost.field]))
+            rows = scaled[cost.field]
+            longest = map(max, rows) if is_matrix(rows) else map(abs, rows)
+            total[cost.unit] += times * sum(longest)
     links = max(sum(down) + sum(up) for down, up in zip(ticks.down, ticks.up, strict=True))
     total[Unit.TIME] += pieces * links
     total[Unit.MEMORY] += max(*ticks.static, *(ticks.limits or (0,)))

@@ -11,6 +11,8 @@ from ppopt.errors import ConflictError, InputError
 from ppopt.problem import exact
 from ppopt.problem.settings import LIMIT_1F1B
 
+PAIRS = "overlap"
+"""Field of the times of pairs."""
 LARGEST_GRID = 10**7
 """Most stages times microbatches a pipeline may have."""
 Values = tuple[Fraction, ...]
@@ -54,6 +56,32 @@ class FieldReader:
                 "give one number, or one per stage"
             )
         return numbers
+
+    def pair_times(self, given: object, stages: int) -> Any:
+        """Read times of pairs, above 0: one per stage, or a matrix [stage of F][stage of BW]."""
+        if is_list(given) and any(map(is_list, as_list(given, PAIRS))):
+            rows = [as_list(row, PAIRS) for row in as_list(given, PAIRS)]
+            if len(rows) != stages or any(len(row) != stages for row in rows):
+                raise InputError(
+                    f"{PAIRS}: a matrix must be {stages} x {stages}, one row per stage of F, "
+                    "one column per stage of BW"
+                )
+            read: Any = tuple(self.numbers(PAIRS, row) for row in rows)
+            places = [
+                (f"F of stage {one} and BW of stage {other}", time)
+                for one, row in enumerate(read)
+                for other, time in enumerate(row)
+            ]
+        else:
+            read = self.per_stage(PAIRS, given, stages)
+            places = [(f"stage {stage}", time) for stage, time in enumerate(read)]
+        for place, time in places:
+            if not time:
+                raise InputError(
+                    f"{PAIRS}: {place}: 0 is not above 0, or finer than 10^-6 of the unit, the "
+                    "finest that is kept; give the time of both run as one"
+                )
+        return read
 
     def delays(self, field: str, given: Any, stages: int, devices: int) -> Any:
         """Read a number, a list with the delay after every stage but the last, or a matrix."""

@@ -84,8 +84,8 @@ class PipelineFields:
     mem_limit: Any = None
     """None; `1f1b`; one number for every device; or a list, one number per device."""
     overlap: Any = None
-    """Time of an F and a BW run as one, at least the longer of them; None: F + BW, and no search
-    overlaps them (see `ppopt.problem.costs.Ticks.pair_time`)."""
+    """Time of an F and a BW run as one, above 0: per stage, or a matrix [stage of F][stage of BW].
+    None: F + BW, and no search overlaps them (see `ppopt.problem.costs.Ticks.pair_time`)."""
     unshard: Any = None
     """Time of a stage's unshard, the all-gather of its weights before its first F; None: none.
     Times and memory of gradient work are in `ppopt.problem.features.gradient_work`."""

@@ -10,6 +10,7 @@ from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.instance import Instance
 from ppopt.problem.objective import Objective
 from ppopt.problem.pipeline import Pipeline
+from ppopt.problem.short_pairs import ShortPairs
 
 
 @dataclass(frozen=True)
@@ -57,6 +58,11 @@ class Problem:
         return BackwardChoice(self.pipeline)
 
     @cached_property
+    def short_pairs(self) -> ShortPairs:
+        """The pairs that take less time than one of their operations alone."""
+        return ShortPairs(self.pipeline, self.backward_kind)
+
+    @cached_property
     def reduced(self) -> Problem:
         """The problem of the same optimum with the fewest schedules.
 
@@ -68,13 +74,23 @@ class Problem:
 
     @cached_property
     def relaxed(self) -> Problem:
-        """A problem of one kind of backward whose bounds hold for this one; itself, if not mixed.
+        """A problem of one kind of backward whose bounds hold for this one.
 
-        Where backwards are mixed: the split problem of `BackwardChoice.relaxed`.
+        No pair of it is shorter than one of its operations. This problem itself, if it is such a
+        problem. Where some pair is shorter, that of `ShortPairs.relaxed`; else, where backwards
+        are mixed, the split problem of `BackwardChoice.relaxed`.
         """
+        if self.short_pairs.need_matrix:
+            kind = BackwardKind.uniform(fused=self.fused)
+            return replace(self, pipeline=self.short_pairs.relaxed, backward_kind=kind)
         if not self.mixed:
             return self
         return replace(self, pipeline=self.choice.relaxed, backward_kind=BackwardKind.SPLIT)
+
+    @property
+    def is_relaxed(self) -> bool:
+        """Whether bounds of this problem come from itself: it is its own relaxation."""
+        return self.relaxed is self
 
     @cached_property
     def restrictions(self) -> tuple[Problem, ...]:

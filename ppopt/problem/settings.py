@@ -41,6 +41,8 @@ class Shape(Enum):
     """True or false, or a mapping of `time` and `activation`."""
     STAGES = "LIST"
     """One number for all stages, or a list with one number per stage."""
+    PAIRS = "TIME|LIST"
+    """The same, or a matrix [stage of F][stage of BW]."""
     LINKS = "TIME"
     """One number, or a matrix [from device][to device]."""
     LINK = "latency=TIME,bandwidth=RATE"
@@ -359,13 +361,18 @@ SETTINGS = (
         unit=Unit.MEMORY,
         least=0,
     ),
-    _time(
+    Setting(
         "overlap",
-        "overlap_times",
-        "time of an F and a BW of different microbatches that run as one operation, at least that "
-        "of the longer one; strategies with overlap and searches use it. Two stages: the sum of "
-        "both times less the smaller saving, at least the longer time; a B saves what BW would",
-        default="F + BW",
+        Shape.PAIRS,
+        "time of an F and a BW of different microbatches that run as one operation, above 0; "
+        "strategies with overlap and searches use it. In files also a matrix [stage of F][stage of "
+        "BW]. Without one, two stages take the sum of both times less the smaller saving; a B "
+        "saves what BW would",
+        "F + BW",
+        key="overlap_times",
+        unit=Unit.TIME,
+        least=0,
+        placeholder="LIST",
         optional=True,
     ),
     _step_time(
@@ -486,7 +493,7 @@ SETTINGS = (
     _text("date", Shape.DATE, "when it was measured"),
 )
 COUNTS = tuple(setting for setting in SETTINGS if setting.shape is Shape.COUNT)
-STAGE_COSTS = tuple(setting for setting in SETTINGS if setting.shape is Shape.STAGES)
+STAGE_COSTS = tuple(setting for setting in SETTINGS if setting.shape in (Shape.STAGES, Shape.PAIRS))
 NAMED: Mapping[str, Setting] = {name: setting for setting in SETTINGS for name in setting.names}
 """Every accepted name -> its setting."""
 

@@ -23,7 +23,7 @@ def least_time(claim: Claim, device: int) -> int:
     pipeline = claim.pipeline
     stages = [stage for hosted in pipeline.hosted for stage in hosted[device]]
     share = pipeline.batches // pipeline.routes * pipeline.num_slices
-    durations = pipeline.ticks.durations
+    durations = claim.least
     work = claim.work(
         {kind: share * sum(durations[kind][stage] for stage in stages) for kind in claim.kinds}
     )

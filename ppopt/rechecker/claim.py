@@ -13,6 +13,7 @@ from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.objective import Objective
 from ppopt.problem.operation import Op, OpKind
 from ppopt.problem.pipeline import Pipeline
+from ppopt.rechecker.pair_times import Row, least_times, pairs_save
 from ppopt.schedule.origin import Argument
 from ppopt.schedule.timetable import Timetable
 
@@ -97,8 +98,7 @@ class Claim(NamedTuple):
     @property
     def paired(self) -> bool:
         """Whether an F and a backward may save time as an overlapped pair."""
-        stages = range(self.pipeline.num_stages)
-        return any(self.pipeline.ticks.saving(stage) > 0 for stage in stages)
+        return pairs_save(self.pipeline)
 
     def routes(self) -> list[range]:
         """Microbatches of every route."""
@@ -110,8 +110,15 @@ class Claim(NamedTuple):
         return self.pipeline.device(op.stage, op.microbatch)
 
     def time(self, op: Op) -> int:
-        """Time of an operation, in ticks: alone; in a pair it is no shorter."""
+        """Time of an operation alone, in ticks."""
         return self.pipeline.ticks.durations[op.kind][op.stage]
+
+    @property
+    def least(self) -> tuple[Row, ...]:
+        """Least time of an operation, alone or in a pair, in ticks: `least[kind][stage]`."""
+        if self.pipeline.overlap is None:
+            return self.pipeline.ticks.durations
+        return least_times(self.pipeline)
 
     def takes(self, kind: OpKind, stage: int) -> int:
         """Memory that an operation takes at its start, in ticks.
@@ -156,7 +163,7 @@ class Claim(NamedTuple):
         """Least time that one device takes for operations of so much time per kind.
 
         One after the other, but where they may run in pairs, of an F and a backward: then all F
-        take no less than they take alone, and neither do all backwards.
+        take no less than these times, and neither do all backwards.
         """
         forward, backward = (times.get(kind, 0) for kind in self.kinds[:2])
         rest = sum(times.get(kind, 0) for kind in self.kinds[2:])

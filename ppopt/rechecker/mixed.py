@@ -10,7 +10,8 @@ than 0, no memory taken by B' beyond its workspace and what F did not keep, and 
 where that is the smaller. Its B' and W' fit, one after the other, into the time of a BW, and each
 into the time of a B and a W, and they hold no more. So it has a schedule no worse than
 each of the pipeline claimed: if it has none below the bound, that one has none. This says nothing
-of backwards that run as one with an F: with such pairs no time is left to B' and W'.
+of backwards that run as one with an F: with such pairs no time is left to B' and W', and F is as
+long as the shortest pair, where that is shorter.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 from fractions import Fraction
-from operator import add
+from operator import add, mul
 from typing import Any
 
 from ppopt.problem.backward_kind import BackwardKind
@@ -26,6 +27,7 @@ from ppopt.problem.operation import OpKind
 from ppopt.problem.pipeline import Pipeline
 from ppopt.problem.settings import STAGE_COSTS
 from ppopt.rechecker.claim import Claim
+from ppopt.rechecker.pair_times import meet, pair_time
 
 RELAXATION_SHARE = 0.5
 """Share of the time for the relaxation."""
@@ -80,11 +82,11 @@ def _splitting_is_free(claim: Claim) -> bool:
         full[stage] >= partial[stage] + weight[stage] and _splitting_holds_no_more(claim, stage)
         for stage in range(pipeline.num_stages)
     ) and all(
-        ticks.pair_time(forward, OpKind.BW, stage)
-        >= ticks.pair_time(forward, OpKind.B, stage) + weight[stage]
+        pair_time(pipeline, forward, OpKind.BW, stage)
+        >= pair_time(pipeline, forward, OpKind.B, stage) + weight[stage]
         for stage in range(pipeline.num_stages)
         for forward in range(pipeline.num_stages)
-        if _meet(pipeline, forward, stage)
+        if meet(pipeline, forward, stage)
     )
 
 
@@ -105,13 +107,6 @@ def _joining_is_free(claim: Claim) -> bool:
     )
 
 
-def _meet(pipeline: Pipeline, one: int, other: int) -> bool:
-    """Whether two stages share a device on any route, and F and a backward may run as one."""
-    if pipeline.overlap is None:
-        return False
-    return any(mine[one] == theirs[other] for mine in pipeline.hosts for theirs in pipeline.hosts)
-
-
 def _relaxed(claim: Claim) -> Pipeline:
     """The pipeline of split backwards that has a schedule no worse, in the same ticks.
 
@@ -123,7 +118,11 @@ def _relaxed(claim: Claim) -> Pipeline:
     partial = [zero if claim.paired else min(b, bw) for b, _, bw in times]
     weight = [zero if claim.paired else max(min(w, bw - b), zero) for b, w, bw in times]
     most = costs.backward_workspace
+    speeds = (given.device_speed[host] for host in given.hosts[0])
+    forward = map(given.ticks.time, claim.least[OpKind.F])
     rows: dict[str, Iterable[Fraction]] = costs._asdict() | {
+        "forward": map(mul, forward, speeds),
+        "recompute_time": [zero] * len(times) if claim.paired else costs.recompute_time,
         "backward_input": partial,
         "weight": weight,
         "backward": map(add, partial, weight),

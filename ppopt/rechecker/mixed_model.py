@@ -19,6 +19,7 @@ from ppopt.rechecker import cp_sat
 from ppopt.rechecker.arithmetic import head
 from ppopt.rechecker.claim import Claim
 from ppopt.rechecker.once_model import Once, Place, add_once
+from ppopt.rechecker.pair_times import pair_time
 from ppopt.rechecker.refute import RefutationOutcome, Times, latest
 
 MOST_OPERATIONS = 30_000
@@ -117,7 +118,7 @@ class MixedModel:
 
     def _add_pairs(self, forwards: list[Op]) -> None:
         """Pairs that save time, of different microbatches; of one route, the F is the later."""
-        claim, ticks, route = self.claim, self.claim.pipeline.ticks, self.claim.pipeline.route
+        claim, route = self.claim, self.claim.pipeline.route
         for one in forwards if claim.paired else ():
             for other in forwards:
                 apart = route(one.microbatch) != route(other.microbatch)
@@ -127,7 +128,7 @@ class MixedModel:
                     continue
                 for kind in (OpKind.B, OpKind.BW):
                     two = other._replace(kind=kind)
-                    both = ticks.pair_time(one.stage, kind, two.stage)
+                    both = pair_time(claim.pipeline, one.stage, kind, two.stage)
                     if both < claim.time(one) + claim.time(two):
                         self.joined[one, two] = self.cp.new_bool_var("")
 
@@ -146,7 +147,7 @@ class MixedModel:
                 cp.add_exactly_one([*chosen, there.negated()])
             cp.add(end == start + claim.time(op)).only_enforce_if(alone)
             for (first, second), literal in partners.items():
-                both = claim.pipeline.ticks.pair_time(first.stage, second.kind, second.stage)
+                both = pair_time(claim.pipeline, first.stage, second.kind, second.stage)
                 cp.add(end == start + both).only_enforce_if(literal)
                 cp.add(self.start[first] == self.start[second]).only_enforce_if(literal)
         cp.add(self.end[w] == self.start[w] + claim.time(w)).only_enforce_if(split)
@@ -278,6 +279,6 @@ class MixedModel:
     def _left(self, route: int, stage: int) -> int:
         """Least time from the end of a backward until those below it end."""
         ticks = self.claim.pipeline.ticks
-        _, partial, _, full = ticks.durations
+        _, partial, _, full = self.claim.least
         shortest = map(min, partial[:stage], full[:stage])
         return sum(shortest) + sum(ticks.up[route][:stage])

@@ -24,6 +24,7 @@ from ppopt.problem.operation import Op, OpKind
 from ppopt.rechecker.claim import Claim
 from ppopt.rechecker.links import sent
 from ppopt.rechecker.once_model import Once, Place, add_once
+from ppopt.rechecker.pair_times import pair_time
 from ppopt.rechecker.rules import Rules
 
 Pair = tuple[Op, Op]
@@ -50,7 +51,10 @@ class FeasibilityModel(NamedTuple):
 def build(rules: Rules, latest: int, devices: frozenset[int]) -> FeasibilityModel:
     """Model of the schedules below the bound and done by `latest`, with all rules of `devices`."""
     claim, cp = rules.claim, cp_model.CpModel()
-    start = {op: cp.new_int_var(0, latest - claim.time(op), str(op)) for op in rules.operations}
+    least = claim.least
+    start = {
+        op: cp.new_int_var(0, latest - least[op.kind][op.stage], str(op)) for op in rules.operations
+    }
     end: dict[Op, cp_model.LinearExprT] = {op: start[op] + claim.time(op) for op in start}
     once = _once(rules, latest, start, end, cp)
     model = FeasibilityModel(claim, cp, start, end, {}, {}, once, latest)
@@ -165,11 +169,11 @@ def _intervals(model: FeasibilityModel, mine: list[Op]) -> list[cp_model.Interva
         alone, end = cp.new_bool_var(""), cp.new_int_var(0, model.latest, "")
         model.end[op] = end
         cp.add_exactly_one([alone, *chosen.values()])
-        cp.add(end >= start + time)
+        cp.add(end >= start + claim.least[op.kind][op.stage])
         cp.add(end == start + time).only_enforce_if(alone)
         for (forward, backward), joined in chosen.items():
-            longer = claim.pipeline.ticks.pair_time(forward.stage, backward.kind, backward.stage)
-            cp.add(end == start + longer).only_enforce_if(joined)
+            both = pair_time(claim.pipeline, forward.stage, backward.kind, backward.stage)
+            cp.add(end == start + both).only_enforce_if(joined)
             cp.add(model.start[forward] == model.start[backward]).only_enforce_if(joined)
         if op.kind is OpKind.F:
             size = cp.new_int_var(0, model.latest, "")
@@ -188,7 +192,7 @@ def _options(claim: Claim, mine: list[Op]) -> list[Pair]:
     """
     if not claim.paired:
         return []
-    ticks, route = claim.pipeline.ticks, claim.pipeline.route
+    pipeline, route = claim.pipeline, claim.pipeline.route
     backwards = [op for op in mine if op.kind is claim.kinds[1]]
     return [
         (one, two)
@@ -196,7 +200,7 @@ def _options(claim: Claim, mine: list[Op]) -> list[Pair]:
         if one.kind is OpKind.F
         for two in backwards
         if route(one.microbatch) != route(two.microbatch) or one.microbatch > two.microbatch
-        if ticks.pair_time(one.stage, two.kind, two.stage) < claim.time(one) + claim.time(two)
+        if pair_time(pipeline, one.stage, two.kind, two.stage) < claim.time(one) + claim.time(two)
     ]
 
 

@@ -15,7 +15,7 @@ class RouteTimes:
     def __init__(self, claim: Claim, hosts: tuple[int, ...]) -> None:
         """`hosts` has the device of every stage."""
         ticks, (forward, backward, *_) = claim.pipeline.ticks, claim.kinds
-        self._duration = {kind: ticks.durations[kind] for kind in claim.kinds}
+        self._duration = {kind: claim.least[kind] for kind in claim.kinds}
         pipeline = claim.pipeline
         boundary, per_unit = Boundary(pipeline, hosts), ticks.per_unit
         ends = list(accumulate(pipeline.counts)) if pipeline.counts else [0] * len(hosts)

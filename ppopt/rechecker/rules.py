@@ -4,6 +4,7 @@ Three rules say that an operation starts after another one ends: the data flow, 
 microbatches (see `ppopt.rechecker.model`), and memory, by counting. An operation that waits, by
 any chain of these, for X, and for which Y waits, runs between X and Y. If all are of one device,
 they run one after the other: from the end of X to the start of Y there is time for all of them.
+Times are the least that operations take, alone or in a pair.
 Where a device's own rules are left out, this stands for them.
 
 Of a pipeline too large for that, the operations of a few devices are stated alone: the way between
@@ -91,9 +92,10 @@ class _Work:
         self.head = head(claim, device)
         self._claim = claim
         self._members: dict[tuple[OpKind, int], int] = {}
+        least = claim.least
         for op, one in bit.items():
             if claim.device(op) == device:
-                key = op.kind, claim.time(op)
+                key = op.kind, least[op.kind][op.stage]
                 self._members[key] = self._members.get(key, 0) | one
 
     def of(self, some: int) -> int:

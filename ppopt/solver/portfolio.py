@@ -88,10 +88,10 @@ class _Portfolio:
         self._problem = incumbent.problem
         self._params = params = options.params
         rng = Random(options.seed)
-        relaxed = relaxation(seen) if problem.mixed else own
+        relaxed = own if problem.is_relaxed else relaxation(seen)
         bounded = problem.relaxed
         subsets = SubsetDP(bounded, params.subset)
-        several = options.workers > 1 and not problem.mixed
+        several = options.workers > 1 and problem.is_relaxed
         self._remote = RemoteSubsetDP(subsets, params.remote) if several else None
         self._justifications = [
             on(view, DoubleJustification(pool, params.justification)) for pool, view in parts

@@ -31,7 +31,7 @@ class SubsetBounding:
         self._subsets = method = SubsetDP(problem.relaxed, params, first)
         self.exhausted = not method.supports(problem.relaxed)
         """Whether there is nothing left to do."""
-        self._method = on(relaxation(self._incumbent) if problem.mixed else None, method)
+        self._method = on(None if problem.is_relaxed else relaxation(self._incumbent), method)
 
     def run(self, value: int, work: float, seconds: float, stopped: Callable[[], bool]) -> float:
         """Work towards a value in ticks for some units of work; return the units used.

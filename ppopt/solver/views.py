@@ -1,10 +1,11 @@
 """Views: another problem that methods of a search work on, with an incumbent of its own.
 
 A restriction has schedules that are schedules of the search's problem: those whose backwards are
-all split, or all whole. A relaxation has bounds that hold for it: `BackwardChoice.relaxed` where
-backwards are mixed, and compute alone where there are other operations (transfers on links, work
-around the microbatches). The orders of that last one make schedules of all operations, too. A view
-passes on what it finds, lifted to the problem of the search, and a view may be of another view.
+all split, or all whole. A relaxation has bounds that hold for it: `Problem.relaxed` where backwards
+are mixed or some overlapped pair is shorter than one of its operations, and compute alone where
+there are other operations (transfers on links, work around the microbatches). The orders of that
+last one make schedules of all operations, too. A view passes on what it finds, lifted to the
+problem of the search, and a view may be of another view.
 """
 
 from __future__ import annotations
@@ -109,7 +110,7 @@ def restriction(problem: Problem, target: Incumbent, lagging: float) -> View:
 
 
 def relaxation(target: Incumbent) -> View:
-    """A view of the bounds of a mixed problem: its relaxation to split backwards."""
+    """A view of the bounds of a problem: `Problem.relaxed`, where that is another problem."""
     problem = target.problem.relaxed
     return View(
         problem,

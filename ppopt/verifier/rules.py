@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from fractions import Fraction
 from itertools import islice, pairwise, product
 from typing import NamedTuple
 
@@ -164,29 +165,62 @@ def _expected(named: Rows) -> Ints:
     """Time of every row, in ticks: that of its kind and stage, or that of its pair.
 
     An operation takes its time / the speed of its device. Recompute makes B and BW longer, and
-    saves nothing where they run in a pair.
+    saves nothing where they run in a pair. F with B takes as much less, or more, than F with BW
+    (see `_with_bw`) as B is shorter, or longer, than BW; where B is shorter, not less than each of
+    F and B, unless F with BW takes less.
     """
     costs, pipeline = named.pipeline.costs, named.pipeline
     kinds = {OpKind.F: costs.forward, OpKind.B: costs.backward_input}
     kinds |= {OpKind.W: costs.weight, OpKind.BW: costs.backward}
-    rows = [*(kinds[kind] for kind in OpKind), costs.overlap, costs.recompute_time]
+    rows = [*(kinds[kind] for kind in OpKind), costs.recompute_time]
     per_unit = [pipeline.ticks.per_unit / pipeline.device_speed[d] for d in pipeline.hosts[0]]
-    *own, overlap, recompute = np.array(
+    *own, recompute = np.array(
         [[int(time * unit) for time, unit in zip(row, per_unit, strict=True)] for row in rows],
         dtype=np.int64,
     )
     table = np.array(own)
-    alone = table[OpKind.F] + table[OpKind.BW] - overlap
-    table[[OpKind.B, OpKind.BW]] += recompute
-    expected = np.array(table[named.kind, named.stage])
+    expected = table[named.kind, named.stage]
+    again = np.isin(named.kind, (OpKind.B, OpKind.BW)) * recompute[named.stage]
+    expected += again
     paired = np.flatnonzero(named.partner != ABSENT)
     other = named.partner[paired]
     forward = np.where(named.kind[paired] == OpKind.F, paired, other)
     backward = np.where(forward == paired, other, paired)
-    saved = np.minimum(alone[named.stage[forward]], alone[named.stage[backward]])
-    one, two = expected[forward], expected[backward]
-    expected[paired] = np.maximum(np.maximum(one, two), one + two - saved)
+    stages = named.stage[forward], named.stage[backward]
+    with_bw = _with_bw(named.pipeline, table, per_unit, *stages) + again[backward]
+    parts = np.maximum(expected[forward], expected[backward])
+    further = table[named.kind[backward], stages[1]] - table[OpKind.BW, stages[1]]
+    expected[paired] = np.where(
+        further > 0, with_bw + further, np.clip(with_bw + further, np.minimum(parts, with_bw), None)
+    )
     return expected
+
+
+def _with_bw(
+    pipeline: Pipeline, table: Ints, per_unit: list[Fraction], forward: Ints, backward: Ints
+) -> Ints:
+    """Time of F of some stages as one with BW of others, without recompute, in ticks.
+
+    What a matrix states. Where a time is stated per stage: of F and BW of one stage that time; of
+    two stages the sum of both less what F and BW save at the stage where they save less, unless
+    that is less than all of the two times stated and the longer of this F and this BW.
+    """
+    stated = pipeline.costs.overlap
+    if isinstance(stated[0], tuple):
+        matrix = [
+            [int(time * unit) for time in row] for row, unit in zip(stated, per_unit, strict=True)
+        ]
+        found: Ints = np.array(matrix, dtype=np.int64)[forward, backward]
+        return found
+    pairs = zip(stated, per_unit, strict=True)
+    time = np.array([int(one * unit) for one, unit in pairs], dtype=np.int64)
+    f, bw = table[OpKind.F], table[OpKind.BW]
+    saved = np.minimum((f + bw - time)[forward], (f + bw - time)[backward])
+    least = np.minimum(
+        np.minimum(time[forward], time[backward]), np.maximum(f[forward], bw[backward])
+    )
+    longest: Ints = np.maximum(f[forward] + bw[backward] - saved, least)
+    return longest
 
 
 def _durations(named: Rows) -> Iterator[Violation]:

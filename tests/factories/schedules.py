@@ -112,22 +112,33 @@ def _costs(draw: st.DrawFn, entries: int) -> dict[str, Any]:
     columns = [draw(_values(entries, choices)) for choices in _CHOICES]
     forward, weight, b, saved, activation, by_b, static = columns
     full = [max(x, w) + min(x, w) * part for w, x, part in zip(weight, b, saved, strict=True)]
-    more = draw(_maybe(entries, (0, _HALF, 1, 2, 5)))
     rare = {field: draw(_maybe(entries, (0, 1, _THIRD, 2), rare=True)) for field in _RARE}
     share = draw(_maybe(entries, (0, _HALF, 1)))
-    both = zip(forward, full, more or [], strict=False)
     return {
         "forward": forward,
         "weight": weight,
         "backward_input": b,
         "backward": full,
-        "overlap": more and [max(f, x) + min(f, x) * part for f, x, part in both],
+        "overlap": draw(_pair_times(entries, list(zip(forward, full, strict=True)))),
         "activation": activation,
         "memory_b": [taken * part for taken, part in zip(activation, by_b, strict=True)],
         "static": static,
         "kept": share and [taken * part for taken, part in zip(activation, share, strict=True)],
         **rare,
     }
+
+
+@st.composite
+def _pair_times(draw: st.DrawFn, entries: int, alone: list[tuple[Any, Any]]) -> Any:
+    """None; at least the longer of F and BW; any time above 0; or any of every two stages."""
+    form = draw(_one_of(("none", "none", "longer", "any", "matrix")))
+    if form == "longer":
+        both = zip(alone, draw(_values(entries, (0, _HALF, 1, 2, 5))), strict=True)
+        return [max(f, x) + min(f, x) * part for (f, x), part in both]
+    times = _values(entries, (_THIRD, _HALF, 1, 2, 5))
+    if form == "matrix":
+        return [draw(times) for _ in range(entries)]
+    return draw(times) if form == "any" else None
 
 
 _RARE = (
@@ -268,8 +279,7 @@ def may_pair(pipeline: Pipeline, one: Op, other: Op) -> bool:
 
 
 def duration_of(pipeline: Pipeline, group: Sequence[Op]) -> int:
-    """Time of one operation, or of a pair: what both take less the smaller saving of the two
-    stages, where F and BW of a stage save forward + backward - overlap; at least the longer."""
+    """Time of one operation, or of a pair of an F and a backward, in the words of `pair_of`."""
     costs = pipeline.costs
     per_unit = pipeline.ticks.per_unit / speed_of(pipeline, group[0])
     times = {F: costs.forward, B: costs.backward_input, W: costs.weight, BW: costs.backward}
@@ -280,10 +290,25 @@ def duration_of(pipeline: Pipeline, group: Sequence[Op]) -> int:
     ]
     if len(group) == 1:
         return int(alone[0] * per_unit)
-    saved = [
-        costs.forward[op.stage] + costs.backward[op.stage] - costs.overlap[op.stage] for op in group
-    ]
-    return int(max(*alone, sum(alone) - min(saved)) * per_unit)
+    f, b = sorted(group, key=lambda op: op.kind)
+    whole = pair_of(pipeline, f.stage, b.stage) + again[b.kind][b.stage]
+    more = times[b.kind][b.stage] - costs.backward[b.stage]
+    if more >= 0:
+        return int((whole + more) * per_unit)
+    return int(max(whole + more, min(whole, max(alone))) * per_unit)
+
+
+def pair_of(pipeline: Pipeline, f: int, b: int) -> Fraction:
+    """Time at speed 1 of F and BW of two stages as one, without recompute: as given; or what both
+    take less the smaller saving of the two stages, where F and BW of a stage save forward +
+    backward - overlap; but no less than the least of both times given and of the longer part."""
+    costs = pipeline.costs
+    given: Any = costs.overlap
+    if isinstance(given[f], tuple):
+        return Fraction(given[f][b])
+    saved = [costs.forward[s] + costs.backward[s] - given[s] for s in (f, b)]
+    least: Fraction = min(given[f], given[b], max(costs.forward[f], costs.backward[b]))
+    return max(costs.forward[f] + costs.backward[b] - min(saved), least)
 
 
 def speed_of(pipeline: Pipeline, op: Op) -> Fraction:

@@ -37,8 +37,11 @@ class Best(NamedTuple):
     """None too where it was not asked for."""
 
 
-def best(pipeline: Pipeline, *, fused: bool, spans: bool = False) -> Best:
-    """Try every combination of orders of the devices; spans only where asked for."""
+def best(pipeline: Pipeline, *, fused: bool | None, spans: bool = False) -> Best:
+    """Try every combination of orders of the devices; spans only where asked for.
+
+    `fused`: whether backwards are whole; None: each is whole or split.
+    """
     devices = range(pipeline.num_devices)
     choices = [list(orders(pipeline, device, fused)) for device in devices]
     times = {slot: duration_of(pipeline, slot) for choice in choices for o in choice for slot in o}
@@ -64,7 +67,7 @@ def _slot(pipeline: Pipeline, one: Op, rest: list[Op]) -> list[int]:
     return [pipeline.code(*one), *(~pipeline.code(*other) for other in rest)]
 
 
-def orders(pipeline: Pipeline, device: int, fused: bool) -> Iterator[tuple[Slot, ...]]:
+def orders(pipeline: Pipeline, device: int, fused: bool | None) -> Iterator[tuple[Slot, ...]]:
     """Every order of a device that its own data flow and memory allow, with every pairing."""
     places = [
         (stage, microbatch, part)
@@ -73,13 +76,15 @@ def orders(pipeline: Pipeline, device: int, fused: bool) -> Iterator[tuple[Slot,
         )
         if pipeline.device(stage, microbatch) == device
     ]
-    kinds = (F, BW) if fused else (F, B, W)
-    ops = frozenset(Op(kind, *place) for place in places for kind in kinds)
-    yield from _orders(pipeline, device, ops, frozenset(), pipeline.ticks.static[device])
+    ways = {True: [(F, BW)], False: [(F, B, W)], None: [(F, BW), (F, B, W)]}[fused]
+    for chosen in product(ways, repeat=len(places)):
+        both = zip(places, chosen, strict=True)
+        ops = frozenset(Op(kind, *place) for place, kinds in both for kind in kinds)
+        yield from _orders(pipeline, device, ops, pipeline.ticks.static[device])
 
 
 def _orders(
-    pipeline: Pipeline, device: int, left: frozenset[Op], done: frozenset[Op], held: int
+    pipeline: Pipeline, device: int, left: frozenset[Op], held: int
 ) -> Iterator[tuple[Slot, ...]]:
     if not left:
         yield ()
@@ -92,14 +97,14 @@ def _orders(
         if limits and most > limits[device]:
             continue
         after = most - sum(given(ticks, op.kind, op.stage) for op in slot)
-        rest = _orders(pipeline, device, left - set(slot), done | set(slot), after)
+        rest = _orders(pipeline, device, left - set(slot), after)
         for later in rest:
             yield (slot, *later)
 
 
 @cache
 def waits_for(pipeline: Pipeline, op: Op) -> frozenset[Op]:
-    """What an operation waits for."""
+    """What an operation waits for, where it is there: of the next backward, either kind."""
     kind, stage, _, part = op
     if kind is W:
         return frozenset({op._replace(kind=B)})
@@ -110,12 +115,16 @@ def waits_for(pipeline: Pipeline, op: Op) -> frozenset[Op]:
         for other in others
         if 0 <= other.stage < pipeline.num_stages and 0 <= other.slice < (pipeline.slices or 1)
     }
-    return frozenset(found if kind is F else {op._replace(kind=F), *found})
+    if kind is F:
+        return frozenset(found)
+    either = {other._replace(kind=one) for other in found for one in (B, BW)}
+    return frozenset({op._replace(kind=F), *either})
 
 
 def makespan(pipeline: Pipeline, chosen: Orders, times: dict[Slot, int]) -> int | None:
     """End of the last slot at earliest starts; None: a deadlock."""
     left = [list(order) for order in chosen]
+    there = {op for order in chosen for slot in order for op in slot}
     done: dict[Op, int] = {}
     free = [0] * len(left)
     moved = True
@@ -123,11 +132,12 @@ def makespan(pipeline: Pipeline, chosen: Orders, times: dict[Slot, int]) -> int 
         moved = False
         for device, order in enumerate(left):
             while order:
-                waits = [(cause, op) for op in order[0] for cause in waits_for(pipeline, op)]
+                slot = order[0]
+                waits = [(one, op) for op in slot for one in waits_for(pipeline, op) & there]
                 if not all(cause in done for cause, _ in waits):
                     break
                 arrivals = [done[cause] + lag_of(pipeline, cause, op) for cause, op in waits]
-                slot = order.pop(0)
+                order.pop(0)
                 free[device] = max([free[device], *arrivals]) + times[slot]
                 done.update(dict.fromkeys(slot, free[device]))
                 moved = True

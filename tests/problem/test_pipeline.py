@@ -260,7 +260,7 @@ def test_memory_of_workspace_and_recompute() -> None:
     ticks = pipe.ticks
     assert ticks.durations == ((2,), (3,), (2,), (5,))
     assert ticks.overlap == (5,)
-    assert ticks.saving(0) == 2
+    assert ticks.pair_time(0, OpKind.BW, 0) == 5
     assert [row[0] for row in ticks.takes] == [1 + 3, 4 + 3, 4, 4 + 6]
     assert [row[0] for row in ticks.gives] == [3, 2 + 3, 3 + 4, 5 + 6]
     assert ticks.held_alone(OpKind.B, 0) == (7, 5)

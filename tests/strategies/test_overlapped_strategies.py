@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from ppopt import Pipeline, evaluate
+from ppopt import Pipeline, evaluate, verify
 from ppopt.errors import InputError, NotApplicableError
 from ppopt.problem.operation import OpKind
 from ppopt.schedule.schedule import Schedule
@@ -240,8 +240,61 @@ class TestPairTimes:
         per_unit = ticks.per_unit
         assert ticks.pair_time(0, kind, 0) == (4 if kind is BW else 3) * per_unit
 
-    def test_too_short_a_time_is_refused(self) -> None:
-        with pytest.raises(
-            InputError, match="overlap: stage 1: 2 is below the longer of F and BW, 4"
-        ):
-            Pipeline(stages=2, batches=2, backward=[2, 4], overlap=2)
+    def test_a_measured_pair_may_be_shorter_than_its_parts(self) -> None:
+        """F with B takes no less than the longer of both, unless F with BW does."""
+        ticks = Pipeline(stages=1, batches=2, forward=3, backward=8, weight=6, overlap=4).ticks
+        assert [ticks.pair_time(0, kind, 0) for kind in (B, BW)] == [3, 4]
+        ticks = Pipeline(stages=1, batches=2, forward=3, backward=8, weight=6, overlap=2).ticks
+        assert [ticks.pair_time(0, kind, 0) for kind in (B, BW)] == [2, 2]
+
+    def test_two_stages_take_no_less_than_the_shortest_of_three(self) -> None:
+        """The stages save 7 and 6. F = 1 with BW = 1 would take 2 - 6; both alone take 1, and the
+        pairs stated 2 and 3. F = 8 with BW = 8 takes 16 - 6."""
+        given = Pipeline(stages=2, batches=2, forward=[1, 8], backward=[8, 1], overlap=[2, 3])
+        times = [given.ticks.pair_time(0, BW, 1), given.ticks.pair_time(1, BW, 0)]
+        assert list(map(given.ticks.time, times)) == [1, 10]
+
+    def test_a_matrix_says_the_time_of_every_pair(self) -> None:
+        """F of a stage by row, BW by column; recompute of the BW comes on top."""
+        given = Pipeline(stages=2, batches=2, overlap=[[2, 5], [7, 3]], recompute_time=[0, 1])
+        times = [given.ticks.pair_time(one, BW, other) for one in (0, 1) for other in (0, 1)]
+        assert times == [2, 6, 7, 4]
+
+    def test_chunks_and_slices_cut_a_matrix(self) -> None:
+        given = Pipeline(stages=2, batches=2, chunks=2, slices=2, overlap=[[4, 8], [12, 16]])
+        times = tuple(map(tuple, given.costs.overlap))
+        assert times == ((1, 2, 1, 2), (3, 4, 3, 4)) * 2
+
+    @pytest.mark.parametrize(
+        ("given", "message"),
+        [
+            (0, "overlap: stage 0: 0 is not above 0"),
+            ([2, 0], "overlap: stage 1: 0 is not above 0"),
+            (-1, "overlap: -1 is negative"),
+            ([[1, 2], [0, 1]], "overlap: F of stage 1 and BW of stage 0: 0 is not above 0"),
+            ([[1, 2], [-1, 1]], "overlap: -1 is negative"),
+            ([[1, 2]], "overlap: a matrix must be 2 x 2, one row per stage of F"),
+            ([[1, 2], [3]], "overlap: a matrix must be 2 x 2, one row per stage of F"),
+            ([[1, 2], 3], "overlap: 3 is not a list"),
+            ([1, 2, 3], "overlap: has 3 entries for 2 stages"),
+        ],
+    )
+    def test_other_times_are_refused(self, given: Any, message: str) -> None:
+        with pytest.raises(InputError, match=message):
+            Pipeline(stages=2, batches=2, overlap=given)
+
+    @pytest.mark.parametrize("times", [2, [[2, 1], [3, 2]]])
+    @pytest.mark.parametrize(
+        "strategy", ["dualpipe", "dualpipe-v", "1f1b-overlap", "interleaved-overlap"]
+    )
+    def test_strategies_with_pairs_shorter_than_their_parts(
+        self, strategy: str, times: Any
+    ) -> None:
+        """Pairs take what is stated, where BW alone takes 4; the verifier agrees."""
+        given = Pipeline(stages=2, batches=6, backward=4, overlap=times)
+        made = evaluate(given, strategy)
+        assert verify(made) == []
+        pairs = [row for row in made.rows() if row.pair != ALONE and row.op.kind is BW]
+        assert pairs
+        ticks, longest = made.pipeline.ticks, Fraction(4, made.pipeline.num_chunks)
+        assert all(ticks.time(row.end - row.start) < longest for row in pairs)

@@ -130,7 +130,9 @@ RELAXED = (
     ", even with every backward split into B as long as the shorter of B and BW, and W as long as "
     "what the shorter of BW and B + W leaves"
 )
-"""Words for a bound of `BackwardChoice.relaxed`."""
+"""Words for a bound of a mixed problem's relaxation to split backwards."""
+SHORT = ", even with every F and backward no longer than the shortest pair that it can be in"
+"""Words for a bound of `ShortPairs.relaxed`."""
 
 
 OVER_LINKS = (
@@ -172,7 +174,8 @@ def known_bound(problem: Problem) -> Bound:
 
 def of_relaxation(problem: Problem, bound: Bound) -> Bound:
     """A bound of `problem.relaxed`, with words that say so where that is another problem."""
-    return bound._replace(proof=bound.proof + RELAXED) if problem.mixed else bound
+    words = (RELAXED if problem.mixed else "") + (SHORT if problem.short_pairs.exist else "")
+    return bound._replace(proof=bound.proof + words) if words else bound
 
 
 def device_infeasible(routes: list[Delays], device: int) -> bool:

@@ -123,11 +123,24 @@ class DeviceScope:
         choices = self._choices(number) if len(options) > 1 else [None] * one.size
         part = f"s{one.slice}" if one.slice else ""
         codes, first = self.instance.codes[number].tolist(), one.route * self.instance.batches
-        latest = self.latest - min(mode.duration for mode, *_ in modes)
         rows = zip(codes, choices, *modes, strict=True)
         for microbatch, (code, choice, *ways) in enumerate(rows, first):
             name = f"{one.stage}{one.kind.name}{microbatch}{part}"
+            latest = self.latest - min(map(self._least, ways))
             yield Task(code, one.resource, 0, latest, tuple(ways), choice, name)
+
+    def _least(self, mode: TaskMode) -> int:
+        """Least time of an operation: alone, or in a pair."""
+        return min(mode.duration, self._shortest_pairs.get(mode.code, mode.duration))
+
+    @cached_property
+    def _shortest_pairs(self) -> dict[int, int]:
+        """Least time of the pairs that an operation may be in."""
+        found: dict[int, int] = {}
+        for pair in self._candidates:
+            for code in (pair.forward, pair.backward):
+                found[code] = min(pair.time, found.get(code, pair.time))
+        return found
 
     def _options(self, stage: int) -> tuple[int, ...]:
         """Modes to choose from at a stage: not one that is never better than the other."""
@@ -154,7 +167,7 @@ class DeviceScope:
 
     def parts(self) -> Iterator[ModelPart]:
         """All that constrains the operations, in the order in which it is added."""
-        yield Pairs(list(self._pairs()))
+        yield Pairs(self._pairs)
         yield Operations(self.tasks)
         yield from map(NoOverlap, [*self.devices, *self._links])
         plain = self.numbers
@@ -170,11 +183,15 @@ class DeviceScope:
         yield Memory(self._held(), self._room)
         yield OrderLiterals(self.instance, self._room, self.horizon)
 
-    def _pairs(self) -> Iterator[Pair]:
-        for restriction in self.problem.restrictions:
-            for pair in candidate_pairs(restriction.instance, self.devices):
-                if pair.backward in self._there:
-                    yield pair
+    @cached_property
+    def _pairs(self) -> list[Pair]:
+        return [pair for pair in self._candidates if pair.backward in self._there]
+
+    @cached_property
+    def _candidates(self) -> list[Pair]:
+        """Pairs that save time, of backwards that may not be there too."""
+        instances = (restriction.instance for restriction in self.problem.restrictions)
+        return [pair for one in instances for pair in candidate_pairs(one, self.devices)]
 
     @cached_property
     def _there(self) -> set[int]:
@@ -263,7 +280,7 @@ class DeviceScope:
 
     def _work(self) -> Iterator[Work]:
         """The work of every device after its earliest start, where no pairs save time."""
-        if any(True for _ in self._pairs()):
+        if self._pairs:
             return
         for device in sorted(self.devices):
             mine = [task for task in self.tasks if task.resource == device]

@@ -77,7 +77,8 @@ def _with_modes(
     variables.set_end(task, end)
     if partners[0] and partners[0][0].leads:
         cp.add_at_most_one(partner.chosen for partner in partners[0])
-        size = cp.new_int_var(base, base + max(ticks for _, ticks in more), "")
+        changes = [0, *(ticks for _, ticks in more)]
+        size = cp.new_int_var(base + min(changes), base + max(changes), "")
         return [cp.new_interval_var(begin, size, end, "")]
     return [
         _alone(variables, begin, mode, mine)

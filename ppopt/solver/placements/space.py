@@ -24,6 +24,7 @@ import numpy as np
 from ppopt.errors import NotApplicableError
 from ppopt.problem import partition, placement
 from ppopt.problem.arrays import Ints
+from ppopt.problem.costs import Ticks
 from ppopt.problem.objective import Objective
 from ppopt.problem.operation import OpKind
 from ppopt.problem.pipeline import Pipeline
@@ -211,11 +212,13 @@ class PlacementSpace:
 
     @cached_property
     def _durations(self) -> Ints:
-        """Time of an operation, [kind, stage, device]."""
+        """Least time of an operation, alone or in a pair, [kind, stage, device]."""
         columns = []
         for speed in self._base.device_speed:
             ticks = self._at_speeds[speed].ticks
             table = np.array(ticks.durations, dtype=np.int64)
+            if self._base.overlap is not None:
+                table = _least_times(ticks, table)
             columns.append(table * (self._per_unit // ticks.per_unit))
         return np.stack(columns, axis=2)
 
@@ -445,6 +448,20 @@ def _least(delays: Any) -> Any:
     """Delays with a list, one per boundary of stages, replaced by the least of it."""
     listed = isinstance(delays, tuple) and not _is_matrix(delays)
     return min(delays, default=0) if listed else delays
+
+
+def _least_times(ticks: Ticks, table: Ints) -> Ints:
+    """Times [kind, stage] alone, or in a pair with any stage where that is less.
+
+    An F is in no pair with a B that is shorter than itself and than all its pairs with BW.
+    """
+    stages, found = range(table.shape[1]), table.copy()
+    for kind in (OpKind.B, OpKind.BW):
+        rows = [[ticks.pair_time(one, kind, other) for other in stages] for one in stages]
+        times = np.array(rows, dtype=np.int64)
+        found[kind] = np.minimum(table[kind], times.min(axis=0))
+    found[OpKind.F] = np.minimum(table[OpKind.F], times.min(axis=1))
+    return found
 
 
 def _is_matrix(delays: Any) -> bool:

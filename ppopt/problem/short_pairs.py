@@ -1,0 +1,201 @@
+"""Overlapped pairs that take less time than one of their operations alone, and their relaxation.
+
+A measured BW may wait for a link that F hides: as one they take less than BW alone. Then no
+operation is as long as it is alone in every schedule, and bounds of durations do not hold. The
+relaxation has operations that do:
+
+- F', B' and BW' take the least that F, B and BW take, alone or in any pair that saves time;
+- a pair takes the time that it takes, given as a matrix; recompute is part of the times.
+
+Take any schedule of the pipeline, and keep all starts. Every operation that runs alone ends no
+later than before, in less time or in the same; every pair takes its own time. So precedence and
+devices are kept, and what is given back is given back no later. That is a schedule of the
+relaxation, whose value is no larger: a lower bound of the relaxation is one of the pipeline,
+whatever proves it. No pair of the relaxation is shorter than one of its operations.
+
+Where backwards are split, the matrix has the times of F with B, and BW' is B', so that F with B'
+takes just that. Where they may be either, the relaxation has split ones. Run B', and then W', in
+the place of every BW; B' in the place of B, and W' in the place of W. It fits:
+
+- B' takes no longer than B, BW, or any pair of them;
+- F with B' takes the smaller time of F with B and F with BW;
+- W' takes no longer than W, than what B' leaves of the smaller of BW and B + W, and than what F
+  with B' leaves of any F with BW.
+
+B' takes no memory beyond the activation, and B' and W' have no more workspace than BW.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import product
+from typing import Any
+
+from ppopt.problem.backward_kind import BackwardKind
+from ppopt.problem.costs import is_matrix
+from ppopt.problem.operation import OpKind
+from ppopt.problem.pipeline import Pipeline
+from ppopt.problem.settings import STAGE_COSTS, Unit
+
+KINDS = {
+    BackwardKind.SPLIT: (OpKind.B,),
+    BackwardKind.WHOLE: (OpKind.BW,),
+    BackwardKind.MIXED: (OpKind.B, OpKind.BW),
+}
+"""Kinds of backwards that pairs may have."""
+Row = list[int]
+
+
+@dataclass(frozen=True, eq=False)
+class ShortPairs:
+    """The pairs of a pipeline whose backwards are of some kind."""
+
+    pipeline: Pipeline
+    backward_kind: BackwardKind
+
+    @cached_property
+    def exist(self) -> bool:
+        """Whether some pair takes less time than one of its operations alone."""
+        times = self.pipeline.ticks.durations
+        return any(
+            self._time(one, kind, other) < max(times[OpKind.F][one], times[kind][other])
+            for one, other in self.places
+            for kind in KINDS[self.backward_kind]
+        )
+
+    @property
+    def need_matrix(self) -> bool:
+        """Whether the relaxation must state the time of every pair."""
+        if self.pipeline.overlap is None:
+            return False
+        mixed = self.backward_kind is BackwardKind.MIXED
+        return self.exist or (mixed and is_matrix(self.pipeline.overlap))
+
+    @cached_property
+    def places(self) -> list[tuple[int, int]]:
+        """Stages of an F and a backward that may run as one: on any route on one device."""
+        pipeline = self.pipeline
+        if pipeline.overlap is None:
+            return []
+        found: set[tuple[int, int]] = set()
+        for device in range(pipeline.num_devices):
+            stages = [stage for hosted in pipeline.hosted for stage in hosted[device]]
+            found.update(product(stages, stages))
+        return sorted(found)
+
+    def _time(self, forward: int, kind: OpKind, backward: int) -> int:
+        return self.pipeline.ticks.pair_time(forward, kind, backward)
+
+    @cached_property
+    def relaxed(self) -> Pipeline:
+        """The relaxation, in the same ticks: of whole backwards where these are whole."""
+        given, ticks = self.pipeline, self.pipeline.ticks
+        forward = self._least(OpKind.F)
+        if self.backward_kind is BackwardKind.WHOLE:
+            backward, weight = self._least(OpKind.BW), [0] * given.num_stages
+        else:
+            backward = self._least_partial()
+            weight = self._weight(backward)
+        matrix = [[one + other for other in backward] for one in forward]
+        for one, other in self.places:
+            matrix[one][other] = self._pair_time(one, other)
+        times: dict[str, Any] = {
+            "forward": forward,
+            "backward": backward,
+            "backward_input": backward,
+            "weight": weight,
+            "overlap": matrix,
+            "recompute_time": [0] * given.num_stages,
+            "unshard": ticks.unshard,
+            "gradient_sync": ticks.gradient_sync,
+            "optimizer": ticks.optimizer,
+        }
+        return self._made({field: _in_units(given, row) for field, row in times.items()})
+
+    def _least(self, kind: OpKind) -> Row:
+        """Least time of F, B or BW per stage: alone, or in any pair."""
+        found = list(self.pipeline.ticks.durations[kind])
+        for one, other in self.places:
+            if kind is not OpKind.F:
+                found[other] = min(found[other], self._time(one, kind, other))
+                continue
+            for backward in KINDS[self.backward_kind]:
+                found[one] = min(found[one], self._time(one, backward, other))
+        return found
+
+    def _least_partial(self) -> Row:
+        """Time of B': the least of B, and where backwards may be whole, of BW."""
+        rows = [self._least(kind) for kind in KINDS[self.backward_kind]]
+        return list(map(min, *rows)) if len(rows) > 1 else rows[0]
+
+    def _pair_time(self, forward: int, backward: int) -> int:
+        """Time of F with B', or BW'."""
+        return min(self._time(forward, kind, backward) for kind in KINDS[self.backward_kind])
+
+    def _weight(self, partial: Row) -> Row:
+        """Time of W' per stage, where B' takes so long."""
+        _, b, w, bw = self.pipeline.ticks.durations
+        found = list(w)
+        if self.backward_kind is BackwardKind.MIXED:
+            found = [
+                min(w[stage], min(bw[stage], b[stage] + w[stage]) - partial[stage])
+                for stage in range(len(found))
+            ]
+            for one, other in self.places:
+                left = self._time(one, OpKind.BW, other) - self._pair_time(one, other)
+                found[other] = min(found[other], left)
+        return found
+
+    def _made(self, times: dict[str, Any]) -> Pipeline:
+        """The pipeline with these times per stage, whose placement is spelled out."""
+        given = self.pipeline
+        fields = self._memory | times
+        made = Pipeline(
+            stages=given.num_stages,
+            batches=given.batches,
+            placement=given.hosts[0],
+            p2p=given.p2p,
+            backward_p2p=given.backward_p2p,
+            mem_limit=given.limits,
+            slices=given.slices,
+            routes=given.routes,
+            optimizer_barrier=given.optimizer_barrier,
+            **{
+                cost.field: _times(fields[cost.field], given.num_slices)
+                if cost.per_microbatch
+                else fields[cost.field]
+                for cost in STAGE_COSTS
+            },
+        )
+        finer = given.ticks.per_unit // made.ticks.per_unit
+        return made if finer == 1 else replace(made, tick_divisor=finer)
+
+    @property
+    def _memory(self) -> dict[str, Any]:
+        """Memory of the stages; where backwards may be either, the least of both."""
+        costs = self.pipeline.costs
+        amounts = {
+            cost.field: getattr(costs, cost.field)
+            for cost in STAGE_COSTS
+            if cost.unit is Unit.MEMORY
+        }
+        if self.backward_kind is BackwardKind.MIXED:
+            amounts["memory_b"] = [min(change, 0) for change in costs.memory_b]
+            for field in ("input_workspace", "weight_workspace"):
+                amounts[field] = list(map(min, amounts[field], costs.backward_workspace))
+        return amounts
+
+
+def _in_units(pipeline: Pipeline, values: Any) -> Any:
+    """Ticks, in lists of any depth, in the user's unit of time."""
+    if isinstance(values, int):
+        return pipeline.ticks.time(values)
+    return [_in_units(pipeline, value) for value in values]
+
+
+def _times(values: Any, factor: int) -> Any:
+    """Numbers, in lists of any depth, so many times."""
+    if isinstance(values, list | tuple):
+        return [_times(value, factor) for value in values]
+    return values * factor

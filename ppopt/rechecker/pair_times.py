@@ -1,0 +1,88 @@
+"""Times of an F and a backward that run as one, and the least time of an operation.
+
+F(i) with BW(k), without recompute, takes what a matrix says. Where a time is stated per stage, it
+is o(i) for F(i) with BW(i). Put BW(k) in the place of BW(i), or F(i) in the place of F(k): by that
+much the pair is longer or shorter than o(i), or than o(k), and it takes the longer of these two
+times. It takes no less than the shortest of o(i), o(k) and the longer part.
+
+F(i) with B(k) differs from that by as much as B(k) from BW(k). Where B(k) is the shorter, F(i) with
+B(k) takes no less than either part, unless F(i) with BW(k) does.
+
+Recompute makes every pair of a backward longer by its whole time.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any
+
+from ppopt.problem.operation import OpKind
+from ppopt.problem.pipeline import Pipeline
+
+Row = tuple[int, ...]
+
+
+def pair_time(pipeline: Pipeline, forward: int, kind: OpKind, backward: int) -> int:
+    """Time of F of a stage and B or BW (`kind`) of another run as one, in ticks."""
+    ticks = pipeline.ticks
+    whole = ticks.recompute[backward] + _without_recompute(pipeline, forward, backward)
+    own, full = ticks.durations[kind][backward], ticks.durations[OpKind.BW][backward]
+    if own >= full:
+        return whole + own - full
+    longer_part = max(ticks.durations[OpKind.F][forward], own)
+    return max(whole - (full - own), min(whole, longer_part))
+
+
+def _without_recompute(pipeline: Pipeline, forward: int, backward: int) -> int:
+    """Time of F and BW of two stages as one."""
+    ticks = pipeline.ticks
+    times: Any = ticks.overlap
+    again, f = ticks.recompute, ticks.durations[OpKind.F]
+    if isinstance(times[0], tuple):
+        return int(times[forward][backward]) - again[backward]
+    bw, stated = {}, {}
+    for stage in (forward, backward):
+        bw[stage] = ticks.durations[OpKind.BW][stage] - again[stage]
+        stated[stage] = int(times[stage]) - again[stage]
+    return max(
+        stated[forward] + bw[backward] - bw[forward],
+        stated[backward] + f[forward] - f[backward],
+        min(*stated.values(), max(f[forward], bw[backward])),
+    )
+
+
+def meet(pipeline: Pipeline, one: int, other: int) -> bool:
+    """Whether two stages share a device on any route, and F and a backward may run as one."""
+    if pipeline.overlap is None:
+        return False
+    return any(mine[one] == theirs[other] for mine in pipeline.hosts for theirs in pipeline.hosts)
+
+
+def pairs_save(pipeline: Pipeline) -> bool:
+    """Whether any pair takes less than its two parts; one of BW does, if one of B does."""
+    stages, (forward, _, _, full) = range(pipeline.num_stages), pipeline.ticks.durations
+    return pipeline.overlap is not None and any(
+        pair_time(pipeline, one, OpKind.BW, other) < forward[one] + full[other]
+        for one in stages
+        for other in stages
+        if meet(pipeline, one, other)
+    )
+
+
+@lru_cache(maxsize=8)
+def least_times(pipeline: Pipeline) -> tuple[Row, ...]:
+    """Least time of every kind and stage, [kind][stage], in ticks: alone, or in a pair.
+
+    An F is in none that is shorter than itself and than all with BW: see the module.
+    """
+    stages, found = range(pipeline.num_stages), [list(row) for row in pipeline.ticks.durations]
+    for one in stages:
+        for other in stages:
+            if meet(pipeline, one, other):
+                with_b, with_bw = (
+                    pair_time(pipeline, one, kind, other) for kind in (OpKind.B, OpKind.BW)
+                )
+                found[OpKind.F][one] = min(found[OpKind.F][one], with_bw)
+                found[OpKind.B][other] = min(found[OpKind.B][other], with_b)
+                found[OpKind.BW][other] = min(found[OpKind.BW][other], with_bw)
+    return tuple(map(tuple, found))

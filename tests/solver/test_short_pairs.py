@@ -1,0 +1,179 @@
+"""Pairs that take less time than one of their operations alone: search, bounds and re-checker."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import product
+from random import Random
+from typing import Any
+
+import pytest
+
+from ppopt import Pipeline, Status, evaluate, solve, verify
+from ppopt.problem.backward_kind import BackwardKind
+from ppopt.problem.objective import Objective
+from ppopt.problem.operation import OpKind
+from ppopt.problem.problem import Problem
+from ppopt.problem.short_pairs import ShortPairs
+from ppopt.rechecker import SEED, Verdict, check
+from ppopt.rechecker.claim import Claim
+from ppopt.rechecker.pair_times import least_times
+from ppopt.schedule.timetable import ALONE
+from ppopt.solver.bounds.device_bounds import known_bound
+from tests.oracles.exhaustive_pairs import best
+from tests.tiers import slow
+
+F, B, W, BW = OpKind
+SPLIT, WHOLE, MIXED = BackwardKind.SPLIT, BackwardKind.WHOLE, BackwardKind.MIXED
+FUSED = {SPLIT: False, WHOLE: True, MIXED: None}
+
+
+def tiny(rng: Random, hosts: tuple[int, ...], *, matrix: bool) -> Pipeline:
+    """Two microbatches, B, W and BW free of each other, pairs of any time above 0."""
+    forward, full, partial = ([rng.randint(1, 7) for _ in hosts] for _ in range(3))
+    held = [rng.randint(1, 2) for _ in hosts]
+    row = [rng.randint(1, 8) for _ in hosts]
+    return Pipeline(
+        stages=len(hosts),
+        placement=hosts,
+        batches=2,
+        routes=rng.choice((1, 2)),
+        forward=forward,
+        backward=full,
+        backward_input=partial,
+        weight=[rng.randint(1, 4) for _ in hosts],
+        overlap=[[rng.randint(1, 8) for _ in hosts] for _ in hosts] if matrix else row,
+        recompute_time=rng.choice((None, None, 1)),
+        p2p=rng.choice((0, 0, 1)),
+        activation=held,
+        memory_b=[rng.choice((0, -much, -1, 1)) for much in held],
+        mem_limit=rng.choice((None, sum(held) + 1, 2 * sum(held) + 2)),
+    )
+
+
+def assert_like_the_oracle(pipeline: Pipeline, kind: BackwardKind, *, spans: bool) -> None:
+    """Value, status and infeasibility; the re-checker confirms each, and refutes one tick more."""
+    expected = best(pipeline, fused=FUSED[kind], spans=spans)
+    goals = {Objective.MAKESPAN: expected.makespan}
+    if spans:
+        goals[Objective.DEVICE_SPAN] = expected.device_span
+    for goal, value in goals.items():
+        found = solve(pipeline, backward_kind=kind, objective=goal, workers=1)
+        claim = Claim(pipeline, goal is Objective.DEVICE_SPAN, kind, value)
+        assert check(claim, 30, 1, SEED, lambda _: None).verdict is Verdict.CONFIRMED
+        if value is None:
+            assert found.status is Status.INFEASIBLE
+            continue
+        assert (found.status, found.value) == (Status.OPTIMAL, pipeline.ticks.time(value))
+        assert found.schedule is not None
+        assert verify(found.schedule) == []
+        refuted = check(claim._replace(bound=value + 1), 30, 1, SEED, lambda _: None)
+        assert refuted.verdict is Verdict.WRONG
+
+
+@pytest.mark.parametrize("matrix", [False, True], ids=["stages", "matrix"])
+@pytest.mark.parametrize(
+    ("hosts", "kind", "count", "spans"),
+    [
+        ((0,), SPLIT, 4, True),
+        ((0,), WHOLE, 6, True),
+        ((0,), MIXED, 5, True),
+        ((0, 1), WHOLE, 5, True),
+        ((1, 0), WHOLE, 3, True),
+        ((0, 0), WHOLE, 3, False),
+        slow((0,), MIXED, 40, True),
+        slow((0, 1), WHOLE, 30, True),
+        slow((0, 1), SPLIT, 4, False),
+    ],
+)
+def test_search_and_recheck_find_what_trying_everything_finds(
+    hosts: tuple[int, ...], kind: BackwardKind, count: int, spans: bool, matrix: bool
+) -> None:
+    rng, short = Random(f"{hosts}{kind}{matrix}"), 0
+    for _ in range(count):
+        pipeline = tiny(rng, hosts, matrix=matrix)
+        short += Problem(pipeline, Objective.MAKESPAN, kind).short_pairs.exist
+        assert_like_the_oracle(pipeline, kind, spans=spans)
+    assert short
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_the_relaxation_has_no_longer_operation_and_no_longer_pair(seed: int) -> None:
+    """And none of its pairs is shorter than a part; the re-checker's least times are no less."""
+    rng = Random(seed)
+    hosts = rng.choice(((0, 1), (0, 0), (0, 1, 1), (0, 1, 2, 2, 1, 0)))
+    given = tiny(rng, hosts, matrix=seed % 2 == 0)
+    if seed % 3 == 0 and given.routes == 1:
+        given = replace(given, device_speed=[rng.choice((1, 2)) for _ in range(max(hosts) + 1)])
+    for kind in BackwardKind:
+        pairs = ShortPairs(given, kind)
+        ours, theirs = given.ticks, pairs.relaxed.ticks
+        assert ours.per_unit == theirs.per_unit
+        backward = BW if kind is WHOLE else B
+        kinds = (B, BW) if kind is MIXED else (backward,)
+        for stage, (one, two) in enumerate(
+            zip(ours.durations[F], theirs.durations[F], strict=True)
+        ):
+            assert 0 < two <= one
+            least = min(ours.durations[each][stage] for each in kinds)
+            assert theirs.durations[backward][stage] <= least
+            assert least_times(given)[F][stage] <= two
+        for one, two in pairs.places:
+            time = theirs.pair_time(one, backward, two)
+            assert time >= max(theirs.durations[F][one], theirs.durations[backward][two])
+            assert time == min(ours.pair_time(one, each, two) for each in kinds)
+            if kind is MIXED:
+                assert time + theirs.durations[W][two] <= ours.pair_time(one, BW, two)
+        assert not ShortPairs(pairs.relaxed, WHOLE if kind is WHOLE else SPLIT).exist
+
+
+def test_nothing_is_relaxed_where_no_pair_is_shorter_than_a_part() -> None:
+    for overlap, kind in product((None, 4, 5, [[4, 5], [6, 4]]), (SPLIT, WHOLE)):
+        given = Pipeline(stages=2, batches=3, forward=2, backward=4, overlap=overlap)
+        problem = Problem(given, Objective.MAKESPAN, kind)
+        assert problem.relaxed is problem
+
+
+def test_bound_by_hand() -> None:
+    """F = 3, BW = 6, as one 5: F, two pairs, BW. No F and no BW need be longer than 5."""
+    given = Pipeline(stages=1, batches=3, forward=3, backward=6, overlap=5)
+    found = solve(given, backward_kind=WHOLE)
+    assert (found.status, found.value) == (Status.OPTIMAL, 3 + 5 + 5 + 6)
+    assert found.schedule is not None
+    assert (found.schedule.pair != ALONE).sum() == 4
+    bound = known_bound(Problem(given, Objective.MAKESPAN, WHOLE))
+    assert given.ticks.time(bound.value) == 3 + 5 * 3
+    assert "no longer than the shortest pair" in bound.proof
+
+
+def test_a_matrix_that_changes_the_order() -> None:
+    """Both stages on one device: F pairs with BW of the stage that hides it, not with its own."""
+    given: dict[str, Any] = {"stages": 2, "batches": 3, "placement": (0, 0), "backward": 3}
+    for overlap, apart in (([[4, 2], [2, 4]], 1), ([[2, 4], [4, 2]], 0)):
+        found = solve(Pipeline(**given, overlap=overlap), backward_kind=WHOLE, workers=1)
+        assert found.status is Status.OPTIMAL
+        assert found.schedule is not None
+        pairs: dict[int, list[int]] = {}
+        for row in found.schedule.rows():
+            if row.pair != ALONE:
+                pairs.setdefault(row.pair, []).append(row.op.stage)
+        assert pairs
+        assert {abs(one - other) for one, other in pairs.values()} == {apart}
+
+
+def test_search_is_no_worse_than_strategies() -> None:
+    given = Pipeline(stages=4, batches=8, forward=2, backward=5, overlap=[4, 3, 4, 3])
+    hand = evaluate(given, "1f1b-overlap")
+    found = solve(given, time_limit=2, workers=1)
+    assert found.value is not None
+    assert found.lower_bound is not None
+    assert found.lower_bound <= found.value <= given.ticks.time(hand.metrics.makespan)
+
+
+def test_placements_with_short_pairs() -> None:
+    """The bound of every placement, and of all, is no more than what its search finds."""
+    given = Pipeline(
+        stages=3, batches=2, placement="search", forward=[2, 3, 2], backward=[5, 4, 6], overlap=3
+    )
+    found = solve(given, workers=1, backward_kind=WHOLE)
+    assert found.status is Status.OPTIMAL
