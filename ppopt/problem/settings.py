@@ -365,9 +365,8 @@ SETTINGS = (
         "overlap",
         Shape.PAIRS,
         "time of an F and a BW of different microbatches that run as one operation, above 0; "
-        "strategies with overlap and searches use it. In files also a matrix [stage of F][stage of "
-        "BW]. Without one, two stages take the sum of both times less the smaller saving; a B "
-        "saves what BW would",
+        "strategies with overlap and searches use it. Two stages: the sum of both times less the "
+        "smaller saving; a B saves what BW would. In files also a matrix [stage of F][stage of BW]",
         "F + BW",
         key="overlap_times",
         unit=Unit.TIME,

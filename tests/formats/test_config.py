@@ -254,6 +254,17 @@ class TestExactness:
         assert pipe.p2p == Fraction(1, 10)
         assert pipe.rounded == ()
 
+    @pytest.mark.parametrize("suffix", [".yaml", ".json", ".toml"])
+    def test_a_matrix_of_pair_times_reaches_the_pipeline_exactly(self, suffix: str) -> None:
+        text = as_text(suffix, "overlap_times", [[0.1, 2], [3, "0.4"]])
+        pipe = pipeline_of({"stages": 2, "batches": 2, **parse_config(text, suffix, "x")})
+        assert pipe.overlap == ((Fraction(1, 10), 2), (3, Fraction(2, 5)))
+
+    def test_pair_times_carry_units(self) -> None:
+        text = "stages: 2\nbatches: 2\ntime_unit: ms\noverlap: [[100us, 2ms], [3, 4]]"
+        pipe = pipeline_of(parse_config(text, ".yaml", "x"))
+        assert pipe.overlap == ((Fraction(1, 10), 2), (3, 4))
+
     def test_a_number_in_quotes_is_a_number(self) -> None:
         pipe = pipeline_of(parse_config('stages: 2\nbatches: 2\np2p: "1e-3"', ".yaml", "x"))
         assert pipe.p2p == Fraction(1, 1000)

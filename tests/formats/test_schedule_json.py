@@ -209,6 +209,18 @@ class TestRoundTrip:
         loaded, _ = loads(dumps(schedule), "x")
         assert loaded == schedule
 
+    @pytest.mark.parametrize("placement", [None, "v", "interleaved", (0, 1, 1)])
+    def test_a_matrix_of_pair_times(self, placement: Any) -> None:
+        """As it was given: cut by chunks and slices under a named placement."""
+        size = 3 if isinstance(placement, tuple) else 2
+        matrix = [[Fraction(1 + one + 3 * other, 3) for other in range(size)] for one in range(size)]
+        pipeline = Pipeline(
+            stages=size, batches=2, placement=placement, slices=2, overlap=matrix, recompute_time=1
+        )
+        loaded, _ = loads(dumps(one_after_another(pipeline)), "x")
+        assert loaded.pipeline == pipeline
+        assert loaded.pipeline.overlap == tuple(map(tuple, matrix))
+
     def test_file(self, tmp_path: Path) -> None:
         path = tmp_path / "a.json"
         path.write_text(TWO_BY_ONE, encoding="utf-8")

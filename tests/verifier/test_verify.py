@@ -5,16 +5,20 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import replace
 from fractions import Fraction
+from itertools import product
 from random import Random
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ppopt import evaluate
 from ppopt.problem.operation import Op
 from ppopt.problem.pipeline import Pipeline
 from ppopt.schedule.schedule import Schedule
+from ppopt.schedule.timetable import ALONE
 from ppopt.verifier import Figures, Rule, explain, figures, verify
 from tests.factories.gradient_work import with_gradient_work
 from tests.factories.schedules import (
@@ -297,6 +301,43 @@ def test_one_tick_early_is_caught_and_on_time_passes(schedule: Schedule) -> None
         rows[rows.index(row)] = (*row[:4], row[4] - 1, row[5] - 1, *row[6:])
         found = verify(Schedule.from_rows(schedule.pipeline, rows))
         assert (rule, op_of(row)) in {(v.rule, v.ops[0]) for v in found if v.ops}
+
+
+@pytest.mark.parametrize(
+    ("costs", "times"),
+    [
+        ({"overlap": 2}, {0: 2, 1: 2}),
+        ({"overlap": [2, 3]}, {0: 2, 1: 3}),
+        ({"overlap": [[2, 9], [9, 3]]}, {0: 2, 1: 3}),
+        ({"overlap": [2, 3], "recompute_time": 1}, {0: 3, 1: 4}),
+        ({"overlap": [[4, 9], [9, 6]], "device_speed": 2}, {0: 2, 1: 3}),
+    ],
+)
+def test_pairs_take_just_the_time_stated(costs: dict[str, Any], times: dict[int, int]) -> None:
+    """Also where that is below the longer of F and BW; a tick more or less is reported."""
+    made = evaluate(Pipeline(stages=2, batches=4, forward=3, backward=6, **costs), "1f1b-overlap")
+    assert verify(made) == []
+    rows = [row for row in made.rows() if row.pair != ALONE]
+    ticks = made.pipeline.ticks
+    assert {(row.stage, ticks.time(row.end - row.start)) for row in rows} == set(times.items())
+    for number, by in product({row.pair for row in rows}, (-1, 1)):
+        changed = [
+            (*row[:5], row[5] + (by if row[7] == number else 0), *row[6:]) for row in table(made)
+        ]
+        found = verify(Schedule.from_rows(made.pipeline, changed))
+        assert {one.ops[0] for one in found if one.rule is Rule.DURATION} == {
+            row.op for row in rows if row.pair == number
+        }
+
+
+def test_a_matrix_read_by_its_columns_is_reported() -> None:
+    """Two routes: F of a stage with BW of another. The transpose is another time."""
+    pipeline = Pipeline(stages=2, batches=4, overlap=[[2, 1], [3, 2]])
+    made = evaluate(pipeline, "dualpipe")
+    assert verify(made) == []
+    other = replace(made.pipeline, overlap=[[2, 3], [1, 2]])
+    found = verify(Schedule.from_rows(other, table(made)))
+    assert Rule.DURATION in {one.rule for one in found}
 
 
 def test_every_rule_of_order_is_tight_somewhere() -> None:
