@@ -114,6 +114,11 @@ class Claim(NamedTuple):
         return self.pipeline.ticks.durations[op.kind][op.stage]
 
     @property
+    def shortened(self) -> bool:
+        """Whether an operation may take less time in a pair than alone."""
+        return self.least != self.pipeline.ticks.durations
+
+    @property
     def least(self) -> tuple[Row, ...]:
         """Least time of an operation, alone or in a pair, in ticks: `least[kind][stage]`."""
         if self.pipeline.overlap is None:

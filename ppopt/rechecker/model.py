@@ -40,6 +40,8 @@ class FeasibilityModel(NamedTuple):
     end: dict[Op, cp_model.LinearExprT]
     joined: dict[Pair, cp_model.IntVar]
     """Whether two operations run as one."""
+    alone: dict[Op, cp_model.IntVar]
+    """Whether an operation that may run as one with others runs by itself."""
     sent: dict[Op, cp_model.IntVar]
     """Start of the transfer of what an operation hands on, where links are resources."""
     once: Once | None
@@ -56,8 +58,10 @@ def build(rules: Rules, latest: int, devices: frozenset[int]) -> FeasibilityMode
         op: cp.new_int_var(0, latest - least[op.kind][op.stage], str(op)) for op in rules.operations
     }
     end: dict[Op, cp_model.LinearExprT] = {op: start[op] + claim.time(op) for op in start}
-    once = _once(rules, latest, start, end, cp)
-    model = FeasibilityModel(claim, cp, start, end, {}, {}, once, latest)
+    model = FeasibilityModel(claim, cp, start, end, {}, {}, {}, None, latest)
+    for device in sorted(devices):
+        _add_pairs(model, device)
+    model = model._replace(once=_once(rules, latest, start, end, cp))
     for device in sorted(devices):
         _add_device(model, device)
     for before, after, lag in rules.apart:
@@ -151,23 +155,22 @@ def _add_device(model: FeasibilityModel, device: int) -> None:
     model.cp.add_cumulative([what for what, _ in held], [amount for _, amount in held], room)
 
 
-def _intervals(model: FeasibilityModel, mine: list[Op]) -> list[cp_model.IntervalVar]:
-    """When a device is busy: in pairs by their F, with all others by themselves."""
+def _add_pairs(model: FeasibilityModel, device: int) -> None:
+    """An operation ends when its time is over: alone, or that of its pair."""
     cp, claim = model.cp, model.claim
+    mine = [op for op in model.start if claim.device(op) == device]
     partners: dict[Op, list[Pair]] = {op: [] for op in mine}
     for pair in _options(claim, mine):
         model.joined[pair] = cp.new_bool_var("")
         for op in pair:
             partners[op].append(pair)
-    found = []
     for op in mine:
         start, time = model.start[op], claim.time(op)
         chosen = {pair: model.joined[pair] for pair in partners[op]}
         if not chosen:
-            found.append(cp.new_fixed_size_interval_var(start, time, ""))
             continue
         alone, end = cp.new_bool_var(""), cp.new_int_var(0, model.latest, "")
-        model.end[op] = end
+        model.end[op], model.alone[op] = end, alone
         cp.add_exactly_one([alone, *chosen.values()])
         cp.add(end >= start + claim.least[op.kind][op.stage])
         cp.add(end == start + time).only_enforce_if(alone)
@@ -175,9 +178,18 @@ def _intervals(model: FeasibilityModel, mine: list[Op]) -> list[cp_model.Interva
             both = pair_time(claim.pipeline, forward.stage, backward.kind, backward.stage)
             cp.add(end == start + both).only_enforce_if(joined)
             cp.add(model.start[forward] == model.start[backward]).only_enforce_if(joined)
-        if op.kind is OpKind.F:
+
+
+def _intervals(model: FeasibilityModel, mine: list[Op]) -> list[cp_model.IntervalVar]:
+    """When a device is busy: in pairs by their F, with all others by themselves."""
+    cp, found = model.cp, []
+    for op in mine:
+        start, time, alone = model.start[op], model.claim.time(op), model.alone.get(op)
+        if alone is None:
+            found.append(cp.new_fixed_size_interval_var(start, time, ""))
+        elif op.kind is OpKind.F:
             size = cp.new_int_var(0, model.latest, "")
-            found.append(cp.new_interval_var(start, size, end, ""))
+            found.append(cp.new_interval_var(start, size, model.end[op], ""))
         else:
             found.append(cp.new_optional_fixed_size_interval_var(start, time, alone, ""))
     return found

@@ -50,14 +50,15 @@ def refute(
 
     The rules of some devices at first: no solution, no schedule. A solution that breaks rules of
     other devices brings these in, the worst as many again as there were; one that breaks none is a
-    schedule below the bound. No answer within a share of the time brings all devices in. `report`
-    is called with the number of devices. Of a pipeline too large to be stated whole, only the
-    devices that the certificate names have their rules in force.
+    schedule below the bound. No answer within a share of the time brings all devices in. All are in
+    from the start where an operation takes less time in a pair than alone: only the rules of its
+    device say when it ends. `report` is called with the number of devices. Of a pipeline too large
+    to be stated whole, only the devices that the certificate names have their rules in force.
     """
     until = monotonic() + seconds
     every = range(claim.pipeline.num_devices)
     devices = set(claim.devices or every)
-    if claim.pipeline.has_auxiliary and claim.size <= MOST_OPERATIONS:
+    if (claim.pipeline.has_auxiliary or claim.shortened) and claim.size <= MOST_OPERATIONS:
         devices.update(every)
     rules, last = Rules(claim, frozenset(devices)), latest(claim)
     while len(rules.operations) <= MOST_OPERATIONS:

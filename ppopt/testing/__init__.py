@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from ppopt.problem import exact
+from ppopt.problem.costs import flat
 from ppopt.problem.pipeline import Pipeline
 from ppopt.problem.settings import STAGE_COSTS, Setting
 from ppopt.schedule.schedule import Schedule
@@ -68,10 +69,12 @@ def _in_cost(cost: Setting, expected: Pipeline, actual: Pipeline) -> str:
     """Where two pipelines differ in a cost, and how."""
     stages = _differing(cost, expected, actual)
     old, new = (
-        exact.plain(getattr(one.costs, cost.field)[stages[0]]) for one in (expected, actual)
+        [exact.plain(number) for number in flat(getattr(one.costs, cost.field)[stages[0]])]
+        for one in (expected, actual)
     )
     more = f" (and {len(stages) - 1} more)" if len(stages) > 1 else ""
-    return f"{cost.name} of stage {stages[0]}{more}: {old} is expected, not {new}"
+    shown = [str(row[0]) if len(row) == 1 else _short(row) for row in (old, new)]
+    return f"{cost.name} of stage {stages[0]}{more}: {shown[0]} is expected, not {shown[1]}"
 
 
 def _short(value: object) -> str:

@@ -213,7 +213,9 @@ class TestRoundTrip:
     def test_a_matrix_of_pair_times(self, placement: Any) -> None:
         """As it was given: cut by chunks and slices under a named placement."""
         size = 3 if isinstance(placement, tuple) else 2
-        matrix = [[Fraction(1 + one + 3 * other, 3) for other in range(size)] for one in range(size)]
+        matrix = [
+            [Fraction(1 + one + 3 * other, 3) for other in range(size)] for one in range(size)
+        ]
         pipeline = Pipeline(
             stages=size, batches=2, placement=placement, slices=2, overlap=matrix, recompute_time=1
         )

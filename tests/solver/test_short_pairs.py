@@ -59,7 +59,7 @@ def assert_like_the_oracle(pipeline: Pipeline, kind: BackwardKind, *, spans: boo
         goals[Objective.DEVICE_SPAN] = expected.device_span
     for goal, value in goals.items():
         found = solve(pipeline, backward_kind=kind, objective=goal, workers=1)
-        claim = Claim(pipeline, goal is Objective.DEVICE_SPAN, kind, value)
+        claim = Claim(pipeline, goal is Objective.DEVICE_SPAN, kind, value, devices=(0,))
         assert check(claim, 30, 1, SEED, lambda _: None).verdict is Verdict.CONFIRMED
         if value is None:
             assert found.status is Status.INFEASIBLE
@@ -177,3 +177,18 @@ def test_placements_with_short_pairs() -> None:
     )
     found = solve(given, workers=1, backward_kind=WHOLE)
     assert found.status is Status.OPTIMAL
+
+
+def test_work_around_the_microbatches_waits_for_the_end_of_a_pair() -> None:
+    """The re-checker's gradient sync starts when a pair ends, not when its BW would end alone."""
+    given = Pipeline(
+        stages=2, batches=2, placement=(0, 0), forward=[2, 4], backward=[6, 3],
+        overlap=[[3, 5], [2, 6]], gradient_sync=2, unshard=1,
+    )  # fmt: skip
+    found = solve(given, backward_kind=WHOLE, workers=1)
+    assert found.status is Status.OPTIMAL
+    assert found.lower_bound is not None
+    bound = int(found.lower_bound * given.ticks.per_unit)
+    for more, verdict in ((0, Verdict.CONFIRMED), (1, Verdict.WRONG)):
+        claim = Claim(given, span=False, backward_kind=WHOLE, bound=bound + more)
+        assert check(claim, 30, 1, SEED, lambda _: None).verdict is verdict
