@@ -265,9 +265,8 @@ class Ticks(NamedTuple):
         times stated and of the longer part. Where no stated time is below the longer part of its
         stage, this is what they take less that saving, which is then no less than either part.
 
-        A B saves what BW would: F with B, then W, takes as long as F with BW. But F with B takes
-        no less than the longer of both, unless F with BW does; by as much as B is longer than BW,
-        F with B may be longer than F with BW.
+        A B saves what BW would: F with B is shorter, or longer, than F with BW by as much as B is
+        than BW. But F with B takes no less than the longer of both, unless F with BW does.
 
         Recompute makes B and BW longer, and saves nothing.
         """
@@ -276,7 +275,7 @@ class Ticks(NamedTuple):
         longer = other - self.durations[OpKind.BW][backward]
         if kind is OpKind.BW:
             return whole
-        return min(max(one, other, whole + longer), whole + max(0, longer))
+        return max(whole + longer, min(whole, max(one, other)))
 
     def _whole_pair_time(self, forward: int, backward: int) -> int:
         """Time of an F of one stage and a BW of another run as one."""

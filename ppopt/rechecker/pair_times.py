@@ -5,8 +5,8 @@ is o(i) for F(i) with BW(i). Put BW(k) in the place of BW(i), or F(i) in the pla
 much the pair is longer or shorter than o(i), or than o(k), and it takes the longer of these two
 times. It takes no less than the shortest of o(i), o(k) and the longer part.
 
-F(i) with B(k) differs from that by as much as B(k) from BW(k). Where B(k) is the shorter, F(i) with
-B(k) takes no less than either part, unless F(i) with BW(k) does.
+F(i) with B(k) differs from that by as much as B(k) from BW(k), but it takes no less than either
+part, unless F(i) with BW(k) does.
 
 Recompute makes every pair of a backward longer by its whole time.
 """
@@ -27,10 +27,8 @@ def pair_time(pipeline: Pipeline, forward: int, kind: OpKind, backward: int) -> 
     ticks = pipeline.ticks
     whole = ticks.recompute[backward] + _without_recompute(pipeline, forward, backward)
     own, full = ticks.durations[kind][backward], ticks.durations[OpKind.BW][backward]
-    if own >= full:
-        return whole + own - full
-    longer_part = max(ticks.durations[OpKind.F][forward], own)
-    return max(whole - (full - own), min(whole, longer_part))
+    shortest = min(whole, max(ticks.durations[OpKind.F][forward], own))
+    return max(shortest, whole - (full - own))
 
 
 def _without_recompute(pipeline: Pipeline, forward: int, backward: int) -> int:

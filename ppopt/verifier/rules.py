@@ -166,8 +166,8 @@ def _expected(named: Rows) -> Ints:
 
     An operation takes its time / the speed of its device. Recompute makes B and BW longer, and
     saves nothing where they run in a pair. F with B takes as much less, or more, than F with BW
-    (see `_with_bw`) as B is shorter, or longer, than BW; where B is shorter, not less than each of
-    F and B, unless F with BW takes less.
+    (see `_with_bw`) as B is shorter, or longer, than BW; but not less than each of F and B, unless
+    F with BW does.
     """
     costs, pipeline = named.pipeline.costs, named.pipeline
     kinds = {OpKind.F: costs.forward, OpKind.B: costs.backward_input}
@@ -190,9 +190,7 @@ def _expected(named: Rows) -> Ints:
     with_bw = _with_bw(named.pipeline, table, per_unit, *stages) + again[backward]
     parts = np.maximum(expected[forward], expected[backward])
     further = table[named.kind[backward], stages[1]] - table[OpKind.BW, stages[1]]
-    expected[paired] = np.where(
-        further > 0, with_bw + further, np.clip(with_bw + further, np.minimum(parts, with_bw), None)
-    )
+    expected[paired] = np.maximum(with_bw + further, np.minimum(parts, with_bw))
     return expected
 
 
