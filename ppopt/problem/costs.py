@@ -273,8 +273,6 @@ class Ticks(NamedTuple):
         one, other = self.durations[OpKind.F][forward], self.durations[kind][backward]
         whole = self._whole_pair_time(forward, backward)
         longer = other - self.durations[OpKind.BW][backward]
-        if kind is OpKind.BW:
-            return whole
         return max(whole + longer, min(whole, max(one, other)))
 
     def _whole_pair_time(self, forward: int, backward: int) -> int:

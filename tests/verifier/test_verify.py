@@ -15,8 +15,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ppopt import evaluate
-from ppopt.problem.operation import Op
+from ppopt.problem.operation import Op, parse
 from ppopt.problem.pipeline import Pipeline
+from ppopt.schedule import timing
 from ppopt.schedule.schedule import Schedule
 from ppopt.schedule.timetable import ALONE
 from ppopt.verifier import Figures, Rule, explain, figures, verify
@@ -328,6 +329,32 @@ def test_pairs_take_just_the_time_stated(costs: dict[str, Any], times: dict[int,
         assert {one.ops[0] for one in found if one.rule is Rule.DURATION} == {
             row.op for row in rows if row.pair == number
         }
+
+
+@pytest.mark.parametrize(
+    ("forward", "backward", "overlap", "time"),
+    [
+        ([6, 8], [8, 6], [2, 1], 1),  # F of stage 0 and BW of stage 1 save 12 of 12
+        ([6, 8], [8, 6], [1, 2], 1),
+        ([1, 8], [8, 1], [2, 3], 1),  # both alone take 1
+        ([1, 8], [8, 2], [3, 3], 2),
+        ([3, 8], [8, 1], [4, 4], 3),
+    ],
+)
+def test_two_stages_take_no_less_than_the_shortest_stated(
+    forward: list[int], backward: list[int], overlap: list[int], time: int
+) -> None:
+    """F of stage 0 with BW of stage 1, on one device."""
+    pipeline = Pipeline(
+        stages=2, batches=2, placement=(0, 0), forward=forward, backward=backward, overlap=overlap
+    )
+    ops = ("0F0", "1F0", "0F1", "1BW0", "0BW0", "1F1", "1BW1", "0BW1")
+    order = [pipeline.code(*parse(name)) for name in ops]
+    order[3] = ~order[3]
+    made = timing.schedule(pipeline, [np.array(order)])
+    assert verify(made) == []
+    pair = next(row for row in made.rows() if row.pair != ALONE)
+    assert pipeline.ticks.time(pair.end - pair.start) == time
 
 
 def test_a_matrix_read_by_its_columns_is_reported() -> None:
