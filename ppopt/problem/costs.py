@@ -135,7 +135,7 @@ def _cut(values: tuple[Any, ...], share: Sequence[int], parts: int) -> tuple[Any
 
 def is_matrix(values: Any) -> bool:
     """Whether there is a row of numbers per stage, or per device, and not one number."""
-    return isinstance(values, tuple) and any(isinstance(row, tuple) for row in values[:1])
+    return isinstance(values, tuple) and bool(values) and isinstance(values[0], tuple)
 
 
 class Links(NamedTuple):
@@ -392,12 +392,13 @@ def _scales(
 ) -> dict[Unit, int]:
     """Ticks in one unit of time and of memory."""
     times, memory = (
-        tuple(row[cost.field] for row in rows for cost in STAGE_COSTS if cost.unit is unit)
+        [row[cost.field] for row in rows for cost in STAGE_COSTS if cost.unit is unit]
         for unit in (Unit.TIME, Unit.MEMORY)
     )
+    numbers = chain(*(chain(*row) if is_matrix(row) else row for row in times), links.given)
     return {
-        Unit.TIME: divisor * exact.common_denominator(chain(flat(times), links.given)),
-        Unit.MEMORY: exact.common_denominator(chain(flat(memory), limits or ())),
+        Unit.TIME: divisor * exact.common_denominator(numbers),
+        Unit.MEMORY: exact.common_denominator(chain(*memory, limits or ())),
     }
 
 
