@@ -32,7 +32,7 @@ def tiny(rng: Random, hosts: tuple[int, ...], *, matrix: bool) -> Pipeline:
     """Two microbatches, B, W and BW free of each other, pairs of any time above 0."""
     forward, full, partial = ([rng.randint(1, 7) for _ in hosts] for _ in range(3))
     held = [rng.randint(1, 2) for _ in hosts]
-    row = [rng.randint(1, 8) for _ in hosts]
+    row = [rng.randint(1, 5) for _ in hosts]
     return Pipeline(
         stages=len(hosts),
         placement=hosts,
@@ -42,7 +42,7 @@ def tiny(rng: Random, hosts: tuple[int, ...], *, matrix: bool) -> Pipeline:
         backward=full,
         backward_input=partial,
         weight=[rng.randint(1, 4) for _ in hosts],
-        overlap=[[rng.randint(1, 8) for _ in hosts] for _ in hosts] if matrix else row,
+        overlap=[[rng.randint(1, 5) for _ in hosts] for _ in hosts] if matrix else row,
         recompute_time=rng.choice((None, None, 1)),
         p2p=rng.choice((0, 0, 1)),
         activation=held,
