@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from fractions import Fraction
 from itertools import chain, pairwise
 from operator import add
@@ -395,11 +395,16 @@ def _scales(
         [row[cost.field] for row in rows for cost in STAGE_COSTS if cost.unit is unit]
         for unit in (Unit.TIME, Unit.MEMORY)
     )
-    numbers = chain(*(chain(*row) if is_matrix(row) else row for row in times), links.given)
+    numbers = chain(*map(_numbers, times), links.given)
     return {
         Unit.TIME: divisor * exact.common_denominator(numbers),
         Unit.MEMORY: exact.common_denominator(chain(*memory, limits or ())),
     }
+
+
+def _numbers(row: tuple[Any, ...]) -> Iterable[Fraction]:
+    """The numbers of a row per stage, or of a matrix."""
+    return chain.from_iterable(row) if is_matrix(row) else row
 
 
 def _on_devices(times: tuple[Any, ...], speeds: tuple[Fraction, ...]) -> tuple[Any, ...]:

@@ -44,6 +44,10 @@ NAMES: tuple[str, ...] = tuple(
     )
 )
 """Names of all methods, including construction; `SolveParams.without` leaves methods out."""
+PROVING = frozenset(
+    method.name for method in (SubsetDP, RelaxationBound, DynamicProgram, FullModel, ValueQuestions)
+)
+"""Names of the methods that raise bounds; all others only make schedules."""
 
 
 def improvement_turns(

@@ -267,6 +267,22 @@ class ScheduleCandidate(PlanCandidate):
         if self.value is None or (found.value is not None and found.value <= self.value):
             self.result = found
 
+    def polish(self, turn: Deadline) -> None:
+        """Search the pipeline of its best schedule by itself, with all methods, for a turn."""
+        made, self._turn = self.schedule, turn
+        assert made is not None and self.value is not None
+        self.searches += 1
+        problem = replace(self.problem, pipeline=made.pipeline)
+        from ppopt.solver.portfolio import PROVING  # noqa: PLC0415  ortools takes long to load
+
+        options = self._options
+        without = options.params.without | PROVING
+        options = replace(options, params=replace(options.params, without=without))
+        found = search_from(WarmStart(schedules=(made,)), problem, options)
+        self.interrupted |= found.interrupted
+        if found.schedule is not None and found.value is not None and found.value < self.value:
+            self.begin(found.schedule)
+
     def minimize_memory(self, deadline: Deadline) -> LeastMemory:
         """See `PlanCandidate.minimize_memory`."""
         search = self._less_memory(None, deadline)

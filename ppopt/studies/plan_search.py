@@ -152,11 +152,27 @@ class PlanSearch:
                     break
                 before = self._least, self._ceiling
                 self._round(number, self._params.bounding)
+                if number == 0:
+                    self._polish()
                 if self._stuck and before == (self._least, self._ceiling):
                     break
         except KeyboardInterrupt:
             self._interrupted = True
         return self._plan()
+
+    def _polish(self) -> None:
+        """Search the best schedule's own partition and recompute for a share of the time left.
+
+        Rounds divide their time between configurations and partitions. Methods that gain most on
+        large pipelines, such as windows, have no long turn in them.
+        """
+        best = self._best
+        if self._over or not isinstance(best, ScheduleCandidate) or not self._is_open(best):
+            return
+        with interrupts.heard():
+            best.polish(self._deadline.share(self._params.polishing))
+        self._interrupted |= best.interrupted
+        self._tell("configurations")
 
     def refine(self, beside: PlanBaselines) -> Plan:
         """The plan, after the hand strategies that its gain names have gone on.

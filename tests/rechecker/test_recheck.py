@@ -13,7 +13,17 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from ppopt import InputError, Objective, Pipeline, Status, Verdict, evaluate, recheck, solve
+from ppopt import (
+    InputError,
+    Objective,
+    Pipeline,
+    Status,
+    Verdict,
+    evaluate,
+    recheck,
+    rechecker,
+    solve,
+)
 from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.operation import OpKind
 from ppopt.problem.problem import Problem
@@ -154,7 +164,8 @@ def test_a_schedule_is_not_optimal_because_it_says_so() -> None:
     assert found.reason.endswith("below 49")
 
 
-def test_without_time_nothing_is_said() -> None:
+def test_without_time_nothing_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rechecker, "LEAST", 1e-9)
     result = solve(Pipeline(stages=4, batches=8, **HARD), mem_limit=3)
     assert result.certificate.argument is not Argument.ENDS
     found = recheck(result, time_limit=1e-6)

@@ -42,6 +42,29 @@ def test_random_cycles_unrolled_are_valid_and_within_memory() -> None:
     assert tight > 20
 
 
+def test_what_an_operation_gives_back_at_its_end_is_held_at_its_start() -> None:
+    """Device 0 keeps 1 of a microbatch, and BW takes 6 more; there is room for 8."""
+    pipeline = Pipeline(
+        stages=2,
+        batches=3,
+        forward=(10, 4),
+        backward=(9, 7),
+        weight=0,
+        p2p=1,
+        activation=(7, 5),
+        kept=1,
+        static=(6, 3),
+        mem_limit=14,
+    )
+    problem = Problem(pipeline, Objective.MAKESPAN, BackwardKind.WHOLE)
+    network = OperationNetwork(problem)
+    for period in range(least_period(problem), 60, 4):
+        found, _ = cycle(problem, period, LIMITS)
+        start = found.unroll(network)
+        assert network.keeps_limits(start)
+        assert verify(network.schedule(start)) == []
+
+
 @pytest.mark.parametrize(("limit", "period"), [(2, 6), (1, None), (3, 6)])
 def test_one_device_has_a_cycle_of_its_work(limit: int, period: int | None) -> None:
     """F0 F1 B1 W1 B0 W0 takes 6, and room for two activations; for one there is no way at all."""

@@ -10,7 +10,8 @@ microbatch, and for every two of a device how many periods apart they fall,
     time(a) <= start(b) - start(a) - period q(a, b) <= period - time(b),
 
 so that neither runs while any copy of the other does. Memory is linear in these counts: when an
-operation x starts, q(taker, x) - q(giver, x) copies of a holding exist. The size of the model does
+operation x starts, q(taker, x) - q(giver, x) copies of a holding exist, where q(x, x) is 0 of the
+taker and -1 of the giver. The size of the model does
 not depend on the number of microbatches. A schedule of any length needs no more memory than the
 endless cycle. Local search improves its warm-up and its cool-down.
 """
@@ -165,10 +166,14 @@ class _CycleModel:
         return counts
 
     def _add_peak(self, held: list[Holding], counts: Counts, room: int) -> None:
-        """Add the memory limit at the start of every operation that takes memory."""
+        """Add the memory limit at the start of every operation that takes memory.
+
+        What it gives back itself, at its end, is held then.
+        """
         for at in dict.fromkeys(one.taker for one in held):
             copies = [
-                amount * (counts[taker, at] - counts[giver, at]) for taker, giver, amount in held
+                amount * (counts[taker, at] - (counts[giver, at] if giver != at else -1))
+                for taker, giver, amount in held
             ]
             self.cp.add(sum(copies) <= room)
 

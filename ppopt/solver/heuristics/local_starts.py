@@ -111,7 +111,9 @@ class CyclicSchedules:
             return Outcome()
         most = incumbent.value // pool.problem.pipeline.batches
         for cycle in cycles(pool.problem, most, budget, lambda: self._rng.getrandbits(31), params):
-            start = pool.network.double_justified(cycle.unroll(pool.network))
-            found.append(pool.justify(start, incumbent, budget))
+            start = cycle.unroll(pool.network)
+            if pool.network.keeps_limits(start):
+                justified = pool.network.double_justified(start)
+                found.append(pool.justify(justified, incumbent, budget))
         pool.alternatives += sorted(found)[: params.kept]
         return Outcome(budget.spent, exhausted=True)
