@@ -14,7 +14,7 @@ from ppopt.schedule.schedule import Schedule
 def exposed(schedule: Schedule) -> Fraction | None:
     """The objective less that of the same orders without this work, in the user's unit of time.
 
-    The orders of compute and links stay and are timed anew. None where the pipeline has no such
+    The orders of compute and links stay, and get new times. None where the pipeline has no such
     work. Raises as `timing.schedule` does, which is where the schedule is incomplete.
     """
     pipeline, objective = schedule.pipeline, schedule.objective

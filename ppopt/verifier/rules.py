@@ -199,9 +199,9 @@ def _with_bw(
 ) -> Ints:
     """Time of F of some stages as one with BW of others, without recompute, in ticks.
 
-    What a matrix states. Where a time is stated per stage: of F and BW of one stage that time; of
-    two stages the sum of both less what F and BW save at the stage where they save less, unless
-    that is less than all of the two times stated and the longer of this F and this BW.
+    A matrix states it. A time per stage is that of F and BW of the stage. F and BW of two stages
+    take the sum of both, less what F and BW save at the stage where they save less. They take no
+    less than the least of three times: the two stated, and the longer of this F and this BW.
     """
     stated = pipeline.costs.overlap
     if isinstance(stated[0], tuple):
