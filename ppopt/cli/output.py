@@ -259,7 +259,9 @@ def show_verification(
                 "report a limit, and save schedules over it"
             )
     elif not quiet:
-        checked = f"{len(schedule)} operations, every rule and every claimed figure"
+        around = len(schedule.auxiliary)
+        more = f" and {around} around the microbatches" if around else ""
+        checked = f"{len(schedule)} operations{more}, every rule and every claimed figure"
         print(f"{label(file)}: verified, {checked}")
         cut = partition_words(of_verification(schedule, found))
         if cut:

@@ -235,11 +235,24 @@ def export(
     write(Path(output), text)
     if to is ExportFormat.TORCH_CSV:
         _note_loss(made)
+    if to in (ExportFormat.TORCH_CSV, ExportFormat.TORCHTITAN):
+        _note_gradient_work(made)
     if to is ExportFormat.MEGATRON_ARGUMENTS:
         _note_order(made)
     if to in (ExportFormat.MEGATRON_ARGUMENTS, ExportFormat.TORCHTITAN):
         _note_ends(made)
     return 0
+
+
+def _note_gradient_work(schedule: Schedule) -> None:
+    """Say that an order of compute has no work around the microbatches."""
+    from ppopt.cli.streams import note
+
+    if len(schedule.auxiliary):
+        note(
+            "note: this order is of compute alone: PyTorch places unshard and gradient sync "
+            "itself; --to torch-comms writes where this schedule has them"
+        )
 
 
 def _note_order(schedule: Schedule) -> None:
