@@ -37,7 +37,8 @@ from tests.tiers import slow
 def assert_all_hold(schedule: Schedule, subset: DeviceSubset) -> None:
     """Every constraint, release and floor of a subset holds in a schedule put in order."""
     start = dict(zip(canonical(schedule).tolist(), schedule.start.tolist(), strict=True))
-    pipeline = schedule.pipeline
+    pipeline = subset.instance.pipeline
+    assert pipeline.ticks.per_unit == schedule.pipeline.ticks.per_unit
     duration = durations(pipeline)
     for before, after, lag in zip(
         *(column.tolist() for column in device_subset.implied_precedence(subset)), strict=True
@@ -55,8 +56,9 @@ def assert_all_hold(schedule: Schedule, subset: DeviceSubset) -> None:
 
 
 def subsets(schedule: Schedule, kept: list[int]) -> list[DeviceSubset]:
-    pipeline = schedule.pipeline
-    instance = Instance.uniform(pipeline, fused=OpKind.BW in schedule.kind)
+    """Of the relaxation whose operations are no longer than the pairs that they can be in."""
+    pipeline, kind = schedule.pipeline, BackwardKind.uniform(fused=OpKind.BW in schedule.kind)
+    instance = Problem(pipeline, Objective.MAKESPAN, kind).relaxed.instance
     devices = frozenset(device % pipeline.num_devices for device in kept)
     return [DeviceSubset(Delays(instance, route), devices) for route in range(pipeline.routes)]
 
