@@ -123,5 +123,6 @@ def of_equal_chunks(fields: Fields, chunks: int) -> dict[str, tuple[Fraction, ..
                 f"{cost.name}: chunks cut unequal shares into other stages under every "
                 "placement; give one number for all, a placement list, or layers"
             )
-        costs[cost.field] = None if values is None else values[0] / chunks
+        parts = chunks if cost.cut_by_chunks else 1
+        costs[cost.field] = None if values is None else values[0] / parts
     return costs

@@ -91,16 +91,18 @@ class PartitionCosts:
         }
         speeds = [pipeline.device_speed[host] for host in pipeline.hosts[0]]
         divisor = lcm(*(speed.numerator for speed in speeds))
-        times = chain(again, *(getattr(costs, field) for field in _TIMES))
+        times = chain(again, costs.optimizer, *(getattr(costs, field) for field in _TIMES))
+        collectives = (costs.unshard, costs.gradient_sync)
         self.per_unit = lcm(
             divisor * exact.common_denominator(times),
-            exact.common_denominator(chain(*links.values())),
+            exact.common_denominator(chain(*collectives, *links.values())),
         )
-        """Ticks in one unit of time."""
+        """Ticks in one unit of time, those of work around the microbatches, too."""
         self.per_unit_at_speed_1 = self.per_unit // divisor
         """The same for times at speed 1, which `_slowness` multiplies."""
         least = (layer.kept / slices for layer in layers)
-        memory = (getattr(costs, field) for field in (*_MEMORY, *WORKSPACES.values()))
+        amounts = (*_MEMORY, *WORKSPACES.values(), "unshard_memory")
+        memory = (getattr(costs, field) for field in amounts)
         self.memory_per_unit = exact.common_denominator(
             chain(least, pipeline.limits or (), *memory)
         )

@@ -18,6 +18,7 @@ from ppopt.problem.operation import Op, OpKind
 from ppopt.rechecker import cp_sat
 from ppopt.rechecker.arithmetic import head
 from ppopt.rechecker.claim import Claim
+from ppopt.rechecker.once import has_instants
 from ppopt.rechecker.once_model import Once, Place, add_once
 from ppopt.rechecker.pair_times import pair_time
 from ppopt.rechecker.refute import RefutationOutcome, Times, latest
@@ -34,7 +35,8 @@ def refute_mixed(claim: Claim, seconds: float, workers: int, seed: int) -> Refut
     if seconds <= 0 or claim.size > MOST_OPERATIONS:
         return RefutationOutcome(devices, refuted=False, times=None)
     until, model = monotonic() + seconds, MixedModel(claim)
-    instants = not all(map(all, claim.pipeline.ticks.durations))
+    lengths = map(all, claim.pipeline.ticks.durations)
+    instants = not all(lengths) or has_instants(claim)
     left = max(0.0, until - monotonic())
     status, solver = cp_sat.run(model.cp, left, workers, seed, instants=instants)
     found = status in (cp_model.OPTIMAL, cp_model.FEASIBLE)

@@ -51,6 +51,14 @@ def optimizer_time(claim: Claim, device: int) -> int | None:
     return sum(ticks.optimizer[stage] for stage in stages)
 
 
+def has_instants(claim: Claim) -> bool:
+    """Whether some of these operations have no length."""
+    pipeline = claim.pipeline
+    times = [time for stage in range(pipeline.num_stages) for time in times_of(claim, stage)]
+    times += [optimizer_time(claim, device) for device in range(pipeline.num_devices)]
+    return 0 in times
+
+
 def head(claim: Claim, device: int) -> int:
     """Least time before a device computes, in ticks: from 0, or (span) its own first operation."""
     found = []
@@ -108,9 +116,10 @@ def _closing(claim: Claim, hosts: tuple[int, ...], stage: int) -> int:
 def held(claim: Claim, device: int) -> int:
     """Gathered weights that a device holds throughout, beside all it computes, in ticks.
 
-    Any operation runs between the first F and the last W or BW of the lowest stage of its route on
-    the device. On one route where F alone takes memory, the device holds most when the last of its
-    stages has begun and none has closed, so all count.
+    On one route where F alone takes memory, the device holds most when the last of its stages has
+    begun and none has closed, so all count. Else F, B and BW run between the first F and the last W
+    or BW of the lowest stage of their route on the device, so that those of this stage count. A
+    later W of another stage holds less than before, unless it has workspace: then none count.
     """
     pipeline, amounts = claim.pipeline, claim.pipeline.ticks.unshard_memory
     stages = [[s for s, host in enumerate(hosts) if host == device] for hosts in pipeline.hosts]
@@ -124,6 +133,8 @@ def held(claim: Claim, device: int) -> int:
     )
     if len(mine) == 1 or (pipeline.routes == 1 and f_alone):
         return sum(amounts[stage] for stage in mine)
+    if any(ticks.workspace[OpKind.W][stage] for route in stages for stage in route[1:]):
+        return 0
     return min(amounts[route[0]] for route in stages if route)
 
 
@@ -151,6 +162,7 @@ def of_compute(claim: Claim) -> Claim:
     made = replace(
         bare, **fields, mem_limit=limits, optimizer_barrier=False, link_mode=LinkMode.DELAY
     )
-    made = replace(made, tick_divisor=given.ticks.per_unit // made.ticks.per_unit)
+    finer = given.ticks.per_unit // made.ticks.per_unit
+    made = replace(made, tick_divisor=made.tick_divisor * finer)
     bound = None if claim.bound is None else claim.bound - margin
     return claim._replace(pipeline=made, bound=bound)

@@ -13,6 +13,7 @@ from ppopt.problem.operation import Op
 from ppopt.rechecker import cp_sat
 from ppopt.rechecker.claim import Claim
 from ppopt.rechecker.model import FeasibilityModel, Pair, build
+from ppopt.rechecker.once import has_instants
 from ppopt.rechecker.rules import MOST_OPERATIONS, Rules
 
 SHARE = 0.4
@@ -100,7 +101,8 @@ def _solve(
 ) -> tuple[cp_model.CpSolverStatus, Times | None]:
     if seconds <= 0:
         return cp_model.UNKNOWN, None
-    instants = not all(map(model.claim.time, model.start))
+    lengths = map(model.claim.time, model.start)
+    instants = not all(lengths) or has_instants(model.claim)
     status, solver = cp_sat.run(model.cp, seconds, workers, seed, instants=instants)
     if status not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
         return status, None

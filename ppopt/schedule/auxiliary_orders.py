@@ -126,14 +126,15 @@ def as_memory_admits(schedule: Schedule) -> Schedule:
 def _delay(schedule: Schedule, device: int, limit: int, start: Ints) -> None:
     """Delay what a device runs before its compute, in `start`, as its memory asks."""
     given = schedule.auxiliary
-    rows = [
-        row
-        for row in np.flatnonzero(given.device == device).tolist()
-        if AuxiliaryKind(given.kind[row]).opens
-    ]
+    mine = np.flatnonzero(given.device == device).tolist()
+    rows = [row for row in mine if AuxiliaryKind(given.kind[row]).opens]
+    closing = min(
+        (int(given.start[row]) for row in mine if row not in rows),
+        default=int(schedule.end.max()),
+    )
     takes, _ = memory_of_auxiliary(schedule)
     memory = memory_profile(replace(schedule, auxiliary=NO_AUXILIARY), device)
-    latest = _latest_starts(schedule, rows)
+    latest = _latest_starts(schedule, rows, closing)
     held = free = 0
     for row in rows:
         held += int(takes[row])
@@ -146,16 +147,17 @@ def _delay(schedule: Schedule, device: int, limit: int, start: Ints) -> None:
         free = begin + int(given.end[row] - given.start[row])
 
 
-def _latest_starts(schedule: Schedule, rows: list[int]) -> dict[int, int]:
-    """Last starts of auxiliary rows, in their order, that delay no compute, by row."""
+def _latest_starts(schedule: Schedule, rows: list[int], until: int) -> dict[int, int]:
+    """Last starts of auxiliary rows, in their order, that end by then and delay no compute, by row.
+
+    In ticks.
+    """
     given, pipeline = schedule.auxiliary, schedule.pipeline
     routes = schedule.microbatch * pipeline.routes // pipeline.batches
     found: dict[int, int] = {}
-    until: int | None = None
     for row in reversed(rows):
         mine = (schedule.stage == given.stage[row]) & (routes == given.route[row])
-        need = int(schedule.start[mine].min())
-        until = need if until is None else min(until, need)
+        until = min(until, int(schedule.start[mine].min()))
         until -= int(given.end[row] - given.start[row])
         found[row] = until
     return found

@@ -168,7 +168,8 @@ def _on(problem: Problem, schedule: Schedule) -> tuple[Schedule, list[str]]:
 def _times(pipeline: Pipeline) -> object:
     """What the starts of a schedule depend on: the tick, the times of the stages, and all lags."""
     lags = Instance(pipeline, BackwardKind.MIXED).flow.lag.tolist()
-    return pipeline.ticks.per_unit, _costs(pipeline, Unit.TIME), lags, pipeline.link_mode
+    rules = pipeline.link_mode, pipeline.optimizer_barrier
+    return pipeline.ticks.per_unit, _costs(pipeline, Unit.TIME), lags, rules
 
 
 def _costs(pipeline: Pipeline, unit: Unit) -> list[object]:

@@ -266,6 +266,7 @@ class EveryConfiguration(Space):
         most = sum(column("static"), Fraction(0))
         most += many * sum((own + max(at_b, Fraction(0)) for own, at_b in taken), Fraction(0))
         most += sum((sum(column(field), Fraction(0)) for field in WORKSPACES), Fraction(0))
+        most += pipeline.routes * sum(column("unshard_memory"), Fraction(0))
         if pipeline.limits is not None:
             most = min(most, max(pipeline.limits))
         low, high = (floor(amount * self.memory_per_unit) for amount in (least, most))

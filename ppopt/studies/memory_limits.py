@@ -35,32 +35,32 @@ class _Held(NamedTuple):
     """Per hosted stage, route and slice: what a microbatch may hold between two operations."""
     during: list[int]
     """What a microbatch may hold only while one of its operations runs."""
+    gathered: list[int]
+    """Gathered weights of every hosted stage and route."""
 
-    @property
-    def most(self) -> int:
-        """The most that one microbatch holds between operations."""
-        return sum(map(max, self.between))
+    def most(self, batches: int) -> int:
+        """What no schedule of so many microbatches exceeds."""
+        each = sum(map(max, self.between))
+        return batches * each + max(self.during, default=0) + sum(self.gathered)
 
 
 def candidates(problem: Problem) -> Sequence[int]:
     """Limits, in ticks of memory, ascending, between which no optimum changes.
 
     A schedule keeps one limit for every device exactly when the largest peak does. A peak is
-    static memory plus what some numbers of microbatches hold between two of their operations, and
-    what one more may hold only while an operation of it runs (workspace, and what recompute brings
-    back). The limits run from the least one under which every device can run at all to what no
-    schedule exceeds, or to the largest limit that the pipeline has itself. Some sums may not be
-    reachable; where there are too many, every whole tick is a candidate.
+    static memory plus what some numbers of microbatches hold between two of their operations, what
+    one more may hold only while an operation of it runs (workspace, and what recompute brings
+    back), and gathered weights of some stages. The limits run from the least one under which every
+    device can run at all to what no schedule exceeds, or to the largest limit that the pipeline has
+    itself. Some sums may not be reachable; where there are too many, every whole tick is a
+    candidate.
     """
     pipeline = problem.pipeline
     instances = [restriction.instance for restriction in problem.restrictions]
     batches = instances[0].batches
     devices, static = range(pipeline.num_devices), pipeline.ticks.static
     held = [_held(instances, device) for device in devices]
-    tops = [
-        static[device] + batches * held[device].most + max(held[device].during, default=0)
-        for device in devices
-    ]
+    tops = [static[device] + held[device].most(batches) for device in devices]
     own = pipeline.ticks.limits
     if own is not None:
         tops = [min(pair) for pair in zip(tops, own, strict=True)]
@@ -90,13 +90,16 @@ def _held(instances: Sequence[Instance], device: int) -> _Held:
             now[place] += one.change
             places[place].add(now[place])
     between = [tuple(sorted(amounts)) for amounts in places.values()]
-    return _Held(between, sorted(during.difference(*between)))
+    pipeline = instances[0].pipeline
+    memory = pipeline.ticks.unshard_memory
+    gathered = [memory[stage] for hosted in pipeline.hosted for stage in hosted[device]]
+    return _Held(between, sorted(during.difference(*between)), gathered)
 
 
 def _sums(held: _Held, batches: int, room: int) -> Ints | None:
     """Every sum up to `room` that microbatches may hold; None where there are too many."""
     amounts = [amount for place in held.between for amount in place if amount]
-    unit = gcd(*amounts, *held.during) or 1
+    unit = gcd(*amounts, *held.during, *held.gathered) or 1
     steps = room // unit
     if steps > LARGEST_SET:
         return None
@@ -104,7 +107,7 @@ def _sums(held: _Held, batches: int, room: int) -> Ints | None:
     for amount in amounts:
         for times in _doubling(batches):
             reached |= reached << (amount // unit * times) & mask
-    for amount in held.during:
+    for amount in held.during + held.gathered:
         reached |= reached << amount // unit & mask
     bits = np.frombuffer(reached.to_bytes(steps // 8 + 1, "little"), dtype=np.uint8)
     return unit * np.flatnonzero(np.unpackbits(bits, bitorder="little"))

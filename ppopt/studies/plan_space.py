@@ -29,7 +29,7 @@ RUNTIMES = ("any", "torch", "megatron")
 AS_GIVEN = "layers"
 """The value of `recompute` that means: as the layers of the model say."""
 CARRIED = (
-    *("backward_p2p", "link_mode", "first_backward", "routes", "slices"),
+    *("backward_p2p", "link_mode", "first_backward", "routes", "slices", "optimizer_barrier"),
     *("tokens_per_microbatch", "flops_per_microbatch", "peak_flops"),
 )
 """Further fields of a pipeline that a plan of it has."""

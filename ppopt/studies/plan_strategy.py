@@ -22,6 +22,7 @@ from ppopt.studies.plan_result import LeastMemory
 from ppopt.studies.plan_space import PlanConfiguration
 from ppopt.studies.strategy_proof import StrategyProof
 from ppopt.studies.strategy_search import PATIENCE, Rank, StrategySearch, Takes
+from ppopt.verifier import checked
 
 ROUNDS = 4
 """Rounds of the search for the best partition and recompute at level 0; at each level twice as
@@ -90,12 +91,12 @@ class StrategyCandidate(PlanCandidate):
         self.impossible |= self._proof.proved and not (choices.fits or choices.refused)
 
     def _of_strategy(self, made: Schedule) -> Result:
-        """The result of a schedule of the strategy.
+        """The result of a schedule of the strategy, which keeps the limits.
 
         What is proved of the strategy is no bound of other schedules, so the result states none.
         """
         return replace(
-            self.feasible(made),
+            self.feasible(checked(made)),
             lower_bound=None,
             proof=f"of {self.configuration.strategy} alone: {self._proof.words}",
             certificate=Certificate(Argument.SEARCH),

@@ -416,14 +416,14 @@ class StrategySearch:
     def _rank_of(self, made: Schedule) -> Rank:
         """The rank of a schedule, in the ticks of the space."""
         ticks, costs, figures = made.pipeline.ticks, self.space.costs, made.metrics
-        value = ticks.time(figures.value(self.objective)) * costs.per_unit
+        value = int(ticks.time(figures.value(self.objective)) * costs.per_unit)
         peaks = [int(ticks.memory(peak) * costs.memory_per_unit) for peak in figures.peak_memory]
         taken = self._takes is None or self._takes(made.pipeline.counts)
         excess = 0 if taken else REFUSED
         if self.space.limits is not None:
             limits = self.space.limits[:, 0].tolist()
             excess += sum(max(0, peak - limit) for peak, limit in zip(peaks, limits, strict=True))
-        return Rank(excess, int(value), max(peaks))
+        return Rank(excess, value, max(peaks))
 
 
 def _over_limits(made: Schedule) -> Bools:

@@ -313,3 +313,10 @@ def test_hosts_of_very_many_stages_take_time_in_proportion() -> None:
     assert Pipeline.hosts.func(pipeline) == (pipeline.placement,)
     assert Pipeline.hosted.func(pipeline) == (hosted,)
     assert process_time() - began < 1
+
+
+def test_workspace_is_not_cut_by_chunks() -> None:
+    """A stage of another placement has the workspace of the share that it is cut from."""
+    pipeline = Pipeline(stages=2, batches=2, chunks=2, activation=2, workspace=4)
+    costs = pipeline.placed((0, 1, 0, 1)).costs
+    assert (costs.activation, costs.forward_workspace) == ((1,) * 4, (4,) * 4)

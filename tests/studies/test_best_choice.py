@@ -267,3 +267,16 @@ def test_compare_gives_every_strategy_its_recompute(partition: str) -> None:
         for row in found.hands
         if row.fits_limit and row.optimum_proved
     )
+
+
+def test_ranks_count_work_around_the_microbatches_to_its_last_digit() -> None:
+    """Gathered weights of 2.4 lie between two whole numbers, as only their limits tell."""
+    layer = Layer(forward=1, activation=1, optimizer="0.4", unshard_memory="0.4")
+    pipeline = Model([layer] * 5).pipeline(
+        devices=2, batches=2, partition="search", mem_limit="4.5"
+    )
+    found = strategy_search.StrategySearch(pipeline, "1f1b", Objective.MAKESPAN)
+    found.run(3)
+    made = found.schedule()
+    assert found.fits == made.fits_limits
+    assert found.value == value_of(made)

@@ -667,3 +667,13 @@ def test_a_pipeline_brings_its_devices_limit_and_links() -> None:
         ppopt.plan(Pipeline(stages=2, batches=3))
     with pytest.raises(ppopt.InputError, match=r"^batches: missing"):
         ppopt.plan(Model(layers), devices=2)
+
+
+def test_a_plan_keeps_the_optimizer_barrier() -> None:
+    """Both devices step their optimizer after the sync of device 1."""
+    model = Model([{"forward": 1, "gradient_sync": sync, "optimizer": 1} for sync in (0, 9)])
+    pipeline = replace(model.pipeline(devices=2, batches=2), optimizer_barrier=True)
+    found = ppopt.plan(pipeline, devices=2, batches=2, placement="linear", chunks=1, workers=1)
+    assert found.schedule is not None
+    assert found.schedule.pipeline.optimizer_barrier
+    assert found.value == ppopt.solve(pipeline, workers=1).value

@@ -86,8 +86,9 @@ def add_gradient_work(draft: InstanceDraft) -> None:
 def held_throughout(pipeline: Pipeline) -> tuple[Fraction, ...]:
     """Gathered weights that a device holds throughout, beside all it computes, in the user's unit.
 
-    Those of its lowest stage, on two routes the lesser of both: any operation of the device stands
-    between the first F and the last W or BW of that stage. Of one route, where F alone takes memory
+    Those of its lowest stage, on two routes the lesser of both: F and B of the device stand between
+    the first F and the last W or BW of that stage, and a W of another stage that comes later only
+    gives memory back. None where such a W has workspace. Of one route, where F alone takes memory
     and keeps all it takes, those of all its stages. Until the last of these has begun, no backward
     has, so the device holds less than then; once one has closed, no F is left, so memory only
     falls. So a schedule that keeps the limit keeps it with all of them held from 0 to the end.
@@ -120,13 +121,16 @@ def _held_by(pipeline: Pipeline, device: int) -> Fraction:
     per_route = [hosted[device] for hosted in pipeline.hosted]
     if _holds_all(pipeline, device):
         return sum((amounts[stage] for hosted in per_route for stage in hosted), Fraction(0))
+    workspace = pipeline.costs.weight_workspace
+    if any(workspace[stage] for hosted in per_route for stage in hosted[1:]):
+        return Fraction(0)
     return min(amounts[hosted[0]] if hosted else Fraction(0) for hosted in per_route)
 
 
 def without_gradient_work(pipeline: Pipeline) -> Pipeline:
     """The pipeline without it; what devices hold of it throughout is off their limits.
 
-    A relaxation: any schedule without this work is one of that pipeline.
+    A relaxation, in the same ticks of time: any schedule without this work is one of that pipeline.
     """
     if not pipeline.has_auxiliary:
         return pipeline
@@ -136,7 +140,9 @@ def without_gradient_work(pipeline: Pipeline) -> Pipeline:
         left = [max(Fraction(0), limit - mine) for limit, mine in zip(limits, held, strict=True)]
     model = pipeline.model
     fields = dict.fromkeys(STEP_COSTS) if model is None else {"model": model.without(STEP_COSTS)}
-    return replace(pipeline, mem_limit=left, optimizer_barrier=False, **fields)
+    made = replace(pipeline, mem_limit=left, optimizer_barrier=False, **fields)
+    finer = pipeline.ticks.per_unit // made.ticks.per_unit
+    return replace(made, tick_divisor=made.tick_divisor * finer)
 
 
 def _add(draft: InstanceDraft, key: Key, resource: int, mode: Mode) -> int:

@@ -60,9 +60,13 @@ class Margins:
         return min(head for head, _ in self.devices) + min(tail for _, tail in self.devices)
 
     def _of_device(self, device: int) -> Margin:
-        classes = range(len(self._instance.classes))
         if self._spans:
-            kept = {number for number in classes if self._instance.device(number) == device}
+            resources = self._instance.resources
+            kept = {
+                number
+                for number, each in enumerate(self._instance.classes)
+                if resources[each.resource].devices == (device,)
+            }
             heads, tails = self._paths(kept)
         else:
             heads, tails = self._all

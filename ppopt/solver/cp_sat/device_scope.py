@@ -209,19 +209,22 @@ class DeviceScope:
         """Precedence and objective of one route, with what the devices left out imply.
 
         With two routes the first operation of a device may be of either route. So the span of a
-        device is also at least an end on one route minus the first start on the other.
+        device is also at least an end on one route minus the first start on the other. What runs
+        before all compute of a route begins the span, too.
         """
         yield Precedence(_rows(device_subset.implied_precedence(subset)))
         if not self._spans:
             yield Releases(device_subset.releases(subset))
         yield ObjectiveCuts(device_subset.objective_cuts(subset, self.problem.objective))
-        if self._spans and self.pipeline.routes > 1:
-            other = 1 - subset.delays.route
-            for device in sorted(self.devices):
-                first = self._first({device}, other)
-                for stage in subset.delays.hosted[device]:
-                    last = int(subset.codes(self.instance.closing, stage)[-1])
-                    yield ObjectiveCuts([ObjectiveCut(first, last, 0)])
+        if not self._spans:
+            return
+        own = len(self.instance.auxiliary) > 0
+        routes = [one for one in range(self.pipeline.routes) if own or one != subset.delays.route]
+        for device in sorted(self.devices):
+            firsts = [self._first({device}, route) for route in routes]
+            for stage in subset.delays.hosted[device]:
+                last = int(subset.codes(self.instance.closing, stage)[-1])
+                yield ObjectiveCuts([ObjectiveCut(first, last, 0) for first in firsts])
 
     def _plain(self, numbers: list[int]) -> Iterator[ModelPart]:
         """Data flow, the order of microbatches and the objective, without bounds, of some classes.

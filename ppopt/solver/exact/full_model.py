@@ -83,7 +83,8 @@ def _searched(
 
     outcome = cpsat.search(built, replace(limits, enough=enough), follow)
     budget.pay(outcome.work, interrupted=outcome.interrupted)
-    if outcome.infeasible:
+    beyond = incumbent.value is None and outcome.bound >= built.horizon
+    if outcome.infeasible or (outcome.schedule is None and beyond):
         _close_infeasible(
             incumbent, min(params.recheck_seconds, max(1.0, budget.clock.left)), limits
         )
