@@ -2,6 +2,7 @@
 
     python -m benchmarks.sleeping orders --real-time
     python -m benchmarks.sleeping links --real-time
+    python -m benchmarks.sleeping steps --real-time
 
 Four gloo processes on this machine; the stages' forward, input gradient and weight gradient sleep
 for set times, so that the processors stay free and the measured step shows the order alone.
@@ -9,7 +10,8 @@ for set times, so that the processors stay free and the measured step shows the 
 `orders`: schedules by hand and solved, also from a profile of the same stages; links of one
 pipeline sleep, too. `links`: one transfer at a time with delays added
 (`ppopt.torch.stream_links`); every schedule with its own communication order, loaded as
-`compute_comms`, and as operations alone, which PyTorch lowers.
+`compute_comms`, and as operations alone, which PyTorch lowers. `steps`: whole steps, with unshard,
+gradient sync and optimizer (`ppopt.torch.collective_queue`), also with an optimizer barrier.
 """
 
 from __future__ import annotations
@@ -45,6 +47,15 @@ UNEQUAL = Pipeline(
 LINKS = replace(EQUAL, p2p=4, name="equal, links")
 """Transfers of 8 ms."""
 STREAMS = replace(UNEQUAL, p2p=8, link_mode="streams", name="unequal, links as streams")
+STEP = replace(
+    UNEQUAL,
+    unshard=12,
+    gradient_sync=[60, 20, 40, 80],
+    optimizer=10,
+    name="unequal, whole step",
+)
+"""Gathering the weights of a stage takes 24 ms, and reducing its gradients 40 to 160."""
+BARRIER = replace(STEP, optimizer_barrier=True, name="the same, optimizer barrier")
 STRATEGIES = ("gpipe", "1f1b", "zb-h1", "zb-1p", "zb-2p", "interleaved", "zbv")
 STREAM_STRATEGIES = ("gpipe", "1f1b", "zb-h1", "zbv", "looped-bfs")
 
@@ -79,6 +90,17 @@ def orders(world: World) -> Iterator[Entry]:
             length = timing.schedule(found, schedule.orders).metrics.makespan / found.ticks.per_unit
             slept = float(execution.predicted_makespan(schedule))
             predicted = {"predicted": unit(slept), "from a profile": unit(length)}
+            yield Entry(pipeline.name, name, schedule, predicted, [])
+
+
+def steps(_: World) -> Iterator[Entry]:
+    """Schedules by hand and solved, with what a step has around its microbatches."""
+    for pipeline in (STEP, BARRIER):
+        made = {name: evaluate(pipeline, name) for name in STREAM_STRATEGIES}
+        made["solved"] = solved(as_run(pipeline), "1f1b")
+        made["solved, V"] = solved(as_run(replace(pipeline, placement="v")), "1f1b")
+        for name, schedule in made.items():
+            predicted = {"predicted": unit(float(execution.predicted_makespan(schedule)))}
             yield Entry(pipeline.name, name, schedule, predicted, [])
 
 
@@ -178,7 +200,7 @@ def _cells(row: Entry) -> list[str]:
     return [row.pipeline, row.name, *predicted, spread, *ratios]
 
 
-PARTS = {"orders": orders, "links": links}
+PARTS = {"orders": orders, "links": links, "steps": steps}
 
 
 def main() -> None:

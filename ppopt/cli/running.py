@@ -107,10 +107,10 @@ def run(
     schedules = [valid_schedule(file) for file in files]
     for schedule in schedules:
         torch_csv.order_csv(schedule)  # refuses what PyTorch cannot run, before anything starts
-        if schedule.pipeline.has_auxiliary:
+        if schedule.pipeline.has_auxiliary and stages_from is not None:
             raise InputError(
-                "run: its processes have no unshard, gradient sync and optimizer; "
-                "make the schedule without them"
+                "run: with your own model only compute and transfers run as scheduled; "
+                "make the schedule without unshard, gradient sync and optimizer"
             )
     seconds = _seconds(sleep, schedules, stages_from)
     _check_together(schedules, stages_from, compile, device)
@@ -243,7 +243,7 @@ def _write(targets: Sequence[Target], schedule: Schedule, ran: RunResult, second
     if not targets:
         return 0
     unit = round(seconds * 10**9) if seconds else 10**6
-    found = measured(ran.records, schedule.pipeline, unit)
+    found = measured(ran.records, schedule.pipeline, unit, ran.around)
 
     def words(target: Target) -> str | bytes:
         if target.is_picture:

@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 from ppopt.errors import InputError
 from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.instance import Instance
-from ppopt.problem.operation import Op, OpKind
+from ppopt.problem.operation import AuxiliaryKind, Op, OpKind
 from ppopt.problem.pipeline import Pipeline
 
 Z_LIMIT = 3.5
@@ -54,6 +54,19 @@ class Record(NamedTuple):
     def op(self) -> Op:
         """The operation without its device and times."""
         return Op(self.kind, self.stage, self.microbatch)
+
+
+class StepRecord(NamedTuple):
+    """An operation around the microbatches as it ran. Times are in nanoseconds."""
+
+    kind: AuxiliaryKind
+    stage: int
+    """Of an optimizer: the lowest stage of its device."""
+    device: int
+    start: int
+    end: int
+    step: int = 0
+    """Training step, counted from 0."""
 
 
 class OperationTimes(NamedTuple):

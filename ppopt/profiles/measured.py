@@ -4,13 +4,18 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
+from fractions import Fraction
+from itertools import chain
+from statistics import median_low
+from typing import Any
 
 from ppopt.errors import InputError
 from ppopt.problem import units
 from ppopt.problem.objective import Objective
+from ppopt.problem.operation import AuxiliaryKind
 from ppopt.problem.pipeline import Pipeline
 from ppopt.problem.settings import COUNTS
-from ppopt.profiles.estimate import Record, profile
+from ppopt.profiles.estimate import Record, StepRecord, profile
 from ppopt.schedule import timing
 from ppopt.schedule.origin import Origin
 from ppopt.schedule.schedule import Schedule
@@ -21,12 +26,17 @@ SAME_ORDER = "same order"
 """Strategy of the order of a measured step at the times of its pipeline."""
 
 
-def measured(records: Iterable[Record], pipeline: Pipeline, unit: int) -> Schedule:
+def measured(
+    records: Iterable[Record],
+    pipeline: Pipeline,
+    unit: int,
+    around: Iterable[StepRecord] = (),
+) -> Schedule:
     """Turn records into a schedule that starts at 0, in units of `unit` nanoseconds.
 
     Of several steps, the one of median length is taken; see `measured_steps`.
     """
-    return median_step(measured_steps(records, pipeline, unit))
+    return median_step(measured_steps(records, pipeline, unit, around))
 
 
 def median_step(steps: Sequence[Schedule]) -> Schedule:
@@ -34,8 +44,15 @@ def median_step(steps: Sequence[Schedule]) -> Schedule:
     return sorted(steps, key=lambda step: step.metrics.makespan)[(len(steps) - 1) // 2]
 
 
-def measured_steps(records: Iterable[Record], pipeline: Pipeline, unit: int) -> list[Schedule]:
+def measured_steps(
+    records: Iterable[Record],
+    pipeline: Pipeline,
+    unit: int,
+    around: Iterable[StepRecord] = (),
+) -> list[Schedule]:
     """Turn the records of every step into a schedule that starts at 0, in the order of steps.
+
+    `around`: unshard, gradient sync and optimizer of these steps.
 
     The pipeline's times are replaced by the medians of the records, in units of `unit` nanoseconds.
     Placement, microbatches and memory stay as they are. Raises InputError where the records are not
@@ -44,6 +61,9 @@ def measured_steps(records: Iterable[Record], pipeline: Pipeline, unit: int) -> 
     steps: dict[int, list[Record]] = defaultdict(list)
     for record in records:
         steps[record.step].append(record)
+    once: dict[int, list[StepRecord]] = defaultdict(list)
+    for row in around:
+        once[row.step].append(row)
     found = profile(record for ran in steps.values() for record in ran)
     if (found.hosts,) != pipeline.hosts or found.batches != pipeline.batches:
         raise InputError("measured: the run has other stages, devices or microbatches")
@@ -58,9 +78,24 @@ def measured_steps(records: Iterable[Record], pipeline: Pipeline, unit: int) -> 
         memory_unit=pipeline.memory_unit,
         **{setting.field: getattr(pipeline, setting.field) for setting in COUNTS},
         **{field: getattr(costs, field) for field in costs.memory_fields},
+        optimizer_barrier=pipeline.optimizer_barrier,
         **found.costs(unit),
+        **_step_costs(chain.from_iterable(once.values()), pipeline.num_stages, unit),
     )
-    return [_schedule(steps[step], timed, unit) for step in sorted(steps)]
+    return [_schedule(steps[step], once[step], timed, unit) for step in sorted(steps)]
+
+
+def _step_costs(rows: Iterable[StepRecord], stages: int, unit: int) -> dict[str, Any]:
+    """Times per stage of what ran once in a step: medians, in units of `unit` nanoseconds."""
+    times: dict[tuple[AuxiliaryKind, int], list[int]] = defaultdict(list)
+    for row in rows:
+        times[row.kind, row.stage].append(row.end - row.start)
+    return {
+        kind.name.lower(): [
+            Fraction(median_low(times.get((kind, stage), [0])), unit) for stage in range(stages)
+        ]
+        for kind in AuxiliaryKind
+    }
 
 
 def predicted(step: Schedule) -> Schedule:
@@ -76,15 +111,20 @@ def _name(nanoseconds: int) -> str | None:
     return next((name for name, seconds in sizes if seconds * 10**9 == nanoseconds), None)
 
 
-def _schedule(records: list[Record], pipeline: Pipeline, unit: int) -> Schedule:
-    begin = min(record.start for record in records)
+def _schedule(
+    records: list[Record], around: list[StepRecord], pipeline: Pipeline, unit: int
+) -> Schedule:
+    begin = min(min(record.start for record in run) for run in (records, around) if run)
     per_unit = pipeline.ticks.per_unit
-    rows = [
-        (*record[:4], *(round((time - begin) * per_unit / unit) for time in record[4:6]))
-        for record in records
-    ]
+
+    def ticks(record: Record | StepRecord) -> tuple[int, int]:
+        start, end = (round((t - begin) * per_unit / unit) for t in (record.start, record.end))
+        return start, end
+
+    rows = [(*record[:4], *ticks(record)) for record in records]
+    once = [(*record[:3], *ticks(record)) for record in around]
     origin = Origin(strategy=MEASURED, objective=Objective.MAKESPAN, status="feasible")
-    return Schedule.from_rows(pipeline, rows, origin)
+    return Schedule.from_rows(pipeline, rows, origin, auxiliary=once)
 
 
 def records_of(schedule: Schedule) -> list[Record]:

@@ -16,10 +16,11 @@ from torch.distributed.pipelining import PipelineStage
 from ppopt.errors import VerificationError
 from ppopt.formats import torch_csv
 from ppopt.problem.objective import Objective
-from ppopt.profiles.estimate import Record
+from ppopt.profiles.estimate import Record, StepRecord
 from ppopt.schedule import communication, timing
 from ppopt.schedule.origin import Origin
 from ppopt.schedule.schedule import Schedule
+from ppopt.torch.collective_queue import CollectiveQueue, GradientWork, gradient_work
 from ppopt.torch.pipeline_runtime import as_run, load, order_text, placement
 from ppopt.torch.profiler import Profiler
 from ppopt.torch.stream_links import StreamDelays, stream_delays
@@ -51,6 +52,8 @@ class RunResult(NamedTuple):
     """Largest difference of a gradient or a loss from the reference."""
     records: tuple[Record, ...]
     """Operations of the measured steps, with the schedule's numbers of microbatches."""
+    around: tuple[StepRecord, ...] = ()
+    """Unshard, gradient sync and optimizer of the measured steps."""
 
 
 class RankResult(NamedTuple):
@@ -59,6 +62,8 @@ class RankResult(NamedTuple):
     losses: list[float]
     gradients: dict[str, Any]
     records: list[Record]
+    around: list[StepRecord]
+    """Unshard, gradient sync and optimizer."""
 
 
 def run_synthetic(
@@ -73,16 +78,17 @@ def run_synthetic(
 
     With `seconds_per_unit` above 0, stages sleep for the pipeline's times and transfers take its
     p2p times, as delays, or as streams where links are resources; a unit of time lasts
-    `seconds_per_unit`. `text` replaces the order that PyTorch is given (`order_text`). Raises
-    InputError where PyTorch cannot run the schedule, and VerificationError where a gradient or a
-    loss differs from the reference.
+    `seconds_per_unit`. Unshard, gradient sync and optimizer sleep, too (`CollectiveQueue`). `text`
+    replaces the order that PyTorch is given (`order_text`). Raises InputError where PyTorch cannot
+    run the schedule, and VerificationError where a gradient or a loss differs from the reference.
     """
-    hosted = placement(schedule)
+    placement(schedule)
     given = order_text(schedule) if text is None else text
     times = sleep_times(schedule, seconds_per_unit)
     with TemporaryDirectory(prefix="ppopt-") as folder:
         delays = _delays(schedule, seconds_per_unit, Path(folder) / "ends")
-        arguments = [(schedule, given, times, delays, steps)] * len(hosted)
+        around = gradient_work(schedule, seconds_per_unit)
+        arguments = [(schedule, given, times, delays, mine, steps) for mine in around]
         ranks: list[RankResult] = world.run(_run_schedule, arguments)
     found, difference = compare_with_reference(
         ranks, schedule.pipeline.num_stages, schedule.pipeline.batches
@@ -92,7 +98,8 @@ def run_synthetic(
             f"run: gradients or losses differ from the reference by {difference:.3g}"
         )
     records = renumbered(schedule, [record for rank in ranks for record in rank.records])
-    return RunResult(step_lengths(records, steps), found, difference, records)
+    once = tuple(record for rank in ranks for record in rank.around)
+    return RunResult(step_lengths([*records, *once], steps), found, difference, records, once)
 
 
 def _delays(
@@ -191,24 +198,29 @@ def _run_schedule(
     text: str,
     times: Sequence[SleepTimes],
     delays: P2PDelays | StreamDelays | None,
+    work: GradientWork,
     steps: int,
 ) -> RankResult:
     stages = build_synthetic_stages(rank, schedule.pipeline.hosts[0], times)
     made = load(stages, text, schedule.pipeline.batches, loss)
-    with Profiler(stages) as profiler:
+    around: list[StepRecord] = []
+    with Profiler(stages) as profiler, CollectiveQueue(work, rank, stages) as queue:
         links = None
         if isinstance(delays, StreamDelays):
             links = delays.of_rank(rank, stages)
         elif delays is not None:
             delays.apply_to(stages)
-        for _ in range(1 + steps):
+        for step in range(-1, steps):
             distributed.barrier()
             if links is not None:
                 links.begin_step()
                 distributed.barrier()
+            queue.begin_step(step)
             found = run_synthetic_step(made, stages, schedule.pipeline.batches)
+            around += queue.end_step()
             profiler.next_step()
-    return found._replace(records=profiler.records)
+    measured = [record for record in around if record.step >= 0]
+    return found._replace(records=profiler.records, around=measured)
 
 
 def run_synthetic_step(made: Any, stages: Sequence[Any], batches: int) -> RankResult:
@@ -230,6 +242,7 @@ def run_synthetic_step(made: Any, stages: Sequence[Any], batches: int) -> RankRe
             if weight.grad is not None
         },
         [],
+        [],
     )
 
 
@@ -240,7 +253,7 @@ def renumbered(schedule: Schedule, records: Sequence[Record]) -> tuple[Record, .
     return tuple(record._replace(microbatch=original[record.microbatch]) for record in records)
 
 
-def step_lengths(records: Sequence[Record], steps: int) -> tuple[float, ...]:
+def step_lengths(records: Sequence[Record | StepRecord], steps: int) -> tuple[float, ...]:
     """Seconds of every step, from the first start to the last end of an operation."""
     seconds = []
     for step in range(steps):

@@ -32,14 +32,14 @@ def native(tmp_path: Path) -> Path:
     return path
 
 
-def test_work_around_the_microbatches_is_refused(tmp_path: Path) -> None:
+def test_an_own_model_runs_no_work_around_the_microbatches(tmp_path: Path) -> None:
     path = tmp_path / "a.json"
     done("eval 1f1b --stages 2 --batches 3 --optimizer 1 --quiet -o", path)
-    ran = run("run", path)
+    ran = run("run --stages-from model.py:job", path)
     assert ran.code == 2
     assert ran.err == (
-        "error: run: its processes have no unshard, gradient sync and optimizer; "
-        "make the schedule without them\n"
+        "error: run: with your own model only compute and transfers run as scheduled; "
+        "make the schedule without unshard, gradient sync and optimizer\n"
     )
 
 

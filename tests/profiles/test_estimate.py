@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import date
 from fractions import Fraction
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,7 +14,7 @@ from ppopt import Pipeline, Schedule, evaluate
 from ppopt.errors import InputError
 from ppopt.formats.config import pipeline_of, read_config
 from ppopt.problem.operation import Op, OpKind
-from ppopt.profiles.estimate import Record, StageMemory, p2p_time, profile
+from ppopt.profiles.estimate import Record, StageMemory, StepRecord, p2p_time, profile
 from ppopt.profiles.measured import measured
 from ppopt.profiles.pipeline_file import dumps, notes, warnings
 
@@ -234,6 +236,26 @@ def test_the_file_is_a_config(hosts: list[int], tmp_path: Path) -> None:
     assert again.hosts == pipeline.hosts
     assert again.costs._replace(static=()) == pipeline.costs._replace(static=())
     assert again.ticks.static == pipeline.ticks.static
+
+
+def test_a_measured_step_has_what_ran_around_its_microbatches() -> None:
+    """A step as predicted: the times of the pipeline are found again."""
+    work: dict[str, Any] = {"unshard": 2, "gradient_sync": (3, 5, 4), "optimizer": 1}
+    made = evaluate(replace(UNEQUAL, **work, optimizer_barrier=True), "1f1b")
+    tick = MS // made.pipeline.ticks.per_unit
+    around = [
+        StepRecord(row.op.kind, row.op.stage, row.device, row.start * tick, row.end * tick)
+        for row in made.auxiliary.rows()
+    ]
+    found = measured(records(made), made.pipeline, MS, around)
+    for field in work:
+        assert getattr(found.pipeline.costs, field) == getattr(made.pipeline.costs, field)
+    assert found.pipeline.optimizer_barrier
+    shown = [[row.op for row in one.auxiliary.rows()] for one in (found, made)]
+    assert shown[0] == shown[1]
+    assert found.metrics.makespan * made.pipeline.ticks.per_unit == (
+        made.metrics.makespan * found.pipeline.ticks.per_unit
+    )
 
 
 def test_a_measured_step_is_the_median_one() -> None:

@@ -18,7 +18,7 @@ from ppopt.errors import InputError, NotApplicableError, RunError
 from ppopt.formats import torch_csv
 from ppopt.formats.fields import shown
 from ppopt.formats.schedule_json import read_schedule
-from ppopt.problem.operation import OpKind
+from ppopt.problem.operation import AuxiliaryKind, OpKind
 from ppopt.profiles.estimate import StageMemory
 from ppopt.schedule import timing
 from ppopt.strategies import names
@@ -304,6 +304,29 @@ class TestMeasure:
         ran = execution.run_synthetic(world, made, steps=2, seconds_per_unit=0.01)
         length = float(execution.predicted_makespan(made)) * 0.01
         assert length <= min(ran.steps) < 3 * length
+
+    @pytest.mark.parametrize("barrier", [False, True])
+    def test_a_step_runs_its_gradient_work(self, world: World, barrier: bool) -> None:
+        """Weights come before F, gradients after the last W or BW, the optimizer last."""
+        pipeline = Pipeline(
+            stages=RANKS, batches=3, placement="v", unshard=2, gradient_sync=[3, 1, 9, 1],
+            optimizer=1, optimizer_barrier=barrier,
+        )  # fmt: skip
+        made = evaluate(pipeline, "zbv")
+        ran = execution.run_synthetic(world, made, seconds_per_unit=0.005)
+        length = float(execution.predicted_makespan(made)) * 0.005
+        assert length <= ran.steps[0] < 2 * length
+        around = {(row.kind, row.stage): row for row in ran.around}
+        assert around.keys() == {(row.op.kind, row.op.stage) for row in made.auxiliary.rows()}
+        syncs = [row for row in ran.around if row.kind is AuxiliaryKind.GRADIENT_SYNC]
+        for sync in syncs:
+            mine = [record for record in ran.records if record.stage == sync.stage]
+            assert around[AuxiliaryKind.UNSHARD, sync.stage].end <= min(r.start for r in mine)
+            assert sync.start >= max(record.end for record in mine)
+        for row in ran.around:
+            if row.kind is AuxiliaryKind.OPTIMIZER:
+                waits = [sync.end for sync in syncs if barrier or sync.device == row.device]
+                assert row.start >= max(waits)
 
     def test_links_take_their_time(self, world: World) -> None:
         """One microbatch crosses three links and back: 4 x (1 + 2) of work and 6 x 5 of links, the
