@@ -17,7 +17,7 @@ from ppopt.cli.streams import note
 
 if TYPE_CHECKING:
     from ppopt.problem.pipeline import Pipeline
-    from ppopt.profiles.estimate import Record
+    from ppopt.profiles.estimate import Measurements, Record
     from ppopt.schedule.schedule import Schedule
 
 
@@ -217,25 +217,27 @@ def _measured_on(device: str, backend: str | None) -> str:
     return f"ppopt profile on {device}, torch {require()}, {how}"
 
 
-def _steps(files: Sequence[Path]) -> tuple[list[Record], Pipeline]:
-    """Records of measured steps, and the pipeline of the schedule that ran."""
+def _steps(files: Sequence[Path]) -> tuple[Measurements, Pipeline]:
+    """What ran in measured steps, and the pipeline of the schedule that ran."""
     from ppopt.cli.files import valid_schedule
     from ppopt.errors import InputError
     from ppopt.formats.documents import label
     from ppopt.formats.fields import within
+    from ppopt.profiles.estimate import Measurements
     from ppopt.profiles.measured import records_of
 
     steps: dict[tuple[Record, ...], Path] = {}
-    for file in files:
+    found = Measurements([], [])
+    for number, file in enumerate(files):
         schedule = valid_schedule(file)
-        step = tuple(within(label(file), records_of, schedule))
-        if step in steps:
-            raise InputError(
-                f"{label(file)}: the same step as {label(steps[step])}; give each once"
-            )
-        steps[step] = file
-    records = [record._replace(step=n) for n, ran in enumerate(steps) for record in ran]
-    return records, schedule.pipeline
+        step = within(label(file), records_of, schedule)
+        key = tuple(step.records)
+        if key in steps:
+            raise InputError(f"{label(file)}: the same step as {label(steps[key])}; give each once")
+        steps[key] = file
+        found.records.extend(record._replace(step=number) for record in step.records)
+        found.around.extend(record._replace(step=number) for record in step.around)
+    return found, schedule.pipeline
 
 
 def _of_records(files: Sequence[Path], source: Source, description: str, suffix: str) -> str:
@@ -247,8 +249,8 @@ def _of_records(files: Sequence[Path], source: Source, description: str, suffix:
     from ppopt.profiles.estimate import profile as estimate
     from ppopt.profiles.measured import measured_steps, median_step
 
-    records, memory, comments = _read(files, source)
-    found = estimate(records)
+    ran, memory, comments = _read(files, source)
+    found = estimate(ran.records, around=ran.around)
     for warning in pipeline_file.warnings(found):
         note(f"note: {warning}")
     if suffix in YAML:
@@ -260,7 +262,7 @@ def _of_records(files: Sequence[Path], source: Source, description: str, suffix:
     where = Pipeline(
         stages=len(found.hosts), batches=found.batches, placement=found.hosts, name=description
     )
-    steps = measured_steps(records, where, pipeline_file.MILLISECOND)
+    steps = measured_steps(ran.records, where, pipeline_file.MILLISECOND, ran.around)
     if suffix == ".html":
         return page_of(_beside_prediction(steps))
     return schedule_json.dumps(median_step(steps))
@@ -268,21 +270,21 @@ def _of_records(files: Sequence[Path], source: Source, description: str, suffix:
 
 def _read(
     files: Sequence[Path], source: Source
-) -> tuple[list[Record], Pipeline | None, Sequence[str]]:
-    """Records, the pipeline whose memory is known, and what is to be said of them."""
+) -> tuple[Measurements, Pipeline | None, Sequence[str]]:
+    """What ran, the pipeline whose memory is known, and what is to be said of it."""
     from ppopt.errors import InputError
+    from ppopt.profiles.estimate import Measurements
     from ppopt.profiles.primus import read_run
     from ppopt.profiles.torch_trace import read_traces
 
     if source is Source.MEASURED:
-        records, memory = _steps(files)
-        return records, memory, ()
+        return *_steps(files), ()
     if source is Source.TORCH_PROFILER:
         return read_traces(files), None, ()
     if len(files) != 1:
         raise InputError("Primus: give one folder, which its dump_pp_data wrote")
     run = read_run(files[0])
-    return run.records, None, run.comments()
+    return Measurements(run.records, []), None, run.comments()
 
 
 def _beside_prediction(steps: Sequence[Schedule]) -> list[Schedule]:

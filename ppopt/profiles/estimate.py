@@ -69,6 +69,13 @@ class StepRecord(NamedTuple):
     """Training step, counted from 0."""
 
 
+class Measurements(NamedTuple):
+    """What ran in some steps."""
+
+    records: list[Record]
+    around: list[StepRecord]
+
+
 class OperationTimes(NamedTuple):
     """Times of one kind of operation of one stage, in nanoseconds."""
 
@@ -134,6 +141,8 @@ class Profile:
     steps: int
     memory: Mapping[int, StageMemory] = field(default_factory=dict)
     """By stage, where it was measured."""
+    around: Mapping[tuple[AuxiliaryKind, int], int] = field(default_factory=dict)
+    """Median times around the microbatches, in nanoseconds, by kind and stage that ran it."""
 
     @property
     def outliers(self) -> tuple[Record, ...]:
@@ -144,12 +153,16 @@ class Profile:
         """Times per stage for `ppopt.Pipeline`, in units of `unit` nanoseconds.
 
         Where only split backwards ran, BW is B + W. Where only whole backwards ran, B and W are
-        half of BW each. B, W and BW are as measured, free of each other.
+        half of BW each. B, W and BW are as measured, free of each other. What no stage ran around
+        its microbatches is left out.
         """
         columns: dict[str, list[Fraction]] = defaultdict(list)
         for stage in range(len(self.hosts)):
             for name, time in _backward(self._median(stage)).items():
                 columns[name].append(Fraction(time, unit))
+            for kind in sorted({kind for kind, _ in self.around}):
+                time = self.around.get((kind, stage), 0)
+                columns[kind.name.lower()].append(Fraction(time, unit))
         return {**columns, "p2p": Fraction(self.p2p.time if self.p2p else 0, unit)}
 
     def _median(self, stage: int) -> dict[OpKind, int]:
@@ -165,8 +178,14 @@ def _backward(times: dict[OpKind, int]) -> dict[str, int]:
     return {"forward": times[OpKind.F], "backward": whole, "weight": w, "backward_input": b}
 
 
-def profile(records: Iterable[Record], memory: Mapping[int, StageMemory] | None = None) -> Profile:
+def profile(
+    records: Iterable[Record],
+    memory: Mapping[int, StageMemory] | None = None,
+    around: Iterable[StepRecord] = (),
+) -> Profile:
     """Estimate a pipeline by medians over all steps.
+
+    `around`: unshard, gradient sync and optimizer of these steps.
 
     In every step each stage must run every microbatch once: F, and either BW or both B and W.
     Raises InputError where operations are missing or run twice, where a stage runs on two devices,
@@ -194,7 +213,15 @@ def profile(records: Iterable[Record], memory: Mapping[int, StageMemory] | None 
         p2p=p2p_time(ran, hosts),
         steps=len({record.step for record in ran}),
         memory=memory or {},
+        around=_times_around(around),
     )
+
+
+def _times_around(rows: Iterable[StepRecord]) -> dict[tuple[AuxiliaryKind, int], int]:
+    lengths: dict[tuple[AuxiliaryKind, int], list[int]] = defaultdict(list)
+    for row in rows:
+        lengths[row.kind, row.stage].append(row.end - row.start)
+    return {key: round(median(found)) for key, found in lengths.items()}
 
 
 def _hosts(records: Sequence[Record]) -> tuple[int, ...]:

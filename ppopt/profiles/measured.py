@@ -4,21 +4,19 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from fractions import Fraction
 from itertools import chain
-from statistics import median_low
-from typing import Any
 
 from ppopt.errors import InputError
 from ppopt.problem import units
 from ppopt.problem.objective import Objective
-from ppopt.problem.operation import AuxiliaryKind
 from ppopt.problem.pipeline import Pipeline
 from ppopt.problem.settings import COUNTS
-from ppopt.profiles.estimate import Record, StepRecord, profile
+from ppopt.profiles.estimate import Measurements, Record, StepRecord, profile
 from ppopt.schedule import timing
+from ppopt.schedule.auxiliary import ScheduledAuxiliary
 from ppopt.schedule.origin import Origin
 from ppopt.schedule.schedule import Schedule
+from ppopt.schedule.timetable import ScheduledOperation
 from ppopt.verifier import checked
 from ppopt.verifier.measured import MEASURED, is_measured
 
@@ -64,7 +62,7 @@ def measured_steps(
     once: dict[int, list[StepRecord]] = defaultdict(list)
     for row in around:
         once[row.step].append(row)
-    found = profile(record for ran in steps.values() for record in ran)
+    found = profile(chain.from_iterable(steps.values()), around=chain.from_iterable(once.values()))
     if (found.hosts,) != pipeline.hosts or found.batches != pipeline.batches:
         raise InputError("measured: the run has other stages, devices or microbatches")
     costs = pipeline.costs
@@ -80,22 +78,8 @@ def measured_steps(
         **{field: getattr(costs, field) for field in costs.memory_fields},
         optimizer_barrier=pipeline.optimizer_barrier,
         **found.costs(unit),
-        **_step_costs(chain.from_iterable(once.values()), pipeline.num_stages, unit),
     )
     return [_schedule(steps[step], once[step], timed, unit) for step in sorted(steps)]
-
-
-def _step_costs(rows: Iterable[StepRecord], stages: int, unit: int) -> dict[str, Any]:
-    """Times per stage of what ran once in a step: medians, in units of `unit` nanoseconds."""
-    times: dict[tuple[AuxiliaryKind, int], list[int]] = defaultdict(list)
-    for row in rows:
-        times[row.kind, row.stage].append(row.end - row.start)
-    return {
-        kind.name.lower(): [
-            Fraction(median_low(times.get((kind, stage), [0])), unit) for stage in range(stages)
-        ]
-        for kind in AuxiliaryKind
-    }
 
 
 def predicted(step: Schedule) -> Schedule:
@@ -127,7 +111,7 @@ def _schedule(
     return Schedule.from_rows(pipeline, rows, origin, auxiliary=once)
 
 
-def records_of(schedule: Schedule) -> list[Record]:
+def records_of(schedule: Schedule) -> Measurements:
     """Turn a measured schedule into records; a time without a unit counts in milliseconds.
 
     Raises InputError for a schedule that was not measured.
@@ -136,6 +120,14 @@ def records_of(schedule: Schedule) -> list[Record]:
         raise InputError("the file holds no measured step; `ppopt run -o x.json` writes one")
     seconds = units.SCALES["time"][schedule.pipeline.time_unit or "ms"]
     per_tick = seconds * 10**9 / schedule.pipeline.ticks.per_unit
-    return [
-        Record(*row[:4], *(round(time * per_tick) for time in row[4:6])) for row in schedule.rows()
-    ]
+
+    def nanoseconds(row: ScheduledOperation | ScheduledAuxiliary) -> tuple[int, int]:
+        return round(row.start * per_tick), round(row.end * per_tick)
+
+    return Measurements(
+        [Record(*row[:4], *nanoseconds(row)) for row in schedule.rows()],
+        [
+            StepRecord(row.op.kind, row.op.stage, row.device, *nanoseconds(row))
+            for row in schedule.auxiliary.rows()
+        ],
+    )

@@ -8,6 +8,11 @@ which ranges of kernels (`gpu_user_annotation`) therefore miss. A trace without 
 ranges alone. An operation without kernels (the B of stage 0, which does nothing) takes its range on
 the CPU (`user_annotation`).
 
+FSDP gathers the weights of a stage in `PP:1UNSHARD` and reduces its gradients in `PP:1REDUCE_GRAD`.
+Each takes the time from the start of the first collective that it starts to the end of the last
+one: kernels of NCCL that are launched within its range, or operations of gloo that begin there. A
+range without any (no FSDP, or weights that are there still) is left out.
+
 A CPU range includes the wait for a receive. An operation that began before its input was ready is
 therefore given the median duration of similar operations that did not wait, counted back from its
 end. Ranges of sends and receives show which stages exist.
@@ -18,7 +23,7 @@ from __future__ import annotations
 import re
 from bisect import bisect
 from collections import Counter, defaultdict
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
@@ -27,14 +32,21 @@ from ppopt.errors import InputError
 from ppopt.formats.documents import label, parse_json, read_text
 from ppopt.formats.fields import finite, shown, whole, within
 from ppopt.formats.torch_csv import KINDS
-from ppopt.problem.operation import Op, OpKind
-from ppopt.profiles.estimate import Record, sources
+from ppopt.problem.operation import AuxiliaryKind, Op, OpKind
+from ppopt.profiles.estimate import Measurements, Record, StepRecord, sources
 
 LARGEST_FILE = 2**29
 """Limit in bytes of a trace."""
 _NAME = re.compile(r"PP:([0-9]{1,6})([FIWB])([0-9]{1,6})")
 _NEXT = re.compile(r"PP:([0-9]{1,6})(?:SEND_F|RECV_B)[0-9]{1,6}")
 """Communication of a stage with the next one."""
+_AROUND = re.compile(r"PP:([0-9]{1,6})(UNSHARD|REDUCE_GRAD)")
+_AROUND_KINDS = {
+    "UNSHARD": AuxiliaryKind.UNSHARD,
+    "REDUCE_GRAD": AuxiliaryKind.GRADIENT_SYNC,
+}
+_GLOO = re.compile(r"gloo:(?:all_gather|all_reduce|reduce_scatter)\w*")
+"""Collectives of FSDP on the CPU; gloo reduces and scatters by `all_reduce`."""
 _OVERLAP = re.compile(r"PP:\(.*\)OVERLAP_F_B")
 _GPU = "gpu_user_annotation"
 """Category of a range of kernels."""
@@ -45,7 +57,7 @@ _KERNELS = ("kernel", "gpu_memcpy", "gpu_memset")
 _LATEST = 2**62
 
 
-def read_traces(paths: Sequence[Path]) -> list[Record]:
+def read_traces(paths: Sequence[Path]) -> Measurements:
     """Read the traces of all ranks; see `parse_trace` and `without_waits`.
 
     A file that states no rank gets its index. Raises InputError where a file is not such a trace,
@@ -61,7 +73,8 @@ def read_traces(paths: Sequence[Path]) -> list[Record]:
         found[trace.rank] = trace
     records = [record for trace in found.values() for record in trace.records]
     _check_next({stage for trace in found.values() for stage in trace.followed}, records)
-    return without_waits(records)
+    around = [record for trace in found.values() for record in trace.around]
+    return Measurements(without_waits(records), around)
 
 
 def _check_next(followed: set[int], records: Sequence[Record]) -> None:
@@ -79,6 +92,8 @@ class RankTrace(NamedTuple):
 
     rank: int
     records: list[Record]
+    around: list[StepRecord]
+    """Collectives of FSDP, once in a step of each stage."""
     followed: frozenset[int]
     """Stages of this rank that exchange tensors with their next stage on another rank."""
 
@@ -114,7 +129,50 @@ def _records(trace: object, rank: int) -> RankTrace:
     names = [event.get("name") for event in events if isinstance(event, dict)]
     matches = [_NEXT.fullmatch(name) for name in names if isinstance(name, str)]
     followed = frozenset(int(match[1]) for match in matches if match)
-    return RankTrace(rank, list(records.values()), followed)
+    around = [
+        record._replace(device=rank, start=base + record.start, end=base + record.end)
+        for record in _around([event for event in events if isinstance(event, dict)])
+        if record.step < max(times.values())
+    ]
+    return RankTrace(rank, list(records.values()), around, followed)
+
+
+def _around(events: Sequence[dict[str, Any]]) -> Iterator[StepRecord]:
+    """Collectives of FSDP, in nanoseconds; the n-th ones of a stage are those of step n."""
+    ranges = sorted((event for event in events if _is_around(event)), key=_span)
+    begins = [_span(event)[0] for event in ranges]
+    launches = {_correlation(event, *_LAUNCHES): event for event in events}
+    spans: dict[int, list[tuple[float, float]]] = defaultdict(list)
+    for event in events:
+        call = launches.get(_correlation(event, *_KERNELS)) if _is_nccl(event) else event
+        if call is None or not (_is_nccl(event) or _is_gloo(event)):
+            continue
+        index = bisect(begins, _span(call)[0]) - 1
+        if index >= 0 and _span(call)[0] <= _span(ranges[index])[1]:
+            spans[index].append(_span(event))
+    times: Counter[tuple[AuxiliaryKind, int]] = Counter()
+    for index in sorted(spans):
+        match = _AROUND.fullmatch(ranges[index]["name"])
+        assert match is not None
+        kind, stage = _AROUND_KINDS[match[2]], int(match[1])
+        start, end = min(one for one, _ in spans[index]), max(one for _, one in spans[index])
+        yield StepRecord(kind, stage, 0, round(1000 * start), round(1000 * end), times[kind, stage])
+        times[kind, stage] += 1
+
+
+def _is_around(event: dict[str, Any]) -> bool:
+    name = event.get("name")
+    plain = event.get("ph") == "X" and event.get("cat") != _GPU
+    return plain and isinstance(name, str) and _AROUND.fullmatch(name) is not None
+
+
+def _is_nccl(event: dict[str, Any]) -> bool:
+    return event.get("cat") in _KERNELS and str(event.get("name")).startswith("nccl")
+
+
+def _is_gloo(event: dict[str, Any]) -> bool:
+    name = event.get("name")
+    return event.get("ph") == "X" and isinstance(name, str) and _GLOO.fullmatch(name) is not None
 
 
 def _counted(
@@ -147,7 +205,7 @@ def _ranges_of_kernels(
     found: dict[int, list[tuple[float, float]]] = defaultdict(list)
     for kernel in events:
         number = _correlation(kernel, *_KERNELS)
-        if number is None or number not in launches or str(kernel.get("name")).startswith("nccl"):
+        if number is None or number not in launches or _is_nccl(kernel):
             continue
         call, _ = _span(launches[number])
         index = bisect(begins, call) - 1

@@ -16,9 +16,9 @@ from ppopt.formats import schedule_json
 from ppopt.formats.config import pipeline_of, read_config
 from ppopt.formats.schedule_json import read_schedule
 from ppopt.formats.torch_csv import LETTERS
-from ppopt.problem.operation import Op, OpKind
+from ppopt.problem.operation import AuxiliaryKind, Op, OpKind
 from ppopt.profiles import megatron_timers, torch_trace
-from ppopt.profiles.estimate import Record, profile
+from ppopt.profiles.estimate import Record, StepRecord, profile
 from ppopt.profiles.measured import measured
 from tests.cli.cli_run import done, run
 
@@ -66,7 +66,7 @@ class TestTraces:
     def test_waits_are_taken_off(self, tmp_path: Path) -> None:
         """A perfect run gives its pipeline back, whatever the order of the files."""
         paths = written(tmp_path, traces(MADE))
-        found = profile(torch_trace.read_traces(paths[::-1]))
+        found = profile(torch_trace.read_traces(paths[::-1]).records)
         again = Pipeline(stages=2, batches=4, **found.costs(10**6))
         assert again.ticks == MADE.pipeline.ticks
 
@@ -78,6 +78,34 @@ class TestTraces:
             Record(OpKind.F, 0, 0, 0, 2000, 11000),
             Record(OpKind.BW, 0, 0, 0, 7000, 16000),
         ]
+
+    def test_collectives_of_fsdp(self) -> None:
+        """NCCL's kernels count where their launch is in the range, with the wait of the queue;
+        gloo's operations where they begin in it. Others are not of the stage."""
+        ran = [event("PP:0F0", 100, 5), event("PP:0B0", 200, 5)]
+        ranges = [event("PP:0UNSHARD", 10, 20), event("PP:0REDUCE_GRAD", 300, 20)]
+        empty = event("PP:1UNSHARD", 40, 20)
+        launches, kernels = [], []
+        for number, (launch, start, name) in enumerate(
+            [
+                (12, 50, "ncclDevKernel_AllGather_RING_LL"),
+                (15, 70, "ncclDevKernel_AllGather_RING_LL"),
+                (16, 10, "a copy"),
+                (80, 95, "ncclDevKernel_AllReduce_Sum_f32_RING_LL"),
+            ]
+        ):
+            shared = {"args": {"correlation": number}}
+            launches.append(event("cudaLaunchKernel", launch, 1, cat="cuda_runtime", **shared))
+            kernels.append(event(name, start, 10, cat="kernel", **shared, tid=99))
+        gloo = [event("gloo:all_reduce", 305, 40, tid=9), event("gloo:all_reduce", 400, 40, tid=9)]
+        traced = [*ran, *ranges, empty, *launches, *kernels, *gloo]
+        found = torch_trace.parse_trace(json.dumps({"traceEvents": traced}), "t", 0)
+        assert found.around == [
+            StepRecord(AuxiliaryKind.UNSHARD, 0, 0, 50_000, 80_000),
+            StepRecord(AuxiliaryKind.GRADIENT_SYNC, 0, 0, 305_000, 345_000),
+        ]
+        costs = profile(found.records, around=found.around).costs(1000)
+        assert (costs["unshard"], costs["gradient_sync"]) == ([30], [40])
 
     @pytest.mark.parametrize("ranges", ["right", "short", "none"])
     def test_kernels_of_the_backwards_threads(self, ranges: str) -> None:
@@ -142,9 +170,9 @@ class TestTraces:
         """The last one's too, which no gap among the stages tells of."""
         first, last = written(tmp_path, traces(MADE))
         with pytest.raises(InputError, match="stage 1 is missing, to which stage 0 sends"):
-            profile(torch_trace.read_traces([first]))
+            profile(torch_trace.read_traces([first]).records)
         with pytest.raises(InputError, match="stage 0 has no operation"):
-            profile(torch_trace.read_traces([last]))
+            profile(torch_trace.read_traces([last]).records)
 
     def test_steps_are_counted(self) -> None:
         ran = [event("PP:0F0", t, 1) for t in (0, 10, 20)]
@@ -215,7 +243,7 @@ class TestTraces:
                 [None, "PP:0F9", -1, 1e99, [], {}, True, "X", 0]
             )
         try:
-            profile(torch_trace.read_traces(written(tmp_path, [content, other])))
+            profile(torch_trace.read_traces(written(tmp_path, [content, other])).records)
         except InputError as error:
             told = str(error)
         else:

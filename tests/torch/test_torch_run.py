@@ -280,6 +280,25 @@ class TestMeasure:
             for measured, slept in zip(costs[field], getattr(wanted, field), strict=True):
                 assert slept - 1 <= measured <= slept + 8
 
+    def test_a_trace_shows_the_collectives_of_fsdp(self, world: World) -> None:
+        """Two stages of two replicas each: every step gathers and reduces once per stage."""
+        from ppopt.profiles.torch_trace import parse_trace  # noqa: PLC0415
+
+        texts = world.run(torch_jobs.traced_fsdp, [()] * RANKS)
+        for rank, text in enumerate(texts):
+            found = parse_trace(text, "trace", 99)
+            stage = rank // 2
+            assert [(row.kind, row.stage, row.step) for row in found.around] == [
+                (kind, stage, step)
+                for step in range(2)
+                for kind in (AuxiliaryKind.UNSHARD, AuxiliaryKind.GRADIENT_SYNC)
+            ]
+            for step in range(2):
+                ran = [record for record in found.records if record.step == step]
+                unshard, sync = (row for row in found.around if row.step == step)
+                assert unshard.start < min(record.start for record in ran)
+                assert sync.end > max(record.end for record in ran)
+
     @pytest.mark.parametrize("batches", [2, 5])
     def test_memory_is_counted(self, world: World, batches: int) -> None:
         """Three layers of 8 x 8 floats and a tanh; a tensor of 2 x 8 floats takes 64 bytes.

@@ -9,14 +9,17 @@ import csv
 import io
 import time
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
 from torch.distributed.pipelining import PipelineStage, schedules
 
+from ppopt import Pipeline, evaluate
 from ppopt.errors import InputError
 from ppopt.profiles.estimate import StageMemory
 from ppopt.schedule.schedule import Schedule
@@ -189,9 +192,37 @@ def traced(rank: int, schedule: Schedule) -> str:
     stages = _stages(rank, schedule, 0.002)
     made = runtime(stages, schedule, execution.loss)
     execution.run_synthetic_step(made, stages, schedule.pipeline.batches)
+    return _trace(lambda: execution.run_synthetic_step(made, stages, schedule.pipeline.batches))
+
+
+def traced_fsdp(rank: int) -> str:
+    """The same of 1F1B on two ranks, with stages of two replicas that FSDP shards."""
+    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("pp", "dp"))
+    own, group = mesh["pp"].get_local_rank(), mesh["pp"].get_group()
+    module = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.Tanh())
+    fully_shard(module, mesh=mesh["dp"], reshard_after_forward=False)
+    plain, between = torch.zeros(2, 64), torch.zeros(2, 64, requires_grad=True)
+    given, made = (between, plain) if own else (plain, between)
+    stage = PipelineStage(
+        module, own, 2, torch.device("cpu"), input_args=given, output_args=made, group=group
+    )
+    schedule = evaluate(Pipeline(stages=2, batches=3), "1f1b")
+    runner = runtime([stage], schedule, torch.nn.functional.mse_loss)
+    batch = torch.ones(6, 64)
+
+    def step() -> None:
+        module.zero_grad()
+        runner.step(*(() if own else (batch,)), target=batch if own else None)
+
+    step()
+    return _trace(step)
+
+
+def _trace(step: Callable[[], object]) -> str:
+    """Two steps under torch.profiler, their trace as text."""
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profiler:
         for _ in range(2):
-            execution.run_synthetic_step(made, stages, schedule.pipeline.batches)
+            step()
     with TemporaryDirectory() as folder:
         profiler.export_chrome_trace(f"{folder}/trace.json")
         return Path(f"{folder}/trace.json").read_text()
