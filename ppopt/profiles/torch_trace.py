@@ -10,8 +10,9 @@ the CPU (`user_annotation`).
 
 FSDP gathers the weights of a stage in `PP:1UNSHARD` and reduces its gradients in `PP:1REDUCE_GRAD`.
 Each takes the time from the start of the first collective that it starts to the end of the last
-one: kernels of NCCL that are launched within its range, or operations of gloo that begin there. A
-range without any (no FSDP, or weights that are there still) is left out.
+one: kernels of NCCL that are launched within its range, or operations of gloo that begin there. (A
+thread of gloo may begin to gather later, when nothing else is gathered.) A range without any (no
+FSDP, or weights that are there still) is left out.
 
 A CPU range includes the wait for a receive. An operation that began before its input was ready is
 therefore given the median duration of similar operations that did not wait, counted back from its
@@ -148,7 +149,10 @@ def _around(events: Sequence[dict[str, Any]]) -> Iterator[StepRecord]:
         if call is None or not (_is_nccl(event) or _is_gloo(event)):
             continue
         index = bisect(begins, _span(call)[0]) - 1
-        if index >= 0 and _span(call)[0] <= _span(ranges[index])[1]:
+        if index < 0:
+            continue
+        late = ranges[index]["name"].endswith("UNSHARD") and _gathers(event)
+        if late or _span(call)[0] <= _span(ranges[index])[1]:
             spans[index].append(_span(event))
     times: Counter[tuple[AuxiliaryKind, int]] = Counter()
     for index in sorted(spans):
@@ -168,6 +172,11 @@ def _is_around(event: dict[str, Any]) -> bool:
 
 def _is_nccl(event: dict[str, Any]) -> bool:
     return event.get("cat") in _KERNELS and str(event.get("name")).startswith("nccl")
+
+
+def _gathers(event: dict[str, Any]) -> bool:
+    """Whether an operation is an all-gather of gloo."""
+    return str(event.get("name")).startswith("gloo:all_gather")
 
 
 def _is_gloo(event: dict[str, Any]) -> bool:
