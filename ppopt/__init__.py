@@ -52,8 +52,8 @@ if TYPE_CHECKING:
     from ppopt.solver.result import Status as Status
     from ppopt.solver.solve import solve as solve
     from ppopt.strategies.base import Options as Options
-    from ppopt.studies.baseline import Baseline as Baseline
-    from ppopt.studies.baseline import baseline as baseline
+    from ppopt.studies.baselines import Baseline as Baseline
+    from ppopt.studies.baselines import baseline as baseline
     from ppopt.studies.best_choice import StrategyChoice as StrategyChoice
     from ppopt.studies.best_choice import best_choice as best_choice
     from ppopt.studies.calibrate import calibrate as calibrate
@@ -112,7 +112,7 @@ _HOMES = {
     "solver.result": ("Progress", "Provenance", "Result", "Status"),
     "solver.solve": ("solve",),
     "strategies.base": ("Options",),
-    "studies.baseline": ("Baseline", "baseline"),
+    "studies.baselines": ("Baseline", "baseline"),
     "studies.best_choice": ("StrategyChoice", "best_choice"),
     "studies.calibrate": ("calibrate",),
     "studies.compare": ("Comparison", "ComparisonRow", "compare"),

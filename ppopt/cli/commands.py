@@ -103,7 +103,7 @@ def solve(
     from ppopt.report.objects import of_other_placement, of_result
     from ppopt.solver.parameters import SolveParams
     from ppopt.solver.solve import solve as search
-    from ppopt.studies.baseline import baseline, best_other_placement, end_of_evaluation
+    from ppopt.studies.baselines import baseline, best_other_placement, end_of_evaluation
 
     params = SolveParams(without=frozenset(without or ()))
     start, pipeline = (None, settings.pipeline()) if hint is None else _hint(settings, hint)

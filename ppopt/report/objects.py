@@ -20,7 +20,7 @@ from ppopt.schedule.idle import by_cause
 from ppopt.schedule.schedule import Schedule
 from ppopt.solver.options import versions
 from ppopt.solver.result import Result
-from ppopt.studies.baseline import Baseline, OtherPlacement, best
+from ppopt.studies.baselines import Baseline, best
 from ppopt.verifier import Rule, Violation
 from ppopt.verifier.measured import is_measured
 
@@ -83,7 +83,7 @@ def _baseline(hand: Baseline | None) -> dict[str, Any] | None:
     }
 
 
-def of_other_placement(other: OtherPlacement | None) -> dict[str, Any] | None:
+def of_other_placement(other: Baseline | None) -> dict[str, Any] | None:
     """The key `elsewhere` of `ppopt solve`: a better hand strategy of another placement."""
     if other is None:
         return None

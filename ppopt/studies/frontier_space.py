@@ -18,6 +18,7 @@ from ppopt.problem import exact, placement
 from ppopt.problem.layers import COSTS
 from ppopt.problem.pipeline import Pipeline
 from ppopt.problem.problem import Problem
+from ppopt.problem.recompute import SEARCH_RECOMPUTE
 from ppopt.problem.settings import Unit
 from ppopt.schedule import timing
 from ppopt.schedule.list_scheduling import one_at_a_time
@@ -35,8 +36,7 @@ from ppopt.solver.result import Progress, Result
 from ppopt.solver.search import search_from
 from ppopt.solver.warm_start import WarmStart
 from ppopt.studies import memory_limits
-from ppopt.studies.baseline import comparable
-from ppopt.studies.chosen_by_rule import by_rule
+from ppopt.studies.baselines import comparable
 from ppopt.studies.frontier_curve import Proved
 
 WORKSPACES = ("forward_workspace", "input_workspace", "weight_workspace", "backward_workspace")
@@ -282,7 +282,7 @@ class EveryConfiguration(Space):
     def starts(self, hands: Iterable[Schedule]) -> Iterator[Schedule]:
         """One microbatch at a time as rules choose, and hand strategies among these."""
         objective = self.problem.objective
-        for pipeline in by_rule(self.problem.pipeline):
+        for pipeline in _by_rule(self.problem.pipeline):
             for one in replace(self.problem, pipeline=pipeline).reduced.restrictions:
                 yield timing.schedule(pipeline, one_at_a_time(one.instance), objective)
         for hand in filter(self.comparable, hands):
@@ -354,3 +354,17 @@ def space_of(problem: Problem) -> Space:
     """What a frontier of the problem searches; raises InputError where it cannot."""
     chosen = open_choices(problem.pipeline)
     return EveryConfiguration(problem) if chosen else OnePipeline(problem)
+
+
+def _by_rule(pipeline: Pipeline) -> Iterator[Pipeline]:
+    """The pipeline where rules choose what is to be searched.
+
+    Its layers are cut by `balanced`, its stages placed in turn; no layer recomputes, then all do.
+    """
+    counts = None if pipeline.model is None else pipeline.counts
+    chosen = replace(pipeline, partition=counts, mem_limit=pipeline.limits)
+    if pipeline.placement == placement.SEARCH:
+        chosen = chosen.placed(pipeline.hosts[0])
+    searched = pipeline.recompute == SEARCH_RECOMPUTE
+    for recompute in ("none", "full") if searched else (pipeline.recompute,):
+        yield replace(chosen, recompute=recompute)

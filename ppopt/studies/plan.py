@@ -22,7 +22,7 @@ from ppopt.solver.deadline import Callback, Deadline, Stop
 from ppopt.solver.options import TIME_LIMIT, SolveOptions, checked_options
 from ppopt.solver.parameters import SolveParams
 from ppopt.strategies import Options
-from ppopt.studies.baseline import BEYOND, GRACE
+from ppopt.studies.baselines import BEYOND, GRACE
 from ppopt.studies.plan_baselines import PlanBaselines
 from ppopt.studies.plan_result import Plan
 from ppopt.studies.plan_search import PlanSearch

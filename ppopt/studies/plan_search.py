@@ -34,7 +34,7 @@ from ppopt.solver.options import SolveOptions
 from ppopt.solver.result import Progress, Status
 from ppopt.solver.search import problem_of
 from ppopt.strategies import resolve
-from ppopt.studies.baseline import GRACE
+from ppopt.studies.baselines import GRACE
 from ppopt.studies.plan_baselines import PlanBaselines
 from ppopt.studies.plan_candidate import PlanCandidate, PlanRequest, ScheduleCandidate
 from ppopt.studies.plan_result import MoreMemory, Plan

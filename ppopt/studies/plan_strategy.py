@@ -17,10 +17,10 @@ from ppopt.solver.partitions.partition_bounds import memory_of_all
 from ppopt.solver.partitions.space import space_of
 from ppopt.solver.result import Result
 from ppopt.strategies import Options
+from ppopt.studies.best_choice import StrategyProof
 from ppopt.studies.plan_candidate import PlanCandidate, PlanRequest
 from ppopt.studies.plan_result import LeastMemory
 from ppopt.studies.plan_space import PlanConfiguration
-from ppopt.studies.strategy_proof import StrategyProof
 from ppopt.studies.strategy_search import PATIENCE, Rank, StrategySearch, Takes
 from ppopt.verifier import checked
 

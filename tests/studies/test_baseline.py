@@ -16,9 +16,8 @@ from ppopt.problem.pipeline import Pipeline
 from ppopt.report.baseline_words import baseline_words
 from ppopt.solver.deadline import Deadline
 from ppopt.solver.result import Result
-from ppopt.studies import baseline as module
-from ppopt.studies.baseline import baseline, best_other_placement
-from ppopt.studies.baselines import evaluate_all
+from ppopt.studies import baselines as module
+from ppopt.studies.baselines import baseline, best_other_placement, evaluate_all
 from tests.cli.cli_run import done, run, shown
 
 UNEVEN = {"stages": 4, "batches": 8, "forward": [3, 4, 5, 4], "p2p": 1}
