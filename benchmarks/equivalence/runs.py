@@ -3,8 +3,9 @@
 A search with one worker shares its time by CP-SAT's deterministic units, and asks the clock only
 whether time is up. A study also shares out seconds. Here `time.monotonic` always returns the same
 instant, and CP-SAT gets no limit in seconds. So a repeated run takes the same steps, however busy
-the machine is. A run that takes `MOST_SECONDS` of the processor is out of time from then on: that
-is a run that does not end by proof.
+the machine is. A plan searches its best partition by itself for a share of the time: that ends by
+the clock alone, and is left out. A run that takes `MOST_SECONDS` of the processor is out of time
+from then on: that is a run that does not end by proof.
 """
 
 from __future__ import annotations
@@ -14,8 +15,9 @@ import json
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -103,7 +105,8 @@ def _solve(ppopt: Any, instance: Instance) -> Fields:
     if "hint" in options:
         options["hint"] = _from_file(ppopt, **options["hint"])
     if "rounds" in options:
-        options["params"] = _rounds(options.pop("rounds"))
+        most = options.pop("rounds")
+        options["params"] = _parameters(rounds=lambda own: own._replace(most=most))
     found = ppopt.solve(pipeline, **options, **_common())
     return _answer(found) | {"proof": _proof(found), "schedule": _schedule(found.schedule)}
 
@@ -111,7 +114,8 @@ def _solve(ppopt: Any, instance: Instance) -> Fields:
 def _plan(ppopt: Any, instance: Instance) -> Fields:
     arguments = dict(instance.pipeline)
     model = ppopt.Model([ppopt.Layer(**layer) for layer in arguments.pop("model")])
-    found = ppopt.plan(model, **arguments, **instance.options, **_common())
+    params = _parameters(plan=lambda own: own._replace(polishing=0.0))
+    found = ppopt.plan(model, **arguments, **instance.options, params=params, **_common())
     least = found.least_memory
     points = None if least is None else [_exact(least.memory), _exact(least.lower_bound)]
     rows = [
@@ -169,10 +173,10 @@ def _pipeline(ppopt: Any, fields: Fields) -> Any:
     return ppopt.Pipeline(**made)
 
 
-def _rounds(most: int) -> Any:
-    """The parameters of a search of at most so many rounds."""
-    parameters = import_module("ppopt.solver.parameters")
-    return parameters.SolveParams(rounds=parameters.RoundParams(most=most))
+def _parameters(**changes: Callable[[Any], Any]) -> Any:
+    """The parameters of a search, some of them changed."""
+    given = import_module("ppopt.solver.parameters").SolveParams()
+    return replace(given, **{name: change(getattr(given, name)) for name, change in changes.items()})
 
 
 def _from_file(ppopt: Any, pipeline: Fields, strategy: str) -> Any:
