@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from fractions import Fraction
-from itertools import product
 from random import Random
 from typing import Any, NamedTuple
 
 from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.pipeline import Pipeline
+from tests.oracles.configurations import placements
 
 Hosts = tuple[int, ...]
 
@@ -36,8 +36,7 @@ class Cluster(NamedTuple):
 
     def placements(self) -> list[Hosts]:
         """Every way to put the stages on the devices that uses every device."""
-        every = product(range(self.devices), repeat=len(self.stages["forward"]))
-        return [hosts for hosts in every if len(set(hosts)) == self.devices]
+        return list(placements(self.devices, len(self.stages["forward"])))
 
     def pipeline(self, hosts: Hosts) -> Pipeline:
         """The stages on these devices."""

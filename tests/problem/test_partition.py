@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from fractions import Fraction
-from itertools import combinations, pairwise
 
 import pytest
 from hypothesis import given, settings
@@ -15,14 +14,7 @@ from ppopt.problem.layers import Layer
 from ppopt.problem.partition import balanced, counts_of, even, stages_of
 from ppopt.problem.pipeline import Model
 from tests.factories.models import TINY, models
-
-
-def partitions(layers: int, stages: int) -> list[tuple[int, ...]]:
-    """Every partition of the layers into so many stages."""
-    return [
-        tuple(end - start for start, end in pairwise((0, *cuts, layers)))
-        for cuts in combinations(range(1, layers), stages - 1)
-    ]
+from tests.oracles.configurations import partitions
 
 
 @given(models(most=9), st.data())
@@ -129,7 +121,7 @@ def test_layouts_are_written_as_people_write_them(text: str) -> None:
 @given(models(), st.data())
 def test_every_partition_has_a_layout(model: Model, data: st.DataObject) -> None:
     stages = data.draw(st.integers(1, len(model)))
-    counts = data.draw(st.sampled_from(partitions(len(model), stages)))
+    counts = data.draw(st.sampled_from(list(partitions(len(model), stages))))
     assert layout.counts(layout.write(model, counts), model) == counts
 
 

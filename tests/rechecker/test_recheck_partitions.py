@@ -15,10 +15,11 @@ from ppopt import Argument, Certificate, InputError, Status, Verdict
 from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.objective import Objective
 from ppopt.problem.problem import Problem
-from ppopt.rechecker import check, configurations, confirmed
+from ppopt.rechecker import configurations, confirmed
 from ppopt.rechecker.claim import Claim
 from ppopt.rechecker.partitions import left_to_search
 from tests.factories.partitions import draw_space
+from tests.oracles.rechecked import assert_proved
 from tests.solver.partitions.over_partitions import over_partitions
 from tests.solver.partitions.test_partition_search import LINKS, layers, pipeline, small_space
 
@@ -33,15 +34,7 @@ def test_a_proved_bound_is_confirmed_and_one_tick_more_is_wrong(seed: int) -> No
     found = ppopt.solve(
         pipe, objective=objective, backward_kind=BackwardKind.uniform(fused=space.whole), workers=1
     )
-    assert ppopt.recheck(found, workers=1).verdict is Verdict.CONFIRMED
-    if found.status is Status.INFEASIBLE:
-        return
-    claim = found.claim
-    assert claim is not None and claim.bound_time is not None
-    more = claim._replace(bound_time=claim.bound_time + Fraction(1, pipe.ticks.per_unit))
-    wrong = check(more, 30.0, 1, 1, lambda _: None)
-    assert wrong.verdict is Verdict.WRONG
-    assert wrong.counterexample is not None and ppopt.verify(wrong.counterexample) == []
+    assert_proved(found)
 
 
 def searched() -> ppopt.Result:

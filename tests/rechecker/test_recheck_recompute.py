@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from fractions import Fraction
 from pathlib import Path
 from random import Random
 
@@ -13,7 +12,8 @@ import pytest
 import ppopt
 from ppopt import Argument, Certificate, InputError, Model, Pipeline, Status, Verdict
 from ppopt.problem.backward_kind import BackwardKind
-from ppopt.rechecker import check, confirmed
+from ppopt.rechecker import confirmed
+from tests.oracles.rechecked import assert_proved
 from tests.solver.recompute.test_recompute_search import MODEL, draw, draw_with_ends
 
 
@@ -33,16 +33,7 @@ def test_a_proved_bound_is_confirmed_and_one_tick_more_is_wrong(
             objective=objective,
             workers=1,
         )
-        assert ppopt.recheck(found, workers=1).verdict is Verdict.CONFIRMED
-        if found.status is Status.INFEASIBLE:
-            continue
-        claim = found.claim
-        assert claim is not None and claim.bound_time is not None
-        more = claim._replace(bound_time=claim.bound_time + Fraction(1, pipeline.ticks.per_unit))
-        wrong = check(more, 30.0, 1, 1, lambda _: None)
-        assert wrong.verdict is Verdict.WRONG
-        assert wrong.counterexample is not None
-        assert ppopt.verify(wrong.counterexample) == []
+        assert_proved(found)
 
 
 def test_a_bound_of_one_choice_is_not_one_of_all() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from fractions import Fraction
-from itertools import combinations, pairwise
+from itertools import combinations
 from random import Random
 
 import pytest
@@ -17,6 +17,7 @@ from ppopt.solver.deadline import NO_DEADLINE
 from ppopt.strategies import registry
 from ppopt.studies import strategy_search
 from ppopt.studies.compare import compare
+from tests.oracles.configurations import partitions
 from tests.solver.partitions.test_partition_search import layers
 
 WAYS = ("none", "full")
@@ -60,9 +61,8 @@ def value_of(schedule: Schedule, objective: Objective = Objective.MAKESPAN) -> F
 
 def every_partition(pipeline: Pipeline, stages: int) -> Iterator[Pipeline]:
     """The pipeline cut in every way."""
-    count = len(pipeline.model)
-    for cuts in combinations(range(1, count), stages - 1):
-        yield replace(pipeline, partition=[b - a for a, b in pairwise((0, *cuts, count))])
+    every = partitions(len(pipeline.model), stages)
+    return (replace(pipeline, partition=counts) for counts in every)
 
 
 def every_choice(pipeline: Pipeline, strategy: str) -> Iterator[Schedule]:

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from dataclasses import replace
 from fractions import Fraction
-from itertools import combinations, product
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -14,18 +12,15 @@ from typing import Any
 import pytest
 
 from ppopt import Frontier, Layer, Model, Pipeline, Result, Status, frontier, recheck, verify
-from ppopt.problem import placement
 from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.objective import Objective
-from ppopt.problem.partition import SEARCH
-from ppopt.problem.recompute import SEARCH_RECOMPUTE
 from ppopt.solver.options import checked_options
 from ppopt.solver.search import problem_of
 from ppopt.studies.frontier_curve import Curve
 from ppopt.studies.frontier_search import ParetoSearch
 from ppopt.studies.frontier_space import space_of
 from tests.cli.cli_run import done, shown
-from tests.oracles import exhaustive
+from tests.oracles.configurations import least_value
 from tests.tiers import slow
 
 SEARCHES: list[Any] = [
@@ -54,44 +49,13 @@ def draw(rng: Random, given: dict[str, Any]) -> Pipeline:
     return Model(layers).pipeline(devices=2, batches=2, p2p=rng.choice((0, 1)), **given)
 
 
-def configurations(pipeline: Pipeline) -> Iterator[Pipeline]:
-    """Every pipeline that the search may choose."""
-    model, stages = pipeline.model, pipeline.num_stages
-    places = range(1, len(model))
-    partitions = [
-        tuple(b - a for a, b in zip((0, *cuts), (*cuts, len(model)), strict=True))
-        for cuts in combinations(places, stages - 1)
-    ]
-    hosts = [where for where in product(range(2), repeat=stages) if len(set(where)) == 2]
-    flags = list(product((False, True), repeat=len(model)))
-    choices = product(
-        partitions if pipeline.partition == SEARCH else [pipeline.counts],
-        hosts if pipeline.placement == placement.SEARCH else [pipeline.hosts[0]],
-        flags if pipeline.recompute == SEARCH_RECOMPUTE else [(False,) * len(model)],
-    )
-    for counts, where, chosen in choices:
-        layers = tuple(
-            replace(layer, recompute=one) for layer, one in zip(model.layers, chosen, strict=True)
-        )
-        yield Pipeline(
-            stages=stages, batches=pipeline.batches, model=replace(model, layers=layers),
-            partition=counts, placement=list(where), p2p=pipeline.p2p,
-        )  # fmt: skip
-
-
 def brute(pipeline: Pipeline, top: Fraction) -> list[tuple[Fraction, Fraction]]:
     """Every whole limit up to `top` at which the least value of all configurations changes."""
-    every = list(configurations(pipeline))
     changes: list[tuple[Fraction, Fraction]] = []
     for limit in range(int(top) + 1):
-        values = [
-            made.ticks.time(value)
-            for one in every
-            for made in [replace(one, mem_limit=limit)]
-            if (value := exhaustive.best(made, fused=True, objective="makespan")) is not None
-        ]
-        if values and (not changes or min(values) < changes[-1][1]):
-            changes.append((Fraction(limit), min(values)))
+        value = least_value(replace(pipeline, mem_limit=limit), fused=True)
+        if value is not None and (not changes or value < changes[-1][1]):
+            changes.append((Fraction(limit), value))
     return changes
 
 

@@ -5,11 +5,9 @@ from __future__ import annotations
 import signal
 import time
 from bisect import bisect_left
-from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
 from fractions import Fraction
-from itertools import combinations, pairwise
 from random import Random
 from typing import Any
 
@@ -26,7 +24,7 @@ from ppopt.studies.plan_baselines import PlanBaselines
 from ppopt.studies.plan_candidate import ScheduleCandidate
 from ppopt.studies.plan_search import PlanSearch
 from ppopt.studies.plan_space import PlanConfiguration, check_megatron
-from tests.oracles import exhaustive
+from tests.oracles.configurations import configurations, least_value, partitions
 from tests.tiers import first
 
 UNEVEN = Model([{"forward": time} for time in (3, 1, 2, 1, 4, 1, 2, 3, 1, 2, 5, 1)])
@@ -42,12 +40,6 @@ OPEN: dict[str, Any] = {
     "time_limit": 20,
 }
 """A plan that is not proved in a moment: memory for fewer microbatches than devices."""
-
-
-def partitions(layers: int, stages: int) -> Iterator[tuple[int, ...]]:
-    """All partitions: at least one layer per stage."""
-    for cuts in combinations(range(1, layers), stages - 1):
-        yield tuple(high - low for low, high in pairwise((0, *cuts, layers)))
 
 
 def draw(rng: Random) -> dict[str, Any]:
@@ -77,17 +69,11 @@ def draw(rng: Random) -> dict[str, Any]:
 
 def least(space: PlanSpace, one: PlanConfiguration, objective: Any) -> Fraction | None:
     """The optimum of a configuration over all partitions, whole backwards, in the user's unit."""
-    found = []
-    for counts in partitions(len(space.model), space.devices * one.chunks):
-        fields = {**space.fields, "recompute": one.recompute}
-        pipeline = space.model.pipeline(
-            devices=space.devices, batches=one.batches, placement=one.placement,
-            chunks=one.chunks, partition=list(counts), **fields,
-        )  # fmt: skip
-        value = exhaustive.best(pipeline, fused=True, objective=objective)
-        if value is not None:
-            found.append(Fraction(value, pipeline.ticks.per_unit))
-    return min(found, default=None)
+    pipeline = space.model.pipeline(
+        devices=space.devices, batches=one.batches, placement=one.placement, chunks=one.chunks,
+        partition="search", recompute=one.recompute, **space.fields,
+    )  # fmt: skip
+    return least_value(pipeline, fused=True, objective=objective)
 
 
 @pytest.mark.parametrize("seed", first(3, range(8)))
@@ -190,9 +176,7 @@ def test_a_model_that_megatron_takes_in_no_partition_is_not_infeasible() -> None
         pipeline = Model([{"forward": 1, "role": role} for role in roles]).pipeline(
             devices=devices, batches=2, chunks=chunks, partition="search"
         )
-        cuts = combinations(range(1, len(roles)), devices * chunks - 1)
-        counts = (tuple(b - a for a, b in pairwise((0, *cut, len(roles)))) for cut in cuts)
-        if any(takes(replace(pipeline, partition=one)) for one in counts):
+        if any(map(takes, configurations(pipeline))):
             check_megatron(pipeline)
             continue
         refused += 1

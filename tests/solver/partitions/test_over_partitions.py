@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from fractions import Fraction
-from itertools import product
 from random import Random
 
 import pytest
 
-from ppopt import Argument, Model, Objective, Pipeline
+from ppopt import Argument, Objective, Pipeline
 from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.problem import Problem
 from ppopt.solver.partitions.recompute_choices import RecomputeTradeoff, merged, undominated
-from tests.factories.models import sets_that_recompute
 from tests.oracles import exhaustive
+from tests.oracles.configurations import least_value
 from tests.solver.partitions.over_partitions import over_partitions
 from tests.tiers import first
 
@@ -48,34 +46,11 @@ def draw(rng: Random) -> tuple[Pipeline, bool]:
     return pipeline, whole
 
 
-def every_choice(pipeline: Pipeline) -> list[Pipeline]:
-    """The pipeline with every partition and every set of layers that recompute."""
-    layers, stages = len(pipeline.model), pipeline.num_stages
-    counts = (one for one in product(range(1, layers), repeat=stages) if sum(one) == layers)
-    found = []
-    for partition in counts:
-        for chosen in sets_that_recompute(pipeline.model):
-            pairs = zip(pipeline.model.layers, chosen, strict=True)
-            model = Model(tuple(replace(layer, recompute=one) for layer, one in pairs))
-            found.append(replace(pipeline, model=model, partition=partition, recompute=None))
-    return found
-
-
-def least(pipeline: Pipeline, whole: bool, objective: exhaustive.Goal) -> Fraction | None:
-    """The least value of all partitions and choices of layers."""
-    values = (
-        (one, exhaustive.best(one, fused=whole, objective=objective))
-        for one in every_choice(pipeline)
-    )
-    found = (Fraction(value, one.ticks.per_unit) for one, value in values if value is not None)
-    return min(found, default=None)
-
-
 @pytest.mark.parametrize("seed", first(7, range(20)))
 def test_no_bound_is_above_the_optimum(seed: int) -> None:
     pipeline, whole = draw(Random(seed))
     objective: exhaustive.Goal = "makespan" if seed % 3 else "device-span"
-    best = least(pipeline, whole, objective)
+    best = least_value(pipeline, fused=whole, objective=objective)
     problem = Problem(pipeline, Objective(objective), BackwardKind.uniform(fused=whole))
     found = over_partitions(problem)
     assert found.certificate.argument is Argument.PARTITIONS_RECOMPUTE

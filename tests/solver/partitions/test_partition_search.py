@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import signal
 from dataclasses import replace
-from fractions import Fraction
 from random import Random
 from typing import Any
 
@@ -20,6 +19,7 @@ from ppopt.solver.partitions.partition_bounds import bounds_of, every_partition
 from ppopt.solver.partitions.space import CutDelays, PartitionSpace
 from tests.factories.partitions import draw_space
 from tests.oracles import exhaustive
+from tests.oracles.configurations import least_value
 from tests.tiers import first
 
 OPERATIONS = 13
@@ -70,25 +70,21 @@ def small_space(rng: Random) -> PartitionSpace:
 def test_value_and_status_are_those_of_every_partition_searched_exhaustively(seed: int) -> None:
     rng = Random(seed)
     space, links = small_space(rng), rng.choice(LINKS)
-    objective = "device-span" if space.span else "makespan"
-    values = []
-    for counts in every_partition(space):
-        one = pipeline(space, list(counts), **links)
-        best = exhaustive.best(one, fused=space.whole, objective=objective)  # type: ignore[arg-type]
-        if best is not None:
-            values.append(Fraction(best, one.ticks.per_unit))
+    objective: exhaustive.Goal = "device-span" if space.span else "makespan"
+    given = pipeline(space, "search", **links)
+    best = least_value(given, fused=space.whole, objective=objective)
     found = ppopt.solve(
-        pipeline(space, "search", **links),
+        given,
         objective=objective,
         backward_kind=BackwardKind.uniform(fused=space.whole),
         workers=1,
     )
-    if not values:
+    if best is None:
         assert found.status is Status.INFEASIBLE
         assert found.schedule is None and found.lower_bound is None
         return
     assert found.status is Status.OPTIMAL
-    assert found.value == found.lower_bound == min(values)
+    assert found.value == found.lower_bound == best
     assert found.schedule is not None and ppopt.verify(found.schedule) == []
     assert sum(found.pipeline.counts) == space.num_layers
 

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
-from fractions import Fraction
-from itertools import combinations, count, pairwise, product
+from itertools import count
 from random import Random
-from typing import Any
 
 import pytest
 
@@ -19,6 +16,7 @@ from ppopt.solver.deadline import Deadline
 from ppopt.solver.open_choices import choice_of
 from ppopt.solver.placements import product as placement_product
 from tests.oracles import exhaustive
+from tests.oracles.configurations import least_value, placements
 
 COMPOSITIONS = ("partition", "recompute", "partition and recompute")
 """What is searched with the placement."""
@@ -58,49 +56,10 @@ def layer(rng: Random) -> ppopt.Layer:
     )
 
 
-def every(pipeline: Pipeline) -> Iterator[Pipeline]:
-    """All placements that use both devices, with all partitions and recompute that are searched."""
-    layers = range(len(pipeline.model))
-    for hosts in product(range(2), repeat=pipeline.num_stages):
-        if len(set(hosts)) < 2:
-            continue
-        cuts = [placed(pipeline, hosts, "balanced").counts]
-        if pipeline.partition == "search":
-            ends = combinations(layers[1:], pipeline.num_stages - 1)
-            cuts = [tuple(b - a for a, b in pairwise((0, *one, len(layers)))) for one in ends]
-        for counts in cuts:
-            made = placed(pipeline, hosts, counts)
-            yield from with_recompute(made) if pipeline.recompute == "search" else [made]
-
-
-def placed(pipeline: Pipeline, hosts: tuple[int, ...], cut: Any) -> Pipeline:
-    return replace(
-        pipeline, stages=len(hosts), chunks=None, placement=hosts, partition=cut, recompute=None
-    )
-
-
-def with_recompute(pipeline: Pipeline) -> Iterator[Pipeline]:
-    """The pipeline with every set of layers that may recompute."""
-    layers = pipeline.model.layers
-    ways = [(False, True) if one.kept < one.activation else (False,) for one in layers]
-    for chosen in product(*ways):
-        made = (replace(one, recompute=does) for one, does in zip(layers, chosen, strict=True))
-        yield replace(pipeline, model=replace(pipeline.model, layers=tuple(made)))
-
-
-def least(pipeline: Pipeline, objective: exhaustive.Goal) -> Fraction | None:
-    """The least value of all, in the user's unit; None where none keeps the limits."""
-    values = []
-    for one in every(pipeline):
-        found = exhaustive.best(one, fused=False, objective=objective)
-        values += [] if found is None else [one.ticks.time(found)]
-    return min(values, default=None)
-
-
 def check(pipeline: Pipeline, objective: exhaustive.Goal, steps: int) -> None:
     """Value, status and bounds, also of a search that is stopped after some steps, and of one that
     has time to set up one placement."""
-    wanted = least(pipeline, objective)
+    wanted = least_value(pipeline, fused=False, objective=objective)
     found = solve(pipeline, objective=objective, workers=1, time_limit=60)
     assert found.value == wanted, pipeline
     if wanted is None:
@@ -148,7 +107,7 @@ def test_every_placement_is_scheduled_with_a_choice_of_its_own() -> None:
     problem = Problem(pipeline, Objective.MAKESPAN, BackwardKind.SPLIT)
     candidates = choice_of(problem, Deadline.after(60))
     keys = list(candidates.first())
-    wanted = {hosts for hosts in product(range(2), repeat=4) if len(set(hosts)) == 2}
+    wanted = set(placements(2, 4))
     assert {candidates.pipeline(key).hosts[0] for key in keys[: len(wanted)]} == wanted
     assert [candidates.key(candidates.pipeline(key)) for key in keys] == keys
 

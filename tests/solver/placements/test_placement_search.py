@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from fractions import Fraction
-from itertools import pairwise, product
+from itertools import pairwise
 from random import Random
 from typing import Any
 
@@ -35,6 +35,7 @@ from ppopt.verifier import verify
 from tests.cli.cli_run import done, shown
 from tests.factories.placements import Cluster, Hosts, clusters
 from tests.oracles import exhaustive
+from tests.oracles.configurations import placements
 from tests.tiers import slow
 
 
@@ -276,9 +277,8 @@ def test_a_model_in_layers_is_cut_anew_for_every_placement(count: int) -> None:
             devices=2, batches=2, device_speed=rng.choice(([1, 2], [3, 1])), p2p=rng.randint(0, 1),
             mem_limit=rng.choice((None, 6)), placement=rng.choice(([0, 1], [0, 1, 1])),
         )  # fmt: skip
-        hosts = [h for h in product(range(2), repeat=pipeline.num_stages) if len(set(h)) == 2]
         values, counts = {}, set()
-        for one in hosts:
+        for one in placements(2, pipeline.num_stages):
             placed = replace(pipeline, placement=one)
             counts.add(placed.counts)
             best = exhaustive.best(placed, fused=False, objective="makespan")

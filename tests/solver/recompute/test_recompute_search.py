@@ -16,8 +16,9 @@ from ppopt.problem.problem import Problem
 from ppopt.solver.recompute.choice import RecomputeChoice
 from ppopt.solver.recompute.stage_choices import stage_choices
 from ppopt.verifier import verify
-from tests.factories.models import sets_that_recompute, with_ends
+from tests.factories.models import with_ends
 from tests.oracles import exhaustive
+from tests.oracles.configurations import least_value
 from tests.tiers import slow
 
 
@@ -43,21 +44,6 @@ def draw(rng: Random) -> tuple[Pipeline, bool]:
     return pipeline, rng.random() < 0.5
 
 
-def least(pipeline: Pipeline, fused: bool, objective: exhaustive.Goal) -> int | None:
-    """Least value over every set of layers, in the user's unit times 2."""
-    found = []
-    model: Model = pipeline.model
-    for chosen in sets_that_recompute(model):
-        layers = tuple(
-            replace(layer, recompute=one) for layer, one in zip(model.layers, chosen, strict=True)
-        )
-        made = replace(pipeline, model=replace(model, layers=layers), recompute=None)
-        value = exhaustive.best(made, fused=fused, objective=objective)
-        if value is not None:
-            found.append(2 * value // made.ticks.per_unit)
-    return min(found, default=None)
-
-
 def draw_with_ends(rng: Random) -> tuple[Pipeline, bool]:
     """The same, the first layer an embedding and the last a head."""
     pipeline, fused = draw(rng)
@@ -80,7 +66,7 @@ def test_no_choice_of_layers_is_better(
     rng, chosen = Random(51), 0
     for _ in range(count):
         pipeline, fused = drawn(rng)
-        expected = least(pipeline, fused, objective)
+        expected = least_value(pipeline, fused=fused, objective=objective)
         found = solve(
             pipeline,
             backward_kind=BackwardKind.uniform(fused=fused),
@@ -92,7 +78,7 @@ def test_no_choice_of_layers_is_better(
             assert found.status is Status.INFEASIBLE, pipeline
             continue
         assert found.status is Status.OPTIMAL, pipeline
-        assert 2 * found.value == expected, pipeline  # type: ignore[operator]
+        assert found.value == expected, pipeline
         assert found.schedule is not None
         assert verify(found.schedule) == []
         chosen += any(found.pipeline.recomputed)
@@ -107,7 +93,7 @@ def test_bounds_hold_for_every_choice() -> None:
             Problem(pipeline, Objective.MAKESPAN, BackwardKind.uniform(fused=fused))
         )
         if not all(space.devices):
-            assert least(pipeline, fused, "makespan") is None
+            assert least_value(pipeline, fused=fused) is None
             continue
         every = list(space.every())
         assert len(every) == space.size
