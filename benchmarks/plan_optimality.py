@@ -20,7 +20,6 @@ import json
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from fractions import Fraction
-from itertools import combinations, pairwise
 from pathlib import Path
 from random import Random
 from typing import Any, NamedTuple
@@ -29,6 +28,7 @@ import ppopt
 from benchmarks.record import heading
 from ppopt import Model, Status
 from ppopt.formats.files import write
+from tests.oracles.configurations import partitions
 
 RUNTIMES = ("megatron", "any")
 SECONDS = 20.0
@@ -96,12 +96,11 @@ class Space(NamedTuple):
 
     def pipelines(self, placement: str, chunks: int, recompute: str) -> Iterator[ppopt.Pipeline]:
         """The pipeline on every partition."""
-        count, stages = len(self.model), self.devices * chunks
-        for cuts in combinations(range(1, count), stages - 1):
+        for counts in partitions(len(self.model), self.devices * chunks):
             yield self.model.pipeline(
                 devices=self.devices, batches=self.batches, p2p=self.p2p, mem_limit=self.limit,
                 placement=placement, chunks=chunks, recompute=recompute,
-                partition=tuple(b - a for a, b in pairwise((0, *cuts, count))),
+                partition=counts,
             )  # fmt: skip
 
 

@@ -176,7 +176,9 @@ def _pipeline(ppopt: Any, fields: Fields) -> Any:
 def _parameters(**changes: Callable[[Any], Any]) -> Any:
     """The parameters of a search, some of them changed."""
     given = import_module("ppopt.solver.parameters").SolveParams()
-    return replace(given, **{name: change(getattr(given, name)) for name, change in changes.items()})
+    return replace(
+        given, **{name: change(getattr(given, name)) for name, change in changes.items()}
+    )
 
 
 def _from_file(ppopt: Any, pipeline: Fields, strategy: str) -> Any:

@@ -6,7 +6,6 @@ import time
 from collections.abc import Iterator
 from dataclasses import replace
 from fractions import Fraction
-from itertools import product
 from random import Random
 from typing import Any
 
@@ -16,6 +15,7 @@ from benchmarks.fuzz.category import Case, Category, Finding
 from benchmarks.fuzz.searches import Search, claims, draw_options, optimum
 from ppopt import Pipeline, Result, Status
 from ppopt.problem.partition import SEARCH
+from tests.oracles.configurations import partitions, placements
 
 MORE = (None, None, None, None, 0, 1)
 """By how many ticks a bound is raised before it is re-checked; None: it is not re-checked."""
@@ -119,9 +119,8 @@ class Placements(Choice):
         """Every placement, within the limits of the one that is given."""
         given = pipelines.made(case)
         given = replace(given, mem_limit=given.limits)
-        for hosts in product(range(given.num_devices), repeat=given.num_stages):
-            if len(set(hosts)) == given.num_devices:
-                yield replace(given, placement=hosts)
+        for hosts in placements(given.num_devices, given.num_stages):
+            yield replace(given, placement=hosts)
 
     def searched(self, case: Case) -> Result:
         """Search over placements."""
@@ -165,7 +164,7 @@ class Layers(Choice):
     def _counts(self, fields: dict[str, Any]) -> list[layers.Counts]:
         stages, model = len(layers.hosts_of(fields)), fields["model"]
         if fields["partition"] == SEARCH:
-            return list(layers.partitions(len(model), stages))
+            return list(partitions(len(model), stages))
         if fields["partition"] == "even":
             return [layers.even(model, stages)]
         return [Pipeline(**fields).counts]
@@ -189,7 +188,7 @@ class Layers(Choice):
         if rule == "balanced":
             chosen = layers.recomputed(fields)
             own = layers.bottleneck(model, counts, chosen)
-            every = layers.partitions(len(model), stages)
+            every = partitions(len(model), stages)
             least = min(layers.bottleneck(model, one, chosen) for one in every)
             if own != least:
                 yield Finding("not-balanced", f"{counts}: largest {own}, least {least}")
@@ -245,7 +244,6 @@ class Compositions(Layers):
         fields = dict(case["pipeline"])
         devices = fields["stages"]
         stages = devices * fields.pop("chunks")
-        for hosts in product(range(devices), repeat=stages):
-            if len(set(hosts)) == devices:
-                placed = fields | {"stages": stages, "placement": list(hosts)}
-                yield from super().configurations(case | {"pipeline": placed})
+        for hosts in placements(devices, stages):
+            placed = fields | {"stages": stages, "placement": list(hosts)}
+            yield from super().configurations(case | {"pipeline": placed})

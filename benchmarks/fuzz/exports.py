@@ -13,6 +13,7 @@ from typing import Any
 from benchmarks.fuzz import command, configs, layers
 from benchmarks.fuzz.category import Case, Category, Finding
 from tests.cli.cli_run import run
+from tests.oracles.configurations import partitions
 
 ENDS = {"embedding": "embedding", "head": "lm_head"}
 """Role of an end -> a name that a profile gives it."""
@@ -33,7 +34,7 @@ class Exports(Category):
             layer["name"] = ENDS.get(layer["role"], "block")
             if rng.random() < 0.3:
                 layer["role"] = "decoder"
-        counts = rng.choice(list(layers.partitions(len(fields["model"]), devices)))
+        counts = rng.choice(list(partitions(len(fields["model"]), devices)))
         fields |= {"partition": list(counts), "recompute": rng.choice(("none", "full", None))}
         return {"pipeline": fields, "to": rng.choice(("megatron-arguments", "torchtitan"))}
 

@@ -11,6 +11,7 @@ from typing import Any
 from benchmarks.fuzz import configs, layers
 from benchmarks.fuzz.category import Case, Category, Finding
 from ppopt.problem.partition import SEARCH
+from tests.oracles.configurations import partitions
 
 CHUNKS = {
     **dict.fromkeys(("1f1b", "gpipe", "zb-h1", "zb-1p"), 1),
@@ -35,7 +36,7 @@ class Hands(Category):
         stages = CHUNKS[strategy] * devices
         batches = rng.choice((devices, 2 * devices))
         fields = configs.draw(rng, devices=devices, stages=stages, more_layers=2, batches=batches)
-        counts = rng.choice(list(layers.partitions(len(fields["model"]), stages)))
+        counts = rng.choice(list(partitions(len(fields["model"]), stages)))
         if rng.random() < 0.5:
             fields["mem_limit"] = _room(fields, strategy, list(counts)) + rng.randint(0, 2)
         partition = rng.choice((SEARCH, SEARCH, "balanced", ",".join(map(str, counts))))
@@ -77,7 +78,7 @@ class Hands(Category):
         fields, every = case["pipeline"], [own]
         stages = CHUNKS[case["strategy"]] * fields["stages"]
         if case["partition"] == SEARCH:
-            every = [list(counts) for counts in layers.partitions(len(fields["model"]), stages)]
+            every = [list(counts) for counts in partitions(len(fields["model"]), stages)]
         choices = configs.chosen(fields, recompute)
         for counts in every:
             for which in choices:

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from fractions import Fraction
-from itertools import accumulate, combinations, pairwise, product
+from itertools import accumulate, pairwise, product
 from random import Random
 from typing import Any
 
 from benchmarks.fuzz.category import Case
 from ppopt import InputError, Pipeline
 from ppopt.problem.partition import SEARCH
+from tests.oracles.configurations import partitions
 
 FIXED = ("even", "balanced", "counts", "layout")
 """Ways to give a partition."""
@@ -157,13 +158,6 @@ def _layout(rng: Random, model: list[dict[str, Any]], counts: Counts) -> str:
         many = max(stage.count("t") for stage in stages)
         stages = [stage.replace("t" * many, f"t*{many}", 1) for stage in stages]
     return "|".join(stages)
-
-
-def partitions(size: int, stages: int) -> Iterator[Counts]:
-    """Every way to cut so many layers into stages."""
-    for cuts in combinations(range(1, size), stages - 1):
-        ends = (0, *cuts, size)
-        yield tuple(end - start for start, end in pairwise(ends))
 
 
 def _cuts(counts: Sequence[int]) -> list[tuple[int, int]]:

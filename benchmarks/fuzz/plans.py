@@ -14,6 +14,7 @@ from benchmarks.fuzz.category import Case, Category, Finding
 from benchmarks.fuzz.searches import optimum
 from benchmarks.record import processor_clock
 from ppopt.schedule.origin import SEARCHED
+from tests.oracles.configurations import partitions
 
 LOSS = Fraction(2, 100)
 """Largest loss against the best configuration that a plan of hand strategies may have."""
@@ -87,7 +88,7 @@ class Plans(Category):
         fields = case["pipeline"] | {"placement": one.placement}
         options = {"objective": "makespan", "backward_kind": case["words"][3]}
         stages = len(layers.hosts_of(fields))
-        for counts in layers.partitions(len(fields["model"]), stages):
+        for counts in partitions(len(fields["model"]), stages):
             for which in configs.chosen(fields, one.recompute):
                 pipeline = layers.spelled_out(fields, counts, which)
                 best = optimum(pipeline, {"options": options})
@@ -130,7 +131,7 @@ def _configuration(row: Any) -> Configuration:
 
 def _every(fields: dict[str, Any], one: Configuration) -> Iterator[Any]:
     """A hand strategy on every partition, with every choice of recompute."""
-    for counts in layers.partitions(len(fields["model"]), one.chunks * fields["stages"]):
+    for counts in partitions(len(fields["model"]), one.chunks * fields["stages"]):
         for which in configs.chosen(fields, one.recompute):
             yield configs.schedule(fields, one.strategy, list(counts), which)
 
