@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from fractions import Fraction
@@ -121,27 +121,25 @@ def plan(
         partition=partition,
         fields={**fields, "mem_limit": limit} if limited else fields,
     )
-    kind = BackwardKind.read(backward_kind)
-    shares = params.plan
+    kind, shares = BackwardKind.read(backward_kind), params.plan
     share = 1 - shares.less - shares.refining - (shares.more if limited else 0)
     share -= 0 if share_within is None else shares.within
     search = PlanSearch(space, Objective(objective), kind, request, share)
     beside = PlanBaselines(space, Objective(objective), kind)
     search.begin(beside)
     found = search.run()
-    if found.value is None or found.interrupted:
-        return found
-    found = search.refine(beside)
-    if found.interrupted:
-        return found
-    found = search.with_less_memory()
-    if share_within is not None and not found.interrupted:
-        found = search.with_memory_within(found, share_within)
-    if found.interrupted:
-        return found
-    if limited and search.set_up_within(request.deadline.left):
-        found = _with_more_memory(found, search, request)
-    return _beside(found, beside, request.deadline)
+    steps: tuple[Callable[[Plan], Plan], ...] = (
+        lambda _: search.refine(beside),
+        lambda _: search.with_less_memory(),
+        lambda found: search.with_memory_within(found, share_within),
+        lambda found: _with_more_memory(found, search, request) if limited else found,
+        lambda found: _beside(found, beside, request.deadline),
+    )
+    for step in steps:
+        if found.value is None or found.interrupted:
+            return found
+        found = step(found)
+    return found
 
 
 def search_space(
@@ -166,7 +164,9 @@ def search_space(
 
 
 def _with_more_memory(found: Plan, search: PlanSearch, options: SolveOptions) -> Plan:
-    """The plan with what more memory brings."""
+    """The plan with what more memory brings, if another search is set up in the time left."""
+    if not search.set_up_within(options.deadline.left):
+        return found
     limit = options.deadline.seconds
     spent = found.solve_seconds / limit
     share = max(options.params.plan.more, min(1 - spent, spent / 2))

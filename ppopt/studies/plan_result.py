@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from fractions import Fraction
@@ -10,6 +11,7 @@ from typing import NamedTuple
 from ppopt.notebook_view import NotebookView
 from ppopt.problem.exact import plain
 from ppopt.problem.objective import Objective
+from ppopt.problem.partition import SEARCH
 from ppopt.problem.pipeline import Pipeline
 from ppopt.schedule.schedule import Schedule
 from ppopt.solver.result import Provenance, Result, Status
@@ -89,6 +91,37 @@ class PlanRow:
         """The bound for each of its microbatches."""
         bound = self.lower_bound
         return None if bound is None else bound / self.configuration.batches
+
+    @property
+    def place(self) -> tuple[bool, Fraction, Fraction, bool, bool, Fraction, PlanConfiguration]:
+        """Where it stands: by time per microbatch, then by memory, then by bound.
+
+        A configuration of chosen recompute comes after the one whose schedule it has taken over.
+        """
+        return (
+            self.value is None,
+            self.per_microbatch or Fraction(0),
+            self.peak or Fraction(0),
+            self.configuration.recompute == SEARCH,
+            self.lower_bound is None,
+            self.bound_per_microbatch or Fraction(0),
+            self.configuration,
+        )
+
+
+def counted(rows: Sequence[PlanRow]) -> str:
+    """How many configurations were ruled out or searched, in words."""
+    alone = sum(row.ruled_out_by_bounds for row in rows)
+    impossible = sum(row.status is RowStatus.INFEASIBLE for row in rows)
+    searched = len(rows) - impossible - alone
+    counts = {
+        "cannot keep the memory limit": ("", impossible),
+        "ruled out by bounds alone": ("is " if alone == 1 else "are ", alone),
+        "searched": ("was " if searched == 1 else "were ", searched),
+    }
+    words = ", ".join(f"{number} {verb}{what}" for what, (verb, number) in counts.items() if number)
+    every = "the 1 configuration" if len(rows) == 1 else f"all {len(rows)} configurations"
+    return f"over {every}: {words}"
 
 
 class LeastMemory(NamedTuple):

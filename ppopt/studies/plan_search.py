@@ -36,16 +36,19 @@ from ppopt.solver.search import problem_of
 from ppopt.strategies import resolve
 from ppopt.studies.baselines import GRACE
 from ppopt.studies.plan_baselines import PlanBaselines
-from ppopt.studies.plan_candidate import PlanCandidate, PlanRequest, ScheduleCandidate
-from ppopt.studies.plan_result import MoreMemory, Plan
-from ppopt.studies.plan_rows import counted, order_of, row_of
+from ppopt.studies.plan_candidate import (
+    PlanCandidate,
+    PlanRequest,
+    ScheduleCandidate,
+    StrategyCandidate,
+)
+from ppopt.studies.plan_result import MoreMemory, Plan, counted
 from ppopt.studies.plan_space import (
     OPTIMAL,
     PlanConfiguration,
     PlanSpace,
     partitions_on,
 )
-from ppopt.studies.plan_strategy import StrategyCandidate
 from ppopt.studies.plan_within import within_share
 
 FIRST = Effort(level=0, quick=1)
@@ -205,8 +208,10 @@ class PlanSearch:
         self._interrupted |= best.interrupted or bool(pressed)
         return replace(self._plan(), least_memory=least)
 
-    def with_memory_within(self, found: Plan, share: Fraction) -> Plan:
+    def with_memory_within(self, found: Plan, share: Fraction | None) -> Plan:
         """The plan with the least memory of any configuration that is at most so much slower."""
+        if share is None:
+            return found
         assert found.best is not None and found.best.per_microbatch is not None
         most = found.best.per_microbatch * (1 + share)
         deadline = self._told(Deadline.after(self._params.within * self._limit))
@@ -482,8 +487,8 @@ class PlanSearch:
         self._take_over()
         best, least = self._best, self._least
         ceiling = None if best is None else _value(best)
-        made = (row_of(one, ceiling) for one in self._candidates)
-        rows = sorted(made, key=order_of)
+        made = (one.row(ceiling) for one in self._candidates)
+        rows = sorted(made, key=lambda row: row.place)
         batches = self._space.batches[0] if best is None else best.configuration.batches
         if best is None:
             status = Status.UNKNOWN if least is not None else Status.INFEASIBLE
