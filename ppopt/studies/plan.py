@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import suppress
-from dataclasses import replace
 from fractions import Fraction
 from typing import Any
 
@@ -18,12 +16,10 @@ from ppopt.problem.pipeline import Model, Pipeline
 from ppopt.problem.settings import LIMIT_1F1B
 from ppopt.schedule.schedule import Schedule
 from ppopt.solver import interrupts
-from ppopt.solver.deadline import Callback, Deadline, Stop
+from ppopt.solver.deadline import Callback, Stop
 from ppopt.solver.options import TIME_LIMIT, SolveOptions, checked_options
 from ppopt.solver.parameters import SolveParams
 from ppopt.strategies import Options
-from ppopt.studies.baselines import BEYOND, GRACE
-from ppopt.studies.plan_baselines import PlanBaselines
 from ppopt.studies.plan_result import Plan
 from ppopt.studies.plan_search import PlanSearch
 from ppopt.studies.plan_space import (
@@ -125,15 +121,14 @@ def plan(
     share = 1 - shares.less - shares.refining - (shares.more if limited else 0)
     share -= 0 if share_within is None else shares.within
     search = PlanSearch(space, Objective(objective), kind, request, share)
-    beside = PlanBaselines(space, Objective(objective), kind)
-    search.begin(beside)
+    search.begin()
     found = search.run()
     steps: tuple[Callable[[Plan], Plan], ...] = (
-        lambda _: search.refine(beside),
+        lambda _: search.refined(),
         lambda _: search.with_less_memory(),
         lambda found: search.with_memory_within(found, share_within),
-        lambda found: _with_more_memory(found, search, request) if limited else found,
-        lambda found: _beside(found, beside, request.deadline),
+        search.with_more_memory,
+        search.with_hands,
     )
     for step in steps:
         if found.value is None or found.interrupted:
@@ -159,33 +154,8 @@ def search_space(
     """
     search = PlanSearch(space, objective, kind, options)
     search.know(known, start)
-    search.begin(PlanBaselines(space, objective, kind))
+    search.begin()
     return search.run()
-
-
-def _with_more_memory(found: Plan, search: PlanSearch, options: SolveOptions) -> Plan:
-    """The plan with what more memory brings, if another search is set up in the time left."""
-    if not search.set_up_within(options.deadline.left):
-        return found
-    limit = options.deadline.seconds
-    spent = found.solve_seconds / limit
-    share = max(options.params.plan.more, min(1 - spent, spent / 2))
-    later = options.by(Deadline.after(limit))
-    more = PlanSearch(search.with_more_memory(), found.objective, search.kind, later, share)
-    return replace(found, more_memory=more.beside(found, search))
-
-
-def _beside(found: Plan, beside: PlanBaselines, deadline: Deadline) -> Plan:
-    """The plan beside hand strategies; those left have a little more than its time limit."""
-    assert found.best is not None
-    with suppress(KeyboardInterrupt), interrupts.heard():
-        later = deadline.longer((BEYOND - 1) * deadline.seconds + GRACE)
-        beside.search(found.best.configuration.batches, replace(later, progress=None))
-    return replace(
-        beside.beside(found),
-        interrupted=deadline.pressed,
-        solve_seconds=deadline.spent,
-    )
 
 
 def _share(name: str, given: Fraction | float) -> Fraction:

@@ -14,7 +14,7 @@ partition is left that is known to be better, the plan ends, too.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from fractions import Fraction
@@ -34,7 +34,7 @@ from ppopt.solver.options import SolveOptions
 from ppopt.solver.result import Progress, Status
 from ppopt.solver.search import problem_of
 from ppopt.strategies import resolve
-from ppopt.studies.baselines import GRACE
+from ppopt.studies.baselines import BEYOND, GRACE
 from ppopt.studies.plan_baselines import PlanBaselines
 from ppopt.studies.plan_candidate import (
     PlanCandidate,
@@ -69,12 +69,13 @@ class PlanSearch:
     ) -> None:
         """Search for a share of the time limit. Raises InputError where nothing can be set up."""
         setting_up = Deadline.after()
-        self._space, self._objective, self.kind, self._options = space, objective, kind, options
+        self._space, self._objective, self._kind, self._options = space, objective, kind, options
         self._params = options.params.plan
         self._limit = options.deadline.seconds
         """Seconds of the whole plan."""
         self._deadline = replace(options.deadline, seconds=share * self._limit)
         """That of this search."""
+        self._hands = PlanBaselines(space, objective, kind)
         self._known: Fraction | None = None
         """Time per microbatch that is known to be possible."""
         self._skipped: list[tuple[str, str]] = []
@@ -109,11 +110,11 @@ class PlanSearch:
         Raises NotApplicableError where that is not allowed.
         """
         if configuration.strategy == OPTIMAL:
-            return self.kind
+            return self._kind
         fused = resolve(configuration.strategy).fused
-        if self.kind is BackwardKind.WHOLE and not fused:
+        if self._kind is BackwardKind.WHOLE and not fused:
             raise NotApplicableError(f"{configuration.strategy} splits the backward")
-        if self.kind is BackwardKind.SPLIT and fused:
+        if self._kind is BackwardKind.SPLIT and fused:
             raise NotApplicableError(f"{configuration.strategy} does not split the backward")
         return BackwardKind.WHOLE if fused else BackwardKind.MIXED
 
@@ -124,7 +125,7 @@ class PlanSearch:
             if made is not None and isinstance(one, ScheduleCandidate) and one.holds(made):
                 one.begin(made)
 
-    def begin(self, beside: PlanBaselines) -> None:
+    def begin(self) -> None:
         """Begin with hand strategies: the best of every configuration is its first schedule."""
         counts, params = self._space.batches, self._params
         most = min(params.beginning * self._limit, params.beginning_seconds)
@@ -132,16 +133,17 @@ class PlanSearch:
             with interrupts.heard():
                 for number, batches in enumerate(counts, start=1):
                     seconds = most * number / len(counts)
-                    beside.search(batches, replace(self._told(self._deadline), seconds=seconds))
+                    deadline = replace(self._told(self._deadline), seconds=seconds)
+                    self._hands.search(batches, deadline)
         except KeyboardInterrupt:
             self._interrupted = True
-        self._take(beside)
+        self._take_hands()
 
-    def _take(self, beside: PlanBaselines) -> None:
+    def _take_hands(self) -> None:
         """Give every configuration the best of the hand strategies that it could have chosen."""
         for one in self._candidates:
             if isinstance(one, ScheduleCandidate):
-                known = [hand for hand in beside.found if one.holds(hand.schedule)]
+                known = [hand for hand in self._hands.found if one.holds(hand.schedule)]
                 best = min(known, key=lambda hand: hand.value, default=None)
                 if best is not None and (one.value is None or best.value < one.value):
                     one.begin(best.schedule)
@@ -177,7 +179,7 @@ class PlanSearch:
         self._interrupted |= best.interrupted
         self._tell("configurations")
 
-    def refine(self, beside: PlanBaselines) -> Plan:
+    def refined(self) -> Plan:
         """The plan, after the hand strategies that its gain names have gone on.
 
         They take as long as the plan did, if so much is left of their share.
@@ -187,10 +189,10 @@ class PlanSearch:
         turn = Deadline.after(min(self._params.refining * self._limit, self._deadline.spent))
         try:
             with interrupts.heard():
-                beside.refine(best.configuration.batches, turn)
+                self._hands.refine(best.configuration.batches, turn)
         except KeyboardInterrupt:
             self._interrupted = True
-        self._take(beside)
+        self._take_hands()
         return self._plan()
 
     def with_less_memory(self) -> Plan:
@@ -231,43 +233,65 @@ class PlanSearch:
             if self._best is not None or self._interrupted or latest.over:
                 return
 
-    def set_up_within(self, seconds: float) -> bool:
+    def with_hands(self, found: Plan) -> Plan:
+        """The plan beside hand strategies; those left have a little more than its time limit."""
+        assert found.best is not None
+        deadline = self._options.deadline
+        with suppress(KeyboardInterrupt), interrupts.heard():
+            later = deadline.longer((BEYOND - 1) * deadline.seconds + GRACE)
+            self._hands.search(found.best.configuration.batches, replace(later, progress=None))
+        return replace(
+            self._hands.beside(found), interrupted=deadline.pressed, solve_seconds=deadline.spent
+        )
+
+    def with_more_memory(self, found: Plan) -> Plan:
+        """The plan with what more memory brings, by a short search if that is set up in time."""
+        limits = self._candidates[0].problem.pipeline.limits
+        if limits is None or not self._is_set_up_within(self._options.deadline.left):
+            return found
+        more = [limit * self._params.more_memory for limit in limits]
+        space = replace(self._space, fields={**self._space.fields, "mem_limit": more})
+        spent = found.solve_seconds / self._limit
+        share = max(self._params.more, min(1 - spent, spent / 2))
+        later = self._options.by(Deadline.after(self._limit))
+        search = PlanSearch(space, self._objective, self._kind, later, share)
+        assert found.best is not None and found.value is not None
+        value, least = search.bounded(found.best.per_microbatch, self._candidates)
+        batches = found.best.configuration.batches
+        return replace(found, more_memory=MoreMemory(tuple(more), value * batches, least * batches))
+
+    def _is_set_up_within(self, seconds: float) -> bool:
         """Whether another search like this one is set up in at most half of so many seconds."""
         return 2 * self._set_up_seconds <= seconds
 
-    def with_more_memory(self) -> PlanSpace:
-        """The same space with more memory."""
-        limits = self._candidates[0].problem.pipeline.limits
-        assert limits is not None
-        more = [limit * self._params.more_memory for limit in limits]
-        return replace(self._space, fields={**self._space.fields, "mem_limit": more})
+    def bounded(
+        self, known: Fraction | None, before: Sequence[PlanCandidate]
+    ) -> tuple[Fraction, Fraction]:
+        """The best time per microbatch and the bound, after two rounds from a known time.
 
-    def beside(self, found: Plan, before: PlanSearch) -> MoreMemory:
-        """What this space brings beside the plan of a search under lower limits, by a short one."""
-        assert found.best is not None and found.best.per_microbatch is not None
-        self._known = found.best.per_microbatch
-        known = {one.configuration: one for one in before._candidates}
+        `before`: configurations under lower limits, whose schedules are of this space, too.
+        """
+        self._known = known
+        made = {one.configuration: one.schedule for one in before}
         for one in self._candidates:
-            made = known[one.configuration].schedule if one.configuration in known else None
-            if made is not None:
-                one.hint(made)
+            schedule = made.get(one.configuration)
+            if schedule is not None:
+                one.hint(schedule)
         with suppress(KeyboardInterrupt):
-            if self.set_up_within(self._deadline.left):
+            if self._is_set_up_within(self._deadline.left):
                 self._raise_to_unlimited()
             for number in range(2):
                 if not self._over:
                     self._round(number, self._params.more_bounding)
         ceiling, least = self._ceiling, self._least
         assert ceiling is not None and least is not None
-        batches = found.best.configuration.batches
-        limits = self._space.fields["mem_limit"]
-        return MoreMemory(tuple(limits), ceiling * batches, least * batches)
+        return ceiling, least
 
     def _raise_to_unlimited(self) -> None:
         """Bound by the same space without memory limits, whose bounds take less time."""
         fields = {key: value for key, value in self._space.fields.items() if key != "mem_limit"}
         free = PlanSearch(
-            replace(self._space, fields=fields), self._objective, self.kind,
+            replace(self._space, fields=fields), self._objective, self._kind,
             self._options.by(self._deadline),
         )  # fmt: skip
         free._known = self._known
