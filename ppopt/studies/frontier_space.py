@@ -8,7 +8,6 @@ downwards.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from fractions import Fraction
@@ -22,7 +21,7 @@ from ppopt.problem.recompute import SEARCH_RECOMPUTE
 from ppopt.problem.settings import Unit
 from ppopt.schedule import timing
 from ppopt.schedule.list_scheduling import one_at_a_time
-from ppopt.schedule.orders import Orders, codes, of_kind
+from ppopt.schedule.orders import codes, of_kind
 from ppopt.schedule.origin import Argument, Certificate
 from ppopt.schedule.schedule import Schedule
 from ppopt.solver import interrupts
@@ -58,30 +57,73 @@ def _until_settled(options: SolveOptions, target: Fraction | None) -> SolveOptio
     return options.by(replace(options.deadline, stop=settled))
 
 
-class Space(ABC):
-    """Schedules of a problem under one memory limit for every device, and their least value."""
+class Space:
+    """The schedules of all configurations of a problem under one memory limit for every device."""
 
-    problem: Problem
-    memory_per_unit: int
-    """Ticks of the limits in one unit of memory."""
-    every = False
+    every = True
     """Whether configurations are searched: the largest limit then takes longer than the others."""
+    impossible: str | None = None
+    """Why the pipeline's own limits allow no schedule, where that needs no search."""
+    backwards = ""
+    """The kinds of backwards that are searched, in words, unless a proof says so itself."""
+    least_words: tuple[Fraction, str] | None = None
+    """A limit below which no schedule runs, and why; None: a search finds it."""
+
+    def __init__(self, problem: Problem) -> None:
+        """Raises InputError where these cannot be searched."""
+        choice_of(problem, Deadline.after(0.0))
+        self.problem = problem
+        model = problem.pipeline.model
+        self.memory_per_unit = problem.pipeline.ticks.memory_per_unit
+        """Ticks of the limits in one unit of memory."""
+        if model is not None:
+            amounts = [cost.field for cost in COSTS if cost.unit is Unit.MEMORY]
+            self.memory_per_unit = exact.common_denominator(
+                getattr(layer, field) for layer in model.layers for field in amounts
+            )
 
     @property
-    @abstractmethod
     def limits(self) -> Sequence[int]:
-        """Every limit at which the optimum may change, in ticks, ascending; not empty."""
+        """Every limit at which the optimum may change, in ticks, ascending; not empty.
 
-    @property
-    def impossible(self) -> str | None:
-        """Why the pipeline's own limits allow no schedule, where that needs no search."""
-        return None
+        Every tick, from what static memory alone takes to what all parts together take.
+        """
+        pipeline, column = self.problem.pipeline, self._column
+        least = max(*column("static"), sum(column("static"), Fraction(0)) / pipeline.num_devices)
+        many = pipeline.batches * pipeline.num_slices
+        taken = zip(column("activation"), column("memory_b"), strict=True)
+        most = sum(column("static"), Fraction(0))
+        most += many * sum((own + max(at_b, Fraction(0)) for own, at_b in taken), Fraction(0))
+        most += sum((sum(column(field), Fraction(0)) for field in WORKSPACES), Fraction(0))
+        most += pipeline.routes * sum(column("unshard_memory"), Fraction(0))
+        if pipeline.limits is not None:
+            most = min(most, max(pipeline.limits))
+        low, high = (floor(amount * self.memory_per_unit) for amount in (least, most))
+        return range(min(low, high), high + 1)
 
-    @abstractmethod
+    def _column(self, field: str) -> list[Fraction]:
+        """A cost of every layer, or of every stage given by hand."""
+        pipeline = self.problem.pipeline
+        if pipeline.model is None:
+            return list(getattr(pipeline.costs, field))
+        return [getattr(layer, field) for layer in pipeline.model.layers]
+
     def starts(self, hands: Iterable[Schedule]) -> Iterator[Schedule]:
-        """Schedules that need no search; they may exceed the limits."""
+        """Schedules that need no search; they may exceed the limits.
 
-    @abstractmethod
+        One microbatch at a time as rules choose, and hand strategies of these configurations.
+        """
+        objective = self.problem.objective
+        for pipeline in _by_rule(self.problem.pipeline):
+            for one in replace(self.problem, pipeline=pipeline).reduced.restrictions:
+                yield timing.schedule(pipeline, one_at_a_time(one.instance), objective)
+        for hand in filter(self.comparable, hands):
+            pipeline = hand.pipeline if self.every else self.problem.pipeline
+            made = hand.orders if pipeline.overlap else [*map(codes, hand.orders)]
+            for one in replace(self.problem, pipeline=pipeline).reduced.restrictions:
+                orders = of_kind(pipeline, made, one.backward_kind)
+                yield timing.schedule(pipeline, orders, objective)
+
     def search(
         self,
         limit: Fraction,
@@ -96,40 +138,54 @@ class Space(ABC):
         Where there is a target, only until it is known whether the limit allows this value. Where
         there is a level, a configuration has at most so many rounds of all methods.
         """
+        pipeline = memory_limits.within(self.problem.pipeline, limit)
+        problem, params = replace(self.problem, pipeline=pipeline), options.params.frontier
+        asked = _until_settled(options, target)
+        if not self.every:
+            start = WarmStart(schedules=tuple(known), bound=proved and self._bound(proved))
+            return search_from(start, problem, asked.rounds(level))
+        with interrupts.heard():
+            choice = choice_of(problem, options.deadline)
+        assert choice is not None
+        least = Fraction(0) if proved is None else proved.value
+        search = ConfigurationSearch(choice, problem, asked, known=known, least=least)
+        if target is not None:
+            with interrupts.heard():
+                search.bound(options.deadline.share(params.bounding), target)
+        return search.run(ANY_EFFORT if level is None else Effort(level, params.quick << level))
 
-    @abstractmethod
+    def alone(self, made: Schedule) -> Space | None:
+        """The schedules of the configuration of one; None: there is one configuration only."""
+        pipeline = replace(made.pipeline, mem_limit=self.problem.pipeline.limits)
+        return OnePipeline(replace(self.problem, pipeline=pipeline))
+
     def known(self) -> Proved:
         """The bound known before any search; it is of the largest limit."""
+        words = "nothing is proved before the first search ends"
+        return Proved(self.limits[-1], Fraction(0), words, Certificate(Argument.SEARCH))
 
-    @abstractmethod
     def proof_core(self, result: Result) -> str:
         """The proof of a search without the words on its space, which `scope` adds."""
+        return result.proof
 
-    @abstractmethod
-    def scope(self, proved: Proved) -> str:
-        """The words on the space of a bound."""
-
-    @abstractmethod
-    def nothing(self, where: str, why: str) -> str:
-        """That there is no schedule within the limits named, as a search has proved."""
-
-    @property
-    def backwards(self) -> str:
-        """The kinds of backwards that are searched, in words."""
+    def scope(self, proved: Proved) -> str:  # noqa: ARG002
+        """The words on the space of a bound, unless its proof has them."""
         return ""
 
-    @abstractmethod
+    def nothing(self, where: str, why: str) -> str:
+        """That there is no schedule within the limits named, as a search has proved."""
+        return f"within {where}, {why}"
+
     def comparable(self, hand: Schedule) -> bool:
-        """Whether a hand-made schedule is one of these, but for the limits."""
+        """Whether a hand-made schedule is one of these, but for the limits.
 
-    @property
-    def least_words(self) -> tuple[Fraction, str] | None:
-        """A limit below which no schedule runs, and why; None: a search finds it."""
-        return None
-
-    def alone(self, made: Schedule) -> Space | None:  # noqa: ARG002
-        """The schedules of the configuration of one; None: there is one configuration only."""
-        return None
+        It has stages, slices and routes of these, on a placement of these.
+        """
+        given, asked = hand.pipeline, self.problem.pipeline
+        if asked.placement != placement.SEARCH:
+            return comparable(hand, asked)
+        sizes = (given.num_stages, given.num_devices, given.routes, given.num_slices)
+        return sizes == (asked.num_stages, asked.num_devices, asked.routes, asked.num_slices)
 
     def memory(self, ticks: int) -> Fraction:
         """A limit in the user's unit."""
@@ -146,52 +202,38 @@ class Space(ABC):
         limits = memory_limits.within(self.problem.pipeline, limit).mem_limit
         return replace(made.pipeline, mem_limit=limits)
 
+    def _bound(self, proved: Proved) -> Bound:
+        value = int(proved.value * self.problem.pipeline.ticks.per_unit)
+        return Bound(value, proved.proof, proved.certificate)
+
 
 class OnePipeline(Space):
-    """The schedules of one pipeline."""
+    """The schedules of a pipeline that leaves nothing to be chosen: more is known at first."""
+
+    every = False
 
     def __init__(self, problem: Problem) -> None:
         self.problem = problem
-        self.memory_per_unit = problem.pipeline.ticks.memory_per_unit
-
-    @property
-    def impossible(self) -> str | None:
-        """Why a device has no memory for one microbatch."""
-        return device_bounds.infeasibility(self.problem.reduced.instance)
+        pipeline, instance = problem.pipeline, problem.reduced.instance
+        self.memory_per_unit = pipeline.ticks.memory_per_unit
+        self.backwards = device_bounds.proof_scope(problem)
+        self.impossible = device_bounds.infeasibility(instance)
+        least = device_bounds.minimum_memory(instance)
+        device = least.index(max(least))
+        words = f"device {device} needs {pipeline.memory_text(least[device])}"
+        self.least_words = (
+            self.memory(least[device]),
+            f"{words} even for one microbatch at a time",
+        )
 
     @property
     def limits(self) -> Sequence[int]:
         """Sums of what devices can hold."""
         return memory_limits.candidates(self.problem.reduced)
 
-    def starts(self, hands: Iterable[Schedule]) -> Iterator[Schedule]:
-        """One microbatch at a time, and hand strategies of the placement."""
-        pipeline, restrictions = self.problem.pipeline, self.problem.reduced.restrictions
-        orders: list[Orders] = [one_at_a_time(restriction.instance) for restriction in restrictions]
-        for hand in hands:
-            if hand.pipeline.layout == pipeline.layout:
-                made = hand.orders if pipeline.overlap else [*map(codes, hand.orders)]
-                orders += [
-                    of_kind(pipeline, made, restriction.backward_kind)
-                    for restriction in restrictions
-                ]
-        for order in orders:
-            yield timing.schedule(pipeline, order, self.problem.objective)
-
-    def search(
-        self,
-        limit: Fraction,
-        known: Sequence[Schedule],
-        proved: Proved | None,
-        options: SolveOptions,
-        target: Fraction | None = None,
-        level: int | None = None,
-    ) -> Result:
-        """Search the pipeline within a limit."""
-        pipeline = memory_limits.within(self.problem.pipeline, limit)
-        start = WarmStart(schedules=tuple(known), bound=proved and self._bound(proved))
-        problem = replace(self.problem, pipeline=pipeline)
-        return search_from(start, problem, _until_settled(options, target).rounds(level))
+    def alone(self, made: Schedule) -> Space | None:  # noqa: ARG002
+        """There is one configuration only."""
+        return None
 
     def known(self) -> Proved:
         """The bound of a device."""
@@ -215,145 +257,10 @@ class OnePipeline(Space):
         """That all orders were searched."""
         return f"all orders within {where} were searched and none found"
 
-    @property
-    def backwards(self) -> str:
-        """The kinds of backwards that are searched, in words."""
-        return device_bounds.proof_scope(self.problem)
-
-    def comparable(self, hand: Schedule) -> bool:
-        """Whether a schedule is of this placement."""
-        return comparable(hand, self.problem.pipeline)
-
-    @property
-    def least_words(self) -> tuple[Fraction, str]:
-        """The memory for one microbatch at a time on the device that needs most."""
-        pipeline = self.problem.pipeline
-        least = device_bounds.minimum_memory(self.problem.reduced.instance)
-        device = least.index(max(least))
-        shown = pipeline.memory_text(least[device])
-        words = f"device {device} needs {shown} even for one microbatch at a time"
-        return self.memory(least[device]), words
-
-    def _bound(self, proved: Proved) -> Bound:
-        value = int(proved.value * self.problem.pipeline.ticks.per_unit)
-        return Bound(value, proved.proof, proved.certificate)
-
-
-class EveryConfiguration(Space):
-    """The schedules of every partition, placement or choice of recompute that is searched."""
-
-    every = True
-
-    def __init__(self, problem: Problem) -> None:
-        """Raises InputError where these cannot be searched."""
-        choice_of(problem, Deadline.after(0.0))
-        self.problem = problem
-        model = problem.pipeline.model
-        self.memory_per_unit = problem.pipeline.ticks.memory_per_unit
-        if model is not None:
-            amounts = [cost.field for cost in COSTS if cost.unit is Unit.MEMORY]
-            self.memory_per_unit = exact.common_denominator(
-                getattr(layer, field) for layer in model.layers for field in amounts
-            )
-
-    @property
-    def limits(self) -> range:
-        """Every tick, from what static memory alone takes to what all parts together take."""
-        pipeline, column = self.problem.pipeline, self._column
-        least = max(*column("static"), sum(column("static"), Fraction(0)) / pipeline.num_devices)
-        many = pipeline.batches * pipeline.num_slices
-        taken = zip(column("activation"), column("memory_b"), strict=True)
-        most = sum(column("static"), Fraction(0))
-        most += many * sum((own + max(at_b, Fraction(0)) for own, at_b in taken), Fraction(0))
-        most += sum((sum(column(field), Fraction(0)) for field in WORKSPACES), Fraction(0))
-        most += pipeline.routes * sum(column("unshard_memory"), Fraction(0))
-        if pipeline.limits is not None:
-            most = min(most, max(pipeline.limits))
-        low, high = (floor(amount * self.memory_per_unit) for amount in (least, most))
-        return range(min(low, high), high + 1)
-
-    def _column(self, field: str) -> list[Fraction]:
-        """A cost of every layer, or of every stage given by hand."""
-        pipeline = self.problem.pipeline
-        if pipeline.model is None:
-            return list(getattr(pipeline.costs, field))
-        return [getattr(layer, field) for layer in pipeline.model.layers]
-
-    def starts(self, hands: Iterable[Schedule]) -> Iterator[Schedule]:
-        """One microbatch at a time as rules choose, and hand strategies among these."""
-        objective = self.problem.objective
-        for pipeline in _by_rule(self.problem.pipeline):
-            for one in replace(self.problem, pipeline=pipeline).reduced.restrictions:
-                yield timing.schedule(pipeline, one_at_a_time(one.instance), objective)
-        for hand in filter(self.comparable, hands):
-            problem = replace(self.problem, pipeline=hand.pipeline)
-            for one in problem.reduced.restrictions:
-                orders = of_kind(hand.pipeline, hand.orders, one.backward_kind)
-                yield timing.schedule(hand.pipeline, orders, objective)
-
-    def search(
-        self,
-        limit: Fraction,
-        known: Sequence[Schedule],
-        proved: Proved | None,
-        options: SolveOptions,
-        target: Fraction | None = None,
-        level: int | None = None,
-    ) -> Result:
-        """Search all configurations within a limit."""
-        pipeline = memory_limits.within(self.problem.pipeline, limit)
-        problem = replace(self.problem, pipeline=pipeline)
-        with interrupts.heard():
-            choice = choice_of(problem, options.deadline)
-        assert choice is not None
-        params = options.params.frontier
-        search = ConfigurationSearch(
-            choice,
-            problem,
-            _until_settled(options, target),
-            known=known,
-            least=Fraction(0) if proved is None else proved.value,
-        )
-        if target is not None:
-            with interrupts.heard():
-                search.bound(options.deadline.share(params.bounding), target)
-        return search.run(ANY_EFFORT if level is None else Effort(level, params.quick << level))
-
-    def alone(self, made: Schedule) -> Space:
-        """The schedules of the configuration of one."""
-        pipeline = replace(made.pipeline, mem_limit=self.problem.pipeline.limits)
-        return OnePipeline(replace(self.problem, pipeline=pipeline))
-
-    def known(self) -> Proved:
-        """Nothing."""
-        words = "nothing is proved before the first search ends"
-        return Proved(self.limits[-1], Fraction(0), words, Certificate(Argument.SEARCH))
-
-    def proof_core(self, result: Result) -> str:
-        """The proof, which says itself what it covers."""
-        return result.proof
-
-    def scope(self, proved: Proved) -> str:  # noqa: ARG002
-        """Nothing."""
-        return ""
-
-    def nothing(self, where: str, why: str) -> str:
-        """What the search says."""
-        return f"within {where}, {why}"
-
-    def comparable(self, hand: Schedule) -> bool:
-        """Whether a schedule has stages, slices and routes of these, on a placement of these."""
-        given, asked = hand.pipeline, self.problem.pipeline
-        if asked.placement != placement.SEARCH:
-            return comparable(hand, asked)
-        sizes = (given.num_stages, given.num_devices, given.routes, given.num_slices)
-        return sizes == (asked.num_stages, asked.num_devices, asked.routes, asked.num_slices)
-
 
 def space_of(problem: Problem) -> Space:
     """What a frontier of the problem searches; raises InputError where it cannot."""
-    chosen = open_choices(problem.pipeline)
-    return EveryConfiguration(problem) if chosen else OnePipeline(problem)
+    return Space(problem) if open_choices(problem.pipeline) else OnePipeline(problem)
 
 
 def _by_rule(pipeline: Pipeline) -> Iterator[Pipeline]:
@@ -361,6 +268,9 @@ def _by_rule(pipeline: Pipeline) -> Iterator[Pipeline]:
 
     Its layers are cut by `balanced`, its stages placed in turn; no layer recomputes, then all do.
     """
+    if not open_choices(pipeline):
+        yield pipeline
+        return
     counts = None if pipeline.model is None else pipeline.counts
     chosen = replace(pipeline, partition=counts, mem_limit=pipeline.limits)
     if pipeline.placement == placement.SEARCH:
