@@ -36,7 +36,7 @@ NO_OPTIONS = Options()
 _SEARCH = (
     *("problem", "schedule", "solver", "strategies"),
     *("studies/evaluate.py", "studies/best_choice.py", "studies/strategy_search.py"),
-    *("studies/strategy_points.py", "studies/strategy_proof.py"),
+    "studies/strategy_points.py",
 )
 """Sources that decide which schedule a job comes to."""
 
