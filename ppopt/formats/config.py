@@ -15,6 +15,7 @@ from ppopt.formats.fields import flag, shown, text, unknown_key, within
 from ppopt.formats.yaml_text import parse_yaml
 from ppopt.problem import exact, link
 from ppopt.problem.layers import LAYER_NAMES, LAYER_SETTINGS, flat
+from ppopt.problem.phases import PARTS, Machine, Phase, Phases, each_number
 from ppopt.problem.pipeline import Model, Pipeline
 from ppopt.problem.settings import (
     LIMIT_1F1B,
@@ -122,6 +123,9 @@ def _attached(
     values: dict[str, Any], measure: Unit, unit: str, settings: Iterable[Setting]
 ) -> dict[str, Any]:
     """Write a unit behind the numbers of a measure that carry none."""
+    if measure is Unit.TIME and "phases" in values:
+        phases = each_number(values["phases"], lambda number: attached(number, unit))
+        values = values | {"phases": phases}
     return values | {
         setting.field: attached(values[setting.field], unit)
         for setting in settings
@@ -271,6 +275,11 @@ def _mapping_or(check: _Check) -> _Check:
     return checked
 
 
+def _phases(value: Any, setting: Setting) -> object:
+    Phases.read(value)
+    return each_number(value, lambda number: _number(number, setting))
+
+
 def _link(value: object, _: Setting) -> object:
     if not isinstance(value, dict | str):
         raise InputError(f"{shown(value)} is no link; write {{latency: 10us, bandwidth: 50GB/s}}")
@@ -311,6 +320,7 @@ _CHECKS: dict[Shape, _Check] = {
     Shape.LAYERS: _layers,
     Shape.WORKSPACE: _mapping_or(_number),
     Shape.RECOMPUTE: _mapping_or(lambda value, _: flag(value)),
+    Shape.PHASES: _phases,
     Shape.PARTITION: _partition,
     Shape.LINKS: _one_or_more(_numbers),
     Shape.LINK: _link,
@@ -353,7 +363,7 @@ def _layer_schema() -> dict[str, Any]:
     return {
         "type": "object",
         "properties": {name: _property(setting) for name, setting in names.items()},
-        "required": ["forward"],
+        "anyOf": [{"required": ["forward"]}, {"required": ["phases"]}],
         "additionalProperties": False,
     }
 
@@ -386,6 +396,7 @@ def _forms(setting: Setting) -> list[dict[str, Any]]:
         ],
         Shape.STAGES: numbers,
         Shape.PAIRS: [*number, _list(*numbers)],
+        Shape.PHASES: [_phases_schema(number)],
         Shape.PARTITION: [line, _list({"type": "integer", "minimum": 1})],
         Shape.LINKS: [*number, _list(*numbers)],
         Shape.LINK: [line, _link_schema(number)],
@@ -396,6 +407,23 @@ def _forms(setting: Setting) -> list[dict[str, Any]]:
         Shape.FILES: [line, _list(line)],
     }
     return forms.get(setting.shape, [line])
+
+
+def _phases_schema(number: list[dict[str, Any]]) -> dict[str, Any]:
+    numbers = {key: {"anyOf": [*number, {"type": "null"}]} for key in Phase._fields}
+    phase = {
+        "type": "object",
+        "properties": numbers | {"on": {"enum": list(Machine)}},
+        "required": ["on", "time"],
+        "additionalProperties": False,
+    }
+    parts = dict.fromkeys(PARTS, _list(phase) | {"minItems": 1})
+    return {
+        "type": "object",
+        "properties": parts,
+        "required": list(PARTS),
+        "additionalProperties": False,
+    }
 
 
 def _link_schema(number: list[dict[str, Any]]) -> dict[str, Any]:

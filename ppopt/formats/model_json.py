@@ -20,8 +20,9 @@ from ppopt.problem.costs import MOST_TICKS
 from ppopt.problem.first_backward import FirstBackward
 from ppopt.problem.layers import COSTS, LAYER_SETTINGS, LETTERS, MOST_LAYERS, Layer, runs_of
 from ppopt.problem.link import Link
+from ppopt.problem.phases import Phases
 from ppopt.problem.pipeline import Model, Pipeline
-from ppopt.problem.settings import Setting, Unit
+from ppopt.problem.settings import Setting, Shape, Unit
 
 MEMBER = "model"
 """Key of the member in `origin`."""
@@ -29,7 +30,7 @@ _UNITS = {Unit.TIME: "ticks_per_unit", Unit.MEMORY: "memory_ticks_per_unit"}
 _REQUIRED = (*_UNITS.values(), "layers", "counts", "partition")
 _OPTIONAL = ("name", "placement", "chunks", "link", "first_backward")
 _FLAGS = ("recompute", "recompute_given")
-_FIELDS = tuple(cost.field for cost in COSTS)
+_ROUNDED = (*(cost.field for cost in COSTS), "phases")
 _ALWAYS = tuple(cost.name for cost in COSTS if not cost.optional)
 _SOMETIMES = tuple(cost.name for cost in COSTS if cost.optional)
 
@@ -75,11 +76,12 @@ def _link(value: object) -> Link:
     return Link(Fraction(latency, per), Fraction(bandwidth, time), back)
 
 
-def _common_tick(layers: Iterable[Layer], unit: Unit) -> int:
+def _common_tick(layers: list[Layer], unit: Unit) -> int:
     costs = [cost for cost in COSTS if cost.unit is unit]
-    return exact.common_denominator(
-        getattr(layer, cost.field) for layer in layers for cost in costs
-    )
+    numbers = [getattr(layer, cost.field) for layer in layers for cost in costs]
+    if unit is Unit.TIME:
+        numbers += [number for layer in layers if layer.phases for number in layer.phases.numbers]
+    return exact.common_denominator(numbers)
 
 
 def _of_layer(layer: Layer, per_unit: dict[Unit, int]) -> dict[str, Any]:
@@ -87,6 +89,7 @@ def _of_layer(layer: Layer, per_unit: dict[Unit, int]) -> dict[str, Any]:
         setting.name: value
         for setting in LAYER_SETTINGS
         if setting not in COSTS
+        and setting.shape is not Shape.PHASES
         and (value := getattr(layer, setting.field)) not in ("", None, False)
     }
     costs = {
@@ -94,9 +97,19 @@ def _of_layer(layer: Layer, per_unit: dict[Unit, int]) -> dict[str, Any]:
         for cost in COSTS
         if not (cost.optional and _is_default(layer, cost))
     }
+    if layer.phases:
+        ticks = (int(number * per_unit[Unit.TIME]) for number in layer.phases.numbers)
+        said["phases"] = layer.phases.having(ticks).in_file
     off = {"recompute_given": True} if layer.recompute_given and not layer.recompute else {}
     rounded = {"rounded": list(layer.rounded)} if layer.rounded else {}
     return {**said, **off, **costs, **rounded}
+
+
+def _phases(value: object, per_unit: int) -> Phases:
+    """Read phases whose times are ticks."""
+    phases = Phases.read(value)
+    ticks = (whole(number, 0, MOST_TICKS) for number in phases.numbers)
+    return phases.having(Fraction(number, per_unit) for number in ticks)
 
 
 def _is_default(layer: Layer, cost: Setting) -> bool:
@@ -155,7 +168,8 @@ def _layers(value: object, per_unit: dict[Unit, int]) -> Iterable[Layer]:
 
 
 def _layer(value: object, per_unit: dict[Unit, int]) -> Layer:
-    file = section(value, _ALWAYS, ("name", "role", "count", "rounded", *_FLAGS, *_SOMETIMES))
+    further = ("name", "role", "count", "phases", "rounded", *_FLAGS, *_SOMETIMES)
+    file = section(value, _ALWAYS, further)
     costs: dict[str, Any] = {
         cost.field: Fraction(
             within(cost.name, whole, file[cost.name], -MOST_TICKS, MOST_TICKS),
@@ -170,7 +184,9 @@ def _layer(value: object, per_unit: dict[Unit, int]) -> Layer:
     if file.get("role", "decoder") not in tuple(LETTERS):
         raise InputError(f"role: {shown(file['role'])} is unknown; use {', '.join(LETTERS)}")
     rounded = file.get("rounded", [])
-    if not isinstance(rounded, list) or any(field not in _FIELDS for field in rounded):
+    if not isinstance(rounded, list) or any(field not in _ROUNDED for field in rounded):
         raise InputError(f"rounded: {shown(rounded)} is not a list of costs of a layer")
     said = {key: file[key] for key in ("name", "role", "count", *_FLAGS) if key in file}
+    if "phases" in file:
+        said["phases"] = within("phases", _phases, file["phases"], per_unit[Unit.TIME])
     return Layer(**costs, **said, rounded=tuple(rounded))

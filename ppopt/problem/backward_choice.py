@@ -35,7 +35,7 @@ from typing import Any
 from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.operation import OpKind
 from ppopt.problem.pipeline import Pipeline
-from ppopt.problem.settings import STAGE_COSTS
+from ppopt.problem.settings import STAGE_COSTS, Shape
 
 Times = tuple[Fraction, ...]
 
@@ -44,8 +44,8 @@ Times = tuple[Fraction, ...]
 class BackwardChoice:
     """The choice between split and whole backwards at every stage of a pipeline.
 
-    `relaxed` is for pipelines without a matrix of pair times, and without pairs that are shorter
-    than one of their operations; for the others there is `ppopt.problem.short_pairs`.
+    `relaxed` is for pipelines whose pairs have one time per stage, that of F and BW, and are no
+    shorter than one of their operations; for the others there is `ppopt.problem.short_pairs`.
     """
 
     pipeline: Pipeline
@@ -84,11 +84,19 @@ class BackwardChoice:
         )
 
     def _splitting_gains_nothing(self, stage: int) -> bool:
-        """Whether BW <= B; a pair of F and BW is then no longer than that of F and B."""
+        """Whether BW takes no longer than B, alone and in every pair, and holds no more."""
         ticks = self.pipeline.ticks
         _, partial, _, full = (times[stage] for times in ticks.durations)
         taken, _ = ticks.held_alone(OpKind.B, stage)
-        return full <= partial and ticks.takes[OpKind.BW][stage] <= taken
+        return (
+            full <= partial
+            and ticks.takes[OpKind.BW][stage] <= taken
+            and all(
+                ticks.pair_time(forward, OpKind.BW, stage)
+                <= ticks.pair_time(forward, OpKind.B, stage)
+                for forward in self._beside(stage)
+            )
+        )
 
     def _split_holds_no_more(self, stage: int) -> bool:
         """Whether B, and then W, hold no more than BW."""
@@ -150,7 +158,7 @@ class BackwardChoice:
                 for value in fields[cost.field]
             ]
             for cost in STAGE_COSTS
-            if cost.field != "overlap" or given.overlap is not None
+            if cost.shape is not Shape.PAIRS or (cost.field == "overlap" and given.overlap)
         }
         made = Pipeline(
             stages=given.num_stages,

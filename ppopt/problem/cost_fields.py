@@ -18,6 +18,7 @@ from ppopt.problem.field_values import FieldReader, is_1f1b, is_exact
 from ppopt.problem.first_backward import FirstBackward, in_weight
 from ppopt.problem.layers import Layers
 from ppopt.problem.memory import check_memory
+from ppopt.problem.phase_pairs import pair_times
 from ppopt.problem.settings import SETTINGS, STAGE_COSTS, Shape, Unit
 
 Fields = Mapping[str, Any]
@@ -64,11 +65,13 @@ def of_stages(fields: Fields, stages: int, reader: FieldReader) -> dict[str, Any
             signed = cost.least is None
             with faults.collected():
                 costs[cost.field] = (
-                    reader.pair_times(given, stages)
+                    reader.pair_times(cost.field, given, stages)
                     if cost.shape is Shape.PAIRS
                     else reader.per_stage(cost.field, given, stages, signed=signed)
                 )
     faults.check()
+    if costs["overlap_input"] is not None and costs["overlap"] is None:
+        raise InputError("overlap_input_times: goes with overlap_times; give these, too")
     times = (costs[field] for field in ("forward", "backward", "weight", "backward_input"))
     backward = derive(*times)
     costs["backward"], costs["weight"], costs["backward_input"] = backward
@@ -89,9 +92,12 @@ def of_layers(
 ) -> dict[str, Any]:
     """Sums of the costs over the layers of every stage, which holds so many.
 
-    A cost that layers do not have takes its default on every stage.
+    Times of pairs follow from phases. A cost that layers do not have takes its default on every
+    stage.
     """
-    costs = model.stage_costs(counts)._asdict()
+    pairs = pair_times(model.stage_layers(counts))
+    with_bw, with_b = pairs or (None, None)
+    costs = model.stage_costs(counts)._asdict() | {"overlap": with_bw, "overlap_input": with_b}
     if first is FirstBackward.WEIGHT:
         costs = in_weight(costs)
     reader.note(model.rounded)

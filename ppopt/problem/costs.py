@@ -20,7 +20,7 @@ MOST_TICKS = 2**53
 Row = tuple[int, ...]
 """One number per stage, in ticks."""
 PairTimes = tuple[Fraction, ...] | tuple[tuple[Fraction, ...], ...]
-"""One number per stage, or [stage of F][stage of BW]."""
+"""One number per stage, or [stage of F][stage of BW, or of B]."""
 
 
 class StageCosts(NamedTuple):
@@ -35,6 +35,8 @@ class StageCosts(NamedTuple):
     static: tuple[Fraction, ...]
     overlap: PairTimes
     """Time of an F and a BW run as one, without recompute: of one stage, or of every two."""
+    overlap_input: PairTimes
+    """The same of an F and a B; empty: not stated."""
     workspace: tuple[Fraction, ...]
     """The same for F, B and BW, where their own are not given."""
     forward_workspace: tuple[Fraction, ...]
@@ -105,6 +107,7 @@ def _defaults(given: Mapping[str, tuple[Fraction, ...]]) -> dict[str, tuple[Frac
     workspace = given.get("workspace", nothing)
     return {
         "overlap": tuple(one + other for one, other in both),
+        "overlap_input": (),
         "workspace": nothing,
         "forward_workspace": workspace,
         "input_workspace": workspace,
@@ -126,6 +129,8 @@ def _parts(cost: Setting, chunks: int, slices: int) -> int:
 
 def _cut(values: tuple[Any, ...], share: Sequence[int], parts: int) -> tuple[Any, ...]:
     """One of so many equal parts of a value, for every stage the value of its share."""
+    if not values:
+        return values
     if is_matrix(values):
         return tuple(_cut(values[entry], share, parts) for entry in share)
     same = parts == 1 or not any(values)
@@ -198,6 +203,8 @@ class Ticks(NamedTuple):
     overlap: Row | tuple[Row, ...]
     """Time of an F and a BW run as one, recompute included: of one stage, or [stage of F][stage of
     BW] (see `pair_time`)."""
+    overlap_input: Row | tuple[Row, ...]
+    """The same of an F and a B; empty: not stated."""
     recompute: Row
     """Part of the times of B and BW, per stage."""
     down: tuple[Row, ...]
@@ -234,7 +241,8 @@ class Ticks(NamedTuple):
     def times(self) -> Iterator[int]:
         """All times of operations and delays."""
         once = (self.unshard, self.gradient_sync, self.optimizer)
-        return chain(*self.durations, flat(self.overlap), *self.down, *self.up, *once)
+        pairs = chain(flat(self.overlap), flat(self.overlap_input))
+        return chain(*self.durations, pairs, *self.down, *self.up, *once)
 
     def held_alone(self, kind: OpKind, stage: int) -> tuple[int, int]:
         """Memory that an operation in no pair takes and gives, as it matters to peaks.
@@ -265,35 +273,31 @@ class Ticks(NamedTuple):
         times stated and of the longer part. Where no stated time is below the longer part of its
         stage, this is what they take less that saving, which is then no less than either part.
 
-        A B saves what BW would: F with B is shorter, or longer, than F with BW by as much as B is
-        than BW. But F with B takes no less than the longer of both, unless F with BW does.
+        Where times of F and B are stated, they hold for F and B in the same way. Else a B saves
+        what BW would: F with B is shorter, or longer, than F with BW by as much as B is than BW.
+        But F with B takes no less than the longer of both, unless F with BW does.
 
         Recompute makes B and BW longer, and saves nothing.
         """
+        if kind is OpKind.B and self.overlap_input:
+            return self._stated_pair_time(self.overlap_input, forward, kind, backward)
         one, other = self.durations[OpKind.F][forward], self.durations[kind][backward]
-        whole = self._whole_pair_time(forward, backward)
+        whole = self._stated_pair_time(self.overlap, forward, OpKind.BW, backward)
         longer = other - self.durations[OpKind.BW][backward]
         return max(whole + longer, min(whole, max(one, other)))
 
-    def _whole_pair_time(self, forward: int, backward: int) -> int:
-        """Time of an F of one stage and a BW of another run as one."""
-        times: Any = self.overlap
+    def _stated_pair_time(self, times: Any, forward: int, kind: OpKind, backward: int) -> int:
+        """Time of an F and a backward of a kind run as one, from the times of such pairs."""
         if is_matrix(times):
             found: int = times[forward][backward]
             return found
-        one, other = self.durations[OpKind.F][forward], self.durations[OpKind.BW][backward]
-        saved = min(self._saving(forward), self._saving(backward))
+        f, full = self.durations[OpKind.F], self.durations[kind]
+        saved = min(f[stage] + full[stage] - times[stage] for stage in (forward, backward))
         again = self.recompute[backward]
         stated = (times[stage] - self.recompute[stage] for stage in (forward, backward))
-        least: int = again + min(*stated, max(one, other - again))
-        return max(one + other - saved, least)
-
-    def _saving(self, stage: int) -> int:
-        """Time that a stage's F and BW save when they run as one; negative where they lose."""
-        times: Any = self.overlap
-        alone = self.durations[OpKind.F][stage] + self.durations[OpKind.BW][stage]
-        saved: int = alone - times[stage]
-        return saved
+        least = again + min(*stated, max(f[forward], full[backward] - again))
+        pair: int = max(f[forward] + full[backward] - saved, least)
+        return pair
 
     def time(self, ticks: int) -> Fraction:
         """Ticks to the user's unit of time."""
@@ -351,6 +355,7 @@ def ticks_of(
             _sum(scaled["backward"], recompute),
         ),
         overlap=_sum(scaled["overlap"], recompute),
+        overlap_input=_sum(scaled["overlap_input"], recompute),
         recompute=recompute,
         down=tuple(_scale(row, per_unit) for row in links.down),
         up=tuple(_scale(row, per_unit) for row in links.up),
@@ -409,6 +414,8 @@ def _numbers(row: tuple[Any, ...]) -> Iterable[Fraction]:
 
 def _on_devices(times: tuple[Any, ...], speeds: tuple[Fraction, ...]) -> tuple[Any, ...]:
     """Times at speed 1 on the devices of stages; of a pair, on that of its F."""
+    if not times:
+        return times
     return tuple(
         _on_devices(time, (speed,) * len(time)) if isinstance(time, tuple) else time / speed
         for time, speed in zip(times, speeds, strict=True)

@@ -11,8 +11,6 @@ from ppopt.errors import ConflictError, InputError
 from ppopt.problem import exact
 from ppopt.problem.settings import LIMIT_1F1B
 
-PAIRS = "overlap"
-"""Field of the times of pairs."""
 LARGEST_GRID = 10**7
 """Most stages times microbatches a pipeline may have."""
 Values = tuple[Fraction, ...]
@@ -57,28 +55,29 @@ class FieldReader:
             )
         return numbers
 
-    def pair_times(self, given: object, stages: int) -> Any:
-        """Read times of pairs, above 0: one per stage, or a matrix [stage of F][stage of BW]."""
-        if is_list(given) and any(map(is_list, as_list(given, PAIRS))):
-            rows = [as_list(row, PAIRS) for row in as_list(given, PAIRS)]
+    def pair_times(self, field: str, given: object, stages: int) -> Any:
+        """Read times of pairs, above 0: one per stage, or a matrix [stage of F][of backward]."""
+        kind = "B" if field == "overlap_input" else "BW"
+        if is_list(given) and any(map(is_list, as_list(given, field))):
+            rows = [as_list(row, field) for row in as_list(given, field)]
             if len(rows) != stages or any(len(row) != stages for row in rows):
                 raise InputError(
-                    f"{PAIRS}: a matrix must be {stages} x {stages}, one row per stage of F, "
-                    "one column per stage of BW"
+                    f"{field}: a matrix must be {stages} x {stages}, one row per stage of F, "
+                    f"one column per stage of {kind}"
                 )
-            read: Any = tuple(self.numbers(PAIRS, row) for row in rows)
+            read: Any = tuple(self.numbers(field, row) for row in rows)
             places = [
-                (f"F of stage {one} and BW of stage {other}", time)
+                (f"F of stage {one} and {kind} of stage {other}", time)
                 for one, row in enumerate(read)
                 for other, time in enumerate(row)
             ]
         else:
-            read = self.per_stage(PAIRS, given, stages)
+            read = self.per_stage(field, given, stages)
             places = [(f"stage {stage}", time) for stage, time in enumerate(read)]
         for place, time in places:
             if not time:
                 raise InputError(
-                    f"{PAIRS}: {place}: 0 is not above 0, or finer than 10^-6 of the unit, the "
+                    f"{field}: {place}: 0 is not above 0, or finer than 10^-6 of the unit, the "
                     "finest that is kept; give the time of both run as one"
                 )
         return read
@@ -185,4 +184,6 @@ def is_1f1b(limit: object) -> bool:
 
 def is_exact(value: Any) -> bool:
     """Whether a value is a cost as a pipeline holds it, and `replace` hands it on."""
-    return value is None or (is_list(value) and all(type(one) is Fraction for one in value))
+    return value is None or (
+        is_list(value) and all(type(one) is Fraction or (one and is_exact(one)) for one in value)
+    )

@@ -59,11 +59,16 @@ def in_weight(costs: Mapping[str, Costs | None]) -> dict[str, Any]:
     """Costs per stage in which W of stage 0 runs the whole backward, recompute included.
 
     B of stage 0 takes no time, no memory but what recompute takes, and no workspace. `costs` has
-    the fields of `ppopt.problem.costs.StageCosts`; None: 0 on every stage.
+    the fields of `ppopt.problem.costs.StageCosts`; None: 0 on every stage. Pairs, if there are any,
+    are matrices: F with that B takes what F takes.
     """
     found: dict[str, Any] = dict(costs)
     nothing = (Fraction(0),) * len(_known(found, "forward"))
     again = found["recompute_time"] or nothing
+    if found["overlap"] is not None:
+        found["overlap"] = tuple((row[0] + again[0], *row[1:]) for row in found["overlap"])
+        rows = zip(found["overlap_input"], found["forward"], strict=True)
+        found["overlap_input"] = tuple((forward, *row[1:]) for row, forward in rows)
     whole = _known(found, "backward")[0] + again[0]
     for field in ("backward", "weight"):
         found[field] = (whole, *_known(found, field)[1:])

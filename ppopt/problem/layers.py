@@ -14,6 +14,7 @@ from ppopt.errors import InputError
 from ppopt.problem import exact, units
 from ppopt.problem.backward_times import complete
 from ppopt.problem.exact import plain
+from ppopt.problem.phases import Phases
 from ppopt.problem.settings import Part, Setting, Shape, Unit, accepts_every_name
 
 MOST_LAYERS = 4096
@@ -56,10 +57,18 @@ LAYER_SETTINGS = (
         "role", Shape.CHOICE, "embedding, decoder, mtp or head", DECODER, choices=tuple(LETTERS)
     ),
     _layer("count", Shape.WHOLE, "so many such layers in a row", 1, least=1),
-    _time("forward", "F", None),
+    _time("forward", "F", "required, unless there are `phases`"),
     _time("backward", "BW, the full backward: B and W together", "2 F, or B + W"),
     _time("weight", "W, the weight gradient; B = BW - W", "half of BW"),
     _time("backward_input", "B, the input gradient", "BW - W", key="input"),
+    _layer(
+        "phases",
+        Shape.PHASES,
+        "in place of these times, what F and B do in turn, on compute and on a link: `{F: [{on: "
+        "compute, time: 4}, {on: link, time: 6}], B: [{on: link, time: 6}, {on: compute, time: 5, "
+        "weight: 4}]}`, `weight` being the W of a phase of B. F, B and W take the sums; pairs of F "
+        "and BW follow",
+    ),
     _memory("activation", "memory that F takes, and that B and W together give back"),
     _memory("memory_b", "signed change of memory by B; W gives back the rest", least=None),
     _memory("static", "memory always held: weights, gradients, optimizer state"),
@@ -95,7 +104,8 @@ LAYER_SETTINGS = (
     _step_time("optimizer", "its optimizer step"),
 )
 """Every setting of a layer, declared once: files, their JSON Schema and the table in
-`models/README.md` are made from these records. All but `forward` may be left out."""
+`models/README.md` are made from these records. All may be left out, but for `forward` or
+`phases`."""
 COSTS = tuple(setting for setting in LAYER_SETTINGS if setting.shape is Shape.NUMBER)
 _FIELDS = {measure: tuple(cost.field for cost in COSTS if cost.unit is measure) for measure in Unit}
 LAYER_NAMES: Mapping[str, Setting] = {
@@ -180,14 +190,17 @@ class Layer:
     anything that is no layer.
     """
 
-    forward: Any
-    """Time of F, above 0."""
+    forward: Any = None
+    """Time of F, above 0; None: that of `phases`."""
     backward: Any = None
     """Time of BW, the full backward; None: 2 F, or B + W where B is given."""
     weight: Any = None
     """Time of W; None: half of BW, or what B leaves of it."""
     backward_input: Any = None
     """Time of B; None: BW - W. `input` in files, and accepted as a name here."""
+    phases: Any = None
+    """What F and B do in turn, a `ppopt.problem.phases.Phases` or a mapping of files; the four
+    times before are then its sums. None: not known."""
     activation: Any = 0
     """Memory that F takes and that B and W together (or BW) give back."""
     memory_b: Any = 0
@@ -259,8 +272,9 @@ class Layer:
         self._write_out()
         self._set_units()
         for cost in COSTS:
-            if getattr(self, cost.field) is not None:
-                self._set(cost.field, self._number(cost))
+            if (value := getattr(self, cost.field)) is not None:
+                self._set(cost.field, self._number(value, cost.field, cost.name, cost.least))
+        self._sum_phases()
         self._complete_times()
         if self.memory_b < -self.activation:
             raise InputError(
@@ -269,10 +283,26 @@ class Layer:
             )
         self._check_recompute()
 
+    def _sum_phases(self) -> None:
+        """Take the times of F, B, W and BW from the phases."""
+        if self.phases is None:
+            return
+        for field, value in self.phases.times().items():
+            given = getattr(self, field)
+            if given is not None and given != value:
+                name = LAYER_NAMES[field].name
+                raise InputError(
+                    f"{name}: {plain(given)} is not the sum {plain(value)} of its phases; leave "
+                    f"{name} out"
+                )
+            self._set(field, value)
+
     def _complete_times(self) -> None:
         given = (self.forward, self.backward, self.weight, self.backward_input)
         if self.forward is None:
-            raise InputError("forward: missing; every layer needs the time of its forward")
+            raise InputError(
+                "forward: missing; every layer needs the time of its forward, or phases"
+            )
         for field, value in zip(
             ("backward", "weight", "backward_input"), complete(*given), strict=True
         ):
@@ -310,10 +340,17 @@ class Layer:
 
     def _set_units(self) -> None:
         """Convert numbers that carry a unit to one unit for times, and one for memory."""
+        phases = None if self.phases is None else Phases.read(self.phases)
         for measure, fields in _FIELDS.items():
             given = {field: getattr(self, field) for field in fields}
             given = {field: value for field, value in given.items() if value is not None}
+            if phases is not None and measure is Unit.TIME:
+                given["phases"] = phases.numbers
             found = units.resolve(measure, getattr(self, f"{measure}_unit"), given)
+            if phases is not None and measure is Unit.TIME:
+                numbers = found.values.pop("phases")
+                read = [self._number(number, "phases", "phases") for number in numbers]
+                self._set("phases", phases.having(read))
             for field, value in found.values.items():
                 self._set(field, value)
             self._set(f"{measure}_unit", found.unit)
@@ -325,13 +362,22 @@ class Layer:
         values = [getattr(self, field) for field in _FIELDS[measure]]
         return values if unit is None else [units.Quantity(value, unit) for value in values]
 
-    def _number(self, cost: Setting) -> Fraction:
-        number = exact.read(getattr(self, cost.field), cost.name)
-        if number.value < 0 and cost.least is not None:
-            raise InputError(f"{cost.name}: {exact.plain(number.value)} is negative")
-        if number.rounded and cost.field not in self.rounded:
-            self._set("rounded", (*self.rounded, cost.field))
+    def _number(self, given: object, field: str, name: str, least: int | None = 0) -> Fraction:
+        """Read a number of a field, which has a name in files."""
+        number = exact.read(given, name)
+        if number.value < 0 and least is not None:
+            raise InputError(f"{name}: {exact.plain(number.value)} is negative")
+        if number.rounded and field not in self.rounded:
+            self._set("rounded", (*self.rounded, field))
         return number.value
+
+    def phases_in(self, unit: str | None) -> Phases | None:
+        """Its phases with their times in another unit, where that of its own is known."""
+        if self.phases is None or self.time_unit is None:
+            return self.phases  # type: ignore[no-any-return]
+        numbers = [units.Quantity(number, self.time_unit) for number in self.phases.numbers]
+        found = units.resolve(Unit.TIME, unit, {"phases": numbers})
+        return self.phases.having(found.values["phases"])  # type: ignore[no-any-return]
 
     @property
     def recomputable(self) -> bool:
@@ -390,7 +436,13 @@ class Layers:
             found = units.resolve(measure, getattr(self, key), given)
             if any(getattr(layer, key) != found.unit for layer in layers):
                 layers = [
-                    replace(layer, **{key: found.unit, **dict(zip(fields, values, strict=True))})
+                    replace(
+                        layer,
+                        **{key: found.unit, **dict(zip(fields, values, strict=True))},
+                        phases=layer.phases_in(found.unit)
+                        if measure is Unit.TIME
+                        else layer.phases,
+                    )
                     for layer, values in zip(layers, found.values.values(), strict=True)
                 ]
         return layers

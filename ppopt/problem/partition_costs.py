@@ -79,6 +79,11 @@ class PartitionCosts:
         Raises NotApplicableError where times or memory are too large or too finely divided to stay
         exact.
         """
+        if pipeline.overlap is not None:
+            raise NotApplicableError(
+                "phases: no search of partition or recompute knows pairs of F and BW; give the "
+                "partition and the recompute, or leave the phases out"
+            )
         self._pipeline, layers, slices = pipeline, pipeline.model.layers, pipeline.num_slices
         given = pipeline.model.stage_costs((1,) * len(layers))._asdict()
         costs = costs_of(

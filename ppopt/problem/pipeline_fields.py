@@ -85,7 +85,10 @@ class PipelineFields:
     """None; `1f1b`; one number for every device; or a list, one number per device."""
     overlap: Any = None
     """Time of an F and a BW run as one, above 0: per stage, or a matrix [stage of F][stage of BW].
-    None: F + BW, and no search overlaps them (see `ppopt.problem.costs.Ticks.pair_time`)."""
+    None: F + BW, and no search overlaps them (see `ppopt.problem.costs.Ticks.pair_time`). Of a
+    model it follows from the phases of its layers (`ppopt.problem.phase_pairs`)."""
+    overlap_input: Any = None
+    """The same of an F and a B, where `overlap` is given; None: they save what F and BW do."""
     unshard: Any = None
     """Time of a stage's unshard, the all-gather of its weights before its first F; None: none.
     Times and memory of gradient work are in `ppopt.problem.features.gradient_work`."""

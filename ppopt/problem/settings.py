@@ -43,6 +43,8 @@ class Shape(Enum):
     """One number for all stages, or a list with one number per stage."""
     PAIRS = "TIME|LIST"
     """The same, or a matrix [stage of F][stage of BW]."""
+    PHASES = "PHASES"
+    """A mapping from F and B to lists of phases."""
     LINKS = "TIME"
     """One number, or a matrix [from device][to device]."""
     LINK = "latency=TIME,bandwidth=RATE"
@@ -369,6 +371,18 @@ SETTINGS = (
         "smaller saving; a B saves what BW would. In files also a matrix [stage of F][stage of BW]",
         "F + BW",
         key="overlap_times",
+        unit=Unit.TIME,
+        least=0,
+        placeholder="LIST",
+        optional=True,
+    ),
+    Setting(
+        "overlap_input",
+        Shape.PAIRS,
+        "the same of an F and a B, for `overlap_times`: per stage, or in files a matrix [stage of "
+        "F][stage of B]",
+        "by what F and BW save",
+        key="overlap_input_times",
         unit=Unit.TIME,
         least=0,
         placeholder="LIST",

@@ -5,7 +5,7 @@ operation is as long as it is alone in every schedule, and bounds of durations d
 relaxation has operations that do:
 
 - F', B' and BW' take the least that F, B and BW take, alone or in any pair that saves time;
-- a pair takes the time that it takes, given as a matrix; recompute is part of the times.
+- a pair takes the time that it takes, given as one matrix; recompute is part of the times.
 
 Take any schedule of the pipeline, and keep all starts. Every operation that runs alone ends no
 later than before, in less time or in the same; every pair takes its own time. So precedence and
@@ -70,7 +70,8 @@ class ShortPairs:
         if self.pipeline.overlap is None:
             return False
         mixed = self.backward_kind is BackwardKind.MIXED
-        return self.exist or (mixed and is_matrix(self.pipeline.overlap))
+        stated = is_matrix(self.pipeline.overlap) or self.pipeline.overlap_input is not None
+        return self.exist or (mixed and stated)
 
     @cached_property
     def places(self) -> list[tuple[int, int]]:
@@ -166,6 +167,7 @@ class ShortPairs:
                 if cost.per_microbatch
                 else fields[cost.field]
                 for cost in STAGE_COSTS
+                if cost.field in fields
             },
         )
         finer = given.ticks.per_unit // made.ticks.per_unit

@@ -25,7 +25,7 @@ from typing import Any
 from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.operation import OpKind
 from ppopt.problem.pipeline import Pipeline
-from ppopt.problem.settings import STAGE_COSTS
+from ppopt.problem.settings import STAGE_COSTS, Shape
 from ppopt.rechecker.claim import Claim
 from ppopt.rechecker.pair_times import meet, pair_time
 
@@ -104,6 +104,12 @@ def _joining_is_free(claim: Claim) -> bool:
         whole <= some
         and claim.takes(OpKind.BW, stage) <= (claim.takes(OpKind.B, stage) if some else 0)
         for stage, (whole, some) in enumerate(zip(full, partial, strict=True))
+    ) and all(
+        pair_time(claim.pipeline, forward, OpKind.BW, stage)
+        <= pair_time(claim.pipeline, forward, OpKind.B, stage)
+        for stage in range(claim.pipeline.num_stages)
+        for forward in range(claim.pipeline.num_stages)
+        if meet(claim.pipeline, forward, stage)
     )
 
 
@@ -133,7 +139,7 @@ def _relaxed(claim: Claim) -> Pipeline:
     fields: dict[str, Any] = {
         cost.field: [value * (slices if cost.per_microbatch else 1) for value in rows[cost.field]]
         for cost in STAGE_COSTS
-        if cost.field != "overlap"
+        if cost.shape is not Shape.PAIRS
     }
     made = Pipeline(
         stages=given.num_stages,

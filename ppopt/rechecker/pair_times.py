@@ -5,8 +5,9 @@ is o(i) for F(i) with BW(i). Put BW(k) in the place of BW(i), or F(i) in the pla
 much the pair is longer or shorter than o(i), or than o(k), and it takes the longer of these two
 times. It takes no less than the shortest of o(i), o(k) and the longer part.
 
-F(i) with B(k) differs from that by as much as B(k) from BW(k), but it takes no less than either
-part, unless F(i) with BW(k) does.
+Where times of F with B are stated, the same holds with B in the place of BW. Else F(i) with B(k)
+differs from F(i) with BW(k) by as much as B(k) from BW(k), but it takes no less than either part,
+unless F(i) with BW(k) does.
 
 Recompute makes every pair of a backward longer by its whole time.
 """
@@ -25,27 +26,31 @@ Row = tuple[int, ...]
 def pair_time(pipeline: Pipeline, forward: int, kind: OpKind, backward: int) -> int:
     """Time of F of a stage and B or BW (`kind`) of another run as one, in ticks."""
     ticks = pipeline.ticks
-    whole = ticks.recompute[backward] + _without_recompute(pipeline, forward, backward)
+    again = ticks.recompute[backward]
+    if kind is OpKind.B and ticks.overlap_input:
+        return again + _without_recompute(pipeline, ticks.overlap_input, forward, kind, backward)
+    whole = again + _without_recompute(pipeline, ticks.overlap, forward, OpKind.BW, backward)
     own, full = ticks.durations[kind][backward], ticks.durations[OpKind.BW][backward]
     shortest = min(whole, max(ticks.durations[OpKind.F][forward], own))
     return max(shortest, whole - (full - own))
 
 
-def _without_recompute(pipeline: Pipeline, forward: int, backward: int) -> int:
-    """Time of F and BW of two stages as one."""
+def _without_recompute(
+    pipeline: Pipeline, times: Any, forward: int, kind: OpKind, backward: int
+) -> int:
+    """Time of F and a backward of two stages as one, where `times` are stated for such pairs."""
     ticks = pipeline.ticks
-    times: Any = ticks.overlap
     again, f = ticks.recompute, ticks.durations[OpKind.F]
     if isinstance(times[0], tuple):
         return int(times[forward][backward]) - again[backward]
-    bw, stated = {}, {}
+    own, stated = {}, {}
     for stage in (forward, backward):
-        bw[stage] = ticks.durations[OpKind.BW][stage] - again[stage]
+        own[stage] = ticks.durations[kind][stage] - again[stage]
         stated[stage] = int(times[stage]) - again[stage]
     return max(
-        stated[forward] + bw[backward] - bw[forward],
+        stated[forward] + own[backward] - own[forward],
         stated[backward] + f[forward] - f[backward],
-        min(*stated.values(), max(f[forward], bw[backward])),
+        min(*stated.values(), max(f[forward], own[backward])),
     )
 
 
@@ -57,22 +62,20 @@ def meet(pipeline: Pipeline, one: int, other: int) -> bool:
 
 
 def pairs_save(pipeline: Pipeline) -> bool:
-    """Whether any pair takes less than its two parts; one of BW does, if one of B does."""
-    stages, (forward, _, _, full) = range(pipeline.num_stages), pipeline.ticks.durations
+    """Whether any pair takes less than its two parts."""
+    stages, times = range(pipeline.num_stages), pipeline.ticks.durations
     return pipeline.overlap is not None and any(
-        pair_time(pipeline, one, OpKind.BW, other) < forward[one] + full[other]
+        pair_time(pipeline, one, kind, other) < times[OpKind.F][one] + times[kind][other]
         for one in stages
         for other in stages
         if meet(pipeline, one, other)
+        for kind in (OpKind.B, OpKind.BW)
     )
 
 
 @lru_cache(maxsize=8)
 def least_times(pipeline: Pipeline) -> tuple[Row, ...]:
-    """Least time of every kind and stage, [kind][stage], in ticks: alone, or in a pair.
-
-    An F is in none that is shorter than itself and than all with BW: see the module.
-    """
+    """Least time of every kind and stage, [kind][stage], in ticks: alone, or in a pair."""
     stages, found = range(pipeline.num_stages), [list(row) for row in pipeline.ticks.durations]
     for one in stages:
         for other in stages:
@@ -80,7 +83,7 @@ def least_times(pipeline: Pipeline) -> tuple[Row, ...]:
                 with_b, with_bw = (
                     pair_time(pipeline, one, kind, other) for kind in (OpKind.B, OpKind.BW)
                 )
-                found[OpKind.F][one] = min(found[OpKind.F][one], with_bw)
+                found[OpKind.F][one] = min(found[OpKind.F][one], with_b, with_bw)
                 found[OpKind.B][other] = min(found[OpKind.B][other], with_b)
                 found[OpKind.BW][other] = min(found[OpKind.BW][other], with_bw)
     return tuple(map(tuple, found))

@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from ppopt.problem import exact
 from ppopt.problem.costs import flat
 from ppopt.problem.pipeline import Pipeline
@@ -61,15 +63,20 @@ def _assert_same_problem(actual: Schedule, expected: Schedule) -> None:
 
 def _differing(cost: Setting, expected: Pipeline, actual: Pipeline) -> list[int]:
     """The stages that differ in a cost."""
-    pairs = zip(*(getattr(one.costs, cost.field) for one in (expected, actual)), strict=True)
+    pairs = zip(*(_rows(cost, pipeline) for pipeline in (expected, actual)), strict=True)
     return [stage for stage, (old, new) in enumerate(pairs) if old != new]
+
+
+def _rows(cost: Setting, pipeline: Pipeline) -> tuple[Any, ...]:
+    """A cost of every stage; empty rows where it is not stated."""
+    return getattr(pipeline.costs, cost.field) or ((),) * pipeline.num_stages
 
 
 def _in_cost(cost: Setting, expected: Pipeline, actual: Pipeline) -> str:
     """Where two pipelines differ in a cost, and how."""
     stages = _differing(cost, expected, actual)
     old, new = (
-        [exact.plain(number) for number in flat(getattr(one.costs, cost.field)[stages[0]])]
+        [exact.plain(number) for number in flat(_rows(cost, one)[stages[0]])]
         for one in (expected, actual)
     )
     more = f" (and {len(stages) - 1} more)" if len(stages) > 1 else ""

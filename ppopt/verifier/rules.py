@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from ppopt.problem.costs import PairTimes
 from ppopt.problem.operation import Op, OpKind
 from ppopt.problem.pipeline import Pipeline
 from ppopt.schedule.timetable import ALONE
@@ -165,9 +166,9 @@ def _expected(named: Rows) -> Ints:
     """Time of every row, in ticks: that of its kind and stage, or that of its pair.
 
     An operation takes its time / the speed of its device. Recompute makes B and BW longer, and
-    saves nothing where they run in a pair. F with B takes as much less, or more, than F with BW
-    (see `_with_bw`) as B is shorter, or longer, than BW; but not less than each of F and B, unless
-    F with BW does.
+    saves nothing where they run in a pair. F with BW takes what is stated (see `_stated`). So does
+    F with B, if that is stated; else it takes as much less, or more, than F with BW as B is
+    shorter, or longer, than BW; but not less than each of F and B, unless F with BW does.
     """
     costs, pipeline = named.pipeline.costs, named.pipeline
     kinds = {OpKind.F: costs.forward, OpKind.B: costs.backward_input}
@@ -187,23 +188,33 @@ def _expected(named: Rows) -> Ints:
     forward = np.where(named.kind[paired] == OpKind.F, paired, other)
     backward = np.where(forward == paired, other, paired)
     stages = named.stage[forward], named.stage[backward]
-    with_bw = _with_bw(named.pipeline, table, per_unit, *stages) + again[backward]
+    with_bw = _stated(costs.overlap, table[OpKind.F], table[OpKind.BW], per_unit, *stages)
+    with_bw += again[backward]
     parts = np.maximum(expected[forward], expected[backward])
     further = table[named.kind[backward], stages[1]] - table[OpKind.BW, stages[1]]
-    expected[paired] = np.maximum(with_bw + further, np.minimum(parts, with_bw))
+    times = np.maximum(with_bw + further, np.minimum(parts, with_bw))
+    if costs.overlap_input:
+        with_b = _stated(costs.overlap_input, table[OpKind.F], table[OpKind.B], per_unit, *stages)
+        times = np.where(named.kind[backward] == OpKind.B, with_b + again[backward], times)
+    expected[paired] = times
     return expected
 
 
-def _with_bw(
-    pipeline: Pipeline, table: Ints, per_unit: list[Fraction], forward: Ints, backward: Ints
+def _stated(
+    stated: PairTimes,
+    f: Ints,
+    own: Ints,
+    per_unit: list[Fraction],
+    forward: Ints,
+    backward: Ints,
 ) -> Ints:
-    """Time of F of some stages as one with BW of others, without recompute, in ticks.
+    """Time of F of some stages as one with a backward of others, without recompute, in ticks.
 
-    A matrix states it. A time per stage is that of F and BW of the stage. F and BW of two stages
-    take the sum of both, less what F and BW save at the stage where they save less. They take no
-    less than the least of three times: the two stated, and the longer of this F and this BW.
+    `stated` are the times of F with BW, or with B, and `own` those of that backward. A matrix
+    states a pair. A time per stage is that of F and the backward of the stage. Those of two stages
+    take the sum of both, less what they save at the stage where they save less. They take no less
+    than the least of three times: the two stated, and the longer of this F and this backward.
     """
-    stated = pipeline.costs.overlap
     if isinstance(stated[0], tuple):
         matrix = [
             [int(time * unit) for time in row] for row, unit in zip(stated, per_unit, strict=True)
@@ -212,12 +223,11 @@ def _with_bw(
         return found
     pairs = zip(stated, per_unit, strict=True)
     time = np.array([int(one * unit) for one, unit in pairs], dtype=np.int64)
-    f, bw = table[OpKind.F], table[OpKind.BW]
-    saved = np.minimum((f + bw - time)[forward], (f + bw - time)[backward])
+    saved = np.minimum((f + own - time)[forward], (f + own - time)[backward])
     least = np.minimum(
-        np.minimum(time[forward], time[backward]), np.maximum(f[forward], bw[backward])
+        np.minimum(time[forward], time[backward]), np.maximum(f[forward], own[backward])
     )
-    longest: Ints = np.maximum(f[forward] + bw[backward] - saved, least)
+    longest: Ints = np.maximum(f[forward] + own[backward] - saved, least)
     return longest
 
 

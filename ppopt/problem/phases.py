@@ -1,0 +1,153 @@
+"""Phases of a layer: what its F and its B do in turn, on compute and on a link.
+
+An F of a mixture of experts computes attention, sends tokens to their experts, computes these, and
+sends the tokens back. Alone it takes the sum. Run with a backward of another microbatch, its link
+phases hide behind the compute of the other one (`ppopt.problem.phase_pairs` says how far).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from fractions import Fraction
+from typing import Any, NamedTuple
+
+from ppopt.errors import InputError
+from ppopt.problem import exact
+
+PARTS = {"F": "forward", "B": "backward"}
+"""Key of an operation in files -> field of its phases."""
+EXAMPLE = "{on: compute, time: 4.3}"
+
+
+class Machine(StrEnum):
+    """What a phase runs on: one phase at a time."""
+
+    COMPUTE = "compute"
+    LINK = "link"
+
+
+class Phase(NamedTuple):
+    """One step of F or of B."""
+
+    on: Machine
+    time: Any
+    """At least 0."""
+    weight: Any = 0
+    """Of a phase of B on compute: time of its part of W, which follows any time later."""
+
+
+@dataclass(frozen=True)
+class Phases:
+    """What F and B of a layer do in turn."""
+
+    forward: tuple[Phase, ...]
+    backward: tuple[Phase, ...]
+
+    @classmethod
+    def read(cls, given: object) -> Phases:
+        """Read a mapping from F and B to lists of phases; numbers are left as they are.
+
+        Raises InputError on anything else.
+        """
+        if isinstance(given, Phases):
+            return given
+        if not isinstance(given, Mapping) or set(given) != set(PARTS):
+            raise InputError(
+                f"phases: {given!r} does not name F and B alone; write {{F: [{EXAMPLE}, ...], "
+                f"B: [{EXAMPLE}, ...]}}"
+            )
+        return cls(**{field: tuple(_part(key, given[key])) for key, field in PARTS.items()})
+
+    @property
+    def numbers(self) -> list[Any]:
+        """Time and weight of every phase in turn."""
+        return [number for phase in self._all for number in (phase.time, phase.weight)]
+
+    def having(self, numbers: Iterable[Any]) -> Phases:
+        """The phases with other numbers, in the order of `numbers`."""
+        left = iter(numbers)
+        made = [Phase(phase.on, next(left), next(left)) for phase in self._all]
+        ahead = len(self.forward)
+        return Phases(tuple(made[:ahead]), tuple(made[ahead:]))
+
+    @property
+    def in_file(self) -> dict[str, list[dict[str, Any]]]:
+        """The form of files: what `read` reads."""
+        return {
+            key: [
+                {"on": phase.on.value, "time": phase.time}
+                | ({"weight": phase.weight} if phase.weight else {})
+                for phase in getattr(self, field)
+            ]
+            for key, field in PARTS.items()
+        }
+
+    def times(self) -> dict[str, Fraction]:
+        """Times of F, B, W and BW alone, by their fields: the sums of exact numbers."""
+        partial = _sum(phase.time for phase in self.backward)
+        weight = _sum(phase.weight for phase in self.backward)
+        return {
+            "forward": _sum(phase.time for phase in self.forward),
+            "backward_input": partial,
+            "weight": weight,
+            "backward": partial + weight,
+        }
+
+    @property
+    def _all(self) -> tuple[Phase, ...]:
+        return self.forward + self.backward
+
+    def __repr__(self) -> str:
+        words = {key: ", ".join(map(_shown, getattr(self, field))) for key, field in PARTS.items()}
+        return f"Phases({'; '.join(f'{key}: {said}' for key, said in words.items())})"
+
+
+def each_number(given: Mapping[str, Any], change: Callable[[object], object]) -> dict[str, Any]:
+    """Change the numbers of phases in the form of files: a mapping to lists of mappings."""
+    return {
+        key: [
+            {name: value if name == "on" else change(value) for name, value in phase.items()}
+            for phase in part
+        ]
+        for key, part in given.items()
+    }
+
+
+def _part(key: str, given: object) -> Iterator[Phase]:
+    if not isinstance(given, Sequence) or isinstance(given, str) or not given:
+        raise InputError(f"phases: {key}: {given!r} is no list of phases; write [{EXAMPLE}, ...]")
+    for index, entry in enumerate(given):
+        try:
+            yield _phase(key, entry)
+        except InputError as error:
+            raise InputError(f"phases: {key}: phase {index}: {error}") from None
+
+
+def _phase(key: str, given: object) -> Phase:
+    if not isinstance(given, Mapping):
+        raise InputError(f"{given!r} is no phase; write {EXAMPLE}")
+    for name in given:
+        if name not in Phase._fields:
+            raise InputError(f"{name!r} is unknown; use {', '.join(Phase._fields)}")
+    for name in ("on", "time"):
+        if given.get(name) is None:
+            raise InputError(f"{name}: missing; write {EXAMPLE}")
+    if given["on"] not in tuple(Machine):
+        raise InputError(f"on: {given['on']!r} is unknown; use {' or '.join(Machine)}")
+    phase = Phase(Machine(given["on"]), given["time"], given.get("weight") or 0)
+    if given.get("weight") is not None and (key, phase.on) != ("B", Machine.COMPUTE):
+        raise InputError("weight: W follows a phase of B on compute; leave it out here")
+    return phase
+
+
+def _sum(numbers: Iterable[Fraction]) -> Fraction:
+    return sum(numbers, Fraction(0))
+
+
+def _shown(phase: Phase) -> str:
+    time, weight = (
+        exact.plain(one) if isinstance(one, Fraction) else one for one in (phase.time, phase.weight)
+    )
+    return f"{phase.on} {time}" + (f" + W {weight}" if weight else "")
