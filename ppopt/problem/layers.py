@@ -10,7 +10,7 @@ from functools import cached_property, partial
 from itertools import accumulate, groupby, pairwise
 from typing import Any, NamedTuple, Self
 
-from ppopt.errors import InputError
+from ppopt.errors import InputError, NotApplicableError
 from ppopt.problem import exact, units
 from ppopt.problem.backward_times import complete
 from ppopt.problem.exact import plain
@@ -487,6 +487,15 @@ class Layers:
         none: dict[str, Any] = dict.fromkeys(fields, 0)
         return replace(self, layers=tuple(replace(layer, **none) for layer in self.layers))
 
+    def on_compute(self) -> Self:
+        """The layers without phases on links: a relaxation of stages of any of them.
+
+        Replace every F, B and BW by what it computes, and every pair by F and then the backward. A
+        pair takes no less: it computes both. So nothing ends later, and nothing holds more memory.
+        Raises NotApplicableError where an F computes nothing.
+        """
+        return replace(self, layers=tuple(map(_on_compute, self.layers)))
+
     def recomputing(self, layers: Callable[[Layer], bool]) -> Self:
         """The layers, of which exactly those recompute of which this holds."""
         made = (replace(layer, recompute=layers(layer)) for layer in self.layers)
@@ -555,6 +564,18 @@ class Layers:
                 f"partition: the counts add up to {sum(counts)}, the model has {len(self)} layers"
             )
         return tuple(counts)
+
+
+def _on_compute(layer: Layer) -> Layer:
+    if layer.phases is None:
+        return layer
+    times = layer.phases.on_compute.times()
+    if not times["forward"]:
+        name = layer.name or layer.role
+        raise NotApplicableError(
+            f"partition: search needs an F on compute in every layer; join {name} with another"
+        )
+    return replace(layer, phases=None, **times)
 
 
 def activation_of(layers: Iterable[Layer]) -> Fraction:

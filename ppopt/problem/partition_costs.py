@@ -76,13 +76,13 @@ class PartitionCosts:
     def __init__(self, pipeline: Pipeline) -> None:
         """The partition of the pipeline does not matter; its model is in layers.
 
-        Raises NotApplicableError where times or memory are too large or too finely divided to stay
-        exact.
+        Raises NotApplicableError where its layers have phases, and where times or memory are too
+        large or too finely divided to stay exact.
         """
         if pipeline.overlap is not None:
             raise NotApplicableError(
-                "phases: no search of partition or recompute knows pairs of F and BW; give the "
-                "partition and the recompute, or leave the phases out"
+                "phases: a strategy's own partition or recompute is not searched with pairs; give "
+                "both, or solve"
             )
         self._pipeline, layers, slices = pipeline, pipeline.model.layers, pipeline.num_slices
         given = pipeline.model.stage_costs((1,) * len(layers))._asdict()

@@ -73,6 +73,14 @@ class Phases:
         return Phases(tuple(made[:ahead]), tuple(made[ahead:]))
 
     @property
+    def on_compute(self) -> Phases:
+        """The phases on compute alone."""
+        parts = (self.forward, self.backward)
+        return Phases(
+            *(tuple(phase for phase in part if phase.on is Machine.COMPUTE) for part in parts)
+        )
+
+    @property
     def in_file(self) -> dict[str, list[dict[str, Any]]]:
         """The form of files: what `read` reads."""
         return {

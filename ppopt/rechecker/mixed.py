@@ -49,8 +49,10 @@ def by_layers(claim: Claim) -> Claim:
     """A claim of all partitions, of split backwards, that implies a mixed one.
 
     Layer by layer as above: what fits into the time of every layer fits into that of a stage, and
-    the least of sums is no less than the sum of the least.
+    the least of sums is no less than the sum of the least. Of layers with phases it counts the
+    time on compute: a pair, too, computes all that its parts compute.
     """
+    claim = _computed(claim)
     if not claim.mixed:
         return claim
     zero, layers = Fraction(0), []
@@ -68,6 +70,24 @@ def by_layers(claim: Claim) -> Claim:
     model = replace(claim.pipeline.model, layers=tuple(layers))
     pipeline = replace(claim.pipeline, model=model)
     return claim._replace(pipeline=pipeline, backward_kind=BackwardKind.SPLIT)
+
+
+def _computed(claim: Claim) -> Claim:
+    """The claim of layers whose phases on a link take no time, so that pairs save none."""
+    layers = []
+    for layer in claim.pipeline.model.layers:
+        if layer.phases is None:
+            layers.append(layer)
+            continue
+        forward, partial = (
+            sum((one.time for one in part if one.on == "compute"), Fraction(0))
+            for part in (layer.phases.forward, layer.phases.backward)
+        )
+        weight = sum((one.weight for one in layer.phases.backward), Fraction(0))
+        times = {"forward": forward, "backward_input": partial, "weight": weight}
+        layers.append(replace(layer, phases=None, **times, backward=partial + weight))
+    model = replace(claim.pipeline.model, layers=tuple(layers))
+    return claim._replace(pipeline=replace(claim.pipeline, model=model))
 
 
 def loses_nothing(claim: Claim) -> bool:

@@ -219,6 +219,7 @@ def _timed(pipeline: Pipeline, times: tuple[Any, ...], **links: Any) -> Pipeline
         backward=backward + weight,
         device_speed=1,
         overlap=None,
+        overlap_input=None,
         **links,
     )
 

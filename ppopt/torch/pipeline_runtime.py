@@ -130,8 +130,8 @@ def as_run(pipeline: Pipeline) -> Pipeline:
     Raises NotApplicableError for two routes.
     """
     _check_one_route(pipeline)
-    costs = in_weight(pipeline.costs._asdict())
-    costs["overlap"] = None
+    none = {"overlap": None, "overlap_input": None}
+    costs = in_weight(pipeline.costs._asdict() | none)
     return replace(
         pipeline.without_model(),
         stages=pipeline.num_stages,

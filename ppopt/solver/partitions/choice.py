@@ -100,6 +100,11 @@ class BoundedPartitions(Choice):
     ) -> UnlistedBound | None:
         """The next unknown configuration whose bound is at most so many ticks, if there is one."""
 
+    @property
+    def _counted(self) -> str:
+        """What of phases the bounds count, in words."""
+        return "" if self._base.overlap is None else "; of phases, those on compute are counted"
+
     def _bounds_in_order(self) -> PartitionBounds | None:
         """The bounds over all partitions, whose order begins; None: none keeps the limits."""
         if self._bounds is None:
@@ -180,7 +185,7 @@ class PartitionChoice(BoundedPartitions):
             return no_partition_fits(self._ticks, self._bounds)
         return (
             f"over all {space.size} partitions of {space.num_layers} layers into "
-            f"{space.num_stages} stages: {ruled_out_words(search)}"
+            f"{space.num_stages} stages: {ruled_out_words(search)}{self._counted}"
         )
 
     def _following(

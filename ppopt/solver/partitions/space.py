@@ -231,6 +231,7 @@ class PartitionTicks(NamedTuple):
 def space_of(problem: Problem) -> PartitionTicks:
     """The partitions of a problem's model into the stages of its placement.
 
+    Where layers have phases, the partitions are those of what the layers compute: a relaxation.
     Without a memory limit no layer recomputes where it may be chosen: it would only cost time.
     Raises NotApplicableError where a partition search does not apply.
     """
@@ -239,6 +240,8 @@ def space_of(problem: Problem) -> PartitionTicks:
         raise NotApplicableError(
             "partition: search needs a model in layers; give `layers:` in a file"
         )
+    if pipeline.overlap is not None:
+        pipeline = replace(pipeline, model=pipeline.model.on_compute())
     chosen = pipeline.recompute == SEARCH_RECOMPUTE
     if chosen:
         model = pipeline.model.recomputing(lambda _: False)

@@ -359,8 +359,10 @@ class PlacementSpace:
         return max(total / speed, *rooms, Fraction(heaviest), Fraction(int(path))) / self._per_unit
 
     def _of_layers(self) -> Problem:
-        """The problem whose stages are single layers."""
+        """The problem whose stages are single layers; of layers with phases, what they compute."""
         base = self._base
+        if base.overlap is not None:
+            base = replace(base, model=base.model.on_compute())
         layers = len(base.model)
         hosts = tuple(min(layer, self.num_devices - 1) for layer in range(layers))
         links = {name: _least(getattr(base, name)) for name in ("p2p", "backward_p2p")}
