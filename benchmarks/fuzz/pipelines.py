@@ -113,6 +113,9 @@ def _times(
     if overlap and rng.random() < 0.3:
         rows = [[rng.randint(1, f + b) for b in full] for f in forward]
         values["overlap"] = [[_scaled(cut * one, scale) for one in row] for row in rows]
+    if overlap and rng.random() < 0.3:
+        times = [rng.randint(1, f + b) for f, b in zip(forward, inputs, strict=True)]
+        values["overlap_input"] = [_scaled(cut * one, scale) for one in times]
     return {**values, "p2p": scale}
 
 
@@ -196,7 +199,10 @@ def reduced(pipeline: Pipeline, parts: int = 1) -> tuple[Pipeline, Fraction]:
     return made, unit * pipeline.ticks.per_unit / made.ticks.per_unit
 
 
-TIMES = ("forward", "backward_input", "weight", "backward", "overlap", "recompute_time")
+TIMES = (
+    *("forward", "backward_input", "weight", "backward"),
+    *("overlap", "overlap_input", "recompute_time"),
+)
 
 
 def _speeds(pipeline: Pipeline) -> list[Fraction]:

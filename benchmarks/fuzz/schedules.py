@@ -22,7 +22,7 @@ from tests.verifier.verify_mutations import GRADIENTS, MUTATIONS, Broken
 
 TIMES = {
     *("forward_times", "backward_times", "weight_times", "input_times", "overlap_times"),
-    *("p2p_time", "backward_p2p_time", "recompute_time"),
+    *("overlap_input_times", "p2p_time", "backward_p2p_time", "recompute_time"),
 }
 """Keys of a file's pipeline that are in ticks of time."""
 CLAIMS = ("makespan", "device_span", "busy", "peak_memory")

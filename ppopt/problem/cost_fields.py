@@ -14,7 +14,7 @@ from ppopt.errors import Faults, InputError, NotApplicableError
 from ppopt.problem import units
 from ppopt.problem.backward_times import derive
 from ppopt.problem.costs import flat
-from ppopt.problem.field_values import FieldReader, is_1f1b, is_exact
+from ppopt.problem.field_values import FieldReader, is_1f1b, is_exact, is_list
 from ppopt.problem.first_backward import FirstBackward, in_weight
 from ppopt.problem.layers import Layers
 from ppopt.problem.memory import check_memory
@@ -59,6 +59,8 @@ def of_stages(fields: Fields, stages: int, reader: FieldReader) -> dict[str, Any
     """Costs of so many stages, or shares of a device; times of the backward follow."""
     faults = Faults()
     costs: dict[str, Any] = {cost.field: fields[cost.field] for cost in STAGE_COSTS}
+    if is_list(costs["overlap_input"]) and not costs["overlap_input"]:
+        costs["overlap_input"] = None  # as `StageCosts` holds it
     for cost in STAGE_COSTS:
         given = costs[cost.field]
         if given is not None or cost.has_value:

@@ -114,12 +114,17 @@ def _costs(draw: st.DrawFn, entries: int) -> dict[str, Any]:
     full = [max(x, w) + min(x, w) * part for w, x, part in zip(weight, b, saved, strict=True)]
     rare = {field: draw(_maybe(entries, (0, 1, _THIRD, 2), rare=True)) for field in _RARE}
     share = draw(_maybe(entries, (0, _HALF, 1)))
+    pairs = draw(_pair_times(entries, list(zip(forward, full, strict=True))))
+    with_b = None
+    if pairs is not None and draw(_one_of((True, False, False))):
+        with_b = draw(_pair_times(entries, list(zip(forward, b, strict=True))))
     return {
         "forward": forward,
         "weight": weight,
         "backward_input": b,
         "backward": full,
-        "overlap": draw(_pair_times(entries, list(zip(forward, full, strict=True)))),
+        "overlap": pairs,
+        "overlap_input": with_b,
         "activation": activation,
         "memory_b": [taken * part for taken, part in zip(activation, by_b, strict=True)],
         "static": static,
@@ -130,7 +135,7 @@ def _costs(draw: st.DrawFn, entries: int) -> dict[str, Any]:
 
 @st.composite
 def _pair_times(draw: st.DrawFn, entries: int, alone: list[tuple[Any, Any]]) -> Any:
-    """None; at least the longer of F and BW; any time above 0; or any of every two stages."""
+    """None; at least the longer of both; any time above 0; or any of every two stages."""
     form = draw(_one_of(("none", "none", "longer", "any", "matrix")))
     if form == "longer":
         both = zip(alone, draw(_values(entries, (0, _HALF, 1, 2, 5))), strict=True)
@@ -291,24 +296,27 @@ def duration_of(pipeline: Pipeline, group: Sequence[Op]) -> int:
     if len(group) == 1:
         return int(alone[0] * per_unit)
     f, b = sorted(group, key=lambda op: op.kind)
-    whole = pair_of(pipeline, f.stage, b.stage) + again[b.kind][b.stage]
+    if b.kind is B and costs.overlap_input:
+        with_b = pair_of(pipeline, costs.overlap_input, f.stage, B, b.stage)
+        return int((with_b + again[B][b.stage]) * per_unit)
+    whole = pair_of(pipeline, costs.overlap, f.stage, BW, b.stage) + again[b.kind][b.stage]
     more = times[b.kind][b.stage] - costs.backward[b.stage]
     if more >= 0:
         return int((whole + more) * per_unit)
     return int(max(whole + more, min(whole, max(alone))) * per_unit)
 
 
-def pair_of(pipeline: Pipeline, f: int, b: int) -> Fraction:
-    """Time at speed 1 of F and BW of two stages as one, without recompute: as given; or what both
-    take less the smaller saving of the two stages, where F and BW of a stage save forward +
+def pair_of(pipeline: Pipeline, given: Any, f: int, kind: OpKind, b: int) -> Fraction:
+    """Time at speed 1 of F and BW, or B, of two stages as one, without recompute: as given; or what
+    both take less the smaller saving of the two stages, where F and BW of a stage save forward +
     backward - overlap; but no less than the least of both times given and of the longer part."""
     costs = pipeline.costs
-    given: Any = costs.overlap
     if isinstance(given[f], tuple):
         return Fraction(given[f][b])
-    saved = [costs.forward[s] + costs.backward[s] - given[s] for s in (f, b)]
-    least: Fraction = min(given[f], given[b], max(costs.forward[f], costs.backward[b]))
-    return max(costs.forward[f] + costs.backward[b] - min(saved), least)
+    own = costs.backward if kind is BW else costs.backward_input
+    saved = [costs.forward[s] + own[s] - given[s] for s in (f, b)]
+    least: Fraction = min(given[f], given[b], max(costs.forward[f], own[b]))
+    return max(costs.forward[f] + own[b] - min(saved), least)
 
 
 def speed_of(pipeline: Pipeline, op: Op) -> Fraction:

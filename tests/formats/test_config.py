@@ -52,6 +52,7 @@ SPELLINGS = {
     "device_speed": ("device_speed",),
     "mem_limit": ("mem_limit",),
     "overlap": ("overlap_times", "overlap"),
+    "overlap_input": ("overlap_input_times", "overlap_input"),
     "unshard": ("unshard",),
     "unshard_memory": ("unshard_memory",),
     "gradient_sync": ("gradient_sync",),

@@ -33,7 +33,9 @@ SAMPLES = {
     "optimizer_barrier": True,
 }
 LAYERED = ("partition", "recompute", "link", "first_backward")
-NEEDS = {name: {"layers": SAMPLES["model"]} for name in LAYERED}
+NEEDS = {name: {"layers": SAMPLES["model"]} for name in LAYERED} | {
+    "overlap_input": {"overlap_times": 3}
+}
 """What a setting does not go without."""
 ALIASED = [
     (setting, name)

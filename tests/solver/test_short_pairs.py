@@ -43,6 +43,7 @@ def tiny(rng: Random, hosts: tuple[int, ...], *, matrix: bool) -> Pipeline:
         backward_input=partial,
         weight=[rng.randint(1, 4) for _ in hosts],
         overlap=[[rng.randint(1, 5) for _ in hosts] for _ in hosts] if matrix else row,
+        overlap_input=rng.choice((None, None, [rng.randint(1, 5) for _ in hosts])),
         recompute_time=rng.choice((None, None, 1)),
         p2p=rng.choice((0, 0, 1)),
         activation=held,
