@@ -109,10 +109,10 @@ def settings_table() -> str:
 
 def layers_table() -> str:
     """List every setting of a layer as a row of Markdown."""
-    return _table_of(LAYER_SETTINGS, ("forward",))
+    return _table_of(LAYER_SETTINGS)
 
 
-def _table_of(settings: Iterable[Setting], without_default: Collection[str]) -> str:
+def _table_of(settings: Iterable[Setting], without_default: Collection[str] = ()) -> str:
     rows = ["| key | meaning | default | also read as |", "|---|---|---|---|"]
     for setting in settings:
         required = setting.field in without_default

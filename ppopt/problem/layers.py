@@ -57,7 +57,7 @@ LAYER_SETTINGS = (
         "role", Shape.CHOICE, "embedding, decoder, mtp or head", DECODER, choices=tuple(LETTERS)
     ),
     _layer("count", Shape.WHOLE, "so many such layers in a row", 1, least=1),
-    _time("forward", "F", "required, unless there are `phases`"),
+    _time("forward", "F", "that of `phases`"),
     _time("backward", "BW, the full backward: B and W together", "2 F, or B + W"),
     _time("weight", "W, the weight gradient; B = BW - W", "half of BW"),
     _time("backward_input", "B, the input gradient", "BW - W", key="input"),

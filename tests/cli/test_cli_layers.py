@@ -253,6 +253,21 @@ class TestInit:
         assert used == {*keys}
         assert found["exposed"] > 0
 
+    def test_phases_that_are_commented_out_run_too(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.chdir(tmp_path)
+        text = done("init").out
+        before = text[: text.index("    forward: 1.1")]
+        phases = text[text.index("    # phases:") : text.index("    # workspace: 20")]
+        after = text[text.index("    # workspace: 20") :]
+        given = f"{before}    activation: 170\n{phases.replace('# ', '')}{after}"
+        Path("tried.yaml").write_text(given)
+        whole, paired = (
+            shown(f"eval {name} --config tried.yaml") for name in ("1f1b", "1f1b-overlap")
+        )
+        assert paired["makespan"] < whole["makespan"]
+
     @pytest.mark.parametrize(
         ("name", "told"),
         [

@@ -1,0 +1,163 @@
+"""Layers with phases: search, partitions, recompute, placements and the re-checker."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from itertools import combinations
+from random import Random
+from typing import Any
+
+import pytest
+
+from ppopt import Model, NotApplicableError, Pipeline, Status, best_choice, solve, verify
+from ppopt.problem.backward_kind import BackwardKind
+from ppopt.problem.layers import Layer
+from ppopt.rechecker import SEED, Verdict, check
+from ppopt.rechecker.claim import Claim
+from ppopt.studies.plan import plan
+from tests.oracles.exhaustive_pairs import best
+from tests.tiers import first
+
+SPLIT, WHOLE, MIXED = BackwardKind.SPLIT, BackwardKind.WHOLE, BackwardKind.MIXED
+FUSED = {SPLIT: False, WHOLE: True, MIXED: None}
+
+
+def drawn(rng: Random) -> Layer:
+    """A layer of few short phases, one in four without phases."""
+    more: dict[str, Any] = {"activation": rng.randint(1, 2)}
+    if rng.random() < 0.25:
+        return Layer(forward=rng.randint(1, 3), backward=rng.randint(2, 4), **more)
+    phases: dict[str, Any] = {
+        "F": [
+            {"on": "compute", "time": rng.randint(1, 3)},
+            {"on": "link", "time": rng.randint(0, 3)},
+        ],
+        "B": [
+            {"on": "link", "time": rng.randint(0, 3)},
+            {"on": "compute", "time": rng.randint(1, 3), "weight": rng.randint(0, 2)},
+        ],
+    }
+    if rng.random() < 0.5:
+        phases["F"].reverse()
+    return Layer(phases=phases, recompute_time=rng.randint(1, 2), **more)
+
+
+def model(rng: Random, layers: int) -> Model:
+    return Model(tuple(drawn(rng) for _ in range(layers)))
+
+
+def assert_confirmed(pipeline: Pipeline, kind: BackwardKind, value: int | None) -> None:
+    claim = Claim(pipeline, span=False, backward_kind=kind, bound=value, devices=(0,))
+    assert check(claim, 30, 1, SEED, lambda _: None).verdict is Verdict.CONFIRMED
+    if value is not None:
+        more = claim._replace(bound=value + 1)
+        assert check(more, 30, 1, SEED, lambda _: None).verdict is Verdict.WRONG
+
+
+@pytest.mark.parametrize("kind", [SPLIT, WHOLE, MIXED])
+@pytest.mark.parametrize("seed", first(2, range(10)))
+def test_search_finds_what_trying_everything_finds(seed: int, kind: BackwardKind) -> None:
+    rng = Random(f"{seed}{kind}")
+    layers = model(rng, 3)
+    hosts = (
+        rng.choice(((0,), (0, 1), (0, 0))) if kind is WHOLE else rng.choice(((0,), (0,), (0, 1)))
+    )
+    given = layers.pipeline(
+        devices=max(hosts) + 1,
+        batches=2,
+        placement=hosts,
+        partition=(3,) if len(hosts) == 1 else (1, 2),
+        mem_limit=rng.choice((None, 9)),
+    )
+    value = best(given, fused=FUSED[kind], spans=False).makespan
+    found = solve(given, backward_kind=kind, workers=1)
+    assert_confirmed(given, kind, value)
+    if value is None:
+        assert found.status is Status.INFEASIBLE
+        return
+    assert (found.status, found.value) == (Status.OPTIMAL, given.ticks.time(value))
+    assert found.schedule is not None
+    assert verify(found.schedule) == []
+
+
+@pytest.mark.parametrize("kind", [WHOLE, MIXED])
+@pytest.mark.parametrize("seed", first(2, range(12)))
+def test_the_best_of_all_partitions(seed: int, kind: BackwardKind) -> None:
+    """The least of the optima of every partition; where it is proved, by the re-checker too."""
+    rng = Random(seed)
+    layers = model(rng, 5)
+    limit = rng.choice((None, 8))
+
+    def cut(partition: Any) -> Pipeline:
+        return layers.pipeline(
+            devices=2, batches=3, partition=partition, p2p=seed % 2, mem_limit=limit
+        )
+
+    every = [
+        solve(cut((cut_at, 5 - cut_at)), backward_kind=kind, workers=1) for cut_at in range(1, 5)
+    ]
+    values = [one.value for one in every if one.value is not None]
+    found = solve(cut("search"), backward_kind=kind, workers=1, time_limit=20)
+    if not values:
+        assert found.status is Status.INFEASIBLE
+        return
+    assert (found.status, found.value) == (Status.OPTIMAL, min(values))
+    assert found.lower_bound is not None
+    assert found.schedule is not None
+    assert "of phases, those on compute are counted" in found.proof
+    claim = Claim(
+        found.pipeline, span=False, backward_kind=kind, bound=None, partitions=True,
+        bound_time=found.lower_bound,
+    )  # fmt: skip
+    assert check(claim, 60, 1, SEED, lambda _: None).verdict is Verdict.CONFIRMED
+    later = claim._replace(
+        bound_time=found.lower_bound + Fraction(1, found.pipeline.ticks.per_unit)
+    )
+    assert check(later, 60, 1, SEED, lambda _: None).verdict is Verdict.WRONG
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_the_best_choice_of_recompute(seed: int) -> None:
+    """The least of the optima of every set of layers that recompute."""
+    rng = Random(seed)
+    layers = model(rng, 4)
+    fields: dict[str, Any] = {"devices": 2, "batches": 3, "partition": (2, 2), "mem_limit": 6}
+    values = []
+    for count in range(5):
+        for places in combinations(range(4), count):
+            one = layers.recomputing_at(places).pipeline(**fields)
+            values.append(solve(one, backward_kind=WHOLE, workers=1).value)
+    found = solve(layers.pipeline(**fields, recompute="search"), backward_kind=WHOLE, workers=1)
+    known = [value for value in values if value is not None]
+    assert known
+    assert (found.status, found.value) == (Status.OPTIMAL, min(known))
+
+
+def test_the_best_placement_of_devices_that_differ() -> None:
+    """Every placement has a balanced partition of its own."""
+    layers = model(Random(3), 4)
+    speeds = {"device_speed": [1, 2]}
+    found = solve(
+        layers.pipeline(devices=2, batches=2, placement="search", **speeds),
+        backward_kind=WHOLE, workers=1,
+    )  # fmt: skip
+    values = [
+        solve(
+            layers.pipeline(devices=2, batches=2, placement=hosts, **speeds),
+            backward_kind=WHOLE, workers=1,
+        ).value
+        for hosts in ((0, 1), (1, 0))
+    ]  # fmt: skip
+    assert found.status is Status.OPTIMAL
+    assert found.value == min(value for value in values if value is not None)
+
+
+def test_plan_and_strategies() -> None:
+    """A plan searches partitions; a strategy's own partition is not searched."""
+    layers = model(Random(1), 6)
+    found = plan(layers, devices=2, batches=4, placement="linear", chunks=1, time_limit=2)
+    assert found.best.schedule is not None
+    assert verify(found.best.schedule) == []
+    searched = layers.pipeline(devices=2, batches=4, partition="search")
+    with pytest.raises(NotApplicableError, match="phases: a strategy's own"):
+        best_choice(searched, "1f1b-overlap")
