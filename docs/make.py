@@ -16,7 +16,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import ppopt
@@ -29,12 +29,18 @@ ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"
 MODELS = ROOT / "models" / "README.md"
 STRATEGIES = ROOT / "docs" / "strategies.md"
+_PAIRS = ppopt.Pipeline(stages=4, batches=4, placement=(0, 1, 1, 0), forward=4, backward=8)
 PICTURES = {
-    ROOT / "docs" / "solve-4x8.svg": ppopt.Pipeline(stages=4, batches=8),
-    ROOT / "docs" / "llama-3.1-8b.svg": ppopt.read_pipeline("llama-3.1-8b"),
+    ROOT / "docs" / "solve-4x8.svg": ppopt.Pipeline(stages=4, batches=8, mem_limit="1f1b"),
+    ROOT / "docs" / "llama-3.1-8b.svg": replace(
+        ppopt.read_pipeline("llama-3.1-8b"), mem_limit="1f1b"
+    ),
+    ROOT / "docs" / "pairs-stages.svg": replace(_PAIRS, overlap=[12, 12, 8, 8]),
+    ROOT / "docs" / "pairs-matrix.svg": replace(
+        _PAIRS, overlap=[[12, 12, 8, 8], [12, 12, 8, 8], [10, 10, 8, 8], [10, 10, 8, 8]]
+    ),
 }
-"""Picture -> the pipeline whose optimum in the memory of 1F1B it shows. The schedule of each stands
-beside it as JSON."""
+"""Picture -> the pipeline whose optimum it shows. The schedule of each stands beside it as JSON."""
 MEASURED = ("tutorial.md", "pytorch.md")
 """Documents whose commands measure: tests of their own run them."""
 SLOW = "<!-- slow -->"
@@ -87,7 +93,7 @@ def guides() -> list[Path]:
 
 def solve(pipeline: ppopt.Pipeline) -> ppopt.Schedule:
     """Search the schedule of a picture; one worker, so that it repeats itself."""
-    found = ppopt.solve(pipeline, mem_limit="1f1b", workers=1)
+    found = ppopt.solve(pipeline, workers=1)
     assert found.schedule is not None
     assert found.status is ppopt.Status.OPTIMAL
     return found.schedule
