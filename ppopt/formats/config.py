@@ -15,7 +15,7 @@ from ppopt.formats.fields import flag, shown, text, unknown_key, within
 from ppopt.formats.yaml_text import parse_yaml
 from ppopt.problem import exact, link
 from ppopt.problem.layers import LAYER_NAMES, LAYER_SETTINGS, flat
-from ppopt.problem.phases import PARTS, Machine, Phase, Phases, each_number
+from ppopt.problem.phases import PARTS, Machine, Phase, Phases
 from ppopt.problem.pipeline import Model, Pipeline
 from ppopt.problem.settings import (
     LIMIT_1F1B,
@@ -124,8 +124,8 @@ def _attached(
 ) -> dict[str, Any]:
     """Write a unit behind the numbers of a measure that carry none."""
     if measure is Unit.TIME and "phases" in values:
-        phases = each_number(values["phases"], lambda number: attached(number, unit))
-        values = values | {"phases": phases}
+        phases = Phases.read(values["phases"]).each(lambda number, _: attached(number, unit))
+        values = values | {"phases": phases.in_file}
     return values | {
         setting.field: attached(values[setting.field], unit)
         for setting in settings
@@ -275,9 +275,11 @@ def _mapping_or(check: _Check) -> _Check:
     return checked
 
 
-def _phases(value: Any, setting: Setting) -> object:
-    Phases.read(value)
-    return each_number(value, lambda number: _number(number, setting))
+def _phases(value: object, setting: Setting) -> object:
+    def check(number: object, name: str) -> object:
+        return within(name, _number, number, setting)
+
+    return Phases.read(value).each(check).in_file
 
 
 def _link(value: object, _: Setting) -> object:

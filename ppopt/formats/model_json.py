@@ -107,9 +107,11 @@ def _of_layer(layer: Layer, per_unit: dict[Unit, int]) -> dict[str, Any]:
 
 def _phases(value: object, per_unit: int) -> Phases:
     """Read phases whose times are ticks."""
-    phases = Phases.read(value)
-    ticks = (whole(number, 0, MOST_TICKS) for number in phases.numbers)
-    return phases.having(Fraction(number, per_unit) for number in ticks)
+
+    def read(ticks: object, name: str) -> Fraction:
+        return Fraction(within(name, whole, ticks, 0, MOST_TICKS), per_unit)
+
+    return Phases.read(value).each(read)
 
 
 def _is_default(layer: Layer, cost: Setting) -> bool:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property, partial
@@ -273,7 +274,7 @@ class Layer:
         self._set_units()
         for cost in COSTS:
             if (value := getattr(self, cost.field)) is not None:
-                self._set(cost.field, self._number(value, cost.field, cost.name, cost.least))
+                self._set(cost.field, self._number(value, cost.name, cost.field, cost.least))
         self._sum_phases()
         self._complete_times()
         if self.memory_b < -self.activation:
@@ -287,6 +288,8 @@ class Layer:
         """Take the times of F, B, W and BW from the phases."""
         if self.phases is None:
             return
+        with _told_of_phases():
+            self._set("phases", self.phases.each(partial(self._number, field="phases")))
         for field, value in self.phases.times().items():
             given = getattr(self, field)
             if given is not None and given != value:
@@ -340,7 +343,8 @@ class Layer:
 
     def _set_units(self) -> None:
         """Convert numbers that carry a unit to one unit for times, and one for memory."""
-        phases = None if self.phases is None else Phases.read(self.phases)
+        with _told_of_phases():
+            phases = None if self.phases is None else Phases.read(self.phases)
         for measure, fields in _FIELDS.items():
             given = {field: getattr(self, field) for field in fields}
             given = {field: value for field, value in given.items() if value is not None}
@@ -348,9 +352,7 @@ class Layer:
                 given["phases"] = phases.numbers
             found = units.resolve(measure, getattr(self, f"{measure}_unit"), given)
             if phases is not None and measure is Unit.TIME:
-                numbers = found.values.pop("phases")
-                read = [self._number(number, "phases", "phases") for number in numbers]
-                self._set("phases", phases.having(read))
+                self._set("phases", phases.having(found.values.pop("phases")))
             for field, value in found.values.items():
                 self._set(field, value)
             self._set(f"{measure}_unit", found.unit)
@@ -362,7 +364,7 @@ class Layer:
         values = [getattr(self, field) for field in _FIELDS[measure]]
         return values if unit is None else [units.Quantity(value, unit) for value in values]
 
-    def _number(self, given: object, field: str, name: str, least: int | None = 0) -> Fraction:
+    def _number(self, given: object, name: str, field: str, least: int | None = 0) -> Fraction:
         """Read a number of a field, which has a name in files."""
         number = exact.read(given, name)
         if number.value < 0 and least is not None:
@@ -564,6 +566,15 @@ class Layers:
                 f"partition: the counts add up to {sum(counts)}, the model has {len(self)} layers"
             )
         return tuple(counts)
+
+
+@contextmanager
+def _told_of_phases() -> Iterator[None]:
+    """Let an InputError begin with the field."""
+    try:
+        yield
+    except InputError as error:
+        raise InputError(f"phases: {error}") from None
 
 
 def _on_compute(layer: Layer) -> Layer:

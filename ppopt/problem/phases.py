@@ -11,13 +11,15 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from fractions import Fraction
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, ParamSpec
 
 from ppopt.errors import InputError
 from ppopt.problem import exact
 
+P = ParamSpec("P")
 PARTS = {"F": "forward", "B": "backward"}
 """Key of an operation in files -> field of its phases."""
+NO_WEIGHT = Fraction(0)
 EXAMPLE = "{on: compute, time: 4.3}"
 
 
@@ -34,7 +36,7 @@ class Phase(NamedTuple):
     on: Machine
     time: Any
     """At least 0."""
-    weight: Any = 0
+    weight: Any = NO_WEIGHT
     """Of a phase of B on compute: time of its part of W, which follows any time later."""
 
 
@@ -54,11 +56,23 @@ class Phases:
         if isinstance(given, Phases):
             return given
         if not isinstance(given, Mapping) or set(given) != set(PARTS):
+            said = ", ".join(map(str, given)) if isinstance(given, Mapping) else repr(given)
             raise InputError(
-                f"phases: {given!r} does not name F and B alone; write {{F: [{EXAMPLE}, ...], "
-                f"B: [{EXAMPLE}, ...]}}"
+                f"{said}: not F and B; write {{F: [{EXAMPLE}, ...], B: [{EXAMPLE}, ...]}}"
             )
         return cls(**{field: tuple(_part(key, given[key])) for key, field in PARTS.items()})
+
+    def each(self, change: Callable[[Any, str], Any]) -> Phases:
+        """Change every number that was given; `change` gets it and its key, `time` or `weight`.
+
+        An InputError of `change` is told with the phase.
+        """
+        return Phases(
+            *(
+                tuple(_at(key, index, _changed, phase, change) for index, phase in enumerate(part))
+                for key, part in zip(PARTS, (self.forward, self.backward), strict=True)
+            )
+        )
 
     @property
     def numbers(self) -> list[Any]:
@@ -112,25 +126,25 @@ class Phases:
         return f"Phases({'; '.join(f'{key}: {said}' for key, said in words.items())})"
 
 
-def each_number(given: Mapping[str, Any], change: Callable[[object], object]) -> dict[str, Any]:
-    """Change the numbers of phases in the form of files: a mapping to lists of mappings."""
-    return {
-        key: [
-            {name: value if name == "on" else change(value) for name, value in phase.items()}
-            for phase in part
-        ]
-        for key, part in given.items()
-    }
-
-
 def _part(key: str, given: object) -> Iterator[Phase]:
     if not isinstance(given, Sequence) or isinstance(given, str) or not given:
-        raise InputError(f"phases: {key}: {given!r} is no list of phases; write [{EXAMPLE}, ...]")
+        raise InputError(f"{key}: {given!r} is no list of phases; write [{EXAMPLE}, ...]")
     for index, entry in enumerate(given):
-        try:
-            yield _phase(key, entry)
-        except InputError as error:
-            raise InputError(f"phases: {key}: phase {index}: {error}") from None
+        yield _at(key, index, _phase, key, entry)
+
+
+def _at(key: str, index: int, make: Callable[P, Phase], *args: P.args, **kwargs: P.kwargs) -> Phase:
+    try:
+        return make(*args, **kwargs)
+    except InputError as error:
+        raise InputError(f"{key}: phase {index}: {error}") from None
+
+
+def _changed(phase: Phase, change: Callable[[Any, str], Any]) -> Phase:
+    weight = phase.weight
+    if weight is not NO_WEIGHT:
+        weight = change(weight, "weight")
+    return Phase(phase.on, change(phase.time, "time"), weight)
 
 
 def _phase(key: str, given: object) -> Phase:
@@ -144,10 +158,12 @@ def _phase(key: str, given: object) -> Phase:
             raise InputError(f"{name}: missing; write {EXAMPLE}")
     if given["on"] not in tuple(Machine):
         raise InputError(f"on: {given['on']!r} is unknown; use {' or '.join(Machine)}")
-    phase = Phase(Machine(given["on"]), given["time"], given.get("weight") or 0)
-    if given.get("weight") is not None and (key, phase.on) != ("B", Machine.COMPUTE):
+    phase = Phase(Machine(given["on"]), given["time"])
+    if given.get("weight") is None:
+        return phase
+    if (key, phase.on) != ("B", Machine.COMPUTE):
         raise InputError("weight: W follows a phase of B on compute; leave it out here")
-    return phase
+    return phase._replace(weight=given["weight"])
 
 
 def _sum(numbers: Iterable[Fraction]) -> Fraction:

@@ -185,10 +185,10 @@ def test_strategies_run_pairs(strategy: str) -> None:
 @pytest.mark.parametrize(
     ("layer", "told"),
     [
-        ({"phases": [1]}, "phases: [1] does not name F and B alone; write {F: [{on: compute"),
-        ({"phases": {"F": PHASES["F"]}}, "does not name F and B alone"),
-        ({"phases": {**PHASES, "W": []}}, "does not name F and B alone"),
-        ({"phases": {**PHASES, "B": []}}, "phases: B: [] is no list of phases"),
+        ({"phases": [1]}, "layer 0: phases: [1]: not F and B; write {F: [{on: compute"),
+        ({"phases": {"F": PHASES["F"]}}, "layer 0: phases: F: not F and B; write"),
+        ({"phases": {**PHASES, "W": []}}, "layer 0: phases: F, B, W: not F and B; write"),
+        ({"phases": {**PHASES, "B": []}}, "layer 0: phases: B: [] is no list of phases"),
         ({"phases": {**PHASES, "F": [3]}}, "phases: F: phase 0: 3 is no phase; write {on: compute"),
         (
             {"phases": {**PHASES, "F": [*PHASES["F"], {"on": "gpu", "time": 1}]}},
@@ -201,15 +201,29 @@ def test_strategies_run_pairs(strategy: str) -> None:
             "phases: F: phase 0: 'w' is unknown; use on, time, weight",
         ),
         (
-            {"phases": {**PHASES, "F": [{"on": "compute", "time": 1, "weight": 1}]}},
+            {"phases": {**PHASES, "F": [{"on": "compute", "time": 1, "weight": 0}]}},
             "weight: W follows a phase of B on compute; leave it out here",
         ),
         (
             {"phases": {**PHASES, "B": [{"on": "link", "time": 1, "weight": 1}]}},
             "weight: W follows a phase of B on compute; leave it out here",
         ),
-        ({"phases": {**PHASES, "F": [{"on": "link", "time": "x"}]}}, "phases"),
-        ({"phases": {**PHASES, "F": [{"on": "link", "time": -1}]}}, "phases: -1 is negative"),
+        (
+            {"phases": {**PHASES, "F": [{"on": "link", "time": "x"}]}},
+            "layer 0: phases: F: phase 0: time: 'x' is not a number",
+        ),
+        (
+            {"phases": {**PHASES, "F": [{"on": "link", "time": True}]}},
+            "layer 0: phases: F: phase 0: time: True is not a number",
+        ),
+        (
+            {"phases": {**PHASES, "F": [*PHASES["F"], {"on": "link", "time": -1}]}},
+            "layer 0: phases: F: phase 2: time: -1 is negative",
+        ),
+        (
+            {"phases": {**PHASES, "B": [{"on": "compute", "time": 3, "weight": -1}]}},
+            "layer 0: phases: B: phase 0: weight: -1 is negative",
+        ),
         ({"phases": {**PHASES, "F": [{"on": "link", "time": 0}]}}, "forward: 0 is not above 0"),
         ({"phases": PHASES, "forward": 6}, "forward: 6 is not the sum 7 of its phases"),
         ({"phases": PHASES, "input": 6}, "input: 6 is not the sum 8 of its phases; leave input"),
