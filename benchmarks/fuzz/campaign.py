@@ -16,7 +16,7 @@ from types import FrameType
 
 from benchmarks.fuzz import known
 from benchmarks.fuzz.category import Case, Category, Finding, SkippedError
-from benchmarks.fuzz.choices import Compositions, Layers, Mixed, Placements, Recompute
+from benchmarks.fuzz.choices import Compositions, Layers, Mixed, Phases, Placements, Recompute
 from benchmarks.fuzz.exports import Exports
 from benchmarks.fuzz.gradient_work import GradientWork
 from benchmarks.fuzz.hands import Hands
@@ -44,7 +44,7 @@ CATEGORIES: Mapping[str, Category] = {
         EveryBound(), Frontiers(), Strategies(), Deadlines(), Valid(), Mutants(), Damaged(),
         Edited(), Hostile(), Traps(), Killed(), Disks(), ClosedStreams(), Streams(), Transfers(),
         GradientWork(), Posts(), Plans(), Megatron(), Climbs(), Hands(), Exports(), Compositions(),
-        SweepWords(), Storages(), Interrupted(), StudyDeadlines(),
+        SweepWords(), Storages(), Interrupted(), StudyDeadlines(), Phases(),
     )
 }  # fmt: skip
 """All categories by name."""

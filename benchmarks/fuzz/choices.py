@@ -11,14 +11,21 @@ from typing import Any
 
 import ppopt
 from benchmarks.fuzz import configs, judge, layers, pipelines
-from benchmarks.fuzz.category import Case, Category, Finding
+from benchmarks.fuzz.category import Case, Category, Finding, SkippedError
 from benchmarks.fuzz.searches import Search, claims, draw_options, optimum
-from ppopt import Pipeline, Result, Status
+from ppopt import Objective, Pipeline, Result, Status
+from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.partition import SEARCH
+from ppopt.problem.problem import Problem
+from tests.oracles import exhaustive_pairs
 from tests.oracles.configurations import partitions, placements
 
 MORE = (None, None, None, None, 0, 1)
 """By how many ticks a bound is raised before it is re-checked; None: it is not re-checked."""
+
+
+MOST_IN_ORDERS = 9
+"""Most operations of a device whose every order, with every pair, is written down."""
 
 
 class Mixed(Search):
@@ -57,9 +64,13 @@ class Choice(Category):
 
     def expected(self, case: Case) -> Fraction | None:
         """Least value over all configurations, in the user's unit; None: none has a schedule."""
-        values = ((pipeline, optimum(pipeline, case)) for pipeline in self.configurations(case))
+        values = ((one, self.optimum(one, case)) for one in self.configurations(case))
         found = [Fraction(best, one.ticks.per_unit) for one, best in values if best is not None]
         return min(found, default=None)
+
+    def optimum(self, pipeline: Pipeline, case: Case) -> int | None:
+        """Least value of a configuration in ticks; None where nothing keeps the limit."""
+        return optimum(pipeline, case)
 
     def configurations(self, case: Case) -> Iterator[Pipeline]:
         """Every configuration as a pipeline that says all."""
@@ -201,6 +212,31 @@ def _letters(stage: str) -> int:
         return len(stage)
     digits = len(after) - len(after.lstrip("0123456789"))
     return len(before) - 1 + int(after[:digits]) + len(after) - digits
+
+
+class Phases(Layers):
+    """Layers with phases: partitions and orders with pairs, beside every one of both."""
+
+    name = "phases"
+    goal = 500
+    more_layers = 2
+
+    def draw(self, rng: Random) -> Case:
+        """Draw layers with phases on a few operations, searched for the makespan."""
+        case = super().draw(rng)
+        fields = {key: value for key, value in case["pipeline"].items() if key != "first_backward"}
+        fields["model"] = [layers.with_phases(rng, layer) for layer in fields["model"]]
+        options = case["options"] | {"objective": "makespan"}
+        return case | {"pipeline": fields, "options": options}
+
+    def optimum(self, pipeline: Pipeline, case: Case) -> int | None:
+        """Least makespan in ticks, by every order of every device."""
+        kind = BackwardKind(case["options"]["backward_kind"])
+        operations = Problem(pipeline, Objective.MAKESPAN, kind).operations
+        if operations > MOST_IN_ORDERS * min(pipeline.num_devices, 2):
+            raise SkippedError("too many operations for an oracle that writes down every order")
+        fused = {BackwardKind.SPLIT: False, BackwardKind.WHOLE: True, BackwardKind.MIXED: None}
+        return exhaustive_pairs.best(pipeline, fused=fused[kind]).makespan
 
 
 class Recompute(Layers):

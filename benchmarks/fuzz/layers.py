@@ -7,7 +7,7 @@ and asks nothing of the product's models.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from fractions import Fraction
 from itertools import accumulate, pairwise, product
 from random import Random
@@ -16,6 +16,9 @@ from typing import Any
 from benchmarks.fuzz.category import Case
 from ppopt import InputError, Pipeline
 from ppopt.problem.partition import SEARCH
+from ppopt.problem.phase_pairs import Chain
+from ppopt.problem.phases import Machine
+from tests.oracles import two_machines
 from tests.oracles.configurations import partitions
 
 FIXED = ("even", "balanced", "counts", "layout")
@@ -27,6 +30,7 @@ KINDS = {
     "weight_workspace": "W",
     "backward_workspace": "BW",
 }
+BACKWARDS = ("backward", "weight", "input")
 PLAIN = {"forward": 1, "activation": 0, "memory_b": 0, "static": 0, "output": 0}
 """The simplest values of what every layer gives."""
 Counts = tuple[int, ...]
@@ -118,6 +122,29 @@ def draw_layer(rng: Random, role: str) -> dict[str, Any]:
                 "activation": rng.randint(0, taken),
             }
     return layer
+
+
+def with_phases(rng: Random, layer: dict[str, Any]) -> dict[str, Any]:
+    """Draw phases in place of times; nothing that runs is without length.
+
+    One layer in four keeps its F and takes a backward of twice its time.
+    """
+    kept = {name: value for name, value in layer.items() if name not in BACKWARDS}
+    if rng.random() < 0.25:
+        return kept
+    del kept["forward"]
+    ahead = [_phase("compute", rng.randint(1, 2)), _phase("link", rng.randint(0, 3))]
+    back = [
+        _phase("link", rng.randint(0, 3)),
+        _phase("compute", rng.randint(1, 2)) | {"weight": rng.randint(1, 2)},
+    ]
+    for part in (ahead, back):
+        rng.shuffle(part)
+    return kept | {"phases": {"F": ahead, "B": back}}
+
+
+def _phase(on: str, time: int) -> dict[str, Any]:
+    return {"on": on, "time": time}
 
 
 def _links(rng: Random, stages: int, devices: int) -> dict[str, Any]:
@@ -230,6 +257,7 @@ def spelled_out(fields: dict[str, Any], counts: Counts, chosen: Chosen) -> Pipel
     for name in layers[0]:
         rows = [[layer[name] for layer in layers[start:end]] for start, end in _cuts(counts)]
         columns[name] = [max(row) if name in KINDS else sum(row, Fraction(0)) for row in rows]
+    columns |= _pairs(fields["model"], counts)
     if fields.get("first_backward") == "weight":
         _all_in_weight(columns)
     rest: dict[str, Any] = {
@@ -240,6 +268,46 @@ def spelled_out(fields: dict[str, Any], counts: Counts, chosen: Chosen) -> Pipel
     if "link" in fields:
         rest = _delays(fields, counts) | rest
     return Pipeline(stages=len(counts), placement=hosts_of(fields), **rest, **columns)
+
+
+def _pairs(model: list[dict[str, Any]], counts: Counts) -> dict[str, Any]:
+    """Times of F with BW and of F with B of every two stages, by trying every tick."""
+    if not any("phases" in layer for layer in model):
+        return {}
+    stages = [model[start:end] for start, end in _cuts(counts)]
+    forwards = [_chain(phase for layer in stage for phase in _ahead(layer)) for stage in stages]
+
+    def times(whole: bool) -> list[list[int]]:
+        backwards = [
+            _chain(phase for layer in reversed(stage) for phase in _back(layer, whole))
+            for stage in stages
+        ]
+        return [[two_machines.least_time(f, b) for b in backwards] for f in forwards]
+
+    return {"overlap": times(True), "overlap_input": times(False)}
+
+
+def _ahead(layer: dict[str, Any]) -> list[dict[str, Any]]:
+    phases: list[dict[str, Any]] = layer.get("phases", {}).get("F")
+    return phases or [_phase("compute", layer["forward"])]
+
+
+def _back(layer: dict[str, Any], whole: bool) -> list[dict[str, Any]]:
+    """Phases of BW or B of a layer; one without phases computes, BW twice as long as F."""
+    if "phases" not in layer:
+        return [_phase("compute", layer["forward"] * (2 if whole else 1))]
+    phases: list[dict[str, Any]] = layer["phases"]["B"]
+    return phases if whole else [_phase(phase["on"], phase["time"]) for phase in phases]
+
+
+def _chain(phases: Iterable[dict[str, Any]]) -> Chain:
+    """A chain of the phases that take time, each with the W that it leaves."""
+    kept = [phase for phase in phases if phase["time"]]
+    return Chain(
+        tuple(Machine(phase["on"]) for phase in kept),
+        tuple(phase["time"] for phase in kept),
+        (0, *(phase.get("weight", 0) for phase in kept)),
+    )
 
 
 def _all_in_weight(columns: dict[str, list[Fraction]]) -> None:
@@ -265,6 +333,8 @@ def _delays(fields: dict[str, Any], counts: Counts) -> dict[str, Any]:
 
 def _costs(layer: dict[str, Any], *, recomputes: bool) -> dict[str, Fraction]:
     """Costs of a layer with every default written out."""
+    if "phases" in layer:
+        layer = _summed(layer)
     forward, taken = Fraction(layer["forward"]), Fraction(layer["activation"])
     full = Fraction(layer.get("backward", 2 * forward))
     weight = Fraction(layer.get("weight", full / 2))
@@ -285,6 +355,15 @@ def _costs(layer: dict[str, Any], *, recomputes: bool) -> dict[str, Fraction]:
         "kept": Fraction(again["activation"]) if recomputes else taken,
         **{name: Fraction(space.get(kind, 0)) for name, kind in KINDS.items()},
     }
+
+
+def _summed(layer: dict[str, Any]) -> dict[str, Any]:
+    """A layer with the sums of its phases as times."""
+    ahead, back = layer["phases"]["F"], layer["phases"]["B"]
+    partial = sum(phase["time"] for phase in back)
+    weight = sum(phase.get("weight", 0) for phase in back)
+    times = {"forward": sum(phase["time"] for phase in ahead), "backward": partial + weight}
+    return layer | times | {"weight": weight, "input": partial}
 
 
 def smaller_cases(case: Case) -> Iterator[Case]:
@@ -317,5 +396,5 @@ def _simpler_layers(layer: dict[str, Any]) -> Iterator[dict[str, Any]]:
     for name in layer.keys() - {"role", *PLAIN}:
         yield {key: value for key, value in layer.items() if key != name}
     for name, plain in PLAIN.items():
-        if layer[name] != plain:
+        if layer.get(name) != plain:
             yield layer | {name: plain}

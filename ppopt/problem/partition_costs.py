@@ -76,14 +76,9 @@ class PartitionCosts:
     def __init__(self, pipeline: Pipeline) -> None:
         """The partition of the pipeline does not matter; its model is in layers.
 
-        Raises NotApplicableError where its layers have phases, and where times or memory are too
-        large or too finely divided to stay exact.
+        Times of pairs are none of these costs, but they are whole in ticks. Raises
+        NotApplicableError where times or memory are too large or too finely divided to stay exact.
         """
-        if pipeline.overlap is not None:
-            raise NotApplicableError(
-                "phases: a strategy's own partition or recompute is not searched with pairs; give "
-                "both, or solve"
-            )
         self._pipeline, layers, slices = pipeline, pipeline.model.layers, pipeline.num_slices
         given = pipeline.model.stage_costs((1,) * len(layers))._asdict()
         costs = costs_of(
@@ -96,7 +91,10 @@ class PartitionCosts:
         }
         speeds = [pipeline.device_speed[host] for host in pipeline.hosts[0]]
         divisor = lcm(*(speed.numerator for speed in speeds))
-        times = chain(again, costs.optimizer, *(getattr(costs, field) for field in _TIMES))
+        phases = (
+            number / slices for layer in layers if layer.phases for number in layer.phases.numbers
+        )
+        times = chain(again, costs.optimizer, phases, *(getattr(costs, field) for field in _TIMES))
         collectives = (costs.unshard, costs.gradient_sync)
         self.per_unit = lcm(
             divisor * exact.common_denominator(times),

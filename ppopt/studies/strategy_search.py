@@ -184,9 +184,11 @@ class StrategySearch:
         self._own_orders = rule.adaptive or base.has_links or span
         """Whether orders depend on times."""
         uncertain = self.space.limits is not None and self.space.costs.lengthless
-        self._one_by_one = self._own_orders or uncertain or base.has_auxiliary
+        orders = rule.built(base, options)
+        pairs = base.overlap is not None and any((order < 0).any() for order in orders)
+        self._one_by_one = self._own_orders or uncertain or base.has_auxiliary or pairs
         """Whether the true rank of a point takes an evaluation of its own."""
-        self._ranking = self._ranking_by(rule.built(base, options))
+        self._ranking = self._ranking_by(orders)
         few = self.space.size <= (FEW_ORDERS if self._one_by_one else FEW)
         self._every = self.space.every(self.together) if few else None
         """All points that are left, where they are few."""

@@ -59,6 +59,7 @@ SLICE = {
     "sweep-words": 8,
     "storages": 15,
     "interrupted": 3,
+    "phases": 10,
 }
 """Cases of each category that run here: some 20 s in all."""
 

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from fractions import Fraction
-from itertools import combinations
+from itertools import combinations, pairwise
 from random import Random
 from typing import Any
 
 import pytest
 
-from ppopt import Model, NotApplicableError, Pipeline, Status, best_choice, solve, verify
+from ppopt import Model, Pipeline, Status, best_choice, evaluate, solve, verify
 from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.layers import Layer
 from ppopt.rechecker import SEED, Verdict, check
@@ -152,12 +153,38 @@ def test_the_best_placement_of_devices_that_differ() -> None:
     assert found.value == min(value for value in values if value is not None)
 
 
-def test_plan_and_strategies() -> None:
-    """A plan searches partitions; a strategy's own partition is not searched."""
+def test_a_plan_searches_partitions() -> None:
     layers = model(Random(1), 6)
     found = plan(layers, devices=2, batches=4, placement="linear", chunks=1, time_limit=2)
     assert found.best.schedule is not None
     assert verify(found.best.schedule) == []
-    searched = layers.pipeline(devices=2, batches=4, partition="search")
-    with pytest.raises(NotApplicableError, match="phases: a strategy's own"):
-        best_choice(searched, "1f1b-overlap")
+
+
+@pytest.mark.parametrize("strategy", ["1f1b-overlap", "interleaved-overlap", "dualpipe-v", "zb-h1"])
+@pytest.mark.parametrize("seed", first(2, range(8)))
+def test_a_strategy_takes_its_best_partition(seed: int, strategy: str) -> None:
+    """The least over all partitions, each evaluated by itself."""
+    rng = Random(seed)
+    layers = model(rng, 6)
+    limit, speed = rng.choice((None, 14)), rng.choice((1, [1, 2]))
+    searched = layers.pipeline(
+        devices=2, batches=4, partition="search", mem_limit=limit, device_speed=speed
+    )
+    found = best_choice(searched, strategy, time_limit=20)
+    pipeline = found.schedule.pipeline
+    every = [
+        evaluate(replace(pipeline, partition=counts), strategy)
+        for counts in layers_of_stages(6, pipeline.num_stages)
+    ]
+    values = [one.pipeline.ticks.time(one.metrics.makespan) for one in every if one.fits_limits]
+    assert found.schedule.fits_limits == bool(values)
+    if values:
+        assert found.value == min(values)
+        assert found.lower_bound is not None
+        assert found.lower_bound <= min(values)
+
+
+def layers_of_stages(layers: int, stages: int) -> list[tuple[int, ...]]:
+    """Every partition of so many layers."""
+    cuts = combinations(range(1, layers), stages - 1)
+    return [tuple(high - low for low, high in pairwise((0, *one, layers))) for one in cuts]
