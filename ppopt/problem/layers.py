@@ -288,7 +288,7 @@ class Layer:
         """Take the times of F, B, W and BW from the phases."""
         if self.phases is None:
             return
-        with _told_of_phases():
+        with _of_phases():
             self._set("phases", self.phases.each(partial(self._number, field="phases")))
         for field, value in self.phases.times().items():
             given = getattr(self, field)
@@ -343,7 +343,7 @@ class Layer:
 
     def _set_units(self) -> None:
         """Convert numbers that carry a unit to one unit for times, and one for memory."""
-        with _told_of_phases():
+        with _of_phases():
             phases = None if self.phases is None else Phases.read(self.phases)
         for measure, fields in _FIELDS.items():
             given = {field: getattr(self, field) for field in fields}
@@ -569,8 +569,8 @@ class Layers:
 
 
 @contextmanager
-def _told_of_phases() -> Iterator[None]:
-    """Let an InputError begin with the field."""
+def _of_phases() -> Iterator[None]:
+    """Let the message of an InputError begin with the field."""
     try:
         yield
     except InputError as error:

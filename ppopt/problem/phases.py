@@ -65,7 +65,7 @@ class Phases:
     def each(self, change: Callable[[Any, str], Any]) -> Phases:
         """Change every number that was given; `change` gets it and its key, `time` or `weight`.
 
-        An InputError of `change` is told with the phase.
+        The message of an InputError names the phase.
         """
         return Phases(
             *(
