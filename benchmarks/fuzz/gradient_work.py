@@ -39,6 +39,7 @@ class GradientWork(Category):
             routes=several,
             slices=several,
             instants=not tiny,
+            overlap=not tiny and rng.random() < 0.4,
         )
         if tiny:
             dropped = ("p2p", "backward_p2p", "device_speed")
