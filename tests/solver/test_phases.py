@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from fractions import Fraction
-from itertools import combinations, pairwise
+from itertools import combinations
 from random import Random
 from typing import Any
 
@@ -16,6 +16,7 @@ from ppopt.problem.layers import Layer
 from ppopt.rechecker import SEED, Verdict, check
 from ppopt.rechecker.claim import Claim
 from ppopt.studies.plan import plan
+from tests.oracles.configurations import partitions
 from tests.oracles.exhaustive_pairs import best
 from tests.tiers import first
 
@@ -174,7 +175,7 @@ def test_a_strategy_takes_its_best_partition(seed: int, strategy: str) -> None:
     pipeline = found.schedule.pipeline
     every = [
         evaluate(replace(pipeline, partition=counts), strategy)
-        for counts in layers_of_stages(6, pipeline.num_stages)
+        for counts in partitions(6, pipeline.num_stages)
     ]
     values = [one.pipeline.ticks.time(one.metrics.makespan) for one in every if one.fits_limits]
     assert found.schedule.fits_limits == bool(values)
@@ -182,9 +183,3 @@ def test_a_strategy_takes_its_best_partition(seed: int, strategy: str) -> None:
         assert found.value == min(values)
         assert found.lower_bound is not None
         assert found.lower_bound <= min(values)
-
-
-def layers_of_stages(layers: int, stages: int) -> list[tuple[int, ...]]:
-    """Every partition of so many layers."""
-    cuts = combinations(range(1, layers), stages - 1)
-    return [tuple(high - low for low, high in pairwise((0, *one, layers))) for one in cuts]
