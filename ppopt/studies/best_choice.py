@@ -161,7 +161,7 @@ class StrategyProof:
         """
         search = self._search
         bounded = search.fits and self._bound >= search.value
-        return search.exhausted or self._none_left or bounded
+        return (search.exhausted and search.complete) or self._none_left or bounded
 
     @property
     def lower_bound(self) -> Fraction:
@@ -174,7 +174,7 @@ class StrategyProof:
     @property
     def words(self) -> str:
         """What the proof rests on, in words."""
-        if self._search.exhausted:
+        if self._search.exhausted and self._search.complete:
             return "every partition was tried, with every choice of recompute that may be best"
         if not self.proved:
             return "not every partition was tried or ruled out"
@@ -214,14 +214,21 @@ class StrategyProof:
                 self._search.try_points(Points(counts, recompute))
 
     def _following(self) -> Iterator[Key]:
-        """The next points in the order of their bounds."""
+        """The next points in the order of their bounds.
+
+        A dominated choice of recompute has no lower bound than the point that dominates it. So
+        where the search is not complete, nothing more is proved once a point is followed.
+        """
         assert self._candidates is not None
         while True:
             unknown = self._candidates.unknown(self._followed, self._ceiling)
+            proves = self._search.complete or not self._followed
             if unknown is None:
-                self._none_left = self.ended = True
+                self.ended = True
+                self._none_left |= proves
                 return
-            self._bound = max(self._bound, unknown.bound)
+            if proves:
+                self._bound = max(self._bound, unknown.bound)
             if unknown.key is None:
                 self.ended = True
                 return

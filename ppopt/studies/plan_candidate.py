@@ -457,7 +457,8 @@ class StrategyCandidate(PlanCandidate):
         self._note()
         peak = self.peak
         assert peak is not None
-        return LeastMemory(peak, peak if self._choices.exhausted else self._least_peak)
+        every = self._choices.exhausted and self._choices.complete
+        return LeastMemory(peak, peak if every else self._least_peak)
 
     @property
     def _least_peak(self) -> Fraction:

@@ -126,6 +126,14 @@ class StrategyPoints:
         return comb(self._layers - 1, self._stages - 1) if self.cut else 1
 
     @property
+    def has_dominated(self) -> bool:
+        """Whether there are more choices of recompute: each takes more time, and saves no more.
+
+        An order that depends on times may be shorter with one of them, or hold less.
+        """
+        return self.recomputed and self._choices.leaves_out
+
+    @property
     def size(self) -> float:
         """Number of points; infinite where there are too many to be counted."""
         if not self.recomputed:

@@ -183,6 +183,8 @@ class StrategySearch:
         span = objective is Objective.DEVICE_SPAN
         self._own_orders = rule.adaptive or base.has_links or span
         """Whether orders depend on times."""
+        self.complete = not (self._own_orders and self.space.has_dominated)
+        """Whether no other choice of recompute than those of the points may be better."""
         uncertain = self.space.limits is not None and self.space.costs.lengthless
         orders = rule.built(base, options)
         pairs = base.overlap is not None and any((order < 0).any() for order in orders)

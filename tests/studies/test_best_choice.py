@@ -14,10 +14,10 @@ import ppopt
 from ppopt import InputError, Layer, Model, Pipeline, Schedule
 from ppopt.problem.objective import Objective
 from ppopt.solver.deadline import NO_DEADLINE
-from ppopt.strategies import registry
+from ppopt.strategies import Options, registry, resolve
 from ppopt.studies import strategy_search
 from ppopt.studies.compare import compare
-from tests.oracles.configurations import partitions
+from tests.oracles.configurations import configurations, partitions
 from tests.solver.partitions.test_partition_search import layers
 
 WAYS = ("none", "full")
@@ -280,3 +280,24 @@ def test_ranks_count_work_around_the_microbatches_to_its_last_digit() -> None:
     made = found.schedule()
     assert found.fits == made.fits_limits
     assert found.value == value_of(made)
+
+
+def test_a_dominated_choice_may_be_better_in_an_order_that_depends_on_times() -> None:
+    """The search tries no dominated choice of recompute, so its bound is below their values."""
+    fields = [
+        {"forward": 4, "activation": 4, "static": 2, "workspace": 1},
+        {"forward": 2, "activation": 2, "memory_b": 1, "static": 1, "recompute_time": 1, "kept": 2},
+        {"forward": 3, "activation": 3, "backward": 5, "weight": 3},
+        {"forward": 1},
+        {"forward": 3, "activation": 2, "backward": 5, "weight": 2, "static": 2},
+    ]
+    pipeline = Model([Layer(**layer) for layer in fields]).pipeline(
+        devices=2, batches=4, mem_limit=13, partition="search", recompute="search"
+    )
+    found = ppopt.best_choice(pipeline, "v-min")
+    placed = resolve("v-min").apply(pipeline, Options())
+    every = [ppopt.evaluate(one, "v-min") for one in configurations(placed)]
+    best = min(value_of(made) for made in every if made.fits_limits)
+    assert best < found.value, "the pipeline is no example any more"
+    assert found.lower_bound is not None
+    assert found.lower_bound <= best and not found.proved

@@ -56,6 +56,13 @@ class StageChoices:
         full = full_recompute(layers) if self._full else found[-1]
         return found if found[-1].layers == full.layers else [*found, full]
 
+    @property
+    def leaves_out(self) -> bool:
+        """Whether dominated choices may be left out: not where all layers that may are alike."""
+        layers = [layer for layer in self.bare.layers if layer.recomputable]
+        alike = {(layer.recompute_time, layer.saved) for layer in layers}
+        return len(alike) > 1 or any(time <= 0 or saved <= 0 for time, saved in alike)
+
     def of_partition(self, counts: Counts) -> list[list[StageChoice]]:
         """Those of every stage of a partition."""
         return [self.of(*ends) for ends in ends_of(counts)]
