@@ -322,6 +322,7 @@ _CHECKS: dict[Shape, _Check] = {
     Shape.LAYERS: _layers,
     Shape.WORKSPACE: _mapping_or(_number),
     Shape.RECOMPUTE: _mapping_or(lambda value, _: flag(value)),
+    Shape.OFFLOAD: _mapping_or(lambda value, _: flag(value)),
     Shape.PHASES: _phases,
     Shape.PARTITION: _partition,
     Shape.LINKS: _one_or_more(_numbers),
@@ -386,16 +387,18 @@ def _forms(setting: Setting) -> list[dict[str, Any]]:
     line: dict[str, Any] = {"type": "string"}
     number: list[dict[str, Any]] = [{"type": "number", **least}, line]
     numbers = [*number, _list(*number)]
+    switch: list[dict[str, Any]] = [
+        {"type": "boolean"},
+        {"type": "object", "additionalProperties": {"anyOf": number}},
+    ]
     forms: dict[Shape, list[dict[str, Any]]] = {
         Shape.WHOLE: [{"type": "integer", **least}],
         Shape.SECONDS: [{"type": "number", "exclusiveMinimum": 0}, line],
         Shape.COUNT: number,
         Shape.NUMBER: number,
         Shape.WORKSPACE: [*number, {"type": "object", "additionalProperties": {"anyOf": number}}],
-        Shape.RECOMPUTE: [
-            {"type": "boolean"},
-            {"type": "object", "additionalProperties": {"anyOf": number}},
-        ],
+        Shape.RECOMPUTE: switch,
+        Shape.OFFLOAD: switch,
         Shape.STAGES: numbers,
         Shape.PAIRS: [*number, _list(*numbers)],
         Shape.PHASES: [_phases_schema(number)],

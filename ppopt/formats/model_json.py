@@ -29,7 +29,7 @@ MEMBER = "model"
 _UNITS = {Unit.TIME: "ticks_per_unit", Unit.MEMORY: "memory_ticks_per_unit"}
 _REQUIRED = (*_UNITS.values(), "layers", "counts", "partition")
 _OPTIONAL = ("name", "placement", "chunks", "link", "first_backward")
-_FLAGS = ("recompute", "recompute_given")
+_FLAGS = ("recompute", "recompute_given", "offload")
 _ROUNDED = (*(cost.field for cost in COSTS), "phases")
 _ALWAYS = tuple(cost.name for cost in COSTS if not cost.optional)
 _SOMETIMES = tuple(cost.name for cost in COSTS if cost.optional)
@@ -117,6 +117,8 @@ def _phases(value: object, per_unit: int) -> Phases:
 def _is_default(layer: Layer, cost: Setting) -> bool:
     """Whether an optional cost is what it is where it is not given."""
     default = layer.forward if cost.field == "recompute_time" else 0
+    if cost.field == "offload_memory" and layer.offload_time:
+        default = layer.activation
     return bool(getattr(layer, cost.field) == default)
 
 

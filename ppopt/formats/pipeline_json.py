@@ -10,7 +10,8 @@ the sequence; `slices`, the costs that are optional
 (`ppopt.problem.settings`), the units and what throughput is computed from are left out where they
 have their defaults. `device_speed` has a fraction [numerator, denominator] per device, and is left
 out where all are 1: times are those at speed 1, and an operation takes its time / the speed of its
-device, a whole number of ticks. `link_mode` is left out where it is `delay`.
+device, a whole number of ticks. `link_mode` is left out where it is `delay`,
+and `host_link` where it is `duplex`.
 
 The other optional keys restore the pipeline as its user gave it, equal in every field:
 `placement_name` (null: the list; `default`: none was named), `chunks`, `mem_limit_given` (`1f1b`,
@@ -29,6 +30,7 @@ from ppopt.problem import placement
 from ppopt.problem.costs import MOST_TICKS, is_matrix
 from ppopt.problem.field_values import LARGEST_GRID
 from ppopt.problem.link_mode import LinkMode
+from ppopt.problem.offload import HostLink
 from ppopt.problem.pipeline import Pipeline
 from ppopt.problem.settings import (
     COUNTS,
@@ -51,7 +53,7 @@ REQUIRED = (
 OPTIONAL = (
     "backward_p2p_time",
     *("name", "placement_name", "chunks", "mem_limit_given", "rounded", "slices", "device_speed"),
-    *("link_mode", "optimizer_barrier"),
+    *("link_mode", "optimizer_barrier", "host_link"),
     *(cost.name for cost in _SOMETIMES),
     *_WHERE_KNOWN,
 )
@@ -62,7 +64,7 @@ _LIMIT_FORMS = (LIMIT_1F1B, "number", "list")
 
 def pipeline_to_object(pipeline: Pipeline) -> dict[str, Any]:
     """Write a pipeline as an object of JSON, costs in the ticks of `pipeline.ticks`."""
-    ticks = pipeline.ticks
+    ticks, host_link = pipeline.ticks, pipeline.host_link
     further = (cost for cost in _SOMETIMES if not _is_default(pipeline, cost))
     return {
         "name": pipeline.name,
@@ -86,6 +88,7 @@ def pipeline_to_object(pipeline: Pipeline) -> dict[str, Any]:
         **_speeds(pipeline),
         **({"link_mode": pipeline.link_mode.value} if pipeline.has_links else {}),
         **({"optimizer_barrier": True} if pipeline.optimizer_barrier else {}),
+        **({"host_link": host_link.value} if host_link is not HostLink.DUPLEX else {}),
     }
 
 
@@ -172,6 +175,7 @@ def pipeline_from_object(value: object, per_unit: int, memory_per_unit: int) -> 
         **_where_known(file),
         link_mode=file.get("link_mode", LinkMode.DELAY),
         optimizer_barrier=file.get("optimizer_barrier", False),
+        host_link=file.get("host_link", HostLink.DUPLEX),
     )
     _check_same(pipeline, file, costs, limits)
     return pipeline

@@ -32,6 +32,11 @@ Operations around the microbatches stand among the others, and belong to no micr
 
 Where operations have three more fields, theirs are route (of an optimizer null), null, null.
 
+Moves to the host and back stand there, too, with their microbatch, as F and B have it:
+
+    ["OFFLOAD", 2, 0, 0, 1000, 1500]
+    ["RELOAD", 2, 0, 0, 7500, 8000]
+
 `claims` are makespan, device_span, busy and
 peak_memory (lists per device) in ticks, bubble_overhead, and bubble_rate on `objective`;
 a schedule too incomplete to be measured claims nothing. `origin` and `claims` may be absent.
@@ -59,6 +64,7 @@ from ppopt.formats.fields import finite, section, shown, text, whole, wholes, wi
 from ppopt.problem.costs import MOST_TICKS
 from ppopt.problem.operation import NUM_KINDS, AuxiliaryKind, OpKind
 from ppopt.problem.pipeline import Pipeline
+from ppopt.schedule.auxiliary import ONCE
 from ppopt.schedule.schedule import Schedule
 from ppopt.schedule.timetable import ALONE
 
@@ -129,13 +135,13 @@ def _has_further_fields(schedule: Schedule) -> bool:
 
 
 def _auxiliary(schedule: Schedule, further: int) -> Iterator[list[Any]]:
-    """The operations around the microbatches, with so many further fields."""
-    columns = (column.tolist() for column in schedule.auxiliary.columns)
-    for kind, stage, device, start, end, route in zip(*columns, strict=True):
-        of_device = kind == AuxiliaryKind.OPTIMIZER
-        place = (None, None) if of_device else (stage, route)
-        rest = [place[1], None, None, None][:further]
-        yield [AuxiliaryKind(kind).name, place[0], None, device, start, end, *rest]
+    """The operations besides compute and transfers, with so many further fields."""
+    for op, device, start, end in schedule.auxiliary.rows():
+        of_device = op.kind is AuxiliaryKind.OPTIMIZER
+        stage, route = (None, None) if of_device else (op.stage, op.route)
+        microbatch, part = (op.microbatch, op.slice) if op.kind.per_microbatch else (None, None)
+        rest = [route, part, None, None][:further]
+        yield [op.kind.name, stage, microbatch, device, start, end, *rest]
 
 
 def _transfers(schedule: Schedule) -> Iterator[list[Any]]:
@@ -246,7 +252,7 @@ Table = list[list[int]]
 
 
 def _rows(ops: object, pipeline: Pipeline) -> tuple[Table, Table, Table]:
-    """The operations, the transfers, and the operations around the microbatches."""
+    """The operations, the transfers, and those besides both."""
     if not isinstance(ops, list):
         raise InputError(f"ops: {shown(ops)} is not a list")
     rows: Table = []
@@ -268,6 +274,8 @@ def _rows(ops: object, pipeline: Pipeline) -> tuple[Table, Table, Table]:
 
 def _auxiliary_row(entry: list[Any], pipeline: Pipeline) -> list[int]:
     kind, *fields = entry
+    if AuxiliaryKind[kind].per_microbatch:
+        return _move(entry, pipeline)
     if len(entry) not in (6, 9, 10) or any(field is not None for field in (fields[1], *fields[6:])):
         raise InputError(
             f"{shown(entry)} is not [kind, stage, null, device, start, end], or this with route, "
@@ -283,7 +291,24 @@ def _auxiliary_row(entry: list[Any], pipeline: Pipeline) -> list[int]:
     named = {"stage": stage, "device": device, "start": start, "end": end, "route": route}
     for field, number in named.items():
         _check_number(field, number)
-    return [_AUXILIARY[kind], stage, device, start, end, route]
+    return [_AUXILIARY[kind], stage, device, start, end, route, ONCE, 0]
+
+
+def _move(entry: list[Any], pipeline: Pipeline) -> list[int]:
+    """A move to the host or back, of a microbatch."""
+    kind, *fields = entry
+    if len(entry) not in (6, 9, 10) or any(field is not None for field in fields[7:]):
+        raise InputError(
+            f"{shown(entry)} is not [kind, {', '.join(_FIELDS[:5])}], or this with route, slice, "
+            "null behind it"
+        )
+    for field, number in zip(_FIELDS, fields[:7], strict=False):
+        _check_number(field, number)
+    stage, microbatch, device, start, end = fields[:5]
+    known = 0 <= microbatch < pipeline.batches
+    route = fields[5] if fields[5:] else pipeline.route(microbatch) if known else 0
+    _check_route(pipeline, microbatch, route)
+    return [_AUXILIARY[kind], stage, device, start, end, route, microbatch, (fields[6:] or [0])[0]]
 
 
 def _lowest_stage(pipeline: Pipeline, device: object) -> tuple[int, int]:

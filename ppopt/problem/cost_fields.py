@@ -18,6 +18,7 @@ from ppopt.problem.field_values import FieldReader, is_1f1b, is_exact, is_list
 from ppopt.problem.first_backward import FirstBackward, in_weight
 from ppopt.problem.layers import Layers
 from ppopt.problem.memory import check_memory
+from ppopt.problem.offload import check_moves
 from ppopt.problem.phase_pairs import pair_times
 from ppopt.problem.settings import SETTINGS, STAGE_COSTS, Shape, Unit
 
@@ -78,6 +79,9 @@ def of_stages(fields: Fields, stages: int, reader: FieldReader) -> dict[str, Any
     backward = derive(*times)
     costs["backward"], costs["weight"], costs["backward_input"] = backward
     check_memory(costs["activation"], costs["memory_b"], costs["kept"])
+    check_moves(
+        costs["offload_memory"], costs["offload_time"], costs["kept"] or costs["activation"]
+    )
     return costs
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from fractions import Fraction
 from itertools import chain, pairwise
-from operator import add
+from operator import add, sub
 from typing import Any, NamedTuple
 
 from ppopt.errors import ConflictError
@@ -51,6 +51,10 @@ class StageCosts(NamedTuple):
     """Added to B and BW, and so to an F and a BW run as one."""
     kept: tuple[Fraction, ...]
     """Part of the activation that F keeps; B, or BW, takes the rest."""
+    offload_memory: tuple[Fraction, ...]
+    """Part of the activation that moves to the host between F and the backward."""
+    offload_time: tuple[Fraction, ...]
+    """Of each way."""
     unshard: tuple[Fraction, ...]
     """Once in a step, as the next three."""
     unshard_memory: tuple[Fraction, ...]
@@ -63,7 +67,7 @@ class StageCosts(NamedTuple):
         """Fields of memory, without those that say what holds where they are not given."""
         always = ("activation", "memory_b", "static")
         kept = () if self.kept == self.activation else ("kept",)
-        others = (*WORKSPACES.values(), "unshard_memory")
+        others = (*WORKSPACES.values(), "offload_memory", "unshard_memory")
         return (*always, *kept, *(field for field in others if any(getattr(self, field))))
 
     def __repr__(self) -> str:
@@ -115,6 +119,8 @@ def _defaults(given: Mapping[str, tuple[Fraction, ...]]) -> dict[str, tuple[Frac
         "backward_workspace": workspace,
         "recompute_time": nothing,
         "kept": given["activation"],
+        "offload_memory": nothing,
+        "offload_time": nothing,
         "unshard": nothing,
         "unshard_memory": nothing,
         "gradient_sync": nothing,
@@ -214,7 +220,9 @@ class Ticks(NamedTuple):
     activation: tuple[int, ...]
     """Memory of a microbatch from the start of B on, and before it unless F keeps less."""
     kept: tuple[int, ...]
-    """Part of the activation that F keeps, per stage."""
+    """Part of the activation that F keeps, per stage, without what moves to the host: that is
+    workspace of F here, and B or BW takes it at its start. So compute alone holds no more than with
+    the ways to the host and back."""
     memory_b: tuple[int, ...]
     """Signed change of memory by B, beside the activation, per stage."""
     workspace: tuple[tuple[int, ...], ...]
@@ -224,6 +232,10 @@ class Ticks(NamedTuple):
     gives: tuple[tuple[int, ...], ...]
     """Memory that an operation gives at its end: `gives[kind][stage]`. What F, B and W take, they
     give back; so do F and BW."""
+    offload_memory: Row
+    """Memory of a microbatch that moves to the host, per stage."""
+    offload_time: Row
+    """Time of each way, per stage."""
     unshard: Row
     """Time of an all-gather of weights, per stage."""
     unshard_memory: Row
@@ -240,17 +252,32 @@ class Ticks(NamedTuple):
     @property
     def times(self) -> Iterator[int]:
         """All times of operations and delays."""
-        once = (self.unshard, self.gradient_sync, self.optimizer)
+        others = (self.offload_time, self.unshard, self.gradient_sync, self.optimizer)
         pairs = chain(flat(self.overlap), flat(self.overlap_input))
-        return chain(*self.durations, pairs, *self.down, *self.up, *once)
+        return chain(*self.durations, pairs, *self.down, *self.up, *others)
 
-    def held_alone(self, kind: OpKind, stage: int) -> tuple[int, int]:
-        """Memory that an operation in no pair takes and gives, as it matters to peaks.
+    def held(self, kind: OpKind, stage: int, *, with_host: bool) -> tuple[int, int]:
+        """Memory that an operation takes and gives.
 
-        At one instant ends come before starts, so an operation of no length holds no workspace.
+        `with_host`: beside the operations that move memory to the host and back. They give it back
+        after F, and take it before B or BW.
         """
         takes, gives = self.takes[kind][stage], self.gives[kind][stage]
-        both = 0 if self.durations[kind][stage] else min(takes, gives)
+        moved = self.offload_memory[stage] if with_host else 0
+        if kind is OpKind.F:
+            return takes, gives - moved
+        return takes - (0 if kind is OpKind.W else moved), gives
+
+    def held_alone(self, kind: OpKind, stage: int, *, with_host: bool = False) -> tuple[int, int]:
+        """The same of an operation in no pair, as it matters to peaks.
+
+        At one instant ends come before starts, so an operation of no length holds no workspace.
+        What comes from the host is there before it.
+        """
+        takes, gives = self.held(kind, stage, with_host=with_host)
+        both = 0
+        if not self.durations[kind][stage]:
+            both = min(self.held(kind, stage, with_host=True)[0], gives)
         return takes - both, gives - both
 
     def memory_change(self, kind: OpKind, stage: int) -> int:
@@ -340,8 +367,12 @@ def ticks_of(
         for row in rows
     ]
     scaled: dict[str, Any] = tables[-1]
-    activation, kept, memory_b = (scaled[name] for name in ("activation", "kept", "memory_b"))
-    workspace = tuple(scaled[WORKSPACES[kind]] for kind in OpKind)
+    activation, memory_b, moved = (
+        scaled[name] for name in ("activation", "memory_b", "offload_memory")
+    )
+    kept = tuple(map(sub, scaled["kept"], moved))
+    forward, *others = (scaled[WORKSPACES[kind]] for kind in OpKind)
+    workspace = (_sum(forward, moved), *others)
     takes, gives = _memory(activation, kept, memory_b, workspace)
     recompute = scaled["recompute_time"]
     per_unit, memory_per_unit = scales[Unit.TIME], scales[Unit.MEMORY]
@@ -365,6 +396,8 @@ def ticks_of(
         workspace=workspace,
         takes=takes,
         gives=gives,
+        offload_memory=moved,
+        offload_time=scaled["offload_time"],
         unshard=scaled["unshard"],
         unshard_memory=scaled["unshard_memory"],
         gradient_sync=scaled["gradient_sync"],

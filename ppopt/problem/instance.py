@@ -286,8 +286,7 @@ class Instance:
         for place in range(self.places):
             held: list[Holding] = []
             mine: list[Holding] = []
-            for row in range(len(self.rows)):
-                number = row * self.places + place
+            for number in self._lifetime[place]:
                 mode = self.classes[number].modes_by_option[option]
                 if mode is None:
                     continue
@@ -296,6 +295,18 @@ class Instance:
                 mine += _given_back(held, number, mode.gives)
             found += sorted(mine)
         return tuple(found)
+
+    @cached_property
+    def _lifetime(self) -> list[list[int]]:
+        """Classes of every place, in the order in which its operations run."""
+        rows = range(len(self.rows))
+        found = [[row * self.places + place for row in rows] for place in range(self.places)]
+        for number in self.auxiliary:
+            one = self.classes[number]
+            if one.per_microbatch:
+                mine = found[self.number(OpKind.F, *one[:3])]
+                mine.insert(len(mine) - len(rows) + 1, number)
+        return found
 
     @cached_property
     def durations(self) -> Ints:
@@ -322,8 +333,12 @@ class Instance:
 
     @cached_property
     def lasting(self) -> tuple[Holding, ...]:
-        """What is held once, from one auxiliary class of a stage to another one."""
-        classes = {number: self.classes[number] for number in self.auxiliary}
+        """What is held once in a step, from one auxiliary class of a stage to another one."""
+        classes = {
+            number: one
+            for number in self.auxiliary
+            if not (one := self.classes[number]).per_microbatch
+        }
         takers = {one[:2]: number for number, one in classes.items() if one.takes}
         return tuple(
             Holding(takers[one[:2]], number, one.gives)

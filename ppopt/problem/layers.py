@@ -99,6 +99,20 @@ LAYER_SETTINGS = (
     ),
     _time("recompute_time", "time by which recompute makes B and BW longer", "F", optional=True),
     _memory("kept", "part of the activation that F keeps with recompute", optional=True),
+    _layer(
+        "offload",
+        Shape.OFFLOAD,
+        "true: `offload_memory` moves to the host after F and comes back before B or BW, each way "
+        "in `offload_time`; or `{memory: 1, time: 1}`, with what these are",
+        "false",
+    ),
+    _time("offload_time", "time of each way to the host", "0", optional=True),
+    _memory(
+        "offload_memory",
+        "part of the activation that moves to the host; 0 where no time is given",
+        default="activation",
+        optional=True,
+    ),
     _step_time("unshard", "the all-gather of its weights before F (FSDP), once in a step"),
     _memory("unshard_memory", "memory of its gathered weights", optional=True),
     _step_time("gradient_sync", "the reduction of its gradients, once in a step"),
@@ -134,6 +148,9 @@ class ModelCosts(NamedTuple):
     """Of the layers that recompute; None: no layer does."""
     kept: tuple[Fraction, ...] | None
     """What F keeps of the activations; None: all."""
+    offload_memory: tuple[Fraction, ...] | None
+    """Of the layers that offload; None: no layer does."""
+    offload_time: tuple[Fraction, ...] | None
     unshard: tuple[Fraction, ...] | None
     """None: no layer has any, as of the next three."""
     unshard_memory: tuple[Fraction, ...] | None
@@ -143,6 +160,8 @@ class ModelCosts(NamedTuple):
 
 STEP_COSTS = ("unshard", "unshard_memory", "gradient_sync", "optimizer")
 """Costs that layers have once in a step, around the microbatches."""
+OFFLOAD_COSTS = ("offload_memory", "offload_time")
+"""Costs of the layers that offload."""
 WORKSPACES: Mapping[str, str] = {
     "F": "forward_workspace",
     "B": "input_workspace",
@@ -153,7 +172,7 @@ WORKSPACES: Mapping[str, str] = {
 
 
 def flat(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings of a layer, their workspace and recompute written out as numbers.
+    """Settings of a layer, their workspace, recompute and offload written out as numbers.
 
     Raises InputError where a mapping has an unknown key.
     """
@@ -167,6 +186,12 @@ def flat(given: Mapping[str, Any]) -> dict[str, Any]:
         recompute = True
     if recompute is not None:
         found["recompute"] = recompute
+    offload = found.pop("offload", None)
+    if isinstance(offload, Mapping):
+        _fill(found, "offload", offload, {"time": "offload_time", "memory": "offload_memory"})
+        offload = True
+    if offload is not None:
+        found["offload"] = offload
     return found
 
 
@@ -227,6 +252,13 @@ class Layer:
     """Time by which recompute makes B and BW longer; None: F."""
     kept: Any = None
     """Memory that F keeps of its activation with recompute; None: 0."""
+    offload: Any = False
+    """Whether a part of its activation moves to the host between F and the backward; a mapping of
+    `time` and `memory` sets the two fields that follow."""
+    offload_time: Any = None
+    """Time of each way; None: 0."""
+    offload_memory: Any = None
+    """Part of the activation that moves; None: all of it where there is a time."""
     unshard: Any = 0
     """Time of the all-gather of its weights, before the first F of its stage."""
     unshard_memory: Any = 0
@@ -283,6 +315,7 @@ class Layer:
                 f"{exact.plain(self.activation)}"
             )
         self._check_recompute()
+        self._check_offload()
 
     def _sum_phases(self) -> None:
         """Take the times of F, B, W and BW from the phases."""
@@ -327,16 +360,41 @@ class Layer:
                 f"{exact.plain(self.activation)} itself"
             )
 
+    def _check_offload(self) -> None:
+        if not isinstance(self.offload, bool):
+            raise InputError(
+                f"offload: {self.offload!r} is neither true, false nor a mapping of time and memory"
+            )
+        if self.offload_memory is None:
+            self._set("offload_memory", self.activation if self.offload_time else Fraction(0))
+        if self.offload_memory > self.activation:
+            raise InputError(
+                f"offload: memory {exact.plain(self.offload_memory)} is more than the activation "
+                f"{exact.plain(self.activation)}"
+            )
+        if bool(self.offload_memory) != bool(self.offload_time) or (
+            self.offload and not self.offload_time
+        ):
+            raise InputError("offload: needs time and memory, both above 0")
+        if self.offload and self.recompute:
+            raise InputError("offload: the layer recomputes; it does one of both")
+
     def _write_out(self) -> None:
-        """Write workspace and recompute as numbers; workspaces and `kept` are 0 where not given."""
+        """Write workspace, recompute and offload as numbers.
+
+        Workspaces, `kept` and `offload_time` are 0 where they are not given.
+        """
         fields = ("workspace", "recompute", "recompute_time", "kept", *WORKSPACES.values())
+        fields += ("offload", *OFFLOAD_COSTS)
         given = {field: getattr(self, field) for field in fields}
         found = flat({field: value for field, value in given.items() if value is not None})
         self._set("workspace", None)
-        for field in ("kept", *WORKSPACES.values()):
+        for field in ("kept", "offload_time", *WORKSPACES.values()):
             self._set(field, found.get(field, 0))
-        self._set("recompute_time", found.get("recompute_time"))
-        self._set("recompute", found.get("recompute", False))
+        for field in ("recompute_time", "offload_memory"):
+            self._set(field, found.get(field))
+        for field in ("recompute", "offload"):
+            self._set(field, found.get(field, False))
 
     def _set(self, field: str, value: object) -> None:
         object.__setattr__(self, field, value)
@@ -385,9 +443,10 @@ class Layer:
     def recomputable(self) -> bool:
         """Whether `recompute: full` makes it recompute, and `recompute: search` may.
 
-        So do decoder and MTP layers, as in trainers; an embedding or a head where it says so.
+        So do decoder and MTP layers, as in trainers; an embedding or a head where it says so. A
+        layer that offloads does not.
         """
-        return self.role not in ENDS or self.recompute_given
+        return not self.offload and (self.role not in ENDS or self.recompute_given)
 
     @property
     def saved(self) -> Fraction:
@@ -535,8 +594,20 @@ class Layers:
             found[field] = largest if any(rows) else None
         if not any(layer.recompute for layer in self.layers):
             found |= {"recompute_time": None, "kept": None}
-        found |= {field: None for field in STEP_COSTS if not self._sums[field][-1]}
+        sometimes = (*STEP_COSTS, *OFFLOAD_COSTS)
+        found |= {field: None for field in sometimes if not self._sums[field][-1]}
         return ModelCosts(**found)
+
+    def with_offload(self, choice: str) -> Self:
+        """The layers of a choice: `none` offloads, or `all` that can and do not recompute."""
+        made = (
+            replace(
+                layer,
+                offload=choice == "all" and bool(layer.offload_time) and not layer.recompute,
+            )
+            for layer in self.layers
+        )
+        return replace(self, layers=tuple(made))
 
     @cached_property
     def has_output(self) -> bool:
@@ -600,6 +671,8 @@ def _amount(layer: Layer, field: str) -> Fraction:
         return Fraction(0)
     if field == "kept" and not layer.recompute:
         return layer.activation  # type: ignore[no-any-return]
+    if field in OFFLOAD_COSTS and not layer.offload:
+        return Fraction(0)
     return getattr(layer, field)  # type: ignore[no-any-return]
 
 

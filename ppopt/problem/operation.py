@@ -43,11 +43,20 @@ class AuxiliaryKind(IntEnum):
     """The reduction of a stage's gradients."""
     OPTIMIZER = UNSHARD + 2
     """The optimizer step of a device."""
+    OFFLOAD = UNSHARD + 3
+    """The way of a microbatch's activation to the host, after its F."""
+    RELOAD = UNSHARD + 4
+    """Its way back, before its B or BW."""
 
     @property
     def opens(self) -> bool:
-        """Whether compute of its stage waits for it."""
+        """Whether compute of its stage waits for it, from the first microbatch on."""
         return self is AuxiliaryKind.UNSHARD
+
+    @property
+    def per_microbatch(self) -> bool:
+        """Whether every microbatch has one; else a step has one."""
+        return self in (AuxiliaryKind.OFFLOAD, AuxiliaryKind.RELOAD)
 
 
 KINDS = NUM_KINDS + len(TransferKind) + len(AuxiliaryKind)

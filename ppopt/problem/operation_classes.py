@@ -26,6 +26,8 @@ class ResourceKind(Enum):
     """What carries transfers between two devices."""
     COLLECTIVE = "collective"
     """The queue of a device's collective operations."""
+    HOST = "host"
+    """The link between a device and its host, or one way of it."""
 
 
 class Resource(NamedTuple):
@@ -101,6 +103,11 @@ class OperationClass(NamedTuple):
     def kind(self) -> Kind:
         """Kind in the first mode."""
         return self.mode.kind
+
+    @property
+    def per_microbatch(self) -> bool:
+        """Whether every microbatch has one of its operations; else a step has one."""
+        return not isinstance(self.kind, AuxiliaryKind) or self.kind.per_microbatch
 
     @property
     def device(self) -> int:

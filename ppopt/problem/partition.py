@@ -153,8 +153,8 @@ def refuse_partition_search(partition: str | Counts | None, where: str) -> None:
         raise InputError(f"partition: {where} does not search it; give counts, even or balanced")
 
 
-def refuse_without_layers(partition: object, recompute: object) -> None:
-    """Raise InputError where stages that are not of layers have a partition or recompute."""
+def refuse_without_layers(partition: object, recompute: object, offload: object) -> None:
+    """Raise InputError where stages that are not of layers have what only layers have."""
     if partition is not None:
         raise InputError(
             "partition: needs a model in layers; give `layers:` in a file, or ppopt.Model"
@@ -163,6 +163,11 @@ def refuse_without_layers(partition: object, recompute: object) -> None:
         raise InputError(
             "recompute: needs a model in layers; give `layers:` in a file, or ppopt.Model; "
             "stages take recompute_time and kept"
+        )
+    if offload is not None:
+        raise InputError(
+            "offload: needs a model in layers; give `layers:` in a file, or ppopt.Model; "
+            "stages take offload_time and offload_memory"
         )
 
 

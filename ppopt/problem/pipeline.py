@@ -9,8 +9,18 @@ from fractions import Fraction
 from functools import cached_property
 from typing import Any
 
-from ppopt.errors import Faults, InputError
-from ppopt.problem import cost_fields, exact, hosting, link, partition, placement, recompute, units
+from ppopt.errors import ConflictError, Faults, InputError
+from ppopt.problem import (
+    cost_fields,
+    exact,
+    hosting,
+    link,
+    offload,
+    partition,
+    placement,
+    recompute,
+    units,
+)
 from ppopt.problem.costs import Links, StageCosts, Ticks, costs_of, links_of, ticks_of
 from ppopt.problem.field_values import FieldReader, check_grid, whole
 from ppopt.problem.first_backward import FirstBackward
@@ -74,6 +84,7 @@ class Pipeline(PipelineFields):
         hosting.check_routes(self.routes, self.batches)
         if not isinstance(self.optimizer_barrier, bool):
             raise InputError(f"optimizer_barrier: {self.optimizer_barrier!r} is not true or false")
+        self._set(host_link=offload.HostLink.read(self.host_link))
         self._set(link_mode=LinkMode.read(self.link_mode))
         self.link_mode.check(self.routes, self.num_slices)
         self._set(first_backward=FirstBackward.read(self.first_backward))
@@ -87,13 +98,19 @@ class Pipeline(PipelineFields):
     def _read_model(self) -> None:
         """Read the model, its partition and its recompute, each by itself."""
         if self.model is None:
-            partition.refuse_without_layers(self.partition, self.recompute)
+            partition.refuse_without_layers(self.partition, self.recompute, self.offload)
             return
         model = self.model
         if not isinstance(model, Model):
             model = Model(model, time_unit=self.time_unit, memory_unit=self.memory_unit)
+        if (self.recompute, self.offload) == ("full", "all"):
+            raise ConflictError(
+                "offload: all does not go with recompute full; a layer does one of both"
+            )
         left, model = recompute.read(self.recompute, model)
-        self._set(model=model, recompute=left, partition=partition.normal(self.partition))
+        model = offload.read(self.offload, model)
+        cut = partition.normal(self.partition)
+        self._set(model=model, recompute=left, offload=None, partition=cut)
 
     def _read_costs(self, reader: FieldReader) -> None:
         """Read the costs of stages, or sum those of layers."""
@@ -129,9 +146,19 @@ class Pipeline(PipelineFields):
         return bool(self.link_mode.has_links)
 
     @cached_property
-    def has_auxiliary(self) -> bool:
-        """Whether a step has operations besides compute and transfers, around its microbatches."""
+    def has_gradient_work(self) -> bool:
+        """Whether a step has operations around its microbatches."""
         return any(any(getattr(self.costs, field)) for field in STEP_COSTS)
+
+    @cached_property
+    def has_offload(self) -> bool:
+        """Whether activations move to the host."""
+        return any(self.costs.offload_memory)
+
+    @property
+    def has_auxiliary(self) -> bool:
+        """Whether a step has operations besides compute and transfers."""
+        return self.has_gradient_work or self.has_offload
 
     @property
     def streams(self) -> bool:

@@ -7,6 +7,7 @@ from typing import Any
 
 from ppopt.problem.first_backward import FirstBackward
 from ppopt.problem.link_mode import LinkMode
+from ppopt.problem.offload import HostLink
 
 
 @dataclass(frozen=True, init=False, repr=False, eq=False)
@@ -78,6 +79,16 @@ class PipelineFields:
     """Time by which recompute makes B and BW longer; None: 0."""
     kept: Any = None
     """Memory that F keeps of its activation; B, or BW, takes the rest at its start. None: all."""
+    offload: Any = None
+    """Of a model: `none` of its layers offloads, or `all` do that can and do not recompute; it is
+    None once the layers of the model say so. None: as the layers say."""
+    offload_memory: Any = None
+    """Memory of a microbatch's activation that moves to the host between F and the backward, no
+    more than F keeps; None: 0. The rules are in `ppopt.problem.features.offload`."""
+    offload_time: Any = None
+    """Time of each way; None: 0."""
+    host_link: Any = HostLink.DUPLEX
+    """Whether both ways of a device run at once, or one at a time."""
     device_speed: Any = 1
     """Speed of the devices, one number or one per device, above 0: an operation of a stage takes
     its time / the speed of its device. Where routes run a stage on two devices, these have one."""

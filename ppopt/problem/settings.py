@@ -20,6 +20,7 @@ from ppopt.problem import placement, units
 from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.first_backward import FirstBackward
 from ppopt.problem.link_mode import LinkMode
+from ppopt.problem.offload import HostLink
 
 T = TypeVar("T")
 LIMIT_1F1B = "1f1b"
@@ -39,6 +40,8 @@ class Shape(Enum):
     """One number, or a mapping from kinds of operations to numbers."""
     RECOMPUTE = "RECOMPUTE"
     """True or false, or a mapping of `time` and `activation`."""
+    OFFLOAD = "OFFLOAD"
+    """True or false, or a mapping of `time` and `memory`."""
     STAGES = "LIST"
     """One number for all stages, or a list with one number per stage."""
     PAIRS = "TIME|LIST"
@@ -354,6 +357,40 @@ SETTINGS = (
         "part of the activation that F keeps; B, or BW, takes the rest at its start",
         "activation",
         optional=True,
+    ),
+    Setting(
+        "offload",
+        Shape.CHOICE,
+        "which layers of the model move their activation to the host between F and the backward: "
+        "none, or all that have an `offload_time`. A layer that recomputes does not",
+        "as the layers say",
+        choices=("none", "all"),
+        under=Heading.MEMORY,
+    ),
+    _memory(
+        "offload_memory",
+        "part of the activation of a microbatch that moves to the host after F and comes back "
+        "before B or BW",
+        "0",
+        optional=True,
+    ),
+    _time(
+        "offload_time",
+        "",
+        "time of each way of that",
+        default="0",
+        optional=True,
+        on_compute=False,
+    ),
+    Setting(
+        "host_link",
+        Shape.CHOICE,
+        "whether both ways between a device and its host run at once (duplex), or one at a time "
+        "(shared)",
+        HostLink.DUPLEX.value,
+        choices=tuple(map(str, HostLink)),
+        placeholder="|".join(HostLink),
+        under=Heading.TIMES,
     ),
     Setting(
         "mem_limit",

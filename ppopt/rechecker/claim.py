@@ -93,6 +93,7 @@ class Claim(NamedTuple):
         links = max(sum(down) + sum(up) for down, up in zip(ticks.down, ticks.up, strict=True))
         each = links + sum(map(sum, ticks.durations))
         once = sum(map(sum, (ticks.unshard, ticks.gradient_sync, ticks.optimizer)))
+        each += 2 * sum(ticks.offload_time)
         return pipeline.batches * pipeline.num_slices * each + pipeline.routes * once
 
     @property

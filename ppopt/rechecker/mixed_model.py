@@ -19,7 +19,7 @@ from ppopt.rechecker import cp_sat
 from ppopt.rechecker.arithmetic import head
 from ppopt.rechecker.claim import Claim
 from ppopt.rechecker.once import has_instants
-from ppopt.rechecker.once_model import Once, Place, add_once
+from ppopt.rechecker.once_model import Move, Once, Place, add_once
 from ppopt.rechecker.pair_times import pair_time
 from ppopt.rechecker.refute import RefutationOutcome, Times, latest
 
@@ -94,6 +94,11 @@ class MixedModel:
             lambda place: [
                 self.end[op] for kind in (OpKind.B, OpKind.W) for op in ops(kind, place, -1)
             ],
+            (
+                Move(op, self.end[op], self.start[op._replace(kind=OpKind.B)])
+                for op in sorted(self.start)
+                if op.kind is OpKind.F
+            ),
         )
 
     def times(self, solver: cp_model.CpSolver) -> Times:

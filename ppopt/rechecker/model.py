@@ -23,7 +23,7 @@ from ortools.sat.python import cp_model
 from ppopt.problem.operation import Op, OpKind
 from ppopt.rechecker.claim import Claim
 from ppopt.rechecker.links import sent
-from ppopt.rechecker.once_model import Once, Place, add_once
+from ppopt.rechecker.once_model import Move, Once, Place, add_once
 from ppopt.rechecker.pair_times import pair_time
 from ppopt.rechecker.rules import Rules
 
@@ -96,6 +96,11 @@ def _once(
         latest,
         lambda place: [start[op] for op in ops(OpKind.F, place, 0)],
         lambda place: [end[op] for op in ops(claim.kinds[-1], place, -1)],
+        (
+            Move(op, end[op], start[op._replace(kind=claim.kinds[1])])
+            for op in sorted(start)
+            if op.kind is OpKind.F
+        ),
     )
 
 

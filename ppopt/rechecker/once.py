@@ -1,9 +1,13 @@
-"""What a step has once, around its microbatches: unshard, gradient sync and optimizer.
+"""What devices run besides compute: unshard, gradient sync and optimizer, and moves to the host.
 
 UNSHARD of a stage ends before its first F starts. GRADIENT_SYNC starts once its last W or BW has
 ended. Both run on the collective queue of the device, one at a time. OPTIMIZER of a device computes
 after the syncs of its stages, or with a barrier of all; where there are none, after their last W or
 BW. Gathered weights are held from the start of UNSHARD to the end of GRADIENT_SYNC.
+
+OFFLOAD moves a part of an activation to the host after F, RELOAD moves it back before B or BW. A
+claim counts that part as held while F runs and from the start of the backward on: no schedule holds
+less (`Ticks.kept`).
 
 Margins. When F(k) of a stage starts, all stages below it on its device and route have begun that
 microbatch, so all their UNSHARDs and its own are over: their sum is a release of F(k). After the
@@ -19,6 +23,8 @@ from typing import Any, NamedTuple
 from ppopt.problem.layers import STEP_COSTS
 from ppopt.problem.link_mode import LinkMode
 from ppopt.problem.operation import OpKind
+from ppopt.problem.pipeline import Pipeline
+from ppopt.problem.settings import STAGE_COSTS
 from ppopt.rechecker.claim import Claim
 from ppopt.rechecker.route_times import RouteTimes
 
@@ -145,7 +151,9 @@ def of_compute(claim: Claim) -> Claim:
     (span).
     """
     given = claim.pipeline
-    if not given.has_auxiliary:
+    if given.has_offload:
+        return of_compute(claim._replace(pipeline=_unmoved(given)))
+    if not given.has_gradient_work:
         return claim
     devices = range(given.num_devices)
     heads, tails = [head(claim, one) for one in devices], [tail(claim, one) for one in devices]
@@ -166,3 +174,39 @@ def of_compute(claim: Claim) -> Claim:
     made = replace(made, tick_divisor=made.tick_divisor * finer)
     bound = None if claim.bound is None else claim.bound - margin
     return claim._replace(pipeline=made, bound=bound)
+
+
+def _unmoved(given: Pipeline) -> Pipeline:
+    """The pipeline whose memory is given back as F ends and taken as the backward starts.
+
+    Its costs are written stage by stage, for whole microbatches.
+    """
+    costs, slices = given.costs, given.num_slices
+    rows = zip(costs.kept, costs.forward_workspace, costs.offload_memory, strict=True)
+    changed = [(kept - moved, workspace + moved) for kept, workspace, moved in rows]
+    kept, workspace = zip(*changed, strict=True)
+    fields: dict[str, Any] = costs._asdict() | {"kept": kept, "forward_workspace": workspace}
+    if given.overlap is None:
+        fields["overlap"] = None
+    made = replace(
+        given.without_model(),
+        stages=given.num_stages,
+        placement=given.hosts[0],
+        chunks=None,
+        **{
+            cost.field: _times(fields[cost.field], slices if cost.per_microbatch else 1)
+            for cost in STAGE_COSTS
+            if not cost.field.startswith("offload")
+        },
+        offload_memory=None,
+        offload_time=None,
+        mem_limit=given.limits,
+    )
+    return replace(made, tick_divisor=given.ticks.per_unit // made.ticks.per_unit)
+
+
+def _times(values: Any, factor: int) -> Any:
+    """Numbers, in tuples of any depth, so many times."""
+    if isinstance(values, tuple):
+        return tuple(_times(value, factor) for value in values)
+    return None if values is None else values * factor

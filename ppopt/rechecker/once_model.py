@@ -1,4 +1,8 @@
-"""CP-SAT variables and constraints of what a step has once (`ppopt.rechecker.once`)."""
+"""CP-SAT variables and constraints of what a device runs besides compute (`ppopt.rechecker.once`).
+
+What moves to the host: the memory of a claim is given back as F ends, and taken as the backward
+starts. Here it is held on until OFFLOAD ends, and again from the start of RELOAD.
+"""
 
 from __future__ import annotations
 
@@ -8,35 +12,49 @@ from typing import NamedTuple
 
 from ortools.sat.python import cp_model
 
-from ppopt.problem.operation import AuxiliaryKind
+from ppopt.problem.offload import HostLink
+from ppopt.problem.operation import AuxiliaryKind, Op
 from ppopt.rechecker.claim import Claim
 from ppopt.rechecker.once import optimizer_time, times_of
 
 Place = tuple[int, int]
 """Route and stage; of an optimizer, its device twice."""
+Key = tuple[AuxiliaryKind, tuple[int, ...]]
+"""Kind and place; of a move also microbatch and slice."""
+
+
+class Move(NamedTuple):
+    """What may move to the host: after which instant, and before which it is back."""
+
+    forward: Op
+    after: cp_model.LinearExprT
+    before: cp_model.LinearExprT
 
 
 class Once(NamedTuple):
     """The variables of these operations in a model, by kind and place."""
 
     claim: Claim
-    start: dict[tuple[AuxiliaryKind, Place], cp_model.IntVar]
-    end: dict[tuple[AuxiliaryKind, Place], cp_model.LinearExprT]
-    device: dict[tuple[AuxiliaryKind, Place], int]
+    start: dict[Key, cp_model.IntVar]
+    end: dict[Key, cp_model.LinearExprT]
+    device: dict[Key, int]
     held: dict[int, list[tuple[cp_model.IntervalVar, int]]]
-    """What every device holds of gathered weights."""
+    """What every device holds of gathered weights, and of activations beside their moves."""
     busy: dict[int, cp_model.IntervalVar]
     """When every device runs its optimizer."""
 
     def rows(self, solver: cp_model.CpSolver) -> list[tuple[int, ...]]:
-        """Kind, stage, device, start, end and route of every operation of a solution."""
+        """Kind, stage, device, start, end, route, microbatch and slice of all in a solution.
+
+        The microbatch is -1 of what a step has once.
+        """
         rows: list[tuple[int, ...]] = []
         for (kind, place), start in self.start.items():
-            device, (route, stage) = self.device[kind, place], place
+            device, (route, stage, *rest) = self.device[kind, place], place
             span = solver.value(start), solver.value(self.end[kind, place])
             if kind is AuxiliaryKind.OPTIMIZER:
                 route, stage = self._lowest(device)
-            rows.append((int(kind), stage, device, *span, route))
+            rows.append((int(kind), stage, device, *span, route, *(rest or (-1, 0))))
         return rows
 
     def _lowest(self, device: int) -> Place:
@@ -50,14 +68,19 @@ def add_once(
     latest: int,
     forwards: Callable[[Place], Iterable[cp_model.LinearExprT]],
     closings: Callable[[Place], Iterable[cp_model.LinearExprT]],
+    moves: Iterable[Move],
 ) -> Once:
-    """Add the operations of a step, given the starts of F and the ends of W and BW of a stage."""
+    """Add these operations, given the starts of F and the ends of W and BW of a stage.
+
+    `moves` are those of all F, microbatches in order.
+    """
     building = _Building(cp, claim, latest, Once(claim, {}, {}, {}, defaultdict(list), {}))
     done: dict[Place, list[cp_model.LinearExprT]] = {}
     for route, hosts in enumerate(claim.pipeline.hosts):
         for stage in range(len(hosts)):
             place = route, stage
             done[place] = building.add_stage(place, forwards(place), list(closings(place)))
+    building.add_moves(moves)
     for intervals in building.queues.values():
         cp.add_no_overlap(intervals)
     for device in range(claim.pipeline.num_devices):
@@ -70,8 +93,8 @@ class _Building:
 
     def __init__(self, cp: cp_model.CpModel, claim: Claim, latest: int, made: Once) -> None:
         self.cp, self.claim, self.latest, self.made = cp, claim, latest, made
-        self.queues: dict[int, list[cp_model.IntervalVar]] = defaultdict(list)
-        """What the collective queue of every device runs."""
+        self.queues: dict[tuple[int, str], list[cp_model.IntervalVar]] = defaultdict(list)
+        """What the collective queue and the host link of every device run."""
 
     def add_stage(
         self,
@@ -85,11 +108,11 @@ class _Building:
         device = self.claim.pipeline.hosts[route][stage]
         unshard, sync = (AuxiliaryKind.UNSHARD, place), (AuxiliaryKind.GRADIENT_SYNC, place)
         if times.unshard is not None:
-            self.queues[device].append(self._add(*unshard, device, times.unshard))
+            self.queues[device, "collective"].append(self._add(*unshard, device, times.unshard))
             for start in forwards:
                 self.cp.add(start >= made.end[unshard])
         if times.sync is not None:
-            self.queues[device].append(self._add(*sync, device, times.sync))
+            self.queues[device, "collective"].append(self._add(*sync, device, times.sync))
             for end in done:
                 self.cp.add(made.start[sync] >= end)
             done = [made.end[sync]]
@@ -99,6 +122,33 @@ class _Building:
             interval = self.cp.new_interval_var(made.start[unshard], size, made.end[sync], "")
             made.held[device].append((interval, amount))
         return done
+
+    def add_moves(self, moves: Iterable[Move]) -> None:
+        """Add OFFLOAD and RELOAD of every microbatch where its stage moves memory."""
+        pipeline, made = self.claim.pipeline, self.made
+        shared = pipeline.host_link is HostLink.SHARED
+        last: dict[tuple[int, ...], tuple[int, ...]] = {}
+        for forward, after, before in moves:
+            stage, device = forward.stage, self.claim.device(forward)
+            amount, time = pipeline.ticks.offload_memory[stage], pipeline.ticks.offload_time[stage]
+            if not amount:
+                continue
+            route = pipeline.route(forward.microbatch)
+            place, row = (route, *forward[1:]), (route, stage, forward.slice)
+            out, back = (AuxiliaryKind.OFFLOAD, place), (AuxiliaryKind.RELOAD, place)
+            for kind, _ in (out, back):
+                way = "host" if shared else kind.name
+                self.queues[device, way].append(self._add(kind, place, device, time))
+                if row in last:
+                    self.cp.add(made.start[kind, place] >= made.end[kind, last[row]])
+            last[row] = place
+            self.cp.add(made.start[out] >= after)
+            self.cp.add(made.start[back] >= made.end[out])
+            self.cp.add(before >= made.end[back])
+            for begin, end in ((after, made.end[out]), (made.start[back], before)):
+                size = self.cp.new_int_var(0, self.latest, "")
+                interval = self.cp.new_interval_var(begin, size, end, "")
+                made.held[device].append((interval, amount))
 
     def add_optimizer(self, device: int, done: dict[Place, list[cp_model.LinearExprT]]) -> None:
         """Add the optimizer of a device, if there is one."""
@@ -113,7 +163,7 @@ class _Building:
                     self.cp.add(self.made.start[key] >= end)
 
     def _add(
-        self, kind: AuxiliaryKind, place: Place, device: int, time: int
+        self, kind: AuxiliaryKind, place: tuple[int, ...], device: int, time: int
     ) -> cp_model.IntervalVar:
         start = self.cp.new_int_var(0, max(0, self.latest - time), "")
         key = kind, place

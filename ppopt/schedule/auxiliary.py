@@ -1,4 +1,4 @@
-"""Operations besides the compute of microbatches: collectives of a device, and its optimizer."""
+"""Operations besides compute: collectives of a device, its optimizer, and its moves to the host."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ppopt.problem.arrays import Ints
+from ppopt.problem.arrays import Bools, Ints
 from ppopt.problem.operation import AuxiliaryKind
 
 
@@ -16,15 +16,24 @@ def _none() -> Ints:
     return np.empty(0, dtype=np.int64)
 
 
+ONCE = -1
+"""Microbatch of an operation that a step has once."""
+
+
 class AuxiliaryOp(NamedTuple):
-    """An operation of a stage, or of a device, once in a step."""
+    """An operation of a stage, or of a device, once in a step or for a microbatch."""
 
     kind: AuxiliaryKind
     stage: int
     """Of an optimizer: the lowest stage of its device."""
     route: int = 0
+    microbatch: int = ONCE
+    slice: int = 0
 
     def __str__(self) -> str:
+        if self.kind.per_microbatch:
+            part = f"s{self.slice}" if self.slice else ""
+            return f"{self.stage}{self.kind.name}{self.microbatch}{part}"
         route = f"r{self.route}" if self.route else ""
         return f"{self.stage}{self.kind.name}{route}"
 
@@ -39,7 +48,7 @@ class ScheduledAuxiliary(NamedTuple):
 
     @property
     def on_compute(self) -> bool:
-        """Whether the device computes it; else its collective queue runs it."""
+        """Whether the device computes it; else its collective queue or its host link runs it."""
         return self.op.kind is AuxiliaryKind.OPTIMIZER
 
 
@@ -60,24 +69,41 @@ class AuxiliaryOperations:
     end: Ints = field(default_factory=_none)
     route: Ints = field(default_factory=_none)
     """Route of the stage; left out: 0 throughout."""
+    microbatch: Ints = field(default_factory=_none)
+    """Microbatch, or ONCE; left out: ONCE throughout."""
+    slice: Ints = field(default_factory=_none)
+    """Part of the microbatch; left out: 0 throughout."""
 
     def __post_init__(self) -> None:
-        if len(self.kind) and not len(self.route):
-            object.__setattr__(self, "route", np.zeros(len(self.kind), dtype=np.int64))
+        for name, value in (("route", 0), ("microbatch", ONCE), ("slice", 0)):
+            if len(self.kind) and not len(getattr(self, name)):
+                object.__setattr__(self, name, np.full(len(self.kind), value, dtype=np.int64))
 
     def __len__(self) -> int:
         return len(self.kind)
 
     @property
-    def columns(self) -> tuple[Ints, Ints, Ints, Ints, Ints, Ints]:
+    def columns(self) -> tuple[Ints, ...]:
         """All columns, in the order of the fields."""
-        return self.kind, self.stage, self.device, self.start, self.end, self.route
+        return (
+            *(self.kind, self.stage, self.device, self.start, self.end),
+            *(self.route, self.microbatch, self.slice),
+        )
+
+    @property
+    def moves(self) -> Bools:
+        """Whether they move memory to the host or back."""
+        return np.isin(self.kind, (AuxiliaryKind.OFFLOAD, AuxiliaryKind.RELOAD))
+
+    def where(self, here: Bools) -> AuxiliaryOperations:
+        """Those of them of which this holds."""
+        return AuxiliaryOperations(*(column[here] for column in self.columns))
 
     def rows(self) -> Iterator[ScheduledAuxiliary]:
         """The operations, in their order."""
         lists = (column.tolist() for column in self.columns)
-        for kind, stage, device, start, end, route in zip(*lists, strict=True):
-            op = AuxiliaryOp(AuxiliaryKind(kind), stage, route)
+        for kind, stage, device, start, end, *place in zip(*lists, strict=True):
+            op = AuxiliaryOp(AuxiliaryKind(kind), stage, *place)
             yield ScheduledAuxiliary(op, device, start, end)
 
     def ordered(self) -> AuxiliaryOperations:

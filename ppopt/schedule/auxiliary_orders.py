@@ -20,21 +20,22 @@ from ppopt.problem.instance import ABSENT, SPLIT_MODE, WHOLE_MODE, Instance
 from ppopt.problem.operation import AuxiliaryKind
 from ppopt.problem.operation_classes import ResourceKind
 from ppopt.problem.pipeline import Pipeline
-from ppopt.schedule.auxiliary import NO_AUXILIARY, AuxiliaryOperations
+from ppopt.schedule.auxiliary import ONCE, AuxiliaryOperations
 from ppopt.schedule.metrics import memory_of_auxiliary, memory_profile
 from ppopt.schedule.schedule import Schedule, split_codes
 
 
 def auxiliary_classes(instance: Instance) -> list[list[int]]:
-    """Classes of the auxiliary operations of every device; empty where a pipeline has none."""
+    """Classes of what devices run once in a step; empty where a pipeline has none."""
     mine: list[list[int]] = [[] for _ in range(instance.pipeline.num_devices)]
     for number in instance.auxiliary:
-        mine[instance.device(number)].append(number)
+        if not instance.classes[number].per_microbatch:
+            mine[instance.device(number)].append(number)
     return mine if any(mine) else []
 
 
 def auxiliary_orders(instance: Instance, position: Ints) -> list[Ints]:
-    """Numbers of the auxiliary operations of every device, in order.
+    """Numbers of what every device runs once in a step, in order.
 
     `position` says of every number of a compute operation when its device runs it, in any measure
     that grows along its order. Empty where the pipeline has none.
@@ -91,17 +92,38 @@ def _compute(instance: Instance, position: Ints, links: tuple[tuple[int, int], .
 
 
 def auxiliary_numbers(pipeline: Pipeline, given: AuxiliaryOperations) -> Ints:
-    """Numbers of auxiliary operations: those of the first microbatch of their route."""
+    """Numbers of auxiliary operations; of a step those of the first microbatch of their route."""
+    return _numbers_of(pipeline, given, given.microbatch)
+
+
+def canonical_auxiliary(pipeline: Pipeline, given: AuxiliaryOperations) -> Ints:
+    """The same after canonical renumbering of microbatches.
+
+    The k-th of each kind, stage, route and slice goes to the microbatch k of the route
+    (`ppopt.solver.relaxation.symmetry`).
+    """
+    place = (given.slice, given.route, given.stage, given.kind)
+    new = np.empty_like(given.microbatch)
+    by_time, by_microbatch = (given.end, given.start, *place), (given.microbatch, *place)
+    new[np.lexsort(by_time)] = given.microbatch[np.lexsort(by_microbatch)]
+    return _numbers_of(pipeline, given, new)
+
+
+def _numbers_of(pipeline: Pipeline, given: AuxiliaryOperations, microbatch: Ints) -> Ints:
     first = given.route * (pipeline.batches // pipeline.routes)
-    return np.asarray(pipeline.code(given.kind, given.stage, first))
+    of = np.where(microbatch == ONCE, first, microbatch)
+    return np.asarray(pipeline.code(given.kind, given.stage, of, given.slice))
 
 
 def timed(pipeline: Pipeline, numbers: Ints, start: Ints, end: Ints) -> AuxiliaryOperations:
     """Auxiliary operations of these numbers at these times, in ticks."""
-    kind, stage, microbatch, _ = split_codes(pipeline, numbers)
+    kind, stage, microbatch, part = split_codes(pipeline, numbers)
     route = microbatch * pipeline.routes // pipeline.batches
     device = np.array(pipeline.hosts, dtype=np.int64)[route, stage]
-    return AuxiliaryOperations(kind, stage, device, start, end, route).ordered()
+    once = [not AuxiliaryKind(one).per_microbatch for one in kind.tolist()]
+    microbatch = np.where(once, ONCE, microbatch)
+    columns = (kind, stage, device, start, end, route, microbatch, part)
+    return AuxiliaryOperations(*columns).ordered()
 
 
 def as_memory_admits(schedule: Schedule) -> Schedule:
@@ -126,14 +148,14 @@ def as_memory_admits(schedule: Schedule) -> Schedule:
 def _delay(schedule: Schedule, device: int, limit: int, start: Ints) -> None:
     """Delay what a device runs before its compute, in `start`, as its memory asks."""
     given = schedule.auxiliary
-    mine = np.flatnonzero(given.device == device).tolist()
+    mine = np.flatnonzero((given.device == device) & ~given.moves).tolist()
     rows = [row for row in mine if AuxiliaryKind(given.kind[row]).opens]
     closing = min(
         (int(given.start[row]) for row in mine if row not in rows),
         default=int(schedule.end.max()),
     )
     takes, _ = memory_of_auxiliary(schedule)
-    memory = memory_profile(replace(schedule, auxiliary=NO_AUXILIARY), device)
+    memory = memory_profile(replace(schedule, auxiliary=given.where(given.moves)), device)
     latest = _latest_starts(schedule, rows, closing)
     held = free = 0
     for row in rows:

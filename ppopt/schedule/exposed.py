@@ -18,7 +18,7 @@ def exposed(schedule: Schedule) -> Fraction | None:
     work. Raises as `timing.schedule` does, which is where the schedule is incomplete.
     """
     pipeline, objective = schedule.pipeline, schedule.objective
-    if not pipeline.has_auxiliary:
+    if not pipeline.has_gradient_work:
         return None
     plain = without_gradient_work(pipeline)
     bare = replace(schedule, pipeline=plain, auxiliary=NO_AUXILIARY)

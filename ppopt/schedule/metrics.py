@@ -13,7 +13,7 @@ from ppopt.problem.arrays import Ints
 from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.instance import Instance
 from ppopt.problem.objective import Objective
-from ppopt.problem.operation import KINDS, AuxiliaryKind
+from ppopt.problem.operation import KINDS, AuxiliaryKind, OpKind
 from ppopt.problem.pipeline import Pipeline
 from ppopt.schedule.auxiliary import AuxiliaryOperations
 from ppopt.schedule.timetable import Timetable
@@ -138,7 +138,12 @@ def memory_profile(schedule: Timetable, device: int) -> MemoryProfile:
 
 def memory_tables(pipeline: Pipeline) -> tuple[Ints, Ints]:
     """Memory that operations take at their start and give at their end, in ticks, [kind, stage]."""
-    return np.array(pipeline.ticks.takes), np.array(pipeline.ticks.gives)
+    ticks, stages = pipeline.ticks, range(pipeline.num_stages)
+    if not pipeline.has_offload:
+        return np.array(ticks.takes), np.array(ticks.gives)
+    table = [[ticks.held(kind, stage, with_host=True) for stage in stages] for kind in OpKind]
+    takes, gives = np.array(table, dtype=np.int64).transpose(2, 0, 1)
+    return takes, gives
 
 
 def memory_of_operations(schedule: Timetable) -> tuple[Ints, Ints]:

@@ -25,6 +25,7 @@ from ppopt.problem.partition_costs import link_number
 from ppopt.problem.pipeline import Pipeline
 from ppopt.schedule.auxiliary import AuxiliaryOp
 from ppopt.schedule.auxiliary_orders import as_memory_admits, auxiliary_orders, releases, timed
+from ppopt.schedule.host_orders import Prefetch, host_orders, just_in_time
 from ppopt.schedule.link_queues import (
     LinkQueues,
     QueuedOrder,
@@ -82,11 +83,13 @@ class Network:
 
     @cached_property
     def owner(self) -> list[int]:
-        """Device of every machine; FREE: it is a link."""
+        """Device of every machine; FREE: it is a link, between devices or to a host."""
         devices, machines = self.pipeline.num_devices, len(self.bounds) - 1
         links = 0 if self.queues is None else len(self.queues.order)
         own = list(range(devices))
-        return [*own, *[FREE] * links, *own[: machines - devices - links]]
+        queues = own if self.pipeline.has_gradient_work else []
+        known = [*own, *[FREE] * links, *queues]
+        return [*known, *[FREE] * (machines - len(known))]
 
     @cached_property
     def opening(self) -> Ints:
@@ -129,11 +132,12 @@ class Network:
         number = self.ops[np.searchsorted(self.place, position)]
         if position < self.computed:
             return self.pipeline.op(number)
-        kind, stage, microbatch, _ = (
+        kind, stage, microbatch, part = (
             int(part[0]) for part in split_codes(self.pipeline, np.array([number]))
         )
         if kind in tuple(AuxiliaryKind):
-            return AuxiliaryOp(AuxiliaryKind(kind), stage, self.pipeline.route(microbatch))
+            route = self.pipeline.route(microbatch)
+            return AuxiliaryOp(AuxiliaryKind(kind), stage, route, microbatch, part)
         assert self.queues is not None, "transfers are on links"
         return self.queues.links.transfer(number)
 
@@ -143,12 +147,17 @@ def _numbered(bounds: Ints) -> Ints:
     return np.repeat(np.arange(len(bounds) - 1), np.diff(bounds))
 
 
-def network(pipeline: Pipeline, orders: Orders, queues: Queues | None = None) -> Network:
+def network(
+    pipeline: Pipeline,
+    orders: Orders,
+    queues: Queues | None = None,
+    prefetch: Prefetch = Prefetch.LATE,
+) -> Network:
     """Join orders and data flow; raises InputError where the orders are not complete.
 
     With `queues` links are resources, else delays.
     """
-    return _cut(pipeline, listed_orders(pipeline, orders, queues), queues)
+    return _cut(pipeline, listed_orders(pipeline, orders, queues, prefetch=prefetch), queues)
 
 
 def linked_network(pipeline: Pipeline, orders: Orders) -> tuple[Network, Ints]:
@@ -207,7 +216,12 @@ class ListedOrders(NamedTuple):
 
 
 def listed_orders(
-    pipeline: Pipeline, orders: Orders, queues: Queues | None = None, *, compute_alone: bool = False
+    pipeline: Pipeline,
+    orders: Orders,
+    queues: Queues | None = None,
+    *,
+    prefetch: Prefetch = Prefetch.LATE,
+    compute_alone: bool = False,
 ) -> ListedOrders:
     """Join orders and precedence; raises InputError where the orders are not complete.
 
@@ -224,8 +238,12 @@ def listed_orders(
         else queues.links.instance
     )
     rows = [*orders, *(queues.order if queues else ())]
+    host = None
     if whole:
         rows += auxiliary_orders(instance, _positions(instance, orders))
+        if pipeline.has_offload:
+            host = host_orders(instance, orders, prefetch)
+            rows += host.order
     listed = np.concatenate(rows)
     ops, place = codes(listed), np.cumsum(listed >= 0) - 1
     second = np.flatnonzero(listed < 0)
@@ -238,9 +256,10 @@ def listed_orders(
     position = np.full(len(times), FREE)
     position[ops] = place
     before, after, lag = instance.chosen_flow(split)
-    if queues:
-        before, after = np.append(before, queues.before), np.append(after, queues.after)
-        lag = np.append(lag, np.zeros(len(queues.after), dtype=np.int64))
+    for further in (queues, host):
+        if further is not None:
+            before, after = np.append(before, further.before), np.append(after, further.after)
+            lag = np.append(lag, np.zeros(len(further.after), dtype=np.int64))
     by_position = Constraints(position[before], position[after], lag)
     return ListedOrders(ops, place, duration, starts, position, split, by_position)
 
@@ -350,18 +369,23 @@ def schedule(
     objective: Objective = Objective.MAKESPAN,
     origin: Origin | None = None,
     queues: Queues | None = None,
+    prefetch: Prefetch | None = None,
 ) -> Schedule:
     """Time an order: the earliest starts from 0, or the starts of least device span.
 
-    Where links are resources and no `queues` are given, these are the best of `own_queues`. Raises
-    InputError where the orders are not complete, DeadlockError where they wait in a circle.
+    Where links are resources and no `queues` are given, these are the best of `own_queues`; so is
+    the `prefetch` of what moves to the host. Raises InputError where the orders are not complete,
+    DeadlockError where they wait in a circle.
     """
     if pipeline.has_links and queues is None:
         each = (
             schedule(pipeline, orders, objective, origin, q) for q in own_queues(pipeline, orders)
         )
         return min(each, key=lambda one: one.metrics.value(objective))
-    net = network(pipeline, orders, queues)
+    if pipeline.has_offload and prefetch is None:
+        every = (schedule(pipeline, orders, objective, origin, queues, way) for way in Prefetch)
+        return min(every, key=lambda one: (not one.fits_limits, one.metrics.value(objective)))
+    net = network(pipeline, orders, queues, prefetch or Prefetch.LATE)
     end = run(net)
     if objective is Objective.DEVICE_SPAN:
         end = run(net, _least_span_release(net, end))
@@ -385,7 +409,8 @@ def _with_auxiliary(made: Schedule, net: Network, end: Ints) -> Schedule:
     place = net.place[there]
     begin = (end - net.duration)[place]
     auxiliary = timed(net.pipeline, net.ops[there], begin, end[place])
-    return as_memory_admits(replace(made, auxiliary=auxiliary))
+    made = replace(made, auxiliary=auxiliary)
+    return as_memory_admits(just_in_time(made) if net.pipeline.has_offload else made)
 
 
 def retimed(timetable: Schedule, objective: Objective) -> Schedule:

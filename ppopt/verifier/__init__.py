@@ -12,7 +12,7 @@ from typing import TypeVar
 
 from ppopt.errors import VerificationError
 from ppopt.schedule.timetable import Timetable
-from ppopt.verifier import auxiliary, grid, measure, origin, rules
+from ppopt.verifier import auxiliary, grid, measure, moves, origin, rules
 from ppopt.verifier.measure import Figures
 from ppopt.verifier.rows import read
 from ppopt.verifier.transfers import of_transfers
@@ -52,6 +52,7 @@ def verify(
             rules.of_operations(rows),
             of_transfers(schedule, rows),
             auxiliary.of_auxiliary(schedule, rows),
+            moves.of_moves(rows, works),
             measure.over_limit(rows.sane, trace, works) if enforce_limit else (),
             () if claims is None else measure.wrong_claims(rows, found, claims),
             origin.wrong_origin(rows, found, schedule.origin),

@@ -1,5 +1,7 @@
 """The rules of work around the microbatches: unshard, gradient sync and optimizer.
 
+It also reads what moves to the host, whose rules are in `ppopt.verifier.moves`.
+
 Of every stage of every route UNSHARD runs before its first F, and GRADIENT_SYNC after its last W or
 BW, both on the collective queue of its device, one at a time. OPTIMIZER runs once on every device,
 on its compute, as long as the optimizer steps of its stages together, after their syncs (or their
@@ -24,15 +26,20 @@ from ppopt.schedule.timetable import Timetable
 from ppopt.verifier.rows import LATEST, Ints, Rows
 from ppopt.verifier.violation import Rule, Violation
 
-_FIELDS = ("kind", "stage", "device", "start", "end", "route")
+_FIELDS = ("kind", "stage", "device", "start", "end", "route", "microbatch", "slice")
+ONCE = -1
+"""Microbatch of what a step has once."""
+MOVES = (AuxiliaryKind.OFFLOAD, AuxiliaryKind.RELOAD)
+Place = tuple[int, ...]
 
 
 class Work(NamedTuple):
-    """One operation around the microbatches, of a stage; an optimizer is of its device."""
+    """One operation besides compute, of a stage; an optimizer is of its device."""
 
     kind: AuxiliaryKind
-    place: tuple[int, int]
-    """Route and stage; of an optimizer, the device twice."""
+    place: Place
+    """Route and stage; of an optimizer, the device twice; of a move to the host or back also
+    microbatch and slice."""
     device: int
     start: int
     end: int
@@ -67,7 +74,15 @@ def _column(given: AuxiliaryOperations, field: str) -> Ints:
 
 
 def _work(
-    pipeline: Pipeline, kind: int, stage: int, device: int, start: int, end: int, route: int
+    pipeline: Pipeline,
+    kind: int,
+    stage: int,
+    device: int,
+    start: int,
+    end: int,
+    route: int,
+    microbatch: int,
+    part: int,
 ) -> Work | None:
     """The operation of a row, if the pipeline has it there and its times are exact."""
     if kind not in tuple(AuxiliaryKind) or not 0 <= route < pipeline.routes:
@@ -76,32 +91,39 @@ def _work(
         return None
     if not (-LATEST <= start <= LATEST and -LATEST <= end <= LATEST):
         return None
-    is_optimizer = kind == AuxiliaryKind.OPTIMIZER
-    place = (device, device) if is_optimizer else (route, stage)
-    return Work(AuxiliaryKind(kind), place, device, start, end)
+    place: Place = (device, device) if kind == AuxiliaryKind.OPTIMIZER else (route, stage)
+    known = (microbatch, part) == (ONCE, 0)
+    if kind in MOVES:
+        share = pipeline.batches // pipeline.routes
+        on_route = share * route <= microbatch < share * (route + 1)
+        known = on_route and 0 <= part < pipeline.num_slices
+        place = (route, stage, microbatch, part)
+    return Work(AuxiliaryKind(kind), place, device, start, end) if known else None
 
 
 def memory_changes(pipeline: Pipeline, work: Work) -> tuple[int, int]:
     """Memory taken at the start and given back at the end, in ticks.
 
-    UNSHARD takes the gathered weights of its stage, GRADIENT_SYNC gives them back.
+    UNSHARD takes the gathered weights of its stage, GRADIENT_SYNC gives them back. OFFLOAD gives
+    back the part of the activation that moves to the host, RELOAD takes it again.
     """
-    amount = 0 if work.kind is AuxiliaryKind.OPTIMIZER else _memory(pipeline, work.place[1])
-    return (amount, 0) if work.kind is AuxiliaryKind.UNSHARD else (0, amount)
+    if work.kind is AuxiliaryKind.OPTIMIZER:
+        return 0, 0
+    costs = pipeline.costs
+    amounts = costs.offload_memory if work.kind in MOVES else costs.unshard_memory
+    amount = int(amounts[work.place[1]] * pipeline.ticks.memory_per_unit)
+    takes = work.kind in (AuxiliaryKind.UNSHARD, AuxiliaryKind.RELOAD)
+    return (amount, 0) if takes else (0, amount)
 
 
-def _memory(pipeline: Pipeline, stage: int) -> int:
-    return int(pipeline.costs.unshard_memory[stage] * pipeline.ticks.memory_per_unit)
-
-
-def wanted(pipeline: Pipeline) -> dict[tuple[AuxiliaryKind, tuple[int, int]], int]:
-    """Every operation that a step of the pipeline has, with its time in ticks.
+def wanted(pipeline: Pipeline) -> dict[tuple[AuxiliaryKind, Place], int]:
+    """Every operation that a step of the pipeline has once, with its time in ticks.
 
     Where any stage has gathered weights, or time for one kind, all stages have that kind.
     """
     costs, per_unit = pipeline.costs, pipeline.ticks.per_unit
     gathered = any(costs.unshard_memory)
-    found = {}
+    found: dict[tuple[AuxiliaryKind, Place], int] = {}
     for kind, times in (
         (AuxiliaryKind.UNSHARD, costs.unshard),
         (AuxiliaryKind.GRADIENT_SYNC, costs.gradient_sync),
@@ -120,12 +142,13 @@ def wanted(pipeline: Pipeline) -> dict[tuple[AuxiliaryKind, tuple[int, int]], in
 
 
 def of_auxiliary(schedule: Timetable, rows: Rows) -> Iterator[Violation]:
-    """Check all work around the microbatches of a schedule."""
+    """Check all work around the microbatches of a schedule, and what moves to the host."""
     known, strange = read(schedule)
     for words in strange:
         text = f"an operation of {words} is none of this pipeline"
         yield Violation(Rule.AUXILIARY, (), None, None, text)
-    yield from _Check(rows.take(rows.named), known).violations()
+    once = [work for work in known if work.kind not in MOVES]
+    yield from _Check(rows.take(rows.named), once).violations()
 
 
 @dataclass(frozen=True)
@@ -147,27 +170,27 @@ class _Check:
         yield from self._at_once()
 
     @cached_property
-    def wanted(self) -> dict[tuple[AuxiliaryKind, tuple[int, int]], int]:
+    def wanted(self) -> dict[tuple[AuxiliaryKind, Place], int]:
         """Operations that must be there, with their times in ticks."""
         return wanted(self.pipeline)
 
     @cached_property
-    def first(self) -> dict[tuple[AuxiliaryKind, tuple[int, int]], Work]:
+    def first(self) -> dict[tuple[AuxiliaryKind, Place], Work]:
         """The first row of every operation that must be there: the one that counts."""
-        found: dict[tuple[AuxiliaryKind, tuple[int, int]], Work] = {}
+        found: dict[tuple[AuxiliaryKind, Place], Work] = {}
         for work in self.known:
             if (work.kind, work.place) in self.wanted:
                 found.setdefault((work.kind, work.place), work)
         return found
 
     @cached_property
-    def compute(self) -> dict[tuple[int, int], tuple[int, int]]:
+    def compute(self) -> dict[Place, tuple[int, int]]:
         """First start of F and last end of W or BW, by route and stage, in ticks."""
         named = self.named
         route = named.microbatch * self.pipeline.routes // self.pipeline.batches
         forward = named.kind == OpKind.F
         closing = (named.kind == OpKind.W) | (named.kind == OpKind.BW)
-        found = {}
+        found: dict[Place, tuple[int, int]] = {}
         for way in range(self.pipeline.routes):
             for stage in range(self.pipeline.num_stages):
                 here = (route == way) & (named.stage == stage)

@@ -128,12 +128,15 @@ def takes_and_gives(pipeline: Pipeline) -> tuple[Ints, Ints]:
     F takes what it keeps of the activation; B, or BW, takes the rest of it. B also takes its change
     of memory where that is positive, and gives it where it is negative. W gives what is left, so
     that all three leave nothing; BW gives the activation. Workspace is taken at the start of its
-    operation and given back at the end.
+    operation and given back at the end. What moves to the host is in `Ticks` a workspace of F;
+    here F keeps it.
     """
     ticks = pipeline.ticks
     activation, kept = (np.array(row, dtype=np.int64) for row in (ticks.activation, ticks.kept))
     change = np.array(ticks.memory_b, dtype=np.int64)
     workspace = np.array(ticks.workspace, dtype=np.int64)
+    moved = np.array(ticks.offload_memory, dtype=np.int64)
+    kept, workspace[OpKind.F] = kept + moved, workspace[OpKind.F] - moved
     missing, none = activation - kept, np.zeros_like(activation)
     takes = {OpKind.F: kept, OpKind.B: missing + np.maximum(change, 0), OpKind.BW: missing}
     gives = {

@@ -55,7 +55,8 @@ class Rule(StrEnum):
     """A link carries one transfer at a time; the link mode says what shares one."""
     AUXILIARY = "auxiliary-operation"
     """Around the microbatches a step has UNSHARD and GRADIENT_SYNC of every stage, and OPTIMIZER of
-    every device, each once and on its device, as far as the pipeline gives them; nothing else."""
+    every device, each once and on its device, as far as the pipeline gives them. Every microbatch
+    has OFFLOAD and RELOAD at the stages that move memory to the host. There is nothing else."""
     AUXILIARY_TIME = "auxiliary-time"
     """An auxiliary operation takes its time (OPTIMIZER: that of all stages of the device), and
     starts at 0 or later."""
@@ -68,12 +69,20 @@ class Rule(StrEnum):
     with a barrier, of all stages."""
     COLLECTIVE = "collective-overlap"
     """The collective queue of a device runs one operation at a time."""
+    OFFLOAD = "offload-order"
+    """OFFLOAD(s,j) starts at or after end F(s,j)."""
+    RELOAD = "reload-order"
+    """RELOAD(s,j) starts at or after end OFFLOAD(s,j), and ends before B(s,j) or BW(s,j) starts."""
+    HOST = "host-overlap"
+    """Between a device and its host one OFFLOAD runs at a time, and one RELOAD; where `host_link`
+    is shared, one of both."""
     OVERLAP = "overlap"
     """A device computes one operation, or one pair, at a time."""
     MEMORY = "memory-limit"
     """A device never holds more than its limit. It holds static memory, activations (all that F
     keeps, from the start of the backward on the rest too), changes by B, the workspace of what
-    runs. It holds gathered weights from the start of UNSHARD to the end of GRADIENT_SYNC."""
+    runs. It holds gathered weights from the start of UNSHARD to the end of GRADIENT_SYNC. It does
+    not hold what OFFLOAD has moved, from its end to the start of RELOAD."""
     CLAIM = "claim"
     """A figure stated with the schedule is the one recomputed from it."""
 

@@ -13,7 +13,7 @@ from ppopt.problem.pipeline import Pipeline
 from ppopt.schedule.schedule import Schedule
 from tests.factories.schedules import BW, W, limited, schedules, table
 
-UNSHARD, SYNC, OPTIMIZER = AuxiliaryKind
+UNSHARD, SYNC, OPTIMIZER = (kind for kind in AuxiliaryKind if not kind.per_microbatch)
 AuxiliaryRow = tuple[int, int, int, int, int, int]
 """The fields of `AuxiliaryOperations`."""
 

@@ -24,17 +24,24 @@ SAMPLES = {
     "overlap": 3,
     "time_unit": "us",
     "memory_unit": "GiB",
-    "model": [{"forward": 1, "count": 4, "output": 6}],
+    "model": [
+        {"forward": 1, "count": 4, "output": 6, "activation": 1, "offload_time": 1},
+    ],
     "partition": "even",
     "recompute": "full",
     "link": {"latency": 1, "bandwidth": 2},
     "link_mode": "streams",
     "first_backward": "weight",
     "optimizer_barrier": True,
+    "offload": "all",
+    "host_link": "shared",
 }
-LAYERED = ("partition", "recompute", "link", "first_backward")
-NEEDS = {name: {"layers": SAMPLES["model"]} for name in LAYERED} | {
-    "overlap_input": {"overlap_times": 3}
+LAYERED = ("partition", "recompute", "link", "first_backward", "offload")
+NEEDS: dict[str, dict[str, object]] = {
+    **{name: {"layers": SAMPLES["model"]} for name in LAYERED},
+    "overlap_input": {"overlap_times": 3},
+    "offload_memory": {"offload_time": 1},
+    "offload_time": {"offload_memory": 1},
 }
 """What a setting does not go without."""
 ALIASED = [

@@ -12,7 +12,7 @@ from ppopt.problem.operation import AuxiliaryKind
 from ppopt.schedule.auxiliary import NO_AUXILIARY, AuxiliaryOperations
 from ppopt.verifier import Rule
 
-UNSHARD, SYNC, OPTIMIZER = AuxiliaryKind
+UNSHARD, SYNC, OPTIMIZER = (kind for kind in AuxiliaryKind if not kind.per_microbatch)
 LINEAR = Pipeline(
     stages=2,
     batches=2,

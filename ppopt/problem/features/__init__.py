@@ -12,6 +12,7 @@ from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.features.compute import add_compute
 from ppopt.problem.features.draft import InstanceDraft
 from ppopt.problem.features.gradient_work import add_gradient_work, without_gradient_work
+from ppopt.problem.features.offload import add_offload, without_offload
 from ppopt.problem.features.transfers import add_delays, add_transfers
 from ppopt.problem.link_mode import LinkMode
 from ppopt.problem.pipeline import Pipeline
@@ -19,7 +20,7 @@ from ppopt.problem.pipeline import Pipeline
 
 def on_devices(pipeline: Pipeline, backward: BackwardKind) -> InstanceDraft:
     """What devices compute; all else is the delay that it causes."""
-    draft = InstanceDraft(pipeline, backward)
+    draft = InstanceDraft(pipeline, backward, all_resources=False)
     add_compute(draft)
     add_delays(draft)
     return draft
@@ -27,16 +28,17 @@ def on_devices(pipeline: Pipeline, backward: BackwardKind) -> InstanceDraft:
 
 def on_all_resources(pipeline: Pipeline, backward: BackwardKind) -> InstanceDraft:
     """All operations of a pipeline."""
-    draft = InstanceDraft(pipeline, backward)
+    draft = InstanceDraft(pipeline, backward, all_resources=True)
     add_compute(draft)
     add_transfers(draft)
     add_gradient_work(draft)
+    add_offload(draft)
     return draft
 
 
 def compute_alone(pipeline: Pipeline) -> Pipeline:
     """The relaxation of a pipeline whose operations are all compute: links are delays."""
-    return without_gradient_work(as_delays(pipeline))
+    return without_offload(without_gradient_work(as_delays(pipeline)))
 
 
 def as_delays(pipeline: Pipeline) -> Pipeline:

@@ -69,7 +69,8 @@ def _mode(draft: InstanceDraft, kind: OpKind | None, stage: int) -> Mode | None:
     ticks = draft.pipeline.ticks
     if kind is None:
         return None
-    return Mode(kind, ticks.durations[kind][stage], *ticks.held_alone(kind, stage))
+    held = ticks.held_alone(kind, stage, with_host=draft.all_resources)
+    return Mode(kind, ticks.durations[kind][stage], *held)
 
 
 Numbers = dict[tuple[int, int, int, int], int]

@@ -21,6 +21,8 @@ class InstanceDraft:
 
     pipeline: Pipeline
     backward: BackwardKind
+    all_resources: bool
+    """Whether it has all resources; else those of compute."""
     resources: list[Resource] = field(default_factory=list)
     classes: list[OperationClass] = field(default_factory=list)
     precedence: list[Precedence] = field(default_factory=list)

@@ -41,7 +41,7 @@ Key = tuple[int, int]
 def add_gradient_work(draft: InstanceDraft) -> None:
     """Add the operations that a pipeline has around its microbatches."""
     pipeline = draft.pipeline
-    if not pipeline.has_auxiliary:
+    if not pipeline.has_gradient_work:
         return
     ticks, devices = pipeline.ticks, range(pipeline.num_devices)
     first = len(draft.resources)
@@ -132,7 +132,7 @@ def without_gradient_work(pipeline: Pipeline) -> Pipeline:
 
     A relaxation, in the same ticks of time: any schedule without this work is one of that pipeline.
     """
-    if not pipeline.has_auxiliary:
+    if not pipeline.has_gradient_work:
         return pipeline
     held, limits = held_throughout(pipeline), pipeline.limits
     left = None

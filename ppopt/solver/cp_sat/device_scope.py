@@ -16,7 +16,7 @@ from itertools import chain
 from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.instance import ABSENT, SPLIT_MODE, WHOLE_MODE, Instance
 from ppopt.problem.objective import Objective
-from ppopt.problem.operation import OpKind
+from ppopt.problem.operation import NUM_KINDS, OpKind
 from ppopt.problem.operation_classes import Constraints
 from ppopt.problem.pipeline import Pipeline
 from ppopt.problem.problem import Problem
@@ -181,7 +181,8 @@ class DeviceScope:
         if self.problem.mixed:
             yield from self._work()
         yield Memory(self._held(), self._room)
-        yield OrderLiterals(self.instance, self._room, self.horizon)
+        ordered = self.problem.instance if self._moving else self.instance
+        yield OrderLiterals(ordered, self._room, self.horizon)
 
     @cached_property
     def _pairs(self) -> list[Pair]:
@@ -301,9 +302,17 @@ class DeviceScope:
             if room is not None
             and (
                 device in self._lasting
+                or device in self._moving
                 or device_subset.needs_cumulative(self.problem.instance, device)
             )
         }
+
+    @cached_property
+    def _moving(self) -> set[int]:
+        """Devices whose memory moves to the host and back."""
+        instance = self.instance
+        moves = (n for n in instance.auxiliary if instance.classes[n].per_microbatch)
+        return {instance.device(number) for number in moves}
 
     @cached_property
     def _lasting(self) -> dict[int, list[Held]]:
@@ -319,15 +328,16 @@ class DeviceScope:
         found = []
         for option in (SPLIT_MODE, WHOLE_MODE):
             for taker, giver, amount in self.instance.holdings_in(option):
-                one = self.instance.classes[taker]
+                one, device = self.instance.classes[taker], self.instance.device(taker)
                 options = self._options(one.stage)
-                if one.device not in self._room or option not in options:
+                if device not in self._room or option not in options:
                     continue
                 columns = (self.instance.codes[number].tolist() for number in (taker, giver))
                 for first, last, choice in zip(*columns, self._choices(taker), strict=True):
                     when = (choice, option == SPLIT_MODE) if len(options) > 1 else None
-                    found.append(Held(one.device, first, last, amount, when))
-        found.sort(key=lambda held: self.pipeline.op(held.taker)[1:])
+                    found.append(Held(device, first, last, amount, when))
+        places = self.pipeline.num_codes // NUM_KINDS
+        found.sort(key=lambda held: held.taker % places)
         return [*found, *(held for device in self._room for held in self._lasting[device])]
 
 

@@ -103,7 +103,8 @@ def _searched(
 def searched(problem: Problem) -> str:
     """Words of a proof by search; the caller appends what was not found."""
     sent = " and their transfers" if problem.pipeline.has_links else ""
-    sent += " and all that runs once in a step" if problem.pipeline.has_auxiliary else ""
+    sent += " and all that runs once in a step" if problem.pipeline.has_gradient_work else ""
+    sent += " and all moves to the host" if problem.pipeline.has_offload else ""
     return f"CP-SAT searched all orders of the {problem.operations} operations{sent} and found none"
 
 
@@ -127,8 +128,9 @@ def _horizon(state: Incumbent) -> int:
     routes = [Delays(one.instance, route) for one in kinds for route in range(pipeline.routes)]
     each = max(d.forward[0] + d.round_trip(0) + d.backward[0] + sum(d.weight) for d in routes)
     full = state.problem.full_instance
-    once = sum(full.classes[number].duration for number in full.auxiliary)
-    return pipeline.batches * pipeline.num_slices * each + once + 1
+    others = (full.classes[number] for number in full.auxiliary)
+    further = sum(one.size * one.duration for one in others)
+    return pipeline.batches * pipeline.num_slices * each + further + 1
 
 
 def _close_infeasible(state: Incumbent, seconds: float, limits: SolverLimits) -> None:

@@ -14,10 +14,10 @@ import numpy as np
 
 from ppopt.problem.arrays import Ints
 from ppopt.problem.instance import ABSENT, SPLIT_MODE, WHOLE_MODE
-from ppopt.problem.operation import NUM_KINDS, AuxiliaryKind, TransferKind
+from ppopt.problem.operation import NUM_KINDS, AuxiliaryKind, OpKind, TransferKind
 from ppopt.problem.problem import Problem
 from ppopt.schedule.auxiliary import NO_AUXILIARY
-from ppopt.schedule.auxiliary_orders import auxiliary_numbers, timed
+from ppopt.schedule.auxiliary_orders import canonical_auxiliary, timed
 from ppopt.schedule.link_queues import LinkQueues
 from ppopt.schedule.schedule import Schedule, split_codes
 from ppopt.schedule.timetable import ALONE
@@ -74,9 +74,12 @@ class OperationTable:
         for first, second in self.pairs.tolist():
             kinds, stages = kind[[first, second]], self.stage[[first, second]]
             time[first], time[second] = ticks.pair_time(stages[0], kinds[1], stages[1]), 0
-            for column, table in ((takes, ticks.takes), (gives, ticks.gives)):
-                column[first] = sum(table[k][s] for k, s in zip(kinds, stages, strict=True))
-                column[second] = 0
+            each = (
+                ticks.held(OpKind(kind), stage, with_host=self.instance.all_resources)
+                for kind, stage in zip(kinds.tolist(), stages.tolist(), strict=True)
+            )
+            takes[first], gives[first] = map(sum, zip(*each, strict=True))
+            takes[second] = gives[second] = 0
         return kind, time, takes, gives
 
     @cached_property
@@ -174,8 +177,8 @@ class OperationTable:
         start = np.full(self.size, ABSENT, dtype=np.int64)
         start[self._place[canonical(schedule)]] = schedule.start
         start[self._place[canonical_transfers(schedule)]] = schedule.transfers.start
-        once = auxiliary_numbers(schedule.pipeline, schedule.auxiliary)
-        start[self._place[once]] = schedule.auxiliary.start
+        others = canonical_auxiliary(schedule.pipeline, schedule.auxiliary)
+        start[self._place[others]] = schedule.auxiliary.start
         found: list[int] = start.tolist()
         return found
 

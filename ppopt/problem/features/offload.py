@@ -1,0 +1,75 @@
+"""Offload: activations move to the host after F, and come back before the backward.
+
+    F(s, j) -> OFFLOAD(s, j) -> RELOAD(s, j) -> X(s, j)      X is B or BW
+
+OFFLOAD gives its memory back at its end, and RELOAD takes it at its start. Each way of a device and
+its host moves one activation at a time; where the link is shared, both ways together do.
+
+Compute alone has a relaxation, in which the memory is given back as soon as F ends and taken when
+the backward starts (`ppopt.problem.costs.Ticks.kept`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from fractions import Fraction
+from operator import add, sub
+
+from ppopt.problem.features.draft import InstanceDraft
+from ppopt.problem.offload import HostLink
+from ppopt.problem.operation import AuxiliaryKind
+from ppopt.problem.operation_classes import Mode, OperationClass, Precedence, Resource, ResourceKind
+from ppopt.problem.pipeline import Pipeline
+
+
+def add_offload(draft: InstanceDraft) -> None:
+    """Add both ways of every device and its host, and what moves on them."""
+    pipeline, ticks = draft.pipeline, draft.pipeline.ticks
+    if not pipeline.has_offload:
+        return
+    ways = 1 if pipeline.host_link is HostLink.SHARED else 2
+    first = len(draft.resources)
+    draft.resources += [
+        Resource(ResourceKind.HOST, (device,))
+        for device in range(pipeline.num_devices)
+        for _ in range(ways)
+    ]
+    places = pipeline.routes * pipeline.num_slices * pipeline.num_stages
+    for number in range(places):
+        forward = draft.classes[number]
+        moved = ticks.offload_memory[forward.stage]
+        if not moved:
+            continue
+        time = ticks.offload_time[forward.stage]
+        modes = (
+            Mode(AuxiliaryKind.OFFLOAD, time, gives=moved),
+            Mode(AuxiliaryKind.RELOAD, time, takes=moved),
+        )
+        before = number
+        for way, mode in enumerate(modes):
+            resource = first + ways * forward.device + min(way, ways - 1)
+            place = (forward.stage, forward.route, forward.slice)
+            draft.classes.append(OperationClass(*place, resource, (mode,), forward.size))
+            draft.precedence.append(Precedence(before, len(draft.classes) - 1, 0))
+            before = len(draft.classes) - 1
+        draft.precedence.append(Precedence(before, number + places, 0))
+
+
+def without_offload(pipeline: Pipeline) -> Pipeline:
+    """The relaxation in which nothing moves: F gives the memory back, and the backward takes it."""
+    if not pipeline.has_offload:
+        return pipeline
+    bare = pipeline.without_model()
+    moved = bare.offload_memory
+    cut = bare.num_chunks if bare.named_placement else 1
+    at_once = tuple(memory / cut for memory in moved)
+    nothing = (Fraction(0),) * len(moved)
+    workspace = bare.forward_workspace or bare.workspace or nothing
+    return replace(
+        bare,
+        kept=tuple(map(sub, bare.kept or bare.activation, moved)),
+        forward_workspace=tuple(map(add, workspace, at_once)),
+        offload_memory=None,
+        offload_time=None,
+        host_link=HostLink.DUPLEX,
+    )

@@ -1,0 +1,72 @@
+"""Offload: layers that move their activation to the host between F and the backward.
+
+As the layers say, none, or all that can.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import StrEnum
+from fractions import Fraction
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from ppopt.errors import InputError
+from ppopt.problem.exact import plain
+
+if TYPE_CHECKING:
+    from ppopt.problem.layers import Layers
+
+L = TypeVar("L", bound="Layers")
+CHOICES = ("none", "all")
+
+
+class HostLink(StrEnum):
+    """What runs at once between a device and its host."""
+
+    DUPLEX = "duplex"
+    """One move each way."""
+    SHARED = "shared"
+    """One move."""
+
+    @classmethod
+    def read(cls, given: object) -> HostLink:
+        """Read it from its name; raises InputError for another word."""
+        try:
+            return cls(given)  # type: ignore[arg-type]
+        except ValueError:
+            names = " or ".join(cls)
+            raise InputError(f"host_link: {given!r} is unknown; use {names}") from None
+
+
+def read(offload: Any, model: L) -> L:
+    """The model whose layers offload as is chosen.
+
+    Raises InputError where the choice is not None, `none` or `all`, or where no layer can.
+    """
+    if offload is None:
+        return model
+    if offload not in CHOICES:
+        raise InputError(f"offload: {offload!r} is unknown; use {' or '.join(CHOICES)}")
+    if offload == "all" and not any(layer.offload_time for layer in model.layers):
+        raise InputError("offload: no layer gives its offload_time; give it in the layers")
+    return model.with_offload(offload)
+
+
+def check_moves(
+    memory: Sequence[Fraction] | None,
+    time: Sequence[Fraction] | None,
+    kept: Sequence[Fraction],
+) -> None:
+    """Raise InputError where a stage moves more than F keeps, or memory in no time."""
+    nothing = (Fraction(0),) * len(kept)
+    rows = zip(memory or nothing, time or nothing, kept, strict=True)
+    for stage, (moved, taken, most) in enumerate(rows):
+        if moved > most:
+            raise InputError(
+                f"offload_memory: stage {stage}: {plain(moved)} is more than F keeps, {plain(most)}"
+            )
+        if bool(moved) != bool(taken):
+            what, other = ("time", "memory") if moved else ("memory", "time")
+            raise InputError(
+                f"offload_{what}: stage {stage}: 0, but offload_{other} is above 0; give both"
+            )

@@ -1,0 +1,227 @@
+"""When devices move activations to the host and back, given the order of their compute.
+
+Both ways go in the order in which compute asks: OFFLOAD in that of the F, RELOAD in that of the
+backwards. Where memory is limited, compute waits for some OFFLOAD, and a RELOAD waits until there
+is room for it. What waits for what follows from the orders alone, by counting memory: at every
+position of a device, so many OFFLOAD must be over, and so many RELOAD may have begun. It holds at
+any times that keep the order.
+
+With every OFFLOAD before a position over, and every RELOAD only begun for the next one, a device
+holds what it holds where memory moves at once. So an order that fits there gets a schedule here.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from enum import Enum
+from itertools import accumulate
+from typing import NamedTuple
+
+import numpy as np
+
+from ppopt.problem.arrays import Ints
+from ppopt.problem.instance import Instance
+from ppopt.problem.offload import HostLink
+from ppopt.problem.operation import AuxiliaryKind, OpKind
+from ppopt.problem.pipeline import Pipeline
+from ppopt.schedule.auxiliary import AuxiliaryOperations
+from ppopt.schedule.orders import Orders, codes
+from ppopt.schedule.schedule import Schedule, split_codes
+
+NEAR = 2
+"""Positions of a device after which an OFFLOAD is taken to be over without a wait."""
+
+
+class Prefetch(Enum):
+    """How early a RELOAD may begin. Of a hand strategy's order the best schedule is kept."""
+
+    LATE = "late"
+    """As its backward comes next: memory holds the most microbatches."""
+    EARLY = "early"
+    """As soon as memory admits, without a wait of compute for a further OFFLOAD."""
+
+
+class HostOrders(NamedTuple):
+    """The moves of all devices, and what they and compute wait for besides data flow."""
+
+    order: list[Ints]
+    """Numbers of the moves of every host link, or way of one, in order."""
+    before: Ints
+    """Numbers of operations that end before others start."""
+    after: Ints
+
+
+class _Move(NamedTuple):
+    """A move of a device."""
+
+    code: int
+    position: int
+    """Of the F or backward on the device."""
+    memory: int
+    of: tuple[int, int, int]
+    """Stage, microbatch and slice."""
+
+
+def host_orders(instance: Instance, orders: Orders, prefetch: Prefetch) -> HostOrders:
+    """The moves that go with the orders of compute; `instance` has all resources."""
+    pipeline = instance.pipeline
+    queues: list[Ints] = []
+    waits: list[tuple[int, int]] = []
+    for device, order in enumerate(orders):
+        mine = _Device(pipeline, device, order, prefetch)
+        queues += mine.queues()
+        waits += mine.waits()
+    before, after = np.array(waits, dtype=np.int64).reshape(-1, 2).T
+    return HostOrders(queues, before, after)
+
+
+class _Device:
+    """A device with the order of its compute."""
+
+    def __init__(self, pipeline: Pipeline, device: int, order: Ints, prefetch: Prefetch) -> None:
+        self.pipeline, self.prefetch = pipeline, prefetch
+        self.code: Ints = codes(order)
+        self.place: Ints = np.cumsum(order >= 0) - 1
+        self.kind, self.stage, self.microbatch, self.part = split_codes(pipeline, self.code)
+        self.first = np.flatnonzero(order >= 0)
+        """Row of the first operation of every position."""
+        self.out = self._moves(AuxiliaryKind.OFFLOAD)
+        self.back = self._moves(AuxiliaryKind.RELOAD)
+        self.given = list(accumulate((move.memory for move in self.out), initial=0))
+        self.taken = list(accumulate((move.memory for move in self.back), initial=0))
+        room = pipeline.ticks.room(device)
+        gathered = pipeline.ticks.unshard_memory
+        hosted = [stage for route in pipeline.hosted for stage in route[device]]
+        self.room = None if room is None else room - sum(gathered[stage] for stage in hosted)
+        self.over = self._most_over()
+        self.gate = self._gates()
+        self.needed = self._needed()
+
+    def _moves(self, kind: AuxiliaryKind) -> list[_Move]:
+        """The moves of a kind, in the order of what they follow or precede."""
+        memory = self.pipeline.ticks.offload_memory
+        forward = kind is AuxiliaryKind.OFFLOAD
+        here = (self.kind == OpKind.F) if forward else np.isin(self.kind, (OpKind.B, OpKind.BW))
+        columns = (self.place, self.stage, self.microbatch, self.part)
+        return [
+            _Move(int(self.pipeline.code(kind, *of)), place, memory[of[0]], (of[0], of[1], of[2]))
+            for place, *of in zip(*(column[here].tolist() for column in columns), strict=True)
+            if memory[of[0]]
+        ]
+
+    def _most_over(self) -> list[int]:
+        """Per position, how many OFFLOAD may be over before it."""
+        return [self._count(self.out, place) for place in range(len(self.first))]
+
+    @staticmethod
+    def _count(moves: list[_Move], place: int) -> int:
+        """How many moves belong to earlier positions."""
+        return bisect_left(moves, place, key=lambda move: move.position)
+
+    def _held(self) -> list[int]:
+        """Memory that a device holds at every position, were nothing moved."""
+        ticks, alone = self.pipeline.ticks, np.bincount(self.place) == 1
+        rows = zip(
+            *(column.tolist() for column in (self.kind, self.stage, self.place)), strict=True
+        )
+        takes, gives = np.zeros((2, len(self.first)), dtype=np.int64)
+        for kind, stage, place in rows:
+            one = ticks.held_alone if alone[place] else ticks.held
+            taken, given = one(OpKind(kind), stage, with_host=True)
+            takes[place] += taken
+            gives[place] += given
+        held: list[int] = (np.cumsum(takes - gives) + gives).tolist()
+        return held
+
+    def _gates(self) -> list[int]:
+        """Position behind which every RELOAD may begin: its F, or a later one."""
+        places = {move.of: move.position for move in self.out}
+        if self.room is None:
+            return list(accumulate((places[move.of] for move in self.back), max))
+        self.held = self._held()
+        gates: list[int] = []
+        last = 0
+        for number, move in enumerate(self.back):
+            gate, last = move.position - 1, max(last, places[move.of])
+            while self.prefetch is Prefetch.EARLY and gate > last and self._fits(gate, number):
+                gate -= 1
+            last = max(last, gate)
+            gates.append(last)
+        return gates
+
+    def _fits(self, place: int, number: int) -> bool:
+        """Whether a RELOAD, and those before it, may have begun at a position."""
+        over = max(self._count(self.out, place - NEAR + 1), self._least_over(place))
+        room = self.room
+        return room is None or self.held[place] + self.taken[number + 1] - self.given[over] <= room
+
+    def _least_over(self, place: int, begun: int | None = None) -> int:
+        """How many OFFLOAD must be over at a position where so many RELOAD have begun.
+
+        None: those of its own backwards and of earlier ones.
+        """
+        begun = self._count(self.back, place + 1) if begun is None else begun
+        assert self.room is not None
+        need = self.held[place] + self.taken[begun] - self.room
+        return min(self.over[place], bisect_left(self.given, need))
+
+    def _needed(self) -> list[int]:
+        """How many OFFLOAD compute waits for at every position."""
+        if self.room is None:
+            return [0] * len(self.first)
+        begun = (bisect_left(self.gate, place) for place in range(len(self.first)))
+        needed = (self._least_over(place, many) for place, many in enumerate(begun))
+        return list(accumulate(needed, max))
+
+    def waits(self) -> Iterator[tuple[int, int]]:
+        """What compute and RELOAD wait for besides data flow: (number, number that waits)."""
+        for place, (before, needed) in enumerate(zip([0, *self.needed], self.needed, strict=False)):
+            if needed > before:
+                yield self.out[needed - 1].code, int(self.code[self.first[place]])
+        if self.room is None:
+            return
+        for move, gate in zip(self.back, self.gate, strict=True):
+            yield int(self.code[self.first[gate]]), move.code
+            if self.needed[gate + 1]:
+                yield self.out[self.needed[gate + 1] - 1].code, move.code
+
+    def queues(self) -> list[Ints]:
+        """Numbers of the moves of each way, or of both together."""
+        ways: list[Sequence[_Move]] = [self.out, self.back]
+        if self.pipeline.host_link is HostLink.SHARED:
+            ways = [self._merged()]
+        return [np.array([move.code for move in way], dtype=np.int64) for way in ways if way]
+
+    def _merged(self) -> list[_Move]:
+        """Moves of both ways by the last position that they wait for, OFFLOAD first."""
+        keys = [((move.position, 0), move) for move in self.out]
+        last = 0
+        for move, gate in zip(self.back, self.gate, strict=True):
+            over = self.needed[gate + 1] if self.room is not None else 0
+            last = max(last, gate, self.out[over - 1].position if over else 0)
+            keys.append(((last, 1), move))
+        return [move for _, move in sorted(keys, key=lambda key: key[0])]
+
+
+def just_in_time(schedule: Schedule) -> Schedule:
+    """The same, every RELOAD as late as delays nothing; devices hold less, at no time more."""
+    given = schedule.auxiliary
+    start, moves = given.start.copy(), np.flatnonzero(given.moves)
+    shared = schedule.pipeline.host_link is HostLink.SHARED
+    backward = np.isin(schedule.kind, (OpKind.B, OpKind.BW))
+    columns = (schedule.stage, schedule.microbatch, schedule.slice)
+    needs = zip(*(column[backward].tolist() for column in columns), strict=True)
+    need = dict(zip(needs, schedule.start[backward].tolist(), strict=True))
+    following: dict[tuple[int, int], int] = {}
+    for row in moves[np.argsort(given.start[moves], kind="stable")][::-1].tolist():
+        back = given.kind[row] == AuxiliaryKind.RELOAD
+        way = int(given.device[row]), 0 if shared else int(back)
+        if back:
+            of = tuple(int(column[row]) for column in (given.stage, given.microbatch, given.slice))
+            until = min(need[of], following.get(way, need[of]))
+            start[row] = until - (given.end[row] - given.start[row])
+        following[way] = int(start[row])
+    moved = replace(given, start=start, end=start + given.end - given.start)
+    return replace(schedule, auxiliary=AuxiliaryOperations(*moved.columns).ordered())
