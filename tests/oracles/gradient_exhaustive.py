@@ -1,8 +1,10 @@
-"""The least makespan or device span with work around the microbatches, by trying every schedule.
+"""The least makespan or device span with other operations than compute, by trying every schedule.
+
+Work around the microbatches, and activations that move to the host.
 
 Time goes tick by tick. At every tick any operation may start whose inputs are there, whose resource
 is free and whose memory fits, in any number and order; waiting is always allowed. Written from the
-rules alone (DESIGN 3, rules 1 to 5, 7 and 17), for a handful of operations.
+rules alone (DESIGN 3, rules 1 to 5, 7, 17 and 18), for a handful of operations.
 """
 
 from __future__ import annotations
@@ -49,7 +51,7 @@ def jobs_of(pipeline: Pipeline, *, whole: bool) -> list[Job]:
 
     Operations of one kind and stage run in the order of microbatches, which are alike.
     """
-    jobs = {**_compute(pipeline, whole=whole), **_around(pipeline)}
+    jobs = {**_compute(pipeline, whole=whole), **_around(pipeline), **_moves(pipeline)}
     number = {key: place for place, key in enumerate(jobs)}
     after = _Waits(pipeline, number, whole=whole)
     return [
@@ -62,10 +64,46 @@ def _compute(pipeline: Pipeline, *, whole: bool) -> dict[Key, Job]:
     ticks, found = pipeline.ticks, dict[Key, Job]()
     for stage, device in enumerate(pipeline.hosts[0]):
         for kind in (OpKind.F, OpKind.BW) if whole else (OpKind.F, OpKind.B, OpKind.W):
-            memory = ticks.takes[kind][stage], ticks.gives[kind][stage]
+            memory = _memory(pipeline, kind, stage)
             time = ticks.durations[kind][stage]
             for j in range(pipeline.batches):
                 found[kind, stage, j] = Job(device, ("compute", device), time, frozenset(), *memory)
+    return found
+
+
+def _memory(pipeline: Pipeline, kind: OpKind, stage: int) -> tuple[int, int]:
+    """Memory that an operation takes at its start and gives at its end, in ticks."""
+    costs, unit = pipeline.costs, pipeline.ticks.memory_per_unit
+    activation, kept, change = (
+        int(row[stage] * unit) for row in (costs.activation, costs.kept, costs.memory_b)
+    )
+    takes, gives = {
+        OpKind.F: (kept, 0),
+        OpKind.B: (activation - kept + max(change, 0), max(-change, 0)),
+        OpKind.W: (0, activation + change),
+        OpKind.BW: (activation - kept, activation),
+    }[kind]
+    field = {
+        OpKind.F: costs.forward_workspace,
+        OpKind.B: costs.input_workspace,
+        OpKind.W: costs.weight_workspace,
+        OpKind.BW: costs.backward_workspace,
+    }[kind]
+    workspace = int(field[stage] * unit)
+    return takes + workspace, gives + workspace
+
+
+def _moves(pipeline: Pipeline) -> dict[Key, Job]:
+    """What moves to the host and back, of every microbatch."""
+    costs, ticks, found = pipeline.costs, pipeline.ticks, dict[Key, Job]()
+    shared, none = pipeline.host_link == "shared", frozenset[int]()
+    for stage, device in enumerate(pipeline.hosts[0]):
+        amount = int(costs.offload_memory[stage] * ticks.memory_per_unit)
+        time = int(costs.offload_time[stage] * ticks.per_unit)
+        out, back = (("host" if shared else way, device) for way in ("out", "back"))
+        for j in range(pipeline.batches if amount else 0):
+            found["out", stage, j] = Job(device, out, time, none, 0, amount)
+            found["back", stage, j] = Job(device, back, time, none, amount, 0)
     return found
 
 
@@ -94,9 +132,11 @@ class _Waits:
         self.closing = OpKind.BW if whole else OpKind.W
 
     def __call__(self, kind: object, place: int, j: int | None = None) -> list[Key]:
+        assert j is not None or kind not in (*OpKind, "out", "back")
         if isinstance(kind, OpKind):
-            assert j is not None
             return [(kind, place, j - 1), *self._flow(kind, place, j)]
+        if kind in ("out", "back"):
+            return [(kind, place, j - 1), (OpKind.F if kind == "out" else "out", place, j)]
         if kind == "sync":
             return self._closing(place)
         return [] if kind == "unshard" else self._gradients(place)
@@ -106,7 +146,7 @@ class _Waits:
             return [(kind, stage - 1, j), ("unshard", stage)]
         if kind is OpKind.W:
             return [(OpKind.B, stage, j)]
-        return [(OpKind.F, stage, j), (kind, stage + 1, j)]
+        return [(OpKind.F, stage, j), (kind, stage + 1, j), ("back", stage, j)]
 
     def _closing(self, stage: int) -> list[Key]:
         return [(self.closing, stage, j) for j in range(self.pipeline.batches)]

@@ -1,0 +1,79 @@
+"""Search with activations that move to the host, against trying every schedule."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ppopt import Objective, Pipeline, recheck, solve
+from ppopt.rechecker import check
+from ppopt.rechecker.verdict import Verdict
+from ppopt.solver.result import Status
+from tests.oracles.gradient_exhaustive import least_value
+
+PLACEMENTS = ((0,), (0, 1), (0, 0))
+
+
+@st.composite
+def pipelines(draw: st.DrawFn) -> Pipeline:
+    """A handful of operations: one or two stages and microbatches, times of 1 and 2."""
+    hosts = draw(st.sampled_from(PLACEMENTS))
+
+    def row(low: int, high: int) -> list[int]:
+        return [draw(st.integers(low, high)) for _ in hosts]
+
+    activation = row(1, 3)
+    moved = [draw(st.integers(0, most)) for most in activation]
+    given = Pipeline(
+        stages=len(hosts),
+        placement=hosts,
+        batches=draw(st.integers(1, 2)),
+        forward=row(1, 2),
+        backward_input=row(1, 2),
+        weight=row(1, 2),
+        activation=activation,
+        memory_b=[-draw(st.integers(0, most)) for most in activation],
+        offload_memory=moved,
+        offload_time=[draw(st.integers(1, 2)) if memory else 0 for memory in moved],
+        host_link=draw(st.sampled_from(("duplex", "shared"))),
+        workspace=draw(st.sampled_from((0, 0, 1))),
+    )
+    return replace(given, mem_limit=draw(st.sampled_from((None, 2, 3, 4, 5, 6))))
+
+
+@given(pipelines(), st.booleans(), st.booleans())
+@settings(deadline=None, max_examples=12)
+def test_status_and_value_are_those_of_every_schedule(
+    pipeline: Pipeline, whole: bool, span: bool
+) -> None:
+    size = pipeline.num_stages * pipeline.batches
+    whole, span = whole or size > 2, span and size <= 2
+    least = least_value(pipeline, whole=whole, span=span)
+    found = solve(
+        pipeline,
+        objective=Objective.DEVICE_SPAN if span else Objective.MAKESPAN,
+        backward_kind="whole" if whole else "split",
+        workers=1,
+        time_limit=60,
+    )
+    if least is None:
+        assert found.status is Status.INFEASIBLE
+        assert found.value is None
+    else:
+        assert found.status is Status.OPTIMAL
+        assert found.value == pipeline.ticks.time(least)
+    assert recheck(found, workers=1).verdict is Verdict.CONFIRMED
+    if least is not None:
+        above = found.claim._replace(bound=least + 1)
+        assert check(above, 60, 1, 0, lambda _: None).verdict is Verdict.WRONG
+
+
+def test_a_device_of_two_stages_fits_one_activation_and_the_other_at_the_host() -> None:
+    """F of stage 0 until 1, out until 2, all of stage 1 until 5, back until 6, B and W until 8."""
+    given = Pipeline(stages=2, batches=1, placement=(0, 0), mem_limit=1)
+    alone = solve(given, workers=1)
+    moved = solve(replace(given, offload_memory=(1, 0), offload_time=(1, 0)), workers=1)
+    assert alone.status is Status.INFEASIBLE
+    assert (moved.status, moved.value) == (Status.OPTIMAL, 8)
