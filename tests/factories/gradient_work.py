@@ -14,8 +14,8 @@ from ppopt.schedule.schedule import Schedule
 from tests.factories.schedules import BW, W, limited, schedules, table
 
 UNSHARD, SYNC, OPTIMIZER = (kind for kind in AuxiliaryKind if not kind.per_microbatch)
-AuxiliaryRow = tuple[int, int, int, int, int, int]
-"""The fields of `AuxiliaryOperations`."""
+AuxiliaryRow = tuple[int, ...]
+"""The fields of `AuxiliaryOperations`; the last two may be left out of all."""
 
 
 def auxiliary_table(schedule: Schedule) -> list[AuxiliaryRow]:

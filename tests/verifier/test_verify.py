@@ -22,6 +22,7 @@ from ppopt.schedule.schedule import Schedule
 from ppopt.schedule.timetable import ALONE
 from ppopt.verifier import Figures, Rule, explain, figures, verify
 from tests.factories.gradient_work import with_gradient_work
+from tests.factories.offload import with_offload
 from tests.factories.schedules import (
     BW,
     B,
@@ -40,7 +41,7 @@ from tests.factories.schedules import (
 from tests.factories.streams import LINK_MODES, built, linked_pipelines
 from tests.verifier import verify_naive
 from tests.verifier.verify_fixtures import one_f_one_b, rules, schedule_of, split_with_p2p
-from tests.verifier.verify_mutations import GRADIENTS, MUTATIONS, STREAMS
+from tests.verifier.verify_mutations import GRADIENTS, MUTATIONS, OFFLOADS, STREAMS
 
 SLOW = settings(deadline=None)
 """The machine may be busy: no deadline for one example."""
@@ -117,6 +118,8 @@ def test_breaking_one_rule_reports_that_rule_alone(
         schedule = data.draw(built(linked_pipelines(LINK_MODES))).schedule
     elif rule in GRADIENTS:
         schedule = data.draw(with_gradient_work(ROOMY, kinds))
+    elif rule in OFFLOADS:
+        schedule = data.draw(with_offload(ROOMY, kinds))
     else:
         schedule = data.draw(schedules(SLICED if rule is Rule.SLICE else ROOMY, kinds))
     broken, claims = MUTATIONS[rule](Random(seed), schedule)

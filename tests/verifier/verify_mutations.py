@@ -16,6 +16,7 @@ from ppopt.problem.operation import OpKind
 from ppopt.schedule.schedule import Schedule
 from ppopt.verifier import Rule, figures
 from tests.factories.gradient_work import OPTIMIZER, SYNC, UNSHARD, auxiliary_table
+from tests.factories.offload import OFFLOAD, RELOAD
 from tests.factories.schedules import ALONE, BW, B, F, TableRow, W, limited, peaks, table
 from tests.factories.streams import link_of, transfer_table
 
@@ -265,7 +266,7 @@ def auxiliary_operation(random: Random, schedule: Schedule) -> Broken:
     rows = auxiliary_table(schedule)
     row = random.choice(rows)
     last = schedule.metrics.makespan
-    again = (*row[:3], last, last + row[4] - row[3], row[5])
+    again = (*row[:3], last, last + row[4] - row[3], *row[5:])
     left = [one for one in rows if one != row]
     return _with_auxiliary(schedule, random.choice(([*rows, again], left)))
 
@@ -273,7 +274,7 @@ def auxiliary_operation(random: Random, schedule: Schedule) -> Broken:
 def auxiliary_time(random: Random, schedule: Schedule) -> Broken:
     """End an optimizer too late."""
     row = random.choice([row for row in auxiliary_table(schedule) if row[0] == OPTIMIZER])
-    return _moved(schedule, row, (*row[:4], row[4] + random.randint(1, 5), row[5]))
+    return _moved(schedule, row, (*row[:4], row[4] + random.randint(1, 5), *row[5:]))
 
 
 def unshard_order(random: Random, schedule: Schedule) -> Broken:
@@ -312,6 +313,39 @@ def collective_overlap(random: Random, schedule: Schedule) -> Broken:
     return _with_auxiliary(schedule, found)
 
 
+def offload_order(random: Random, schedule: Schedule) -> Broken:
+    """Move an activation to the host before everything else."""
+    row = random.choice([row for row in auxiliary_table(schedule) if row[0] == OFFLOAD])
+    return _auxiliary_first(schedule, row)
+
+
+def reload_order(random: Random, schedule: Schedule) -> Broken:
+    """Move an activation back after everything else."""
+    row = random.choice([row for row in auxiliary_table(schedule) if row[0] == RELOAD])
+    return _moved(schedule, row, _auxiliary_at(row, schedule.metrics.makespan))
+
+
+def host_overlap(random: Random, schedule: Schedule) -> Broken:
+    """Move an activation back while a later one does, or where the link is shared, goes out.
+
+    It was back long before.
+    """
+    rows = auxiliary_table(schedule)
+    shared = schedule.pipeline.host_link == "shared"
+    out = {(row[1], *row[6:]): row[4] for row in rows if row[0] == OFFLOAD}
+    pairs = [
+        (late, early)
+        for late in rows
+        for early in rows
+        if late[0] == RELOAD and (shared or early[0] == RELOAD)
+        if late[2] == early[2] and early[4] <= late[3] and early[4] > 1
+        if early[4] - 1 >= out[late[1], *late[6:]]
+    ]
+    assume(pairs)
+    late, early = random.choice(pairs)
+    return _moved(schedule, late, _auxiliary_at(late, early[4] - 1))
+
+
 def _with_auxiliary(schedule: Schedule, rows: Iterable[tuple[int, ...]]) -> Broken:
     return Broken(Schedule.from_rows(schedule.pipeline, table(schedule), auxiliary=rows))
 
@@ -322,7 +356,7 @@ def _moved(schedule: Schedule, row: tuple[int, ...], moved: tuple[int, ...]) -> 
 
 
 def _auxiliary_at(row: tuple[int, ...], time: int) -> tuple[int, ...]:
-    return (*row[:3], time, time + row[4] - row[3], row[5])
+    return (*row[:3], time, time + row[4] - row[3], *row[5:])
 
 
 def _auxiliary_first(schedule: Schedule, row: tuple[int, ...]) -> Broken:
@@ -342,6 +376,8 @@ GRADIENTS = frozenset(
     )
 )
 """Rules of work around the microbatches."""
+OFFLOADS = frozenset((Rule.OFFLOAD, Rule.RELOAD, Rule.HOST))
+"""Rules of moves to the host and back."""
 STREAMS = frozenset((Rule.TRANSFER, Rule.TRANSFER_TIME, Rule.SEND, Rule.RECEIVE, Rule.LINK))
 """Rules that hold where links are resources."""
 
@@ -368,6 +404,9 @@ MUTATIONS: dict[Rule, Callable[[Random, Schedule], Broken]] = {
     Rule.GRADIENT_SYNC: gradient_sync_order,
     Rule.OPTIMIZER: optimizer_order,
     Rule.COLLECTIVE: collective_overlap,
+    Rule.OFFLOAD: offload_order,
+    Rule.RELOAD: reload_order,
+    Rule.HOST: host_overlap,
     Rule.OVERLAP: overlap,
     Rule.MEMORY: memory,
     Rule.CLAIM: claim,
