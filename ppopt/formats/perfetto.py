@@ -3,6 +3,7 @@
 A device is a process, and its operations are complete events (`X`) on the thread `compute`. A
 transfer is a slice on a thread `send` of the sender and on a thread `receive` of the receiver.
 A collective of a device is a slice on its thread `collective`; its optimizer is one on `compute`.
+Moves to the host and back are slices on `host out` and `host in`, or on `host` where both share it.
 Slices of one thread must nest, so overlapping transfers get extra threads (`send 2`). Flow arrows
 (`s`, `f`) connect an operation with its successors on other devices. The counter (`C`) `memory`,
 with the unit where that is known, shows the memory in use.
@@ -23,7 +24,9 @@ import numpy as np
 from ppopt.errors import InputError
 from ppopt.problem import exact, units
 from ppopt.problem.instance import Instance
-from ppopt.problem.operation import OpKind
+from ppopt.problem.offload import HostLink
+from ppopt.problem.operation import AuxiliaryKind, OpKind
+from ppopt.schedule.auxiliary import ScheduledAuxiliary
 from ppopt.schedule.idle import transfer_rows
 from ppopt.schedule.metrics import memory_profile, throughput
 from ppopt.schedule.orders import split_of
@@ -144,26 +147,37 @@ def _around(schedule: Schedule, clock: _Clock, sizes: list[int]) -> Iterator[Eve
     `sizes` counts the threads of each device besides `compute` and is updated.
     """
     rows, time = list(schedule.auxiliary.rows()), schedule.pipeline.ticks.time
-    queued = sorted({row.device for row in rows if not row.on_compute})
+    shared = schedule.pipeline.host_link is HostLink.SHARED
+    queued = sorted({(row.device, _queue(row, shared)) for row in rows if not row.on_compute})
     threads = {}
-    for device in queued:
+    for device, queue in queued:
         sizes[device] += 1
-        threads[device] = sizes[device]
-        yield from _named("thread", device, sizes[device], "collective", sizes[device])
+        threads[device, queue] = sizes[device]
+        yield from _named("thread", device, sizes[device], queue, sizes[device])
     for row in rows:
         yield {
             "name": str(row.op),
             "cat": row.op.kind.name,
             "pid": row.device,
-            "tid": COMPUTE if row.on_compute else threads[row.device],
+            "tid": COMPUTE if row.on_compute else threads[row.device, _queue(row, shared)],
             **clock.slice(row.start, row.end),
             "args": {
                 "kind": row.op.kind.name,
                 **({} if row.on_compute else {"stage": row.op.stage}),
+                **({"microbatch": row.op.microbatch} if row.op.kind.per_microbatch else {}),
                 "start": exact.plain(time(row.start)),
                 "end": exact.plain(time(row.end)),
             },
         }
+
+
+def _queue(row: ScheduledAuxiliary, shared: bool) -> str:
+    """Thread of an operation that its device does not compute."""
+    if not row.op.kind.per_microbatch:
+        return "collective"
+    if shared:
+        return "host"
+    return "host out" if row.op.kind is AuxiliaryKind.OFFLOAD else "host in"
 
 
 def _transfers(schedule: Schedule) -> Iterator[_Transfer]:

@@ -2,7 +2,8 @@
 
 The hues of operations are four of Okabe and Ito's palette for colour-blind readers ("Color
 Universal Design", 2008): blue, orange, bluish green and vermilion; sky blue, reddish purple and
-yellow are those of work around the microbatches. Idle time is pale: grey before
+yellow are those of work around the microbatches. Moves to the host and back have wine and olive of
+Tol's muted palette ("Colour Schemes", SRON/EPS/TN/09-002, 2021). Idle time is pale: grey before
 the first operation and where an input is awaited, brown after the last operation, another hue of
 that palette where a transfer, memory or the schedule itself is its cause.
 """
@@ -22,6 +23,8 @@ HUES: dict[OpKind | AuxiliaryKind, str] = {
     AuxiliaryKind.UNSHARD: "#56B4E9",
     AuxiliaryKind.GRADIENT_SYNC: "#CC79A7",
     AuxiliaryKind.OPTIMIZER: "#F0E442",
+    AuxiliaryKind.OFFLOAD: "#882255",
+    AuxiliaryKind.RELOAD: "#999933",
 }
 LIGHTEST = 0.6
 """Share of white in the shade of the last chunk."""
@@ -44,6 +47,7 @@ IDLE_LOOKS = {
     Cause.ORDER: IdleLook("rgba(226, 208, 40, 0.5)", "."),
     Cause.COOL_DOWN: IdleLook("rgba(178, 138, 98, 0.3)", "\\"),
     Cause.COLLECTIVE: IdleLook("rgba(0, 158, 115, 0.28)", "|"),
+    Cause.HOST: IdleLook("rgba(136, 34, 85, 0.28)", "+"),
 }
 MOST_OF_IT = 0.6
 """Share of a spot that one kind must fill for the spot to have its colour."""

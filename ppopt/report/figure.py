@@ -17,6 +17,7 @@ from ppopt.report.gantt import (
     BAR,
     GanttSeries,
     gantt_series,
+    half_row,
     label_step,
     part_names,
     row_height,
@@ -151,9 +152,9 @@ def _operation_bars(schedule: Schedule) -> list[go.Bar]:
 
 
 def _queues(schedule: Schedule) -> int:
-    """Rows of collective queues: one per device, where there are collectives."""
-    collectives = (schedule.auxiliary.kind != AuxiliaryKind.OPTIMIZER).any()
-    return schedule.pipeline.num_devices if collectives else 0
+    """Rows of queues: one per device, where there are collectives or moves to the host."""
+    queued = (schedule.auxiliary.kind != AuxiliaryKind.OPTIMIZER).any()
+    return schedule.pipeline.num_devices if queued else 0
 
 
 def _auxiliary_bars(schedule: Schedule) -> Iterator[go.Bar]:
@@ -164,7 +165,7 @@ def _auxiliary_bars(schedule: Schedule) -> Iterator[go.Bar]:
         rows = given.kind == kind
         if not rows.any():
             continue
-        queued = kind is not AuxiliaryKind.OPTIMIZER
+        queued, half = kind is not AuxiliaryKind.OPTIMIZER, half_row(kind)
         start, end = (_in_units(times[rows], per_unit) for times in (given.start, given.end))
         words = f"{kind.name} {KIND_WORDS[kind]}"
         yield go.Bar(
@@ -173,12 +174,19 @@ def _auxiliary_bars(schedule: Schedule) -> Iterator[go.Bar]:
             base=start,
             x=end - start,
             y=given.device[rows] + queued * devices,
-            width=BAR,
-            customdata=np.column_stack([given.stage[rows], given.device[rows], start, end]),
-            hovertemplate=_HOVER_AUXILIARY.format(
-                words=words, stage="stage %{customdata[0]} · " if queued else "", **units
+            width=BAR / 2 if half else BAR,
+            offset=None if not half else (half - 2) * BAR / 2,
+            customdata=np.column_stack(
+                [*(column[rows] for column in (given.stage, given.device)), start, end]
+                + [given.microbatch[rows]] * kind.per_microbatch
             ),
-            texttemplate="%{customdata[0]}" if queued else None,
+            hovertemplate=_HOVER_AUXILIARY.format(
+                words=words,
+                stage="stage %{customdata[0]} · " * queued
+                + "microbatch %{customdata[4]} · " * kind.per_microbatch,
+                **units,
+            ),
+            texttemplate=f"%{{customdata[{4 if kind.per_microbatch else 0}]}}" if queued else None,
             textposition="inside" if queued else "none",
             insidetextanchor="middle",
             textangle=0,

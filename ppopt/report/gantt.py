@@ -23,13 +23,18 @@ _LABEL_HEIGHT = 11
 
 
 DrawnKind = OpKind | AuxiliaryKind
-"""Kind of an operation that has a bar in the row of a device, or of its collective queue."""
+"""Kind of an operation that has a bar in the row of a device, or of its queues."""
 
 
 def drawn_kinds(schedules: Iterable[Schedule]) -> list[DrawnKind]:
     """The kinds that schedules of such pipelines may have; their places are codes on pages."""
     around = any(schedule.pipeline.has_auxiliary for schedule in schedules)
     return [*OpKind, *(AuxiliaryKind if around else ())]
+
+
+def half_row(kind: int) -> int:
+    """Half of a queue's row in which a kind is drawn: 1, the upper one, or 2; 0: all of it."""
+    return {AuxiliaryKind.OFFLOAD: 1, AuxiliaryKind.RELOAD: 2}.get(AuxiliaryKind(kind), 0)
 
 
 def part_names(pipeline: Pipeline) -> list[str]:

@@ -20,7 +20,7 @@ from ppopt.report.entries import PageSchedule, entries
 from ppopt.report.gantt import MOST_SHADES, DrawnKind, part_names, shade_words
 from ppopt.report.labels import CAUSE_WORDS, KIND_WORDS, clean, isolated
 from ppopt.report.notebook_figure import packed_plotly
-from ppopt.report.payload import has_collectives, payload
+from ppopt.report.payload import payload, queue_words
 from ppopt.report.script import script
 from ppopt.report.sections import alone, overview, section
 from ppopt.schedule.idle import Cause, idle
@@ -39,10 +39,10 @@ _LINKS = (
 )
 """Shows what every link carries, where links are resources."""
 _COLLECTIVES = (
-    '<button type="button" data-layer="collectives" title="gathers of weights and reductions of '
-    'gradients of every device (key g)">collectives</button>\n'
+    '<button type="button" data-layer="collectives" title="what devices run besides compute: '
+    'gathers of weights, reductions of gradients, moves to the host (key g)">{words}</button>\n'
 )
-"""Shows the collective queues of devices, where a step has any."""
+"""Shows the queues of devices, where a step has any."""
 
 
 def page(
@@ -155,8 +155,9 @@ def _common_name(schedules: Sequence[Schedule]) -> str:
 def _layers(schedules: Sequence[Schedule]) -> str:
     """Buttons of the layers that some schedule has."""
     links = any(schedule.pipeline.has_links for schedule in schedules)
-    queues = any(has_collectives(schedule) for schedule in schedules)
-    return _LINKS * links + _COLLECTIVES * queues
+    words = list(dict.fromkeys(filter(None, map(queue_words, schedules))))
+    queues = _COLLECTIVES.format(words=max(words, key=len)) if words else ""
+    return _LINKS * links + queues
 
 
 def _few_button(count: int) -> str:

@@ -23,6 +23,8 @@ KIND_WORDS: dict[OpKind | AuxiliaryKind, str] = {
     AuxiliaryKind.UNSHARD: "gather of weights",
     AuxiliaryKind.GRADIENT_SYNC: "reduction of gradients",
     AuxiliaryKind.OPTIMIZER: "optimizer step",
+    AuxiliaryKind.OFFLOAD: "activation to the host",
+    AuxiliaryKind.RELOAD: "activation from the host",
 }
 CAUSE_WORDS = {
     Cause.WARM_UP: "warm-up",
@@ -32,6 +34,7 @@ CAUSE_WORDS = {
     Cause.ORDER: "the schedule itself waits",
     Cause.COOL_DOWN: "cool-down",
     Cause.COLLECTIVE: "waiting for weights or gradients",
+    Cause.HOST: "waiting for the host",
 }
 
 

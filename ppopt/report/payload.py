@@ -16,7 +16,7 @@ from ppopt.problem.operation_classes import ResourceKind
 from ppopt.problem.pipeline import Pipeline
 from ppopt.report import colours
 from ppopt.report.entries import PageSchedule
-from ppopt.report.gantt import BAR, DrawnKind, drawn_kinds, part_names, parts
+from ppopt.report.gantt import BAR, DrawnKind, drawn_kinds, half_row, part_names, parts
 from ppopt.report.labels import CAUSE_WORDS, KIND_WORDS, link_label, link_title
 from ppopt.schedule.critical_path import critical_path
 from ppopt.schedule.idle import FREE, Cause, arrivals, idle
@@ -91,8 +91,9 @@ def _memory(pipeline: Pipeline) -> dict[str, list[list[int]]]:
     takes, gives = (table.tolist() for table in memory_tables(pipeline))
     if pipeline.has_auxiliary:
         held, nothing = list(pipeline.ticks.unshard_memory), [0] * pipeline.num_stages
-        takes += [held, nothing, nothing]
-        gives += [nothing, held, nothing]
+        moved = list(pipeline.ticks.offload_memory)
+        takes += [held, nothing, nothing, nothing, moved]
+        gives += [nothing, held, nothing, moved, nothing]
     return {"takes": takes, "gives": gives}
 
 
@@ -101,7 +102,9 @@ def _columns(columns: Mapping[str, Ints]) -> dict[str, Any]:
 
 
 _NAMES = ("kind", "stage", "microbatch", "device", "start", "end")
-"""Columns of operations that are no 0 for those around the microbatches."""
+"""First columns of operations."""
+_SHARED = ("stage", "device", "start", "end", "microbatch", "slice")
+"""Columns that auxiliary operations have, too."""
 
 
 def _operations(schedule: Schedule) -> tuple[dict[str, Ints], Ints]:
@@ -125,35 +128,37 @@ def _operations(schedule: Schedule) -> tuple[dict[str, Ints], Ints]:
 
 
 def _around(schedule: Schedule, chosen: Bools) -> dict[str, Ints]:
-    """Columns of some operations around the microbatches; their microbatch is FREE."""
+    """Columns of some auxiliary operations; the microbatch of what a step has once is FREE."""
     given, kinds = schedule.auxiliary, drawn_kinds([schedule])
-    codes = [kinds.index(AuxiliaryKind(kind)) for kind in given.kind[chosen].tolist()]
+    codes = [kinds.index(AuxiliaryKind(one)) for one in given.kind[chosen].tolist()]
     part = np.zeros((schedule.pipeline.routes, schedule.pipeline.num_stages), dtype=np.int64)
     route = schedule.microbatch * schedule.pipeline.routes // schedule.pipeline.batches
     part[route, schedule.stage] = parts(schedule)
-    none = np.zeros(len(codes), dtype=np.int64)
+    kind = given.kind[chosen].tolist()
     single = given.kind[chosen] == AuxiliaryKind.OPTIMIZER
     return {
         "kind": np.array(codes, dtype=np.int64),
-        **{name: getattr(given, name)[chosen] for name in ("stage", "device", "start", "end")},
-        "microbatch": none + FREE,
-        "slice": none,
+        **{name: getattr(given, name)[chosen] for name in _SHARED},
         "part": np.where(single, 0, part[given.route, given.stage][chosen]),
-        "lane": none,
+        "lane": np.array(list(map(half_row, kind)), dtype=np.int64),
     }
 
 
-def has_collectives(schedule: Schedule) -> bool:
-    """Whether a schedule has operations on the collective queues of devices."""
-    return bool((schedule.auxiliary.kind != AuxiliaryKind.OPTIMIZER).any())
+def queue_words(schedule: Schedule) -> str:
+    """What the queues of devices run, besides compute; empty: there is nothing."""
+    given = schedule.auxiliary
+    collectives = ~given.moves & (given.kind != AuxiliaryKind.OPTIMIZER)
+    each = {"collectives": collectives.any(), "moves to the host": given.moves.any()}
+    return " and ".join(words for words, there in each.items() if there)
 
 
 def _collectives(schedule: Schedule) -> dict[str, Any] | None:
-    """Operations of the collective queues of devices; None: there are none."""
-    if not has_collectives(schedule):
+    """Operations of the queues of devices, and what they are in words; None: there are none."""
+    words = queue_words(schedule)
+    if not words:
         return None
     chosen = schedule.auxiliary.kind != AuxiliaryKind.OPTIMIZER
-    return {"rows": _columns(_around(schedule, chosen))}
+    return {"words": words, "rows": _columns(_around(schedule, chosen))}
 
 
 def _links(schedule: Schedule) -> dict[str, Any] | None:

@@ -19,7 +19,14 @@ import numpy.typing as npt
 from ppopt.formats import figures
 from ppopt.problem.operation import NUM_KINDS, AuxiliaryKind, OpKind
 from ppopt.report import colours
-from ppopt.report.gantt import GanttSeries, gantt_series, label_step, row_height, shade_words
+from ppopt.report.gantt import (
+    GanttSeries,
+    gantt_series,
+    half_row,
+    label_step,
+    row_height,
+    shade_words,
+)
 from ppopt.report.labels import KIND_WORDS, clean, title
 from ppopt.report.numbers import lowered, measured, number, percent, spread
 from ppopt.report.raster import png
@@ -94,8 +101,8 @@ class _Frame(NamedTuple):
 def svg(schedule: Schedule) -> str:
     """Draw a schedule: devices as rows, operations to scale, idle time as background.
 
-    Collectives have rows of their own, one per device, with their stages. Optimizers are operations
-    of their devices.
+    Collectives and moves to the host have rows of their own, one per device, with their stages or
+    microbatches. Optimizers are operations of their devices.
 
     Every operation is one `rect`, with its microbatch where that fits and its time on hover.
     Above `MOST_RECTS` operations there is one `path` per colour and there are no numbers. Above
@@ -238,7 +245,7 @@ def _rects(
 
 
 def _around(schedule: Schedule, rows: Sequence[ScheduledAuxiliary], frame: _Frame) -> Iterator[str]:
-    """Draw the work around the microbatches as rects with hover text, stages where they fit."""
+    """Draw operations besides compute as rects with hover text, and numbers where they fit."""
     for kind in AuxiliaryKind:
         own = [row for row in rows if row.op.kind is kind]
         if not own:
@@ -246,10 +253,11 @@ def _around(schedule: Schedule, rows: Sequence[ScheduledAuxiliary], frame: _Fram
         colour = colours.HUES[kind]
         yield f'<g fill="{colour}" stroke="{colours.INK}" stroke-width="0.5">'
         for row in own:
+            top, height = _band(row, frame)
             yield (
-                f'<rect x="{_px(frame.x(row.start))}" y="{_px(frame.y(_line(row, frame)))}" '
+                f'<rect x="{_px(frame.x(row.start))}" y="{_px(top)}" '
                 f'width="{_px(frame.x(row.end) - frame.x(row.start))}" '
-                f'height="{_px(frame.bar)}"><title>{_words_around(schedule, row)}</title></rect>'
+                f'height="{_px(height)}"><title>{_words_around(schedule, row)}</title></rect>'
             )
         yield "</g>"
         yield (
@@ -257,10 +265,11 @@ def _around(schedule: Schedule, rows: Sequence[ScheduledAuxiliary], frame: _Fram
             'text-anchor="middle" pointer-events="none">'
         )
         for row in own:
-            name = str(row.op.stage)
+            name = str(row.op.microbatch if kind.per_microbatch else row.op.stage)
             if not row.on_compute and _fits(row.end - row.start, name, frame):
                 x = frame.x((row.start + row.end) / 2)
-                y = frame.y(_line(row, frame)) + frame.bar / 2 + 0.36 * frame.font
+                top, height = _band(row, frame)
+                y = top + height / 2 + 0.36 * frame.font
                 yield f'<text x="{_px(x)}" y="{_px(y)}">{name}</text>'
         yield "</g>"
 
@@ -270,8 +279,19 @@ def _line(row: ScheduledAuxiliary, frame: _Frame) -> int:
     return row.device + (0 if row.on_compute else frame.devices)
 
 
+def _band(row: ScheduledAuxiliary, frame: _Frame) -> tuple[float, float]:
+    """Top and height of a rect: moves to the host and back have half a row each."""
+    top, half = frame.y(_line(row, frame)), half_row(row.op.kind)
+    if not half:
+        return top, frame.bar
+    return top + (half - 1) * frame.bar / 2, frame.bar / 2
+
+
 def _words_around(schedule: Schedule, row: ScheduledAuxiliary) -> str:
     place = f"device {row.device}" if row.on_compute else f"stage {row.op.stage}"
+    if row.op.kind.per_microbatch:
+        part = f", slice {row.op.slice}" if schedule.pipeline.num_slices > 1 else ""
+        place += f", microbatch {row.op.microbatch}{part}"
     return f"{row.op.kind.name}, {place}: {_times(schedule, row.start, row.end)}"
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from ppopt.problem.arrays import Ints
+from ppopt.problem.offload import HostLink
 from ppopt.problem.operation import AuxiliaryKind, OpKind
 from ppopt.schedule.idle import FREE, Arrivals, arrivals
 from ppopt.schedule.schedule import Schedule
@@ -25,9 +26,14 @@ def critical_path(schedule: Schedule, arrived: Arrivals | None = None) -> Ints:
     free = np.where(before == FREE, FREE, schedule.end[before])
     needed = np.where(arrived.needed == FREE, FREE, arrived.ready)
     cause = np.where(free >= needed, before, arrived.needed)
-    unshards = _unshards(schedule)
-    gathers = (unshards != FREE) & (arrived.gathered > np.maximum(free, needed))
-    every = [*np.where(gathers, unshards, cause).tolist(), *_causes_of_auxiliary(schedule)]
+    latest = np.maximum(free, needed)
+    for nodes, end in (
+        (_unshards(schedule), arrived.gathered),
+        (_reloads(schedule), arrived.reloaded),
+    ):
+        waits = (nodes != FREE) & (end > latest)
+        cause, latest = np.where(waits, nodes, cause), np.maximum(latest, end)
+    every = [*cause.tolist(), *_causes_of_auxiliary(schedule)]
     node = int(_ends(schedule).argmax())
     path = [node]
     while (node := every[node]) != FREE:
@@ -68,6 +74,20 @@ def _unshards(schedule: Schedule) -> Ints:
     return found
 
 
+def _reloads(schedule: Schedule) -> Ints:
+    """Node of the move from the host that every backward waits for; FREE: none."""
+    given, pipeline = schedule.auxiliary, schedule.pipeline
+    shape = (pipeline.num_stages, pipeline.batches, pipeline.num_slices)
+    node, back = np.full(shape, FREE), np.flatnonzero(given.kind == AuxiliaryKind.RELOAD)
+    node[given.stage[back], given.microbatch[back], given.slice[back]] = len(schedule) + back
+    backward = np.isin(schedule.kind, (OpKind.B, OpKind.BW))
+    places = schedule.stage, schedule.microbatch, schedule.slice
+    found = np.where(backward, node[places], FREE)
+    second = np.flatnonzero(schedule.seconds)
+    found[second - 1] = found[second]
+    return found
+
+
 def _causes_of_auxiliary(schedule: Schedule) -> list[int]:
     """Node that every auxiliary operation waits for longest; FREE: none."""
     end = _ends(schedule)
@@ -79,6 +99,8 @@ def _waits_of(schedule: Schedule, row: int) -> list[int]:
     """Nodes that end before an auxiliary operation starts."""
     given, count = schedule.auxiliary, len(schedule)
     kind, device = given.kind[row], given.device[row]
+    if AuxiliaryKind(kind).per_microbatch:
+        return _waits_of_move(schedule, row)
     syncs = given.kind == AuxiliaryKind.GRADIENT_SYNC
     if kind == AuxiliaryKind.OPTIMIZER:
         everyone = schedule.pipeline.optimizer_barrier
@@ -86,9 +108,29 @@ def _waits_of(schedule: Schedule, row: int) -> list[int]:
         if not len(waits):
             waits = np.flatnonzero((schedule.device == device) | everyone)
         return list(waits.tolist())
-    queue = np.flatnonzero((given.device == device) & (given.kind != AuxiliaryKind.OPTIMIZER))
+    queued = ~given.moves & (given.kind != AuxiliaryKind.OPTIMIZER)
+    queue = np.flatnonzero((given.device == device) & queued)
     before: list[int] = (queue[queue < row][-1:] + count).tolist()
     if kind == AuxiliaryKind.UNSHARD:
         return before
     mine = (schedule.stage == given.stage[row]) & (_routes(schedule) == given.route[row])
     return [*before, *np.flatnonzero(mine).tolist()]
+
+
+def _waits_of_move(schedule: Schedule, row: int) -> list[int]:
+    """What a move to the host or back waits for: its F or the move there, and its link."""
+    given, count = schedule.auxiliary, len(schedule)
+    shared = schedule.pipeline.host_link is HostLink.SHARED
+    same = given.moves if shared else given.kind == given.kind[row]
+    queue = np.flatnonzero(same & (given.device == given.device[row]))
+    before: list[int] = (queue[queue < row][-1:] + count).tolist()
+    there, others = (
+        (table.stage == given.stage[row])
+        & (table.microbatch == given.microbatch[row])
+        & (table.slice == given.slice[row])
+        for table in (schedule, given)
+    )
+    if given.kind[row] == AuxiliaryKind.RELOAD:
+        out = np.flatnonzero(others & (given.kind == AuxiliaryKind.OFFLOAD)) + count
+        return [*before, *out.tolist()]
+    return [*before, *np.flatnonzero(there & (schedule.kind == OpKind.F)).tolist()]

@@ -8,6 +8,7 @@ Between two operations of a device, at every instant the first of these that hol
     input       the next operation waits for one that has not ended
     link        what the next operation waits for has ended and is under way from another device
     collective  the weights of the next operation are not gathered yet
+    host        its activation is not back from the host yet
     order       the next operation could start: the schedule itself waits
 
 Before its first operation a device is in warm-up, after its last in cool-down. After its last
@@ -32,7 +33,7 @@ from ppopt.problem.instance import Instance
 from ppopt.problem.operation import AuxiliaryKind, OpKind
 from ppopt.problem.pipeline import Pipeline
 from ppopt.schedule.link_queues import LinkQueues
-from ppopt.schedule.metrics import memory_of_auxiliary
+from ppopt.schedule.metrics import memory_of_auxiliary, memory_tables
 from ppopt.schedule.orders import rows_by_code, split_backwards
 from ppopt.schedule.schedule import Schedule
 
@@ -51,6 +52,7 @@ class Cause(IntEnum):
     ORDER = 4
     COOL_DOWN = 5
     COLLECTIVE = 6
+    HOST = 7
 
     @property
     def label(self) -> str:
@@ -60,7 +62,8 @@ class Cause(IntEnum):
     @classmethod
     def of(cls, pipeline: Pipeline) -> list[Cause]:
         """The causes that a pipeline can have."""
-        return [cause for cause in cls if cause is not cls.COLLECTIVE or pipeline.has_auxiliary]
+        known = {cls.COLLECTIVE: pipeline.has_gradient_work, cls.HOST: pipeline.has_offload}
+        return [cause for cause in cls if known.get(cause, True)]
 
 
 class Idle(NamedTuple):
@@ -92,6 +95,8 @@ class Arrivals(NamedTuple):
     later."""
     gathered: Ints
     """End of the unshard that it waits for, or 0."""
+    reloaded: Ints
+    """End of the move from the host that it waits for, or 0."""
 
 
 def arrivals(schedule: Schedule) -> Arrivals:
@@ -119,11 +124,12 @@ def arrivals(schedule: Schedule) -> Arrivals:
         (awaited, schedule.end[before] == sent[after]),
     ):
         row_of[after[last]] = before[last]
-    gathered = _gathered(schedule)
-    gathered[second - 1] = np.maximum(gathered[second - 1], gathered[second])
-    for column in (sent, ready, needed, awaited, gathered):
+    gathered, reloaded = _gathered(schedule), _reloaded(schedule)
+    for column in (gathered, reloaded):
+        column[second - 1] = np.maximum(column[second - 1], column[second])
+    for column in (sent, ready, needed, awaited, gathered, reloaded):
         column[second] = column[second - 1]
-    return Arrivals(sent, ready, needed, awaited, gathered)
+    return Arrivals(sent, ready, needed, awaited, gathered, reloaded)
 
 
 def _gathered(schedule: Schedule) -> Ints:
@@ -134,6 +140,16 @@ def _gathered(schedule: Schedule) -> Ints:
     end[given.route[opens], given.stage[opens]] = given.end[opens]
     route = schedule.microbatch * pipeline.routes // pipeline.batches
     return np.where(schedule.kind == OpKind.F, end[route, schedule.stage], 0)
+
+
+def _reloaded(schedule: Schedule) -> Ints:
+    """When the activation is back that every backward needs, in ticks; 0 where it never left."""
+    pipeline, given = schedule.pipeline, schedule.auxiliary
+    end = np.zeros((pipeline.num_stages, pipeline.batches, pipeline.num_slices), dtype=np.int64)
+    back = given.kind == AuxiliaryKind.RELOAD
+    end[given.stage[back], given.microbatch[back], given.slice[back]] = given.end[back]
+    backward = np.isin(schedule.kind, (OpKind.B, OpKind.BW))
+    return np.where(backward, end[schedule.stage, schedule.microbatch, schedule.slice], 0)
 
 
 def transfer_rows(schedule: Schedule) -> Ints:
@@ -222,7 +238,7 @@ def _of_device(
 def _gathered_in(
     schedule: Schedule, around: tuple[Ints, Ints], device: int, gaps: Ints
 ) -> tuple[Ints, Ints]:
-    """The gaps, cut where the memory of gathered weights changes, and that memory in each."""
+    """The gaps, cut where auxiliary operations change memory, and what they hold in each."""
     given = schedule.auxiliary
     here = given.device == device
     if not here.any():
@@ -246,7 +262,7 @@ def _after(
 ) -> Iterator[tuple[int, int, Cause]]:
     """Idle intervals after the last compute of a device, some of them empty."""
     given = schedule.auxiliary
-    closes = given.kind != AuxiliaryKind.UNSHARD
+    closes = (given.kind != AuxiliaryKind.UNSHARD) & ~given.moves
     steps = given.kind == AuxiliaryKind.OPTIMIZER
     mine = given.device == device
     own = np.flatnonzero(steps & mine)
@@ -297,14 +313,14 @@ def _blocked(
     on, is a running minimum from the end.
     """
     low, before = here.start, gaps[2] - here.start
-    ready = np.maximum(arrived.ready, arrived.gathered)[here]
+    ready = np.maximum.reduce([arrived.ready, arrived.gathered, arrived.reloaded])[here]
     opens, closes, row = np.full((3, len(before)), _NEVER)
     ticks = schedule.pipeline.ticks
     limit = ticks.room(device)
     if limit is None:
         return _Window(opens, closes, row)
     kind, stage = schedule.kind[here], schedule.stage[here]
-    taken, given = (np.array(table)[kind, stage] for table in (ticks.takes, ticks.gives))
+    taken, given = (table[kind, stage] for table in memory_tables(schedule.pipeline))
     instants = schedule.start[here] == schedule.end[here]
     both = np.where(instants, np.minimum(taken, given), 0)
     taken, given = taken - both, given - both
@@ -333,14 +349,14 @@ def _cut(gaps: Ints, arrived: Arrivals, window: _Window) -> Ints:
     """Cut gaps (start, end, following) where their cause changes; columns of Idle less device."""
     start, end, following = gaps
     sent, ready = arrived.sent[following], arrived.ready[following]
-    gathered = arrived.gathered[following]
-    closes = np.minimum(window.closes, np.maximum(ready, gathered))
-    edges = [start, sent, ready, gathered, window.opens, closes, end]
+    gathered, reloaded = arrived.gathered[following], arrived.reloaded[following]
+    closes = np.minimum(window.closes, np.maximum.reduce([ready, gathered, reloaded]))
+    edges = [start, sent, ready, gathered, reloaded, window.opens, closes, end]
     cuts = np.sort(np.clip(edges, start, end), axis=0)
     left, right = cuts[:-1], cuts[1:]
     blocked = (window.opens <= left) & (left < closes)
-    causes = [Cause.MEMORY, Cause.INPUT, Cause.LINK, Cause.COLLECTIVE]
-    cases = [blocked, left < sent, left < ready, left < gathered]
+    causes = [Cause.MEMORY, Cause.INPUT, Cause.LINK, Cause.COLLECTIVE, Cause.HOST]
+    cases = [blocked, left < sent, left < ready, left < gathered, left < reloaded]
     cause = np.select(cases, causes, Cause.ORDER)
     named = [arrived.awaited[following], arrived.needed[following]]
     waited = np.select([cause == Cause.INPUT, cause == Cause.LINK], named, FREE)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fractions import Fraction
 from itertools import pairwise
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 
@@ -161,23 +161,34 @@ def memory_of_operations(schedule: Timetable) -> tuple[Ints, Ints]:
     after[second - 1] = after[second]
     gives[second] += gives[second - 1]
     gives[second - 1] = gives[second]
-    begun, done = _gathered_around(schedule)
+    begun, done = _held_besides(schedule)
     return after + gives + begun, after + done
 
 
-def _gathered_around(schedule: Timetable) -> tuple[Ints, Ints]:
-    """Memory of gathered weights at the start of every operation, and after it, in ticks.
+def _held_besides(schedule: Timetable) -> tuple[Ints, Ints]:
+    """Memory by auxiliary operations at the start of every operation, and after it, in ticks.
 
     At one instant, what ends comes before what starts.
     """
     given = schedule.auxiliary
     begun, done = np.zeros((2, len(schedule)), dtype=np.int64)
-    rows = zip(*given.columns[2:5], *memory_of_auxiliary(schedule), strict=True)
-    for device, start, end, taken, freed in rows if len(given) else ():
-        here = schedule.device == device
-        begun += here * (taken * (start <= schedule.start) - freed * (end <= schedule.start))
-        done += here * (taken * (start < schedule.end) - freed * (end <= schedule.end))
+    for device in np.unique(given.device).tolist():
+        mine, here = given.device == device, schedule.device == device
+        taken, freed = (column[mine] for column in memory_of_auxiliary(schedule))
+        start, end = schedule.start[here], schedule.end[here]
+        begun[here] = _sum_until(given.start[mine], taken, start, "right")
+        begun[here] -= _sum_until(given.end[mine], freed, start, "right")
+        done[here] = _sum_until(given.start[mine], taken, end, "left")
+        done[here] -= _sum_until(given.end[mine], freed, end, "right")
     return begun, done
+
+
+def _sum_until(time: Ints, amount: Ints, until: Ints, side: Literal["left", "right"]) -> Ints:
+    """Sum of the amounts before every instant; `right`: and at it."""
+    order = np.argsort(time, kind="stable")
+    total = np.append(0, np.cumsum(amount[order]))
+    found: Ints = total[np.searchsorted(time[order], until, side=side)]
+    return found
 
 
 def memory_of_auxiliary(schedule: Timetable) -> tuple[Ints, Ints]:

@@ -155,8 +155,8 @@ class Schedule(Timetable):
     def to_frame(self) -> DataFrame:
         """One row per operation, times in the user's unit, as a pandas DataFrame.
 
-        Operations around the microbatches come last. What they have not is <NA>: a microbatch, and
-        of an optimizer a stage. Needs pandas (the extra `frame`).
+        Operations besides compute come last. What they have not is <NA>: a microbatch around the
+        microbatches, and of an optimizer a stage. Needs pandas (the extra `frame`).
         """
         from pandas import DataFrame, concat  # noqa: PLC0415  optional
 
@@ -176,8 +176,10 @@ class Schedule(Timetable):
         """A row of the frame."""
         per_unit = self.pipeline.ticks.per_unit
         times = {"start": row.start / per_unit, "end": row.end / per_unit}
-        stage = {} if row.on_compute else {"stage": row.op.stage}
-        return {"kind": row.op.kind.name, **stage, "device": row.device, **times}
+        place = {} if row.on_compute else {"stage": row.op.stage}
+        if row.op.kind.per_microbatch:
+            place |= {"microbatch": row.op.microbatch, "slice": row.op.slice}
+        return {"kind": row.op.kind.name, **place, "device": row.device, **times}
 
     def _shown(self) -> tuple[str, ...]:
         """Fields of the frame: slice and pair only where there are any."""

@@ -77,7 +77,8 @@ function spotOf(page, event) {
   if (!margin && tick >= schedule.raw.last) return null;
   const other = schedule.besides(panel.kind);
   if (other) {
-    return { panel, device, tick, margin, row: other.ops.at(device, tick), gap: FREE };
+    const row = other.ops.inHalf(device, tick, within - device < 0.5 ? 1 : 2);
+    return { panel, device, tick, margin, row, gap: FREE };
   }
   let row = schedule.ops.at(device, tick);
   if (row !== FREE && schedule.ops.lane[row] && within - device < 0.5) row -= 1;

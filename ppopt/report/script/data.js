@@ -81,10 +81,21 @@ class Ops extends Intervals {
     this.part = unpack(packed.part);
     /** Part of the microbatch along the sequence, from 0. */
     this.slice = unpack(packed.slice);
-    /** 0: the whole height of its row; 1, 2: upper, lower half of a pair run as one. */
+    /** 0: the whole height of its row; 1, 2: upper, lower half, of a pair run as one or of moves to
+     * the host and back. */
     this.lane = unpack(packed.lane);
     /** Rows of its predecessors: columns of the first, the second, ...; FREE: none. */
     this.needs = needs.map(unpack);
+  }
+
+  /** Row of a device that covers a tick in a half of its height; FREE where there is none.
+   * @param {number} device @param {number} tick @param {number} half 1 or 2 */
+  inHalf(device, tick, half) {
+    let row = firstAbove(this.start, tick, this.bounds[device], this.bounds[device + 1]) - 1;
+    for (; row >= this.bounds[device]; row--) {
+      if (this.end[row] > tick && (!this.lane[row] || this.lane[row] === half)) return row;
+    }
+    return FREE;
   }
 }
 
@@ -108,7 +119,7 @@ function lowered(value) {
  * every operation, the memory while it runs and after it, with static memory.
  * @typedef {{time: number[], levels: number[][], total: number[], during: number[], after: number[]}} Steps */
 
-/** Operations of other resources than devices: of links, or of collective queues.
+/** Operations of other resources than devices: of links, or of queues of devices.
  * @param {Raw} raw @param {Record<string, Packed>} rows @param {number} resources
  * @returns {Raw} */
 function apart(raw, rows, resources) {
@@ -151,31 +162,33 @@ export class Schedule {
     this.links = raw.links
       ? new Schedule(apart(raw, raw.links.rows, raw.links.pairs.length))
       : null;
-    /** Its collective queues, as a schedule; null where there are none. @type {Schedule | null} */
+    /** Collectives and moves to the host, as a schedule; null where there are none.
+     * @type {Schedule | null} */
     this.collectives = raw.collectives
       ? new Schedule(apart(raw, raw.collectives.rows, raw.devices), true)
       : null;
   }
 
-  /** The operations of links or of collective queues; null: of neither.
+  /** The operations of links or of queues; null: of neither.
    * @param {string} kind of a chart */
   besides(kind) {
     if (kind === "links") return this.links;
     return kind === "collectives" ? this.collectives : null;
   }
 
-  /** Changes of the memory of gathered weights of a device, by time; at one tick, what is given
-   * back comes first.
+  /** Changes of the memory of a device by what it does not compute, by time; at one tick, what is
+   * given back comes first. Gathered weights are the part behind all parts.
    * @param {number} device
-   * @returns {{tick: number, amount: number}[]} */
-  weights(device) {
-    if (!this.collectives || !this.raw.gathers) return [];
+   * @returns {{part: number, tick: number, amount: number}[]} */
+  moves(device) {
+    if (!this.collectives) return [];
     const { ops, raw } = this.collectives;
     const changes = [];
     for (let row = ops.bounds[device]; row < ops.bounds[device + 1]; row++) {
       const [kind, stage] = [ops.kind[row], ops.stage[row]];
-      changes.push({ tick: ops.start[row], amount: raw.takes[kind][stage] });
-      changes.push({ tick: ops.end[row], amount: -raw.gives[kind][stage] });
+      const part = ops.microbatch[row] === FREE ? raw.parts.length : ops.part[row];
+      changes.push({ part, tick: ops.start[row], amount: raw.takes[kind][stage] });
+      changes.push({ part, tick: ops.end[row], amount: -raw.gives[kind][stage] });
     }
     return changes.filter(({ amount }) => amount).sort((one, other) =>
       one.tick - other.tick || one.amount - other.amount
@@ -206,15 +219,15 @@ export class Schedule {
       made.total.push(held);
       level.forEach((value, part) => levels[part].push(value));
     };
-    const weights = this.weights(device);
+    const moves = this.moves(device);
     let next = 0;
-    /** Changes of weights before a tick, and at it: all before what is taken, those that give
-     * before what is given. @param {number} tick @param {boolean} taking */
+    /** Changes by other operations before a tick, and at it: all before what is taken, those that
+     * give before what is given. @param {number} tick @param {boolean} taking */
     const upTo = (tick, taking) => {
-      for (; next < weights.length; next++) {
-        const one = weights[next];
+      for (; next < moves.length; next++) {
+        const one = moves[next];
         if (one.tick > tick || (one.tick === tick && !taking && one.amount > 0)) break;
-        change(raw.parts.length, one.tick, one.amount);
+        change(one.part, one.tick, one.amount);
       }
     };
     const end = ops.bounds[device + 1];

@@ -1,4 +1,4 @@
-// Operations of other resources than devices: transfers of links, and collectives of devices.
+// Operations of other resources than devices: transfers of links, collectives, moves to the host.
 
 import { FREE } from "./data.js";
 import { gantt } from "./gantt.js";
@@ -40,7 +40,7 @@ export function aboutResource(schedule, kind, link) {
   const title = kind === "links" ? schedule.raw.links?.titles[link] : undefined;
   const count = ops.bounds[link + 1] - ops.bounds[link];
   return [
-    title ?? `collectives of device ${link}`,
+    title ?? `${schedule.raw.collectives?.words} of device ${link}`,
     `${number(count)} ${title ? "transfers" : "operations"}, one at a time`,
     `busy ${measured(ticks / unit, raw.timeName)} (${percent(ticks / raw.last)})`,
   ];
@@ -60,7 +60,9 @@ function aboutCollective(queued, style, row) {
   const { ops, raw, unit } = queued;
   const time = (/** @type {number} */ ticks) => measured(ticks / unit, raw.timeName);
   const [kind, stage] = [ops.kind[row], ops.stage[row]];
-  const place = [`stage ${stage}`, raw.parts[ops.part[row]], `device ${ops.device[row]}`];
+  const microbatch = ops.microbatch[row] === FREE ? "" : `microbatch ${ops.microbatch[row]}`;
+  const part = raw.parts[ops.part[row]];
+  const place = [`stage ${stage}`, microbatch, part, `device ${ops.device[row]}`];
   const lines = [
     `${queued.opName(row, style.kinds)}  ${style.kinds[kind].words}`,
     place.filter(Boolean).join(" · "),

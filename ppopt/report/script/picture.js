@@ -121,9 +121,10 @@ function inWindow({ schedule, low, high }, view) {
  * @returns {Trace[]} */
 function notesOf(panel, frame) {
   const { schedule: { raw }, kind } = panel;
+  const staged = raw.collectives?.words === "collectives" ? ", by stage" : "";
   const heading = {
     gantt: () => headed(raw.title, raw.note, Math.floor(span(frame) / LETTER), !frame.side),
-    collectives: () => "collectives of every device, by stage, one at a time",
+    collectives: () => `${raw.collectives?.words} of every device${staged}, one at a time`,
     links: () => "transfers of every link, one at a time",
     memory: () => `memory of every device  (largest peak ${largest(raw)})`,
   }[kind]();

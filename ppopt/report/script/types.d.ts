@@ -41,8 +41,8 @@ export interface Raw {
     titles: string[];
     rows: Record<string, Packed>;
   } | null;
-  /** Operations of the collective queues of devices; null: there are none. */
-  collectives: { rows: Record<string, Packed> } | null;
+  /** Operations of the queues of devices, and what they are; null: there are none. */
+  collectives: { words: string; rows: Record<string, Packed> } | null;
   /** Whether gathered weights take memory. */
   gathers: boolean;
 }
