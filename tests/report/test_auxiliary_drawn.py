@@ -17,6 +17,7 @@ from ppopt.report.text import text_gantt
 from ppopt.schedule.metrics import memory_of_operations, memory_profile
 from ppopt.schedule.schedule import Schedule
 from ppopt.studies.evaluate import evaluate
+from tests.factories.gradient_work import OPTIMIZER, SYNC, UNSHARD
 from tests.report.drawn import picture
 from tests.report.test_svg import parsed, rects, texts
 
@@ -37,7 +38,7 @@ def test_the_picture_has_a_rect_for_each() -> None:
         "OPTIMIZER, device 0: 13 to 14",
         "OPTIMIZER, device 1: 11 to 12",
     } <= words
-    for kind in AuxiliaryKind:
+    for kind in (UNSHARD, SYNC, OPTIMIZER):
         assert sum(colour == colours.HUES[kind] for colour, *_ in found) == 2
     shown = texts(parsed(made()))
     assert {"queue 0", "queue 1", "14"} <= set(shown)
@@ -121,7 +122,7 @@ def test_the_trace_has_a_thread_of_collectives() -> None:
 
 def test_the_frame_lists_each() -> None:
     frame = made().to_frame()
-    assert Counter(frame["kind"]) == {"F": 4, "BW": 4} | {kind.name: 2 for kind in AuxiliaryKind}
+    assert Counter(frame["kind"]) == {"F": 4, "BW": 4} | {kind.name: 2 for kind in (UNSHARD, SYNC, OPTIMIZER)}
     others = frame[frame["microbatch"].isna()]
     assert others["start"].tolist() == [0, 10, 13, 0, 8, 11]
     assert others[others["kind"] == "OPTIMIZER"]["stage"].isna().all()

@@ -16,6 +16,7 @@ from ppopt.schedule.metrics import memory_profile
 from ppopt.schedule.schedule import Schedule
 from ppopt.studies.evaluate import evaluate
 from tests.browser import View, rgb
+from tests.factories.gradient_work import OPTIMIZER, SYNC, UNSHARD
 from tests.report.drawn import data_of
 
 WORK: dict[str, Any] = {"unshard": 2, "gradient_sync": 3, "optimizer": 1, "unshard_memory": 1}
@@ -86,7 +87,7 @@ def test_a_plain_pipeline_has_none_of_it() -> None:
 
 def test_legend_and_figures() -> None:
     text = page([gathered()])
-    for kind in AuxiliaryKind:
+    for kind in (UNSHARD, SYNC, OPTIMIZER):
         assert f'data-name="{kind.name}"' in text
     assert "waiting for weights or gradients" in text
     assert "<dt>exposed</dt>" in text
@@ -102,7 +103,7 @@ def test_drawn_in_their_colours(view: View, strategy: str) -> None:
     view.open(page([made]))
     drawn = view.shapes()
     last = made.pipeline.num_stages // 4
-    for kind in AuxiliaryKind:
+    for kind in (UNSHARD, SYNC, OPTIMIZER):
         parts = range(1 if kind is AuxiliaryKind.OPTIMIZER else last * made.pipeline.routes)
         tones = {rgb(colours.shade(kind, part, len(parts))) for part in parts}
         count = int((made.auxiliary.kind == kind).sum())
