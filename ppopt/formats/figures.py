@@ -61,13 +61,12 @@ def _throughput(schedule: Schedule, value: int) -> dict[str, int | float | None]
     }
 
 
-def _recomputed(model: Model) -> Iterator[dict[str, Any]]:
-    """Runs of layers that recompute and have one name, with their places in the model, from 0."""
-    for (name, recomputes), run in groupby(
-        enumerate(model.layers), key=lambda numbered: (numbered[1].name, numbered[1].recompute)
-    ):
+def _runs(model: Model, field: str) -> Iterator[dict[str, Any]]:
+    """Runs of layers that do this and have one name, with their places in the model, from 0."""
+    named = ((layer.name, bool(getattr(layer, field))) for layer in model.layers)
+    for (name, does), run in groupby(enumerate(named), key=lambda numbered: numbered[1]):
         places = [place for place, _ in run]
-        if recomputes:
+        if does:
             yield {"name": name, "first": places[0], "last": places[-1]}
 
 
@@ -85,6 +84,8 @@ def placed(pipeline: Pipeline) -> dict[str, Any]:
         "placement": name,
         "chunks": many.pop() if len(many) == 1 else None,
         "recompute": None if model is None else list(pipeline.recomputed),
-        "recomputed_layers": None if model is None else list(_recomputed(model)),
+        "recomputed_layers": None if model is None else list(_runs(model, "recompute")),
+        "offload": None if model is None else list(pipeline.offloaded),
+        "offloaded_layers": None if model is None else list(_runs(model, "offload")),
         "link_mode": pipeline.link_mode.value,
     }

@@ -569,10 +569,11 @@ class Layers:
             return self
         return self.recomputing(lambda layer: full and layer.recomputable)
 
-    def recomputing_at(self, places: Container[int]) -> Self:
-        """The layers, of which exactly those at these places recompute."""
+    def with_choice(self, recompute: Container[int], offload: Container[int]) -> Self:
+        """The layers, of which exactly those at these places recompute, and offload."""
         made = (
-            replace(layer, recompute=place in places) for place, layer in enumerate(self.layers)
+            replace(layer, recompute=place in recompute, offload=place in offload)
+            for place, layer in enumerate(self.layers)
         )
         return replace(self, layers=tuple(made))
 

@@ -1,6 +1,6 @@
 """Offload: layers that move their activation to the host between F and the backward.
 
-As the layers say, none, or all that can.
+As the layers say, none, all that can, or chosen with the schedule.
 """
 
 from __future__ import annotations
@@ -17,7 +17,9 @@ if TYPE_CHECKING:
     from ppopt.problem.layers import Layers
 
 L = TypeVar("L", bound="Layers")
-CHOICES = ("none", "all")
+SEARCH_OFFLOAD = "search"
+"""The value of `offload` that means: chosen with the schedule."""
+CHOICES = ("none", "all", SEARCH_OFFLOAD)
 
 
 class HostLink(StrEnum):
@@ -38,18 +40,26 @@ class HostLink(StrEnum):
             raise InputError(f"host_link: {given!r} is unknown; use {names}") from None
 
 
-def read(offload: Any, model: L) -> L:
-    """The model whose layers offload as is chosen.
+def refuse_offload_search(offload: object, what: str) -> None:
+    """Raise InputError where offload is to be searched, which `what` does not do."""
+    if offload == SEARCH_OFFLOAD:
+        raise InputError(f"offload: {what} does not search it; use none or all, or solve")
 
-    Raises InputError where the choice is not None, `none` or `all`, or where no layer can.
+
+def read(offload: Any, model: L) -> tuple[str | None, L]:
+    """The choice that is left open, and the model whose layers say what is not.
+
+    Raises InputError where it is not None, `none`, `all` or `search`, or where no layer can.
     """
     if offload is None:
-        return model
+        return None, model
     if offload not in CHOICES:
-        raise InputError(f"offload: {offload!r} is unknown; use {' or '.join(CHOICES)}")
-    if offload == "all" and not any(layer.offload_time for layer in model.layers):
+        raise InputError(f"offload: {offload!r} is unknown; use none, all or search")
+    if offload != "none" and not any(layer.offload_time for layer in model.layers):
         raise InputError("offload: no layer gives its offload_time; give it in the layers")
-    return model.with_offload(offload)
+    if offload == SEARCH_OFFLOAD:
+        return offload, model
+    return None, model.with_offload(offload)
 
 
 def check_moves(

@@ -95,15 +95,17 @@ class PartitionCosts:
             number / slices for layer in layers if layer.phases for number in layer.phases.numbers
         )
         times = chain(again, costs.optimizer, phases, *(getattr(costs, field) for field in _TIMES))
-        collectives = (costs.unshard, costs.gradient_sync)
+        moves = (layer.offload_time / slices for layer in layers)
+        others = chain(costs.unshard, costs.gradient_sync, moves)
         self.per_unit = lcm(
             divisor * exact.common_denominator(times),
-            exact.common_denominator(chain(*collectives, *links.values())),
+            exact.common_denominator(chain(others, *links.values())),
         )
-        """Ticks in one unit of time, those of work around the microbatches, too."""
+        """Ticks in one unit of time, those of gradient work and of moves to the host, too."""
         self.per_unit_at_speed_1 = self.per_unit // divisor
         """The same for times at speed 1, which `_slowness` multiplies."""
-        least = (layer.kept / slices for layer in layers)
+        parts = chain(*((layer.kept, layer.offload_memory) for layer in layers))
+        least = (part / slices for part in parts)
         amounts = (*_MEMORY, *WORKSPACES.values(), "unshard_memory")
         memory = (getattr(costs, field) for field in amounts)
         self.memory_per_unit = exact.common_denominator(

@@ -88,7 +88,8 @@ class Pipeline(PipelineFields):
         self._set(link_mode=LinkMode.read(self.link_mode))
         self.link_mode.check(self.routes, self.num_slices)
         self._set(first_backward=FirstBackward.read(self.first_backward))
-        chosen = {"partition": self.partition, "recompute": self.recompute}
+        fields = ("partition", "recompute", "offload")
+        chosen = {field: getattr(self, field) for field in fields}
         searched = [what for what, given in chosen.items() if given == partition.SEARCH]
         self.first_backward.check(self.model, self.routes, searched)
         for count in COUNTS:
@@ -103,14 +104,14 @@ class Pipeline(PipelineFields):
         model = self.model
         if not isinstance(model, Model):
             model = Model(model, time_unit=self.time_unit, memory_unit=self.memory_unit)
-        if (self.recompute, self.offload) == ("full", "all"):
+        if self.recompute == "full" and self.offload in ("all", offload.SEARCH_OFFLOAD):
             raise ConflictError(
-                "offload: all does not go with recompute full; a layer does one of both"
+                f"offload: {self.offload} does not go with recompute full; a layer does one of both"
             )
-        left, model = recompute.read(self.recompute, model)
-        model = offload.read(self.offload, model)
+        again, model = recompute.read(self.recompute, model)
+        moved, model = offload.read(self.offload, model)
         cut = partition.normal(self.partition)
-        self._set(model=model, recompute=left, offload=None, partition=cut)
+        self._set(model=model, recompute=again, offload=moved, partition=cut)
 
     def _read_costs(self, reader: FieldReader) -> None:
         """Read the costs of stages, or sum those of layers."""
@@ -166,8 +167,9 @@ class Pipeline(PipelineFields):
         return self.link_mode is LinkMode.STREAMS
 
     def refuse_recompute_search(self, what: str) -> None:
-        """Raise InputError where recompute is to be searched, which `what` does not do."""
+        """Raise InputError where recompute or offload is to be searched; `what` does not do it."""
         recompute.refuse_recompute_search(self.recompute, what)
+        offload.refuse_offload_search(self.offload, what)
 
     @property
     def recomputed(self) -> tuple[int, ...]:
@@ -176,6 +178,14 @@ class Pipeline(PipelineFields):
             return ()
         stages = self.model.stage_layers(self.counts)
         return tuple(sum(layer.recompute for layer in stage) for stage in stages)
+
+    @property
+    def offloaded(self) -> tuple[int, ...]:
+        """Layers that offload, per stage; empty without a model in layers."""
+        if self.model is None:
+            return ()
+        stages = self.model.stage_layers(self.counts)
+        return tuple(sum(layer.offload for layer in stage) for stage in stages)
 
     @cached_property
     def counts(self) -> tuple[int, ...]:

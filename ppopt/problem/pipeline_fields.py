@@ -80,8 +80,9 @@ class PipelineFields:
     kept: Any = None
     """Memory that F keeps of its activation; B, or BW, takes the rest at its start. None: all."""
     offload: Any = None
-    """Of a model: `none` of its layers offloads, or `all` do that can and do not recompute; it is
-    None once the layers of the model say so. None: as the layers say."""
+    """Of a model: `none` of its layers offloads, or `all` do that can and do not recompute; both
+    are None once the layers of the model say so. Or `search`, chosen with the schedule. None: as
+    the layers say."""
     offload_memory: Any = None
     """Memory of a microbatch's activation that moves to the host between F and the backward, no
     more than F keeps; None: 0. The rules are in `ppopt.problem.features.offload`."""

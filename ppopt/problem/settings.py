@@ -362,9 +362,10 @@ SETTINGS = (
         "offload",
         Shape.CHOICE,
         "which layers of the model move their activation to the host between F and the backward: "
-        "none, or all that have an `offload_time`. A layer that recomputes does not",
+        "none, all that have an `offload_time`, or the best choice found with the schedule. A "
+        "layer that recomputes does not",
         "as the layers say",
-        choices=("none", "all"),
+        choices=("none", "all", "search"),
         under=Heading.MEMORY,
     ),
     _memory(

@@ -34,6 +34,8 @@ class Claim(NamedTuple):
     """Whether it is of every partition of the model's layers, within the same limits."""
     recompute: bool = False
     """Whether it is of every choice of the layers that recompute."""
+    offload: bool = False
+    """Whether it is of every choice of the layers that offload."""
     placements: bool = False
     """Whether it is of every placement of the stages on the devices, within the same limits."""
     bound_time: Fraction | None = None
@@ -41,13 +43,21 @@ class Claim(NamedTuple):
 
     @property
     def of_layers(self) -> bool:
-        """Whether it is of every partition or of every choice of recompute."""
-        return self.partitions or self.recompute
+        """Whether it is of every partition or of every choice of recompute or offload."""
+        return self.partitions or self.recompute or self.offload
 
     @property
     def configurations(self) -> str:
-        """What it is of, where it is of every partition or choice of recompute, in words."""
-        return "partitions" if self.partitions else "choices of recompute"
+        """What it is of, where it is of every partition or choice, in words."""
+        if self.partitions:
+            return "partitions"
+        return f"choices of {self.layers_do}"
+
+    @property
+    def layers_do(self) -> str:
+        """What it is of every choice of, recompute, offload or both; empty: neither."""
+        chosen = {"recompute": self.recompute, "offload": self.offload}
+        return " and ".join(what for what, said in chosen.items() if said)
 
     @property
     def every(self) -> str:
@@ -221,10 +231,12 @@ def fault(claim: Claim, schedule: Timetable) -> str | None:
 
 
 def of_every(claim: Claim, argument: Argument, bound: Fraction | None) -> Claim:
-    """The claim said of every partition, choice of recompute or placement, as the argument is."""
+    """The claim said of every partition, choice of layers or placement, as the argument is."""
     made = claim._replace(
         partitions=argument in (Argument.PARTITIONS, Argument.PARTITIONS_RECOMPUTE),
-        recompute=argument in (Argument.RECOMPUTE, Argument.PARTITIONS_RECOMPUTE),
+        recompute=argument
+        in (Argument.RECOMPUTE, Argument.PARTITIONS_RECOMPUTE, Argument.RECOMPUTE_OFFLOAD),
+        offload=argument in (Argument.OFFLOAD, Argument.RECOMPUTE_OFFLOAD),
         placements=argument is Argument.PLACEMENTS,
         bound_time=bound,
     )

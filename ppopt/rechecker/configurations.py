@@ -56,7 +56,7 @@ def _check_own(stated: Claim, began: float, time_limit: float, check: Check) -> 
     found = check(own, max(0.01, began + time_limit - monotonic()))
     if found.verdict is Verdict.WRONG:
         return found
-    alone = "this partition" + (" and choice of recompute" if stated.recompute else "")
+    alone = "this partition" + (f" and choice of {stated.layers_do}" if stated.layers_do else "")
     words = f"{reason}; for {alone} it is {found.verdict}: {found.reason}"
     return Recheck(Verdict.UNDECIDED, words, found.devices, monotonic() - began)
 
@@ -113,6 +113,7 @@ def _of_all(searched: int, stated: Claim) -> str:
         part
         for part, said in (
             ("whatever recomputes", stated.recompute),
+            ("whatever offloads", stated.offload),
             ("in every partition of the layers", stated.partitions),
         )
         if said

@@ -37,7 +37,7 @@ class LayerSums:
         one, places = claim._replace(pipeline=single), range(count)
         own, delays = single.ticks, _delays(pipeline)
         units = (one.denominator for way in delays for row in way for one in row)
-        layers = pipeline.model.layers if claim.recompute else ()
+        layers = pipeline.model.layers if claim.recompute or claim.offload else ()
         again = ((layer.recompute_time / fastest).denominator for layer in layers)
         finer = lcm(*(ratio.denominator for ratio in ratios))
         self.per_unit = lcm(lcm(own.per_unit, *again) * finer, *units)
@@ -55,7 +55,8 @@ class LayerSums:
         """W, or nothing."""
         self.memory_per_unit = own.memory_per_unit
         for layer in layers:
-            self.memory_per_unit = lcm(self.memory_per_unit, layer.kept.denominator)
+            parts = layer.kept.denominator, layer.offload_memory.denominator
+            self.memory_per_unit = lcm(self.memory_per_unit, *parts)
         more = self.memory_per_unit // own.memory_per_unit
         self.kept = _sums((one.kept(place) for place in places), more)
         """Memory between F and the backward."""

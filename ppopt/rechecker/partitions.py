@@ -1,8 +1,8 @@
 """Bounds over all partitions of a model: which partitions a claimed bound leaves to a search.
 
-A claim may also be of every choice of the layers that recompute, in all partitions or in one. A
-choice of cuts is then ruled out where a device reaches the bound whatever its layers recompute,
-with no recompute elsewhere.
+A claim may also be of every choice of the layers that recompute, in all partitions or in one, or of
+every choice of those that offload, or both, in one. A choice of cuts is then ruled out where a
+device reaches the bound whatever its layers recompute, with no recompute elsewhere.
 
 Devices are taken one after the other, each with every choice of where its stages begin and end. A
 choice is ruled out where the device alone reaches the bound by what it must wait for, do and hold
@@ -12,7 +12,7 @@ lead to none are remembered. Nothing here is shared with the search over partiti
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from functools import lru_cache
 from itertools import pairwise, product
@@ -34,16 +34,18 @@ Cuts = tuple[int | None, ...]
 
 
 class Left(NamedTuple):
-    """A partition, and the layers that recompute in it; None: as the model says."""
+    """A partition, and the layers that recompute and offload in it; None: as the model says."""
 
     counts: tuple[int, ...]
     layers: frozenset[int] | None = None
+    offloaded: frozenset[int] | None = None
 
     def __str__(self) -> str:
         words = f"partition {','.join(map(str, self.counts))}"
-        if not self.layers:
-            return words
-        return f"{words}, layers {','.join(map(str, sorted(self.layers)))} recomputed"
+        for does, layers in (("recomputed", self.layers), ("offloaded", self.offloaded)):
+            if layers:
+                words += f", layers {','.join(map(str, sorted(layers)))} {does}"
+        return words
 
 
 def left_to_search(claim: Claim, deadline: float) -> list[Left] | None:
@@ -52,7 +54,7 @@ def left_to_search(claim: Claim, deadline: float) -> list[Left] | None:
     None where there are more than `MOST_LEFT`, where `time.monotonic` passes the deadline, and
     where the claim is out of reach: several routes, slices or pairs.
     """
-    claim = by_layers(recompute.without(claim) if claim.recompute else claim)
+    claim = by_layers(recompute.without(claim) if claim.of_layers else claim)
     pipeline = claim.pipeline
     if pipeline.routes > 1 or pipeline.num_slices > 1 or claim.paired:
         return None
@@ -68,18 +70,28 @@ def left_to_search(claim: Claim, deadline: float) -> list[Left] | None:
 
 
 def claim_of_partition(claim: Claim, left: Left) -> Claim:
-    """The claim of one partition, and of one choice of recompute."""
+    """The claim of one partition, and of one choice of recompute and offload."""
     pipeline = replace(claim.pipeline, partition=left.counts, mem_limit=claim.pipeline.limits)
-    if left.layers is not None:
-        layers = tuple(
-            replace(layer, recompute=number in left.layers)
-            for number, layer in enumerate(pipeline.model.layers)
+    again, moved = left.layers, left.offloaded
+    layers = tuple(
+        replace(
+            layer,
+            recompute=layer.recompute if again is None else number in again,
+            offload=layer.offload if moved is None else number in moved,
         )
-        pipeline = replace(pipeline, model=replace(pipeline.model, layers=layers), recompute=None)
+        for number, layer in enumerate(pipeline.model.layers)
+    )
+    model = replace(pipeline.model, layers=layers)
+    pipeline = replace(pipeline, model=model, recompute=None, offload=None)
     bound = claim.bound_time
     ticks = None if bound is None else bound_in_ticks(pipeline, bound)
     return claim._replace(
-        pipeline=pipeline, bound=ticks, devices=(), partitions=False, recompute=False
+        pipeline=pipeline,
+        bound=ticks,
+        devices=(),
+        partitions=False,
+        recompute=False,
+        offload=False,
     )
 
 
@@ -100,7 +112,8 @@ class _Choices:
         self._deadline = deadline
         own = self._sums
         self._recompute = recompute.Recompute(claim, own.recompute_per_unit, own.memory_per_unit)
-        self._chosen_freely = claim.recompute
+        self._free = claim.recompute, claim.offload
+        """Whether it is of every choice of recompute, and of offload."""
         self._counts = None if claim.partitions else claim.pipeline.counts
         """Layers of every stage, where the partition is given."""
 
@@ -111,13 +124,13 @@ class _Choices:
         """
         open_ = (None,) * (self._stages - 1)
         for counts in [self._counts] if self._counts else self._from(0, open_):
-            if not self._chosen_freely:
+            if not any(self._free):
                 yield Left(counts)
                 continue
-            yield from self._with_recompute(counts)
+            yield from self._with_choices(counts)
 
-    def _with_recompute(self, counts: tuple[int, ...]) -> Iterator[Left]:
-        """The choices of recompute of a partition that no device alone rules out."""
+    def _with_choices(self, counts: tuple[int, ...]) -> Iterator[Left]:
+        """The choices of layers of a partition that no device alone rules out."""
         runs = recompute.runs_of(counts)
         each = []
         for device, hosted in enumerate(self._hosted):
@@ -127,16 +140,17 @@ class _Choices:
             open_ = []
             for combination in product(*(front.items() for front in fronts if front is not None)):
                 stages = tuple(
-                    StageRange(stage, *runs[stage], *point)
+                    StageRange(stage, *runs[stage], *point[:2])
                     for stage, (point, _) in zip(hosted, combination, strict=True)
                 )
                 if not self._reaches(device, stages, counts[0]):
-                    open_.append(frozenset[int]().union(*(chosen for _, chosen in combination)))
+                    open_.append(_together(chosen for _, chosen in combination))
             each.append(open_)
         for chosen in product(*each):
             if monotonic() > self._deadline:
                 raise TimeoutError
-            yield Left(counts, frozenset[int]().union(*chosen))
+            layers = zip(self._free, _together(chosen), strict=True)
+            yield Left(counts, *(own if free else None for free, own in layers))
 
     def _from(self, level: int, cuts: Cuts) -> Iterator[tuple[int, ...]]:
         if level == len(self._order):
@@ -169,7 +183,8 @@ class _Choices:
             self._reaches(
                 device,
                 tuple(
-                    StageRange(*one[:3], *point) for one, point in zip(stages, chosen, strict=True)
+                    StageRange(*one[:3], *point[:2])
+                    for one, point in zip(stages, chosen, strict=True)
                 ),
                 self._end(cuts, 0),
             )
@@ -218,3 +233,9 @@ class _Choices:
         later = {stage for device in self._order[level:] for stage in self._hosted[device]}
         own = {cut for stage in later for cut in (stage - 1, stage)}
         return sorted((own | {0}) & set(range(self._stages - 1)))
+
+
+def _together(chosen: Iterable[recompute.Layers]) -> recompute.Layers:
+    """The layers of several choices."""
+    again, moved = zip(*chosen, strict=True)
+    return frozenset[int]().union(*again), frozenset[int]().union(*moved)

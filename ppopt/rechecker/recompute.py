@@ -1,10 +1,12 @@
-"""Which layers of a stage recompute: the choices of a stage, and what they cost and save.
+"""Which layers of a stage recompute or offload: the choices of a stage, their costs and savings.
 
 Recompute makes the backward longer, and F keeps less; the backward takes the rest at its start. An
-embedding or a head recomputes only where the model says that it does; any other layer may. A
-schedule stays one where a stage takes less time and keeps less memory. So a bound for a saving of
-at least as much memory in at most as much time holds for a choice, and a non-dominated choice is as
-good as all those that it dominates.
+embedding or a head recomputes only where the model says that it does; any other layer may. A layer
+that gives its time may offload; a layer does one of both. What has moved to the host is not held
+between F and the backward; here it is gone as F ends, and there again as the backward starts. A
+schedule stays one where a stage takes less time, keeps less memory, with and without what moves,
+and moves in less time. So a bound for a saving of at least as much memory in at most as much time
+holds for a choice, and a non-dominated choice is as good as all those that it dominates.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ from functools import lru_cache
 from itertools import accumulate, pairwise
 from typing import NamedTuple
 
+from ppopt.problem.layers import Layer
 from ppopt.rechecker.claim import Claim
 
 MOST_POINTS = 12
@@ -24,49 +27,84 @@ MOST_CHOICES = 4096
 
 
 class RecomputePoint(NamedTuple):
-    """Recompute of a stage, in ticks: it takes this time or more, and saves this much or less."""
+    """What layers do, in ticks: it takes these times or more, and saves this much or less."""
 
     time: int
+    """Added to the backward."""
     saved: int
+    """Memory that is not held between F and the backward."""
+    moving: Fraction = Fraction(0)
+    """Time of each way to the host, in the user's unit."""
+    unkept: int = 0
+    """Part of what is saved that F does not keep."""
+
+    def plus(self, other: RecomputePoint) -> RecomputePoint:
+        """That of two sets of layers."""
+        return RecomputePoint(
+            self.time + other.time,
+            self.saved + other.saved,
+            self.moving + other.moving,
+            self.unkept + other.unkept,
+        )
+
+    def replaces(self, other: RecomputePoint) -> bool:
+        """Whether a schedule with the other is one with this."""
+        less = self.time <= other.time and self.moving <= other.moving
+        return less and self.saved >= other.saved and self.unkept >= other.unkept
 
 
 NONE = RecomputePoint(0, 0)
+Layers = tuple[frozenset[int], frozenset[int]]
+"""Layers that recompute, and layers that offload."""
 
 
 class Recompute:
-    """The recompute of runs of layers, in given ticks of time and memory per unit."""
+    """What runs of layers may do, in given ticks of time and memory per unit."""
 
     def __init__(self, claim: Claim, per_unit: Fraction, memory_per_unit: int) -> None:
         """Read the claim's layers; where it is not of every choice, no choice is left."""
-        layers = claim.pipeline.model.layers if claim.recompute else ()
-        self._layers = [
-            RecomputePoint(
-                int(layer.recompute_time * per_unit),
-                int((layer.activation - layer.kept) * memory_per_unit),
-            )
-            if layer.recompute_given or layer.role not in ("embedding", "head")
-            else NONE
-            for layer in layers
-        ]
+
+        def recomputed(layer: Layer) -> RecomputePoint:
+            saved = int((layer.activation - layer.kept) * memory_per_unit)
+            return RecomputePoint(int(layer.recompute_time * per_unit), saved, unkept=saved)
+
+        def moved(layer: Layer) -> RecomputePoint:
+            saved = int(layer.offload_memory * memory_per_unit)
+            return RecomputePoint(0, saved, moving=layer.offload_time)
+
+        every = enumerate(claim.pipeline.model.layers if claim.of_layers else ())
+        self._layers: list[list[tuple[RecomputePoint, Layers]]] = []
+        """What every layer may do, besides nothing."""
+        for number, layer in every:
+            mine: list[tuple[RecomputePoint, Layers]] = []
+            own, none = frozenset((number,)), frozenset[int]()
+            free = layer.recompute_given or layer.role not in ("embedding", "head")
+            if claim.recompute and free and not layer.offload:
+                mine.append((recomputed(layer), (own, none)))
+            if claim.offload and layer.offload_time and not layer.recompute:
+                mine.append((moved(layer), (none, own)))
+            self._layers.append(mine)
         self.points = lru_cache(maxsize=None)(self._points)
 
     def _points(self, low: int, high: int) -> list[RecomputePoint]:
         """Few points; every choice of these layers takes no less and saves no more than one."""
         found = {NONE}
-        for one in self._layers[low:high]:
-            more = {RecomputePoint(p.time + one.time, p.saved + one.saved) for p in found}
+        for mine in self._layers[low:high]:
+            more = {
+                RecomputePoint(p.time + one.time, p.saved + one.saved)
+                for p in found
+                for one, _ in mine
+            }
             found = set(_few(_front(found | more)))
         return sorted(found)
 
-    def choices(self, low: int, high: int) -> dict[RecomputePoint, frozenset[int]] | None:
+    def choices(self, low: int, high: int) -> dict[RecomputePoint, Layers] | None:
         """The non-dominated choices of these layers, by layers; None: there are too many."""
-        found: dict[RecomputePoint, frozenset[int]] = {NONE: frozenset()}
-        for number in range(low, high):
-            one = self._layers[number]
-            for p, chosen in list(found.items()):
-                found.setdefault(
-                    RecomputePoint(p.time + one.time, p.saved + one.saved), chosen | {number}
-                )
+        found: dict[RecomputePoint, Layers] = {NONE: (frozenset(), frozenset())}
+        for mine in self._layers[low:high]:
+            for p, (again, moved) in list(found.items()):
+                for one, (recompute, offload) in mine:
+                    found.setdefault(p.plus(one), (again | recompute, moved | offload))
             found = {p: found[p] for p in _front(set(found))}
             if len(found) > MOST_CHOICES:
                 return None
@@ -74,10 +112,23 @@ class Recompute:
 
 
 def without(claim: Claim) -> Claim:
-    """The claim with layers that do not recompute; its limits stay."""
+    """The claim with layers that do nothing of what is chosen; its limits stay."""
     pipeline = claim.pipeline
-    model = pipeline.model.recomputing(lambda _: False)
-    made = replace(pipeline, model=model, recompute=None, mem_limit=pipeline.limits)
+    layers = tuple(
+        replace(
+            layer,
+            recompute=layer.recompute and not claim.recompute,
+            offload=layer.offload and not claim.offload,
+        )
+        for layer in pipeline.model.layers
+    )
+    made = replace(
+        pipeline,
+        model=replace(pipeline.model, layers=layers),
+        recompute=None,
+        offload=None,
+        mem_limit=pipeline.limits,
+    )
     return claim._replace(pipeline=made)
 
 
@@ -87,10 +138,10 @@ def runs_of(counts: tuple[int, ...]) -> list[tuple[int, int]]:
 
 
 def _front(points: set[RecomputePoint]) -> list[RecomputePoint]:
-    """The points that are not dominated in time and savings."""
+    """The points that no other one replaces."""
     found: list[RecomputePoint] = []
-    for one in sorted(points, key=lambda p: (p.time, -p.saved)):
-        if not found or one.saved > found[-1].saved:
+    for one in sorted(points, key=lambda p: (p.time, p.moving, -p.saved, -p.unkept)):
+        if not any(known.replaces(one) for known in reversed(found)):
             found.append(one)
     return found
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ppopt.report.labels import objective_words
-from ppopt.report.layout_words import partition_words, recompute_words
+from ppopt.report.layout_words import offload_words, partition_words, recompute_words
 from ppopt.report.numbers import grouped, measured, number, percent
 
 
@@ -38,9 +38,12 @@ def baseline_words(figures: Mapping[str, Any]) -> str:
 
 
 def _own_cut(figures: Mapping[str, Any]) -> str:
-    """Partition and recompute of a strategy, in brackets; empty without layers."""
-    words = filter(None, (partition_words(figures), recompute_words(figures)))
-    return f" ({'; recompute '.join(words)})" if figures.get("partition") else ""
+    """Partition, recompute and offload of a strategy, in brackets; empty without layers."""
+    if not figures.get("partition"):
+        return ""
+    does = {"recompute": recompute_words(figures), "offload": offload_words(figures)}
+    words = (f"{name} {found}" for name, found in does.items() if found)
+    return f" ({'; '.join([partition_words(figures), *words])})"
 
 
 def other_placement_words(figures: Mapping[str, Any]) -> str:

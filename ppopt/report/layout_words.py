@@ -54,16 +54,25 @@ def recompute_words(figures: Mapping[str, Any]) -> str:
 
     `3 2 0 layers of the stages: block 1-3, block 5-6`: their names and places in the model, from 0.
     """
-    layers = figures.get("recompute") or ()
+    return _layers_that(figures, "recompute", "recomputed_layers")
+
+
+def offload_words(figures: Mapping[str, Any]) -> str:
+    """The same of layers that offload."""
+    return _layers_that(figures, "offload", "offloaded_layers")
+
+
+def _layers_that(figures: Mapping[str, Any], counts: str, which: str) -> str:
+    layers = figures.get(counts) or ()
     if not any(layers):
         return ""
     runs = [
         f"{run['name'] or 'layer'} {run['first']}"
         + (f"-{run['last']}" if run["last"] > run["first"] else "")
-        for run in figures.get("recomputed_layers") or ()
+        for run in figures.get(which) or ()
     ]
-    which = f": {', '.join(map(clean, runs))}" if runs else ""
-    return f"{' '.join(map(str, layers))} layers of the stages{which}"
+    names = f": {', '.join(map(clean, runs))}" if runs else ""
+    return f"{' '.join(map(str, layers))} layers of the stages{names}"
 
 
 def placement_words(figures: Mapping[str, Any]) -> str:
@@ -98,9 +107,10 @@ def routes_words(rows: Iterable[Mapping[str, Any]]) -> list[str]:
 def chosen_words(figures: Mapping[str, Any], searched: Sequence[str]) -> str:
     """What was chosen with a schedule, after a colon: `: layers 9,8, recompute 2,0`.
 
-    `searched` names it: partition, placement or recompute; empty where nothing is named.
+    `searched` names it: partition, placement, recompute or offload; empty where nothing is named.
     """
-    named = {"partition": "layers", "placement": "devices", "recompute": "recompute"}
+    named = {"partition": "layers", "placement": "devices"}
+    named |= {name: name for name in ("recompute", "offload")}
     words = [
         f"{word} {value if isinstance(value, str) else ','.join(map(str, value))}"
         for key, word in named.items()

@@ -80,6 +80,7 @@ def _baseline(hand: Baseline | None) -> dict[str, Any] | None:
         "skipped": list(hand.skipped),
         "chosen": list(hand.chosen),
         **{key: cut[key] for key in ("partition", "layout", "recompute", "recomputed_layers")},
+        **{key: cut[key] for key in ("offload", "offloaded_layers")},
     }
 
 

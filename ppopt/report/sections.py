@@ -41,6 +41,8 @@ _RARE_COSTS = {
     "of B": "input_workspace",
     "of W": "weight_workspace",
     "of BW": "backward_workspace",
+    "to the host": "offload_memory",
+    "each way": "offload_time",
 }
 """Further columns, shown where their cost has an effect."""
 _MOST_LISTED = 16
@@ -263,6 +265,9 @@ def _details(figures: Mapping[str, Any], pipeline: Pipeline) -> str:
     if any(pipeline.recomputed):
         layers = _listed(pipeline.recomputed)
         lines.append(f"Layers that recompute, of stages 0, 1, ...: {layers}")
+    if any(pipeline.offloaded):
+        layers = _listed(pipeline.offloaded)
+        lines.append(f"Layers that offload, of stages 0, 1, ...: {layers}")
     if any(speed != 1 for speed in pipeline.device_speed):
         speeds = _listed([plain(speed) for speed in pipeline.device_speed])
         lines.append(f"Speed of devices 0, 1, ...: {speeds}; the times of stages are at speed 1")
@@ -307,8 +312,8 @@ def _provenance(figures: Mapping[str, Any]) -> str:
 
 def _stages(pipeline: Pipeline) -> str:
     shown = set(pipeline.costs.memory_fields)
-    if any(pipeline.costs.recompute_time):
-        shown.add("recompute_time")
+    times = ("recompute_time", "offload_time")
+    shown |= {time for time in times if any(getattr(pipeline.costs, time))}
     rare = {name: cost for name, cost in _RARE_COSTS.items() if cost in shown}
     costs = {**_COSTS, **rare}
     rows = [

@@ -16,6 +16,7 @@ from ppopt.report.labels import SEARCHED, link_words, objective_words, title
 from ppopt.report.layout_words import (
     choice_words,
     chosen_words,
+    offload_words,
     partition_words,
     placement_words,
     recompute_words,
@@ -60,6 +61,7 @@ def result_table(figures: Mapping[str, Any]) -> Table:
         "links": link_words(figures),
         "partition": partition_words(figures),
         "recompute": recompute_words(figures),
+        "offload": offload_words(figures),
         "best partition": choice_words(figures),
         "makespan": _time(figures, "makespan"),
         "device span": _time(figures, "device_span"),
@@ -217,14 +219,16 @@ def peaks_table(rows: Sequence[Mapping[str, Any]]) -> Table:
 def partitions_table(rows: Sequence[Mapping[str, Any]]) -> Table:
     """Layers of every stage, a strategy each; `rows` as for `compare_table`, of models in layers.
 
-    The layers that recompute stand beside them where any strategy has such layers.
+    The layers that recompute or offload stand beside them where any strategy has such layers.
     """
-    further = ["recompute"] if any(any(row["recompute"]) for row in rows) else []
+    further = [
+        does for does in ("recompute", "offload") if any(any(row.get(does) or ()) for row in rows)
+    ]
     table = _table("partition", "layers of the stages", *further, "layout")
     for column in table.columns:
         column.justify = "left"
     for row in rows:
-        counts = [row["partition"], *(row["recompute"] for _ in further)]
+        counts = [row["partition"], *(row[does] for does in further)]
         name = title(row) + _where(row, rows)
         _add_row(table, (name, *map(spread, counts), row["layout"]), row)
     return table

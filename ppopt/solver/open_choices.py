@@ -6,7 +6,9 @@ from dataclasses import replace
 from enum import Flag, auto
 from typing import TYPE_CHECKING
 
+from ppopt.errors import NotApplicableError
 from ppopt.problem import partition, placement
+from ppopt.problem.offload import SEARCH_OFFLOAD
 from ppopt.problem.pipeline import Pipeline
 from ppopt.problem.problem import Problem
 from ppopt.problem.recompute import SEARCH_RECOMPUTE
@@ -22,6 +24,7 @@ class Chosen(Flag):
     PARTITION = auto()
     PLACEMENT = auto()
     RECOMPUTE = auto()
+    OFFLOAD = auto()
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -41,6 +44,8 @@ def open_choices(pipeline: Pipeline) -> Chosen:
         choices |= Chosen.PARTITION
     if pipeline.recompute == SEARCH_RECOMPUTE:
         choices |= Chosen.RECOMPUTE
+    if pipeline.offload == SEARCH_OFFLOAD:
+        choices |= Chosen.OFFLOAD
     return choices
 
 
@@ -53,9 +58,14 @@ def choice_of(problem: Problem, deadline: Deadline, further: Chosen = NONE_CHOSE
     choices = open_choices(problem.pipeline) | further
     if Chosen.PLACEMENT in choices:
         return _placements(problem, deadline, alone=choices == Chosen.PLACEMENT)
+    if Chosen.PARTITION | Chosen.OFFLOAD in choices:
+        raise NotApplicableError(
+            "offload: search does not go with a search of the partition; search the partition with "
+            "offload none or all, then offload on what is found"
+        )
     if Chosen.PARTITION in choices:
         return _partitions(problem, deadline, recompute=Chosen.RECOMPUTE in choices)
-    if Chosen.RECOMPUTE in choices:
+    if choices:
         from ppopt.solver.recompute.choice import RecomputeChoice  # noqa: PLC0415
 
         return RecomputeChoice(problem)

@@ -20,6 +20,7 @@ from ppopt.errors import NotApplicableError
 from ppopt.loggers import logger
 from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.objective import Objective
+from ppopt.problem.offload import SEARCH_OFFLOAD
 from ppopt.problem.partition import SEARCH
 from ppopt.problem.pipeline import Pipeline
 from ppopt.problem.recompute import SEARCH_RECOMPUTE
@@ -290,13 +291,7 @@ def _applied(
 
 def _unplaced(asked: Pipeline, own: Pipeline) -> Pipeline:
     """The pipeline of a search for strategies that choose their own placement."""
-    searched = asked.recompute == SEARCH_RECOMPUTE
-    return replace(
-        asked,
-        model=asked.model if searched else own.model,
-        recompute=asked.recompute if searched else None,
-        mem_limit=own.limits,
-    )
+    return replace(asked, mem_limit=own.limits)
 
 
 def _is_other_placement(placed: Pipeline, own: Pipeline) -> bool:
@@ -347,6 +342,8 @@ def _chosen(result: Result) -> Chosen:
         Argument.PARTITIONS: Chosen.PARTITION,
         Argument.RECOMPUTE: Chosen.RECOMPUTE,
         Argument.PARTITIONS_RECOMPUTE: Chosen.PARTITION | Chosen.RECOMPUTE,
+        Argument.OFFLOAD: Chosen.OFFLOAD,
+        Argument.RECOMPUTE_OFFLOAD: Chosen.RECOMPUTE | Chosen.OFFLOAD,
     }
     return chosen.get(result.certificate.argument, NONE_CHOSEN)
 
@@ -376,6 +373,8 @@ def _with_open(own: Pipeline, chosen: Chosen) -> Pipeline:
     given = replace(stated(own), mem_limit=own.limits)
     if Chosen.RECOMPUTE in chosen:
         given = replace(given, recompute=SEARCH_RECOMPUTE)
+    if Chosen.OFFLOAD in chosen:
+        given = replace(given, offload=SEARCH_OFFLOAD)
     return replace(given, partition=SEARCH) if Chosen.PARTITION in chosen else given
 
 

@@ -15,6 +15,7 @@ from math import floor
 
 from ppopt.problem import exact, placement
 from ppopt.problem.layers import COSTS
+from ppopt.problem.offload import SEARCH_OFFLOAD
 from ppopt.problem.pipeline import Pipeline
 from ppopt.problem.problem import Problem
 from ppopt.problem.recompute import SEARCH_RECOMPUTE
@@ -266,7 +267,8 @@ def space_of(problem: Problem) -> Space:
 def _by_rule(pipeline: Pipeline) -> Iterator[Pipeline]:
     """The pipeline where rules choose what is to be searched.
 
-    Its layers are cut by `balanced`, its stages placed in turn; no layer recomputes, then all do.
+    Its layers are cut by `balanced`, its stages placed in turn; no layer recomputes or
+    offloads, then all do one of both.
     """
     if not open_choices(pipeline):
         yield pipeline
@@ -275,6 +277,10 @@ def _by_rule(pipeline: Pipeline) -> Iterator[Pipeline]:
     chosen = replace(pipeline, partition=counts, mem_limit=pipeline.limits)
     if pipeline.placement == placement.SEARCH:
         chosen = chosen.placed(pipeline.hosts[0])
-    searched = pipeline.recompute == SEARCH_RECOMPUTE
-    for recompute in ("none", "full") if searched else (pipeline.recompute,):
-        yield replace(chosen, recompute=recompute)
+    again, moved = pipeline.recompute == SEARCH_RECOMPUTE, pipeline.offload == SEARCH_OFFLOAD
+    given = replace(chosen, recompute="none" if again else None, offload="none" if moved else None)
+    yield given
+    if again:
+        yield replace(given, recompute="full")
+    if moved:
+        yield replace(given, offload="all")

@@ -16,6 +16,7 @@ from ppopt.formats import model_json, pipeline_json
 from ppopt.problem import partition, placement
 from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.objective import Objective
+from ppopt.problem.offload import SEARCH_OFFLOAD
 from ppopt.problem.pipeline import Pipeline
 from ppopt.problem.recompute import SEARCH_RECOMPUTE
 from ppopt.problem.settings import COUNTS
@@ -139,9 +140,10 @@ class SolveJob:
         return None if open_choices(asked) else self.settled(asked)
 
     def settled(self, found: Pipeline) -> Pipeline:
-        """The pipeline asked for, with the placement, partition or recompute found where searched.
+        """The pipeline asked for, with the placement, partition, recompute and offload found.
 
-        Of a strategy, with its chunks and placement. Raises InputError where these do not fit.
+        What is not searched is as asked. Of a strategy, with its chunks and placement. Raises
+        InputError where these do not fit.
         """
         asked = self.pipeline
         limits = asked.limits if self.limited else None
@@ -149,15 +151,20 @@ class SolveJob:
             asked = replace(asked, mem_limit=limits).placed(found.hosts[0])
         if asked.partition == partition.SEARCH:
             asked = replace(asked, partition=found.counts, mem_limit=limits)
-        if asked.recompute == SEARCH_RECOMPUTE:
+        again, moved = asked.recompute == SEARCH_RECOMPUTE, asked.offload == SEARCH_OFFLOAD
+        if again or moved:
             layers = found.model.layers if found.model else ()
             if len(layers) != len(asked.model.layers):
                 raise InputError("layers: they are not those that are asked for")
-            chosen = iter(layers)
-            model = asked.model.recomputing(lambda _: next(chosen).recompute)
-            asked = replace(
-                asked, model=model, recompute=None, partition=found.counts, mem_limit=limits
+            own = asked.model.layers
+            model = asked.model.with_choice(
+                {n for n, one in enumerate(layers if again else own) if one.recompute},
+                {n for n, one in enumerate(layers if moved else own) if one.offload},
             )
+            asked = replace(
+                asked, model=model, recompute=None, offload=None, partition=found.counts,
+                mem_limit=limits,
+            )  # fmt: skip
         return asked if self.searched else resolve(self.strategy).apply(asked, self.options)
 
 
@@ -183,7 +190,8 @@ def job_of(pipeline: Pipeline, settings: Mapping[str, Any], strategy: str = SEAR
 def instance_of(pipeline: Pipeline, *, limited: bool = True) -> dict[str, Any]:
     """What a schedule of a pipeline depends on, as an object of JSON; costs are in ticks.
 
-    With the layers where a partition or recompute is searched; without limits unless `limited`.
+    With the layers where partition, recompute or offload is searched; without limits unless
+    `limited`.
     """
     ticks = pipeline.ticks
     found = pipeline_json.pipeline_to_object(pipeline)
@@ -194,6 +202,7 @@ def instance_of(pipeline: Pipeline, *, limited: bool = True) -> dict[str, Any]:
         "partition": pipeline.partition == partition.SEARCH,
         "placement": pipeline.placement == placement.SEARCH,
         "recompute": pipeline.recompute == SEARCH_RECOMPUTE,
+        "offload": pipeline.offload == SEARCH_OFFLOAD,
     }
     if any(searched.values()):
         content["searched"] = [name for name, is_searched in searched.items() if is_searched]

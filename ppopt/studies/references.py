@@ -30,6 +30,8 @@ _EVERY = {
     Argument.PARTITIONS: "partitions",
     Argument.RECOMPUTE: "choices of recompute",
     Argument.PARTITIONS_RECOMPUTE: "partitions and choices of recompute",
+    Argument.OFFLOAD: "choices of offload",
+    Argument.RECOMPUTE_OFFLOAD: "choices of recompute and offload",
     Argument.PLACEMENTS: "placements",
 }
 """What a bound may be claimed over, by its argument."""

@@ -16,6 +16,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ppopt.problem.arrays import Bools, Floats, Ints
+from ppopt.problem.offload import SEARCH_OFFLOAD
 from ppopt.problem.partition import SEARCH, Counts, all_by_rule
 from ppopt.problem.partition_costs import CostTable, PartitionCosts, Recomputed
 from ppopt.problem.pipeline import Pipeline
@@ -98,13 +99,20 @@ class StrategyPoints:
         """
         self.cut = placed.partition == SEARCH
         """Whether the partition is chosen."""
-        searched = placed.recompute == SEARCH_RECOMPUTE
-        self.recomputed = searched and placed.limits is not None
-        """Whether recompute is chosen; without a limit nothing recomputes where it might be."""
-        model = placed.model.recomputing(lambda _: False) if searched else placed.model
-        self.base = replace(
-            placed, model=model, recompute=None, partition=placed.counts, mem_limit=placed.limits
+        again, moved = placed.recompute == SEARCH_RECOMPUTE, placed.offload == SEARCH_OFFLOAD
+        limited = placed.limits is not None
+        self.recomputed = (again or moved) and limited
+        """Whether recompute or offload is chosen; without a limit nothing does that might."""
+        self.offloaded = moved and limited
+        """Whether offload is chosen."""
+        model = placed.model
+        self._choices = StageChoices(
+            model, limited=self.recomputed, full=True, recompute=again, offload=moved
         )
+        self.base = replace(
+            placed, model=self._choices.bare, recompute=None, offload=None,
+            partition=placed.counts, mem_limit=placed.limits,
+        )  # fmt: skip
         """The pipeline on one partition, where no layer recomputes unless that is given."""
         self.costs = PartitionCosts(self.base)
         self.limits: Ints | None = None
@@ -116,7 +124,6 @@ class StrategyPoints:
         self.hosts = np.array(self.base.hosts[0])
         """Device of every stage."""
         self._layers, self._stages = len(model), self.base.num_stages
-        self._choices = StageChoices(model, limited=self.recomputed, full=True)
         self._in_ticks: dict[tuple[int, int], list[tuple[int, int]]] = {}
         self._moves = _moves_of(self._stages) if self.cut else np.zeros((0, self._stages), np.int64)
 
@@ -195,13 +202,13 @@ class StrategyPoints:
         return Fronts(number, sizes[number], padded[:, :, 0], padded[:, :, 1])
 
     def _ticks(self, low: int, high: int) -> list[tuple[int, int]]:
-        """Time and memory kept of the choices of a stage, in ticks."""
+        """Time and memory kept of the choices of a stage, in ticks, as if moves took no time."""
         key = low, high
         if key not in self._in_ticks:
             slices = self.base.num_slices
             time, memory = self.costs.per_unit_at_speed_1, self.costs.memory_per_unit
             self._in_ticks[key] = [
-                (int(one.time * time / slices), int(one.kept * memory / slices))
+                (int(one.time * time / slices), int(one.left * memory / slices))
                 for one in self._choices.of(low, high)
             ]
         return self._in_ticks[key]

@@ -183,12 +183,17 @@ class StrategySearch:
         span = objective is Objective.DEVICE_SPAN
         self._own_orders = rule.adaptive or base.has_links or span
         """Whether orders depend on times."""
-        self.complete = not (self._own_orders and self.space.has_dominated)
-        """Whether no other choice of recompute than those of the points may be better."""
+        by_rule = self._own_orders or base.has_offload
+        self.complete = not (self.space.offloaded or (by_rule and self.space.has_dominated))
+        """Whether no other choice of recompute than those of the points may be better.
+
+        Moves to the host are timed by rule: a choice that takes less may be slower.
+        """
         uncertain = self.space.limits is not None and self.space.costs.lengthless
         orders = rule.built(base, options)
         pairs = base.overlap is not None and any((order < 0).any() for order in orders)
-        self._one_by_one = self._own_orders or uncertain or base.has_auxiliary or pairs
+        moves = base.has_auxiliary or self.space.offloaded
+        self._one_by_one = self._own_orders or uncertain or moves or pairs
         """Whether the true rank of a point takes an evaluation of its own."""
         self._ranking = self._ranking_by(orders)
         few = self.space.size <= (FEW_ORDERS if self._one_by_one else FEW)

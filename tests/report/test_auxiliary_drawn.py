@@ -122,7 +122,9 @@ def test_the_trace_has_a_thread_of_collectives() -> None:
 
 def test_the_frame_lists_each() -> None:
     frame = made().to_frame()
-    assert Counter(frame["kind"]) == {"F": 4, "BW": 4} | {kind.name: 2 for kind in (UNSHARD, SYNC, OPTIMIZER)}
+    assert Counter(frame["kind"]) == {"F": 4, "BW": 4} | {
+        kind.name: 2 for kind in (UNSHARD, SYNC, OPTIMIZER)
+    }
     others = frame[frame["microbatch"].isna()]
     assert others["start"].tolist() == [0, 10, 13, 0, 8, 11]
     assert others[others["kind"] == "OPTIMIZER"]["stage"].isna().all()

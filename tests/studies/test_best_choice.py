@@ -70,7 +70,7 @@ def every_choice(pipeline: Pipeline, strategy: str) -> Iterator[Schedule]:
     places = range(len(pipeline.model))
     for count in range(len(places) + 1):
         for chosen in combinations(places, count):
-            model = pipeline.model.recomputing_at(chosen)
+            model = pipeline.model.with_choice(chosen, ())
             made = ppopt.evaluate(replace(pipeline, model=model, recompute=None), strategy)
             if made.fits_limits:
                 yield made

@@ -1,10 +1,11 @@
-"""Recompute as a choice: which layers of every stage recompute, with bounds.
+"""Recompute and offload as a choice: which layers of every stage do either, with bounds.
 
 The bound of a device (its head, work, and the idle time that its memory forces:
 `ppopt.solver.bounds.device_bounds`) depends on the choices of its own stages; those of others only
-make it wait longer. So it is worked out with no recompute elsewhere, once for every choice of the
-device, and the largest of these over all devices holds for every choice of all. The least over the
-choices of one device holds whatever is chosen (the one-device bounds of a plan's space).
+make it wait longer. So it is worked out with no recompute or offload elsewhere, once for every
+choice of the device, and the largest of these over all devices holds for every choice of all. The
+least over the choices of one device holds whatever is chosen (the one-device bounds of a plan's
+space).
 """
 
 from __future__ import annotations
@@ -46,35 +47,51 @@ class DeviceChoice(NamedTuple):
     """Number of the choice of every stage."""
     time: Fraction
     """Added to the backwards of all of them, in the user's unit."""
+    moving: Fraction
+    """Time of each way to the host, of all of them."""
     bound: Fraction
     """No schedule with it is below, in the user's unit."""
 
 
+ARGUMENTS = {
+    ("recompute",): Argument.RECOMPUTE,
+    ("offload",): Argument.OFFLOAD,
+    ("recompute", "offload"): Argument.RECOMPUTE_OFFLOAD,
+}
+"""What a proof over all choices is of, by what is chosen."""
+
+
 class RecomputeChoice(Choice):
-    """Every choice of recompute of a pipeline's layers that may be best.
+    """Every choice of recompute, of offload or of both of a pipeline's layers that may be best.
 
     A key has the number of the choice of every device, the cheapest in time first.
     """
 
-    name = "recompute"
-    argument = Argument.RECOMPUTE
-
     def __init__(self, problem: Problem) -> None:
-        """Raises NotApplicableError where recompute cannot be searched."""
+        """Raises NotApplicableError where it cannot be searched."""
         pipeline = problem.pipeline
+        fields = ("recompute", "offload")
+        chosen = tuple(field for field in fields if getattr(pipeline, field) == "search")
+        self.name, self.argument = " and ".join(chosen), ARGUMENTS[chosen]
+        self._does = " or ".join(chosen)
         if pipeline.partition == partition.SEARCH or pipeline.placement == placement.SEARCH:
             raise NotApplicableError(
-                "recompute: search does not go with a search of partition or placement; search "
+                f"{chosen[-1]}: search does not go with a search of partition or placement; search "
                 "one, then the other with what is found"
             )
         if pipeline.routes > 1:
-            raise NotApplicableError("recompute: search knows one route only; leave routes out")
+            raise NotApplicableError(f"{chosen[-1]}: search knows one route only; leave routes out")
         limited = pipeline.limits is not None
         self._problem = problem
-        self._choices = StageChoices(pipeline.model, limited=limited)
+        self._choices = StageChoices(
+            pipeline.model,
+            limited=limited,
+            recompute="recompute" in chosen,
+            offload="offload" in chosen,
+        )
         self._base = replace(
             pipeline, model=self._choices.bare, partition=pipeline.counts, recompute=None,
-            mem_limit=pipeline.limits,
+            offload=None, mem_limit=pipeline.limits,
         )  # fmt: skip
         self._fronts = self._choices.of_partition(self._base.counts)
         self._none = [device for device, choices in enumerate(self.devices) if not choices]
@@ -113,11 +130,16 @@ class RecomputeChoice(Choice):
 
     def _of_stages(self, stages: Sequence[int], numbers: Sequence[int]) -> Pipeline:
         """The costs with these choices of some stages, stage by stage: quicker than by layers."""
-        times, kept = [Fraction(0)] * self._bare.num_stages, list(self._bare.costs.activation)
+        chosen = [front[0] for front in self._fronts]
         for stage, number in zip(stages, numbers, strict=True):
-            chosen = self._fronts[stage][number]
-            times[stage], kept[stage] = chosen.time, chosen.kept
-        return replace(self._bare, recompute_time=times, kept=kept)
+            chosen[stage] = self._fronts[stage][number]
+        return replace(
+            self._bare,
+            recompute_time=[one.time for one in chosen],
+            kept=[one.kept for one in chosen],
+            offload_memory=[one.kept - one.left for one in chosen],
+            offload_time=[one.moving for one in chosen],
+        )
 
     @cached_property
     def devices(self) -> list[list[DeviceChoice]]:
@@ -129,8 +151,8 @@ class RecomputeChoice(Choice):
         fronts = [self._fronts[stage] for stage in stages]
         if prod(map(len, fronts)) > MOST_OF_DEVICE:
             raise NotApplicableError(
-                f"recompute: device {device} has more than {MOST_OF_DEVICE} choices; use fewer "
-                "chunks, or none or full"
+                f"{self.name}: device {device} has more than {MOST_OF_DEVICE} choices; use fewer "
+                f"chunks{', or search one of both' if ' ' in self.name else ''}, or none"
             )
         found = []
         for numbers in product(*(range(len(front)) for front in fronts)):
@@ -140,9 +162,12 @@ class RecomputeChoice(Choice):
                 continue
             routes = [Delays(problem.relaxed.instance, 0)]
             bound = one_device_bound(routes, device, self._problem.objective).value
-            time = sum(front[n].time for front, n in zip(fronts, numbers, strict=True))
-            found.append(DeviceChoice(numbers, Fraction(time), pipeline.ticks.time(bound)))
-        return sorted(found, key=lambda one: one.time)
+            chosen = [front[n] for front, n in zip(fronts, numbers, strict=True)]
+            time, moving = (
+                sum(row, Fraction(0)) for row in zip(*(one[:2] for one in chosen), strict=True)
+            )
+            found.append(DeviceChoice(numbers, time, moving, pipeline.ticks.time(bound)))
+        return sorted(found, key=lambda one: one[1:3])
 
     @property
     def size(self) -> int:
@@ -177,14 +202,14 @@ class RecomputeChoice(Choice):
         return None if self._listed or self._none else UnlistedBound(self.bound_of_all)
 
     def required_candidates(self) -> list[Key]:
-        """As little recompute as possible, and as much."""
+        """As little recompute and offload as possible, and as much."""
         if self._none:
             return []
         ends = [(0,) * len(self.devices), tuple(len(choices) - 1 for choices in self.devices)]
         return list(dict.fromkeys(ends))
 
     def first(self) -> list[Key]:
-        """As much recompute as possible, as little, the bound's own choice, and levels between."""
+        """As much as possible, as little, the bound's own choice, and levels between."""
         if self._none:
             return []
         bound = tuple(
@@ -219,16 +244,16 @@ class RecomputeChoice(Choice):
         if self._none:
             return (
                 f"device {self._none[0]} has no memory for one microbatch, however many of its "
-                "layers recompute"
+                f"layers {self._does}"
             )
         scope = (
-            f"over all {self.size} choices of layers that recompute (those that take more "
+            f"over all {self.size} choices of layers that {self._does} (those that take more "
             "time and more memory than another left out)"
         )
         if not self._listed:
             return (
                 f"{scope}: the head, work and forced idle time of one device, with its own choice "
-                f"of least bound and no recompute elsewhere, take that long; {search.searched} "
+                f"of least bound and no {self._does} elsewhere, take that long; {search.searched} "
                 "were searched"
             )
         return (

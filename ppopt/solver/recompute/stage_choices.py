@@ -1,9 +1,10 @@
-"""The layers of a stage that recompute: its choices, and what they cost and bring.
+"""The layers of a stage that recompute or offload: its choices, and what they cost and bring.
 
-A choice says how many of its layers recompute, of every sort of layer. What it costs is time, in
-every backward of the stage; what it brings is memory between F and the backward. A choice that
-costs more and brings less than another of its stage is left out: in any schedule with it, the other
-one can take its place, its backwards at the same starts.
+A choice says how many of its layers do either, of every sort of layer. Recompute costs time in
+every backward of the stage; offload takes the host link for some time, each way. Both bring memory
+between F and the backward. A choice that costs more and brings less than another of its stage is
+left out: in any schedule with it the other one can take its place, its backwards at the same
+starts, its moves out at the same starts, its moves back at the same ends.
 """
 
 from __future__ import annotations
@@ -23,38 +24,69 @@ MOST_KEPT = 4096
 
 
 class StageChoice(NamedTuple):
-    """Layers of a stage that recompute."""
+    """Layers of a stage that recompute or offload; times and memory in the user's units."""
 
     time: Fraction
-    """Added to B and BW, in the user's unit."""
+    """Added to B and BW."""
+    moving: Fraction
+    """Time of each way to the host."""
     kept: Fraction
     """What F keeps of the activations of the stage."""
+    left: Fraction
+    """The same without what moves to the host."""
     layers: frozenset[int]
-    """Places in the stage."""
+    """Places in the stage of the layers that recompute."""
+    offloaded: frozenset[int]
+    """Places of those that offload."""
+
+    def costs_no_more(self, other: StageChoice) -> bool:
+        """Whether it takes no more time than another choice, and no longer ways."""
+        return self.time <= other.time and self.moving <= other.moving
+
+    def takes_no_more(self, other: StageChoice) -> bool:
+        """Whether a schedule with another choice is one with this."""
+        less = self.kept <= other.kept and self.left <= other.left
+        return less and self.costs_no_more(other)
 
 
 class StageChoices:
     """The choices of all stages that partitions of a model may have."""
 
-    def __init__(self, model: Model, *, limited: bool, full: bool = False) -> None:
-        """Without a memory limit nothing recomputes. `full`: full recompute is there in any case.
+    def __init__(
+        self,
+        model: Model,
+        *,
+        limited: bool,
+        full: bool = False,
+        recompute: bool = True,
+        offload: bool = False,
+    ) -> None:
+        """Choose `recompute`, `offload` or both; what is not chosen is as the layers say.
 
-        It may take longer than the choice before and save no more; an order that depends on times
-        may hold less with it.
+        Without a memory limit nothing recomputes or offloads that may. `full`: full recompute is
+        there in any case. It may take longer than the choice before and save no more; an order that
+        depends on times may hold less with it.
         """
-        self.bare = model.recomputing(lambda _: False)
-        """The model without recompute."""
-        self._limited, self._full = limited, full
+        given = _as_given(model.layers)
+        self.bare = model.with_choice(
+            () if recompute else given.layers, () if offload else given.offloaded
+        )
+        """The model without what is chosen."""
+        self._limited, self._full = limited, full and recompute
+        self._searched = recompute, offload
         self.of = lru_cache(maxsize=MOST_KEPT)(self._of)
         """Those of the stage of the layers `low` to `high` - 1, the shortest first."""
 
     def _of(self, low: int, high: int) -> list[StageChoice]:
         layers = self.bare.layers[low:high]
-        found = stage_choices(layers)
+        recompute, offload = self._searched
+        found = stage_choices(layers, recompute=recompute, offload=offload)
         if not self._limited:
             return found[:1]
-        full = full_recompute(layers) if self._full else found[-1]
-        return found if found[-1].layers == full.layers else [*found, full]
+        if not self._full:
+            return found
+        full = full_recompute(layers)
+        return found if any(one.layers == full.layers for one in found) else [*found, full]
 
     @property
     def leaves_out(self) -> bool:
@@ -68,25 +100,44 @@ class StageChoices:
         return [self.of(*ends) for ends in ends_of(counts)]
 
     def model(self, counts: Counts, numbers: Sequence[int]) -> Model:
-        """The model in which the layers of the choices of these numbers recompute."""
-        places: set[int] = set()
+        """The model in which the layers of the choices of these numbers recompute or offload."""
+        again: set[int] = set()
+        moved: set[int] = set()
         for (low, high), number in zip(ends_of(counts), numbers, strict=True):
-            places |= {low + place for place in self.of(low, high)[number].layers}
-        return self.bare.recomputing_at(places)
+            choice = self.of(low, high)[number]
+            again |= {low + place for place in choice.layers}
+            moved |= {low + place for place in choice.offloaded}
+        return self.bare.with_choice(again, moved)
 
     def numbers(self, pipeline: Pipeline) -> tuple[int, ...] | None:
-        """Number of the choice of every stage in which its layers recompute, or less do.
+        """Number of the choice of every stage in which its layers do as here, or less do.
 
         None: a stage has none that takes no more.
         """
         layers = pipeline.model.stage_layers(pipeline.counts)
         numbers = []
         for own, front in zip(layers, self.of_partition(pipeline.counts), strict=True):
-            choice = _choice_of(own, front, limited=self._limited)
+            choice = self._choice_of(own, front)
             if choice is None:
                 return None
             numbers.append(front.index(choice))
         return tuple(numbers)
+
+    def _choice_of(
+        self, layers: Sequence[Layer], front: Sequence[StageChoice]
+    ) -> StageChoice | None:
+        """The choice of a stage that does as these layers do, or one that takes no more.
+
+        That is no more time, and where memory is limited no more memory. None: there is none.
+        """
+        given = _as_given(layers)
+        same = (one for one in front if one[-2:] == given[-2:])
+        less = (
+            one
+            for one in front
+            if one.takes_no_more(given) or (not self._limited and one.costs_no_more(given))
+        )
+        return next(same, None) or next(less, None)
 
 
 def ends_of(counts: Counts) -> Iterator[tuple[int, int]]:
@@ -94,40 +145,37 @@ def ends_of(counts: Counts) -> Iterator[tuple[int, int]]:
     return pairwise(accumulate(counts, initial=0))
 
 
-def _choice_of(
-    layers: Sequence[Layer], front: Sequence[StageChoice], *, limited: bool
-) -> StageChoice | None:
-    """The choice of a stage that recomputes as these layers do, or one that takes no more.
+def stage_choices(
+    layers: tuple[Layer, ...], *, recompute: bool = True, offload: bool = False
+) -> list[StageChoice]:
+    """Non-dominated choices of a stage in time, ways and memory, the shortest first.
 
-    That is no more time, and where memory is limited no more memory. None: there is none.
+    Layers of the same times and savings are alike: of these, the first so many recompute, and the
+    next so many offload.
     """
-    places = {place for place, layer in enumerate(layers) if layer.recompute and layer.saved > 0}
-    time = sum((layers[place].recompute_time for place in places), Fraction(0))
-    kept = activation_of(layers) - sum(layers[place].saved for place in places)
-    same = (one for one in front if one.layers == places)
-    less = (one for one in front if one.time <= time and (one.kept <= kept or not limited))
-    return next(same, None) or next(less, None)
-
-
-def stage_choices(layers: tuple[Layer, ...]) -> list[StageChoice]:
-    """Non-dominated choices of a stage in time and memory, the shortest first.
-
-    Layers of one time and one saving are alike: of these, the first so many recompute.
-    """
-    sorts: dict[tuple[Fraction, Fraction], list[int]] = {}
+    sorts: dict[tuple[Fraction, ...], list[int]] = {}
     for place, layer in enumerate(layers):
-        if layer.saved > 0:
-            sorts.setdefault((layer.recompute_time, layer.saved), []).append(place)
-    front = [StageChoice(Fraction(0), activation_of(layers), frozenset())]
-    for (time, saved), places in sorts.items():
+        again = recompute and layer.saved > 0
+        moved = offload and layer.offload_memory > 0 and not layer.recompute
+        if again or moved:
+            nothing = Fraction(0), Fraction(0)
+            sort = (layer.recompute_time, layer.saved) if again else nothing
+            ways = (layer.offload_time, layer.offload_memory) if moved else nothing
+            sorts.setdefault((*sort, *ways), []).append(place)
+    front = [_as_given(layers)]
+    for (time, saved, moving, memory), places in sorts.items():
         front = _least(
             StageChoice(
-                one.time + count * time,
-                one.kept - count * saved,
-                one.layers | frozenset(places[:count]),
+                one.time + again * time,
+                one.moving + moved * moving,
+                one.kept - again * saved,
+                one.left - again * saved - moved * memory,
+                one.layers | frozenset(places[:again]),
+                one.offloaded | frozenset(places[again : again + moved]),
             )
             for one in front
-            for count in range(len(places) + 1)
+            for again in range(len(places) + 1 if saved else 1)
+            for moved in range(len(places) - again + 1 if memory else 1)
         )
     return front
 
@@ -135,19 +183,31 @@ def stage_choices(layers: tuple[Layer, ...]) -> list[StageChoice]:
 def full_recompute(layers: tuple[Layer, ...]) -> StageChoice:
     """All layers of a stage recompute that may, also where it saves nothing."""
     places = frozenset(place for place, layer in enumerate(layers) if layer.recomputable)
-    return StageChoice(
-        sum((layers[place].recompute_time for place in places), Fraction(0)),
-        activation_of(layers) - sum(layers[place].saved for place in places),
-        places,
+    given, saved = _as_given(layers), sum(layers[place].saved for place in places)
+    return given._replace(
+        time=sum((layers[place].recompute_time for place in places), Fraction(0)),
+        kept=given.kept - saved,
+        left=given.left - saved,
+        layers=places,
     )
 
 
+def _as_given(layers: Sequence[Layer]) -> StageChoice:
+    """The choice of a stage whose layers do as they say."""
+    again = frozenset(place for place, layer in enumerate(layers) if layer.recompute)
+    moved = frozenset(place for place, layer in enumerate(layers) if layer.offload)
+    time = sum((layers[place].recompute_time for place in again), Fraction(0))
+    saved = sum(layers[place].saved for place in again)
+    kept = activation_of(layers) - saved
+    moving = sum((layers[place].offload_time for place in moved), Fraction(0))
+    left = kept - sum(layers[place].offload_memory for place in moved)
+    return StageChoice(time, moving, kept, left, again, moved)
+
+
 def _least(choices: Iterator[StageChoice]) -> list[StageChoice]:
-    """Those with less memory than all that take no more time."""
+    """Those that no other takes the place of."""
     found: list[StageChoice] = []
-    for choice in sorted(
-        choices, key=lambda choice: (choice.time, choice.kept, sorted(choice.layers))
-    ):
-        if not found or choice.kept < found[-1].kept:
+    for choice in sorted(choices, key=lambda choice: (*choice[:4], *map(sorted, choice[4:]))):
+        if not any(one.takes_no_more(choice) for one in reversed(found)):
             found.append(choice)
     return found
