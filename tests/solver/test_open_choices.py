@@ -7,6 +7,7 @@ from operator import or_
 import pytest
 
 from ppopt import Objective, Pipeline
+from ppopt.errors import NotApplicableError
 from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.problem import Problem
 from ppopt.solver.choices.choice import Choice
@@ -17,9 +18,13 @@ NAMES = {
     Chosen.PARTITION: "partition",
     Chosen.RECOMPUTE: "recompute",
     Chosen.PARTITION | Chosen.RECOMPUTE: "partition with recompute",
+    Chosen.OFFLOAD: "offload",
+    Chosen.RECOMPUTE | Chosen.OFFLOAD: "recompute and offload",
     Chosen.PLACEMENT: "placement",
     Chosen.PLACEMENT | Chosen.PARTITION: "placement with partition",
     Chosen.PLACEMENT | Chosen.RECOMPUTE: "placement with recompute",
+    Chosen.PLACEMENT | Chosen.OFFLOAD: "placement with offload",
+    Chosen.PLACEMENT | Chosen.RECOMPUTE | Chosen.OFFLOAD: "placement with recompute and offload",
     Chosen.PLACEMENT | Chosen.PARTITION | Chosen.RECOMPUTE: (
         "placement with partition with recompute"
     ),
@@ -30,7 +35,7 @@ NAMES = {
 def pipeline(choices: Chosen) -> Pipeline:
     """A model of four layers on two devices, whose choices are `search`."""
     fields = {one.name.lower(): "search" for one in choices}
-    layers = [{"forward": 1, "activation": 1, "count": 4}]
+    layers = [{"forward": 1, "activation": 1, "count": 4, "offload_time": 1}]
     return Pipeline(stages=2, batches=2, model=layers, mem_limit=9, **fields)
 
 
@@ -39,12 +44,22 @@ def candidates(asked: Pipeline, further: Chosen = NONE_CHOSEN) -> Choice | None:
     return choice_of(problem, Deadline.after(60), further)
 
 
+REFUSED = Chosen.PARTITION | Chosen.OFFLOAD
+"""What is not chosen together, whatever else is."""
+
+
 def test_every_choice_is_in_the_table() -> None:
     every = {
         reduce(or_, (one for one, taken in zip(Chosen, some, strict=True) if taken), NONE_CHOSEN)
         for some in product((False, True), repeat=len(Chosen))
     }
-    assert {*NAMES, NONE_CHOSEN} == every
+    assert {*NAMES, NONE_CHOSEN} == {choices for choices in every if REFUSED not in choices}
+
+
+@pytest.mark.parametrize("further", [NONE_CHOSEN, Chosen.RECOMPUTE, Chosen.PLACEMENT], ids=str)
+def test_offload_and_partition_are_not_chosen_together(further: Chosen) -> None:
+    with pytest.raises(NotApplicableError, match="offload: search does not go with a search of"):
+        candidates(pipeline(REFUSED | further))
 
 
 @pytest.mark.parametrize("choices", NAMES, ids=str)

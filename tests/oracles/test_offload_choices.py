@@ -1,0 +1,142 @@
+"""Offload and recompute chosen with the schedule, against every schedule of every choice."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from fractions import Fraction
+from itertools import product
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ppopt import Objective, Pipeline, recheck, solve, verify
+from ppopt.problem.backward_kind import BackwardKind
+from ppopt.problem.layers import Layer
+from ppopt.problem.problem import Problem
+from ppopt.rechecker import check
+from ppopt.rechecker.verdict import Verdict
+from ppopt.solver.recompute.choice import RecomputeChoice
+from ppopt.solver.recompute.stage_choices import stage_choices
+from ppopt.solver.result import Status
+from tests.oracles.gradient_exhaustive import least_value
+
+
+@st.composite
+def pipelines(draw: st.DrawFn) -> Pipeline:
+    """Two or three layers on one or two stages; one or two microbatches, fewer on two stages."""
+    stages = draw(st.integers(1, 2))
+    count = draw(st.integers(2, 3))
+    layers = []
+    for _ in range(count):
+        activation = draw(st.integers(1, 3))
+        time = draw(st.integers(0, 2))
+        layers.append(
+            {
+                "forward": draw(st.integers(1, 2)),
+                "backward": 2,
+                "activation": activation,
+                "recompute_time": draw(st.integers(0, 2)),
+                "kept": draw(st.integers(0, 1)),
+                "offload_time": time,
+                "offload_memory": draw(st.integers(1, activation)) if time else 0,
+            }
+        )
+    layers[0] |= {"offload_time": 1, "offload_memory": 1}
+    choices = draw(st.sampled_from((("search", None), ("search", "search"), ("search", "none"))))
+    return Pipeline(
+        stages=stages,
+        batches=2 if stages == 1 else draw(st.integers(1, 2)),
+        model=layers,
+        partition=[count] if stages == 1 else [1, count - 1],
+        host_link=draw(st.sampled_from(("duplex", "shared"))),
+        offload=choices[0],
+        recompute=choices[1],
+        mem_limit=draw(st.integers(2, 9)),
+    )
+
+
+def every_choice(pipeline: Pipeline) -> Iterator[Pipeline]:
+    """The pipeline with every choice of its layers, one by one."""
+    recompute = pipeline.recompute == "search"
+
+    def ways(layer: Layer) -> list[Layer]:
+        bare = replace(layer, offload=False, recompute=layer.recompute and not recompute)
+        found = [bare]
+        if recompute:
+            found.append(replace(bare, recompute=True))
+        if layer.offload_time and not bare.recompute:
+            found.append(replace(bare, offload=True))
+        return found
+
+    for layers in product(*map(ways, pipeline.model.layers)):
+        model = replace(pipeline.model, layers=layers)
+        yield replace(pipeline, model=model, offload=None, recompute=None)
+
+
+def least(pipeline: Pipeline, *, whole: bool, span: bool) -> Fraction | None:
+    """Least value over every choice, in the user's unit; None where none keeps the limits."""
+    values = ((made, least_value(made, whole=whole, span=span)) for made in every_choice(pipeline))
+    return min(
+        (made.ticks.time(value) for made, value in values if value is not None), default=None
+    )
+
+
+@given(pipelines(), st.booleans(), st.booleans())
+@settings(deadline=None, max_examples=12)
+def test_no_choice_of_layers_is_better(pipeline: Pipeline, whole: bool, span: bool) -> None:
+    size = pipeline.num_stages * pipeline.batches
+    whole, span = whole or size > 2, span and size <= 2
+    expected = least(pipeline, whole=whole, span=span)
+    found = solve(
+        pipeline,
+        objective=Objective.DEVICE_SPAN if span else Objective.MAKESPAN,
+        backward_kind="whole" if whole else "split",
+        workers=1,
+        time_limit=60,
+    )
+    assert found.status is (Status.INFEASIBLE if expected is None else Status.OPTIMAL)
+    assert found.value == expected
+    assert recheck(found, workers=1).verdict is Verdict.CONFIRMED
+    if expected is None:
+        return
+    assert found.schedule is not None
+    assert verify(found.schedule) == []
+    more = found.claim._replace(bound_time=expected + Fraction(1, 2))
+    wrong = check(more, 60, 1, 0, lambda _: None)
+    assert wrong.verdict is Verdict.WRONG
+    assert verify(wrong.counterexample) == []
+
+
+@given(pipelines())
+@settings(deadline=None, max_examples=12)
+def test_the_bound_of_a_choice_holds_for_its_schedules(pipeline: Pipeline) -> None:
+    choice = RecomputeChoice(Problem(pipeline, Objective.MAKESPAN, BackwardKind.WHOLE))
+    if not all(choice.devices):
+        assert least(pipeline, whole=True, span=False) is None
+        return
+    for configuration in choice.configurations(list(choice.every())):
+        made = choice.pipeline(configuration.key)
+        value = least_value(made, whole=True)
+        if value is not None:
+            assert choice.bound_of_all <= configuration.bound <= made.ticks.time(value)
+
+
+def test_a_choice_is_left_out_where_another_takes_its_place() -> None:
+    """By hand, of two layers alike: F keeps 4 each, 1 with recompute; 3 of 4 move, in 2.
+
+    (recomputes, offloads) with (time, way, kept, left): none (0, 0, 8, 8), one moved (0, 2, 8, 5),
+    both moved (0, 4, 8, 2), one again (1, 0, 5, 5), one each (1, 2, 5, 2), both again (2, 0, 2, 2).
+    None takes no more than another in all four.
+    """
+    layer = Layer(
+        forward=1, activation=4, recompute_time=1, kept=1, offload_time=2, offload_memory=3
+    )
+    both = stage_choices((layer, layer), offload=True)
+    assert [tuple(map(int, one[:4])) for one in both] == [
+        (0, 0, 8, 8), (0, 2, 8, 5), (0, 4, 8, 2), (1, 0, 5, 5), (1, 2, 5, 2), (2, 0, 2, 2),
+    ]  # fmt: skip
+    free = replace(layer, recompute_time=0)
+    assert [tuple(map(int, one[:4])) for one in stage_choices((free, free), offload=True)] == [
+        (0, 0, 2, 2)
+    ]
