@@ -259,8 +259,10 @@ def show_verification(
                 "report a limit, and save schedules over it"
             )
     elif not quiet:
-        around = len(schedule.auxiliary)
+        moves = int(schedule.auxiliary.moves.sum())
+        around = len(schedule.auxiliary) - moves
         more = f" and {around} around the microbatches" if around else ""
+        more += f" and {moves} to the host and back" if moves else ""
         checked = f"{len(schedule)} operations{more}, every rule and every claimed figure"
         print(f"{label(file)}: verified, {checked}")
         cut = partition_words(of_verification(schedule, found))

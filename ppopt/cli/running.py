@@ -107,6 +107,10 @@ def run(
     schedules = [valid_schedule(file) for file in files]
     for schedule in schedules:
         torch_csv.order_csv(schedule)  # refuses what PyTorch cannot run, before anything starts
+        if schedule.pipeline.has_offload:
+            raise InputError(
+                "run: it moves no activation to the host; make the schedule without offload"
+            )
         if schedule.pipeline.has_auxiliary and stages_from is not None:
             raise InputError(
                 "run: with your own model only compute and transfers run as scheduled; "

@@ -237,6 +237,8 @@ def export(
         _note_loss(made)
     if to in (ExportFormat.TORCH_CSV, ExportFormat.TORCHTITAN):
         _note_gradient_work(made)
+    if to in (ExportFormat.TORCH_CSV, ExportFormat.TORCH_COMMS, ExportFormat.TORCHTITAN):
+        _note_offload(made)
     if to is ExportFormat.MEGATRON_ARGUMENTS:
         _note_order(made)
     if to in (ExportFormat.MEGATRON_ARGUMENTS, ExportFormat.TORCHTITAN):
@@ -248,10 +250,21 @@ def _note_gradient_work(schedule: Schedule) -> None:
     """Say that an order of compute has no work around the microbatches."""
     from ppopt.cli.streams import note
 
-    if len(schedule.auxiliary):
+    if schedule.pipeline.has_gradient_work:
         note(
             "note: this order is of compute alone: PyTorch places unshard and gradient sync "
             "itself; --to torch-comms writes where this schedule has them"
+        )
+
+
+def _note_offload(schedule: Schedule) -> None:
+    """Say that an order of PyTorch moves nothing to the host."""
+    from ppopt.cli.streams import note
+
+    if schedule.pipeline.has_offload:
+        note(
+            "note: this order moves no activation to the host; without offload of your own it "
+            "takes more memory than planned"
         )
 
 

@@ -162,6 +162,7 @@ class ShortPairs:
             slices=given.slices,
             routes=given.routes,
             optimizer_barrier=given.optimizer_barrier,
+            host_link=given.host_link,
             **{
                 cost.field: _times(fields[cost.field], given.num_slices)
                 if cost.per_microbatch

@@ -172,6 +172,7 @@ def _relaxed(claim: Claim) -> Pipeline:
         slices=given.slices,
         routes=given.routes,
         optimizer_barrier=given.optimizer_barrier,
+        host_link=given.host_link,
         **fields,
     )
     return replace(made, tick_divisor=given.ticks.per_unit // made.ticks.per_unit)

@@ -168,7 +168,7 @@ def _on(problem: Problem, schedule: Schedule) -> tuple[Schedule, list[str]]:
 def _times(pipeline: Pipeline) -> object:
     """What the starts of a schedule depend on: the tick, the times of the stages, and all lags."""
     lags = Instance(pipeline, BackwardKind.MIXED).flow.lag.tolist()
-    rules = pipeline.link_mode, pipeline.optimizer_barrier
+    rules = pipeline.link_mode, pipeline.host_link, pipeline.optimizer_barrier
     return pipeline.ticks.per_unit, _costs(pipeline, Unit.TIME), lags, rules
 
 

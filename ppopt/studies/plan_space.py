@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from ppopt.errors import InputError, NotApplicableError, not_applicable
 from ppopt.formats import trainer_partition
+from ppopt.problem.offload import refuse_offload_search
 from ppopt.problem.partition import SEARCH, Counts
 from ppopt.problem.pipeline import Model, Pipeline
 from ppopt.problem.pipeline_fields import PipelineFields
@@ -30,6 +31,7 @@ AS_GIVEN = "layers"
 """The value of `recompute` that means: as the layers of the model say."""
 CARRIED = (
     *("backward_p2p", "link_mode", "first_backward", "routes", "slices", "optimizer_barrier"),
+    *("offload", "host_link"),
     *("tokens_per_microbatch", "flops_per_microbatch", "peak_flops"),
 )
 """Further fields of a pipeline that a plan of it has."""
@@ -86,6 +88,7 @@ class PlanSpace:
     def __post_init__(self) -> None:
         _check("placement", self.placements, PLACEMENTS)
         self._check_recompute()
+        refuse_offload_search(self.fields.get("offload"), "a plan")
         for name in ("batches", "chunks"):
             if not getattr(self, name):
                 raise InputError(f"{name}: the list is empty")

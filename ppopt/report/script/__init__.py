@@ -16,8 +16,10 @@ STUDY = ("study_rows", "study_charts", "study_table", "study")
 APP = ("app",)
 """The one that the page of the app has, and no other one."""
 _IMPORT = re.compile(r"^import .*?;\n", re.DOTALL | re.MULTILINE)
-_COMMENT = re.compile(r"^ *(?:/\*\*(?:(?!\*/).)*\*/|//[^\n]*)\n", re.DOTALL | re.MULTILINE)
-"""A comment on lines of its own, which the page leaves out."""
+_COMMENT = re.compile(
+    r"^ *(?:/\*\*(?:(?!\*/).)*\*/|//[^\n]*)\n|/\*\* @type [^\n]*?\*/ ?", re.DOTALL | re.MULTILINE
+)
+"""A comment on lines of its own, or a type: the page leaves them out."""
 
 
 def module(name: str) -> str:

@@ -1,0 +1,80 @@
+"""Offload on the command line: chosen, shown, written, and refused in one line."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.cli.cli_run import done, run, shown
+
+LAYER = {
+    "forward": 1,
+    "activation": 1,
+    "count": 4,
+    "recompute": {"time": 1, "activation": 0},
+    "offload_time": 1,
+}
+STEP = "eval 1f1b --stages 2 --batches 4 --offload-memory 1 --offload-time 1 -o"
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    """A model of four layers alike; every one may recompute or offload."""
+    file = tmp_path / "model.json"
+    layer = LAYER | {"recompute": False, "recompute_time": 1}
+    file.write_text(json.dumps({"num_stages": 2, "num_batches": 4, "layers": [layer]}))
+    return file
+
+
+def test_layers_that_offload_are_chosen_and_confirmed(config: Path, tmp_path: Path) -> None:
+    """Stage 0 would hold 4 of 3; 1F1B has nothing to move on the last stage."""
+    saved = tmp_path / "best.json"
+    found = shown(f"solve --config {config} --offload search --mem-limit 3 -o {saved}")
+    assert found["status"] == "optimal"
+    assert found["offload"][0] > 0
+    assert sum(run["last"] - run["first"] + 1 for run in found["offloaded_layers"]) == sum(
+        found["offload"]
+    )
+    assert found["recompute"] == [0, 0]
+    said = done("verify --bound", saved).out
+    assert f"and {2 * 4 * sum(map(bool, found['offload']))} to the host and back" in said
+    assert "confirmed: whatever offloads" in said
+
+
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        ("solve --partition search --offload search", "does not go with a search of the partition"),
+        ("solve --recompute full --offload search", "does not go with recompute full"),
+        ("solve --recompute full --offload all", "does not go with recompute full"),
+        ("solve --routes 2 --offload search", "search knows one route only"),
+        ("plan --offload search", "a plan does not search it; use none or all"),
+        ("solve --offload some", "'some' is unknown; use none, all or search"),
+    ],
+)
+def test_what_does_not_go_is_refused_in_a_line(config: Path, line: str, told: str) -> None:
+    made = run(f"{line} --config {config} --mem-limit 9")
+    assert made.code == 2
+    assert told in made.err
+    assert "Traceback" not in made.err
+
+
+def test_a_plan_keeps_the_link_to_the_host(config: Path) -> None:
+    """Of two ways with one way each: the plan's schedule has the link of its pipeline."""
+    line = f"plan --config {config} --offload all --host-link shared --mem-limit 3 --time-limit 3"
+    saved = config.with_name("plan.json")
+    done(line, "-o", saved)
+    assert json.loads(saved.read_text())["pipeline"]["host_link"] == "shared"
+
+
+def test_an_order_for_pytorch_says_that_nothing_moves(tmp_path: Path) -> None:
+    path = tmp_path / "a.json"
+    done(STEP, path)
+    assert "16 operations and 16 to the host and back, every rule" in done("verify", path).out
+    for form in ("torch-csv", "torch-comms"):
+        made = done(f"export {path} --to {form} -o {tmp_path / form}.csv")
+        assert "note: this order moves no activation to the host" in made.err
+        assert "unshard" not in made.err
+    assert "run: it moves no activation to the host" in run(f"run {path}").err
