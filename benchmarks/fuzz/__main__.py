@@ -76,7 +76,7 @@ def report(journal: Journal, failures: Path) -> int:
 def _tiny(tallies: Mapping[str, Tally]) -> int:
     names = (
         *("tiny", "mixed", "placements", "layers", "recompute", "compositions", "streams"),
-        *("gradient-work", "phases"),
+        *("gradient-work", "offload", "offload-choices", "phases"),
     )
     return sum(tally.cases - tally.skipped for name, tally in tallies.items() if name in names)
 

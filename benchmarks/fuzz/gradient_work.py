@@ -1,4 +1,4 @@
-"""Work around the microbatches: searches beside every schedule, and beside the re-checker."""
+"""What devices run besides compute: searches beside every schedule, and beside the re-checker."""
 
 from __future__ import annotations
 
@@ -8,13 +8,14 @@ from random import Random
 from typing import Any
 
 import ppopt
-from benchmarks.fuzz import judge, pipelines
+from benchmarks.fuzz import judge, layers, pipelines
 from benchmarks.fuzz.category import Case, Category, Finding, SkippedError
 from ppopt import Pipeline, Status, Verdict, verify
 from ppopt.formats import schedule_json
 from ppopt.problem.link_mode import LinkMode
 from ppopt.rechecker import check
 from tests.oracles.gradient_exhaustive import least_value
+from tests.oracles.offload_choices import least_of_all
 
 WORK = ("unshard", "gradient_sync", "optimizer", "unshard_memory")
 KINDS = ("split", "whole", "mixed")
@@ -46,13 +47,22 @@ class GradientWork(Category):
             fields = {key: value for key, value in fields.items() if key not in dropped}
         elif rng.random() < 0.2 and not {"routes", "slices"} & fields.keys():
             fields["link_mode"] = str(rng.choice(list(LinkMode)))
-        fields |= {name: rng.randint(0, 4) for name in WORK if rng.random() < 0.7}
+        fields |= self.further(rng, fields)
         options = {
             "objective": rng.choice(("makespan", "makespan", "device-span")),
             "backward_kind": "whole" if tiny else rng.choice(KINDS),
             "time_limit": 5,
         }
-        return {"pipeline": fields | {"optimizer_barrier": rng.random() < 0.3}, "options": options}
+        return {"pipeline": fields, "options": options}
+
+    def further(
+        self,
+        rng: Random,
+        fields: dict[str, Any],  # noqa: ARG002
+    ) -> dict[str, Any]:
+        """Draw what devices run besides compute."""
+        work = {name: rng.randint(0, 4) for name in WORK if rng.random() < 0.7}
+        return work | {"optimizer_barrier": rng.random() < 0.3}
 
     def check(self, case: Case) -> Iterator[Finding]:
         """Search, verify what is found and its file, re-check the bound; and ask the oracle."""
@@ -72,6 +82,92 @@ class GradientWork(Category):
     def smaller(self, case: Case) -> Iterator[Case]:
         """Yield the case with a simpler pipeline."""
         yield from pipelines.smaller(case)
+
+
+class Offload(GradientWork):
+    """Searches with activations that move to the host, half of them with gradient work, too."""
+
+    name = "offload"
+
+    def further(self, rng: Random, fields: dict[str, Any]) -> dict[str, Any]:
+        """Draw parts of what F keeps, times of the ways, and the link to the host."""
+        moved = [self._part(rng, most) for most in fields.get("kept", fields["activation"])]
+        ways = {
+            "offload_memory": moved,
+            "offload_time": [rng.randint(1, 3) if float(one) else 0 for one in moved],
+            "host_link": rng.choice(("duplex", "duplex", "shared")),
+        }
+        return ways | (super().further(rng, fields) if rng.random() < 0.5 else {})
+
+    def _part(self, rng: Random, most: int | str) -> int | str:
+        """Draw none, all or half of an amount of memory."""
+        if isinstance(most, int) and rng.random() < 0.3:
+            return most // 2
+        return rng.choice((0, most, most))
+
+
+class OffloadChoices(Category):
+    """Offload and recompute chosen with the schedule, beside every choice of the layers."""
+
+    name = "offload-choices"
+    goal = 200
+
+    def draw(self, rng: Random) -> Case:
+        """Draw two or three layers on one or two devices, and limits at which choices matter."""
+        stages, count, batches = rng.choice(((1, 2, 2), (1, 3, 1), (2, 2, 1), (2, 3, 1)))
+        layers = [self._layer(rng) for _ in range(count)]
+        layers[-1] |= {"offload_time": 1, "offload_memory": 1}
+        fields = {
+            "stages": stages,
+            "batches": batches,
+            "model": layers,
+            "partition": [count] if stages == 1 else [1, count - 1],
+            "host_link": rng.choice(("duplex", "shared")),
+            "offload": rng.choice(("search", "search", "all")),
+            "recompute": rng.choice((None, "none", "search", "search")),
+            "mem_limit": rng.randint(1, 9),
+        }
+        options = {"backward_kind": "whole", "objective": "makespan", "time_limit": 20}
+        return {"pipeline": fields, "options": options}
+
+    def _layer(self, rng: Random) -> dict[str, Any]:
+        activation, time = rng.randint(1, 3), rng.randint(0, 2)
+        return {
+            "forward": rng.randint(1, 2),
+            "backward": rng.randint(1, 3),
+            "activation": activation,
+            "workspace": rng.choice((0, 0, 1)),
+            "recompute_time": rng.randint(0, 2),
+            "kept": rng.randint(0, 1),
+            "recompute": rng.random() < 0.2,
+            "offload_time": time,
+            "offload_memory": rng.randint(1, activation) if time else 0,
+        }
+
+    def check(self, case: Case) -> Iterator[Finding]:
+        """Search, and ask the oracle for the least of all choices."""
+        pipeline = pipelines.made(case)
+        found = ppopt.solve(pipeline, workers=1, **case["options"])
+        least = least_of_all(pipeline, whole=True)
+        yield from judge.values(
+            found, None if least is None else least * found.pipeline.ticks.per_unit
+        )
+        if found.status not in (Status.OPTIMAL, Status.INFEASIBLE):
+            yield Finding("no-proof", f"{found.status} after {found.solve_seconds:.1f} s")
+        if found.schedule is not None:
+            for violation in verify(found.schedule)[:1]:
+                yield Finding("invalid-schedule", str(violation))
+        if ppopt.recheck(found, time_limit=20, workers=1).verdict is Verdict.WRONG:
+            yield Finding("true-bound-refuted", f"the bound {found.lower_bound} is refuted")
+        stated = found.claim
+        if stated is not None and stated.bound_time is not None and least is not None:
+            above = check(stated._replace(bound_time=least + 1), 20, 1, 0, lambda _: None)
+            if above.verdict is Verdict.CONFIRMED:
+                yield Finding("inflated-bound-confirmed", f"{least + 1}: {above.reason}")
+
+    def smaller(self, case: Case) -> Iterator[Case]:
+        """Yield the case with a simpler pipeline."""
+        yield from layers.smaller_cases(case)
 
 
 def _size(pipeline: Pipeline, options: dict[str, Any]) -> int:

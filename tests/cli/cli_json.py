@@ -53,6 +53,8 @@ PLACED = {
     "chunks": INT,
     "recompute": LIST_OR_NULL,
     "recomputed_layers": LIST_OR_NULL,
+    "offload": LIST_OR_NULL,
+    "offloaded_layers": LIST_OR_NULL,
     "link_mode": TEXT,
 }
 BOUND = {"lower_bound": NUMBER, "gap": NUMBER, "proof": TEXT, "baseline": (dict, NoneType)}

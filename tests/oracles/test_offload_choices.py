@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from fractions import Fraction
-from itertools import product
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -20,13 +18,14 @@ from ppopt.solver.recompute.choice import RecomputeChoice
 from ppopt.solver.recompute.stage_choices import stage_choices
 from ppopt.solver.result import Status
 from tests.oracles.gradient_exhaustive import least_value
+from tests.oracles.offload_choices import least_of_all
 
 
 @st.composite
 def pipelines(draw: st.DrawFn) -> Pipeline:
-    """Two or three layers on one or two stages; one or two microbatches, fewer on two stages."""
+    """Two or three layers on one or two stages, of a microbatch or two."""
     stages = draw(st.integers(1, 2))
-    count = draw(st.integers(2, 3))
+    count, batches = draw(st.sampled_from(((2, 2), (3, 1)) if stages == 1 else ((2, 1), (3, 1))))
     layers = []
     for _ in range(count):
         activation = draw(st.integers(1, 3))
@@ -46,7 +45,7 @@ def pipelines(draw: st.DrawFn) -> Pipeline:
     choices = draw(st.sampled_from((("search", None), ("search", "search"), ("search", "none"))))
     return Pipeline(
         stages=stages,
-        batches=2 if stages == 1 else draw(st.integers(1, 2)),
+        batches=batches,
         model=layers,
         partition=[count] if stages == 1 else [1, count - 1],
         host_link=draw(st.sampled_from(("duplex", "shared"))),
@@ -56,38 +55,10 @@ def pipelines(draw: st.DrawFn) -> Pipeline:
     )
 
 
-def every_choice(pipeline: Pipeline) -> Iterator[Pipeline]:
-    """The pipeline with every choice of its layers, one by one."""
-    recompute = pipeline.recompute == "search"
-
-    def ways(layer: Layer) -> list[Layer]:
-        bare = replace(layer, offload=False, recompute=layer.recompute and not recompute)
-        found = [bare]
-        if recompute:
-            found.append(replace(bare, recompute=True))
-        if layer.offload_time and not bare.recompute:
-            found.append(replace(bare, offload=True))
-        return found
-
-    for layers in product(*map(ways, pipeline.model.layers)):
-        model = replace(pipeline.model, layers=layers)
-        yield replace(pipeline, model=model, offload=None, recompute=None)
-
-
-def least(pipeline: Pipeline, *, whole: bool, span: bool) -> Fraction | None:
-    """Least value over every choice, in the user's unit; None where none keeps the limits."""
-    values = ((made, least_value(made, whole=whole, span=span)) for made in every_choice(pipeline))
-    return min(
-        (made.ticks.time(value) for made, value in values if value is not None), default=None
-    )
-
-
 @given(pipelines(), st.booleans(), st.booleans())
 @settings(deadline=None, max_examples=12)
 def test_no_choice_of_layers_is_better(pipeline: Pipeline, whole: bool, span: bool) -> None:
-    size = pipeline.num_stages * pipeline.batches
-    whole, span = whole or size > 2, span and size <= 2
-    expected = least(pipeline, whole=whole, span=span)
+    expected = least_of_all(pipeline, whole=whole, span=span)
     found = solve(
         pipeline,
         objective=Objective.DEVICE_SPAN if span else Objective.MAKESPAN,
@@ -113,7 +84,7 @@ def test_no_choice_of_layers_is_better(pipeline: Pipeline, whole: bool, span: bo
 def test_the_bound_of_a_choice_holds_for_its_schedules(pipeline: Pipeline) -> None:
     choice = RecomputeChoice(Problem(pipeline, Objective.MAKESPAN, BackwardKind.WHOLE))
     if not all(choice.devices):
-        assert least(pipeline, whole=True, span=False) is None
+        assert least_of_all(pipeline, whole=True) is None
         return
     for configuration in choice.configurations(list(choice.every())):
         made = choice.pipeline(configuration.key)
