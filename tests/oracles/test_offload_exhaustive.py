@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from ppopt import Objective, Pipeline, recheck, solve
+from ppopt import Objective, Pipeline, recheck, solve, verify
 from ppopt.rechecker import check
 from ppopt.rechecker.verdict import Verdict
 from ppopt.solver.result import Status
@@ -77,3 +77,32 @@ def test_a_device_of_two_stages_fits_one_activation_and_the_other_at_the_host() 
     moved = solve(replace(given, offload_memory=(1, 0), offload_time=(1, 0)), workers=1)
     assert alone.status is Status.INFEASIBLE
     assert (moved.status, moved.value) == (Status.OPTIMAL, 8)
+
+
+@given(pipelines(), st.lists(st.integers(2, 4), min_size=2, max_size=2), st.booleans())
+@example(
+    Pipeline(
+        stages=4, placement=(0, 2, 2, 1), batches=1, backward_input=(0, 0, 0, 0),
+        weight=(0, 0, 1, 0), activation=(0, 0, 1, 0), mem_limit=(0, 0, 1),
+        offload_memory=(0, 0, 1, 0), offload_time=(0, 0, 1, 0),
+    ),
+    [0, 0],
+    True,
+)  # fmt: skip
+@settings(deadline=None, max_examples=12)
+def test_backwards_that_are_free_are_no_worse_and_proved(
+    pipeline: Pipeline, backward: list[int], span: bool
+) -> None:
+    """BW takes another time than B and W, so that a choice of one place is not one of another."""
+    given = replace(pipeline, backward=[*backward, "0.5", 0][: pipeline.num_stages])
+    objective = Objective.DEVICE_SPAN if span else Objective.MAKESPAN
+    found = solve(given, objective=objective, backward_kind="mixed", workers=1, time_limit=60)
+    known = [
+        solve(given, objective=objective, backward_kind=kind, workers=1).value
+        for kind in ("split", "whole")
+    ]
+    assert recheck(found, workers=1).verdict is Verdict.CONFIRMED
+    if any(value is not None for value in known):
+        assert found.status is Status.OPTIMAL
+        assert found.value <= min(value for value in known if value is not None)
+        assert verify(found.schedule) == []

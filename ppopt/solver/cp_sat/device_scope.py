@@ -156,7 +156,8 @@ class DeviceScope:
 
     def _choices(self, number: int) -> list[int]:
         """What chooses the modes of the operations of a class: the numbers of their F."""
-        choices: list[int] = self.instance.codes[number % self.instance.places].tolist()
+        forward = self.instance.number(OpKind.F, *self.instance.classes[number][:3])
+        choices: list[int] = self.instance.codes[forward].tolist()
         return choices
 
     @property
