@@ -10,7 +10,7 @@ space).
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from dataclasses import replace
 from fractions import Fraction
 from functools import cached_property
@@ -217,7 +217,9 @@ class RecomputeChoice(Choice):
             for choices in self.devices
         )
         levels = [
-            tuple((len(choices) - 1) * part // 4 for choices in self.devices) for part in range(5)
+            key
+            for among in (lambda _: True, lambda one: not one.moving, lambda one: not one.time)
+            for key in self._levels(among)
         ]
         within = tuple(
             max(number for number in range(len(choices)) if choices[number].bound <= most)
@@ -225,7 +227,16 @@ class RecomputeChoice(Choice):
                 bound, self.devices, strict=True))]
             for choices in self.devices
         )  # fmt: skip
-        return list(dict.fromkeys([levels[-1], levels[0], bound, *levels, within]))
+        return list(dict.fromkeys([*levels[4::5], levels[0], bound, *levels, within]))
+
+    def _levels(self, among: Callable[[DeviceChoice], bool]) -> list[Key]:
+        """From none of some choices of every device to the last of them."""
+        each = [
+            [number for number, one in enumerate(choices) if among(one)] for choices in self.devices
+        ]
+        if not all(each):
+            return []
+        return [tuple(some[(len(some) - 1) * part // 4] for some in each) for part in range(5)]
 
     def moves(self, key: Key) -> Iterator[Key]:
         """One device with the next choice, either way; and all of them."""
