@@ -40,8 +40,13 @@ PICTURES = {
         _PAIRS, overlap=[[12, 12, 8, 8], [12, 12, 8, 8], [10, 10, 8, 8], [10, 10, 8, 8]]
     ),
     ROOT / "docs" / "offload-3.svg": ppopt.Pipeline(
-        stages=4, batches=6, forward=1, backward=2, offload_memory=[1, 1, 0, 0],
-        offload_time=[2, 2, 0, 0], mem_limit=3,
+        stages=4,
+        batches=6,
+        forward=1,
+        backward=2,
+        offload_memory=[1, 1, 0, 0],
+        offload_time=[2, 2, 0, 0],
+        mem_limit=3,
     ),
 }
 """Picture -> the pipeline whose optimum it shows. The schedule of each stands beside it as JSON."""

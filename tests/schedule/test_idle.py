@@ -277,7 +277,7 @@ def test_random_schedules_meet_every_cause() -> None:
         made = build(Pipeline(stages=2, batches=3, p2p=1), Random(seed), "split")
         causes = idle(limited(made, peaks(made))).cause
         met.update(Cause(cause) for cause in causes.tolist())
-    assert met == set(Cause) - {Cause.COLLECTIVE}
+    assert met == set(Cause) - {Cause.COLLECTIVE, Cause.HOST}
 
 
 WORK = [
@@ -364,3 +364,11 @@ def test_an_incomplete_schedule_has_no_causes(lost: str) -> None:
     part = Schedule.from_rows(whole.pipeline, [row for row in whole.rows() if str(row.op) != lost])
     with pytest.raises(InputError, match=f"incomplete: {lost} is missing"):
         idle(part)
+
+
+def test_a_backward_waits_for_the_host() -> None:
+    """By hand: F until 1, out until 4, back until 7, then BW."""
+    made = evaluate(Pipeline(stages=1, batches=1, offload_memory=1, offload_time=3), "gpipe")
+    assert [tuple(map(int, gap)) for gap in zip(*idle(made)[1:4], strict=True)] == [
+        (1, 7, Cause.HOST)
+    ]
