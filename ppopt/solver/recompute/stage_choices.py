@@ -3,8 +3,8 @@
 A choice says how many of its layers do either, of every sort of layer. Recompute costs time in
 every backward of the stage; offload takes the host link for some time, each way. Both bring memory
 between F and the backward. A choice that costs more and brings less than another of its stage is
-left out: in any schedule with it the other one can take its place, its backwards at the same
-starts, its moves out at the same starts, its moves back at the same ends.
+left out. In any schedule with it the other one can take its place: its backwards and its moves out
+at the same starts, its moves back at the same ends.
 """
 
 from __future__ import annotations
