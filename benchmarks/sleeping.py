@@ -3,6 +3,7 @@
     python -m benchmarks.sleeping orders --real-time
     python -m benchmarks.sleeping links --real-time
     python -m benchmarks.sleeping steps --real-time
+    python -m benchmarks.sleeping frozen --real-time
 
 Four gloo processes on this machine; the stages' forward, input gradient and weight gradient sleep
 for set times, so that the processors stay free and the measured step shows the order alone.
@@ -12,6 +13,7 @@ pipeline sleep, too. `links`: one transfer at a time with delays added
 (`ppopt.torch.stream_links`); every schedule with its own communication order, loaded as
 `compute_comms`, and as operations alone, which PyTorch lowers. `steps`: whole steps, with unshard,
 gradient sync and optimizer (`ppopt.torch.collective_queue`), also with an optimizer barrier.
+`frozen`: the first stages frozen, or every other one.
 """
 
 from __future__ import annotations
@@ -56,8 +58,11 @@ STEP = replace(
 )
 """Gathering the weights of a stage takes 24 ms, and reducing its gradients 40 to 160."""
 BARRIER = replace(STEP, optimizer_barrier=True, name="the same, optimizer barrier")
+FROZEN = replace(LINKS, frozen=(True, True, False, False), name="first half frozen")
+MIDDLE = replace(UNEQUAL, frozen=(True, False, True, False), name="every other stage frozen")
 STRATEGIES = ("gpipe", "1f1b", "zb-h1", "zb-1p", "zb-2p", "interleaved", "zbv")
 STREAM_STRATEGIES = ("gpipe", "1f1b", "zb-h1", "zbv", "looped-bfs")
+FROZEN_STRATEGIES = ("gpipe", "1f1b", "zb-h1", "zb-2p")
 
 
 class Entry(NamedTuple):
@@ -99,6 +104,16 @@ def steps(_: World) -> Iterator[Entry]:
         made = {name: evaluate(pipeline, name) for name in STREAM_STRATEGIES}
         made["solved"] = solved(as_run(pipeline), "1f1b")
         made["solved, V"] = solved(as_run(replace(pipeline, placement="v")), "1f1b")
+        for name, schedule in made.items():
+            predicted = {"predicted": unit(float(execution.predicted_makespan(schedule)))}
+            yield Entry(pipeline.name, name, schedule, predicted, [])
+
+
+def frozen(_: World) -> Iterator[Entry]:
+    """Schedules by hand and solved, with frozen stages."""
+    for pipeline in (FROZEN, MIDDLE):
+        made = {name: evaluate(pipeline, name) for name in FROZEN_STRATEGIES}
+        made["solved"] = solved(as_run(pipeline), "1f1b")
         for name, schedule in made.items():
             predicted = {"predicted": unit(float(execution.predicted_makespan(schedule)))}
             yield Entry(pipeline.name, name, schedule, predicted, [])
@@ -200,7 +215,7 @@ def _cells(row: Entry) -> list[str]:
     return [row.pipeline, row.name, *predicted, spread, *ratios]
 
 
-PARTS = {"orders": orders, "links": links, "steps": steps}
+PARTS = {"orders": orders, "links": links, "steps": steps, "frozen": frozen}
 
 
 def main() -> None:

@@ -30,6 +30,14 @@ README = ROOT / "README.md"
 MODELS = ROOT / "models" / "README.md"
 STRATEGIES = ROOT / "docs" / "strategies.md"
 _PAIRS = ppopt.Pipeline(stages=4, batches=4, placement=(0, 1, 1, 0), forward=4, backward=8)
+_FROZEN = ppopt.Model(
+    [
+        ppopt.Layer(name="encoder", count=12, forward=2, activation=3, frozen=True),
+        ppopt.Layer(name="projector", forward=1, activation=1),
+        ppopt.Layer(name="block", count=11, forward=2, activation=2),
+        ppopt.Layer(name="head", role="head", forward=3, activation=1),
+    ]
+)
 PICTURES = {
     ROOT / "docs" / "solve-4x8.svg": ppopt.Pipeline(stages=4, batches=8, mem_limit="1f1b"),
     ROOT / "docs" / "llama-3.1-8b.svg": replace(
@@ -47,6 +55,9 @@ PICTURES = {
         offload_memory=[1, 1, 0, 0],
         offload_time=[2, 2, 0, 0],
         mem_limit=3,
+    ),
+    ROOT / "docs" / "frozen-layers.svg": _FROZEN.pipeline(
+        devices=4, batches=8, partition=(13, 4, 4, 4)
     ),
 }
 """Picture -> the pipeline whose optimum it shows. The schedule of each stands beside it as JSON."""

@@ -29,6 +29,7 @@ def draw(
 ) -> dict[str, Any]:
     """Draw a model of up to `more_layers` layers more than stages, its microbatches and limits."""
     model = [_layer(rng, "decoder") for _ in range(stages + rng.randint(0, more_layers))]
+    layers.freeze(rng, model)
     if rng.random() < 0.4:
         model[0]["role"], model[-1]["role"] = "embedding", "head"
     model[0]["activation"] = max(1, model[0]["activation"])  # without any no limit is accepted

@@ -172,7 +172,11 @@ class OffloadChoices(Category):
 
 def _size(pipeline: Pipeline, options: dict[str, Any]) -> int:
     """Operations of compute where the oracle knows the rules; else more than it takes."""
-    simple = pipeline.routes == pipeline.num_slices == 1 and not any(pipeline.links.given)
+    simple = (
+        pipeline.frozen_stages is None
+        and pipeline.routes == pipeline.num_slices == 1
+        and not any(pipeline.links.given)
+    )
     one_kind = options["backward_kind"] == "whole" and options["objective"] == "makespan"
     whole_times = pipeline.ticks.per_unit == 1 and all(all(row) for row in pipeline.ticks.durations)
     if not (simple and one_kind and whole_times and max(pipeline.ticks.times) < TINY):

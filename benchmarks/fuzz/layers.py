@@ -10,9 +10,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from fractions import Fraction
 from itertools import accumulate, pairwise, product
+from operator import add
 from random import Random
 from typing import Any
 
+from benchmarks.fuzz import pipelines
 from benchmarks.fuzz.category import Case
 from ppopt import InputError, Pipeline
 from ppopt.problem.partition import SEARCH
@@ -57,6 +59,7 @@ def draw(
             break
     size = stages + rng.randint(0, more_layers)
     model = [draw_layer(rng, role) for role in _roles(rng, size, stages)]
+    freeze(rng, model)
     model[0]["activation"] = max(1, model[0]["activation"])  # without any no limit is accepted
     model[0]["output"] = max(1, model[0]["output"])  # nor a link by size
     fields: dict[str, Any] = {
@@ -145,6 +148,13 @@ def with_phases(rng: Random, layer: dict[str, Any]) -> dict[str, Any]:
 
 def _phase(on: str, time: int) -> dict[str, Any]:
     return {"on": on, "time": time}
+
+
+def freeze(rng: Random, model: list[dict[str, Any]]) -> None:
+    """Freeze some layers of some models."""
+    if rng.random() < 0.3:
+        for layer, frozen in zip(model, pipelines.draw_frozen(rng, len(model)), strict=True):
+            layer.update({"frozen": True} if frozen else {})
 
 
 def _links(rng: Random, stages: int, devices: int) -> dict[str, Any]:
@@ -242,22 +252,21 @@ def even(model: list[dict[str, Any]], stages: int) -> Counts:
 def bottleneck(model: list[dict[str, Any]], counts: Counts, chosen: Chosen) -> Fraction:
     """Largest time of F and BW of a stage, recompute included."""
     work = []
-    for layer, one in zip(model, chosen, strict=True):
-        costs = _costs(layer, recomputes=one)
+    for costs in _all_costs(model, chosen):
         work.append(costs["forward"] + costs["backward"] + costs["recompute_time"])
     return max(sum(work[start:end], Fraction(0)) for start, end in _cuts(counts))
 
 
 def spelled_out(fields: dict[str, Any], counts: Counts, chosen: Chosen) -> Pipeline:
     """The pipeline of stages that hold so many layers each, their costs summed here."""
-    layers = [
-        _costs(layer, recomputes=one) for layer, one in zip(fields["model"], chosen, strict=True)
-    ]
+    layers = _all_costs(fields["model"], chosen)
     columns: dict[str, Any] = {}
     for name in layers[0]:
         rows = [[layer[name] for layer in layers[start:end]] for start, end in _cuts(counts)]
         columns[name] = [max(row) if name in KINDS else sum(row, Fraction(0)) for row in rows]
     columns |= _pairs(fields["model"], counts)
+    meanwhile = columns.pop("meanwhile")
+    columns["forward_workspace"] = list(map(add, columns["forward_workspace"], meanwhile))
     if fields.get("first_backward") == "weight":
         _all_in_weight(columns)
     rest: dict[str, Any] = {
@@ -267,13 +276,18 @@ def spelled_out(fields: dict[str, Any], counts: Counts, chosen: Chosen) -> Pipel
     }
     if "link" in fields:
         rest = _delays(fields, counts) | rest
-    return Pipeline(stages=len(counts), placement=hosts_of(fields), **rest, **columns)
+    flags = [layer.get("frozen", False) for layer in fields["model"]]
+    frozen = [all(flags[start:end]) for start, end in _cuts(counts)]
+    hosts = hosts_of(fields)
+    return Pipeline(stages=len(counts), placement=hosts, frozen=frozen, **rest, **columns)
 
 
 def _pairs(model: list[dict[str, Any]], counts: Counts) -> dict[str, Any]:
     """Times of F with BW and of F with B of every two stages, by trying every tick."""
     if not any("phases" in layer for layer in model):
         return {}
+    first = [*(layer.get("frozen", False) for layer in model), False].index(False)
+    model = [layer | {"no_backward": place < first} for place, layer in enumerate(model)]
     stages = [model[start:end] for start, end in _cuts(counts)]
     forwards = [_chain(phase for layer in stage for phase in _ahead(layer)) for stage in stages]
 
@@ -294,6 +308,9 @@ def _ahead(layer: dict[str, Any]) -> list[dict[str, Any]]:
 
 def _back(layer: dict[str, Any], whole: bool) -> list[dict[str, Any]]:
     """Phases of BW or B of a layer; one without phases computes, BW twice as long as F."""
+    if layer["no_backward"]:
+        return []
+    whole &= not layer.get("frozen", False)
     if "phases" not in layer:
         return [_phase("compute", layer["forward"] * (2 if whole else 1))]
     phases: list[dict[str, Any]] = layer["phases"]["B"]
@@ -329,6 +346,26 @@ def _delays(fields: dict[str, Any], counts: Counts) -> dict[str, Any]:
         for one in (there, back)
     )
     return {"p2p": p2p, "backward_p2p": backward_p2p}
+
+
+def _all_costs(model: list[dict[str, Any]], chosen: Chosen) -> list[dict[str, Fraction]]:
+    """Costs of every layer; `meanwhile`: what its F holds until it ends, and gives back."""
+    found, trained = [], False
+    for layer, one in zip(model, chosen, strict=True):
+        costs, frozen = _costs(layer, recomputes=one), layer.get("frozen", False)
+        trained |= not frozen
+        held = Fraction(0)
+        if not trained:
+            held = costs["activation"]
+            kept = ("forward", "static", "forward_workspace")
+            costs = {name: costs[name] if name in kept else Fraction(0) for name in costs}
+        elif frozen:
+            costs["weight"] = costs["weight_workspace"] = Fraction(0)
+            costs["memory_b"] = -costs["activation"]
+            costs["backward"] = costs["backward_input"]
+            costs["backward_workspace"] = costs["input_workspace"]
+        found.append(costs | {"meanwhile": held})
+    return found
 
 
 def _costs(layer: dict[str, Any], *, recomputes: bool) -> dict[str, Fraction]:

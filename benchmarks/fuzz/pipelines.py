@@ -58,12 +58,20 @@ def draw(
         **_memory(rng, entries, cut, count),
     }
     _draw_links(rng, fields, count, stages)
+    if "chunks" not in placed and rng.random() < 0.25:
+        fields["frozen"] = draw_frozen(rng, stages)
     if rng.random() < 0.2:
         speeds = [rng.choice((1, 2, "0.5", "1.5")) for _ in range(count)]
         fields["device_speed"] = speeds[0] if ways > 1 else speeds
     return (
         fields | ({"routes": ways} if ways > 1 else {}) | ({"slices": parts} if parts > 1 else {})
     )
+
+
+def draw_frozen(rng: Random, size: int) -> list[bool]:
+    """Draw which of so many stages or layers are frozen, mostly the first ones."""
+    first = rng.randint(0, size)
+    return [place < first or rng.random() < 0.2 for place in range(size)]
 
 
 def _placement(rng: Random, devices: int) -> tuple[int, dict[str, Any]]:

@@ -332,6 +332,7 @@ _CHECKS: dict[Shape, _Check] = {
     Shape.PLACEMENT: _placement,
     Shape.CHOICE: _choice,
     Shape.FLAG: lambda value, _: flag(value),
+    Shape.SWITCHES: _one_or_more(lambda value, _: flag(value)),
     Shape.FILES: _files,
     Shape.COUNT: _count,
     Shape.LINE: _line,
@@ -409,6 +410,7 @@ def _forms(setting: Setting) -> list[dict[str, Any]]:
         Shape.PER_DEVICE: numbers,
         Shape.PLACEMENT: [{"enum": list(setting.choices)}, _list({"type": "integer"})],
         Shape.FLAG: [{"type": "boolean"}],
+        Shape.SWITCHES: [{"type": "boolean"}, _list({"type": "boolean"})],
         Shape.FILES: [line, _list(line)],
     }
     return forms.get(setting.shape, [line])

@@ -29,7 +29,7 @@ MEMBER = "model"
 _UNITS = {Unit.TIME: "ticks_per_unit", Unit.MEMORY: "memory_ticks_per_unit"}
 _REQUIRED = (*_UNITS.values(), "layers", "counts", "partition")
 _OPTIONAL = ("name", "placement", "chunks", "link", "first_backward")
-_FLAGS = ("recompute", "recompute_given", "offload")
+_FLAGS = ("recompute", "recompute_given", "offload", "frozen")
 _ROUNDED = (*(cost.field for cost in COSTS), "phases")
 _ALWAYS = tuple(cost.name for cost in COSTS if not cost.optional)
 _SOMETIMES = tuple(cost.name for cost in COSTS if cost.optional)
@@ -139,6 +139,7 @@ def restored(pipeline: Pipeline, value: object) -> Pipeline:
     counts = within("counts", wholes, file["counts"], pipeline.num_stages, 1, MOST_LAYERS)
     fields = _placed(file, pipeline)
     fields["first_backward"] = file.get("first_backward", FirstBackward.SPLIT)
+    fields["frozen"] = None
     if file.get("link") is not None:
         fields["link"] = within("link", _link, file["link"])
     rule = file["partition"]
@@ -147,6 +148,7 @@ def restored(pipeline: Pipeline, value: object) -> Pipeline:
     if rule is None or list(made.counts) != counts:
         made = replace(pipeline, model=model, partition=counts, **fields)
     same = made.hosts == pipeline.hosts and made.links == pipeline.links
+    same &= made.frozen_stages == pipeline.frozen_stages
     if not same or (made.costs, made.limits) != (pipeline.costs, pipeline.limits):
         raise InputError("its layers do not make the stages of the pipeline; leave it out")
     return made

@@ -6,12 +6,13 @@ stage but the last, or a matrix [from device][to device]; the second is left out
 first. `placement` is the device of every stage on route 0. Of a model in layers stages differ, and
 its placement is written as a list alone. `overlap_times` is the time of an F and a BW run as one,
 per stage or as a matrix [stage of F][stage of BW], and `slices` the parts of every microbatch along
-the sequence; `slices`, the costs that are optional
-(`ppopt.problem.settings`), the units and what throughput is computed from are left out where they
-have their defaults. `device_speed` has a fraction [numerator, denominator] per device, and is left
-out where all are 1: times are those at speed 1, and an operation takes its time / the speed of its
-device, a whole number of ticks. `link_mode` is left out where it is `delay`,
-and `host_link` where it is `duplex`.
+the sequence; `slices`, the costs that are optional (`ppopt.problem.settings`), the units and what
+throughput is computed from are left out where they have their defaults. `device_speed` has a
+fraction [numerator, denominator] per device, and is left out where all are 1: times are those at
+speed 1, and an operation takes its time / the speed of its device, a whole number of ticks.
+`link_mode` is left out where it is `delay`, and `host_link` where it is `duplex`. `frozen` says per
+stage whether it is frozen, and is left out where none is. The costs are those that frozen stages
+have: the B, W and BW of the frozen stages before the first that is not take 0 and wait for F alone.
 
 The other optional keys restore the pipeline as its user gave it, equal in every field:
 `placement_name` (null: the list; `default`: none was named), `chunks`, `mem_limit_given` (`1f1b`,
@@ -53,7 +54,7 @@ REQUIRED = (
 OPTIONAL = (
     "backward_p2p_time",
     *("name", "placement_name", "chunks", "mem_limit_given", "rounded", "slices", "device_speed"),
-    *("link_mode", "optimizer_barrier", "host_link"),
+    *("link_mode", "optimizer_barrier", "host_link", "frozen"),
     *(cost.name for cost in _SOMETIMES),
     *_WHERE_KNOWN,
 )
@@ -89,6 +90,7 @@ def pipeline_to_object(pipeline: Pipeline) -> dict[str, Any]:
         **({"link_mode": pipeline.link_mode.value} if pipeline.has_links else {}),
         **({"optimizer_barrier": True} if pipeline.optimizer_barrier else {}),
         **({"host_link": host_link.value} if host_link is not HostLink.DUPLEX else {}),
+        **({} if pipeline.frozen_stages is None else {"frozen": list(pipeline.frozen_stages)}),
     }
 
 
@@ -176,6 +178,7 @@ def pipeline_from_object(value: object, per_unit: int, memory_per_unit: int) -> 
         link_mode=file.get("link_mode", LinkMode.DELAY),
         optimizer_barrier=file.get("optimizer_barrier", False),
         host_link=file.get("host_link", HostLink.DUPLEX),
+        frozen=file.get("frozen"),
     )
     _check_same(pipeline, file, costs, limits)
     return pipeline

@@ -64,6 +64,7 @@ def _pipeline() -> Schema:
         "placement": _list(_COUNT) | {"description": "the device of every stage"},
         "p2p_time": _BOUNDARIES,
         "backward_p2p_time": _BOUNDARIES,
+        "frozen": _list({"type": "boolean"}) | {"description": "per stage"},
         "mem_limit": _or_null(_list(_TICKS)) | {"description": "per device"},
         **costs,
     }

@@ -33,7 +33,6 @@ from ppopt.schedule.origin import Origin
 from ppopt.schedule.schedule import Schedule
 from ppopt.verifier.posting import posting_faults
 
-_LETTERS = {ActionKind[kind.name]: letter for kind, letter in torch_csv.LETTERS.items()}
 _NUMBER = r"(0|[1-9][0-9]{0,7})"
 _POST = re.compile(f"{_NUMBER}({'|'.join(sorted(POSTS))}){_NUMBER}")
 _OF_STAGE = re.compile(f"{_NUMBER}({'|'.join(sorted(OF_STAGE))})")
@@ -48,22 +47,8 @@ def communication_csv(schedule: Schedule) -> str:
     torch_csv.check_planned(schedule, "torch comms")
     rows = communication.of_schedule(schedule)
     check(schedule.pipeline, rows)
-    return written(rows, torch_csv.microbatch_numbers(schedule))
-
-
-def written(rows: Sequence[ActionRow], numbers: Mapping[int, int]) -> str:
-    """The text of rows, with PyTorch's number of every microbatch."""
-    return "".join(",".join(_cell(cell, numbers) for cell in row) + "\n" for row in rows)
-
-
-def _cell(cell: Cell, numbers: Mapping[int, int]) -> str:
-    words = [_word(action, numbers) for action in cell]
-    return words[0] if len(words) == 1 else f"({';'.join(words)})OVERLAP_F_B"
-
-
-def _word(action: Action, numbers: Mapping[int, int]) -> str:
-    number = "" if action.microbatch is None else numbers[action.microbatch]
-    return f"{action.stage}{_LETTERS.get(action.kind, action.kind.value)}{number}"
+    found = communication.with_empty_backwards(schedule.pipeline, rows, received=True)
+    return torch_csv.written(found, torch_csv.microbatch_numbers(schedule))
 
 
 def check(pipeline: Pipeline, rows: Sequence[ActionRow]) -> None:
@@ -144,6 +129,7 @@ def time_communication_order(
     pipeline = torch_csv.pipeline_of_order(found.order, given)
     if not pipeline.streams:
         raise InputError("link_mode: delay has no order of transfers; leave it out")
-    check(pipeline, found.rows)
+    rows = communication.without_empty_backwards(pipeline, found.rows)
+    check(pipeline, rows)
     origin = Origin(strategy="torch-comms", objective=objective, status="feasible")
-    return communication.schedule_of(pipeline, found.rows, objective, origin)
+    return communication.schedule_of(pipeline, rows, objective, origin)

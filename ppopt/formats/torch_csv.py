@@ -7,6 +7,10 @@ An overlapped pair is one cell, `(0F7;7B3)OVERLAP_F_B`. PyTorch runs its parts o
 and sends both results at the end of the pair, unless the user registers a function that overlaps
 them.
 
+PyTorch wants a backward of every stage (`_validate_schedule`, 2.13). Those of frozen stages that
+run none stand at the ends of the rows, where they do nothing and wait for nothing. A frozen stage
+that hands a gradient on has a `B` and no `W`: all of its backward is that gradient.
+
 The reader accepts more than the writer writes: empty cells, CRLF, blanks around cells, and the
 communication actions that `_dump_csv` writes by default (SEND_F, RECV_F, SEND_B, RECV_B, UNSHARD,
 RESHARD, REDUCE_GRAD), which it skips. It translates two dialects:
@@ -23,7 +27,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -41,7 +45,8 @@ from ppopt.problem.hosting import MOST_DEVICES
 from ppopt.problem.objective import Objective
 from ppopt.problem.operation import Op, OpKind
 from ppopt.problem.pipeline import Pipeline
-from ppopt.schedule import timing
+from ppopt.schedule import communication, timing
+from ppopt.schedule.actions import Action, ActionKind, Cell
 from ppopt.schedule.orders import Orders
 from ppopt.schedule.origin import Origin
 from ppopt.schedule.schedule import Schedule
@@ -50,6 +55,7 @@ from ppopt.verifier.measured import planned
 
 LETTERS = {OpKind.F: "F", OpKind.B: "I", OpKind.W: "W", OpKind.BW: "B"}
 """PyTorch's letter of every kind of operation."""
+_LETTERS = {ActionKind[kind.name]: letter for kind, letter in LETTERS.items()}
 KINDS = {letter: kind for kind, letter in LETTERS.items()}
 """Kind of operation of every letter of PyTorch."""
 LARGEST_FILE = 2**28
@@ -76,15 +82,24 @@ def order_csv(schedule: Schedule) -> str:
     """
     check_pipeline(schedule.pipeline)
     check_planned(schedule, "torch csv")
-    numbers = microbatch_numbers(schedule)
-    ranks: list[list[str]] = [[] for _ in range(schedule.pipeline.num_devices)]
-    for row, second in zip(schedule.rows(), schedule.seconds.tolist(), strict=True):
-        cell = f"{row.stage}{LETTERS[row.kind]}{numbers[row.microbatch]}"
-        if second:
-            both = sorted((ranks[row.device].pop(), cell), key=lambda part: "F" not in part)
-            cell = f"({both[0]};{both[1]})OVERLAP_F_B"
-        ranks[row.device].append(cell)
-    return "".join(",".join(cells) + "\n" for cells in ranks)
+    rows = communication.computations(schedule.pipeline, schedule.orders)
+    rows = communication.with_empty_backwards(schedule.pipeline, rows)
+    return written(rows, microbatch_numbers(schedule))
+
+
+def written(rows: Sequence[Sequence[Cell]], numbers: Mapping[int, int]) -> str:
+    """The text of rows of operations and of communication, with PyTorch's microbatch numbers."""
+    return "".join(",".join(_written_cell(cell, numbers) for cell in row) + "\n" for row in rows)
+
+
+def _written_cell(cell: Cell, numbers: Mapping[int, int]) -> str:
+    words = [_word(action, numbers) for action in cell]
+    return words[0] if len(words) == 1 else f"({';'.join(words)})OVERLAP_F_B"
+
+
+def _word(action: Action, numbers: Mapping[int, int]) -> str:
+    number = "" if action.microbatch is None else numbers[action.microbatch]
+    return f"{action.stage}{_LETTERS.get(action.kind, action.kind.value)}{number}"
 
 
 def check_pipeline(pipeline: Pipeline) -> None:

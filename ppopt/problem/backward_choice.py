@@ -170,6 +170,7 @@ class BackwardChoice:
             mem_limit=given.limits,
             slices=given.slices,
             routes=given.routes,
+            frozen=given.frozen_stages,
             **values,
         )
         finer = given.ticks.per_unit // made.ticks.per_unit

@@ -16,6 +16,7 @@ from ppopt.problem.backward_times import derive
 from ppopt.problem.costs import flat
 from ppopt.problem.field_values import FieldReader, is_1f1b, is_exact, is_list
 from ppopt.problem.first_backward import FirstBackward, in_weight
+from ppopt.problem.frozen import with_frozen
 from ppopt.problem.layers import Layers
 from ppopt.problem.memory import check_memory
 from ppopt.problem.offload import check_moves
@@ -57,7 +58,10 @@ def _given(fields: Fields, measure: Unit) -> dict[str, Any]:
 
 
 def of_stages(fields: Fields, stages: int, reader: FieldReader) -> dict[str, Any]:
-    """Costs of so many stages, or shares of a device; times of the backward follow."""
+    """Costs of so many stages, or shares of a device; times of the backward follow.
+
+    Frozen stages do not have all of those stated.
+    """
     faults = Faults()
     costs: dict[str, Any] = {cost.field: fields[cost.field] for cost in STAGE_COSTS}
     if is_list(costs["overlap_input"]) and not costs["overlap_input"]:
@@ -82,7 +86,7 @@ def of_stages(fields: Fields, stages: int, reader: FieldReader) -> dict[str, Any
     check_moves(
         costs["offload_memory"], costs["offload_time"], costs["kept"] or costs["activation"]
     )
-    return costs
+    return with_frozen(costs, fields["frozen"] or ())
 
 
 def refuse_beside_layers(fields: Fields, declared: Mapping[str, Field[Any]]) -> None:
@@ -91,6 +95,8 @@ def refuse_beside_layers(fields: Fields, declared: Mapping[str, Field[Any]]) -> 
         given = fields[cost.field]
         if given != declared[cost.field].default and not is_exact(given):
             raise InputError(f"{cost.name}: the layers give the costs; leave it out")
+    if fields["frozen"] is not None:
+        raise InputError("frozen: the layers say which of them are frozen; leave it out")
 
 
 def of_layers(

@@ -157,13 +157,15 @@ class Links(NamedTuple):
     down: tuple[tuple[Fraction, ...], ...]
     """From every stage to the next one: `down[route][stage]`; 0 on one device."""
     up: tuple[tuple[Fraction, ...], ...]
-    """From every stage's successor back to it: `up[route][stage]`; 0 on one device."""
+    """From every stage's successor back to it: `up[route][stage]`; 0 on one device, and where the
+    stage runs no backward."""
 
 
-def links_of(hosts: tuple[Row, ...], down: Any, up: Any) -> Links:
+def links_of(hosts: tuple[Row, ...], down: Any, up: Any, forward_only: int = 0) -> Links:
     """Delays between stages on `hosts[route][stage]`, given as a pipeline holds them.
 
-    A number, one per boundary of stages, or a matrix [from device][to device].
+    A number, one per boundary of stages, or a matrix [from device][to device]. Nothing goes up to
+    the first `forward_only` stages.
     """
     pairs = [tuple(pairwise(route)) for route in hosts]
     return Links(
@@ -172,7 +174,10 @@ def links_of(hosts: tuple[Row, ...], down: Any, up: Any) -> Links:
             tuple(_delay(down, stage, *pair) for stage, pair in enumerate(route)) for route in pairs
         ),
         tuple(
-            tuple(_delay(up, stage, *pair[::-1]) for stage, pair in enumerate(route))
+            tuple(
+                _delay(up, stage, *pair[::-1]) if stage >= forward_only else Fraction(0)
+                for stage, pair in enumerate(route)
+            )
             for route in pairs
         ),
     )

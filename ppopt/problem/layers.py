@@ -9,12 +9,14 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property, partial
 from itertools import accumulate, groupby, pairwise
+from operator import add
 from typing import Any, NamedTuple, Self
 
 from ppopt.errors import InputError, NotApplicableError
 from ppopt.problem import exact, units
 from ppopt.problem.backward_times import complete
 from ppopt.problem.exact import plain
+from ppopt.problem.frozen import ZERO, costs_of_frozen, num_forward_only
 from ppopt.problem.phases import Phases
 from ppopt.problem.settings import Part, Setting, Shape, Unit, accepts_every_name
 
@@ -117,6 +119,13 @@ LAYER_SETTINGS = (
     _memory("unshard_memory", "memory of its gathered weights", optional=True),
     _step_time("gradient_sync", "the reduction of its gradients, once in a step"),
     _step_time("optimizer", "its optimizer step"),
+    _layer(
+        "frozen",
+        Shape.FLAG,
+        "true: it is not trained, so it has no W, gradient_sync or optimizer; where all layers "
+        "before it are frozen too, no backward, and F gives its activation back at its end",
+        "false",
+    ),
 )
 """Every setting of a layer, declared once: files, their JSON Schema and the table in
 `models/README.md` are made from these records. All may be left out, but for `forward` or
@@ -267,6 +276,9 @@ class Layer:
     """Time of the reduction of its gradients, after the last W or BW of its stage."""
     optimizer: Any = 0
     """Time of its optimizer step."""
+    frozen: bool = False
+    """Whether it is not trained; see `ppopt.problem.frozen`. Other fields say what it would cost if
+    it were trained; `Layers.costed` what it does cost."""
     role: str = DECODER
     """`embedding`, `decoder`, `mtp` (multi-token prediction) or `head` (with the loss)."""
     name: str = ""
@@ -300,6 +312,8 @@ class Layer:
             raise InputError(f"name: {self.name!r} is not text")
         if isinstance(self.count, bool) or not isinstance(self.count, int):
             raise InputError(f"count: {self.count!r} is not a whole number")
+        if not isinstance(self.frozen, bool):
+            raise InputError(f"frozen: {self.frozen!r} is not true or false")
         if not 1 <= self.count <= MOST_LAYERS:
             raise InputError(f"count: {self.count} is not within 1 .. {MOST_LAYERS}")
         self._write_out()
@@ -448,6 +462,17 @@ class Layer:
         """
         return not self.offload and (self.role not in ENDS or self.recompute_given)
 
+    def costed(self, *, forward_only: bool) -> Layer:
+        """The layer with the costs that it has; `forward_only`: all layers before it are frozen."""
+        if not self.frozen:
+            return self
+        changed = costs_of_frozen(vars(self), forward_only=forward_only)
+        if self.phases is not None:
+            changed["phases"] = self.phases.frozen(forward_only=forward_only)
+        if forward_only:
+            changed |= {"recompute": False, "offload": False}
+        return replace(self, **changed)
+
     @property
     def saved(self) -> Fraction:
         """Memory of its activation that F does not keep with recompute; 0: it never recomputes."""
@@ -533,11 +558,42 @@ class Layers:
         return any(layer.activation for layer in self.layers)
 
     @cached_property
+    def forward_only(self) -> int:
+        """How many layers run no backward: the frozen ones before the first that is trained."""
+        return num_forward_only(layer.frozen for layer in self.layers)
+
+    @cached_property
+    def costed(self) -> tuple[Layer, ...]:
+        """The layers with the costs that they have: frozen ones do not have all that are stated.
+
+        What F holds of the activation of a layer without backward is in `passing`.
+        """
+        if not any(layer.frozen for layer in self.layers):
+            return self.layers
+        made: dict[tuple[int, bool], Layer] = {}
+        found = []
+        for place, layer in enumerate(self.layers):
+            key = id(layer), place < self.forward_only
+            if key not in made:
+                made[key] = layer.costed(forward_only=key[1])
+            found.append(made[key])
+        return tuple(found)
+
+    @cached_property
+    def passing(self) -> tuple[Fraction, ...]:
+        """What F holds only while it runs of the activations of the first 0, 1, ... layers."""
+        held = (
+            layer.activation if place < self.forward_only else ZERO
+            for place, layer in enumerate(self.layers)
+        )
+        return tuple(accumulate(held, initial=ZERO))
+
+    @cached_property
     def _sums(self) -> dict[str, tuple[Fraction, ...]]:
         """Sum of each cost over the first 0, 1, ... layers."""
         return {
             field: tuple(
-                accumulate((_amount(layer, field) for layer in self.layers), initial=Fraction(0))
+                accumulate((_amount(layer, field) for layer in self.costed), initial=Fraction(0))
             )
             for field in ModelCosts._fields
             if field not in WORKSPACES.values()
@@ -580,8 +636,8 @@ class Layers:
     def stage_costs(self, counts: Sequence[int]) -> ModelCosts:
         """Costs of the stages that hold so many consecutive layers each: exact sums.
 
-        Of workspaces it is the largest. Raises InputError where the counts are no partition of the
-        layers.
+        Of workspaces it is the largest, and F also holds what layers without backward take. Raises
+        InputError where the counts are no partition of the layers.
         """
         cuts = tuple(accumulate(self.checked(counts), initial=0))
         stages = list(pairwise(cuts))
@@ -590,10 +646,14 @@ class Layers:
             for field, sums in self._sums.items()
         }
         for field in WORKSPACES.values():
-            rows = [getattr(layer, field) for layer in self.layers]
+            rows = [getattr(layer, field) for layer in self.costed]
             largest = tuple(max(rows[start:end]) for start, end in stages)
             found[field] = largest if any(rows) else None
-        if not any(layer.recompute for layer in self.layers):
+        if any(self.passing):
+            held = [self.passing[end] - self.passing[start] for start, end in stages]
+            largest = found["forward_workspace"] or (ZERO,) * len(held)
+            found["forward_workspace"] = tuple(map(add, largest, held))
+        if not any(layer.recompute for layer in self.costed):
             found |= {"recompute_time": None, "kept": None}
         sometimes = (*STEP_COSTS, *OFFLOAD_COSTS)
         found |= {field: None for field in sometimes if not self._sums[field][-1]}
@@ -620,9 +680,9 @@ class Layers:
         return tuple(stage[-1].output for stage in self.stage_layers(counts)[:-1])
 
     def stage_layers(self, counts: Sequence[int]) -> tuple[tuple[Layer, ...], ...]:
-        """Layers of every stage; raises InputError as `stage_costs`."""
+        """Layers of every stage, as in `costed`; raises InputError as `stage_costs`."""
         cuts = accumulate(self.checked(counts), initial=0)
-        return tuple(self.layers[start:end] for start, end in pairwise(cuts))
+        return tuple(self.costed[start:end] for start, end in pairwise(cuts))
 
     def checked(self, counts: Sequence[int]) -> tuple[int, ...]:
         """Counts of layers per stage, checked: each at least 1, all layers together."""

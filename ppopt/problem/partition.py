@@ -55,10 +55,10 @@ def balanced(model: Layers, stages: int, speeds: Speeds | None = None) -> Counts
     where there are fewer layers than stages.
     """
     _check_stages(model, stages)
-    per_unit = exact.common_denominator(layer.work for layer in model.layers)
+    per_unit = exact.common_denominator(layer.work for layer in model.costed)
     slow = [1 / speed for speed in speeds or (Fraction(1),) * stages]
     per_slow = exact.common_denominator(slow)
-    sums = list(accumulate((int(layer.work * per_unit) for layer in model.layers), initial=0))
+    sums = list(accumulate((int(layer.work * per_unit) for layer in model.costed), initial=0))
     return _flattest(sums, [int(factor * per_slow) for factor in slow])
 
 

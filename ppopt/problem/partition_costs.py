@@ -21,7 +21,14 @@ import numpy as np
 from ppopt.errors import NotApplicableError
 from ppopt.problem import exact
 from ppopt.problem.arrays import Floats, Ints
-from ppopt.problem.costs import MOST_TICKS, WORKSPACES, StageCosts, costs_of, memory_by_kind
+from ppopt.problem.costs import (
+    MOST_TICKS,
+    WORKSPACES,
+    StageCosts,
+    costs_of,
+    links_of,
+    memory_by_kind,
+)
 from ppopt.problem.operation import OpKind
 from ppopt.problem.pipeline import Pipeline
 
@@ -79,7 +86,7 @@ class PartitionCosts:
         Times of pairs are none of these costs, but they are whole in ticks. Raises
         NotApplicableError where times or memory are too large or too finely divided to stay exact.
         """
-        self._pipeline, layers, slices = pipeline, pipeline.model.layers, pipeline.num_slices
+        self._pipeline, layers, slices = pipeline, pipeline.model.costed, pipeline.num_slices
         given = pipeline.model.stage_costs((1,) * len(layers))._asdict()
         costs = costs_of(
             {"overlap": None, "workspace": None, **given}, range(len(layers)), 1, slices
@@ -106,8 +113,8 @@ class PartitionCosts:
         """The same for times at speed 1, which `_slowness` multiplies."""
         parts = chain(*((layer.kept, layer.offload_memory) for layer in layers))
         least = (part / slices for part in parts)
-        amounts = (*_MEMORY, *WORKSPACES.values(), "unshard_memory")
-        memory = (getattr(costs, field) for field in amounts)
+        fields = (*_MEMORY, *WORKSPACES.values(), "unshard_memory")
+        memory = (getattr(costs, field) for field in fields)
         self.memory_per_unit = exact.common_denominator(
             chain(least, pipeline.limits or (), *memory)
         )
@@ -118,10 +125,13 @@ class PartitionCosts:
         self._sums = dict(self._sums_of(costs))
         self._links = {number: _ticks(delays, self.per_unit) for number, delays in links.items()}
         self._workspaces = {
-            kind: _RangeMaximum(_ticks(getattr(costs, field), self.memory_per_unit))
+            kind: _RangeMaximum(_ticks(amounts, self.memory_per_unit))
             for kind, field in WORKSPACES.items()
-            if any(getattr(costs, field))
+            if any(amounts := [getattr(layer, field) / slices for layer in layers])
         }
+        passing = [amount / slices for amount in pipeline.model.passing]
+        self._passing = _ticks(passing, self.memory_per_unit)
+        """What F holds only while it runs, besides its workspace, of the first 0, 1, ... layers."""
         hosts = np.array([host for route in pipeline.hosts for host in route])
         self._hosting = (np.arange(pipeline.num_devices)[:, None] == hosts).astype(np.float64)
 
@@ -138,6 +148,7 @@ class PartitionCosts:
         delays = sum(map(max, links))
         memory = sum(map(abs, chain(*(getattr(costs, field) for field in _MEMORY))))
         memory += sum(max(getattr(costs, field)) for field in WORKSPACES.values())
+        memory += self._pipeline.model.passing[-1] / self._pipeline.num_slices
         sums = {
             "times": times * self.per_unit_at_speed_1 * slowest + delays * self.per_unit,
             "memory": memory * self.memory_per_unit,
@@ -177,6 +188,8 @@ class PartitionCosts:
             most = workspace.over(low, high)
             takes[kind] = takes[kind] + most
             gives[kind] = gives[kind] + most
+        passing = self._passing[high] - self._passing[low]
+        takes[OpKind.F], gives[OpKind.F] = takes[OpKind.F] + passing, gives[OpKind.F] + passing
         taken, given = np.concatenate(takes), np.concatenate(gives)
         taken = np.where(durations == 0, taken - np.minimum(taken, given), taken)
         static = np.tile(cost["static"], (self._pipeline.routes, 1))
@@ -220,8 +233,13 @@ class LinkDelays(NamedTuple):
 
 
 def link_delays(pipeline: Pipeline) -> Iterator[LinkDelays]:
-    """Delays of every link between devices, whatever the partition."""
-    ways = (pipeline.links.down, pipeline.links.up)
+    """Delays of every link between devices, whatever the partition.
+
+    No gradient goes back over a cut before which no layer runs a backward.
+    """
+    back = pipeline.p2p if pipeline.backward_p2p is None else pipeline.backward_p2p
+    ways = links_of(pipeline.hosts, pipeline.p2p, back)[1:]
+    forward_only = pipeline.model.forward_only
     sizes = [Fraction(0), *(layer.output / pipeline.num_slices for layer in pipeline.model.layers)]
     by_size = [None, None] if pipeline.link is None else [pipeline.link, pipeline.link.backward]
     if pipeline.link is not None and pipeline.backward_p2p is None:
@@ -231,8 +249,13 @@ def link_delays(pipeline: Pipeline) -> Iterator[LinkDelays]:
         for route, row in enumerate(routes):
             hosts = pipeline.hosts[route]
             for stage, delay in enumerate(row):
-                if hosts[stage] != hosts[stage + 1]:
-                    yield LinkDelays(route, stage, back, delays or (delay,))
+                if hosts[stage] == hosts[stage + 1]:
+                    continue
+                mine = delays or (delay,)
+                if back and forward_only:
+                    every = mine if len(mine) > 1 else mine * len(sizes)
+                    mine = (Fraction(0),) * (forward_only + 1) + every[forward_only + 1 :]
+                yield LinkDelays(route, stage, back, mine)
 
 
 class _RangeMaximum:

@@ -106,6 +106,11 @@ class Phases:
             for key, field in PARTS.items()
         }
 
+    def frozen(self, *, forward_only: bool) -> Phases:
+        """The phases of a frozen layer: without W; `forward_only`: without B, too."""
+        backward = () if forward_only else self.backward
+        return Phases(self.forward, tuple(phase._replace(weight=NO_WEIGHT) for phase in backward))
+
     def times(self) -> dict[str, Fraction]:
         """Times of F, B, W and BW alone, by their fields: the sums of exact numbers."""
         partial = _sum(phase.time for phase in self.backward)

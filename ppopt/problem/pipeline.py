@@ -13,6 +13,7 @@ from ppopt.errors import ConflictError, Faults, InputError
 from ppopt.problem import (
     cost_fields,
     exact,
+    frozen,
     hosting,
     link,
     offload,
@@ -117,6 +118,8 @@ class Pipeline(PipelineFields):
         """Read the costs of stages, or sum those of layers."""
         fields = vars(self)
         if self.model is None:
+            if self.frozen is not None:
+                self._set(frozen=frozen.read_frozen(self.frozen, self.stages, self.num_chunks))
             self._set(**cost_fields.of_stages(fields, self.stages, reader))
             return
         cost_fields.refuse_beside_layers(fields, self.__dataclass_fields__)
@@ -186,6 +189,20 @@ class Pipeline(PipelineFields):
             return ()
         stages = self.model.stage_layers(self.counts)
         return tuple(sum(layer.offload for layer in stage) for stage in stages)
+
+    @cached_property
+    def frozen_stages(self) -> tuple[bool, ...] | None:
+        """Whether a stage is frozen, that is all its layers are; None: no stage is."""
+        found = self.frozen
+        if self.model is not None:
+            stages = self.model.stage_layers(self.counts)
+            found = tuple(all(layer.frozen for layer in stage) for stage in stages)
+        return found if any(found or ()) else None
+
+    @cached_property
+    def forward_only(self) -> int:
+        """Stages that run no backward: the first ones, as long as they are frozen."""
+        return frozen.num_forward_only(self.frozen_stages or ())
 
     @cached_property
     def counts(self) -> tuple[int, ...]:
@@ -277,6 +294,7 @@ class Pipeline(PipelineFields):
             partition=None,
             link=None,
             first_backward=FirstBackward.SPLIT,
+            frozen=self.frozen_stages,
         )
 
     def placed(self, hosts: Sequence[int]) -> Pipeline:
@@ -342,7 +360,7 @@ class Pipeline(PipelineFields):
     def links(self) -> Links:
         """Delay between every stage and the next one, per route, both ways, in the user's unit."""
         back = self.p2p if self.backward_p2p is None else self.backward_p2p
-        return links_of(self.hosts, self.p2p, back)
+        return links_of(self.hosts, self.p2p, back, self.forward_only)
 
     @cached_property
     def ticks(self) -> Ticks:

@@ -112,6 +112,9 @@ class PipelineFields:
     """Time of a stage's optimizer step; None: none."""
     optimizer_barrier: bool = False
     """Whether optimizers wait for the gradients of all devices."""
+    frozen: Any = None
+    """Whether stages are frozen: one for all, or one per stage; None: none is. Of a model in layers
+    its layers say it (see `ppopt.problem.frozen`)."""
     slices: int | None = None
     """Equal parts of every microbatch along the sequence, in causal order; None: 1."""
     routes: int = 1

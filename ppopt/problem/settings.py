@@ -54,6 +54,8 @@ class Shape(Enum):
     """A mapping of `latency`, `bandwidth` and `backward`, or text of it."""
     DEVICES = "[LIST]"
     """True for `LIMIT_1F1B`, one number, or a list with one number per device."""
+    SWITCHES = "true|LIST"
+    """True or false for all stages, or a list with one of these per stage."""
     PER_DEVICE = "NUMBER|LIST"
     """One number for all devices, or a list with one number per device."""
     PLACEMENT = "NAME|LIST"
@@ -456,6 +458,15 @@ SETTINGS = (
         Shape.FLAG,
         "whether optimizers wait for the gradients of all devices, as gradient clipping needs",
         under=Heading.TIMES,
+    ),
+    Setting(
+        "frozen",
+        Shape.SWITCHES,
+        "whether a stage is frozen: true, false, or a list with one per stage. It then has no W, "
+        "gradient_sync or optimizer; where all stages before it are frozen too, no backward, and F "
+        "gives its activation back at its end",
+        "false",
+        has_flag=False,
     ),
     _size(
         "slices",

@@ -161,6 +161,7 @@ class ShortPairs:
             mem_limit=given.limits,
             slices=given.slices,
             routes=given.routes,
+            frozen=given.frozen_stages,
             optimizer_barrier=given.optimizer_barrier,
             host_link=given.host_link,
             **{

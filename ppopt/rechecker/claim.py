@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from fractions import Fraction
 from math import ceil, comb
 from typing import NamedTuple
@@ -91,6 +91,15 @@ class Claim(NamedTuple):
         """Largest number of operations of a schedule."""
         places = self.pipeline.num_stages * self.pipeline.batches * self.pipeline.num_slices
         return (2 if self.fused else 3) * places
+
+    @property
+    def forward_only(self) -> int:
+        """Stages that run no backward: those before the first that is trained.
+
+        Their B, W and BW take no time and no memory, and get nothing from the stages after them. A
+        makespan is none the longer if they wait for these all the same; a device span may be.
+        """
+        return first_trained(self.pipeline.frozen_stages or ())
 
     @property
     def horizon(self) -> int:
@@ -184,6 +193,12 @@ class Claim(NamedTuple):
         forward, backward = (times.get(kind, 0) for kind in self.kinds[:2])
         rest = sum(times.get(kind, 0) for kind in self.kinds[2:])
         return rest + (max(forward, backward) if self.paired else forward + backward)
+
+
+def first_trained(frozen: Iterable[bool]) -> int:
+    """Place of the first layer, or stage, that is not frozen; their number where all are."""
+    found = list(frozen)
+    return found.index(False) if False in found else len(found)
 
 
 def of_schedule(schedule: Timetable) -> Claim | None:

@@ -11,6 +11,7 @@ from functools import lru_cache
 from typing import Any
 
 from ppopt.problem.pipeline import Pipeline
+from ppopt.rechecker.claim import first_trained
 
 NEVER = 2**62
 """Above every sum of delays in ticks: of cuts that cannot lie so."""
@@ -37,7 +38,7 @@ class Boundary:
         """Delay on the way back."""
         here, there = self._hosts[boundary : boundary + 2]
         link, back = self._pipeline.link, self._pipeline.backward_p2p
-        if here == there:
+        if here == there or self._nothing_goes_up(boundary, place):
             return Fraction(0)
         if link is not None and link.backward is not None:
             return self._by_size(link.backward, place)
@@ -46,6 +47,13 @@ class Boundary:
         if link is not None:
             return self._by_size(link, place)
         return _given(self._pipeline.p2p, boundary, there, here)
+
+    def _nothing_goes_up(self, boundary: int, place: int) -> bool:
+        """Whether all before a boundary is frozen: `place` layers, or `boundary` + 1 stages."""
+        model = self._pipeline.model
+        if model is None:
+            return boundary < first_trained(self._pipeline.frozen or ())
+        return place <= first_trained(layer.frozen for layer in model.layers)
 
     def _by_size(self, link: Any, place: int) -> Fraction:
         """Latency + size / bandwidth, of what the layer before the cut hands on."""

@@ -55,7 +55,13 @@ class DeviceTime:
         return self._batches * sum(c.f + c.g + c.r for c in map(self._costs, stages))
 
     def least(self, device: int, stages: tuple[StageRange, ...], first: int) -> int:
-        """The largest bound of a device; `first` is the number of layers of stage 0."""
+        """The largest bound of a device; `first` is the number of layers of stage 0.
+
+        Of a device span only the work counts where layers run no backward: their stages need not
+        wait for those after them.
+        """
+        if self._span and self._sums.forward_only:
+            return self.work(stages)
         found = self._of_run(device, stages, first, self._batches)
         if self._sums.limits is not None:
             found = max(found, self._by_area(device, stages))

@@ -39,6 +39,8 @@ def sent(claim: Claim, operations: Iterable[Op]) -> Iterator[Sent]:
         other = op.stage + (1 if forward else -1)
         if op.kind is OpKind.W or not 0 <= other < pipeline.num_stages:
             continue
+        if not forward and other < claim.forward_only:
+            continue
         receiver = op._replace(stage=other)
         source, target = claim.device(op), claim.device(receiver)
         if source != target:

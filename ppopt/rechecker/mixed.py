@@ -171,6 +171,7 @@ def _relaxed(claim: Claim) -> Pipeline:
         mem_limit=given.limits,
         slices=given.slices,
         routes=given.routes,
+        frozen=given.frozen_stages,
         optimizer_barrier=given.optimizer_barrier,
         host_link=given.host_link,
         **fields,

@@ -171,7 +171,8 @@ class MixedModel:
             above = before._replace(kind=OpKind.B)
             down, up = ticks.down[route][before.stage], ticks.up[route][before.stage]
             cp.add(self.start[forward] >= self.end[before] + down)
-            cp.add(self.start[above] >= self.end[b] + up)
+            if before.stage >= self.claim.forward_only:
+                cp.add(self.start[above] >= self.end[b] + up)
         if forward.slice:
             before = forward._replace(slice=forward.slice - 1)
             cp.add(self.start[forward] >= self.end[before])

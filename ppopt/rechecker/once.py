@@ -3,7 +3,8 @@
 UNSHARD of a stage ends before its first F starts. GRADIENT_SYNC starts once its last W or BW has
 ended. Both run on the collective queue of the device, one at a time. OPTIMIZER of a device computes
 after the syncs of its stages, or with a barrier of all; where there are none, after their last W or
-BW. Gathered weights are held from the start of UNSHARD to the end of GRADIENT_SYNC.
+BW. No optimizer waits for a frozen stage. Gathered weights are held from the start of UNSHARD to
+the end of GRADIENT_SYNC.
 
 OFFLOAD moves a part of an activation to the host after F, RELOAD moves it back before B or BW. A
 claim counts that part as held while F runs and from the start of the backward on: no schedule holds
@@ -46,6 +47,12 @@ def times_of(claim: Claim, stage: int) -> Times:
         row[stage] if gathered or any(row) else None for row in (ticks.unshard, ticks.gradient_sync)
     )
     return Times(unshard, sync)
+
+
+def trained_stages(pipeline: Pipeline) -> set[int]:
+    """Stages that are not frozen: optimizers wait for these alone."""
+    frozen = pipeline.frozen_stages or (False,) * pipeline.num_stages
+    return {stage for stage, is_frozen in enumerate(frozen) if not is_frozen}
 
 
 def optimizer_time(claim: Claim, device: int) -> int | None:
@@ -111,6 +118,8 @@ def _after(claim: Claim, hosts: tuple[int, ...], stage: int) -> int:
 
 
 def _closing(claim: Claim, hosts: tuple[int, ...], stage: int) -> int:
+    if stage not in trained_stages(claim.pipeline):
+        return 0
     devices = range(claim.pipeline.num_devices)
     wide = claim.pipeline.optimizer_barrier and not claim.span
     own = [device for device in devices if wide or device == hosts[stage]]
@@ -125,11 +134,15 @@ def held(claim: Claim, device: int) -> int:
     On one route where F alone takes memory, the device holds most when the last of its stages has
     begun and none has closed, so all count. Else F, B and BW run between the first F and the last W
     or BW of the lowest stage of their route on the device, so that those of this stage count. A
-    later W of another stage holds less than before, unless it has workspace: then none count.
+    later W of another stage holds less than before, unless it has workspace: then none count. Of a
+    stage that runs no backward the weights are held to its last F alone, so none count on its
+    device.
     """
     pipeline, amounts = claim.pipeline, claim.pipeline.ticks.unshard_memory
     stages = [[s for s, host in enumerate(hosts) if host == device] for hosts in pipeline.hosts]
     mine = [stage for route in stages for stage in route]
+    if min(mine, default=0) < claim.forward_only:
+        return 0
     ticks = pipeline.ticks
     f_alone = not any(
         ticks.kept[stage] != ticks.activation[stage]

@@ -15,7 +15,7 @@ from ortools.sat.python import cp_model
 from ppopt.problem.offload import HostLink
 from ppopt.problem.operation import AuxiliaryKind, Op
 from ppopt.rechecker.claim import Claim
-from ppopt.rechecker.once import optimizer_time, times_of
+from ppopt.rechecker.once import optimizer_time, times_of, trained_stages
 
 Place = tuple[int, int]
 """Route and stage; of an optimizer, its device twice."""
@@ -153,11 +153,16 @@ class _Building:
     def add_optimizer(self, device: int, done: dict[Place, list[cp_model.LinearExprT]]) -> None:
         """Add the optimizer of a device, if there is one."""
         pipeline, time = self.claim.pipeline, optimizer_time(self.claim, device)
+        trained = trained_stages(pipeline)
         if time is None:
             return
         key = AuxiliaryKind.OPTIMIZER, (device, device)
         self.made.busy[device] = self._add(*key, device, time)
+        if not any(hosts[stage] == device for hosts in pipeline.hosts for stage in trained):
+            return
         for (route, stage), ends in done.items():
+            if stage not in trained:
+                continue
             if pipeline.optimizer_barrier or pipeline.hosts[route][stage] == device:
                 for end in ends:
                     self.cp.add(self.made.start[key] >= end)

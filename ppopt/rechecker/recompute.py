@@ -2,11 +2,12 @@
 
 Recompute makes the backward longer, and F keeps less; the backward takes the rest at its start. An
 embedding or a head recomputes only where the model says that it does; any other layer may. A layer
-that gives its time may offload; a layer does one of both. What has moved to the host is not held
-between F and the backward; here it is gone as F ends, and there again as the backward starts. A
-schedule stays one where a stage takes less time, keeps less memory, with and without what moves,
-and moves in less time. So a bound for a saving of at least as much memory in at most as much time
-holds for a choice, and a non-dominated choice is as good as all those that it dominates.
+that gives its time may offload; a layer does one of both, and none where it runs no backward. What
+has moved to the host is not held between F and the backward; here it is gone as F ends, and there
+again as the backward starts. A schedule stays one where a stage takes less time, keeps less memory,
+with and without what moves, and moves in less time. So a bound for a saving of at least as much
+memory in at most as much time holds for a choice, and a non-dominated choice is as good as all
+those that it dominates.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from itertools import accumulate, pairwise
 from typing import NamedTuple
 
 from ppopt.problem.layers import Layer
-from ppopt.rechecker.claim import Claim
+from ppopt.rechecker.claim import Claim, first_trained
 
 MOST_POINTS = 12
 """Most points of a stage by which partitions are ruled out."""
@@ -72,18 +73,21 @@ class Recompute:
             saved = int(layer.offload_memory * memory_per_unit)
             return RecomputePoint(0, saved, moving=layer.offload_time)
 
-        every = enumerate(claim.pipeline.model.layers if claim.of_layers else ())
+        layers = claim.pipeline.model.layers if claim.of_layers else ()
+        first = first_trained(layer.frozen for layer in layers)
         self._layers: list[list[tuple[RecomputePoint, Layers]]] = []
         """What every layer may do, besides nothing."""
-        for number, layer in every:
+        for number, layer in enumerate(layers):
             mine: list[tuple[RecomputePoint, Layers]] = []
+            self._layers.append(mine)
+            if number < first:
+                continue
             own, none = frozenset((number,)), frozenset[int]()
             free = layer.recompute_given or layer.role not in ("embedding", "head")
             if claim.recompute and free and not layer.offload:
                 mine.append((recomputed(layer), (own, none)))
             if claim.offload and layer.offload_time and not layer.recompute:
                 mine.append((moved(layer), (none, own)))
-            self._layers.append(mine)
         self.points = lru_cache(maxsize=None)(self._points)
 
     def _points(self, low: int, high: int) -> list[RecomputePoint]:

@@ -55,6 +55,8 @@ class Route:
     def _flow(self) -> Iterator[Apart]:
         """Activations go down, gradients go up; within a stage the kinds follow each other.
 
+        No gradient goes up to a stage that runs no backward.
+
         The slices of a microbatch go forward one after the other, and backward the last first.
         """
         forward, backward = self._claim.kinds[:2]
@@ -66,7 +68,8 @@ class Route:
         for low, high in pairwise(self._stages):
             down, up = (self._times.between(kind, low, high) for kind in (forward, backward))
             yield from self._each((forward, low), (forward, high), down)
-            yield from self._each((backward, high), (backward, low), up)
+            if low >= self._claim.forward_only:
+                yield from self._each((backward, high), (backward, low), up)
         for stage in self._stages[-1:]:
             trip = self._times.round_trip(stage)
             yield from self._each((forward, stage), (backward, stage), trip)

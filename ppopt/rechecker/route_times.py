@@ -20,6 +20,7 @@ class RouteTimes:
         boundary, per_unit = Boundary(pipeline, hosts), ticks.per_unit
         ends = list(accumulate(pipeline.counts)) if pipeline.counts else [0] * len(hosts)
         ways = list(enumerate(ends[:-1]))
+        self._forward_only = claim.forward_only
         self.down = [int(boundary.down(*where) * per_unit) for where in ways]
         """Delay from every stage to the next one; `up`: the way back."""
         self.up = [int(boundary.up(*where) * per_unit) for where in ways]
@@ -38,7 +39,8 @@ class RouteTimes:
                 self._duration[forward][link + 1] + found[-1] + self._duration[backward][link + 1]
             )
             found.append(self.down[link] + above + self.up[link])
-        return found[::-1]
+        found.reverse()
+        return [0] * self._forward_only + found[self._forward_only :]
 
     def way(self, kind: OpKind, stage: int) -> int:
         """Time through the stages below one, and over the links between: down or up."""
@@ -49,5 +51,5 @@ class RouteTimes:
         return self._way[kind][high] - self._way[kind][low] - self._duration[kind][low]
 
     def round_trip(self, stage: int) -> int:
-        """Time from the end of F on a stage to the start of its backward."""
+        """Time from the end of F on a stage to the start of its backward; 0 if it runs none."""
         return self._round_trip[stage]

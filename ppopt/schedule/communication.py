@@ -46,34 +46,84 @@ _CLOSING = (ActionKind.W, ActionKind.BW)
 
 
 def computations(pipeline: Pipeline, orders: Orders) -> list[list[Cell]]:
-    """The operations of every device, as cells."""
+    """The operations of every device, as cells; without those that frozen stages do not have."""
     rows: list[list[Cell]] = []
     for order in orders:
-        row: list[Cell] = []
+        row: list[list[Action]] = []
         for code in order.tolist():
-            kind, stage, microbatch, _ = pipeline.op(~code if code < 0 else code)
-            action = Action(ActionKind[kind.name], stage, microbatch)
-            if code < 0:
-                pair = sorted((*row.pop(), action), key=lambda one: one.kind is not ActionKind.F)
-                row.append(tuple(pair))
-            else:
-                row.append((action,))
-        rows.append(row)
+            if code >= 0:
+                row.append([])
+            row[-1] += _present(pipeline, *pipeline.op(~code if code < 0 else code)[:3])
+            row[-1].sort(key=lambda one: one.kind is not ActionKind.F)
+        rows.append([tuple(cell) for cell in row if cell])
     return rows
 
 
+def _present(pipeline: Pipeline, kind: OpKind, stage: int, microbatch: int) -> Iterator[Action]:
+    """An operation as an action, if it is there.
+
+    The B of a frozen stage is BW: that is all of its backward.
+    """
+    frozen = pipeline.frozen_stages is not None and pipeline.frozen_stages[stage]
+    if frozen and kind is not OpKind.F:
+        if stage < pipeline.forward_only or kind is OpKind.W:
+            return
+        kind = OpKind.BW
+    yield Action(ActionKind[kind.name], stage, microbatch)
+
+
+def with_empty_backwards(
+    pipeline: Pipeline, rows: Sequence[Sequence[Cell]], *, received: bool = False
+) -> list[list[Cell]]:
+    """Rows, behind them the BW that PyTorch wants of stages that run none.
+
+    `received`: where the next stage is on another device, each after a receive, too, which PyTorch
+    wants before a backward. Nothing is sent there.
+    """
+    found = [list(row) for row in rows]
+    for stage in reversed(range(pipeline.forward_only)):
+        host, *following = pipeline.hosts[0][stage : stage + 2]
+        received_here = received and following not in ([], [host])
+        for microbatch in range(pipeline.batches):
+            kinds = (ActionKind.RECV_B,) * received_here + (ActionKind.BW,)
+            found[host] += [(Action(kind, stage, microbatch),) for kind in kinds]
+    return found
+
+
+def without_empty_backwards(pipeline: Pipeline, rows: Iterable[ActionRow]) -> list[ActionRow]:
+    """Rows without what `with_empty_backwards` adds."""
+    return [
+        tuple(
+            cell
+            for cell in row
+            if cell[0].kind not in (ActionKind.RECV_B, ActionKind.BW)
+            or cell[0].stage >= pipeline.forward_only
+        )
+        for row in rows
+    ]
+
+
 def orders_of(pipeline: Pipeline, rows: Sequence[ActionRow]) -> Orders:
-    """The orders of operations of a communication order; see `ppopt.schedule.orders`."""
+    """The orders of operations of a communication order; see `ppopt.schedule.orders`.
+
+    A BW of no length stands behind the F of stages that run no backward.
+    """
     found = []
     for row in rows:
-        codes = [
-            ~code if place else code
-            for cell in row
-            if cell[0].kind in _OPERATION
-            for place, code in enumerate(_code(pipeline, action) for action in cell)
-        ]
+        codes: list[int] = []
+        for cell in row:
+            if cell[0].kind in _OPERATION:
+                both = [_code(pipeline, action) for action in cell]
+                codes += [~code if place else code for place, code in enumerate(both)]
+                codes += _absent(pipeline, cell[0])
         found.append(np.array(codes, dtype=np.int64))
     return found
+
+
+def _absent(pipeline: Pipeline, action: Action) -> Iterator[int]:
+    """Number of the backward that a stage does not run behind this F."""
+    if action.kind is ActionKind.F and action.stage < pipeline.forward_only:
+        yield _code(pipeline, action._replace(kind=ActionKind.BW))
 
 
 _OPERATION = {ActionKind[kind.name]: kind for kind in OpKind}
@@ -92,6 +142,8 @@ def _sends(pipeline: Pipeline, action: Action) -> tuple[Action, Action] | None:
     (hosts,) = pipeline.hosts
     other = receiving_stage(kind, action.stage)
     if not 0 <= other < len(hosts) or hosts[other] == hosts[action.stage]:
+        return None
+    if kind is OpKind.B and other < pipeline.forward_only:
         return None
     return (
         Action(_SEND[kind], action.stage, action.microbatch),
@@ -219,6 +271,8 @@ def _ready(pipeline: Pipeline, action: Action, known: set[Action]) -> bool:
         return True
     other = sending_stage(kind, action.stage)
     if not 0 <= other < pipeline.num_stages:
+        return True
+    if kind is OpKind.B and action.stage < pipeline.forward_only:
         return True
     local = [one for one, hands_on in _HANDS_ON.items() if hands_on is kind]
     from_here = (Action(one, other, action.microbatch) for one in local)

@@ -14,6 +14,7 @@ from typing import NamedTuple
 from ppopt.problem.operation import OpKind
 from ppopt.problem.pipeline import Pipeline
 from ppopt.schedule import timing
+from ppopt.schedule.orders import portable
 from ppopt.schedule.schedule import Schedule
 
 
@@ -72,7 +73,7 @@ def _relief(schedule: Schedule) -> Relief | None:
 
 def _fits(other: Pipeline, schedule: Schedule) -> bool:
     """Whether the order of a schedule keeps the memory limits with another partition."""
-    return other.limits is None or timing.schedule(other, schedule.orders).fits_limits
+    return other.limits is None or timing.schedule(other, portable(schedule)).fits_limits
 
 
 def _most_work(pipeline: Pipeline) -> Fraction:

@@ -12,6 +12,7 @@ from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.operation import OpKind
 from ppopt.problem.pipeline import Pipeline
 from ppopt.schedule.schedule import Schedule
+from ppopt.schedule.timetable import ALONE
 
 Orders = Sequence[Ints]
 """For every device, the numbers of its operations in the order in which it runs them.
@@ -19,6 +20,32 @@ Orders = Sequence[Ints]
 A negative entry ~code says that this operation runs as one with the entry before it: an
 overlapped pair of an F and a B or BW of different microbatches.
 """
+
+
+def portable(schedule: Schedule) -> Orders:
+    """The orders of a schedule for pipelines of other costs, where they wait in no circle.
+
+    Where stages run no backward (`ppopt.problem.frozen`), their B, W and BW may stand anywhere
+    behind their F. Elsewhere such stages may be trained. So they are put where they would run if
+    they waited for the stages after them; an F that one of them ran with then runs alone.
+    """
+    pipeline = schedule.pipeline
+    first = pipeline.forward_only
+    if not first:
+        return schedule.orders
+    empty = (schedule.stage < first) & (schedule.kind != OpKind.F)
+    last = min(first, pipeline.num_stages - 1)
+    arrived = np.zeros((pipeline.batches, pipeline.num_slices), dtype=np.int64)
+    there = (schedule.stage == last) & (schedule.kind != OpKind.W)
+    places = schedule.microbatch, schedule.slice
+    np.maximum.at(arrived, tuple(column[there] for column in places), schedule.end[there])
+    begin = np.where(empty, np.maximum(schedule.start, arrived[places]), schedule.start)
+    end = np.where(empty, begin, schedule.end)
+    apart = np.isin(schedule.pair, schedule.pair[empty])
+    pair = np.where(apart, ALONE, schedule.pair)
+    columns = (schedule.kind, schedule.stage, schedule.microbatch, schedule.device)
+    moved = Schedule.from_columns(pipeline, *columns, begin, end, schedule.slice, pair)
+    return moved.orders
 
 
 def split_of(pipeline: Pipeline, orders: Orders) -> Bools:

@@ -374,8 +374,9 @@ def schedule(
     """Time an order: the earliest starts from 0, or the starts of least device span.
 
     Where links are resources and no `queues` are given, these are the best of `own_queues`; so is
-    the `prefetch` of what moves to the host. Raises InputError where the orders are not complete,
-    DeadlockError where they wait in a circle.
+    the `prefetch` of what moves to the host. Empty backwards of frozen stages at one instant are
+    put in the order of files. Raises InputError where the orders are not complete, DeadlockError
+    where they wait in a circle.
     """
     if pipeline.has_links and queues is None:
         each = (
@@ -393,7 +394,8 @@ def schedule(
     place = net.place[here]
     kind, stage, microbatch, part = split_codes(pipeline, net.ops[here])
     device, begin, ends = net.device[place], (end - net.duration)[place], end[place]
-    made = Schedule(
+    make = Schedule.from_columns if pipeline.forward_only else Schedule
+    made = make(
         *(pipeline, kind, stage, microbatch, device, begin, ends, part, _pair_numbers(net)[here]),
         origin=origin or Origin(),
         transfers=_transfers(net, end),

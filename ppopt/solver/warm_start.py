@@ -20,7 +20,7 @@ from ppopt.problem.pipeline import Pipeline
 from ppopt.problem.problem import Problem
 from ppopt.problem.settings import STAGE_COSTS, Unit
 from ppopt.schedule import timing
-from ppopt.schedule.orders import Orders, of_kind
+from ppopt.schedule.orders import Orders, of_kind, portable
 from ppopt.schedule.origin import HintRecord
 from ppopt.schedule.schedule import Schedule
 from ppopt.solver.bound import Bound
@@ -158,7 +158,7 @@ def _on(problem: Problem, schedule: Schedule) -> tuple[Schedule, list[str]]:
     notes = []
     given = replace(schedule, pipeline=problem.pipeline)
     if _times(problem.pipeline) != _times(schedule.pipeline):
-        given = timing.schedule(problem.pipeline, schedule.orders, problem.objective)
+        given = timing.schedule(problem.pipeline, portable(schedule), problem.objective)
         notes.append(RETIMED)
     if _costs(problem.pipeline, Unit.MEMORY) != _costs(schedule.pipeline, Unit.MEMORY):
         notes.append(OTHER_MEMORY)

@@ -69,7 +69,7 @@ class _Run:
         lags = {(before, after): lag for before, after, lag in zip(*instance.flow, strict=True)}
         pairs = list(pairwise(self.number))
         self.lag = [int(lags[here[F], there[F]]) for here, there in pairs]
-        self.back_lag = [int(lags[there[B], here[B]]) for here, there in pairs]
+        self.back_lag = [int(lags.get((there[B], here[B]), 0)) for here, there in pairs]
         self.done = [[0, 0, 0] for _ in self.stages]
         self.held, self.pending = ([0 for _ in self.stages] for _ in range(2))
         self._warm_up()

@@ -131,7 +131,7 @@ def work_bound(pipeline: Pipeline, layers: Layers) -> Fraction:
     Of every layer F and the less of BW and of B and W, of all microbatches.
     """
     each = sum(
-        (one.forward + min(one.backward, one.backward_input + one.weight) for one in layers.layers),
+        (one.forward + min(one.backward, one.backward_input + one.weight) for one in layers.costed),
         Fraction(0),
     )
     return each * pipeline.batches / pipeline.num_devices

@@ -242,7 +242,7 @@ class StrategyPoints:
             return
         speeds = tuple(self.base.device_speed[host] for host in self.base.hosts[0])
         yield from reversed(all_by_rule(self.base.model, self._stages, speeds))
-        work = np.cumsum([float(layer.work) for layer in self.base.model.layers])
+        work = np.cumsum([float(layer.work) for layer in self.base.model.costed])
         while True:
             yield self._random_partition(random, work)
 

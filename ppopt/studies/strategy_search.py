@@ -28,7 +28,7 @@ from ppopt.problem.objective import Objective
 from ppopt.problem.partition import Counts
 from ppopt.problem.pipeline import Pipeline
 from ppopt.schedule.fixed_order import FixedOrder
-from ppopt.schedule.orders import Orders
+from ppopt.schedule.orders import Orders, portable
 from ppopt.schedule.schedule import Schedule
 from ppopt.solver.deadline import NO_DEADLINE, Deadline
 from ppopt.strategies import Options, resolve
@@ -192,8 +192,9 @@ class StrategySearch:
         uncertain = self.space.limits is not None and self.space.costs.lengthless
         orders = rule.built(base, options)
         pairs = base.overlap is not None and any((order < 0).any() for order in orders)
-        moves = base.has_auxiliary or self.space.offloaded
-        self._one_by_one = self._own_orders or uncertain or moves or pairs
+        frozen = base.model is not None and base.model.forward_only > 0
+        untimed = base.has_auxiliary or self.space.offloaded or pairs or frozen
+        self._one_by_one = self._own_orders or uncertain or untimed
         """Whether the true rank of a point takes an evaluation of its own."""
         self._ranking = self._ranking_by(orders)
         few = self.space.size <= (FEW_ORDERS if self._one_by_one else FEW)
@@ -418,7 +419,7 @@ class StrategySearch:
         self.evaluations += 1
         self._tried[point] = rank = self._rank_of(made)
         if self._own_orders and (self.rank is None or rank < self.rank):
-            self._ranking = self._ranking_by(made.orders)
+            self._ranking = self._ranking_by(portable(made))
         self._take(rank, point)
         return made
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
@@ -16,12 +16,19 @@ from torch.distributed.pipelining import PipelineStage
 from ppopt.errors import VerificationError
 from ppopt.formats import torch_csv
 from ppopt.problem.objective import Objective
+from ppopt.problem.pipeline import Pipeline
 from ppopt.profiles.estimate import Record, StepRecord
 from ppopt.schedule import communication, timing
 from ppopt.schedule.origin import Origin
 from ppopt.schedule.schedule import Schedule
 from ppopt.torch.collective_queue import CollectiveQueue, GradientWork, gradient_work
-from ppopt.torch.pipeline_runtime import as_run, load, order_text, placement
+from ppopt.torch.pipeline_runtime import (
+    as_run,
+    first_announced,
+    load,
+    order_text,
+    placement,
+)
 from ppopt.torch.profiler import Profiler
 from ppopt.torch.stream_links import StreamDelays, stream_delays
 from ppopt.torch.synthetic import (
@@ -91,7 +98,10 @@ def run_synthetic(
         arguments = [(schedule, given, times, delays, mine, steps) for mine in around]
         ranks: list[RankResult] = world.run(_run_schedule, arguments)
     found, difference = compare_with_reference(
-        ranks, schedule.pipeline.num_stages, schedule.pipeline.batches
+        ranks,
+        schedule.pipeline.num_stages,
+        schedule.pipeline.batches,
+        frozen_stages(schedule.pipeline),
     )
     if not difference <= TOLERANCE:
         raise VerificationError(
@@ -129,10 +139,10 @@ def predicted_makespan(schedule: Schedule) -> Fraction:
 
 
 def compare_with_reference(
-    ranks: Sequence[RankResult], stages: int, batches: int
+    ranks: Sequence[RankResult], stages: int, batches: int, frozen: Collection[int] = ()
 ) -> tuple[int, float]:
     """Count the gradients, and find the largest difference of a gradient or loss."""
-    wanted = reference(stages, batches)
+    wanted = reference(stages, batches, frozen)
     given = {name: gradient for rank in ranks for name, gradient in rank.gradients.items()}
     losses = [value for rank in ranks for value in rank.losses]
     if given.keys() != wanted.gradients.keys() or len(losses) != batches:
@@ -153,23 +163,34 @@ def sleep_times(schedule: Schedule, seconds_per_unit: float) -> list[SleepTimes]
     ]
 
 
+def frozen_stages(pipeline: Pipeline) -> frozenset[int]:
+    """The stages of a pipeline that are frozen."""
+    frozen = enumerate(pipeline.frozen_stages or ())
+    return frozenset(stage for stage, is_frozen in frozen if is_frozen)
+
+
 def build_synthetic_stages(
-    rank: int, hosts: Sequence[int], times: Sequence[SleepTimes]
+    rank: int, hosts: Sequence[int], times: Sequence[SleepTimes], frozen: Collection[int] = ()
 ) -> list[PipelineStage]:
-    """Build the synthetic stages of a rank; `hosts` is the device of every stage."""
+    """Build the synthetic stages of a rank; `hosts` is the device of every stage.
+
+    The first stages, as long as they are `frozen`, hand on tensors that need no gradient.
+    """
     tensor = torch.zeros(2, WIDTH, dtype=torch.float64)
     between = tensor.clone().requires_grad_(True)
     last = len(hosts) - 1
+    first = next(stage for stage in range(len(hosts) + 1) if stage not in frozen)
+    announced = first_announced(hosts, first)
     stages = []
     for index in (index for index, host in enumerate(hosts) if host == rank):
-        module = Stage(index, times[index])
+        module = Stage(index, times[index], frozen=index in frozen)
         stage = PipelineStage(
             module,
             index,
             len(hosts),
             torch.device("cpu"),
-            input_args=between if index else tensor,
-            output_args=between if index < last else tensor,
+            input_args=between if index and index >= first else tensor,
+            output_args=between if announced <= index < last else tensor,
         )
         _announce_backward(stage, module)
         stages.append(stage)
@@ -201,8 +222,9 @@ def _run_schedule(
     work: GradientWork,
     steps: int,
 ) -> RankResult:
-    stages = build_synthetic_stages(rank, schedule.pipeline.hosts[0], times)
-    made = load(stages, text, schedule.pipeline.batches, loss)
+    pipeline = schedule.pipeline
+    stages = build_synthetic_stages(rank, pipeline.hosts[0], times, frozen_stages(pipeline))
+    made = load(stages, text, pipeline.batches, loss)
     around: list[StepRecord] = []
     with Profiler(stages) as profiler, CollectiveQueue(work, rank, stages) as queue:
         links = None

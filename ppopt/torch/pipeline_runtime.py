@@ -94,9 +94,10 @@ def runtime(
 def order_text(schedule: Schedule) -> str:
     """The order that PyTorch runs: with sends and receives in it where links are resources.
 
-    Raises InputError for what PyTorch cannot run.
+    So it is where stages run no backward: PyTorch would send them gradients. Raises InputError for
+    what PyTorch cannot run.
     """
-    if schedule.pipeline.has_links:
+    if schedule.pipeline.has_links or schedule.pipeline.forward_only:
         return torch_comms.communication_csv(schedule)
     return torch_csv.order_csv(schedule)
 
@@ -178,7 +179,7 @@ def _check_stages(stages: Sequence[Any], schedule: Schedule) -> None:
             f"{_listed(wanted)} there; see ppopt.torch.placement"
         )
     for stage in stages:
-        _check_metadata(stage)
+        _check_metadata(stage, pipeline)
     split = set(schedule.stage[schedule.kind == OpKind.B].tolist())
     for stage in stages:
         in_two = stage.stage_index in split
@@ -198,14 +199,31 @@ def _metadata(stage: Any) -> dict[str, Any]:
     return {"input_args": stage.inputs_meta, "output_args": stage._outputs_meta}  # before 2.13
 
 
-def _check_metadata(stage: Any) -> None:
+def first_announced(hosts: Sequence[int], forward_only: int) -> int:
+    """First stage whose outputs need a gradient by its metadata, where so many run no backward.
+
+    PyTorch hands a stage on the same rank the gradient of its output, and wants it announced.
+    """
+    local = 0 < forward_only < len(hosts) and hosts[forward_only - 1] == hosts[forward_only]
+    return forward_only - local
+
+
+def _check_metadata(stage: Any, pipeline: Pipeline) -> None:
+    """Check the static metadata of a stage."""
+    first = first_announced(pipeline.hosts[0], pipeline.forward_only)
     for name, tensors in _metadata(stage).items():
         if not tensors and not DYNAMIC_METADATA:
             raise InputError(
                 f"stage {stage.stage_index}: {name} is missing; give PipelineStage tensors of one "
                 "microbatch's shape as input_args and output_args"
             )
-        at_the_end = stage.is_first if name == "input_args" else stage.is_last
+        frozen = stage.stage_index < (pipeline.forward_only if name == "input_args" else first)
+        at_the_end = frozen or (stage.is_first if name == "input_args" else stage.is_last)
+        if frozen and tensors and any(tensor.requires_grad for tensor in tensors):
+            raise InputError(
+                f"stage {stage.stage_index}: {name} must not have requires_grad=True: all up to it "
+                "is frozen, and it would wait for gradients that nobody sends"
+            )
         if tensors and not (
             at_the_end or DYNAMIC_METADATA or all(t.requires_grad for t in tensors)
         ):

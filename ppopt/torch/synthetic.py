@@ -9,7 +9,7 @@ has nothing else to run meanwhile, because the order of its operations is fixed.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -52,10 +52,10 @@ class Stage(nn.Module):
 
     PyTorch splits a backward along the graph: nodes that lead to the input run in I, nodes that
     lead only to the weights run in W. So one sleep is between the output and the layer, the other
-    between the layer and its weights.
+    between the layer and its weights. The weights of a frozen stage need no gradient.
     """
 
-    def __init__(self, stage: int, times: SleepTimes) -> None:
+    def __init__(self, stage: int, times: SleepTimes, *, frozen: bool = False) -> None:
         super().__init__()
         generator = torch.Generator().manual_seed(stage)
         shape = (WIDTH, WIDTH)
@@ -63,6 +63,7 @@ class Stage(nn.Module):
             torch.randn(shape, generator=generator, dtype=torch.float64) / WIDTH**0.5
         )
         self.bias = nn.Parameter(torch.randn(WIDTH, generator=generator, dtype=torch.float64))
+        self.requires_grad_(not frozen)
         self.times = times
         self.full_backward = False
         """Whether the running backward is BW."""
@@ -110,19 +111,21 @@ class Reference(NamedTuple):
     losses: list[float]
     """One per microbatch."""
     gradients: dict[str, Any]
-    """Tensor of every parameter, `<stage>.<name>`; the mean over the microbatches."""
+    """Tensor of every parameter that is trained, `<stage>.<name>`; the mean over the
+    microbatches."""
 
 
-def reference(stages: int, microbatches: int) -> Reference:
+def reference(stages: int, microbatches: int, frozen: Collection[int] = ()) -> Reference:
     """Compute one training step in this process, microbatch by microbatch."""
-    modules = [Stage(stage, SleepTimes()) for stage in range(stages)]
+    modules = [Stage(stage, SleepTimes(), frozen=stage in frozen) for stage in range(stages)]
     inputs, targets = batch(microbatches)
     losses = []
     for tensor, target in zip(inputs.chunk(microbatches), targets.chunk(microbatches), strict=True):
         for module in modules:
             tensor = module(tensor)  # noqa: PLW2901  the microbatch moves through the stages
         value = loss(tensor, target)
-        (value / microbatches).backward()
+        if value.requires_grad:
+            (value / microbatches).backward()
         losses.append(value.item())
     return Reference(
         losses,
@@ -130,6 +133,7 @@ def reference(stages: int, microbatches: int) -> Reference:
             f"{stage}.{name}": weight.grad
             for stage, module in enumerate(modules)
             for name, weight in module.named_parameters()
+            if weight.requires_grad
         },
     )
 

@@ -14,6 +14,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import islice
 from typing import NamedTuple
 
 import numpy as np
@@ -184,6 +185,21 @@ class _Check:
         return found
 
     @cached_property
+    def _is_frozen(self) -> list[bool]:
+        """Whether nothing in a stage is trained, per stage."""
+        pipeline = self.pipeline
+        if pipeline.model is None:
+            return list(pipeline.frozen or (False,) * pipeline.num_stages)
+        layers = iter(pipeline.model.layers)
+        return [all(layer.frozen for layer in list(islice(layers, n))) for n in pipeline.counts]
+
+    @cached_property
+    def _updated(self) -> set[int]:
+        """Devices of stages that are trained."""
+        hosts = (enumerate(row) for row in self.pipeline.hosts)
+        return {host for row in hosts for stage, host in row if not self._is_frozen[stage]}
+
+    @cached_property
     def compute(self) -> dict[Place, tuple[int, int]]:
         """First start of F and last end of W or BW, by route and stage, in ticks."""
         named = self.named
@@ -249,12 +265,19 @@ class _Check:
                 yield self._at(Rule.GRADIENT_SYNC, work, words)
 
     def _optimizer_order(self) -> Iterator[Violation]:
-        """OPTIMIZER after the gradients of its stages, or of all where there is a barrier."""
+        """OPTIMIZER after the gradients of its stages, or of all where there is a barrier.
+
+        Frozen stages have no gradients, and a device of frozen stages alone has nothing to update.
+        """
         syncs = {place for kind, place in self.wanted if kind is AuxiliaryKind.GRADIENT_SYNC}
         for work in self.first.values():
             if work.kind is not AuxiliaryKind.OPTIMIZER:
                 continue
+            if work.device not in self._updated:
+                continue
             for place, (_, last) in self.compute.items():
+                if self._is_frozen[place[1]]:
+                    continue
                 device = self.pipeline.hosts[place[0]][place[1]]
                 if device != work.device and not self.pipeline.optimizer_barrier:
                     continue

@@ -14,11 +14,16 @@ from typing import NamedTuple
 
 from ppopt.problem.pipeline import Pipeline
 from ppopt.schedule.actions import POSTS, Action, ActionKind, ActionRow
+from ppopt.verifier.rows import first_trained
 
 _SENDS = {ActionKind.F: ActionKind.SEND_F, ActionKind.B: ActionKind.SEND_B}
 _SENDS[ActionKind.BW] = ActionKind.SEND_B
 _RECEIVES = {ActionKind.F: ActionKind.RECV_F, ActionKind.B: ActionKind.RECV_B}
 _RECEIVES[ActionKind.BW] = ActionKind.RECV_B
+_WAYS = (
+    (ActionKind.SEND_F, ActionKind.RECV_F),
+    (ActionKind.SEND_B, ActionKind.RECV_B),
+)
 _STEP = {ActionKind.F: 1, ActionKind.B: -1, ActionKind.BW: -1}
 """From the stage of an operation to the one that it hands its result."""
 
@@ -73,18 +78,21 @@ class _Ends(NamedTuple):
 
 
 def _wanted(pipeline: Pipeline) -> dict[Action, _Ends]:
-    """Every post that must be there -> its transfer."""
+    """Every post that must be there -> its transfer.
+
+    No gradient goes to a stage that runs no backward.
+    """
     (hosts,) = pipeline.hosts
     found: dict[Action, _Ends] = {}
     for stage, (here, there) in enumerate(pairwise(hosts)):
         if here == there:
             continue
+        ways = _WAYS[: 1 if stage < first_trained(pipeline) else 2]
         for microbatch in range(pipeline.batches):
-            for send, receive, ends in (
-                (ActionKind.SEND_F, ActionKind.RECV_F, ((stage, here), (stage + 1, there))),
-                (ActionKind.SEND_B, ActionKind.RECV_B, ((stage + 1, there), (stage, here))),
-            ):
-                (sender, source), (receiver, target) = ends
+            ends = (stage, here), (stage + 1, there)
+            for send, receive in ways:
+                down = send is ActionKind.SEND_F
+                (sender, source), (receiver, target) = ends if down else ends[::-1]
                 transfer = _Ends(
                     Action(send, sender, microbatch),
                     Action(receive, receiver, microbatch),

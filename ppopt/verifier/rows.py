@@ -220,12 +220,30 @@ class Places:
         there, back = _given(pipeline)
         down = _delays(pipeline, there, boundary, here, following)
         up = _delays(pipeline, back, boundary, following, here)
+        trained = first_trained(pipeline)
+        up[:trained] = 0
+        self.trained = trained
+        """Stages below this one are frozen, as are all before them: they run no backward."""
         self.host: Ints = hosts
         """Device, shape [stage, microbatch]: each route takes an equal run of microbatches."""
         self.forward: Ints = down[..., None]
         """Ticks from stage s to s + 1, shape [stages - 1, microbatch, 1]."""
         self.backward: Ints = up[..., None]
         """Ticks from stage s + 1 to s, shape [stages - 1, microbatch, 1]."""
+
+
+def first_trained(pipeline: Pipeline) -> int:
+    """The first stage that is not frozen, or of which some layer is not; all stages: there is none.
+
+    Nothing is handed back to the stages before it, which have no gradients.
+    """
+    model, stages = pipeline.model, pipeline.num_stages
+    frozen = list(pipeline.frozen or (False,) * stages)
+    if model is not None:
+        ends = np.cumsum(pipeline.counts).tolist()
+        layers = [layer.frozen for layer in model.layers]
+        frozen = [all(layers[:end]) for end in ends]
+    return next((stage for stage, is_frozen in enumerate(frozen) if not is_frozen), stages)
 
 
 def _given(pipeline: Pipeline) -> tuple[Any, Any]:

@@ -252,12 +252,19 @@ def _out_of_time(named: Rows) -> Iterator[Violation]:
 
 
 def _order(named: Rows, places: Places) -> Iterator[Violation]:
-    """Precedence of data flow and slices; if B and BW both run, successors wait for B."""
+    """Precedence of data flow and slices; if B and BW both run, successors wait for B.
+
+    Stages that run no backward get no gradient: there, no B or BW waits for the next stage.
+    """
     forward, b, w, full = named.index
-    backward = np.where(b != ABSENT, b, full)
+    backward, trained = np.where(b != ABSENT, b, full), places.trained
     yield from _after(named, Rule.FORWARD, forward[1:], forward[:-1], places.forward)
     for either in (b, full):
-        yield from _after(named, Rule.BACKWARD, either[:-1], backward[1:], places.backward)
+        yield from _after(
+            named,
+            Rule.BACKWARD,
+            *(either[trained:-1], backward[trained + 1 :], places.backward[trained:]),
+        )
         yield from _after(named, Rule.BACKWARD, either, forward, 0)
     yield from _after(named, Rule.WEIGHT, w, b, 0)
     yield from _after(named, Rule.SLICE, forward[..., 1:], forward[..., :-1], 0)

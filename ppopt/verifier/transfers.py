@@ -87,6 +87,7 @@ class _Check:
         )
         other = np.where(forward, stage + 1, stage - 1)
         right &= _within(other, pipeline.num_stages)
+        right &= forward | (other >= self.places.trained)
         there = host[np.where(right, other, 0), microbatch]
         right &= (given.source == host[stage, microbatch]) & (given.target == there)
         return np.asarray(right & (given.source != given.target))
@@ -159,6 +160,7 @@ class _Check:
         crossing = (host[1:] != host[:-1])[..., None]
         needed = np.zeros_like(self.row, dtype=bool)
         needed[0, :-1] = needed[1, 1:] = crossing
+        needed[1, : self.places.trained + 1] = False
         lacking = np.argwhere(needed & (self.row == ABSENT)).tolist()
         for way, stage, microbatch, part in lacking[:MOST_LISTED]:
             name = Transfer(OpKind.B if way else OpKind.F, stage, microbatch, part)

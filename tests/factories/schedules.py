@@ -238,7 +238,7 @@ def build(
         for part in range(pipeline.slices or 1)
     }
     waiting = [op for place in split for op in _operations(*place, split[place])]
-    before = {op: _predecessors(op, split) for op in waiting}
+    before = {op: _predecessors(pipeline, op, split) for op in waiting}
     eager, idle = random.random() < 0.5, random.choice((0, 0, 0.3))
     pairs = random.choice((0, 0.5, 1)) if paired else 0
     rows: dict[Op, TableRow] = {}
@@ -329,7 +329,7 @@ def _operations(stage: int, microbatch: int, part: int, split: bool) -> list[Op]
     return [Op(kind, stage, microbatch, part) for kind in ((F, B, W) if split else (F, BW))]
 
 
-def _predecessors(op: Op, split: dict[Place, bool]) -> list[Op]:
+def _predecessors(pipeline: Pipeline, op: Op, split: dict[Place, bool]) -> list[Op]:
     """What must be done before an operation: the rules of the semantics."""
     kind, stage, microbatch, part = op
     if kind is F:
@@ -339,9 +339,15 @@ def _predecessors(op: Op, split: dict[Place, bool]) -> list[Op]:
         return [Op(B, stage, microbatch, part)]
     before = [Op(F, stage, microbatch, part)]
     for place in ((stage + 1, microbatch, part), (stage, microbatch, part + 1)):
-        if place in split:
+        if place in split and (place[0] == stage or stage >= forward_only(pipeline)):
             before.append(Op(B if split[place] else BW, *place))
     return before
+
+
+def forward_only(pipeline: Pipeline) -> int:
+    """Stages that run no backward: DESIGN section 3, rule 19."""
+    frozen = [*(pipeline.frozen_stages or ()), False]
+    return frozen.index(False)
 
 
 def lag_of(pipeline: Pipeline, before: Op, op: Op) -> int:

@@ -19,7 +19,18 @@ from ppopt.problem.operation import Op
 from ppopt.problem.pipeline import Pipeline
 from ppopt.schedule.actions import Action, ActionKind, ActionRow
 from ppopt.schedule.schedule import Schedule
-from tests.factories.schedules import ALONE, BW, B, F, W, duration_of, lag_of, may_pair, pipelines
+from tests.factories.schedules import (
+    ALONE,
+    BW,
+    B,
+    F,
+    W,
+    duration_of,
+    forward_only,
+    lag_of,
+    may_pair,
+    pipelines,
+)
 
 Job = tuple[Op, ...] | tuple[str, int, int, int]
 """An operation or a pair of them; or a transfer: F or B, sending stage, microbatch, slice."""
@@ -65,7 +76,10 @@ class Built:
 
     @property
     def rows(self) -> tuple[ActionRow, ...]:
-        """A communication order: both ends of a transfer are posted when it was appended."""
+        """A communication order: both ends of a transfer are posted when it was appended.
+
+        Backwards of stages that run none are not there.
+        """
         pipeline = self.schedule.pipeline
         rows: list[list[tuple[Action, ...]]] = [[] for _ in range(pipeline.num_devices)]
         for job in self.sequence:
@@ -78,8 +92,12 @@ class Built:
             else:
                 pair = sorted(job, key=lambda op: op.kind)
                 cell = tuple(
-                    Action(ActionKind[op.kind.name], op.stage, op.microbatch) for op in pair
+                    Action(ActionKind[op.kind.name], op.stage, op.microbatch)
+                    for op in pair
+                    if op.kind is F or op.stage >= forward_only(pipeline)
                 )
+                if not cell:
+                    continue
                 rows[pipeline.device(job[0].stage, 0)].append(cell)
         return tuple(map(tuple, rows))
 
@@ -157,6 +175,7 @@ def jobs(pipeline: Pipeline, split: Split) -> list[Job]:
         for kind, other in (("F", stage + 1), ("B", stage - 1))
         if (other, microbatch, part) in split
         and pipeline.device(other, microbatch) != pipeline.device(stage, microbatch)
+        and (kind == "F" or other >= forward_only(pipeline))
     ]
 
 
@@ -213,7 +232,7 @@ def _needs(pipeline: Pipeline, split: Split, job: Job) -> list[Any]:
     if 0 <= earlier < pipeline.num_slices:
         own.append(make(stage, microbatch, earlier))
     other = stage - 1 if forward else stage + 1
-    if not 0 <= other < pipeline.num_stages:
+    if not 0 <= other < pipeline.num_stages or not (forward or stage >= forward_only(pipeline)):
         return own
     if pipeline.device(other, microbatch) == pipeline.device(stage, microbatch):
         return [*own, make(other, microbatch, part)]

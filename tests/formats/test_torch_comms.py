@@ -12,7 +12,7 @@ from hypothesis import given, settings
 
 from ppopt import Pipeline, Schedule, evaluate, verify
 from ppopt.errors import InputError
-from ppopt.formats import schedule_json, torch_comms
+from ppopt.formats import schedule_json, torch_comms, torch_csv
 from ppopt.problem.costs import StageCosts
 from ppopt.schedule import communication
 from tests.cli.cli_run import done, run
@@ -109,7 +109,7 @@ def test_a_schedule_file_holds_transfers(made: Built) -> None:
 
 
 def _torch_text(cell: communication.Cell) -> str:
-    return torch_comms._cell(cell, {n: n for n in range(100)})
+    return torch_csv.written([[cell]], {n: n for n in range(100)}).removesuffix("\n")
 
 
 @SLOW

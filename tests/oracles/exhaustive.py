@@ -195,19 +195,27 @@ def _chain(pipeline: Pipeline, group: Group) -> tuple[Step, ...]:
     ticks, hosts = pipeline.ticks, pipeline.hosts[group.route]
     stages = range(len(hosts))
     kinds = [(OpKind.F, s) for s in stages]
-    kinds += [(OpKind.B if group.split[s] else OpKind.BW, s) for s in reversed(stages)]
+    first = _forward_only(pipeline)
+    kinds += [(OpKind.B if group.split[s] else OpKind.BW, s) for s in reversed(stages[first:])]
     places = [hosts[stage] for _, stage in kinds]
-    lags = [*ticks.down[group.route], 0, *reversed(ticks.up[group.route])]
+    lags = [*ticks.down[group.route], 0, *reversed(ticks.up[group.route][first:])]
+    lags = [*lags[: len(kinds) - 1], 0]
     return tuple(
         Step(place, ticks.durations[kind][stage], *_memory(pipeline, kind, stage), lag)
-        for (kind, stage), place, lag in zip(kinds, places, [*lags, 0], strict=True)
+        for (kind, stage), place, lag in zip(kinds, places, lags, strict=True)
     )
+
+
+def _forward_only(pipeline: Pipeline) -> int:
+    """Stages that run no backward, whose chain of a microbatch ends before it comes back there."""
+    frozen = [*(pipeline.frozen_stages or ()), False]
+    return frozen.index(False)
 
 
 def _weights(pipeline: Pipeline, group: Group) -> tuple[Step | None, ...]:
     return tuple(
         Step(place, pipeline.ticks.durations[OpKind.W][s], *_memory(pipeline, OpKind.W, s), 0)
-        if group.split[s]
+        if group.split[s] and s >= _forward_only(pipeline)
         else None
         for s, place in enumerate(pipeline.hosts[group.route])
     )
@@ -237,7 +245,7 @@ def _reach(
         first = -1 if arrive[-1] < 0 else arrive[-1] + beyond
         last = -1 if leave[-1] < 0 else leave[-1] + beyond
         if step.device == device:
-            stage = len(chain) - 1 - position
+            stage = 2 * len(weights) - 1 - position
             weight = weights[stage] if stage < len(weights) else None
             after = 0 if weight is None else weight.duration
             first, last = 0, max(last, step.duration + after)
@@ -344,7 +352,7 @@ class Search:
         ahead = self._ahead(node, index)
         position = batch.step
         if position < len(chain) and (ahead is None or ahead.step > position):
-            stage = len(chain) - 1 - position
+            stage = 2 * len(weights) - 1 - position
             split = stage < len(weights) and weights[stage] is not None
             owed = batch.owed | (1 << stage) if split else batch.owed
             yield chain[position], batch._replace(step=position + 1, owed=owed)
@@ -354,7 +362,7 @@ class Search:
                 and batch.owed >> stage & 1
                 and (
                     ahead is None
-                    or (ahead.step >= len(chain) - stage and not ahead.owed >> stage & 1)
+                    or (ahead.step >= 2 * len(weights) - stage and not ahead.owed >> stage & 1)
                 )
             ):
                 yield weight, batch._replace(owed=batch.owed & ~(1 << stage))
@@ -371,11 +379,25 @@ class Search:
         earliest = max(node.clock, node.free[step.device], ready)
         if node.first[step.device] < 0 and max(node.first) >= 0:
             begun = min(first for first in node.first if first >= 0)
-            return list(range(earliest, begun + self.cutoff + 1))
+            return list(range(earliest, begun + self._apart() + 1))
         if self.problem.room is None or step.duration or step.change <= 0:
             return [earliest]
         events = {*node.free, *(batch.ready for batch in node.batches)}
         return [earliest, *sorted(event for event in events if event > earliest)]
+
+    def _apart(self) -> int:
+        """Most ticks between the first starts of two devices that are worth trying.
+
+        Below the cutoff where each device has a stage with F and B, for these windows meet. Where
+        stages run no backward, between two windows there is nothing but transfers.
+        """
+        problem = self.problem
+        if all(
+            len(chain) == 2 * len(weights)
+            for chain, weights in zip(problem.chains, problem.weights, strict=True)
+        ):
+            return self.cutoff
+        return len(problem.to_device[0]) * self.cutoff + self._one_by_one()
 
     def _fits(self, node: Node, step: Step) -> bool:
         """Whether memory allows it; at no length, the end of the instant decides (`_over`)."""

@@ -20,7 +20,7 @@ from ppopt.problem.objective import Objective
 from ppopt.problem.operation import Op, OpKind
 from ppopt.problem.pipeline import Pipeline
 from ppopt.schedule import timing
-from tests.factories.schedules import duration_of, given, lag_of, may_pair, taken
+from tests.factories.schedules import duration_of, forward_only, given, lag_of, may_pair, taken
 
 F, B, W, BW = OpKind
 Slot = tuple[Op, ...]
@@ -114,6 +114,7 @@ def waits_for(pipeline: Pipeline, op: Op) -> frozenset[Op]:
         other
         for other in others
         if 0 <= other.stage < pipeline.num_stages and 0 <= other.slice < (pipeline.slices or 1)
+        if kind is F or other.stage == stage or stage >= forward_only(pipeline)
     }
     if kind is F:
         return frozenset(found)

@@ -161,12 +161,20 @@ class _Waits:
 
 def least_value(pipeline: Pipeline, *, whole: bool, span: bool = False) -> int | None:
     """The least makespan or device span, in ticks; None where no schedule keeps the limits."""
-    jobs = jobs_of(pipeline, whole=whole)
+    return least_of_jobs(pipeline, jobs_of(pipeline, whole=whole), span=span)
+
+
+def least_of_jobs(pipeline: Pipeline, jobs: list[Job], *, span: bool) -> int | None:
+    """The least value of these jobs within the limits of a pipeline; None: no schedule keeps them.
+
+    A job of the device behind the last one is a delay: it belongs to no device.
+    """
     limits, static, devices = pipeline.ticks.limits, pipeline.ticks.static, pipeline.num_devices
     if limits is not None and any(map(int.__gt__, static, limits)):
         return None
-    search = _Search(jobs, limits and tuple(map(int.__sub__, limits, static)))
-    level = {State(0, (), (0,) * devices, (-1,) * devices)}
+    room = limits and (*map(int.__sub__, limits, static), 0)
+    search = _Search(jobs, room, devices)
+    level = {State(0, (), (0,) * (devices + 1), (-1,) * (devices + 1))}
     best: int | None = None
     for now in range(1 + (2 if span else 1) * sum(job.time for job in jobs)):
         reached = {one for state in level for one in search.started(state)}
@@ -185,12 +193,12 @@ def least_value(pipeline: Pipeline, *, whole: bool, span: bool = False) -> int |
 
 
 class _Search:
-    def __init__(self, jobs: list[Job], room: tuple[int, ...] | None) -> None:
-        self.jobs, self.room = jobs, room
+    def __init__(self, jobs: list[Job], room: tuple[int, ...] | None, devices: int) -> None:
+        self.jobs, self.room, self.devices = jobs, room, devices
         self.all = 2 ** len(jobs) - 1
         self.last = [
             sum(1 << number for number, job in enumerate(jobs) if job.device == device)
-            for device in range(1 + max(job.device for job in jobs))
+            for device in range(devices)
         ]
 
     def started(self, state: State) -> Iterator[State]:
@@ -215,7 +223,8 @@ class _Search:
             held[job.device] += job.takes
             if self.room is not None and held[job.device] > self.room[job.device]:
                 continue
-            elapsed[job.device] = max(0, elapsed[job.device])
+            if job.device < self.devices:
+                elapsed[job.device] = max(0, elapsed[job.device])
             running = tuple(sorted((*state.running, (number, job.time))))
             yield self._ended(State(state.done, running, tuple(held), tuple(elapsed)))
 
@@ -234,6 +243,6 @@ class _Search:
         running = tuple((number, left - 1) for number, left in state.running)
         elapsed = tuple(
             time if time < 0 or state.done & last == last else time + 1
-            for time, last in zip(state.elapsed, self.last, strict=True)
+            for time, last in zip(state.elapsed, [*self.last, 0], strict=True)
         )
         return self._ended(replace(state, running=running, elapsed=elapsed))

@@ -8,7 +8,7 @@ from ppopt.problem.operation import Op
 from ppopt.problem.pipeline import Pipeline
 from ppopt.schedule.schedule import Schedule
 from ppopt.verifier import Rule
-from tests.factories.schedules import BW, B, F, lag_of, table
+from tests.factories.schedules import BW, B, F, forward_only, lag_of, table
 from tests.factories.streams import link_of, places, transfer_table
 
 Row = tuple[int, ...]
@@ -42,6 +42,8 @@ def _wanted(pipeline: Pipeline) -> Iterator[Row]:
     for stage, j, part in places(pipeline):
         for kind, other in ((F, stage + 1), (B, stage - 1)):
             if not 0 <= other < pipeline.num_stages:
+                continue
+            if kind == B and other < forward_only(pipeline):
                 continue
             devices = pipeline.device(stage, j), pipeline.device(other, j)
             if devices[0] != devices[1]:

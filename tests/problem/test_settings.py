@@ -35,6 +35,7 @@ SAMPLES = {
     "optimizer_barrier": True,
     "offload": "all",
     "host_link": "shared",
+    "frozen": True,
 }
 LAYERED = ("partition", "recompute", "link", "first_backward", "offload")
 NEEDS: dict[str, dict[str, object]] = {

@@ -70,7 +70,7 @@ def slowly(schedule: Schedule, duration: dict[Op, float], release: tuple[int, ..
     while any(waiting):
         for device, row in enumerate(waiting):
             group = [pipeline.op(code) for code in codes(np.array(row[: _size(row)], dtype=int))]
-            needed = [(op, before) for op in group for before in _predecessors(op, split)]
+            needed = [(op, before) for op in group for before in _predecessors(pipeline, op, split)]
             if not group or any(before not in ends for _, before in needed):
                 continue
             arrivals = [ends[before] + lag_of(pipeline, before, op) for op, before in needed]

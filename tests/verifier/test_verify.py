@@ -288,7 +288,7 @@ def tight_rows(schedule: Schedule) -> list[tuple[Rule, TableRow]]:
     ends = {op_of(row): (row[3], row[5]) for row in table(schedule)}
     tight = []
     for row in table(schedule):
-        for rule, before in verify_naive.before(op_of(row), ends):
+        for rule, before in verify_naive.before(schedule.pipeline, op_of(row), ends):
             if before in ends:
                 _, end = ends[before]
                 if row[4] == end + lag_of(schedule.pipeline, before, op_of(row)):

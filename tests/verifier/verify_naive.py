@@ -18,6 +18,7 @@ from tests.factories.schedules import (
     TableRow,
     W,
     duration_of,
+    forward_only,
     held,
     lag_of,
     op_of,
@@ -157,13 +158,13 @@ def _timed(row: TableRow) -> bool:
 def _order(pipeline: Pipeline, named: list[TableRow]) -> Iterator[Finding]:
     first = _first(named)
     for op, row in first.items():
-        for rule, wait in before(op, first):
+        for rule, wait in before(pipeline, op, first):
             known = wait in first and _timed(row) and _timed(first[wait])
             if known and row[4] < first[wait][5] + lag_of(pipeline, wait, op):
                 yield _fault(rule, row)
 
 
-def before(op: Op, first: Container[Op]) -> Iterator[tuple[Rule, Op]]:
+def before(pipeline: Pipeline, op: Op, first: Container[Op]) -> Iterator[tuple[Rule, Op]]:
     """What an operation waits for, and by which rule; `first` holds the operations there are."""
     kind, stage, microbatch, part = op
     if kind is F:
@@ -171,7 +172,8 @@ def before(op: Op, first: Container[Op]) -> Iterator[tuple[Rule, Op]]:
         yield Rule.SLICE, Op(F, stage, microbatch, part - 1)
     if kind in (B, BW):
         split = Op(B, stage + 1, microbatch, part)
-        yield Rule.BACKWARD, split if split in first else split._replace(kind=BW)
+        if stage >= forward_only(pipeline):
+            yield Rule.BACKWARD, split if split in first else split._replace(kind=BW)
         yield Rule.BACKWARD, Op(F, stage, microbatch, part)
         later = Op(B, stage, microbatch, part + 1)
         yield Rule.SLICE, later if later in first else later._replace(kind=BW)

@@ -5,9 +5,11 @@
     F(s, j)   -> X(s, j)
     B(s, j)   -> W(s, j)
 
-These are the rules of synchronous pipeline training (zero-bubble paper, arXiv 2401.10241, section
-2). Slices of a microbatch along the sequence keep causal order at every stage (Seq1F1B, arXiv
-2406.03488, section 3.2): F of slice q after F of slice q - 1, X of slice q after X of slice q + 1.
+A stage that runs no backward (`ppopt.problem.frozen`) has X and W of no length, and no gradient
+arrives there. These are the rules of synchronous pipeline training (zero-bubble paper, arXiv
+2401.10241, section 2). Slices of a microbatch along the sequence keep causal order at every stage
+(Seq1F1B, arXiv 2406.03488, section 3.2): F of slice q after F of slice q - 1, X of slice q after X
+of slice q + 1.
 """
 
 from __future__ import annotations
@@ -93,11 +95,16 @@ def _precedence(
 
 
 def _handovers(draft: InstanceDraft, number: Numbers, row: int, place: Place) -> Iterator[Handover]:
-    """What an operation gets from the stage before it, or as a backward from the one after it."""
+    """What an operation gets from the stage before it, or as a backward from the one after it.
+
+    A stage that runs no backward gets no gradient.
+    """
     route, part, stage = place
     ticks = draft.pipeline.ticks
     source = stage - 1 if row == FORWARD else stage + 1
     if row == WEIGHT or not 0 <= source < draft.pipeline.num_stages:
+        return
+    if row == BACKWARD and stage < draft.pipeline.forward_only:
         return
     kind = TransferKind.SEND_F if row == FORWARD else TransferKind.SEND_B
     delay = ticks.down[route][source] if row == FORWARD else ticks.up[route][stage]

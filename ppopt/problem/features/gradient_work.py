@@ -5,10 +5,12 @@
     GRADIENT_SYNC(s) -> OPTIMIZER(d)         for all stages s of device d; with a barrier, for all
                                              stages of all devices
 
-Unshard and gradient sync run on the collective queue of their device, one at a time; the optimizer
-of a device is one operation of its compute. Gathered weights are held from the start of UNSHARD to
-the end of GRADIENT_SYNC (arXiv 2304.11277, section 3.2). Where a pipeline has any unshard time or
-memory, every stage has the operation; the same holds of the sync, and of optimizers.
+Optimizers wait for no frozen stage (`ppopt.problem.frozen`), and one of frozen stages alone for
+none at all: both have no length. Unshard and gradient sync run on the collective queue of their
+device, one at a time; the optimizer of a device is one operation of its compute. Gathered weights
+are held from the start of UNSHARD to the end of GRADIENT_SYNC (arXiv 2304.11277, section 3.2).
+Where a pipeline has any unshard time or memory, every stage has the operation; the same holds of
+the sync, and of optimizers.
 
 Where memory does not matter, UNSHARDs of one route and device run in the order of stages. This
 loses nothing. Let UNSHARD(t) come before UNSHARD(s), s < t. F(s, j) comes before F(t, j), so no F
@@ -74,10 +76,12 @@ def add_gradient_work(draft: InstanceDraft) -> None:
     draft.precedence += [
         Precedence(last, sync[key], 0) for key in sync for last in _last_classes(draft, key)
     ]
+    frozen = pipeline.frozen_stages or (False,) * pipeline.num_stages
+    trained = [key for key in host if not frozen[key[1]]]
     draft.precedence += [
-        Precedence(end, optimizer, 0)
-        for device, optimizer in optimizers.items()
-        for key in host
+        Precedence(end, optimizers[device], 0)
+        for device in sorted({host[key] for key in trained} & set(optimizers))
+        for key in trained
         if pipeline.optimizer_barrier or host[key] == device
         for end in ends[key]
     ]
@@ -86,9 +90,10 @@ def add_gradient_work(draft: InstanceDraft) -> None:
 def held_throughout(pipeline: Pipeline) -> tuple[Fraction, ...]:
     """Gathered weights that a device holds throughout, beside all it computes, in the user's unit.
 
-    Those of its lowest stage, on two routes the lesser of both: F and B of the device stand between
-    the first F and the last W or BW of that stage, and a W of another stage that comes later only
-    gives memory back. None where such a W has workspace. Of one route, where F alone takes memory
+    None where a stage of the device runs no backward: its weights go after its last F. Else those
+    of its lowest stage, on two routes the lesser of both: F and B of the device stand between the
+    first F and the last W or BW of that stage, and a W of another stage that comes later only gives
+    memory back. None where such a W has workspace. Of one route, where F alone takes memory
     and keeps all it takes, those of all its stages. Until the last of these has begun, no backward
     has, so the device holds less than then; once one has closed, no F is left, so memory only
     falls. So a schedule that keeps the limit keeps it with all of them held from 0 to the end.
@@ -101,6 +106,8 @@ def held_throughout(pipeline: Pipeline) -> tuple[Fraction, ...]:
 def is_held_exact(pipeline: Pipeline) -> bool:
     """Whether every device holds all its gathered weights throughout, as far as limits can tell."""
     none = not any(pipeline.costs.unshard_memory)
+    if pipeline.forward_only:
+        return none
     return none or all(_holds_all(pipeline, device) for device in range(pipeline.num_devices))
 
 
@@ -119,6 +126,8 @@ def _holds_all(pipeline: Pipeline, device: int) -> bool:
 def _held_by(pipeline: Pipeline, device: int) -> Fraction:
     amounts = pipeline.costs.unshard_memory
     per_route = [hosted[device] for hosted in pipeline.hosted]
+    if any(stages and stages[0] < pipeline.forward_only for stages in per_route):
+        return Fraction(0)
     if _holds_all(pipeline, device):
         return sum((amounts[stage] for hosted in per_route for stage in hosted), Fraction(0))
     workspace = pipeline.costs.weight_workspace

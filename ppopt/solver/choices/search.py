@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from ppopt.problem.problem import Problem
 from ppopt.schedule import timing
-from ppopt.schedule.orders import of_kind
+from ppopt.schedule.orders import of_kind, portable
 from ppopt.schedule.origin import Argument, Certificate, HintRecord
 from ppopt.schedule.schedule import Schedule
 from ppopt.solver import interrupts
@@ -488,7 +488,7 @@ class ConfigurationSearch:
         """The order of a schedule, timed for another configuration of the same placement."""
         if made.pipeline.hosts != problem.pipeline.hosts:
             return None
-        orders = of_kind(problem.pipeline, made.orders, problem.reduced.backward_kind)
+        orders = of_kind(problem.pipeline, portable(made), problem.reduced.backward_kind)
         return timing.schedule(problem.pipeline, orders, problem.objective)
 
     # What is reported.

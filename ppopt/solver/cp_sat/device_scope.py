@@ -80,8 +80,17 @@ class DeviceScope:
         For device span the starts reach to twice the horizon. The first forward of a later stage
         follows the first forward of an earlier stage and precedes its last backward, so the spans
         of two devices always overlap, and no device starts a whole span after another.
+
+        Not so where stages run no backward. Where no device is between its first operation and its
+        last, transfers alone are left, and a time in which there are none can be cut out.
         """
-        return 2 * self.horizon if self._spans else self.horizon
+        if not self._spans:
+            return self.horizon
+        if not self.pipeline.forward_only:
+            return 2 * self.horizon
+        pieces = self.pipeline.batches * self.pipeline.num_slices
+        transfers = pieces * sum(map(sum, self.pipeline.ticks.down))
+        return self.pipeline.num_devices * self.horizon + transfers
 
     @property
     def _links(self) -> range:

@@ -126,7 +126,11 @@ def _horizon(state: Incumbent) -> int:
         return state.value
     pipeline, kinds = state.problem.pipeline, state.problem.restrictions
     routes = [Delays(one.instance, route) for one in kinds for route in range(pipeline.routes)]
-    each = max(d.forward[0] + d.round_trip(0) + d.backward[0] + sum(d.weight) for d in routes)
+    each = max(
+        d.head(stage) + d.forward[stage] + d.round_trip(stage) + d.backward[stage] + d.tail(stage)
+        for d in routes
+        for stage in range(len(d.host))
+    ) + max(sum(d.weight) for d in routes)
     full = state.problem.full_instance
     others = (full.classes[number] for number in full.auxiliary)
     further = sum(one.size * one.duration for one in others)

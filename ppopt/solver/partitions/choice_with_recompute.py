@@ -251,7 +251,7 @@ class PartitionRecomputeChoice(BoundedPartitions):
     def _points(self, low: int, high: int) -> tuple[list[int], list[int]]:
         """Time and saved memory of the choices of a stage, in ticks."""
         front = self._stage_choices.of(low, high)
-        whole = activation_of(self._base.model.layers[low:high])
+        whole = activation_of(self._base.model.costed[low:high])
         per_unit = self._ticks.per_unit / self._base.device_speed[0] / self._space.slowness_of(0)
         times = [int(one.time * per_unit) for one in front]
         return times, [int((whole - one.kept) * self._ticks.memory_per_unit) for one in front]

@@ -42,6 +42,10 @@ backward, and there are m microbatches.
 7. *Memory and time*: the sum of memory held times holding time is at most limit times time; at both
    ends the device cannot hold its limit yet, or any more.
 
+Where layers run no backward, the first stages may not wait for those after them. The makespan does
+not tell: their backwards take no time, and may as well wait. A device span does: there only the
+work of a device counts.
+
 Where a stage recomputes, its backward times are longer, `activation` is smaller, and `memory_b` has
 what its backward takes besides. On the way beyond the device's own stages nothing recomputes: that
 only shortens the way.
@@ -156,6 +160,9 @@ def device_bound(
     `pace` is the least time of F of stage 0 (see `pace_of`); 0: not known.
     """
     one = _Device(space, device, tuple(hosted), space.batches, pace=pace)
+    if space.span and space.forward_only:
+        work = one.work
+        return DeviceBound(work, work - FOREVER)
     bound = one.way_from(0)
     for first in range(1, len(hosted)):
         bound = _larger(bound, one.way_from(first))
@@ -187,7 +194,7 @@ def _stage_alone(space: PartitionSpace, device: int, stage: Hosted, pace: int) -
 def head_and_work(space: PartitionSpace, device: int, hosted: Sequence[Hosted]) -> Ints:
     """Least time before the first F of a device, and the time of all its operations."""
     one = _Device(space, device, tuple(hosted), space.batches)
-    return np.asarray(one.head(0) + one.batches * np.asarray(sum(one.forward) + sum(one.backward)))
+    return np.asarray(one.head(0) + one.work)
 
 
 def least_memory(space: PartitionSpace, device: int, hosted: Sequence[Hosted]) -> Ints:
@@ -296,6 +303,11 @@ class _Device:
         """From the end of F of the last hosted stage to the start of its backward."""
         last = self.hosted[-1]
         return np.asarray(self.space.sums.round_trip[last.stage, last.high])
+
+    @property
+    def work(self) -> Ints:
+        """Time of all operations."""
+        return np.asarray(self.batches * np.asarray(sum(self.forward) + sum(self.backward)))
 
     def head(self, first: int) -> Ints:
         """Least time before the first F of a hosted stage.

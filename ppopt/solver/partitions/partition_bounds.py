@@ -99,12 +99,14 @@ def quick_bound(space: PartitionSpace) -> int:
     """Mean work of the devices, by their speeds, or one microbatch's way to the end and back.
 
     No partition's busiest device has less work, and the device of stage 0 is at both ends of that
-    way.
+    way. It is not for device span where layers run no backward.
     """
     layers, sums = space.layers, space.sums
     work = sum(layers.forward) + _least_backward(space)
     speeds = (Fraction(1, space.slowness_of(device)) for device in range(space.num_devices))
     mean = ceil(space.batches * work / sum(speeds))
+    if space.span and space.forward_only:
+        return mean
     delays = sum(min(row[1:-1]) for rows in space.delays for row in rows)
     way = int(sums.forward[-1] + sums.hand_on[-1]) * space.least_slowness
     return max(mean, way + delays)

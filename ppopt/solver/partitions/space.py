@@ -83,6 +83,8 @@ class PartitionSpace:
     """Whether a backward may be BW."""
     span: bool = False
     """Whether the value is the device span; else it is the makespan."""
+    forward_only: int = 0
+    """Layers that run no backward: the first ones."""
     recompute: RecomputeTicks | None = None
     """Where it is chosen which layers recompute; the costs of the layers are those without it."""
     slowness: tuple[int, ...] = ()
@@ -253,7 +255,7 @@ def space_of(problem: Problem) -> PartitionTicks:
             )
     speed, slowness, divisor = _slowness(pipeline.device_speed)
     ticks, costs = _one_layer_each(pipeline, speed)
-    layers = pipeline.model.layers if chosen else ()
+    layers = pipeline.model.costed if chosen else ()
     again = [layer.recompute_time / speed / divisor for layer in layers]
     saved = [layer.saved for layer in layers]
     delays = _delays(pipeline)
@@ -275,6 +277,7 @@ def space_of(problem: Problem) -> PartitionTicks:
         split=kind is not BackwardKind.WHOLE,
         whole=kind is not BackwardKind.SPLIT,
         span=problem.objective is Objective.DEVICE_SPAN,
+        forward_only=pipeline.model.forward_only,
         recompute=RecomputeTicks(_in_ticks(again, per_unit), _in_ticks(saved, memory_per_unit))
         if chosen and limits is not None
         else None,

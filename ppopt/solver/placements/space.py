@@ -231,7 +231,9 @@ class PlacementSpace:
         ways = [way[:, None, None] if way.ndim == 1 else way for way in (down, up.T)]
         shape = (self.num_stages - 1, size, size)
         apart = ~np.eye(size, dtype=bool)
-        return np.stack([np.broadcast_to(way, shape) * apart for way in ways])
+        found = np.stack([np.broadcast_to(way, shape) * apart for way in ways])
+        found[1, : self._base.forward_only] = 0
+        return found
 
     @cached_property
     def _handed_on(self) -> Ints:
@@ -258,7 +260,8 @@ class PlacementSpace:
         Makespan: a device waits for its first input, a forward of its lowest stage, and then does
         its work; where all backwards are whole its last operation is one of that stage, whose
         gradient must go up the stages that are left. Device span: its work. Both: one microbatch
-        goes down, up, and through the W of stage 0.
+        goes down, up, and through the W of stage 0. Of stages that run no backward no device waits
+        for it: for device span that path begins on the stage after them.
         """
         stages = np.arange(self.num_stages)
         forward, handed_on = (
@@ -270,8 +273,10 @@ class PlacementSpace:
         way_out = _before(handed_on, up)
         closing = self._backward[stages, hosts][:, 0] - handed_on[:, 0]
         path = start[:, -1] + forward[:, -1] + handed_on[:, -1] + way_out[:, -1] + closing
-        bound = path
         span = self._problem.objective is Objective.DEVICE_SPAN
+        if span:
+            path = path - start[:, min(self._base.forward_only, self.num_stages - 1)]
+        bound = path
         work = self._work(hosts)
         for device in range(self.num_devices):
             lowest = (hosts == device).argmax(axis=1)[:, None]
@@ -336,7 +341,8 @@ class PlacementSpace:
         speed times what is left; the waits lie as is best, the longest on the slowest. The time
         within which all devices together have room for as many stages as there are, each for the
         smallest. The stage of most work, on the fastest device. One microbatch on the fastest
-        device, down and up: links that reach every device, a spanning tree of them at least.
+        device, down and up: links that reach every device, a spanning tree of them at least; not
+        for device span where stages run no backward.
         """
         if self.cut_anew:
             return PlacementSpace(self._of_layers()).least
@@ -353,6 +359,8 @@ class PlacementSpace:
             total += sum(map(mul, self._waits(fastest), parts))
         path = forward[:, fastest].sum() + self._handed_on[:, fastest].sum()
         path += (backward - self._handed_on)[0, fastest] + self._spanning_tree()
+        if self._problem.objective is Objective.DEVICE_SPAN and base.forward_only:
+            path = 0
         speed: Fraction = sum(share, Fraction(0))
         rooms = [pieces * _least_room(work.tolist(), share) for work in kinds]
         heaviest = pieces * max(int(work.max()) for work in kinds)

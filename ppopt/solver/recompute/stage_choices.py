@@ -78,7 +78,7 @@ class StageChoices:
         """Those of the stage of the layers `low` to `high` - 1, the shortest first."""
 
     def _of(self, low: int, high: int) -> list[StageChoice]:
-        layers = self.bare.layers[low:high]
+        layers = self.bare.costed[low:high]
         recompute, offload = self._searched
         found = stage_choices(layers, recompute=recompute, offload=offload)
         if not self._limited:

@@ -17,6 +17,10 @@ from ppopt.solver.relaxation import pairs
 class Delays:
     """Durations and delays of one route in ticks, and how many microbatches its stages can hold.
 
+    Stages that run no backward have one of no length, which waits for no other stage. Delays along
+    the backwards count them all the same: for the makespan it does not matter when such backwards
+    run, so they may as well wait.
+
     `backward` is B, or BW where backwards are whole (then `weight` is 0).
     """
 
@@ -105,8 +109,11 @@ class Delays:
         return list(accumulate(steps, initial=0))
 
     def _lag(self, before: int, after: int) -> int:
-        """Lag between two classes of which the second waits for the first."""
-        return dict(self.instance.predecessors[after])[before]
+        """Lag between two classes of which the second waits for the first.
+
+        0 where it does not, as a stage that runs no backward gets no gradient.
+        """
+        return dict(self.instance.predecessors[after]).get(before, 0)
 
     def down(self, first: int, last: int) -> int:
         """Delay from the end of F(first) to the start of F(last), first < last."""

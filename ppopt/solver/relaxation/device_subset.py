@@ -211,14 +211,15 @@ def _memory_of_dropped_stages(subset: DeviceSubset) -> Iterator[Part]:
 def _throughput_of_dropped_stages(subset: DeviceSubset) -> Iterator[Part]:
     """B(a, j + n) waits for F(a, j): a dropped stage k above a must run n + 1 microbatches.
 
-    Between the arrival of F(k, j) and the end of B(k, j + n), stage k runs F and B of j .. j + n,
-    and W of j .. j + n - L, which memory needs done before F(k, j + n).
+    Not where stage a runs no backward. Between the arrival of F(k, j) and the end of B(k, j + n),
+    stage k runs F and B of j .. j + n, and W of j .. j + n - L, which memory needs done before F(k,
+    j + n).
     """
     delays, batches = subset.delays, subset.delays.batches
     longest: dict[tuple[int, int], int] = {}
     for k in subset.dropped:
         a = subset.below(k)
-        if a is None:
+        if a is None or a < delays.instance.pipeline.forward_only:
             continue
         most = delays.most_until_w[k]
         ends = delays.down(a, k) + delays.up(k, a)
@@ -317,17 +318,21 @@ def _dropped_span(subset: DeviceSubset, device: int) -> Iterator[ObjectiveCut]:
 
     Its first operation is F(k, 0) of its lowest stage k. With b the kept stage above k, F(b, 0)
     starts at least F(k) + down(k, b) later; with a the kept stage below k and none above, B(a, 0)
-    starts at least the round trip at k later. The rest is as for makespan.
+    starts at least the round trip at k later. The rest is as for makespan. Nothing is known where
+    stage k, or a, runs no backward.
     """
     delays, stages = subset.delays, subset.delays.hosted[device]
     k = stages[0]
     a, b = subset.below(k), subset.above(k)
+    forward_only = delays.instance.pipeline.forward_only
+    if k < forward_only:
+        return
     if b is not None:
         first = int(subset.forwards(b)[0])
         lead = delays.forward[k] + delays.down(k, b) + delays.up(b, k)
         for j, last in enumerate(subset.backwards(b).tolist()):
             yield ObjectiveCut(first, last, lead + _work_after_b(delays, stages, k, j))
-    elif a is not None:
+    elif a is not None and a >= forward_only:
         first = int(subset.backwards(a)[0])
         lead = delays.forward[k] + delays.round_trip(k) + delays.backward[k] + delays.up(k, a)
         lead += delays.down(a, k)

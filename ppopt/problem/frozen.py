@@ -1,0 +1,109 @@
+"""Frozen layers and stages: what training does not run of them.
+
+A frozen layer has no gradients of its weights: no W, no gradient sync and no optimizer. Its B still
+hands a gradient on, then gives back all that F took. Where all layers before it are frozen, too, no
+gradient goes that way: it has no backward at all, nothing comes back over the links before and
+after it, and its F gives the activation back at its end. So of a stage F holds the activations of
+all these layers while it runs. (PyTorch saves nothing for a backward where no input and no weight
+requires a gradient: docs.pytorch.org/docs/stable/notes/autograd.html, "Setting requires_grad".)
+
+Costs that are stated for a frozen layer and that it does not have count as 0. Its operations that
+it does not have are in schedules, take no time and no memory, and wait for no other stage.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from fractions import Fraction
+from itertools import takewhile
+from typing import Any
+
+from ppopt.errors import ConflictError, InputError
+from ppopt.problem.field_values import is_list
+
+ZERO = Fraction(0)
+_BACKWARD = (
+    *("backward", "weight", "backward_input", "activation", "memory_b", "kept", "recompute_time"),
+    *("input_workspace", "weight_workspace", "backward_workspace", "gradient_sync", "optimizer"),
+    *("offload_memory", "offload_time"),
+)
+"""Costs of what runs no backward that are 0."""
+
+
+def num_forward_only(frozen: Iterable[bool]) -> int:
+    """How many layers, or stages, run no backward: the frozen ones before the first trained."""
+    return sum(1 for _ in takewhile(bool, frozen))
+
+
+def costs_of_frozen(costs: Mapping[str, Any], *, forward_only: bool) -> dict[str, Any]:
+    """What changes in the costs of one layer or stage, by field, where it is frozen.
+
+    `forward_only`: all before it is frozen, too. The activation of its F is then for the caller to
+    add to what F needs while it runs.
+    """
+    if forward_only:
+        return dict.fromkeys(_BACKWARD, ZERO)
+    return {
+        "backward": costs["backward_input"],
+        "weight": ZERO,
+        "memory_b": -costs["activation"],
+        "weight_workspace": ZERO,
+        "backward_workspace": costs["input_workspace"],
+        "gradient_sync": ZERO,
+        "optimizer": ZERO,
+    }
+
+
+def read_frozen(given: object, stages: int, chunks: int) -> tuple[bool, ...] | None:
+    """Read which stages are frozen: true, false, or a list with one of these per stage; None: none.
+
+    Raises InputError on anything else, ConflictError where chunks cut the shares of devices.
+    """
+    values: Sequence[object] = given if is_list(given) else [given] * stages  # type: ignore[assignment]
+    if len(values) != stages:
+        raise InputError(
+            f"frozen: has {len(values)} entries for {stages} stages; give true, or one per stage"
+        )
+    for stage, value in enumerate(values):
+        if not isinstance(value, bool):
+            raise InputError(f"frozen: stage {stage}: {value!r} is not true or false")
+    if not any(values):
+        return None
+    if chunks > 1:
+        raise ConflictError(
+            "frozen: chunks cut the share of a device into stages that are not next to each other; "
+            "give a placement list with one entry per stage, or a model in layers"
+        )
+    return tuple(map(bool, values))
+
+
+def with_frozen(costs: Mapping[str, Any], frozen: Sequence[bool]) -> dict[str, Any]:
+    """Costs per stage as they are where some stages are frozen; None: the default on every stage.
+
+    A stage that runs no backward is in no pair that saves time.
+    """
+    if not any(frozen):
+        return dict(costs)
+    found: dict[str, Any] = dict(costs)
+    common, first = found["workspace"], num_forward_only(frozen)
+    for field in ("forward_workspace", "input_workspace", "backward_workspace"):
+        found[field] = found[field] or common or (ZERO,) * len(frozen)
+    for stage in (stage for stage, is_frozen in enumerate(frozen) if is_frozen):
+        own = {field: values[stage] for field, values in found.items() if values is not None}
+        changed = costs_of_frozen(own, forward_only=stage < first)
+        if stage < first:
+            changed["forward_workspace"] = own["forward_workspace"] + own["activation"]
+        for field, value in changed.items():
+            if found[field] is not None:
+                found[field] = (*found[field][:stage], value, *found[field][stage + 1 :])
+    pairs = ("overlap", "overlap_input")
+    return found | {name: _pairs(found[name], found["forward"], first) for name in pairs}
+
+
+def _pairs(times: Any, forward: Sequence[Fraction], first: int) -> Any:
+    """Times of pairs, where a backward of the stages before `first` is nothing: those of F."""
+    if times is None:
+        return None
+    if isinstance(times[0], tuple):
+        return tuple((own,) * first + row[first:] for own, row in zip(forward, times, strict=True))
+    return (*forward[:first], *times[first:])

@@ -1,0 +1,136 @@
+"""The least makespan or device span of a pipeline with frozen stages, by trying every schedule.
+
+Written from the rules alone (DESIGN 3, rules 1 to 5, 7, 17 and 19), from what is stated of every
+stage as if it were trained. What a frozen stage does not have is not there: no W, no optimizer, and
+of the first frozen stages no backward. A transfer is a job of its own that occupies nothing.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from ppopt.problem.pipeline import Pipeline
+from tests.oracles.gradient_exhaustive import Job, Key, least_of_jobs
+
+
+class StageGiven(NamedTuple):
+    """What is stated of a stage, as whole numbers."""
+
+    device: int
+    frozen: bool
+    forward: int
+    backward_input: int
+    weight: int
+    activation: int
+    memory_b: int
+    unshard: int
+    unshard_memory: int
+    gradient_sync: int
+    optimizer: int
+
+
+def least_frozen_value(
+    pipeline: Pipeline, stages: list[StageGiven], delay: int, *, whole: bool, span: bool
+) -> int | None:
+    """The least value; None where no schedule keeps the limits of `pipeline`.
+
+    Of the pipeline only its limits, static memory, devices, microbatches and barrier are read. A
+    whole backward takes as long as both its parts.
+    """
+    jobs = _jobs(pipeline, stages, delay, whole=whole)
+    number = {key: place for place, key in enumerate(jobs)}
+    return least_of_jobs(
+        pipeline,
+        [
+            job._replace(after=frozenset(number[key] for key in waits if key in number))
+            for job, waits in jobs.values()
+        ],
+        span=span,
+    )
+
+
+Waiting = tuple[Job, list[Key]]
+"""A job, and those that it waits for where they exist."""
+
+
+def _jobs(
+    pipeline: Pipeline, stages: list[StageGiven], delay: int, *, whole: bool
+) -> dict[Key, Waiting]:
+    found: dict[Key, Waiting] = {}
+    nowhere, last = pipeline.num_devices, len(stages) - 1
+    trained = next((n for n, stage in enumerate(stages) if not stage.frozen), len(stages))
+
+    def sent(key: Key, source: int, target: int) -> Key:
+        """The key to wait for where a job's result is needed on another stage."""
+        here, there = stages[source].device, stages[target].device
+        if here == there or not delay:
+            return key
+        found["sent", *key] = Job(nowhere, ("sent", hash(key)), delay, frozenset(), 0, 0), [key]
+        return ("sent", *key)
+
+    for j in range(pipeline.batches):
+        for n, stage in enumerate(stages):
+            given_back = stage.activation if n < trained else 0
+            waits = [("F", n, j - 1), ("unshard", n)]
+            if n:
+                waits.append(sent(("F", n - 1, j), n - 1, n))
+            found["F", n, j] = _compute(stage, stage.forward, stage.activation, given_back), waits
+        for n in range(last, trained - 1, -1):
+            stage = stages[n]
+            waits = [("B", n, j - 1), ("F", n, j)]
+            if n < last:
+                waits.append(sent(("B", n + 1, j), n + 1, n))
+            found["B", n, j] = _backward(stage, whole=whole), waits
+            if not (whole or stage.frozen):
+                left = stage.activation + stage.memory_b
+                w = _compute(stage, stage.weight, 0, left)
+                found["W", n, j] = w, [("W", n, j - 1), ("B", n, j)]
+    _add_step(found, pipeline, stages, trained, whole=whole)
+    return found
+
+
+def _compute(stage: StageGiven, time: int, takes: int, gives: int) -> Job:
+    return Job(stage.device, ("compute", stage.device), time, frozenset(), takes, gives)
+
+
+def _backward(stage: StageGiven, *, whole: bool) -> Job:
+    if stage.frozen:
+        return _compute(stage, stage.backward_input, 0, stage.activation)
+    if whole:
+        return _compute(stage, stage.backward_input + stage.weight, 0, stage.activation)
+    takes, gives = max(0, stage.memory_b), max(0, -stage.memory_b)
+    return _compute(stage, stage.backward_input, takes, gives)
+
+
+def _add_step(
+    found: dict[Key, Waiting],
+    pipeline: Pipeline,
+    stages: list[StageGiven],
+    trained: int,
+    *,
+    whole: bool,
+) -> None:
+    """What there is once in a step. Weights of a frozen stage go by a sync of no length."""
+    gathered = any(stage.unshard_memory for stage in stages)
+    opens = gathered or any(stage.unshard for stage in stages)
+    syncs = gathered or any(stage.gradient_sync for stage in stages if not stage.frozen)
+    closed: dict[int, list[Key]] = {}
+    for n, stage in enumerate(stages):
+        kind = "F" if n < trained else "B" if stage.frozen or whole else "W"
+        closed[n] = [(kind, n, j) for j in range(pipeline.batches)]
+        queue, held = ("collective", stage.device), stage.unshard_memory
+        if opens:
+            opened = Job(stage.device, queue, stage.unshard, frozenset(), held, 0)
+            found["unshard", n] = opened, []
+        if gathered or (syncs and not stage.frozen):
+            time = 0 if stage.frozen else stage.gradient_sync
+            found["sync", n] = Job(stage.device, queue, time, frozenset(), 0, held), closed[n]
+            closed[n] = [("sync", n)]
+    for device in range(pipeline.num_devices):
+        updated = [n for n, one in enumerate(stages) if not one.frozen]
+        mine = [n for n in updated if stages[n].device == device]
+        time = sum(stages[n].optimizer for n in mine)
+        if mine and any(stages[n].optimizer for n in updated):
+            waits = updated if pipeline.optimizer_barrier else mine
+            job = Job(device, ("compute", device), time, frozenset(), 0, 0)
+            found["optimizer", device] = job, [key for n in waits for key in closed[n]]

@@ -1,0 +1,110 @@
+"""Search with frozen stages, against trying every schedule."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ppopt import Objective, Pipeline, recheck, solve, verify
+from ppopt.rechecker import check
+from ppopt.rechecker.verdict import Verdict
+from ppopt.solver.result import Status
+from tests.oracles.frozen_exhaustive import StageGiven, least_frozen_value
+
+PLACEMENTS = ((0,), (0, 1), (0, 0), (0, 1, 0), (0, 0, 1), (0, 1, 1))
+"""Device of every stage."""
+
+
+class Drawn(NamedTuple):
+    """A pipeline, and what is stated of its stages."""
+
+    pipeline: Pipeline
+    stages: list[StageGiven]
+    delay: int
+
+
+@st.composite
+def frozen_pipelines(draw: st.DrawFn, *, once: bool) -> Drawn:
+    """A handful of operations, a frozen stage among them; `once`: gradient work, too."""
+    hosts = draw(st.sampled_from(PLACEMENTS))
+    stages = [_stage(draw, device, once=once) for device in hosts]
+    if not any(stage.frozen for stage in stages):
+        stages[0] = stages[0]._replace(frozen=True)
+    delay = draw(st.sampled_from((0, 1)))
+    columns: dict[str, Any] = {
+        field: [getattr(stage, field) for stage in stages]
+        for field in StageGiven._fields
+        if field != "device"
+    }
+    pipeline = Pipeline(
+        stages=len(hosts),
+        placement=hosts,
+        batches=draw(st.integers(1, 2 if len(hosts) < 3 else 1)),
+        p2p=delay,
+        optimizer_barrier=draw(st.booleans()),
+        mem_limit=draw(st.sampled_from((None, 2, 3, 4, 5))),
+        **columns,
+    )
+    return Drawn(pipeline, stages, delay)
+
+
+def _stage(draw: st.DrawFn, device: int, *, once: bool) -> StageGiven:
+    activation = draw(st.integers(1, 2))
+
+    def step(most: int) -> int:
+        return draw(st.integers(0, most)) if once else 0
+
+    return StageGiven(
+        device=device,
+        frozen=draw(st.booleans()),
+        forward=draw(st.integers(1, 2)),
+        backward_input=draw(st.integers(1, 2)),
+        weight=draw(st.integers(1, 2)),
+        activation=activation,
+        memory_b=draw(st.integers(-activation, 1)),
+        unshard=step(2),
+        unshard_memory=step(1),
+        gradient_sync=step(2),
+        optimizer=step(2),
+    )
+
+
+def _judge(drawn: Drawn, *, whole: bool, span: bool) -> None:
+    pipeline, stages, delay = drawn
+    least = least_frozen_value(pipeline, stages, delay, whole=whole, span=span)
+    found = solve(
+        pipeline,
+        objective=Objective.DEVICE_SPAN if span else Objective.MAKESPAN,
+        backward_kind="whole" if whole else "split",
+        workers=1,
+        time_limit=60,
+    )
+    assert found.status is (Status.INFEASIBLE if least is None else Status.OPTIMAL)
+    assert recheck(found, workers=1).verdict is Verdict.CONFIRMED
+    if least is None:
+        assert found.value is None
+        return
+    assert found.value == pipeline.ticks.time(least)
+    assert verify(found.schedule) == []
+    above = found.claim._replace(bound=least + 1)
+    assert check(above, 60, 1, 0, lambda _: None).verdict is Verdict.WRONG
+
+
+@given(frozen_pipelines(once=False), st.booleans(), st.booleans())
+@settings(deadline=None, max_examples=25)
+def test_status_and_value_are_those_of_every_schedule(
+    drawn: Drawn, whole: bool, span: bool
+) -> None:
+    _judge(drawn, whole=whole, span=span)
+
+
+@given(frozen_pipelines(once=True), st.booleans())
+@settings(deadline=None, max_examples=12)
+def test_so_they_are_with_work_around_the_microbatches(drawn: Drawn, span: bool) -> None:
+    whole = drawn.pipeline.num_stages * drawn.pipeline.batches > 2
+    if span and whole:
+        drawn = drawn._replace(pipeline=replace(drawn.pipeline, batches=1))
+    _judge(drawn, whole=whole, span=span)

@@ -1,0 +1,327 @@
+"""Frozen layers and stages: what they cost, what they wait for, and that files keep them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from fractions import Fraction
+from itertools import combinations, pairwise, product
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ppopt import Layer, Model, Pipeline, evaluate, recheck, solve, verify
+from ppopt.errors import ConflictError, InputError
+from ppopt.formats.schedule_json import read_schedule
+from ppopt.problem.operation import OpKind
+from ppopt.problem.partition_costs import PartitionCosts
+from ppopt.strategies import names
+
+ENCODER = Layer(
+    forward=2,
+    backward_input=3,
+    weight=1,
+    activation=5,
+    memory_b=-1,
+    static=1,
+    workspace={"F": 2, "B": 3, "W": 4, "BW": 6},
+    recompute={"time": 2, "activation": 1},
+    gradient_sync=7,
+    optimizer=1,
+    unshard=2,
+    unshard_memory=1,
+    frozen=True,
+)
+"""Trained, it would have B 3, W 1, BW 4, and recompute 2 more."""
+BLOCK = Layer(forward=1, backward_input=2, weight=1, activation=2, workspace=1, optimizer=1)
+MODEL = Model([ENCODER, ENCODER, BLOCK, replace(ENCODER, count=2), BLOCK])
+"""Two layers that run no backward, and two frozen ones that hand a gradient on."""
+
+
+def test_layers_that_run_no_backward_cost_f_alone() -> None:
+    """F holds both activations of 5, and a workspace of 2, while it runs."""
+    pipeline = MODEL.pipeline(devices=3, batches=4, partition=(2, 2, 2))
+    ticks = pipeline.ticks
+    assert [ticks.durations[kind][0] for kind in OpKind] == [4, 0, 0, 0]
+    assert (ticks.takes[OpKind.F][0], ticks.gives[OpKind.F][0]) == (12, 12)
+    rest = (OpKind.B, OpKind.W, OpKind.BW)
+    assert [(ticks.takes[kind][0], ticks.gives[kind][0]) for kind in rest] == [(0, 0)] * 3
+    assert (ticks.gradient_sync[0], ticks.optimizer[0]) == (0, 0)
+    assert (ticks.unshard[0], ticks.unshard_memory[0], ticks.static[0]) == (4, 2, 2)
+    assert (pipeline.frozen_stages, pipeline.forward_only) == ((True, False, False), 1)
+    assert pipeline.recomputed == (0, 1, 1)
+
+
+def test_other_frozen_layers_have_b_and_no_w() -> None:
+    """B of 3 and recompute of 2; it takes what F did not keep, and gives all back."""
+    ticks = MODEL.pipeline(devices=4, batches=4, partition=(2, 1, 2, 1)).ticks
+    assert [ticks.durations[kind][2] for kind in OpKind] == [4, 10, 0, 10]
+    assert (ticks.takes[OpKind.F][2], ticks.gives[OpKind.F][2]) == (2 + 2, 2)
+    assert (ticks.takes[OpKind.B][2], ticks.gives[OpKind.B][2]) == (8 + 3, 10 + 3)
+    assert (ticks.takes[OpKind.BW][2], ticks.gives[OpKind.BW][2]) == (8 + 3, 10 + 3)
+    assert (ticks.takes[OpKind.W][2], ticks.gives[OpKind.W][2]) == (0, 0)
+    assert (ticks.gradient_sync[2], ticks.optimizer[2]) == (0, 0)
+
+
+def test_a_stage_of_both_is_not_frozen() -> None:
+    """The activation of a frozen layer goes at the end of F, that of a trained one is kept."""
+    ticks = MODEL.pipeline(devices=2, batches=4, partition=(3, 3)).ticks
+    assert [ticks.durations[kind][0] for kind in OpKind] == [5, 2, 1, 3]
+    assert (ticks.takes[OpKind.F][0], ticks.gives[OpKind.F][0]) == (2 + 10 + 2, 10 + 2)
+    assert MODEL.pipeline(devices=2, batches=4, partition=(3, 3)).forward_only == 0
+
+
+def test_phases_of_frozen_layers_have_no_w_and_none_back_where_there_is_no_backward() -> None:
+    """Pairs with the first stage take F of 3 alone; BW of a frozen stage takes what B does."""
+    phases = {
+        "F": [{"on": "compute", "time": 2}, {"on": "link", "time": 1}],
+        "B": [{"on": "link", "time": 1}, {"on": "compute", "time": 2, "weight": 2}],
+    }
+    model = Model([Layer(phases=phases, frozen=True), Layer(phases=phases)])
+    ticks = model.pipeline(devices=2, batches=2, partition=(1, 1)).ticks
+    assert [ticks.durations[kind] for kind in OpKind] == [(3, 3), (0, 3), (0, 2), (0, 5)]
+    frozen_behind = Model([Layer(forward=1), Layer(phases=phases, frozen=True)])
+    pipeline = frozen_behind.pipeline(devices=2, batches=2, partition=(1, 1))
+    assert [pipeline.ticks.durations[kind][1] for kind in OpKind] == [3, 3, 0, 3]
+    assert pipeline.costs.overlap[1][1] == pipeline.costs.overlap_input[1][1]
+    empty = model.pipeline(devices=2, batches=2, partition=(1, 1)).costs.overlap
+    assert [row[0] for row in empty] == [3, 3]
+
+
+def test_the_balanced_partition_counts_what_runs() -> None:
+    """Six frozen layers of F 2 are as much work as four trained ones of F 1 and BW 2."""
+    layers = [Layer(forward=2, frozen=True, count=6), Layer(forward=1, count=4)]
+    assert Model(layers).pipeline(devices=2, batches=2).counts == (6, 4)
+
+
+def test_stages_by_hand_cost_what_layers_do() -> None:
+    layered = MODEL.pipeline(devices=4, batches=4, partition=(2, 1, 2, 1))
+    fields: dict[str, Any] = {
+        cost: [getattr(layer, cost) * count for layer, count in _stages()]
+        for cost in ("forward", "backward_input", "weight", "activation", "memory_b", "static")
+    }
+    fields |= {
+        cost: [getattr(layer, cost) for layer, _ in _stages()]
+        for cost in ("forward_workspace", "input_workspace", "weight_workspace")
+    }
+    fields["backward_workspace"] = [layer.backward_workspace for layer, _ in _stages()]
+    fields["recompute_time"] = [2 * count * layer.frozen for layer, count in _stages()]
+    fields["kept"] = [(1 if layer.frozen else 2) * count for layer, count in _stages()]
+    for cost in ("unshard", "unshard_memory", "gradient_sync", "optimizer"):
+        fields[cost] = [getattr(layer, cost) * count for layer, count in _stages()]
+    frozen = [layer.frozen for layer, _ in _stages()]
+    by_hand = Pipeline(stages=4, batches=4, placement=[0, 1, 2, 3], frozen=frozen, **fields)
+    assert by_hand.costs == layered.costs == layered.without_model().costs
+    assert by_hand.frozen_stages == layered.frozen_stages == layered.without_model().frozen
+
+
+def _stages() -> list[tuple[Layer, int]]:
+    return [(ENCODER, 2), (BLOCK, 1), (ENCODER, 2), (BLOCK, 1)]
+
+
+def test_nothing_comes_back_over_a_link_before_which_all_is_frozen() -> None:
+    links = Pipeline(
+        stages=4, batches=2, frozen=[True, True, False, True], p2p=2, backward_p2p=3
+    ).links
+    assert links.down == ((2, 2, 2),)
+    assert links.up == ((0, 0, 3),)
+
+
+@pytest.mark.parametrize("link_mode", ["streams", "exclusive"])
+def test_no_gradient_is_sent_to_a_stage_without_backward(link_mode: str) -> None:
+    pipeline = Pipeline(stages=3, batches=2, frozen=[True, True, False], p2p=1, link_mode=link_mode)
+    made = evaluate(pipeline, "1f1b")
+    assert verify(made) == []
+    assert set(made.transfers.kind.tolist()) == {OpKind.F}
+    assert len(made.transfers) == 2 * 2
+
+
+@pytest.mark.parametrize("strategy", ["gpipe", "1f1b", "zb-h1", "zb-2p"])
+def test_a_stage_without_backward_runs_its_f_one_after_the_other(strategy: str) -> None:
+    """Eight F of 1, and nothing that it waits for: its device is done at 8."""
+    made = evaluate(Pipeline(stages=4, batches=8, frozen=[True] + [False] * 3), strategy)
+    ends = made.end[made.device == 0]
+    assert max(ends.tolist()) == 8 * made.pipeline.ticks.per_unit
+    assert made.metrics.peak_memory[0] == made.pipeline.ticks.memory_per_unit
+
+
+@pytest.mark.parametrize("frozen", [1, 6, 16])
+@pytest.mark.parametrize("strategy", names())
+def test_every_strategy_runs_a_frozen_encoder(strategy: str, frozen: int) -> None:
+    layers = [Layer(forward=2, activation=1, frozen=place < frozen) for place in range(16)]
+    made = evaluate(Model(layers).pipeline(devices=4, batches=8, p2p=1), strategy)
+    assert verify(made) == []
+
+
+def test_a_span_does_not_wait_for_stages_without_backward() -> None:
+    """Least is the work of the last device: F of 1.5 and BW of 3 at speed 2; no way back counts."""
+    pipeline = Pipeline(
+        stages=3,
+        batches=1,
+        forward=[1, 2, 3],
+        overlap=[[1, 1, 1], [1, 1, 1], [1, 1, 2]],
+        p2p=[[0, 2, 0], [0, 0, 3], [0, 0, 0]],
+        device_speed=[1, 1, 2],
+        frozen=[True, True, False],
+    )
+    found = solve(pipeline, objective="device-span", backward_kind="whole", workers=1)
+    assert (found.status, found.value) == ("optimal", Fraction(9, 2))
+
+
+def test_a_schedule_is_read_as_it_was_written(tmp_path: Path) -> None:
+    """Empty backwards of one instant stand in the same order before and after."""
+    pipeline = Pipeline(stages=4, batches=1, placement=[2, 2, 0, 1], frozen=[True] * 3 + [False])
+    made = solve(pipeline, backward_kind="whole", workers=1).schedule
+    assert made is not None
+    made.to_json(tmp_path / "made.json")
+    assert read_schedule(tmp_path / "made.json")[0] == made
+
+
+def test_files_keep_it(tmp_path: Path) -> None:
+    by_hand = Pipeline(stages=3, batches=2, frozen=[True, False, True], workspace=1)
+    layered = MODEL.pipeline(devices=3, batches=2)
+    for number, pipeline in enumerate((by_hand, layered)):
+        path = tmp_path / f"{number}.json"
+        made = evaluate(pipeline, "1f1b")
+        made.to_json(path)
+        read, _ = read_schedule(path)
+        assert read.pipeline == made.pipeline
+        assert read.pipeline.frozen_stages == pipeline.frozen_stages
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"frozen": [True]}, "frozen: has 1 entries for 3 stages"),
+        ({"frozen": [True, 0, False]}, "frozen: stage 1: 0 is not true or false"),
+        ({"frozen": "yes"}, "frozen: stage 0: 'yes' is not true or false"),
+    ],
+)
+def test_what_is_refused(fields: dict[str, Any], words: str) -> None:
+    with pytest.raises(InputError, match=words):
+        Pipeline(stages=3, batches=2, **fields)
+
+
+def test_chunks_of_frozen_shares_are_refused() -> None:
+    with pytest.raises(ConflictError, match="frozen: chunks cut the share of a device"):
+        Pipeline(stages=2, batches=2, chunks=2, frozen=[True, False])
+    assert Pipeline(stages=2, batches=2, chunks=2, frozen=False).frozen is None
+
+
+def test_layers_say_it_themselves() -> None:
+    with pytest.raises(InputError, match="frozen: the layers say which of them are frozen"):
+        MODEL.pipeline(devices=2, batches=2, frozen=True)
+    with pytest.raises(InputError, match="frozen: 1 is not true or false"):
+        Layer(forward=1, frozen=1)
+
+
+@st.composite
+def models(draw: st.DrawFn) -> Model:
+    """Four or five layers, at least one of them frozen; some recompute."""
+    size = draw(st.integers(4, 5))
+    frozen = [draw(st.booleans()) for _ in range(size)]
+    first = draw(st.integers(1, 3))
+    return Model(
+        [
+            Layer(
+                forward=draw(st.integers(1, 3)),
+                backward_input=draw(st.integers(1, 3)),
+                weight=draw(st.integers(1, 2)),
+                activation=draw(st.integers(1, 3)),
+                workspace=draw(st.integers(0, 2)),
+                output=draw(st.integers(0, 2)),
+                recompute=draw(st.booleans()),
+                frozen=place < first or is_frozen,
+            )
+            for place, is_frozen in enumerate(frozen)
+        ]
+    )
+
+
+@given(models(), st.booleans())
+@settings(deadline=None, max_examples=60)
+def test_costs_of_all_partitions_at_once_are_those_of_each(model: Model, by_size: bool) -> None:
+    links = {"link": {"latency": 1, "bandwidth": 2}} if by_size and model.has_output else {"p2p": 1}
+    base = model.pipeline(devices=3, batches=2, **links)
+    every = list(_partitions(len(model), 3))
+    costs = PartitionCosts(base)
+    table = costs.table(np.array(every))
+    for column, counts in enumerate(every):
+        ticks = replace(base, partition=counts).ticks
+        times = [Fraction(time, ticks.per_unit) for row in ticks.durations for time in row]
+        assert [Fraction(int(t), costs.per_unit) for t in table.durations[:, column]] == times
+        links_there = [
+            Fraction(int(delay), costs.per_unit) for delay in table.links[1:, column].tolist()
+        ]
+        wanted = [*ticks.down[0], 0, *ticks.up[0], 0]
+        assert links_there == [Fraction(delay, ticks.per_unit) for delay in wanted]
+        held = [ticks.held_alone(kind, stage)[0] for kind in OpKind for stage in range(3)]
+        unit = ticks.memory_per_unit
+        assert [Fraction(int(m), costs.memory_per_unit) for m in table.takes[:, column]] == [
+            Fraction(amount, unit) for amount in held
+        ]
+
+
+@given(models(), st.booleans(), st.sampled_from((None, 6, 9)), st.booleans())
+@settings(deadline=None, max_examples=12)
+def test_a_searched_partition_is_the_best_of_all(
+    model: Model, span: bool, limit: int | None, recompute: bool
+) -> None:
+    given = model.pipeline(
+        devices=2,
+        batches=3,
+        p2p=1,
+        mem_limit=limit,
+        partition="search",
+        recompute="search" if recompute and limit is not None else None,
+    )
+    options: dict[str, Any] = {"workers": 1, "time_limit": 60}
+    options["objective"] = "device-span" if span else "makespan"
+    found = solve(given, **options)
+    each = [
+        solve(replace(given, partition=counts), **options).value
+        for counts in _partitions(len(model), 2)
+    ]
+    values = [value for value in each if value is not None]
+    assert found.value == min(values, default=None)
+    assert found.status in ("optimal", "infeasible")
+    assert recheck(found, workers=1, time_limit=60).verdict == "confirmed"
+
+
+def _partitions(layers: int, stages: int) -> Any:
+    for cuts in combinations(range(1, layers), stages - 1):
+        yield tuple(high - low for low, high in pairwise((0, *cuts, layers)))
+
+
+@st.composite
+def stages_by_hand(draw: st.DrawFn) -> Pipeline:
+    """Three stages on two devices, the first of them frozen."""
+    rows = {
+        name: draw(st.lists(st.integers(1, 3), min_size=3, max_size=3))
+        for name in ("forward", "backward_input", "weight", "activation")
+    }
+    frozen = [True, draw(st.booleans()), draw(st.booleans())]
+    return Pipeline(
+        stages=3,
+        batches=2,
+        placement=(0, 1, 0),
+        p2p=draw(st.sampled_from((0, 1, ((0, 2), (1, 0))))),
+        mem_limit=draw(st.sampled_from((None, 6))),
+        frozen=frozen,
+        **rows,
+    )
+
+
+@given(stages_by_hand(), st.booleans())
+@settings(deadline=None, max_examples=10)
+def test_a_searched_placement_is_the_best_of_all(given: Pipeline, span: bool) -> None:
+    options: dict[str, Any] = {"workers": 1, "time_limit": 60}
+    options["objective"] = "device-span" if span else "makespan"
+    found = solve(given, placement="search", **options)
+    every = [(a, b, c) for a, b, c in product((0, 1), repeat=3) if len({a, b, c}) == 2]
+    each = [solve(given.placed(hosts), **options).value for hosts in every]
+    assert found.value == min((value for value in each if value is not None), default=None)
+    assert found.status in ("optimal", "infeasible")

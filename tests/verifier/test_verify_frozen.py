@@ -1,0 +1,133 @@
+"""Rules of frozen stages: each one is caught alone, and what they allow is allowed."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from ppopt import Pipeline, Schedule, evaluate, verify
+from ppopt.problem.operation import AuxiliaryKind, OpKind
+from ppopt.verifier import Rule
+from tests.factories.schedules import BW, B, F, W, table
+from tests.factories.streams import transfer_table
+
+FROZEN = Pipeline(stages=3, batches=2, frozen=[True, False, True])
+"""Stage 0 runs no backward; stage 2 hands a gradient on. Split as ZB-H1, all starts are whole: F at
+0 and 1 on device 0, at 1 and 2 on device 1, at 2 and 4 on device 2; B on device 2 at 3 and 5, on
+device 1 at 4 and 6, W there behind them."""
+STEP = replace(FROZEN, gradient_sync=3, optimizer=1)
+
+
+def moved(schedule: Schedule, kind: OpKind, stage: int, start: int, length: int = 1) -> Schedule:
+    """The schedule with other times of an operation of microbatch 0, in units."""
+    unit = schedule.pipeline.ticks.per_unit
+    times = start * unit, (start + length) * unit
+    rows = [
+        (*row[:4], *times, *row[6:]) if row[:3] == (kind, stage, 0) else row
+        for row in table(schedule)
+    ]
+    assert rows != table(schedule)
+    more: dict[str, Any] = {"auxiliary": schedule.auxiliary}
+    return replace(Schedule.from_rows(schedule.pipeline, rows), **more)
+
+
+def rules(schedule: Schedule) -> list[Rule]:
+    return [violation.rule for violation in verify(schedule)]
+
+
+def test_times_are_those_of_the_fixture() -> None:
+    made = evaluate(FROZEN, "zb-h1")
+    assert rules(made) == []
+    unit = made.pipeline.ticks.per_unit
+    starts = {row[:3]: row[4] // unit for row in table(made)}
+    assert [starts[F, 0, j] for j in (0, 1)] == [0, 1]
+    assert [starts[B, 2, j] for j in (0, 1)] == [3, 5]
+    assert [starts[B, 1, j] for j in (0, 1)] == [4, 6]
+
+
+@pytest.mark.parametrize(
+    ("kind", "stage", "start", "length", "rule"),
+    [
+        (B, 1, 3, 1, Rule.BACKWARD),  # the gradient of the frozen stage behind it is not there
+        (B, 0, 0, 0, Rule.BACKWARD),  # before its own F
+        (B, 0, 9, 1, Rule.DURATION),  # as long as if it were trained
+        (W, 0, 9, 1, Rule.DURATION),
+        (W, 2, 9, 1, Rule.DURATION),
+        (B, 2, 9, 0, Rule.DURATION),  # the B of a frozen stage that hands a gradient on
+        (W, 2, 3, 0, Rule.WEIGHT),  # before its B
+    ],
+)
+def test_each_is_caught_alone(
+    kind: OpKind, stage: int, start: int, length: int, rule: Rule
+) -> None:
+    found = set(rules(moved(evaluate(FROZEN, "zb-h1"), kind, stage, start, length)))
+    assert rule in found
+    assert found - {rule} <= {Rule.BACKWARD, Rule.WEIGHT} - {rule}
+
+
+def test_a_stage_without_backward_waits_for_no_gradient() -> None:
+    """Its empty B may stand right behind F, before any B; of a trained stage it may not."""
+    made = evaluate(FROZEN, "zb-h1")
+    early = moved(made, B, 0, 1, 0)
+    assert rules(early) == []
+    trained = replace(FROZEN, frozen=None, backward_input=0, weight=[0, 1, 0], backward=[0, 1, 0])
+    assert Rule.BACKWARD in rules(replace(early, pipeline=trained))
+
+
+def test_the_activation_goes_at_the_end_of_f() -> None:
+    """GPipe holds one activation on device 0 at a time; both of a trained stage."""
+    made = evaluate(FROZEN, "gpipe")
+    assert made.metrics.peak_memory == (1, 2, 2)
+    assert rules(replace(made, pipeline=replace(FROZEN, mem_limit=[1, 2, 2]))) == []
+    less = replace(FROZEN, mem_limit=["0.5", 2, 2])
+    assert set(rules(replace(made, pipeline=less))) == {Rule.MEMORY}
+    trained = replace(Pipeline(stages=3, batches=2), mem_limit=[1, 2, 2])
+    assert evaluate(trained, "gpipe").metrics.peak_memory == (2, 2, 2)
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_no_gradient_is_sent_to_a_stage_without_backward(whole: bool) -> None:
+    pipeline = replace(FROZEN, p2p=1, link_mode="exclusive")
+    made = evaluate(pipeline, "1f1b" if whole else "zb-h1")
+    assert rules(made) == []
+    rows, transfers = table(made), transfer_table(made)
+    assert {row[:2] for row in transfers} == {(F, 0), (F, 1), (B, 2)}
+    end = made.metrics.makespan
+    unit = pipeline.ticks.per_unit
+    more = [*transfers, (B, 1, 0, 1, 0, end, end + unit, 0)]
+    assert set(rules(Schedule.from_rows(pipeline, rows, transfers=more))) == {Rule.TRANSFER}
+    less = [row for row in transfers if row[:3] != (B, 2, 0)]
+    assert set(rules(Schedule.from_rows(pipeline, rows, transfers=less))) == {Rule.TRANSFER}
+
+
+def auxiliary_moved(schedule: Schedule, kind: AuxiliaryKind, stage: int, by: int) -> Schedule:
+    """The schedule with an operation around the microbatches moved by so many units."""
+    given, unit = schedule.auxiliary, schedule.pipeline.ticks.per_unit
+    here = (given.kind == kind) & (given.stage == stage)
+    assert here.sum() == 1
+    times = {name: getattr(given, name) + here * by * unit for name in ("start", "end")}
+    return replace(schedule, auxiliary=replace(given, **times))
+
+
+def test_an_optimizer_waits_for_trained_stages_alone() -> None:
+    """That of device 1 follows its sync; with a barrier it waits for no other device either."""
+    for barrier in (False, True):
+        made = evaluate(replace(STEP, optimizer_barrier=barrier), "1f1b")
+        assert rules(made) == []
+        assert rules(auxiliary_moved(made, AuxiliaryKind.OPTIMIZER, 1, -1)) == [Rule.OPTIMIZER]
+        late = auxiliary_moved(made, AuxiliaryKind.GRADIENT_SYNC, 0, 20)
+        assert rules(late) == []
+        assert rules(auxiliary_moved(late, AuxiliaryKind.GRADIENT_SYNC, 2, 20)) == []
+
+
+def test_a_frozen_stage_has_no_gradient_sync() -> None:
+    made = evaluate(STEP, "1f1b")
+    given, unit = made.auxiliary, made.pipeline.ticks.per_unit
+    syncs = given.kind == AuxiliaryKind.GRADIENT_SYNC
+    assert ((given.end - given.start)[syncs] // unit).tolist() == [0, 3, 0]
+    longer = given.end + (syncs & (given.stage == 2)) * 3 * unit
+    found = replace(made, auxiliary=replace(given, end=longer))
+    assert rules(found) == [Rule.AUXILIARY_TIME]
+    assert BW in made.kind
