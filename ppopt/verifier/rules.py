@@ -163,7 +163,7 @@ def _span(rows: Rows, row: int) -> str:
 
 
 def _expected(named: Rows) -> Ints:
-    """Time of every row, in ticks: that of its kind and stage, or that of its pair.
+    """Time of every row, in ticks: that of its kind and stage, or that of its pair on one device.
 
     An operation takes its time / the speed of its device. Recompute makes B and BW longer, and
     saves nothing where they run in a pair. F with BW takes what is stated (see `_stated`). So does
@@ -183,7 +183,10 @@ def _expected(named: Rows) -> Ints:
     expected = table[named.kind, named.stage]
     again = np.isin(named.kind, (OpKind.B, OpKind.BW)) * recompute[named.stage]
     expected += again
-    paired = np.flatnonzero(named.partner != ABSENT)
+    host = np.array(pipeline.hosts)[
+        named.microbatch * pipeline.routes // pipeline.batches, named.stage
+    ]
+    paired = np.flatnonzero((named.partner != ABSENT) & (host == host[named.partner]))
     other = named.partner[paired]
     forward = np.where(named.kind[paired] == OpKind.F, paired, other)
     backward = np.where(forward == paired, other, paired)

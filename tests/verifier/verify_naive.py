@@ -144,7 +144,9 @@ def _single_rows(pipeline: Pipeline, named: list[TableRow]) -> Iterator[Finding]
         if 0 <= device < pipeline.num_devices and device != pipeline.device(stage, microbatch):
             yield _fault(Rule.DEVICE, row)
         other = partner(row, named)
-        group = [op_of(row)] if other is None else [op_of(row), op_of(other)]
+        group = [op_of(row)]
+        if other is not None and pipeline.device(stage, microbatch) == pipeline.device(*other[1:3]):
+            group.append(op_of(other))
         if end - start != duration_of(pipeline, group):
             yield _fault(Rule.DURATION, row)
         if start < 0 or not _timed(row):
