@@ -205,6 +205,7 @@ STREAMS = "eval 1f1b --stages 2 --batches 3 --p2p-time 1 --link-mode streams"
 at 10, where the transfer that brings its input ends."""
 STEP = "eval zbv --stages 2 --batches 4 --unshard 2 --gradient-sync 2 --optimizer 2"
 """Device 0 gathers stage 0 from 0 to 1 and stage 3 from 1 to 2."""
+MOVES = "eval 1f1b --stages 2 --batches 2 --offload-time 1 --offload-memory 1"
 TAMPERED_OTHERS: dict[str, tuple[str, Change]] = {
     "pair": ("eval dualpipe --stages 4 --batches 8 --overlap-times 3", unpair),
     "slice-order": ("eval seq-1f1b --stages 2 --batches 2", hurry),
@@ -219,8 +220,11 @@ TAMPERED_OTHERS: dict[str, tuple[str, Change]] = {
     "gradient-sync-order": (STEP, lambda file: move(once(file, "GRADIENT_SYNC"), -1)),
     "optimizer-order": (STEP, lambda file: move(once(file, "OPTIMIZER"), -1)),
     "collective-overlap": (STEP, lambda file: move(once(file, "UNSHARD", 3), -1)),
+    "offload-order": (MOVES, lambda file: move(op(file, "OFFLOAD", 0, 0), -1)),
+    "reload-order": (MOVES, lambda file: move(op(file, "RELOAD", 0, 0), -99)),
+    "host-overlap": (MOVES, lambda file: meet(file, "OFFLOAD")),
 }
-"""What plain schedules have not: pairs, slices, transfers, and work around the microbatches."""
+"""What plain schedules have not: pairs, slices, transfers, gradient work, moves to the host."""
 
 
 def op(file: dict[str, Any], kind: str, stage: int, microbatch: int) -> list[Any]:
@@ -232,6 +236,12 @@ def once(file: dict[str, Any], kind: str, stage: int = 0) -> list[Any]:
     """Work of a stage, or of device 0, around the microbatches."""
     place = None if kind == "OPTIMIZER" else stage
     return next(row for row in file["ops"] if row[:3] == [kind, place, None])
+
+
+def meet(file: dict[str, Any], kind: str) -> None:
+    """The first two of a kind start together."""
+    first, second = (op(file, kind, 0, microbatch) for microbatch in (0, 1))
+    move(second, first[4] - second[4])
 
 
 def move(row: list[Any], ticks: int) -> None:

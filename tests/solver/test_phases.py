@@ -127,7 +127,7 @@ def test_the_best_choice_of_recompute(seed: int) -> None:
     values = []
     for count in range(5):
         for places in combinations(range(4), count):
-            one = layers.recomputing_at(places).pipeline(**fields)
+            one = layers.with_choice(places, ()).pipeline(**fields)
             values.append(solve(one, backward_kind=WHOLE, workers=1).value)
     found = solve(layers.pipeline(**fields, recompute="search"), backward_kind=WHOLE, workers=1)
     known = [value for value in values if value is not None]
