@@ -54,7 +54,11 @@ JsonFlag = Annotated[
 ]
 QuietFlag = Annotated[
     bool,
-    typer.Option("--quiet", help="Print nothing on stdout.", rich_help_panel=Heading.OUTPUT),
+    typer.Option(
+        "--quiet",
+        help="Print neither progress nor results; --json still prints its object.",
+        rich_help_panel=Heading.OUTPUT,
+    ),
 ]
 ScheduleFile = Annotated[Path, typer.Argument(metavar="FILE", help="A schedule file (.json).")]
 
@@ -285,9 +289,11 @@ app = typer.Typer(
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
-    help="Find the best schedule of a pipeline-parallel training step, with a proof, and compare "
-    "it with the published hand strategies. Begin with `ppopt solve --stages 4 --batches 8 "
-    "--mem-limit`, or with `ppopt init model.yaml`.",
+    help="Find the fastest schedule of a pipeline-parallel training step, prove it optimal, and "
+    "compare it with hand strategies: published rules such as 1F1B or zero bubble. Start with "
+    "`ppopt solve --stages 4 --batches 8 --mem-limit`, or with `ppopt init model.yaml`.\n\n"
+    "F: forward; B: input gradient; W: weight gradient; BW: B and W in one operation. All terms: "
+    "docs/reference/glossary.md.",
 )
 
 

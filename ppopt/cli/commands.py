@@ -35,14 +35,19 @@ if TYPE_CHECKING:
     from ppopt.strategies import Options
 
 
-_IN_ALL = "seconds that all searches together take at most (default: 60)"
+_IN_ALL = "time limit of all searches together, in seconds (default: 60)"
+_OUTPUT = (
+    "file to write: page (.html), picture of the best schedule (.svg, .png), or all results "
+    "(.json); may be repeated"
+)
 
 JitterOption = Annotated[
     str | None,
     typer.Option(
         "--jitter",
         metavar="SHARE",
-        help="Also run each order under random times of this relative standard deviation: 0.1.",
+        help="Also run each order under random times of this relative standard deviation, "
+        "e.g. 0.1.",
         rich_help_panel=Heading.STRATEGIES,
     ),
 ]
@@ -73,8 +78,8 @@ def solve(
         typer.Option(
             "--hint",
             metavar="FILE",
-            help="Start from a schedule of your own, .json or PyTorch's .csv, and say what is "
-            "gained; without further flags the pipeline is that of the file.",
+            help="Start from this schedule, .json or PyTorch's .csv, and report the improvement. "
+            "Without flags of a pipeline, the pipeline of the file is searched.",
             rich_help_panel=Heading.SEARCH,
         ),
     ] = None,
@@ -83,7 +88,7 @@ def solve(
         typer.Option(
             "--storage",
             metavar="URL",
-            help="Take the result from a storage, or keep it there: sqlite:///ppopt.db.",
+            help="Reuse the result of this storage, or else store it there: sqlite:///ppopt.db.",
             rich_help_panel=Heading.SEARCH,
         ),
     ] = None,
@@ -94,9 +99,9 @@ def solve(
 ) -> int:
     """Find the best schedule, with a lower bound and a proof.
 
-    Placement, chunks and routes stay as given. `--placement search` chooses the placement, too;
-    `ppopt plan` chooses placement, chunks and partition of a model in layers.
-    Example: `ppopt solve --stages 4 --batches 8 --mem-limit -o best.html`.
+    It searches the order of operations. `--placement search`, `--partition search` and `--recompute
+    search` choose these, too. Chunks and routes are as given. `ppopt plan` also chooses the chunks
+    of a model in layers. Example: `ppopt solve --stages 4 --batches 8 --mem-limit -o best.html`.
     """
     from ppopt.cli import output, progress
     from ppopt.report.layout_words import kept_words
@@ -167,6 +172,13 @@ def _stored(
 @with_settings_but(
     "workers",
     time_limit="with --partition or --recompute search, seconds of that search (default: 30)",
+    placement="placement of the strategy; with one stage per device also a list with the device of "
+    "every stage (default: that of the strategy)",
+    partition="layers of each stage: balanced (the slowest stage is as fast as possible), even, "
+    "search (the best found for the strategy), a list of counts, or a layout of Megatron-LM such "
+    "as Et*3|(tt|)*2tL (default: balanced)",
+    recompute="which layers of the model recompute: none, full (every decoder and mtp layer), or "
+    "search (the best found for the strategy) (default: as the layers say)",
 )
 def eval_(
     settings: Settings,
@@ -174,7 +186,7 @@ def eval_(
         str,
         typer.Argument(
             metavar="STRATEGY",
-            help="Its name; `ppopt strategies` lists them.",
+            help="Name of the strategy; `ppopt strategies` lists them.",
             autocompletion=_strategy_names,
         ),
     ],
@@ -184,7 +196,7 @@ def eval_(
     """Evaluate one hand strategy.
 
     Example: `ppopt eval zb-1p --stages 4 --batches 8`. A memory limit is reported, not enforced.
-    Where partition or recompute are searched, choices that keep it come first.
+    A search of partition or recompute prefers what stays within it.
     """
     from ppopt.cli import output, progress
     from ppopt.problem.backward_kind import BackwardKind
@@ -236,7 +248,7 @@ def eval_(
 
 
 @command
-@with_settings_but(time_limit=_IN_ALL)
+@with_settings_but(time_limit=_IN_ALL, output=_OUTPUT)
 def compare(
     settings: Settings,
     placement: Annotated[
@@ -254,7 +266,7 @@ def compare(
         typer.Option(
             "--strategies",
             metavar="LIST",
-            help="Hand strategies to evaluate (default: all that apply): 1f1b,zb-1p.",
+            help="Hand strategies to evaluate, e.g. 1f1b,zb-1p (default: all that apply).",
             rich_help_panel=Heading.STRATEGIES,
         ),
     ] = None,
@@ -271,8 +283,8 @@ def compare(
 ) -> int:
     """Compare hand strategies with the best schedule found.
 
-    Every strategy has its own placement and number of chunks. The best schedule is searched for one
-    placement, or for several: `--placement linear,v`. Example: `ppopt compare --stages 4 --batches
+    Every strategy has its own placement and number of chunks. The best schedule is searched for the
+    placements of --placement, e.g. `linear,v`. Example: `ppopt compare --stages 4 --batches
     8 --mem-limit`.
     """
     from ppopt.cli import output, progress
@@ -301,7 +313,9 @@ def compare(
 
 
 @command
-@with_settings_but(time_limit=_IN_ALL)
+@with_settings_but(
+    time_limit=_IN_ALL, output="file to write: page (.html) or data (.json); may be repeated"
+)
 def frontier(
     settings: Settings,
     within: Annotated[
@@ -309,16 +323,18 @@ def frontier(
         typer.Option(
             "--within",
             metavar="SHARE",
-            help="Name the least memory that is at most this much slower than the best: 1%.",
+            help="Also report the least memory at which a step is at most this much slower than "
+            "the best, e.g. 1%.",
             rich_help_panel=Heading.SEARCH,
         ),
     ] = None,
 ) -> int:
     """Show how much faster a step gets with more memory.
 
-    Finds every memory limit at which the best schedule changes, each with a bound, and shows the
-    hand strategies beside them. Placement, chunks and partition stay as given: `ppopt plan` chooses
-    them. Example: `ppopt frontier --stages 4 --batches 8 -o frontier.html`.
+    Finds every memory limit at which the best schedule changes, each with a bound, and compares
+    them with hand strategies. Placement, partition and recompute are as given, or `search`. `ppopt
+    plan` also chooses the chunks of a model in layers. Example: `ppopt frontier --stages 4
+    --batches 8 -o frontier.html`.
     """
     from ppopt.cli import output, progress
     from ppopt.formats.typed_values import share
@@ -352,7 +368,7 @@ def strategies() -> int:
 
 @command
 def models() -> int:
-    """List the pipelines and models that come with ppopt."""
+    """List the bundled pipelines and models."""
     import ppopt
 
     return _print_lines(ppopt.models())
@@ -377,7 +393,8 @@ def schema(
 ) -> int:
     """Print the JSON Schema of config files or schedule files.
 
-    Example: `ppopt schema > ppopt-schema.json`; files of `ppopt init` name it, for editors.
+    Example: `ppopt schema > ppopt-schema.json`; files of `ppopt init` name it, so
+    that editors check them.
     """
     import json
 

@@ -11,7 +11,7 @@ from typing import Any
 COMMANDS = {
     "Describe a pipeline": ("init", "profile", "models", "strategies", "schema"),
     "Find a schedule": ("solve", "eval", "compare", "frontier", "plan", "app"),
-    "Many searches": ("sweep", "studies"),
+    "Sweeps": ("sweep", "studies"),
     "Schedule files": ("view", "verify", "check", "export", "import", "run"),
 }
 """Heading -> its commands, in the order of work."""

@@ -38,7 +38,12 @@ def init(
     ] = None,
     gpu: Annotated[
         str | None,
-        option("--gpu", "NAME", "Required: a100, h100, h200, h800, b200 or mi300x.", Heading.TIMES),
+        option(
+            "--gpu",
+            "NAME",
+            "Required with --from: a100, h100, h200, h800, b200 or mi300x.",
+            Heading.TIMES,
+        ),
     ] = None,
     precision: Annotated[
         str | None,
@@ -54,7 +59,7 @@ def init(
         option(
             "--efficiency",
             "SHARE",
-            "Share of the GPU's peak that the work runs at (default: 0.4).",
+            "Achieved share of the GPU's peak FLOPs per second (default: 0.4).",
             Heading.TIMES,
         ),
     ] = None,
@@ -63,7 +68,7 @@ def init(
         option(
             "--calibrate",
             "MS",
-            "Milliseconds of one measured step of 1F1B: the efficiency is set so that 1F1B "
+            "Measured time of a step of 1F1B in milliseconds; sets the efficiency so that 1F1B "
             "takes as long.",
             Heading.TIMES,
         ),
@@ -74,17 +79,17 @@ def init(
             "--link", "LINK", "Link between devices (default: bandwidth=50GB/s).", Heading.TIMES
         ),
     ] = None,
-    devices: Annotated[int | None, option("--devices", "N", "Pipeline ranks (default: 4).")] = None,
+    devices: Annotated[
+        int | None, option("--devices", "N", "Pipeline parallel size (default: 4).")
+    ] = None,
     batches: Annotated[
         int | None, option("--batches", "N", "Microbatches of a step, per data rank (default: 16).")
     ] = None,
-    tensor: Annotated[int | None, option("--tensor", "N", "Ranks that share a matrix (1).")] = None,
-    context: Annotated[
-        int | None, option("--context", "N", "Ranks that share a sequence (1).")
-    ] = None,
-    data: Annotated[int | None, option("--data", "N", "Copies of the pipeline (1).")] = None,
+    tensor: Annotated[int | None, option("--tensor", "N", "Tensor parallel size (1).")] = None,
+    context: Annotated[int | None, option("--context", "N", "Context parallel size (1).")] = None,
+    data: Annotated[int | None, option("--data", "N", "Data parallel size (1).")] = None,
     expert: Annotated[
-        int | None, option("--expert", "N", "Ranks, of data x context, that share the experts (1).")
+        int | None, option("--expert", "N", "Expert parallel size, of data x context ranks (1).")
     ] = None,
     sequence: Annotated[
         int | None, option("--sequence", "N", "Tokens of a sequence (4096).")
@@ -102,11 +107,12 @@ def init(
         ),
     ] = None,
 ) -> int:
-    """Write a commented model file that runs as it is.
+    """Write a commented model file, ready to solve.
 
-    Without FILE, print it. Its JSON Schema is written beside it, so that editors with a YAML
-    language server complete and check the keys. With --from its layers are derived from a model's
-    published dimensions. Example: `ppopt init model.yaml --from config.json --gpu h100 --tensor 8`.
+    Without FILE, print it. The JSON Schema of model files is written to the same folder, so that
+    editors with a YAML language server complete and check the keys. With --from the layers are
+    derived from a model's published dimensions; all other options need --from. Example: `ppopt init
+    model.yaml --from config.json --gpu h100 --tensor 8`.
     """
     training = {
         "devices": devices,

@@ -28,7 +28,7 @@ def _list(flag: str, words: str) -> Any:
 
 @command
 @with_settings_but(
-    time_limit="seconds that the whole plan takes at most (default: 60)",
+    time_limit="time limit of the whole plan in seconds (default: 60)",
     partition="layers of each stage: search (chosen with the schedule), balanced (the slowest "
     "stage is as fast as possible), even, a list of counts, or a layout of Megatron-LM such as "
     "Et*3|(tt|)*2tL (default: search)",
@@ -36,7 +36,7 @@ def _list(flag: str, words: str) -> Any:
 def plan(
     settings: Settings,
     batches: Annotated[
-        str | None, _list("--batches", "Microbatches, one number or several: 16,32.")
+        str | None, _list("--batches", "Numbers of microbatches to try, e.g. 16,32.")
     ] = None,
     placement: Annotated[
         str | None, _list("--placement", "Placements to try (linear,interleaved,v).")
@@ -46,9 +46,9 @@ def plan(
         str | None,
         _list(
             "--recompute",
-            "Recompute to try: none, full (every decoder and mtp layer, as trainers do), search "
-            "(chosen per stage), or layers, as the layers say (layers where one recomputes, else "
-            "none; with a limit none,full,search, for Megatron-LM none,full).",
+            "Recompute modes to try: none, full (every decoder and mtp layer), search (chosen per "
+            "stage), layers (as the layers say). Default: layers if any layer recomputes; else "
+            "none, and with a memory limit also full and, but for Megatron-LM, search.",
         ),
     ] = None,
     strategies: Annotated[
@@ -62,7 +62,8 @@ def plan(
         typer.Option(
             "--runtime",
             metavar="NAME",
-            help="Runtime for the schedule: any, torch, or megatron (1F1B and interleaved).",
+            help="Only schedules that this runtime runs: any, torch, or megatron (1F1B and "
+            "interleaved 1F1B).",
             rich_help_panel=Heading.STRATEGIES,
         ),
     ] = "any",
@@ -71,7 +72,8 @@ def plan(
         typer.Option(
             "--within",
             metavar="SHARE",
-            help="Also name the least memory that is at most this much slower than the best: 1%.",
+            help="Also report the least memory at which a step is at most this much slower than "
+            "the best, e.g. 1%.",
             rich_help_panel=Heading.SEARCH,
         ),
     ] = None,
@@ -84,24 +86,27 @@ def plan(
     gpu: Annotated[
         str | None, option("--gpu", "NAME", "With --from: the GPU; see `ppopt init --help`.")
     ] = None,
-    gpus: Annotated[int | None, option("--gpus", "N", "With --from: GPUs in all.")] = None,
+    gpus: Annotated[int | None, option("--gpus", "N", "With --from: total number of GPUs.")] = None,
     global_batch: Annotated[
-        int | None, option("--global-batch", "N", "With --from: sequences of a step, in all.")
+        int | None,
+        option("--global-batch", "N", "With --from: sequences of a step, over all GPUs."),
     ] = None,
     tensor: Annotated[
-        str | None, option("--tensor", "LIST", "With --from: ranks that share a matrix (1): 1,2,4.")
+        str | None,
+        option("--tensor", "LIST", "With --from: tensor parallel sizes, e.g. 1,2,4 (1)."),
     ] = None,
     microbatch: Annotated[
-        str | None, option("--microbatch", "LIST", "With --from: sequences of a microbatch (1).")
+        str | None,
+        option("--microbatch", "LIST", "With --from: sequences of a microbatch, e.g. 1,2 (1)."),
     ] = None,
     data: Annotated[
-        str | None, option("--data", "LIST", "With --from: copies of the pipeline (1).")
+        str | None, option("--data", "LIST", "With --from: data parallel sizes, e.g. 1,2 (1).")
     ] = None,
     context_ranks: Annotated[
-        int | None, option("--context", "N", "With --from: ranks that share a sequence (1).")
+        int | None, option("--context", "N", "With --from: context parallel size (1).")
     ] = None,
     expert: Annotated[
-        int | None, option("--expert", "N", "With --from: ranks that share the experts (1).")
+        int | None, option("--expert", "N", "With --from: expert parallel size (1).")
     ] = None,
     sequence: Annotated[
         int | None, option("--sequence", "N", "With --from: tokens of a sequence (4096).")
@@ -119,13 +124,15 @@ def plan(
         option(
             "--efficiency",
             "LIST",
-            "With --from: share of the GPU's peak (0.4), one for all or one for each of --tensor.",
+            "With --from: achieved share of the GPU's peak FLOPs per second (0.4), one for all or "
+            "one for each of --tensor.",
         ),
     ] = None,
 ) -> int:
     """Choose partition, placement, chunks, recompute and schedule.
 
-    With --from config.json also the parallelism, on a fixed number of GPUs and a fixed batch.
+    With --from config.json it also chooses among the sizes that --tensor, --data and --microbatch
+    list, for a fixed number of GPUs and a fixed batch.
     Example: `ppopt plan --model llama-3.1-8b --stages 8 --batches 32 --mem-limit 64GiB`.
     """
     from ppopt.cli import output, progress

@@ -41,16 +41,16 @@ def profile(
             "-o",
             "--output",
             metavar="OUT",
-            help="Pipeline file (.yaml), of traces also the step of median length (.json), "
-            "or a page of the prediction and several steps (.html).",
+            help="Pipeline file (.yaml). Of traces also the median step as a schedule (.json), or "
+            "a page of the prediction and the measured steps (.html).",
         ),
     ],
     files: Annotated[
         list[Path] | None,
         typer.Argument(
             metavar="FILE",
-            help="Measurements; traces: one per rank; of Primus: the folder of dump_pp_data. "
-            "With --stages-from: a schedule file; its stages are measured.",
+            help="Files of measurements: one trace per rank, or the dump_pp_data folder of Primus. "
+            "With --stages-from: a schedule file, whose stages are measured.",
         ),
     ] = None,
     source: Annotated[
@@ -72,8 +72,8 @@ def profile(
             "--roles",
             metavar="LAYOUT",
             help="With --stages-from: roles of the modules, as letters of a layout: Et*6L is an "
-            "embedding, six decoder layers and a head (default: found from what the first module "
-            "takes and the last hands on).",
+            "embedding, six decoder layers and a head (default: found from the input of the first "
+            "module and the output of the last).",
             show_default=False,
         ),
     ] = None,
@@ -93,7 +93,7 @@ def profile(
         ),
     ] = None,
 ) -> int:
-    """Turn measured times, or your own model, into a pipeline.
+    """Make a pipeline file of measurements or your own model.
 
     `ppopt solve --config FILE` reads it.
     """

@@ -63,7 +63,8 @@ def run(
         typer.Option(
             "--sleep",
             metavar="SECONDS",
-            help="Seconds per unit of time: stages and links sleep for the pipeline's times.",
+            help="Simulate: stages and links sleep for the pipeline's times, this many seconds per "
+            "unit of time.",
         ),
     ] = None,
     stages_from: StagesFrom = None,
@@ -73,7 +74,7 @@ def run(
         bool,
         typer.Option(
             "--unchecked",
-            help="With --stages-from: skip the check against one process with the whole model.",
+            help="With --stages-from: skip the comparison with the whole model in one process.",
         ),
     ] = False,
     steps: Annotated[
@@ -94,7 +95,7 @@ def run(
 ) -> int:
     """Run a schedule in PyTorch and check every gradient.
 
-    One process runs each device.
+    Each device is a process.
     """
     from ppopt.cli.files import valid_schedule, writable
     from ppopt.errors import InputError

@@ -57,18 +57,19 @@ def verify(
     quiet: QuietFlag = False,
     bound: Annotated[
         bool,
-        typer.Option("--bound", help="Also prove the lower bound, independently of the search."),
+        typer.Option("--bound", help="Also prove the lower bound again, by the re-checker."),
     ] = False,
     time_limit: Annotated[
-        float, typer.Option("--time-limit", metavar="SECONDS", help="Most seconds for the bound.")
+        float,
+        typer.Option("--time-limit", metavar="SECONDS", help="Time limit of --bound, in seconds."),
     ] = 60.0,
     workers: Annotated[
-        int | None, typer.Option("--workers", metavar="N", help="Threads that prove the bound.")
+        int | None, typer.Option("--workers", metavar="N", help="Threads of --bound.")
     ] = None,
 ) -> int:
-    """Check every rule and every figure of a schedule file.
+    """Check every rule and every claimed figure of a schedule file.
 
-    With `--bound` its lower bound is proved again, by code that shares nothing with the search.
+    With `--bound` a re-checker, independent of the search, proves its lower bound again.
     """
     from ppopt.cli import output
     from ppopt.formats.schedule_json import read_schedule
@@ -135,7 +136,7 @@ def view(
         ),
     ],
 ) -> int:
-    """Draw schedule files on one HTML page.
+    """Draw schedule files as one page or a picture.
 
     Example: `ppopt view best.json 1f1b.json -o both.html`.
     """
@@ -158,7 +159,10 @@ def check(
     json: JsonFlag = False,
     quiet: QuietFlag = False,
 ) -> int:
-    """Make a reference schedule again and say what changed."""
+    """Compute a reference schedule again and list what changed.
+
+    A reference is a schedule file of ppopt, which holds the settings that it was made with.
+    """
     from ppopt.cli import progress
     from ppopt.cli.files import valid_schedule
     from ppopt.cli.output import print_json
@@ -198,7 +202,7 @@ def export(
         typer.Option(
             "--time-unit",
             metavar="UNIT",
-            help="Unit of time of a trace, where the file has none: s, ms (default), us, ns.",
+            help="Unit of time of a trace if the file has none: s, ms (default), us, ns.",
         ),
     ] = None,
 ) -> int:
@@ -309,7 +313,16 @@ def _note_loss(schedule: Schedule) -> None:
 
 
 @command
-@with_settings_but(*OF_STRATEGIES, *(name for name in OF_SEARCHES if name != "objective"))
+@with_settings_but(
+    *OF_STRATEGIES,
+    *(name for name in OF_SEARCHES if name != "objective"),
+    placement="which device hosts each stage: linear, interleaved, v, or a list with the device of "
+    "every stage (default: linear; interleaved with chunks)",
+    partition="layers of each stage: balanced (the slowest stage is as fast as possible), even, a "
+    "list of counts, or a layout of Megatron-LM such as Et*3|(tt|)*2tL (default: balanced)",
+    recompute="which layers of the model recompute: none, or full, every decoder and mtp layer "
+    "(default: as the layers say)",
+)
 def import_(
     settings: Settings,
     file: Annotated[Path, typer.Argument(metavar="FILE", help="The file to read.")],
@@ -317,7 +330,7 @@ def import_(
         ImportFormat, typer.Option("--from", help="Format of the file.", show_default=False)
     ],
 ) -> int:
-    """Read the order of another tool, time it and verify it.
+    """Read an operation order of another tool, time and verify it.
 
     Example: `ppopt import order.csv --from torch-csv --forward-times 1.2 -o mine.json`.
     """

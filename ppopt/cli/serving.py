@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from ppopt.cli.application import QuietFlag, command
+from ppopt.cli.application import command
 from ppopt.cli.streams import note
 from ppopt.errors import InputError
 from ppopt.solver import interrupts
@@ -26,27 +26,29 @@ def app(
         typer.Option(
             "--allow-host",
             metavar="NAME",
-            help="Also answer requests for this host name, as of a proxy; may be repeated.",
+            help="Also accept requests for this host name, e.g. of a proxy; may be repeated.",
         ),
     ] = None,
     searches: Annotated[
-        int, typer.Option(help="Most searches at once.", metavar="N", show_default=True)
+        int,
+        typer.Option(help="Maximum number of searches at once.", metavar="N", show_default=True),
     ] = 2,
     time_limit: Annotated[
         float,
         typer.Option(
             "--time-limit",
-            help="Seconds of a search, at most.",
+            help="Time limit of a search in seconds.",
             metavar="SECONDS",
             show_default=True,
         ),
     ] = 60.0,
-    quiet: QuietFlag = False,
+    quiet: Annotated[bool, typer.Option("--quiet", help="Do not print the address.")] = False,
 ) -> int:
-    """Serve a page on which every edit redraws the schedules.
+    """Serve an interactive page.
 
-    It listens to this machine alone, unless --host says otherwise. Needs the extra `app`:
-    pip install 'ppopt-pipeline[app]'. Example: `ppopt app`, then open http://127.0.0.1:8000.
+    Every edit redraws the schedules. Only this machine can open it, unless --host names another
+    address. Needs the extra `app`: pip install 'ppopt-pipeline[app]'. Example: `ppopt app`, then
+    open http://127.0.0.1:8000.
     """
     try:
         from ppopt.app import server  # noqa: PLC0415  commands load on use

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ppopt.cli.application import JsonFlag
+from ppopt.cli.application import JsonFlag, QuietFlag
 from ppopt.cli.streams import note
 from ppopt.formats.typed_values import WHOLE, typed_value
 from ppopt.problem.settings import (
@@ -247,19 +247,14 @@ def _settings(
     model: Annotated[
         str | None,
         typer.Option(
-            help="Take a pipeline or model that comes with ppopt; see `ppopt models`.",
+            help="Read a bundled pipeline or model; see `ppopt models`.",
             metavar="NAME",
             rich_help_panel=Heading.PIPELINE,
             autocompletion=_model_names,
         ),
     ] = None,
     json: JsonFlag = False,
-    quiet: Annotated[
-        bool,
-        typer.Option(
-            "--quiet", help="Print no progress and no table.", rich_help_panel=Heading.OUTPUT
-        ),
-    ] = False,
+    quiet: QuietFlag = False,
     *,
     began: float,
     **flags: Any,

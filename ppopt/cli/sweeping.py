@@ -33,15 +33,16 @@ _SHARD = re.compile(r"([0-9]{1,6})/([0-9]{1,6})")
 
 StorageOption = Annotated[
     str,
-    typer.Option("--storage", metavar="URL", help=f"Where results are kept ({STORAGE})."),
+    typer.Option("--storage", metavar="URL", help="Database of results."),
 ]
 
 
 @command
 @with_settings_but(
-    time_limit="seconds that the search of a row takes at most (default: 60)",
+    time_limit="time limit of the search of a row in seconds (default: 60)",
     workers="processors of every search; with 1, a search that ends before its time limit gives "
     "the same result each time (default: 1)",
+    output="file for the rows: page (.html), .csv or .json; may be repeated",
 )
 def sweep(
     settings: Settings,
@@ -49,8 +50,8 @@ def sweep(
         list[str] | None,
         typer.Argument(
             metavar="KEY=VALUES...",
-            help="Settings that vary, as words without dashes, by the names of their flags, and "
-            "`strategy`: batches=8,16 chunks=range(1,5) strategy=optimal,1f1b.",
+            help="Settings that vary, named as their flags without dashes, and `strategy`, e.g. "
+            "batches=8,16 chunks=range(1,5) strategy=optimal,1f1b.",
         ),
     ] = None,
     where: Annotated[
@@ -58,7 +59,8 @@ def sweep(
         typer.Option(
             "--where",
             metavar="CONDITION",
-            help="Keep combinations that satisfy it: 'chunks < 2 or batches >= 16'; repeatable.",
+            help="Keep combinations that satisfy it, e.g. 'chunks < 2 or batches >= 16'; may be "
+            "repeated.",
         ),
     ] = None,
     storage: StorageOption = STORAGE,
@@ -81,12 +83,14 @@ def sweep(
             metavar="N",
             min=0,
             max=100,
-            help="Further tries of a row whose process dies.",
+            help="Retries of a row whose process dies.",
         ),
     ] = 1,
     memory_per_job: Annotated[
         str | None,
-        typer.Option("--memory-per-job", metavar="SIZE", help="Most memory of a process: 4GiB."),
+        typer.Option(
+            "--memory-per-job", metavar="SIZE", help="Memory limit of each process, e.g. 4GiB."
+        ),
     ] = None,
     dask: Annotated[
         str | None,
@@ -99,16 +103,16 @@ def sweep(
         typer.Option(
             "--dask-scheduler-file",
             metavar="FILE",
-            help="Run the rows on the Dask scheduler of this file.",
+            help="Run the rows on the Dask scheduler that this file names.",
         ),
     ] = None,
     shard: Annotated[
-        str, typer.Option("--shard", metavar="I/N", help="Only every N-th row, from the I-th.")
+        str, typer.Option("--shard", metavar="I/N", help="Only rows I, I + N, I + 2N, ...")
     ] = "1/1",
 ) -> int:
-    """Search a grid of settings and keep every result.
+    """Solve every combination of a grid and store the results.
 
-    Results are kept in a storage; the same command goes on where an earlier one ended. Example:
+    The same command continues an interrupted sweep: stored rows are not solved again. Example:
     `ppopt sweep --stages 4 batches=8,16 strategy=optimal,1f1b --mem-limit`.
     """
     from ppopt.cli import progress, studies_output
@@ -116,7 +120,7 @@ def sweep(
 
     if not values:
         raise InputError(
-            "sweep: nothing varies; write what does as words without dashes: batches=8,16"
+            "sweep: nothing varies; name settings that vary, without dashes: batches=8,16"
         )
     grid = _grid(settings, values, where or [], shard)
     memory = None if memory_per_job is None else _bytes(memory_per_job)
@@ -196,7 +200,7 @@ def studies(
         list[str] | None,
         typer.Argument(
             metavar="[show NAME | merge URL...]",
-            help="Show the rows of a study, or take over what other storages hold.",
+            help="Show the rows of a study, or copy the results of other storages into this one.",
         ),
     ] = None,
     storage: StorageOption = STORAGE,
@@ -212,9 +216,9 @@ def studies(
     json: JsonFlag = False,
     quiet: QuietFlag = False,
 ) -> int:
-    """List, show and export what sweeps have kept.
+    """List, show, merge and export stored sweeps.
 
-    Without words all studies of the storage are listed. Example: `ppopt studies show NAME -o
+    Without arguments all studies of the storage are listed. Example: `ppopt studies show NAME -o
     rows.csv`.
     """
     from ppopt.cli import studies_output

@@ -59,7 +59,7 @@ LAYER_SETTINGS = (
     _layer(
         "role", Shape.CHOICE, "embedding, decoder, mtp or head", DECODER, choices=tuple(LETTERS)
     ),
-    _layer("count", Shape.WHOLE, "so many such layers in a row", 1, least=1),
+    _layer("count", Shape.WHOLE, "number of such layers in a row", 1, least=1),
     _time("forward", "F", "that of `phases`"),
     _time("backward", "BW, the full backward: B and W together", "2 F, or B + W"),
     _time("weight", "W, the weight gradient; B = BW - W", "half of BW"),
@@ -72,12 +72,12 @@ LAYER_SETTINGS = (
         "weight: 4}]}`, `weight` being the W of a phase of B. F, B and W take the sums; pairs of F "
         "and BW follow",
     ),
-    _memory("activation", "memory that F takes, and that B and W together give back"),
-    _memory("memory_b", "signed change of memory by B; W gives back the rest", least=None),
+    _memory("activation", "memory that F allocates, and that B and W together free"),
+    _memory("memory_b", "signed change of memory by B; W frees the rest", least=None),
     _memory("static", "memory always held: weights, gradients, optimizer state"),
     _memory(
         "output",
-        "memory of a microbatch that it hands on to the next layer, for `link`",
+        "memory of what it passes to the next layer for a microbatch, for `link`",
         optional=True,
     ),
     _layer(
@@ -94,9 +94,9 @@ LAYER_SETTINGS = (
     _layer(
         "recompute",
         Shape.RECOMPUTE,
-        "true: F keeps only part of the activation, and B or BW takes the rest at its start and is "
-        "longer; or `{time: 1, activation: 0}`, with what `recompute_time` and `kept` are. An "
-        "embedding or head recomputes only where this says so",
+        "true: F keeps only part of the activation, and B or BW allocates the rest at its start "
+        "and is longer; or `{time: 1, activation: 0}`, with what `recompute_time` and `kept` are. "
+        "An embedding or head recomputes only where this says so",
         "false",
     ),
     _time("recompute_time", "time by which recompute makes B and BW longer", "F", optional=True),

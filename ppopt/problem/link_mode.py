@@ -88,9 +88,10 @@ class LinkMode(StrEnum):
 
 _MEANING = {
     LinkMode.DELAY: "a transfer delays its receiver and nothing else",
-    LinkMode.STREAMS: "transfers between two devices run one at a time, in posted order, as "
-    "PyTorch's runtime and NCCL do",
-    LinkMode.EXCLUSIVE: "a link goes from one device to another and carries one transfer at a time",
+    LinkMode.STREAMS: "transfers between two devices, both ways together, run one at a time, in "
+    "posted order, as PyTorch's runtime and NCCL do",
+    LinkMode.EXCLUSIVE: "each way between two devices carries one transfer at a time, in an order "
+    "that is part of the schedule",
 }
 _WORDS = {
     LinkMode.DELAY: "",

@@ -235,14 +235,15 @@ SETTINGS = (
     _size(
         "chunks",
         "V",
-        "stages per device; without layers, each device's share is cut into that many equal parts",
+        "stages per device; without layers, each device's share of the model is cut into that many "
+        "equal parts",
         default="1; 2 with the placements interleaved and v",
     ),
     Setting(
         "placement",
         Shape.PLACEMENT,
-        "which device hosts each stage: linear, interleaved, v, a list with the device of every "
-        "stage, or search for the best of all",
+        "which device hosts each stage: linear, interleaved, v, search (chosen with the schedule), "
+        "or a list with the device of every stage",
         "linear; interleaved with chunks",
         choices=tuple(placement.NAMED),
     ),
@@ -265,9 +266,9 @@ SETTINGS = (
     Setting(
         "recompute",
         Shape.CHOICE,
-        "which layers of the model recompute: none, full (every decoder and mtp layer, as trainers "
-        "do), or search (chosen with the schedule). An embedding or head does only where its own "
-        "`recompute` says so",
+        "which layers of the model recompute: none, full (every decoder and mtp layer, full "
+        "activation checkpointing), or search (chosen with the schedule). An embedding or head "
+        "recomputes only if its own `recompute` says so",
         "as the layers say",
         choices=("none", "full", "search"),
         under=Heading.MEMORY,
@@ -303,9 +304,10 @@ SETTINGS = (
     Setting(
         "link",
         Shape.LINK,
-        "for a model in layers, in place of p2p_time: latency=10us,bandwidth=50GB/s; the delay "
-        "after a stage is latency + output of its last layer / bandwidth. In files "
-        "{latency: 10us, bandwidth: 50GB/s}; backward: the same for the way back",
+        "link of a model in layers, in place of p2p_time, e.g. latency=10us,bandwidth=50GB/s: the "
+        "delay after a stage is latency + output of its last layer / bandwidth. In files "
+        "{latency: 10us, bandwidth: 50GB/s}; its key `backward` has the same two keys for the way "
+        "back",
         under=Heading.TIMES,
     ),
     Setting(
@@ -320,8 +322,8 @@ SETTINGS = (
     Setting(
         "first_backward",
         Shape.CHOICE,
-        "for a model in layers, what a split backward runs on the first stage: B and W (split), or "
-        "nothing in B and all in W, as PyTorch's runtime does (weight)",
+        "for a model in layers, the split backward of the first stage: B and W (split), or all of "
+        "the backward in W and none in B, as PyTorch's runtime does (weight)",
         FirstBackward.SPLIT.value,
         choices=tuple(map(str, FirstBackward)),
         placeholder="split|weight",
@@ -335,10 +337,8 @@ SETTINGS = (
         least=0,
         under=Heading.TIMES,
     ),
-    _memory("activation", "memory that F takes for a microbatch, until W or BW gives it back", 1),
-    _memory(
-        "memory_b", "change of memory by B, mostly negative; W gives back the rest", 0, least=None
-    ),
+    _memory("activation", "memory that F allocates for a microbatch and W or BW frees", 1),
+    _memory("memory_b", "change of memory by B, mostly negative; W frees the rest", 0, least=None),
     _memory(
         "static", "memory that is always held: weights, optimizer state", 0, per_microbatch=False
     ),
@@ -356,7 +356,7 @@ SETTINGS = (
     ),
     _memory(
         "kept",
-        "part of the activation that F keeps; B, or BW, takes the rest at its start",
+        "part of the activation that F keeps; B, or BW, allocates the rest at its start",
         "activation",
         optional=True,
     ),
@@ -398,8 +398,8 @@ SETTINGS = (
     Setting(
         "mem_limit",
         Shape.DEVICES,
-        "memory limit of every device, or a list; without a value, or true in files: the largest "
-        "device peak of 1F1B on the same pipeline, one route's static memory included",
+        "memory limit of each device, one value or a list; without a value (true in files): the "
+        "largest device peak of 1F1B on this pipeline with one route",
         unit=Unit.MEMORY,
         least=0,
     ),
@@ -407,8 +407,9 @@ SETTINGS = (
         "overlap",
         Shape.PAIRS,
         "time of an F and a BW of different microbatches that run as one operation, above 0; "
-        "strategies with overlap and searches use it. Two stages: the sum of both times less the "
-        "smaller saving; a B saves what BW would. In files also a matrix [stage of F][stage of BW]",
+        "strategies with overlap and searches use it. If they belong to two stages: the sum of "
+        "both times less the smaller saving of the two stages; a B in place of BW saves as much. "
+        "In files also a matrix [stage of F][stage of BW]",
         "F + BW",
         key="overlap_times",
         unit=Unit.TIME,
@@ -450,13 +451,13 @@ SETTINGS = (
     ),
     _step_time(
         "optimizer",
-        "time of a stage's optimizer step; a device runs those of its stages as one operation "
-        "after their gradient_sync",
+        "time of a stage's optimizer step; a device runs one operation for all its stages, after "
+        "their gradient_sync",
     ),
     Setting(
         "optimizer_barrier",
         Shape.FLAG,
-        "whether optimizers wait for the gradients of all devices, as gradient clipping needs",
+        "optimizers wait for the gradients of all devices, as gradient clipping needs",
         under=Heading.TIMES,
     ),
     Setting(
@@ -477,15 +478,16 @@ SETTINGS = (
     Setting(
         "routes",
         Shape.WHOLE,
-        "with 2, half of the microbatches run through the devices in the other direction",
+        "with 2, half of the microbatches run through the devices in the other direction, as in "
+        "DualPipe and Chimera",
         1,
         choices=(1, 2),
     ),
     Setting(
         "time_unit",
         Shape.CHOICE,
-        "unit of times that carry none",
-        "that of the numbers",
+        "unit of times, in results and for numbers without a unit",
+        "the largest that a number has",
         choices=tuple(units.SCALES[Unit.TIME]),
         placeholder="UNIT",
         under=Heading.UNITS,
@@ -493,8 +495,8 @@ SETTINGS = (
     Setting(
         "memory_unit",
         Shape.CHOICE,
-        "unit of memory that carries none",
-        "that of the numbers",
+        "unit of memory, in results and for numbers without a unit",
+        "the largest that a number has",
         choices=tuple(units.SCALES[Unit.MEMORY]),
         placeholder="UNIT",
         under=Heading.UNITS,
@@ -503,7 +505,7 @@ SETTINGS = (
     _count(
         "flops_per_microbatch", "FLOPs of a microbatch in the whole model, F and BW, to show MFU"
     ),
-    _count("peak_flops", "most FLOPs per second of a device (of speed 1), to show MFU"),
+    _count("peak_flops", "peak FLOPs per second of a device (of speed 1), to show MFU"),
     _text("name", Shape.LINE, "name of the pipeline", Part.PIPELINE),
     _run(
         "objective",
@@ -522,8 +524,8 @@ SETTINGS = (
         choices=tuple(map(str, BackwardKind)),
         own_flag="--backward",
     ),
-    _run("fused", Shape.FLAG, "short for --backward whole"),
-    _run("time_limit", Shape.SECONDS, "seconds to search at most", 60),
+    _run("fused", Shape.FLAG, "same as --backward whole"),
+    _run("time_limit", Shape.SECONDS, "time limit of the search in seconds", 60),
     _run(
         "workers",
         Shape.WHOLE,
@@ -537,7 +539,7 @@ SETTINGS = (
         "group_size",
         Shape.WHOLE,
         "microbatches per group of interleaved strategies",
-        "the smallest from P up that leaves no group of fewer than P",
+        "the smallest size, at least P, with which no group has fewer than P",
         least=1,
         under=Heading.STRATEGIES,
     ),

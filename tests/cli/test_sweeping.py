@@ -118,7 +118,7 @@ def test_failed_rows_are_told_by_the_exit_code() -> None:
         ("batches=2 --memory-per-job 3", "below 256MiB"),
         ("batches=2 --memory-per-job 3GiX", "no unit of memory"),
         ("batches=2 -o x.txt", "unknown kind of file"),
-        ("", "write what does as words without dashes: batches=8,16"),
+        ("", "name settings that vary, without dashes: batches=8,16"),
     ],
 )
 def test_bad_usage_is_one_line_and_leaves_nothing(folder: Path, line: str, words: str) -> None:
