@@ -74,7 +74,7 @@ _TABLE = re.compile(
 _TIME = re.compile(r"^(time taken +)[\d.e-]+ s$", re.MULTILINE)
 _AT_MOST = re.compile(r"(% more memory .* at most )[\d.]+ %")
 """How far the bound of a plan with more memory is raised depends on the time that is left."""
-_RECHECKED = re.compile(r"(bound .* confirmed: no schedule below [^:]+: ).+$", re.MULTILINE)
+_RECHECKED = re.compile(r"(bound .* confirmed: no schedule below .+? under ).+$", re.MULTILINE)
 """Which devices a search's certificate names depends on which of its workers proves first."""
 
 

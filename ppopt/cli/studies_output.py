@@ -78,7 +78,7 @@ def _print(shown: Shown) -> None:
 
 
 def _summary(shown: Shown) -> str:
-    left = f", {shown['open']} open: the same command goes on" if shown["open"] else ""
+    left = f", {shown['open']} open: the same command continues" if shown["open"] else ""
     return (
         f"{shown['done']} of {len(shown['rows'])} rows done, {shown['cached']} of them from the "
         f"storage; {shown['failed']} failed{left}\n"
@@ -105,7 +105,7 @@ def list_studies(storage: Storage, *, as_json: bool, quiet: bool) -> int:
         print(f"{storage.results()} results in {storage.path.absolute()}")
         for study in studies:
             if study.open:
-                print(f"{study.name} goes on: {_go_on(study)}")
+                print(f"to continue {study.name}: {_continue(study)}")
         print("`ppopt studies show NAME` has the rows of a study")
     return 0
 
@@ -138,11 +138,11 @@ def show_trials(
             print(f"{len(left) - MOST_OPEN} more are open; --json has them")
         if left:
             (study,) = (one for one in storage.studies() if one.name == name)
-            print(f"to go on: {_go_on(study)}")
+            print(f"to continue: {_continue(study)}")
     return code
 
 
-def _go_on(study: StudySummary) -> str:
+def _continue(study: StudySummary) -> str:
     """The command that does the rows that are left."""
     return study.command or "run the same sweep again"
 

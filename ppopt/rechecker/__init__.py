@@ -122,7 +122,7 @@ def check(
     )
     if refuted_by is not None:
         reason = searched(stated, refuted_by, refuted=True)
-        reason += "; every way to begin one was followed"
+        reason += ", by dynamic programming over partial schedules"
         return Recheck(Verdict.CONFIRMED, reason, refuted_by, monotonic() - began)
     from ppopt.rechecker.refute import refute  # noqa: PLC0415  ortools takes long to load
 

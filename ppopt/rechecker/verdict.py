@@ -84,10 +84,10 @@ def searched(stated: Claim, devices: tuple[int, ...], *, refuted: bool) -> str:
     if stated.bound is not None:
         what += f" below {stated.pipeline.time_text(stated.bound)}"
     if len(devices) == stated.pipeline.num_devices:
-        return f"{what}: all rules in force"
+        return f"{what} under all rules"
     names = " and ".join(map(str, devices))
     rules = f"device{'s' if len(devices) > 1 else ''} {names}"
-    return f"{what}: all rules of {rules} in force, of the others the data flow alone"
+    return f"{what} under all rules of {rules} and the data flow of the others"
 
 
 def value_of(stated: Claim, schedule: Timetable) -> int:

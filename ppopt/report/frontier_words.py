@@ -47,7 +47,7 @@ def _within_words(found: Mapping[str, Any]) -> list[str]:
     words = f"within {percent(within['share'])} of the best: {value} in "
     words += measured(within["limit"], found["memory_unit"])
     if within["beyond"] is None:
-        return [f"{words}; perhaps less memory does"]
+        return [f"{words}; perhaps less memory is enough"]
     return [f"{words}; not in {measured(within['beyond'], found['memory_unit'])}, proved"]
 
 

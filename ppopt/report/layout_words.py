@@ -31,12 +31,12 @@ def choice_words(figures: Mapping[str, Any]) -> str:
         return ""
     within = "" if figures.get("mem_limit") is None else " within the limit"
     if found["proved"] and found["lower_bound"] is None:
-        return f"proved: none of {found['partitions']} keeps the limit with this strategy"
+        return f"proved: none of {found['partitions']} fits the limit with this strategy"
     if found["proved"]:
         return f"proved: none of {found['partitions']}{within} is better with this strategy"
     tried = f"of {found['evaluated']} evaluated"
     if found["lower_bound"] is None:
-        return f"{tried}; none was found that keeps the limit"
+        return f"{tried}; none was found that fits the limit"
     return (
         f"{tried}; none of all {found['partitions']}{within} is below "
         f"{number(found['lower_bound'])}, gap {percent(found['gap'])}"

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from itertools import accumulate
 from typing import Any
 
+from ppopt.problem.partition import SEARCH
 from ppopt.report.layout_words import short_placement
 from ppopt.report.numbers import measured, number, per_device, percent, spread
 from ppopt.studies.plan_baselines import KNOWN
@@ -13,6 +14,14 @@ from ppopt.studies.plan_space import MEGATRON, OPTIMAL, PLACEMENTS
 
 FEW_NAMES = 5
 """Names of a list that are shown; --json has all."""
+_DIMENSIONS = {
+    "placement": ("placement", "placement"),
+    "chunks": ("chunks", "chunks"),
+    "recompute": ("recompute", "recompute"),
+    "strategies": ("strategy", "schedules"),
+    "batches": ("batches", "microbatches"),
+}
+"""Dimension of the space of a plan -> its key in a row, and its word."""
 
 
 def value_words(row: Mapping[str, Any], value: float | None) -> str:
@@ -36,19 +45,19 @@ def slowdown(row: Mapping[str, Any], shown: Mapping[str, Any]) -> str:
         return slower_words(least, None)
     more = row["value_per_microbatch"] / best - 1
     words = f"{percent(more)} slower" if more else "as fast"
-    return words if status == "optimal" else f"{words}, perhaps {percent(-least)} faster"
+    return words if status == "optimal" else f"{words}; at best {percent(-least)} faster"
 
 
 def slower_words(least: float, most: float | None) -> str:
     """By which shares something is slower than the best; `most` is None where it is not known."""
     if most is None:
-        return f"{percent(least)} slower or more" if least else "no faster"
+        return f"at least {percent(least)} slower" if least else "no faster"
     words = percent(most) if least == most else f"{percent(least)} to {percent(most)}"
     return f"{words} slower" if most else "as fast"
 
 
 def limit_words(shown: Mapping[str, Any]) -> str:
-    """The memory limit that no configuration keeps; empty where one does."""
+    """The memory limit that no configuration stays within; empty if one does."""
     if shown["status"] != "infeasible" or shown["mem_limit"] is None:
         return ""
     limit = spread(shown["mem_limit"], shown["memory_unit"])
@@ -56,15 +65,15 @@ def limit_words(shown: Mapping[str, Any]) -> str:
 
 
 def least_memory_words(shown: Mapping[str, Any]) -> str:
-    """Down to which limit the best configuration is as fast; empty where it was not looked for."""
+    """The least memory with which the best configuration is as fast; empty if not looked for."""
     least, unit = shown["least_memory"], shown["memory_unit"]
     if least is None:
         return ""
-    words = f"as fast down to {measured(least['value'], unit)} each"
+    words = f"as fast with {measured(least['value'], unit)} each"
     if least["value"] == least["lower_bound"]:
-        return f"{words}, proved for this configuration"
+        return f"{words}, slower with less: proved for this configuration"
     low = measured(least["lower_bound"], unit)
-    return f"{words}, perhaps lower; not below {low}, proved for this configuration"
+    return f"{words}, perhaps with less; slower below {low}: proved for this configuration"
 
 
 def configuration_words(row: Mapping[str, Any]) -> str:
@@ -86,21 +95,21 @@ def within_words(shown: Mapping[str, Any]) -> str:
     )
     low = found["lower_bound"]
     if low is None:
-        return f"{words}; perhaps less memory does"
+        return f"{words}; perhaps less memory is enough"
     if low == found["memory"]:
         return f"{words}; proved"
-    return f"{words}; not below {measured(low, unit)}, proved"
+    return f"{words}; not with less than {measured(low, unit)}, proved"
 
 
 def more_memory_words(shown: Mapping[str, Any]) -> str:
-    """What 10 % more memory brings; empty where there is no limit."""
+    """The speedup with 10 % more memory; empty without a limit."""
     more, value = shown["more_memory"], shown["value"]
     if more is None:
         return ""
     limit = f"10 % more memory ({per_device(more['mem_limit'], shown['memory_unit'])})"
     gain, most = 1 - more["value"] / value, 1 - more["lower_bound"] / value
     if not most:
-        return f"{limit} brings nothing, proved"
+        return f"{limit}: no speedup, proved"
     if not gain and OPTIMAL not in shown["space"]["strategies"]:
         return f"{limit}: nothing better found"
     if not gain:
@@ -145,7 +154,7 @@ def late_words(shown: Mapping[str, Any]) -> str:
         return ""
     named, more = late[:FEW_NAMES], len(late) - FEW_NAMES
     rest = f" and {more} more" if more > 0 else ""
-    return f"no time was left to compare {', '.join(named)}{rest}: a longer --time-limit has it"
+    return f"no time was left to compare {', '.join(named)}{rest}: raise --time-limit"
 
 
 def outside_words(shown: Mapping[str, Any]) -> str:
@@ -164,21 +173,23 @@ def outside_words(shown: Mapping[str, Any]) -> str:
 
 
 def space_words(shown: Mapping[str, Any]) -> str:
-    """What the plan keeps as given, in one line."""
+    """What the plan searched and what it kept as given, in one line."""
     space = shown["space"]
-    low, high = min(space["chunks"]), max(space["chunks"])
-    kept = [
-        "one route" if space["routes"] == 1 else "two routes",
-        f"chunks {low}" if low == high else f"chunks {low} to {high}",
-        f"{'placement' if len(space['placement']) == 1 else 'placements'} "
-        f"{', '.join(space['placement'])}",
-        f"recompute {', '.join(space['recompute'])}",
-    ]
-    if space["strategies"] != [OPTIMAL]:
-        kept.append(f"strategies {', '.join(space['strategies'])}")
+    searched, fixed = [], ["one route" if space["routes"] == 1 else "two routes"]
+    if space["partition"] == SEARCH:
+        searched.append("partition")
+    for name, (key, word) in _DIMENSIONS.items():
+        tried = {row[key] for row in shown["rows"]}
+        values = [value for value in space[name] if value in tried]
+        words = f"{word} {', '.join(map(str, values))}"
+        if len(values) > 1 or values == [SEARCH]:
+            searched.append(words)
+        elif values != [OPTIMAL]:
+            fixed.append(words)
     if space["p2p_time"] is not None:
-        kept.append(f"links of {measured(space['p2p_time'], shown['time_unit'])}")
-    return f"Not searched: {'; '.join(kept)}"
+        fixed.append(f"p2p time {measured(space['p2p_time'], shown['time_unit'])}")
+    kept = f"Fixed: {'; '.join(fixed)}"
+    return f"Searched: {'; '.join(searched)}. {kept}" if searched else kept
 
 
 def use_words(shown: Mapping[str, Any], file: str | None = None) -> list[str]:
@@ -193,12 +204,12 @@ def use_words(shown: Mapping[str, Any], file: str | None = None) -> list[str]:
         lines, file = ["to use it: -o best.json writes the schedule, and then"], "best"
     arguments = shown["use"]["megatron_arguments"]
     if arguments is not None:
-        part = "" if shown["strategy"] in MEGATRON else ", the partition alone"
+        part = "" if shown["strategy"] in MEGATRON else " (partition only)"
         lines.append(f"  Megatron-LM{part}: " + " ".join(arguments.split("\n")).strip())
     if shown["use"]["torchtitan"] is not None:
         lines.append(f"  torchtitan: ppopt export {file}.json --to torchtitan -o parallelism.toml")
     if shown["use"]["deepspeed"] is not None:
-        part = "" if shown["strategy"] == "1f1b" else ", the partition alone"
+        part = "" if shown["strategy"] == "1f1b" else " (partition only)"
         parts = [0, *accumulate(shown["partition"])]
         lines.append(f"  DeepSpeed{part}: a PipelineModule of parts {parts}; --json has its class")
     lines.append(f"  PyTorch: ppopt export {file}.json --to torch-csv -o {file}.csv")
@@ -217,4 +228,4 @@ def beyond_words(shown: Mapping[str, Any]) -> str:
         fixed.append(f"other placements (--placement {','.join(PLACEMENTS)})")
     if space["routes"] == 1 and space["runtime"] == "any":
         fixed.append("two routes (--routes 2 --partition balanced)")
-    return f"not in this space: {', '.join(fixed)}"
+    return f"Not searched: {', '.join(fixed)}"

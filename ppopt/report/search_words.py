@@ -60,8 +60,8 @@ def imbalance_words(figures: Mapping[str, Any]) -> str:
     named = f"stage {stages[0]}" if len(stages) == 1 else f"device {found['device']}"
     points = percent(found["idle_share"]).removesuffix(" %")
     words = (
-        f"{points} points of the {percent(found['of_idle_share'])} idle: {named} works "
-        f"{found['times_mean']:.3g} times the mean"
+        f"{points} of the {percent(found['of_idle_share'])} idle time: {named} has "
+        f"{found['times_mean']:.3g} times the mean work"
     )
     relief = found["relief"]
     if relief is None:

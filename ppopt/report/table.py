@@ -146,7 +146,7 @@ def compare_table(rows: Sequence[Mapping[str, Any]]) -> Table:
     measures = ((objective_words(rows[0] if rows else {}), time), ("memory", memory))
     value, held = (headed(*pair).replace(" (", "\n(") for pair in measures)
     further = ["exposed"] if any(row.get("exposed") is not None for row in rows) else []
-    names = ("strategy", "placement", value, *further, "bubble", held, "/ best", "/ opt.")
+    names = ("strategy", "placement", value, *further, "bubble", held, "x best", "x opt.")
     table = _table(*names, left=2)
     for row in rows:
         peaks = row.get("peak_memory")
@@ -249,12 +249,12 @@ def frontier_table(found: Mapping[str, Any]) -> Table:
     """Points of a frontier and hand strategies, by memory, then by value.
 
     `found` has the keys of `ppopt frontier --json`. The second column is the objective, `bubble`
-    the bubble rate of it, `gap` how far a point may be from the optimum, `/ best` the ratio to the
+    the bubble rate of it, `gap` how far a point may be from the optimum, `x best` the ratio to the
     best schedule within that memory; `over` marks strategies that break the pipeline's own limits.
     """
     memory = headed("memory", found["memory_unit"]).replace(" (", "\n(")
     value = headed(objective_words(found), found["time_unit"]).replace(" (", "\n(")
-    table = _table(memory, value, "bubble", "gap", "/ best", "schedule", left=0)
+    table = _table(memory, value, "bubble", "gap", "x best", "schedule", left=0)
     table.columns[-1].justify = "left"
     points = [(row["limit"], row["value"], 0, row) for row in found["points"]]
     hands = [(row["memory"], row["value"], 1, row) for row in found["strategies"]]

@@ -68,8 +68,8 @@ def plan(
     partition is searched with its schedule, unless `partition` gives one.
 
     `recompute` is of `none`, `full`, `search` (chosen per stage with the schedule) and `layers`
-    (as the layers say); None: `layers` where any layer says so, else `none`, and where there is a
-    memory limit also `full` and (but for Megatron-LM) `search`.
+    (as the layers say). None means `layers` if any layer recomputes. Else it means `none`, and with
+    a memory limit also `full` and, but for Megatron-LM, `search`.
     `strategies` are `optimal` (the best schedule of any order; the default) and hand strategies,
     with their `options`. `runtime` is what is to run the schedule: `megatron` (Megatron-LM) runs
     1F1B and interleaved 1F1B only, on partitions that it takes; `torch` schedules of one route

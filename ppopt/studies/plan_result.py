@@ -115,7 +115,7 @@ def counted(rows: Sequence[PlanRow]) -> str:
     impossible = sum(row.status is RowStatus.INFEASIBLE for row in rows)
     searched = len(rows) - impossible - alone
     counts = {
-        "cannot keep the memory limit": ("", impossible),
+        "not fit the memory limit": ("does " if impossible == 1 else "do ", impossible),
         "ruled out by bounds alone": ("is " if alone == 1 else "are ", alone),
         "searched": ("was " if searched == 1 else "were ", searched),
     }

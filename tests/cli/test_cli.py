@@ -60,7 +60,7 @@ class TestSolve:
         found = shown(f"solve {SEARCHED} --workers 1")  # with two, either may prove it first
         assert_types(found, OF_SOLVE)
         assert found["status"] == "optimal"
-        assert "found by following partial schedules" in found["proof"]
+        assert "dynamic programming over partial schedules" in found["proof"]
         assert max(found["peak_memory"]) <= 2
 
     def test_table(self) -> None:

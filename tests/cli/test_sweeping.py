@@ -253,8 +253,8 @@ def test_a_sweep_that_is_stopped_goes_on_where_it_was(folder: Path, number: int)
     assert (kept["open"], len(kept["open_rows"])) == (found["open"], found["open"])
     assert {"batches": 26, "strategy": "optimal"} in kept["open_rows"]
     words = done(f"studies show {found['study']}").out
-    assert f"to go on: {command}" in words and "open: batches=26 strategy=optimal" in words
-    assert f"{found['study']} goes on: {command}" in done("studies").out
+    assert f"to continue: {command}" in words and "open: batches=26 strategy=optimal" in words
+    assert f"to continue {found['study']}: {command}" in done("studies").out
     again = shown(f"{line} --time-limit 1 --jobs 2")
     assert shown("studies")["studies"][0]["open"] == 0
     assert (again["done"], again["open"]) == (6, 0)

@@ -34,7 +34,7 @@ VIEWS = {
     "schedule": ("<svg", "1f1b"),
     "result": ("<svg", "proved optimal", "device 1 alone"),
     "infeasible": ("proved infeasible", "the least limit"),
-    "comparison": ("<table", "zb-1p", "/ opt.", "best found, linear: proved optimal"),
+    "comparison": ("<table", "zb-1p", "x opt.", "best found, linear: proved optimal"),
     "frontier": ("<table", "most memory worth having in placement linear: 2, proved"),
     "plan": ("<svg", "<table", "proved optimal"),
     "study": ("<table", "batches", "2 done"),

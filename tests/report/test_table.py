@@ -109,7 +109,7 @@ def test_exposed_work_around_the_microbatches() -> None:
     assert shown[3] == "exposed          1.5 ms of the makespan, for unshard, gradient sync and"
     rows = [ROW | {"exposed": 6}, ROW | {"strategy": "zb-2p", "exposed": 0.5}]
     assert printed(compare_table(rows)) == [
-        "strategy placement makespan exposed  bubble memory / best / opt.",
+        "strategy placement makespan exposed  bubble memory x best x opt.",
         "────────────────────────────────────────────────────────────────",
         "1f1b     linear          33       6 27.27 %      4  1.222  1.245",
         "zb-2p    linear          33     0.5 27.27 %      4  1.222  1.245",
@@ -130,7 +130,7 @@ def test_strategies_side_by_side() -> None:
         ROW | {"strategy": "zb-2p", "placement": [0, 1, 1, 0], "ratio_to_best": None},
     ]
     assert printed(compare_table(rows)) == [
-        "strategy placement makespan  bubble memory / best / opt.",
+        "strategy placement makespan  bubble memory x best x opt.",
         "────────────────────────────────────────────────────────",
         "1f1b     linear          33 27.27 %      4  1.222  1.245",
         "zbv      v/2             33    10 %      4  1.222",

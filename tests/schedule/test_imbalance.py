@@ -80,6 +80,6 @@ def test_on_the_command_line() -> None:
         "of_idle_share": 0.4,
         "relief": None,
     }
-    words = "20 points of the 40 % idle: stage 1 works 1.33 times the mean"
+    words = "20 of the 40 % idle time: stage 1 has 1.33 times the mean work"
     assert words in " ".join(done(line).out.split())
     assert "imbalance" not in done("eval gpipe --stages 2 --batches 2").out

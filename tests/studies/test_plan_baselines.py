@@ -21,6 +21,7 @@ from ppopt.report.plan_words import (
     more_memory_words,
     outside_words,
     slowdown,
+    space_words,
     within_words,
 )
 from ppopt.solver.deadline import NO_DEADLINE, Deadline
@@ -108,7 +109,7 @@ def test_strategies_without_time_are_named_the_best_known_first() -> None:
     assert plan.late_hands == () and of_plan(plan)["late_hands"] == []
     assert late_words(shown(late_hands=[])) == ""
     assert late_words(shown(late_hands=["zbv", "v-min"])) == (
-        "no time was left to compare zbv, v-min: a longer --time-limit has it"
+        "no time was left to compare zbv, v-min: raise --time-limit"
     )
     assert "a, b, c, d, e and 2 more:" in late_words(shown(late_hands=list("abcdefg")))
 
@@ -230,11 +231,11 @@ def test_a_better_strategy_outside_of_the_space_is_told() -> None:
 def test_down_to_which_memory_it_is_as_fast_is_told_with_its_proof() -> None:
     proved = shown(least_memory={"value": 49.5, "lower_bound": 49.5})
     assert least_memory_words(proved) == (
-        "as fast down to 49.5 GiB each, proved for this configuration"
+        "as fast with 49.5 GiB each, slower with less: proved for this configuration"
     )
     least = shown(least_memory={"value": 49.5, "lower_bound": 30})
     assert least_memory_words(least) == (
-        "as fast down to 49.5 GiB each, perhaps lower; not below 30 GiB, proved for this "
+        "as fast with 49.5 GiB each, perhaps with less; slower below 30 GiB: proved for this "
         "configuration"
     )
     assert least_memory_words(shown(least_memory=None)) == ""
@@ -253,10 +254,39 @@ def test_the_least_memory_within_a_share_in_words() -> None:
     words = "least memory: 7 MiB each, 2 % slower (102 ms, v/2, recompute full); "
     assert within_words(shown(within=found, **given)) == f"{words}proved"
     below = within_words(shown(within=found | {"lower_bound": 5}, **given))
-    assert below == f"{words}not below 5 MiB, proved"
+    assert below == f"{words}not with less than 5 MiB, proved"
     unknown = within_words(shown(within=found | {"lower_bound": None}, **given))
-    assert unknown == f"{words}perhaps less memory does"
+    assert unknown == f"{words}perhaps less memory is enough"
     assert within_words(shown(within=None)) == ""
+
+
+def test_what_a_plan_searched_is_told_apart_from_what_it_kept_as_given() -> None:
+    """A dimension is searched if rows have several of its values: chunks 2 go with no row here."""
+    row = {"placement": "linear", "chunks": 1, "strategy": "optimal", "batches": 16}
+    space = {
+        "placement": ["linear"],
+        "chunks": [1, 2],
+        "recompute": ["none", "full"],
+        "strategies": ["optimal"],
+        "batches": [16],
+        "partition": "search",
+        "routes": 1,
+        "p2p_time": 0.1,
+    }
+    rows = [row | {"recompute": "full"}, row | {"recompute": "none"}]
+    kept = "Fixed: one route; placement linear; chunks 1"
+    assert space_words(shown(space=space, rows=rows)) == (
+        f"Searched: partition; recompute none, full. {kept}; microbatches 16; p2p time 0.1 ms"
+    )
+    given = space | {"partition": [2, 2], "p2p_time": None, "strategies": ["1f1b"]}
+    one = [row | {"recompute": "none", "strategy": "1f1b"}]
+    assert space_words(shown(space=given, rows=one)) == (
+        f"{kept}; recompute none; schedules 1f1b; microbatches 16"
+    )
+    chosen = space | {"recompute": ["search"], "p2p_time": None}
+    assert space_words(shown(space=chosen, rows=[row | {"recompute": "search"}])) == (
+        f"Searched: partition; recompute search. {kept}; microbatches 16"
+    )
 
 
 def test_a_bound_of_strategies_says_nothing_of_more_memory() -> None:

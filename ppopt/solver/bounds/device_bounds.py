@@ -121,9 +121,9 @@ SCOPES = {
 }
 """Words for the schedules that a proof covers."""
 REDUCED = {
-    BackwardKind.SPLIT: "; backwards all split, which loses nothing here (BW >= B + W, and B takes "
-    "no memory)",
-    BackwardKind.WHOLE: "; backwards all whole, which loses nothing here (BW <= B)",
+    BackwardKind.SPLIT: "; all backwards split, which is never worse here (BW >= B + W, and B "
+    "takes no memory)",
+    BackwardKind.WHOLE: "; all backwards whole, which is never worse here (BW <= B)",
 }
 """Words for the kind of backward that is never worse, where both are allowed."""
 RELAXED = (

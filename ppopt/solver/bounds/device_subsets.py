@@ -51,12 +51,12 @@ def subset_bound(devices: Devices, value: int, how: str = "solved by CP-SAT") ->
     alone = f"device {names} alone needs" if len(devices) == 1 else f"devices {names} alone need"
     return Bound(
         value,
-        f"{alone} that long, whatever the others do: their operations, memory limits and the "
-        f"delays through all other stages already take it ({how})",
+        f"{alone} that long: the operations and memory limits there, and the delays through all "
+        f"other stages, allow no shorter schedule ({how})",
         Certificate(Argument.DEVICES, tuple(sorted(devices))),
     )
 
 
 def dp_subset_bound(devices: Devices, value: int) -> Bound:
     """The bound that `devices` alone need `value` ticks, proved by dynamic programming."""
-    return subset_bound(devices, value, "found by following partial schedules")
+    return subset_bound(devices, value, "dynamic programming over partial schedules")
