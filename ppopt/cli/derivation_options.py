@@ -22,4 +22,4 @@ def refuse_without_configuration(names: Iterable[str]) -> None:
     """Raise InputError where options of --from are given without it."""
     flags = ", ".join(name.replace("_", "-") for name in names)
     if flags:
-        raise InputError(f"{flags}: of --from config.json alone; give it too")
+        raise InputError(f"{flags}: only with --from config.json; give it too")

@@ -118,7 +118,7 @@ def profile(
         return 0
     if compile is not None or device != "cpu" or roles is not None:
         raise InputError(
-            "compile, device, roles: they go with your own model; give --stages-from too"
+            "compile, device, roles: only with your own model; give --stages-from too"
         )
     if source is None or not given:
         raise InputError(

@@ -184,7 +184,7 @@ def _check_together(
 
     if stages_from is None and (backend is not None or device != "cpu"):
         name = "device" if backend is None else "compile"
-        raise InputError(f"{name}: goes with your own model; give --stages-from too")
+        raise InputError(f"{name}: only with your own model; give --stages-from too")
     if stages_from is None and len(schedules) > 1:
         raise InputError("several schedules run by turns with your own model; give --stages-from")
     for what, numbers in (

@@ -129,7 +129,7 @@ def sweep(
             engine = _local(jobs, retries, memory)
         elif (dask and dask_scheduler_file) or jobs or memory:
             raise InputError(
-                "dask: goes without --jobs and --memory-per-job, and by an address or by a file"
+                "dask: excludes --jobs and --memory-per-job; give an address or a file, not both"
             )
         else:
             engine = _cluster(dask, dask_scheduler_file, retries, stack)

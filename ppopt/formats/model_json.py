@@ -72,7 +72,7 @@ def _link(value: object) -> Link:
         raise InputError("latency or bandwidth: 0 where a number above 0 must be")
     back = None if file.get("backward") is None else within("backward", _link, file["backward"])
     if back is not None and back.backward is not None:
-        raise InputError("backward: has a way back of its own; leave that out")
+        raise InputError("backward: has a `backward` itself; leave that out")
     return Link(Fraction(latency, per), Fraction(bandwidth, time), back)
 
 

@@ -408,8 +408,8 @@ SETTINGS = (
         Shape.PAIRS,
         "time of an F and a BW of different microbatches that run as one operation, above 0; "
         "strategies with overlap and searches use it. If they belong to two stages: the sum of "
-        "both times less the smaller saving of the two stages; a B in place of BW saves as much. "
-        "In files also a matrix [stage of F][stage of BW]",
+        "both times less the smaller saving of the two stages; a B in place of BW saves as much, "
+        "without overlap_input_times. In files also a matrix [stage of F][stage of BW]",
         "F + BW",
         key="overlap_times",
         unit=Unit.TIME,

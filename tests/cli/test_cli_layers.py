@@ -324,7 +324,7 @@ class TestInitFromAConfiguration:
         [
             ("--from config.json", "gpu: missing; give --gpu h100"),
             ("--from nowhere.json --gpu h100", "nowhere.json: cannot be read"),
-            ("--gpu h100 --calibrate 3", "gpu, calibrate: of --from config.json alone"),
+            ("--gpu h100 --calibrate 3", "gpu, calibrate: only with --from config.json"),
             ("--from config.json --gpu h10", "did you mean h100"),
             (
                 "--from config.json --gpu h100 --efficiency 0.3 --calibrate 3",

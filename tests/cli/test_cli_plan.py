@@ -209,7 +209,7 @@ class TestOverTheParallelism:
     @pytest.mark.parametrize(
         ("words", "told"),
         [
-            ("plan --gpus 8 --context 2", "gpus, context: of --from config.json alone"),
+            ("plan --gpus 8 --context 2", "gpus, context: only with --from config.json"),
             ("plan --from config.json --gpus 8 --global-batch 8", "gpu: missing"),
             (f"{ON_EIGHT} --stages 4", "--stages: --from config.json derives it"),
             (f"{ON_EIGHT} --mem-limit", "give a number, 72GiB"),

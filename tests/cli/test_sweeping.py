@@ -221,7 +221,7 @@ def test_where_a_shard_is_missing_no_storage_is_made() -> None:
         ("studies merge sqlite:///no-*.db", "no-*.db: no file has such a name"),
         ("studies -o x.csv", "name the study"),
         ("studies show mine -o x.txt", "unknown kind of file"),
-        (f"{SMALL} batches=2 --dask 127.0.0.1:1 --jobs 2", "goes without --jobs"),
+        (f"{SMALL} batches=2 --dask 127.0.0.1:1 --jobs 2", "excludes --jobs"),
     ],
 )
 def test_bad_usage_of_studies(line: str, words: str) -> None:

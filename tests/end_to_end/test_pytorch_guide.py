@@ -59,7 +59,7 @@ def _refusals() -> None:
     mine = "--stages-from small_transformer.py:build"
     for line, told in (
         (f"run best.json {mine} --sleep 1", "your own model takes its own time"),
-        ("run best.json --compile inductor", "compile: goes with your own model"),
+        ("run best.json --compile inductor", "compile: only with your own model"),
         ("run best.json hand.json", "several schedules run by turns with your own model"),
         (f"run best.json {mine} --device cuda", "2 ranks need as many GPUs, PyTorch sees 0"),
         (f"run best.json {mine} --device tpu", "device: tpu is unknown; use cpu or cuda"),
@@ -68,7 +68,7 @@ def _refusals() -> None:
         (f"profile best.json {mine} --stages 2 -o a.yaml", "the schedule states them"),
         (f"profile {mine} --stages 2 --batches 2 --from measured -o a.yaml", "leave --from out"),
         (f"profile best.json {mine} --roles Et*6L -o a.yaml", "roles: of a schedule, stages are"),
-        ("profile a.log --from measured --roles EL -o a.yaml", "they go with your own model"),
+        ("profile a.log --from measured --roles EL -o a.yaml", "compile, device, roles: only with your own model"),
         (f"profile {mine} --stages 2 --batches 2 --roles E|L -o a.yaml", "layers without stages"),
         ("profile -o a.yaml", "nothing to read: give files and --from, or your own model"),
     ):
