@@ -117,9 +117,7 @@ def profile(
         write(target, _of_job(given, stages_from, stages, batches, steps, compile, device, named))
         return 0
     if compile is not None or device != "cpu" or roles is not None:
-        raise InputError(
-            "compile, device, roles: only with your own model; give --stages-from too"
-        )
+        raise InputError("compile, device, roles: only with your own model; give --stages-from too")
     if source is None or not given:
         raise InputError(
             "nothing to read: give files and --from, or your own model with --stages-from"

@@ -68,7 +68,7 @@ def _refusals() -> None:
         (f"profile best.json {mine} --stages 2 -o a.yaml", "the schedule states them"),
         (f"profile {mine} --stages 2 --batches 2 --from measured -o a.yaml", "leave --from out"),
         (f"profile best.json {mine} --roles Et*6L -o a.yaml", "roles: of a schedule, stages are"),
-        ("profile a.log --from measured --roles EL -o a.yaml", "compile, device, roles: only with your own model"),
+        ("profile a.log --from measured --roles EL -o a.yaml", "roles: only with your own model"),
         (f"profile {mine} --stages 2 --batches 2 --roles E|L -o a.yaml", "layers without stages"),
         ("profile -o a.yaml", "nothing to read: give files and --from, or your own model"),
     ):
