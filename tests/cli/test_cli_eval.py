@@ -108,7 +108,7 @@ class TestEval:
 
     def test_help_says_how_pairs_of_two_stages_last(self) -> None:
         words = " ".join(done("eval --help").out.split())
-        assert "Two stages: the sum of both times less the smaller saving" in words
+        assert "two stages: the sum of both times less the smaller saving" in words
 
     def test_routes(self) -> None:
         """DualPipe has two, 1F1B one: a flag that says so changes nothing, another is refused."""
