@@ -99,9 +99,9 @@ def solve(
 ) -> int:
     """Find the best schedule, with a lower bound and a proof.
 
-    It searches the order of operations. `--placement search`, `--partition search` and `--recompute
-    search` choose these, too. Chunks and routes are as given. `ppopt plan` also chooses the chunks
-    of a model in layers. Example: `ppopt solve --stages 4 --batches 8 --mem-limit -o best.html`.
+    It searches the order of operations. With the value `search`, --placement, --partition,
+    --recompute and --offload are chosen, too. Chunks and routes are as given. `ppopt plan` also
+    chooses the chunks of a model in layers. Example: `ppopt solve --stages 4 --batches 8 --mem-limit -o best.html`.
     """
     from ppopt.cli import output, progress
     from ppopt.report.layout_words import kept_words
@@ -171,7 +171,7 @@ def _stored(
 @command
 @with_settings_but(
     "workers",
-    time_limit="with --partition or --recompute search, seconds of that search (default: 30)",
+    time_limit="seconds of a search of partition, recompute or offload (default: 30)",
     placement="placement of the strategy; with one stage per device also a list with the device of "
     "every stage (default: that of the strategy)",
     partition="layers of each stage: balanced (the slowest stage is as fast as possible), even, "
@@ -196,7 +196,7 @@ def eval_(
     """Evaluate one hand strategy.
 
     Example: `ppopt eval zb-1p --stages 4 --batches 8`. A memory limit is reported, not enforced.
-    A search of partition or recompute prefers what stays within it.
+    A search of partition, recompute or offload prefers what stays within it.
     """
     from ppopt.cli import output, progress
     from ppopt.problem.backward_kind import BackwardKind

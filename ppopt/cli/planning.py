@@ -32,6 +32,8 @@ def _list(flag: str, words: str) -> Any:
     partition="layers of each stage: search (chosen with the schedule), balanced (the slowest "
     "stage is as fast as possible), even, a list of counts, or a layout of Megatron-LM such as "
     "Et*3|(tt|)*2tL (default: search)",
+    offload="which layers of the model move their activation to the host between F and the "
+    "backward: none, or all that have an `offload_time` (default: as the layers say)",
 )
 def plan(
     settings: Settings,

@@ -322,6 +322,8 @@ def _note_loss(schedule: Schedule) -> None:
     "list of counts, or a layout of Megatron-LM such as Et*3|(tt|)*2tL (default: balanced)",
     recompute="which layers of the model recompute: none, or full, every decoder and mtp layer "
     "(default: as the layers say)",
+    offload="which layers of the model move their activation to the host between F and the "
+    "backward: none, or all that have an `offload_time` (default: as the layers say)",
 )
 def import_(
     settings: Settings,

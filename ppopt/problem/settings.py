@@ -364,8 +364,8 @@ SETTINGS = (
         "offload",
         Shape.CHOICE,
         "which layers of the model move their activation to the host between F and the backward: "
-        "none, all that have an `offload_time`, or the best choice found with the schedule. A "
-        "layer that recomputes does not",
+        "none, all that have an `offload_time`, or search (chosen with the schedule). A layer that "
+        "recomputes does not",
         "as the layers say",
         choices=("none", "all", "search"),
         under=Heading.MEMORY,
@@ -380,7 +380,7 @@ SETTINGS = (
     _time(
         "offload_time",
         "",
-        "time of each way of that",
+        "time to move offload_memory, each way",
         default="0",
         optional=True,
         on_compute=False,
@@ -388,8 +388,7 @@ SETTINGS = (
     Setting(
         "host_link",
         Shape.CHOICE,
-        "whether both ways between a device and its host run at once (duplex), or one at a time "
-        "(shared)",
+        "moves between a device and its host: both ways at once (duplex), or one at a time (shared)",
         HostLink.DUPLEX.value,
         choices=tuple(map(str, HostLink)),
         placeholder="|".join(HostLink),
