@@ -101,7 +101,8 @@ def solve(
 
     It searches the order of operations. With the value `search`, --placement, --partition,
     --recompute and --offload are chosen, too. Chunks and routes are as given. `ppopt plan` also
-    chooses the chunks of a model in layers. Example: `ppopt solve --stages 4 --batches 8 --mem-limit -o best.html`.
+    chooses the chunks of a model in layers. Example: `ppopt solve --stages 4 --batches 8
+    --mem-limit -o best.html`.
     """
     from ppopt.cli import output, progress
     from ppopt.report.layout_words import kept_words
@@ -179,6 +180,9 @@ def _stored(
     "as Et*3|(tt|)*2tL (default: balanced)",
     recompute="which layers of the model recompute: none, full (every decoder and mtp layer), or "
     "search (the best found for the strategy) (default: as the layers say)",
+    offload="which layers of the model move their activation to the host between F and the "
+    "backward: none, all that have an `offload_time`, or search (the best found for the strategy) "
+    "(default: as the layers say)",
 )
 def eval_(
     settings: Settings,
@@ -332,9 +336,9 @@ def frontier(
     """Show how much faster a step gets with more memory.
 
     Finds every memory limit at which the best schedule changes, each with a bound, and compares
-    them with hand strategies. Placement, partition and recompute are as given, or `search`. `ppopt
-    plan` also chooses the chunks of a model in layers. Example: `ppopt frontier --stages 4
-    --batches 8 -o frontier.html`.
+    them with hand strategies. Placement, partition, recompute and offload are as given, or
+    `search`. `ppopt plan` also chooses the chunks of a model in layers. Example: `ppopt frontier
+    --stages 4 --batches 8 -o frontier.html`.
     """
     from ppopt.cli import output, progress
     from ppopt.formats.typed_values import share

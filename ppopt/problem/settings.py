@@ -388,7 +388,8 @@ SETTINGS = (
     Setting(
         "host_link",
         Shape.CHOICE,
-        "moves between a device and its host: both ways at once (duplex), or one at a time (shared)",
+        "moves between a device and its host: both ways at once (duplex), or one at a time "
+        "(shared)",
         HostLink.DUPLEX.value,
         choices=tuple(map(str, HostLink)),
         placeholder="|".join(HostLink),
