@@ -116,7 +116,7 @@ class Recompute:
 
 
 def without(claim: Claim) -> Claim:
-    """The claim with layers that do nothing of what is chosen; its limits stay."""
+    """The claim with layers that do nothing of what is chosen; its limits and its cut stay."""
     pipeline = claim.pipeline
     layers = tuple(
         replace(
@@ -131,6 +131,7 @@ def without(claim: Claim) -> Claim:
         model=replace(pipeline.model, layers=layers),
         recompute=None,
         offload=None,
+        partition=pipeline.partition if claim.partitions else pipeline.counts,
         mem_limit=pipeline.limits,
     )
     return claim._replace(pipeline=made)

@@ -80,3 +80,27 @@ def test_too_many_choices_are_left_undecided() -> None:
     found = ppopt.solve(pipeline, backward_kind="whole", workers=1, time_limit=3)
     assert found.claim is not None and found.claim.recompute
     assert ppopt.recheck(found, workers=1, time_limit=10).verdict is not Verdict.WRONG
+
+
+def test_a_rule_cuts_once_for_all_choices() -> None:
+    """`balanced` cuts the layers as they say whether they recompute: 1, 2, which does not fit.
+
+    By the layers without recompute it would cut 2, 1, which fits.
+    """
+    layers = [
+        ppopt.Layer(forward=4, backward=4, recompute={"time": 1, "activation": 0}),
+        ppopt.Layer(forward=1, activation=1, static=1),
+        ppopt.Layer(forward=4, backward=4, weight=0, activation=2, memory_b=-2),
+    ]
+    fields = {"devices": 2, "batches": 1, "mem_limit": [8, 3], "recompute": "search"}
+    cut, given = (
+        ppopt.solve(
+            Model(layers).pipeline(**fields, partition=partition),
+            backward_kind="whole",
+            workers=1,
+        )
+        for partition in ("balanced", (2, 1))
+    )
+    assert cut.pipeline.counts == (1, 2)
+    assert (cut.status, given.status) == (Status.INFEASIBLE, Status.OPTIMAL)
+    assert ppopt.recheck(cut, workers=1).verdict is Verdict.CONFIRMED
