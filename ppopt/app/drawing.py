@@ -37,8 +37,8 @@ class Drawing:
                 query.objective,
                 query.options,
                 deadline=Deadline.after(limits.draw_seconds),
-                only=query.strategies,
-                choosing=limits.choosing_seconds,
+                names=query.strategies,
+                search_seconds=limits.choosing_seconds,
             )
         self.schedules = {str(schedule.origin.strategy): schedule for schedule, _ in made}
         """By the name of the strategy."""

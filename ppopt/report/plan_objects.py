@@ -11,7 +11,14 @@ from ppopt.formats.trainer_partition import deepspeed_module, megatron_arguments
 from ppopt.problem.exact import plain, plain_or_none
 from ppopt.problem.pipeline import Pipeline
 from ppopt.report.objects import of_result
-from ppopt.studies.plan_result import Hand, LeastMemory, MoreMemory, Plan, PlanRow, WithinShare
+from ppopt.studies.plan_result import (
+    LeastMemory,
+    MoreMemory,
+    Plan,
+    PlanBaseline,
+    PlanRow,
+    WithinShare,
+)
 
 _OF_ROW = (
     *("makespan", "device_span", "bubble_rate", "peak_memory", "time_unit", "memory_unit"),
@@ -85,7 +92,7 @@ def _row(row: PlanRow, plan: Plan) -> dict[str, Any]:
     }
 
 
-def _hand(hand: Hand, plan: Plan) -> dict[str, Any]:
+def _hand(hand: PlanBaseline, plan: Plan) -> dict[str, Any]:
     pipeline = hand.schedule.pipeline
     return {
         "strategy": hand.strategy,
@@ -96,7 +103,7 @@ def _hand(hand: Hand, plan: Plan) -> dict[str, Any]:
         "partition": list(pipeline.counts),
         "value": plain(hand.value),
         "speedup": plain(hand.value / plan.value) if plan.value else None,
-        "within": hand.within,
+        "within": hand.in_space,
     }
 
 

@@ -1,4 +1,4 @@
-"""Questions that take many schedules: evaluate, compare, frontier, robustness, references.
+"""Studies that need many schedules: compare, frontier, plan, sweep, robustness, references.
 
 Imports the solver, the strategies and all below them.
 """

@@ -1,10 +1,12 @@
-"""Hand strategies, each on its own best choices: what a search, a plan or a frontier is held to.
+"""Evaluates hand strategies: the baselines that a search, a plan or a frontier is compared with.
 
-`baselines` evaluates them. What a pipeline leaves to be searched, partition or recompute, every
-strategy has as is best for it (`ppopt.studies.best_choice`).
+A hand strategy is a published rule that fixes the order of operations (`ppopt.strategies`). If the
+pipeline leaves its partition or recompute open, every strategy is evaluated with the best ones
+found for it (`ppopt.studies.best_choice`).
 
-The baseline of a search is the best strategy of the placement that was searched. A better one of
-another placement is found beside it: a search keeps its placement, and the user may not have to.
+The baseline of a search is the best hand strategy with the placement that was searched. A better
+one with another placement is reported separately: the search keeps its placement, but the user may
+be free to change it.
 """
 
 from __future__ import annotations
@@ -32,304 +34,338 @@ from ppopt.solver.heuristics.construction import stated
 from ppopt.solver.open_choices import NONE_CHOSEN, Chosen, open_choices
 from ppopt.solver.result import Result, Status
 from ppopt.strategies import Options, Strategy, registry, resolve
-from ppopt.studies.best_choice import is_open
+from ppopt.studies.best_choice import has_open_choices
 from ppopt.studies.evaluate import evaluate, objective_value
 from ppopt.studies.strategy_search import StrategySearch
 
 BEGINNING = 0.5
-"""Share of its time that a strategy takes at first."""
+"""Share of the time of a strategy that its first search takes."""
 MOST_SECONDS = 5.0
-"""Most seconds of one strategy for its choices."""
+"""Most seconds of the search for the partition and recompute of one strategy."""
 EVALUATING = 5e-6
 """Estimated seconds to time and verify a schedule, per operation number."""
 LONGEST = 2.0
-"""Estimated seconds above which a strategy of the placement of a search is left out."""
+"""Estimated seconds above which a strategy with the placement of the search is left out."""
 LONGEST_IN_OTHER_PLACEMENTS = 0.2
-"""The same for strategies of other placements."""
+"""Estimated seconds above which a strategy with another placement is left out."""
 BEYOND = 1.05
-"""Share of its time limit up to which a search and the evaluation of strategies may take."""
+"""Share of the time limit up to which a search and the evaluation of strategies may take."""
 GRACE = 0.3
-"""Seconds on top of that, for short time limits."""
+"""Seconds in addition to `BEYOND`, for short time limits."""
 STOPPED = "not evaluated: stopped early"
 """Why a strategy is left out after Ctrl-C."""
 _LOG = logger(__name__)
 
 
 class Baseline(NamedTuple):
-    """The best hand strategy of a placement that keeps the memory limit."""
+    """The best hand strategy with the placement of a search, within the memory limits."""
 
     strategy: str
     value: Fraction
-    """Its objective in the user's unit."""
+    """Objective of the strategy's schedule, in the user's unit."""
     speedup: Fraction | None
-    """Its value over that of the search: how many times the throughput the search gives; None
-    where the search found nothing."""
+    """`value` divided by the value of the search: the factor by which the search raises the
+    throughput; None if the search found nothing."""
     pipeline: Pipeline
-    """With the partition and the recompute of the strategy's schedule."""
+    """Pipeline with the partition and the recompute of the strategy's schedule."""
     skipped: tuple[str, ...] = ()
-    """Strategies of the placement that were left out because they take long."""
+    """Strategies with this placement that were left out because they take long."""
     chosen: tuple[str, ...] = ()
-    """What the search chose, partition or recompute: each strategy is compared with its own."""
+    """What the search chose (partition, recompute): every strategy was evaluated with its own."""
 
 
-class Wanted(NamedTuple):
-    """A strategy to be evaluated."""
+class EvaluationRequest(NamedTuple):
+    """A strategy to evaluate."""
 
     strategy: Strategy
     pipeline: Pipeline
-    """As it is asked for; what it leaves to be searched is chosen for the strategy."""
+    """Pipeline as requested; what it leaves open is searched for the strategy."""
     options: Options = Options()
     hints: tuple[Pipeline, ...] = ()
     """Pipelines whose partitions are tried first."""
 
 
-class Evaluated(NamedTuple):
-    """What became of it."""
+class Evaluation(NamedTuple):
+    """Outcome of an `EvaluationRequest`: the schedule of a strategy, or why there is none."""
 
-    place: int
-    """Number of the strategy among those wanted."""
+    position: int
+    """Index of the request."""
     name: str
     """Name of the strategy."""
     schedule: Schedule | None = None
-    """On its best choices; None: it was left out."""
+    """Schedule with the best partition and recompute found; None: the strategy was left out."""
     seconds: float = 0.0
-    """Time it took to make."""
+    """Time to make the schedule."""
     reason: str = ""
-    """Why it was left out."""
-    late: bool = False
-    """Whether that was for lack of time."""
+    """Why the strategy was left out; empty if it was not."""
+    out_of_time: bool = False
+    """Whether the strategy was left out for lack of time."""
     search: StrategySearch | None = None
-    """The search for its choices, which can go on; None: there is nothing to choose."""
+    """Search for its partition and recompute, which can be continued; None: nothing is open."""
 
 
-def baselines(
-    wanted: Sequence[Wanted],
+def evaluate_strategies(
+    requests: Sequence[EvaluationRequest],
     objective: Objective,
     deadline: Deadline,
     *,
-    longest: float = inf,
-    choosing: float = inf,
-) -> Iterator[Evaluated]:
-    """Evaluate strategies, each on its own best choices, by a deadline, which reports their names.
+    max_seconds: float = inf,
+    search_seconds: float = inf,
+) -> Iterator[Evaluation]:
+    """Evaluate strategies until a deadline, each with the best partition and recompute found.
 
-    Where there is something to choose, every strategy is begun before any goes on: then each has up
-    to twice an equal share of the time left. Left out are those that do not apply, and those whose
-    schedule takes longer to make than is left, or than `longest` seconds. Choices end after
-    `choosing` seconds, if that is earlier; each strategy has a first one at any time. Ctrl-C leaves
-    out those that are not begun.
+    If partition or recompute is open, every strategy first gets a short search; then each search
+    continues for up to twice an equal share of the time left. Strategies that do not apply are left
+    out, and so are those whose schedule takes longer to make than the time left, or than
+    `max_seconds` (estimated). The searches end after `search_seconds`, if that is earlier than the
+    deadline, but each strategy has a first search in any case. Names of strategies are reported as
+    progress of the deadline. After Ctrl-C, strategies that were not started are left out.
     """
-    choices = deadline.within(choosing)
-    begun: list[Evaluated] = []
+    search_deadline = deadline.within(search_seconds)
+    started: list[Evaluation] = []
     interrupted = False
-    for place, one in enumerate(wanted):
-        turn = choices.turn(len(wanted) - place - 1).share(BEGINNING)
+    for position, request in enumerate(requests):
+        turn = search_deadline.turn(len(requests) - position - 1).share(BEGINNING)
         if deadline.pressed:
             break
         try:
-            found = _begin(one, objective, deadline, turn, longest)._replace(place=place)
+            evaluation = _begin(request, objective, deadline, turn, max_seconds)._replace(
+                position=position
+            )
         except KeyboardInterrupt:
             interrupted = True
             break
-        if found.search is None:
-            yield found
+        if evaluation.search is None:
+            yield evaluation
         else:
-            begun.append(found)
-    for number, found in enumerate(begun):
-        search, turn = found.search, choices.turn(len(begun) - number - 1)
+            started.append(evaluation)
+    for number, evaluation in enumerate(started):
+        search, turn = evaluation.search, search_deadline.turn(len(started) - number - 1)
         assert search is not None
         if not (interrupted or deadline.pressed):
             try:
-                deadline.tell(f"strategy {found.name}")
+                deadline.tell(f"strategy {evaluation.name}")
                 search.settle(turn.within(MOST_SECONDS))
             except KeyboardInterrupt:
                 interrupted = True
-        yield found._replace(schedule=search.schedule(), seconds=found.seconds + turn.spent)
+        yield evaluation._replace(
+            schedule=search.schedule(), seconds=evaluation.seconds + turn.spent
+        )
     if interrupted and not deadline.pressed:
         raise KeyboardInterrupt
 
 
 def _begin(
-    one: Wanted, objective: Objective, deadline: Deadline, turn: Deadline, longest: float
-) -> Evaluated:
-    """Evaluate a strategy, or begin the search for its choices, for a turn."""
-    found = Evaluated(0, one.strategy.name)
-    needed = one.strategy.seconds(one.pipeline) + EVALUATING * one.pipeline.num_codes
-    if needed > min(longest, deadline.left):
+    request: EvaluationRequest,
+    objective: Objective,
+    deadline: Deadline,
+    turn: Deadline,
+    max_seconds: float,
+) -> Evaluation:
+    """Evaluate a strategy or, if something is open, start the search for it."""
+    evaluation = Evaluation(0, request.strategy.name)
+    needed = request.strategy.seconds(request.pipeline) + EVALUATING * request.pipeline.num_codes
+    if needed > min(max_seconds, deadline.left):
         words = f"it takes about {max(needed, 0.1):.1f} s, more than is left for it"
-        return found._replace(reason=f"{words}; raise --time-limit", late=True)
-    deadline.tell(f"strategy {found.name}")
-    _LOG.info("strategy %s", found.name)
+        return evaluation._replace(reason=f"{words}; raise --time-limit", out_of_time=True)
+    deadline.tell(f"strategy {evaluation.name}")
+    _LOG.info("strategy %s", evaluation.name)
     try:
-        if not is_open(one.pipeline):
-            made = evaluate(one.pipeline, found.name, objective, one.options)
-            return found._replace(schedule=made, seconds=turn.spent)
-        search = StrategySearch(one.pipeline, found.name, objective, one.options)
+        if not has_open_choices(request.pipeline):
+            schedule = evaluate(request.pipeline, evaluation.name, objective, request.options)
+            return evaluation._replace(schedule=schedule, seconds=turn.spent)
+        search = StrategySearch(request.pipeline, evaluation.name, objective, request.options)
     except NotApplicableError as error:
-        return found._replace(reason=str(error))
-    for hint in one.hints:
+        return evaluation._replace(reason=str(error))
+    for hint in request.hints:
         search.hint(hint)
     search.run(1, turn)
-    return found._replace(search=search, seconds=turn.spent)
+    return evaluation._replace(search=search, seconds=turn.spent)
 
 
 def evaluate_all(
     pipeline: Pipeline,
     objective: Objective,
     options: Options,
-    kind: BackwardKind = BackwardKind.MIXED,
+    backward_kind: BackwardKind = BackwardKind.MIXED,
     deadline: Deadline = NO_DEADLINE,
     *,
-    only: Collection[str] | None = None,
-    choosing: float = inf,
+    names: Collection[str] | None = None,
+    search_seconds: float = inf,
 ) -> tuple[list[tuple[Schedule, float]], tuple[tuple[str, str], ...]]:
-    """Evaluate every strategy in its own chunks and placement, by a deadline.
+    """Evaluate every strategy with the chunks and placement that it prescribes, until a deadline.
 
-    The schedules, with the seconds that each took; and the strategies left out, with the reason.
-    `only`: the names of those to evaluate; all for None. `choosing`: most seconds in which they
-    choose partition and recompute, after a first one of each. Ctrl-C leaves out those not done.
+    Returns the schedules with the seconds that each took, and the strategies left out, each with
+    the reason. `names` are the strategies to evaluate; None: all. `search_seconds` limits the
+    search for partitions and recompute, after a first search of each strategy. After Ctrl-C,
+    strategies that were not evaluated are left out.
     """
-    skipped, wanted = [], []
-    chosen = registry() if only is None else {name: resolve(name) for name in only}
-    for name, strategy in chosen.items():
-        if kind is BackwardKind.WHOLE and not strategy.fused:
+    skipped, requests = [], []
+    strategies = registry() if names is None else {name: resolve(name) for name in names}
+    for name, strategy in strategies.items():
+        if backward_kind is BackwardKind.WHOLE and not strategy.fused:
             skipped.append((name, "it splits the backward, which --backward whole rules out"))
             continue
         try:
-            wanted.append(Wanted(strategy, strategy.unplaced(pipeline), strategy.taken(options)))
+            requests.append(
+                EvaluationRequest(strategy, strategy.unplaced(pipeline), strategy.taken(options))
+            )
         except NotApplicableError as error:
             skipped.append((name, str(error)))
-    found: list[Evaluated] = []
+    evaluations: list[Evaluation] = []
     with suppress(KeyboardInterrupt), interrupts.heard():
-        for baseline in baselines(wanted, objective, deadline, choosing=choosing):
-            found.append(baseline)
-    made = [(one.schedule, one.seconds) for one in found if one.schedule is not None]
-    skipped += [(one.name, one.reason) for one in found if one.schedule is None]
-    done = {one.name for one in found}
-    skipped += [(one.strategy.name, STOPPED) for one in wanted if one.strategy.name not in done]
-    return made, tuple(sorted(skipped))
+        for evaluation in evaluate_strategies(
+            requests, objective, deadline, search_seconds=search_seconds
+        ):
+            evaluations.append(evaluation)
+    schedules = [
+        (evaluation.schedule, evaluation.seconds)
+        for evaluation in evaluations
+        if evaluation.schedule is not None
+    ]
+    skipped += [
+        (evaluation.name, evaluation.reason)
+        for evaluation in evaluations
+        if evaluation.schedule is None
+    ]
+    done = {evaluation.name for evaluation in evaluations}
+    skipped += [
+        (request.strategy.name, STOPPED)
+        for request in requests
+        if request.strategy.name not in done
+    ]
+    return schedules, tuple(sorted(skipped))
 
 
 def baseline(
     result: Result, asked: Pipeline | None = None, deadline: Deadline | None = None
 ) -> Baseline | None:
-    """Evaluate the hand strategies of the placement of a search, each with its default options.
+    """Find the best hand strategy with the placement of a search, with default options.
 
-    `asked` is the pipeline that the search was given; None: the search chose what its proof says.
-    What was to be chosen, partition or recompute, every strategy chooses for itself
-    (`ppopt.best_choice`), beginning with that of the schedule found. Strategies of fixed order come
-    first. The first that reaches the lower bound ends the evaluation: none is better. Left out are
-    strategies that take long on so many operations, or longer than what is left until a deadline,
-    by default `end_of_evaluation`. Returns None where no strategy keeps the memory limit, and where
-    the search was interrupted or proved that no schedule does.
+    `asked` is the pipeline that was given to the search; None: the search chose what its proof
+    says. If the search chose partition or recompute, they are searched for every strategy, too
+    (`ppopt.best_choice`), starting with those of the schedule found. Strategies of fixed order come
+    first. The evaluation ends with the first strategy that reaches the lower bound: none is better.
+    Strategies that take long on so many operations, or longer than the time left until the deadline
+    (default: `end_of_evaluation`), are left out. Returns None if no strategy is within the memory
+    limits, or if the search was interrupted or proved that no schedule is.
     """
     if _is_without(result):
         return None
     chosen = _chosen(result) if asked is None else open_choices(asked)
-    own, deadline = _own(result), deadline or end_of_evaluation(result)
-    pipeline = _with_open(own, chosen)
+    searched, deadline = _pipeline_of(result), deadline or end_of_evaluation(result)
+    pipeline = _with_open(searched, chosen)
     of_placement = [
-        wanted._replace(hints=(own,))
-        for wanted, placed in _applied(result, lambda _: pipeline)
-        if placed.layout == own.layout
+        request._replace(hints=(searched,))
+        for request, placed in _applied(result, lambda _: pipeline)
+        if placed.layout == searched.layout
     ]
-    of_placement.sort(key=lambda wanted: wanted.strategy.adaptive)
-    found, skipped = None, []
-    for evaluated in baselines(of_placement, result.objective, deadline, longest=LONGEST):
-        if evaluated.late:
-            skipped.append(evaluated.name)
-        hand = best([] if evaluated.schedule is None else [evaluated.schedule], result)
-        if hand is not None and (found is None or hand.value < found.value):
-            found = hand
-        if found is not None and found.value == result.lower_bound:
+    of_placement.sort(key=lambda request: request.strategy.adaptive)
+    best_found, skipped = None, []
+    for evaluation in evaluate_strategies(
+        of_placement, result.objective, deadline, max_seconds=LONGEST
+    ):
+        if evaluation.out_of_time:
+            skipped.append(evaluation.name)
+        candidate = best([] if evaluation.schedule is None else [evaluation.schedule], result)
+        if candidate is not None and (best_found is None or candidate.value < best_found.value):
+            best_found = candidate
+        if best_found is not None and best_found.value == result.lower_bound:
             break
-    if found is None:
+    if best_found is None:
         return None
-    return found._replace(skipped=tuple(skipped), chosen=(chosen & ~Chosen.PLACEMENT).names)
+    return best_found._replace(skipped=tuple(skipped), chosen=(chosen & ~Chosen.PLACEMENT).names)
 
 
 def best_other_placement(
-    asked: Pipeline, result: Result, hand: Baseline | None, deadline: Deadline | None = None
+    requested: Pipeline,
+    result: Result,
+    reference: Baseline | None,
+    deadline: Deadline | None = None,
 ) -> Baseline | None:
-    """The best hand strategy of another placement, within the memory limits of a search.
+    """Find the best hand strategy with another placement, within the memory limits of a search.
 
-    `asked` is the pipeline that the search was given; `deadline` is as for `baseline`. Every
-    strategy has its default options and the placement and chunks that it asks for; the chunks of
-    the search, where it takes any number. Where partition or recompute was searched, each chooses
-    its own. Left out are strategies that a given partition contradicts, and those that would cut
-    unequal stages into chunks, or microbatches into other slices. So are those that hold the
-    weights twice where the pipeline does not say how large these are, and those that take long.
-    Returns None where none of the others is better than the baseline `hand`.
+    `requested` is the pipeline that was given to the search; `deadline` is as for `baseline`. Every
+    strategy has default options and the placement and chunks that it prescribes; if it takes any
+    number of chunks, that of the search. If partition or recompute was searched, they are searched
+    for every strategy. Left out are strategies that contradict a given partition, that would cut
+    unequal stages into chunks, that change the number of slices, that hold two copies of the
+    weights if the pipeline does not give the weight memory, and those that take long. Returns None
+    if none is better than `reference`, the baseline of the search.
     """
     if _is_without(result):
         return None
-    own, deadline = _own(result), deadline or end_of_evaluation(result)
-    unplaced, longest = _unplaced(asked, own), LONGEST_IN_OTHER_PLACEMENTS
+    searched, deadline = _pipeline_of(result), deadline or end_of_evaluation(result)
+    unplaced, max_seconds = _unplaced(requested, searched), LONGEST_IN_OTHER_PLACEMENTS
     others = [
-        wanted
-        for wanted, placed in _applied(result, lambda strategy: strategy.unplaced(unplaced))
-        if _is_other_placement(placed, own)
+        request
+        for request, placed in _applied(result, lambda strategy: strategy.unplaced(unplaced))
+        if _is_other_placement(placed, searched)
     ]
-    found = hand
-    for evaluated in baselines(others, result.objective, deadline, longest=longest):
-        made = evaluated.schedule
-        if made is not None and made.fits_limits:
-            other = _hand(made, result)
-            found = other if found is None or other.value < found.value else found
-    return None if found is hand else found
+    best_found = reference
+    for evaluation in evaluate_strategies(
+        others, result.objective, deadline, max_seconds=max_seconds
+    ):
+        schedule = evaluation.schedule
+        if schedule is not None and schedule.fits_limits:
+            candidate = _baseline_of(schedule, result)
+            if best_found is None or candidate.value < best_found.value:
+                best_found = candidate
+    return None if best_found is reference else best_found
 
 
 def _applied(
     result: Result, pipeline_of: Callable[[Strategy], Pipeline]
-) -> Iterator[tuple[Wanted, Pipeline]]:
-    """Every strategy of the backwards of a search on a pipeline for it, and its own pipeline."""
+) -> Iterator[tuple[EvaluationRequest, Pipeline]]:
+    """Request for, and placed pipeline of, every strategy with the backwards of a search."""
     for strategy in registry().values():
         if strategy.fused or not result.fused:
             with suppress(NotApplicableError):
                 pipeline = pipeline_of(strategy)
-                yield Wanted(strategy, pipeline), strategy.apply(pipeline, Options())
+                yield EvaluationRequest(strategy, pipeline), strategy.apply(pipeline, Options())
 
 
-def _unplaced(asked: Pipeline, own: Pipeline) -> Pipeline:
-    """The pipeline of a search for strategies that choose their own placement."""
-    return replace(asked, mem_limit=own.limits)
+def _unplaced(requested: Pipeline, searched: Pipeline) -> Pipeline:
+    """Pipeline of a search for strategies that prescribe their own placement."""
+    return replace(requested, mem_limit=searched.limits)
 
 
-def _is_other_placement(placed: Pipeline, own: Pipeline) -> bool:
-    """Whether a pipeline is of another placement that `best_other_placement` looks at."""
-    if placed.layout == own.layout or placed.num_slices != own.num_slices:
+def _is_other_placement(placed: Pipeline, searched: Pipeline) -> bool:
+    """Whether a pipeline has another placement that `best_other_placement` considers."""
+    if placed.layout == searched.layout or placed.num_slices != searched.num_slices:
         return False
-    if placed.routes > own.routes and not any(own.costs.static):
+    if placed.routes > searched.routes and not any(searched.costs.static):
         return False
-    return placed.num_chunks == own.num_chunks or not own.has_unequal_shares
+    return placed.num_chunks == searched.num_chunks or not searched.has_unequal_shares
 
 
 def _is_without(result: Result) -> bool:
-    """Whether a search is not compared: it was interrupted, or no schedule keeps the limit."""
+    """Whether a search has no baseline: it was interrupted, or no schedule is within the limits."""
     return result.interrupted or result.status is Status.INFEASIBLE
 
 
 def end_of_evaluation(result: Result) -> Deadline:
-    """When the evaluation of strategies is to end, of a search that ends now.
+    """Deadline for evaluating strategies after a search that ends now.
 
-    A little beyond the time limit of the search.
+    The deadline is a little beyond the time limit of the search.
     """
     limit = BEYOND * result.provenance.time_limit + GRACE
     return Deadline.after(limit - result.solve_seconds)
 
 
 def best(schedules: Iterable[Schedule], result: Result) -> Baseline | None:
-    """The best of hand-made schedules of the placement and within the limit of a search."""
-    pipeline = _own(result)
-    hands = (
-        _hand(schedule, result)
+    """Best of the given schedules that have the placement of a search and meet its limits."""
+    pipeline = _pipeline_of(result)
+    baselines = (
+        _baseline_of(schedule, result)
         for schedule in schedules
         if comparable(schedule, pipeline) and _keeps(schedule, pipeline)
     )
-    return min(hands, key=lambda hand: hand.value, default=None)
+    return min(baselines, key=lambda baseline: baseline.value, default=None)
 
 
-def _hand(schedule: Schedule, result: Result) -> Baseline:
-    """A hand-made schedule beside a search."""
+def _baseline_of(schedule: Schedule, result: Result) -> Baseline:
+    """Baseline from the schedule of a hand strategy and the result of a search."""
     value = objective_value(schedule, result.objective)
     speedup = value / result.value if result.value else None
     name, chosen = str(schedule.origin.strategy), _chosen(result).names
@@ -337,7 +373,7 @@ def _hand(schedule: Schedule, result: Result) -> Baseline:
 
 
 def _chosen(result: Result) -> Chosen:
-    """What a search of a model in layers chose beside the order, as its proof says."""
+    """What a search of a model in layers chose in addition to the order, from its proof."""
     chosen = {
         Argument.PARTITIONS: Chosen.PARTITION,
         Argument.RECOMPUTE: Chosen.RECOMPUTE,
@@ -348,34 +384,35 @@ def _chosen(result: Result) -> Chosen:
     return chosen.get(result.certificate.argument, NONE_CHOSEN)
 
 
-def _own(result: Result) -> Pipeline:
-    """The pipeline of a search; with the partition that it found, where it chose one."""
+def _pipeline_of(result: Result) -> Pipeline:
+    """Pipeline of a search, with the partition that the search chose, if any."""
     return result.pipeline if result.schedule is None else result.schedule.pipeline
 
 
 def comparable(schedule: Schedule, pipeline: Pipeline) -> bool:
-    """Whether the best schedule of the pipeline's search space is no worse than a schedule.
+    """Whether the optimum of a pipeline is at most the value of a schedule.
 
-    So it is for every schedule of the same placement over links that only delay. A search without
-    overlap times runs no F and backward as one operation. In a schedule that does, one after the
-    other takes the same time and no more memory, and its results are there no later.
+    This holds for every schedule of the same placement, if links only delay. A search without
+    overlap times runs no F and backward as one operation. If a schedule does, running one after the
+    other takes the same time and no more memory, and gives results no later.
     """
     return schedule.pipeline.layout == pipeline.layout
 
 
-def _with_open(own: Pipeline, chosen: Chosen) -> Pipeline:
-    """The pipeline of a search, with what it chose left to every strategy.
+def _with_open(searched: Pipeline, chosen: Chosen) -> Pipeline:
+    """Pipeline of a search, with what the search chose left open for every strategy.
 
-    Where it chose nothing: as the search states it, so that orders are cached.
+    If the search chose nothing, it is the pipeline as the search states it, so that orders are
+    cached.
     """
     if not chosen & ~Chosen.PLACEMENT:
-        return stated(own)
-    given = replace(stated(own), mem_limit=own.limits)
+        return stated(searched)
+    pipeline = replace(stated(searched), mem_limit=searched.limits)
     if Chosen.RECOMPUTE in chosen:
-        given = replace(given, recompute=SEARCH_RECOMPUTE)
+        pipeline = replace(pipeline, recompute=SEARCH_RECOMPUTE)
     if Chosen.OFFLOAD in chosen:
-        given = replace(given, offload=SEARCH_OFFLOAD)
-    return replace(given, partition=SEARCH) if Chosen.PARTITION in chosen else given
+        pipeline = replace(pipeline, offload=SEARCH_OFFLOAD)
+    return replace(pipeline, partition=SEARCH) if Chosen.PARTITION in chosen else pipeline
 
 
 def _keeps(schedule: Schedule, pipeline: Pipeline) -> bool:

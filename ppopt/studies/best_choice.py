@@ -1,8 +1,8 @@
-"""A hand strategy on its own best choices: its partition, and which layers recompute.
+"""Finds the best partition and recompute for one hand strategy, with a lower bound.
 
-Every partition has a bound that holds for any order of its schedules
-(`ppopt.solver.partitions`). Points are tried in the order of their bounds. Once the next bound
-reaches the best value, no point is better.
+Every partition has a lower bound that holds for all orders (`ppopt.solver.partitions`). Points (a
+partition with its recompute) are tried in the order of these bounds. Once the next bound reaches
+the best value, no other point is better.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from ppopt.studies.strategy_points import Points
 from ppopt.studies.strategy_search import StrategySearch
 
 TIME_LIMIT = 30.0
-"""Default seconds of a choice."""
+"""Default time limit, in seconds."""
 SEARCHING = 0.5
 """Share of the time limit that the search may take; the proof has the rest."""
 BOUNDING = 0.5
-"""Share of what is left that bounds of all partitions may take."""
+"""Share of the time left that bounds of all partitions may take."""
 
 
 @dataclass(frozen=True)
@@ -41,23 +41,22 @@ class StrategyChoice:
     """The best partition and recompute found for a strategy."""
 
     schedule: Schedule
-    """The strategy on them: its pipeline has the layers per stage (`counts`) and says which
-    recompute (`recomputed`). Over the memory limits only where nothing was found that keeps them.
-    """
+    """Schedule of the strategy with this partition (`schedule.pipeline.counts`) and recompute
+    (`.recomputed`). It exceeds the memory limits only if nothing within them was found."""
     value: Fraction
     """Objective of the schedule, in the user's unit."""
     lower_bound: Fraction | None
-    """The strategy has no lower value within the memory limits, in the user's unit; None where
-    nothing was found that keeps them."""
+    """Lower bound of the strategy within the memory limits, in the user's unit; None if nothing
+    within them was found."""
     partitions: int
     """Number of partitions to choose from."""
     evaluations: int
-    """Partitions, with their recompute, that were evaluated; some perhaps twice."""
+    """Number of points that were evaluated; some perhaps twice."""
     proved: bool
-    """Whether nothing is better that keeps the limits; where nothing was found that does: whether
-    there is nothing."""
+    """Whether the schedule is proved to be the best within the memory limits or, if none was found,
+    whether it is proved that there is none."""
     interrupted: bool = False
-    """Whether Ctrl-C ended the choice."""
+    """Whether Ctrl-C ended the search."""
 
     @property
     def gap(self) -> Fraction | None:
@@ -67,8 +66,8 @@ class StrategyChoice:
         return (self.value - self.lower_bound) / self.value if self.value else Fraction(0)
 
 
-def is_open(pipeline: Pipeline) -> bool:
-    """Whether a pipeline leaves its partition or its recompute to be chosen."""
+def has_open_choices(pipeline: Pipeline) -> bool:
+    """Whether a pipeline leaves its partition or its recompute open."""
     return bool(open_choices(pipeline) & ~Chosen.PLACEMENT)
 
 
@@ -82,19 +81,21 @@ def best_choice(
     progress: Callable[[str], None] = lambda _: None,
     began: float | None = None,
 ) -> StrategyChoice:
-    """Choose the partition and the recompute on which a strategy has the least value.
+    """Find the partition and the recompute that minimise the objective of a strategy.
 
-    With `partition="search"` the pipeline's partition is chosen, with `recompute="search"` the
-    layers that recompute; what is given is kept. What keeps the memory limits comes first; where
-    nothing does, what exceeds them least, all devices together. Without limits nothing recomputes
-    that may. `time_limit` is in seconds, from `began` (of `time.monotonic`) or else from now.
-    Ctrl-C ends the choice with the best so far. Raises InputError where the strategy is unknown,
-    and NotApplicableError where it does not apply.
+    `partition="search"` leaves the partition of the pipeline open, `recompute="search"` the layers
+    that recompute; what is given is kept. Results within the memory limits are preferred, then
+    those with the least excess, summed over all devices. Without limits, layers that need not
+    recompute do not. `time_limit` is in seconds, from `began` (of `time.monotonic`) or else from
+    now. Ctrl-C ends the search with the best so far. Raises InputError if the strategy is unknown,
+    and NotApplicableError if it does not apply.
     """
-    if not is_open(pipeline):
-        made = evaluate(pipeline, strategy, objective, options)
-        value = objective_value(made, Objective(objective))
-        return StrategyChoice(made, value, value if made.fits_limits else None, 1, 1, proved=True)
+    if not has_open_choices(pipeline):
+        schedule = evaluate(pipeline, strategy, objective, options)
+        value = objective_value(schedule, Objective(objective))
+        return StrategyChoice(
+            schedule, value, value if schedule.fits_limits else None, 1, 1, proved=True
+        )
     deadline = Deadline.after(time_limit, began)
     search = StrategySearch(pipeline, strategy, Objective(objective), options)
     proof, interrupted = StrategyProof(search), False
@@ -125,10 +126,10 @@ def best_choice(
 
 
 def bounded_points(search: StrategySearch, deadline: Deadline) -> Choice | None:
-    """The points of a search with bounds; None where the bounds do not apply.
+    """Configuration space of the points of a search, with bounds; None if the bounds do not apply.
 
-    They are bounds of any schedule of a partition. Where a strategy splits backwards, some of them
-    may be whole. Bounds end at the deadline.
+    The bounds hold for every schedule of a partition, also with whole backwards if the strategy
+    splits them. Computing them ends at the deadline.
     """
     pipeline = search.placed
     if not search.space.cut or pipeline.routes > 1 or pipeline.num_slices > 1:
@@ -139,25 +140,25 @@ def bounded_points(search: StrategySearch, deadline: Deadline) -> Choice | None:
 
 
 class StrategyProof:
-    """The proof under way; a further run continues it."""
+    """Incremental proof that a point is best; `run` can be called again to continue."""
 
     def __init__(self, search: StrategySearch, candidates: Choice | None = None) -> None:
-        """`candidates` bound the points of the search; None: nothing is known of them."""
+        """`candidates` bounds the points of the search; None: no bounds are known."""
         self._search, self._candidates = search, candidates
         self._followed: set[Key] = set()
         """Points that were tried in the order of their bounds."""
         self._bound = Fraction(0)
-        """No other point that keeps the limits has a lower value."""
+        """Lower bound of all other points within the limits."""
         self._none_left = False
-        """Whether no other point that keeps the limits may have a lower value than the best."""
+        """Whether no other point within the limits may have a lower value than the best."""
         self.ended = candidates is None
-        """Whether further runs bring nothing before there are new bounds."""
+        """Whether further runs cannot help before there are new bounds."""
 
     @property
     def proved(self) -> bool:
-        """Whether no point that keeps the limits has a lower value than the best point.
+        """Whether no point within the limits has a lower value than the best point.
 
-        Where the best point is over them: whether none keeps them.
+        If the best point exceeds the limits: whether no point is within them.
         """
         search = self._search
         bounded = search.fits and self._bound >= search.value
@@ -165,15 +166,15 @@ class StrategyProof:
 
     @property
     def lower_bound(self) -> Fraction:
-        """No point that keeps the limits has a lower value."""
+        """Lower bound of all points within the limits."""
         search = self._search
         if not search.fits:
             return self._bound
         return search.value if self.proved else min(self._bound, search.value)
 
     @property
-    def words(self) -> str:
-        """What the proof rests on, in words."""
+    def proof_text(self) -> str:
+        """Text of the proof."""
         if self._search.exhausted and self._search.complete:
             return "every partition was tried, with every choice of recompute that may be best"
         if not self.proved:
@@ -184,9 +185,9 @@ class StrategyProof:
         )
 
     def bound(self, deadline: Deadline, ceiling: Fraction | None = None) -> None:
-        """Bound all points by the deadline, as well as may be.
+        """Compute bounds of all points until the deadline.
 
-        Values above the ceiling need not be exact.
+        Bounds above the ceiling need not be exact.
         """
         if self._candidates is None:
             return
@@ -201,7 +202,7 @@ class StrategyProof:
         return self._search.value if self._search.fits else None
 
     def run(self, deadline: Deadline, tell: Callable[[], None] = lambda: None) -> None:
-        """Try points in the order of their bounds by the deadline."""
+        """Try points in the order of their bounds until the deadline."""
         while not (self.ended or self.proved) and not deadline.over:
             tell()
             keys = list(islice(self._following(), self._search.together))
@@ -214,10 +215,10 @@ class StrategyProof:
                 self._search.try_points(Points(counts, recompute))
 
     def _following(self) -> Iterator[Key]:
-        """The next points in the order of their bounds.
+        """Next points in the order of their bounds.
 
         A dominated choice of recompute has no lower bound than the point that dominates it. So
-        where the search is not complete, nothing more is proved once a point is followed.
+        if the search is not complete, nothing more is proved once a point is followed.
         """
         assert self._candidates is not None
         while True:

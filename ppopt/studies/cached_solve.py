@@ -1,4 +1,4 @@
-"""A search whose result is kept in a storage, and taken from there."""
+"""A search whose result is read from a storage, or else computed and stored."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from ppopt.studies.storage import Storage, StorageError
 
 
 class StoredSolve(NamedTuple):
-    """A result, and what the storage had to do with it."""
+    """A result, and whether it was cached, damaged or not stored."""
 
     result: Result
     cached: bool
-    """Whether it was in the storage."""
+    """Whether the result was in the storage."""
     damaged: str | None
-    """Why what was stored could not be used."""
+    """Why the stored result could not be used; None if there was none, or it was used."""
     not_stored: str | None
-    """Why it could not be stored."""
+    """Why the result could not be stored; None if it was stored, or read from the storage."""
 
 
 def solve_stored(
@@ -31,25 +31,27 @@ def solve_stored(
     progress: Callback | None = None,
     began: float | None = None,
 ) -> StoredSolve:
-    """Take the result of a search from the storage, or search and store it.
+    """Read the result of a search from the storage, or search and store it.
 
-    Its time limit counts from `began` (of `time.monotonic`), or else from now. What is stored is
-    verified again. Where it was given less effort, the search goes on from it. Raises InputError on
-    misuse, and where the storage cannot be read.
+    The time limit counts from `began` (of `time.monotonic`), or else from now. A stored result is
+    verified again. If it had less effort than the job, the search continues from it. Raises
+    InputError on misuse, and if the storage cannot be read.
     """
-    known, damaged = _known(job, storage)
-    if known is not None and known.covers(job):
-        return StoredSolve(known.result(job), cached=True, damaged=None, not_stored=None)
-    found = outcome.run_job(job, known, progress, began)
+    stored_outcome, damaged = _stored_outcome(job, storage)
+    if stored_outcome is not None and stored_outcome.covers(job):
+        return StoredSolve(stored_outcome.result(job), cached=True, damaged=None, not_stored=None)
+    new_outcome = outcome.run_job(job, stored_outcome, progress, began)
     not_stored = None
     try:
-        storage.put(outcome.stored(job, found))
+        storage.put(outcome.stored(job, new_outcome))
     except StorageError as error:
         not_stored = str(error)
-    return StoredSolve(found.result(job), cached=False, damaged=damaged, not_stored=not_stored)
+    return StoredSolve(
+        new_outcome.result(job), cached=False, damaged=damaged, not_stored=not_stored
+    )
 
 
-def _known(job: SolveJob, storage: Storage) -> tuple[JobOutcome | None, str | None]:
+def _stored_outcome(job: SolveJob, storage: Storage) -> tuple[JobOutcome | None, str | None]:
     try:
         stored = storage.result(job.key)
         return stored and outcome.read(stored, job), None

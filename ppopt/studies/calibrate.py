@@ -1,4 +1,4 @@
-"""Set the efficiency of a derived model by one measured step."""
+"""Sets the efficiency of a derived model from one measured step."""
 
 from __future__ import annotations
 
@@ -11,19 +11,20 @@ from ppopt.studies.evaluate import evaluate
 STRATEGY = "1f1b"
 """The schedule of the measured step: Megatron-LM's own."""
 DIGITS = 6
-"""Of an efficiency."""
+"""Significant digits of an efficiency."""
 STEPS = 20
-"""At most; times fall almost as 1 / efficiency, so that three do."""
+"""Most iterations; times fall almost as 1 / efficiency, so that three suffice."""
 CLOSE = 1e-4
 """Relative distance to the measured time that is reached: times are whole microseconds."""
 
 
 def calibrate(model: DerivedModel, measured_ms: float) -> DerivedModel:
-    """The model with the efficiency at which 1F1B takes as long as a measured step.
+    """Set the efficiency at which 1F1B takes as long as a measured step.
 
     `measured_ms` is one step of 1F1B in milliseconds, on the devices, microbatches and partition of
-    the model. Gradient reduction and optimizer, if they were measured too, end up in the
-    efficiency. Raises InputError where no efficiency up to 1 does.
+    the model. If gradient reduction and optimizer were measured too, the efficiency absorbs them.
+    Raises InputError if the measured step is faster than the model at efficiency 1, or if no
+    efficiency reaches it.
     """
     if not measured_ms > 0:
         raise InputError(f"calibrate: {measured_ms:g} ms is not above 0; give a measured step")
@@ -35,11 +36,13 @@ def calibrate(model: DerivedModel, measured_ms: float) -> DerivedModel:
         )
     efficiency = model.efficiency
     for _ in range(STEPS):
-        found = step_ms(replace(model, efficiency=efficiency))
-        if abs(found / measured_ms - 1) < CLOSE:
-            reason = f"1F1B then takes {found:.6g} ms; one measured step took {measured_ms:g} ms"
+        modelled_ms = step_ms(replace(model, efficiency=efficiency))
+        if abs(modelled_ms / measured_ms - 1) < CLOSE:
+            reason = (
+                f"1F1B then takes {modelled_ms:.6g} ms; one measured step took {measured_ms:g} ms"
+            )
             return replace(model, efficiency=efficiency, reason=reason)
-        efficiency = min(1.0, float(f"{efficiency * found / measured_ms:.{DIGITS}g}"))
+        efficiency = min(1.0, float(f"{efficiency * modelled_ms / measured_ms:.{DIGITS}g}"))
     raise InputError(
         f"calibrate: {measured_ms:g} ms is mostly transfers and memory traffic, which no "
         "efficiency changes; check --link and the measured step"

@@ -1,4 +1,4 @@
-"""Compare every hand strategy that applies with the optimum, on equal terms."""
+"""Compares every hand strategy that applies with the optimum, under the same cost model."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from ppopt.solver.solve import solve
 from ppopt.strategies import Options
 from ppopt.studies import robustness
 from ppopt.studies.baselines import evaluate_all
-from ppopt.studies.best_choice import is_open
+from ppopt.studies.best_choice import has_open_choices
 from ppopt.studies.evaluate import objective_value
 from ppopt.studies.robustness import Jitter
 
@@ -36,32 +36,33 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
 CHOICE_SHARE = 0.5
-"""Most of the time limit for all strategies to choose their partition and recompute."""
-Made = tuple[Schedule, float]
-"""A schedule and the seconds it took to make."""
+"""Share of the time limit that all strategies together may take to search partition and recompute.
+"""
+TimedSchedule = tuple[Schedule, float]
+"""A schedule and the seconds that it took to make."""
 
 
 @dataclass(frozen=True)
 class ComparisonRow:
-    """One strategy's schedule beside the others."""
+    """One row of a comparison: a schedule and its metrics."""
 
     schedule: Schedule
     seconds: float
-    """Time it took to make it."""
+    """Time to make the schedule."""
     figures: Metrics
     value: int
     """Objective in the ticks of the row's own pipeline (chunks may divide the tick)."""
     fits_limit: bool
     ratio_to_best: Fraction | None
-    """Against the best row that fits the limit; None where none does."""
+    """Value divided by that of the best row within the limit; None if there is no such row."""
     ratio_to_optimum: Fraction | None
-    """Against the optimum of the same placement; None where that was not searched to its end."""
+    """Value divided by the optimum of the same placement; None if that is not proved, or 0."""
     optimum_proved: bool
-    """Whether there is such an optimum."""
+    """Whether the optimum of the same placement is proved."""
     communication: int
     """Activations and gradients sent between devices; see `metrics.communication`."""
     jitter: Jitter | None
-    """The order under random times, where that was asked for."""
+    """Objective under random times; None unless requested."""
 
     def __repr__(self) -> str:
         over = "" if self.fits_limit else ", over the limit"
@@ -70,12 +71,12 @@ class ComparisonRow:
 
 @dataclass(frozen=True)
 class Comparison(NotebookView):
-    """Rows sorted by value, the searches, and what was left out."""
+    """Result of `ppopt.compare`: rows sorted by value, searches, and strategies left out."""
 
     rows: tuple[ComparisonRow, ...]
     optima: tuple[Result, ...]
-    """The searches behind the rows of no hand strategy, of the pipeline's own placement first;
-    the schedule of one is None where it found none."""
+    """The searches for optimal schedules, that of the pipeline's own placement first; `schedule` of
+    one is None if it found none."""
     skipped: tuple[tuple[str, str], ...]
     """Strategies that do not apply, each with the reason."""
 
@@ -86,26 +87,27 @@ class Comparison(NotebookView):
 
     @property
     def interrupted(self) -> bool:
-        """Whether Ctrl-C ended it: strategies and searches may be missing."""
+        """Whether Ctrl-C ended the comparison: strategies and searches may be missing."""
         return any(optimum.interrupted for optimum in self.optima)
 
     @property
     def status(self) -> Status:
-        """That of the search of the pipeline's own placement, or feasible by a hand strategy.
+        """Status of the search of the pipeline's own placement.
 
-        A strategy of another placement counts where the search found nothing.
+        Feasible if that search found nothing, but a hand strategy of any placement is within the
+        limit.
         """
         kept = any(row.fits_limit for row in self.rows)
         unknown = self.optimum.status is Status.UNKNOWN
         return Status.FEASIBLE if unknown and kept else self.optimum.status
 
     def search(self, row: ComparisonRow) -> Result | None:
-        """The search that found the schedule of a row; None for a hand strategy."""
+        """Search that found the schedule of a row; None for a hand strategy."""
         return next((optimum for optimum in self.optima if optimum.schedule is row.schedule), None)
 
     @property
     def hands(self) -> list[ComparisonRow]:
-        """The rows of hand strategies."""
+        """Rows of hand strategies."""
         return [row for row in self.rows if self.search(row) is None]
 
     def to_frame(self) -> DataFrame:
@@ -139,14 +141,14 @@ class Comparison(NotebookView):
 
     @property
     def steadiest(self) -> ComparisonRow | None:
-        """The row within the limit that degrades least under random times."""
+        """Row within the limit that degrades least under random times."""
         return min(self._jittered, key=lambda row: _of(row).degradation, default=None)
 
     @property
     def fragile(self) -> tuple[ComparisonRow, ComparisonRow] | None:
-        """The best row on paper and the best on average, where random times tell them apart.
+        """Row that is best nominally and row that is best on average; None if they do not differ.
 
-        Apart: their means differ by more than twice the standard error of the difference.
+        They differ if their means differ by more than twice the standard error of the difference.
         """
         if not self._jittered:
             return None
@@ -182,77 +184,81 @@ def compare(
     params: SolveParams = SolveParams(),
     began: float | None = None,
 ) -> Comparison:
-    """Evaluate strategies, each in its own chunks and placement, beside the best schedule found.
+    """Compare strategies with the best schedule found.
 
-    The best schedule is searched for the pipeline's own placement and limit, and for every
-    pipeline of `also`: the same with another placement. `placement` names placements to search in
-    place of the pipeline's own, as a list or as on the command line: `linear,v`. `strategies`
-    names the strategies to evaluate; all for None. The other arguments are those of `ppopt.solve`,
-    with `options` of strategies (`ppopt.Options`). `hint` is for the search of the pipeline's own
-    placement; `stop` is asked in every search. Where the partition or the recompute of the
-    pipeline is to be searched, every strategy has the best found for it (`ppopt.best_choice`), and
-    so has the optimum. `time_limit` seconds, from `began` (of `time.monotonic`) or else from now,
-    cover all searches together, those of strategies for their choices included (`CHOICE_SHARE` of
-    it at most), but not the evaluation of strategies; Ctrl-C ends them all, and the random times,
-    and keeps the rows that are done. A search over placements is refused: strategies have
-    placements of their own. With `jitter` every order also runs under random times of that
-    relative standard deviation (`ppopt.studies.robustness`). Raises InputError on misuse.
+    Every strategy has its own chunks and placement. The best schedule is searched for the
+    pipeline's own placement and limit, and for every pipeline of `also`: the same with another
+    placement. `placement` names placements to search instead of the pipeline's own, as a list or as
+    on the command line: `linear,v`. `strategies` names the strategies to evaluate; None: all. The
+    other arguments are those of `ppopt.solve`, with `options` of strategies (`ppopt.Options`).
+    `hint` is for the search of the pipeline's own placement; `stop` is asked in every search.
+
+    If the pipeline leaves its partition or recompute open, every strategy has the best found for it
+    (`ppopt.best_choice`), and so has the optimum. `time_limit` seconds, from `began` (of
+    `time.monotonic`) or else from now, cover all searches together, including those for strategies
+    (at most `CHOICE_SHARE` of the limit), but not the evaluation of strategies. Ctrl-C ends all of
+    these, and the random times, and keeps the rows that are done. A search over placements is
+    refused, because strategies have placements of their own. With `jitter` every order also runs
+    under random times of that relative standard deviation (`ppopt.studies.robustness`). Raises
+    InputError on misuse.
     """
     deadline = Deadline.after(time_limit, began, stop=stop)
-    asked = [_limited(one, mem_limit) for one in (*_placed(pipeline, placement), *also)]
-    pipeline = asked[0]
+    problems = [_limited(problem, mem_limit) for problem in (*_placed(pipeline, placement), *also)]
+    pipeline = problems[0]
     objective = Objective(objective)
-    for one in asked:
-        refuse_placement_search(one.placement, "compare")
+    for problem in problems:
+        refuse_placement_search(problem.placement, "compare")
     if jitter is not None:
         robustness.check_deviation(jitter)
     tell = progress or _silent
     kind = BackwardKind.read(backward_kind)
     evaluation = Deadline.after(progress=lambda state: tell(state.phase))
-    choosing = CHOICE_SHARE * time_limit - deadline.spent if is_open(pipeline) else inf
-    made, skipped = evaluate_all(
+    search_seconds = (
+        CHOICE_SHARE * time_limit - deadline.spent if has_open_choices(pipeline) else inf
+    )
+    evaluated, skipped = evaluate_all(
         pipeline,
         objective,
         options or Options(),
         kind,
         evaluation,
-        only=strategies,
-        choosing=choosing,
+        names=strategies,
+        search_seconds=search_seconds,
     )
-    if choosing == inf:
+    if search_seconds == inf:
         deadline = deadline.longer(evaluation.spent)
     optima = _optima(
-        {one.layout: one for one in asked},
+        {problem.layout: problem for problem in problems},
         deadline,
         objective=objective,
         backward_kind=kind,
         workers=workers,
         seed=seed,
         hint=hint,
-        made=[one for one, _ in made],
+        schedules=[schedule for schedule, _ in evaluated],
         tell=tell,
         params=params,
     )
-    found = [
+    optimal = [
         (optimum.schedule, optimum.solve_seconds)
         for optimum in optima.values()
         if optimum.schedule is not None
     ]
-    rows = _rows([*found, *made], objective, optima)
+    rows = _rows([*optimal, *evaluated], objective, optima)
     if jitter is not None:
         rows = _all_under(rows, jitter, objective, seed, tell)
     return Comparison(rows, tuple(optima.values()), skipped)
 
 
 def _silent(_: object) -> None:
-    """Tell nobody."""
+    """Ignore a report."""
 
 
 def _limited(pipeline: Pipeline, mem_limit: Any) -> Pipeline:
-    """The pipeline with a limit, which is the same for every partition."""
+    """Pipeline with a limit that is the same for every partition."""
     if mem_limit is not None:
         pipeline = replace(pipeline, mem_limit=mem_limit)
-    if is_open(pipeline) and pipeline.limits is not None:
+    if has_open_choices(pipeline) and pipeline.limits is not None:
         pipeline = replace(pipeline, mem_limit=pipeline.limits)
     return pipeline
 
@@ -262,17 +268,17 @@ def _optima(
     deadline: Deadline,
     tell: Callable[[Progress], None],
     hint: Schedule | None,
-    made: Sequence[Schedule],
+    schedules: Sequence[Schedule],
     objective: Objective,
     **search: Any,
 ) -> dict[Layout, Result]:
-    """Search all, each for an equal part of the time left until the deadline.
+    """Search every problem, each for an equal part of the time left until the deadline.
 
-    A search that chooses partition or recompute starts from the best strategy of its placement,
-    whose own were chosen for it, so that no such row is better than the optimum found. So does
-    every search after Ctrl-C, which ends it at once.
+    If partition or recompute is open, a search starts from the best strategy of its placement, for
+    which they were searched, too, so that no such row is better than the optimum found. After
+    Ctrl-C, which ends a search at once, every search starts from the best strategy.
     """
-    found: dict[Layout, Result] = {}
+    results: dict[Layout, Result] = {}
     for index, (space, problem) in enumerate(problems.items()):
         share = deadline.left / (len(problems) - index)
 
@@ -283,26 +289,32 @@ def _optima(
                 )
             tell(state)
 
-        found[space] = solve(
+        results[space] = solve(
             problem,
             time_limit=max(0.01, share),
             objective=objective,
-            hint=(None if index else hint) or _start(problem, made, objective),
+            hint=(None if index else hint) or _start(problem, schedules, objective),
             progress=follow,
             stop=deadline.stop,
             **search,
         )
-        if found[space].interrupted:
+        if results[space].interrupted:
             break
-    return found
+    return results
 
 
-def _start(problem: Pipeline, made: Sequence[Schedule], objective: Objective) -> Schedule | None:
-    """The best schedule within the limits and of the placement of a search over configurations."""
-    if not is_open(problem) and not interrupts.pressed():
+def _start(
+    problem: Pipeline, schedules: Sequence[Schedule], objective: Objective
+) -> Schedule | None:
+    """Best schedule within the limits and with the placement of a search over configurations."""
+    if not has_open_choices(problem) and not interrupts.pressed():
         return None
-    known = [one for one in made if one.pipeline.layout == problem.layout and one.fits_limits]
-    return min(known, key=lambda one: objective_value(one, objective), default=None)
+    starts = [
+        schedule
+        for schedule in schedules
+        if schedule.pipeline.layout == problem.layout and schedule.fits_limits
+    ]
+    return min(starts, key=lambda schedule: objective_value(schedule, objective), default=None)
 
 
 def _all_under(
@@ -312,7 +324,7 @@ def _all_under(
     seed: int,
     tell: Callable[[str], None],
 ) -> tuple[ComparisonRow, ...]:
-    """The rows under random times; after Ctrl-C the rows left are as they were."""
+    """Rows under random times; after Ctrl-C the remaining rows stay unchanged."""
     done: list[ComparisonRow] = []
     with suppress(KeyboardInterrupt), interrupts.heard():
         for row in rows:
@@ -328,22 +340,22 @@ def _under(
     tell: Callable[[str], None],
 ) -> ComparisonRow:
     tell(f"random times: {row.schedule.origin.strategy}")
-    found = robustness.jitter(row.schedule, deviation, objective, seed=seed)
-    return replace(row, jitter=found)
+    measured = robustness.jitter(row.schedule, deviation, objective, seed=seed)
+    return replace(row, jitter=measured)
 
 
 def _rows(
-    made: list[Made], objective: Objective, optima: dict[Layout, Result]
+    evaluated: list[TimedSchedule], objective: Objective, optima: dict[Layout, Result]
 ) -> tuple[ComparisonRow, ...]:
-    rows = [_row(one, objective, optima.get(one[0].pipeline.layout)) for one in made]
+    rows = [_row(timed, objective, optima.get(timed[0].pipeline.layout)) for timed in evaluated]
     fitting = [_time(row) for row in rows if row.fits_limit]
     best = min(fitting, default=None)
     rated = [replace(row, ratio_to_best=_time(row) / best if best else None) for row in rows]
     return tuple(sorted(rated, key=_time))
 
 
-def _row(made: Made, objective: Objective, optimum: Result | None) -> ComparisonRow:
-    schedule, seconds = made
+def _row(timed: TimedSchedule, objective: Objective, optimum: Result | None) -> ComparisonRow:
+    schedule, seconds = timed
     figures = schedule.metrics
     value = figures.value(objective)
     proved = optimum is not None and optimum.status is Status.OPTIMAL
@@ -369,7 +381,7 @@ def _of(row: ComparisonRow) -> Jitter:
 
 
 def _placed(pipeline: Pipeline, placement: str | Sequence[str] | None) -> Iterator[Pipeline]:
-    """The pipeline in every placement that is named; in its own where none is."""
+    """Pipeline in every placement that is named; in its own if none is."""
     if placement is None:
         yield pipeline
         return

@@ -1,8 +1,8 @@
 """Conditions that leave combinations out of a grid: `chunks < 2 or batches % stages == 0`.
 
-The words of a condition are names of settings, numbers, text in quotes, `and`, `or`, `not`, `in`,
-comparisons, arithmetic, parentheses and lists. It is read as Python reads it, and computed here:
-nothing else can be said, so that a condition can do nothing but compare.
+A condition consists of names of settings, numbers, text in quotes, `and`, `or`, `not`, `in`,
+comparisons, arithmetic, parentheses and lists. Python parses it, and this module computes its
+value. No other syntax is accepted, so that a condition cannot run code.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from typing import Any
 from ppopt.errors import InputError
 
 LONGEST = 1000
-"""Characters of a condition."""
+"""Most characters of a condition."""
 SHOWN = 100
 """Characters of a condition that an error shows."""
 DEEPEST = 100
-"""Most operators within one another: each takes three of the thousand calls that Python nests."""
+"""Deepest nesting of operators: each level takes three of the thousand calls that Python nests."""
 _ARITHMETIC: Mapping[type[ast.operator], Callable[[Any, Any], Any]] = {
     ast.Add: operator.add,
     ast.Sub: operator.sub,
@@ -44,12 +44,12 @@ _KNOWN = "use names of settings, numbers, quoted text, and, or, not, in, compari
 
 
 class Condition:
-    """A condition on the settings of a row; raises InputError where it cannot be read."""
+    """A condition on the settings of a row; raises InputError if it cannot be read."""
 
     def __init__(self, text: str) -> None:
         self.text = text
         self.shown = repr(text if len(text) <= SHOWN else f"{text[:SHOWN]}...")
-        """The condition in an error."""
+        """Condition as errors show it."""
         if len(text) > LONGEST:
             raise InputError(f"where: longer than {LONGEST} characters")
         try:
@@ -64,10 +64,10 @@ class Condition:
         self.names = frozenset(
             node.id for node in ast.walk(self._tree) if isinstance(node, ast.Name)
         )
-        """The settings it speaks of, as they are written."""
+        """Names of settings in the condition, as they are written."""
 
     def _check(self, node: ast.AST) -> None:
-        """Refuse whatever is not known."""
+        """Raise InputError if a node is of no accepted kind."""
         constant = not isinstance(node, ast.Constant) or isinstance(
             node.value, int | float | str | None
         )
@@ -76,7 +76,7 @@ class Condition:
             raise InputError(f"where: {self.shown}: {what} is not known here; {_KNOWN}")
 
     def holds(self, settings: Mapping[str, Any]) -> bool:
-        """Whether it holds for settings by their names; raises InputError where it says nothing."""
+        """Evaluate for named settings; raises InputError if the condition is undefined for them."""
         try:
             return bool(_value(self._tree, settings))
         except KeyError as error:
@@ -85,12 +85,12 @@ class Condition:
                 f"where: {self.shown}: {name:.40} is no setting of this sweep; put text in quotes"
             ) from None
         except (TypeError, ArithmeticError, ValueError):
-            given = ", ".join(f"{name}={settings[name]!s:.40}" for name in sorted(self.names))
-            raise InputError(f"where: {self.shown} cannot be computed for {given}") from None
+            values = ", ".join(f"{name}={settings[name]!s:.40}" for name in sorted(self.names))
+            raise InputError(f"where: {self.shown} cannot be computed for {values}") from None
 
 
 def _depth(tree: ast.AST) -> int:
-    """How many nodes lie within one another, counted level by level."""
+    """Depth of the tree, counted level by level."""
     depth, level = 0, [tree]
     while level:
         depth += 1
@@ -125,7 +125,7 @@ def _unary(node: Any, settings: Mapping[str, Any]) -> Any:
 
 
 def _arithmetic(node: Any, settings: Mapping[str, Any]) -> Any:
-    """Of numbers alone: text times a number could be as long as memory."""
+    """Arithmetic on numbers only: text times a number could exhaust the memory."""
     left, right = _value(node.left, settings), _value(node.right, settings)
     if not all(isinstance(one, int | Decimal) for one in (left, right)):
         raise TypeError

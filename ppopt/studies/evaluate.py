@@ -1,4 +1,4 @@
-"""Evaluate a hand strategy: order, timing, verifier."""
+"""Evaluates a hand strategy: order, timing, verifier."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ def evaluate(
     objective: Objective | str = Objective.MAKESPAN,
     options: Options | None = None,
 ) -> Schedule:
-    """Schedule of a strategy on a pipeline, timed and verified.
+    """Return the schedule of a strategy on a pipeline, timed and verified.
 
-    The strategy sets the chunks and placement it needs. Starts are the earliest from 0, or those
-    of least device span, as the objective says; of several orders of one strategy the better one
-    by the objective is taken. A memory limit is not enforced. Raises InputError where the strategy
-    is unknown, and NotApplicableError where it does not apply to the pipeline.
+    The strategy prescribes chunks and placement. Operations start as early as possible or, for
+    device span, so that the span is least. If a strategy has several orders, the best by the
+    objective is taken. A memory limit is not enforced. Raises InputError if the strategy is
+    unknown, and NotApplicableError if it does not apply to the pipeline.
     """
     refuse_partition_search(pipeline.partition, "evaluate (ppopt.best_choice does)")
     pipeline.refuse_recompute_search("evaluate, unlike ppopt.best_choice,")
@@ -35,7 +35,7 @@ def evaluate(
 def timed(
     pipeline: Pipeline, strategy: str, objective: Objective | str, options: Options | None = None
 ) -> Schedule:
-    """The schedule of `evaluate`, not verified yet."""
+    """Return the schedule of `evaluate` before it is verified."""
     options = options or Options()
     rule = resolve(strategy)
     placed = rule.apply(pipeline, options)
@@ -44,18 +44,18 @@ def timed(
     origin = Origin(
         strategy=strategy, objective=objective, status="feasible", options=options.given
     )
-    made = (
+    schedules = (
         timing.schedule(placed, orders, objective, origin)
         for orders in rule.orders(placed, options)
     )
-    return min(made, key=lambda schedule: schedule.metrics.value(objective))
+    return min(schedules, key=lambda schedule: schedule.metrics.value(objective))
 
 
 def objective_value(schedule: Schedule, objective: Objective) -> Fraction:
-    """The makespan or device span of a schedule, in the user's unit."""
+    """Makespan or device span of a schedule, in the user's unit."""
     return schedule.pipeline.ticks.time(schedule.metrics.value(objective))
 
 
 def peak_memory(schedule: Schedule) -> Fraction:
-    """The largest device peak of a schedule, in the user's unit."""
+    """Largest device peak of a schedule, in the user's unit."""
     return schedule.pipeline.ticks.memory(max(schedule.metrics.peak_memory))

@@ -24,8 +24,8 @@ from ppopt.solver.search import problem_of
 from ppopt.strategies import Options
 from ppopt.studies.baselines import evaluate_all
 from ppopt.studies.frontier_curve import Curve, ParetoPoint, Proved
+from ppopt.studies.frontier_problem import FrontierProblem, frontier_problem_of
 from ppopt.studies.frontier_search import ParetoSearch
-from ppopt.studies.frontier_space import Space, space_of
 from ppopt.verifier import checked
 
 
@@ -36,9 +36,9 @@ class FrontierPoint(NamedTuple):
     """Memory limit of every device, static memory included, in the user's unit: the peak of the
     schedule."""
     result: Result
-    """The best schedule within the limit, with bound and status, as `ppopt.solve` returns it."""
+    """Best schedule within the limit, with bound and status, as `ppopt.solve` returns it."""
     least: bool
-    """Whether it is proved that no smaller limit allows so small a value."""
+    """Whether it is proved that every smaller limit has a larger optimum, or no schedule."""
 
     def __repr__(self) -> str:
         return f"FrontierPoint(limit {plain(self.limit)}: {self.result!r})"
@@ -49,13 +49,13 @@ class FrontierHand(NamedTuple):
 
     schedule: Schedule
     seconds: float
-    """Time it took to make it."""
+    """Time to make the schedule."""
     memory: Fraction
-    """Its largest device peak, in the user's unit."""
+    """Largest device peak of the schedule, in the user's unit."""
     value: Fraction
     ratio: Fraction | None
-    """Its value over that of the best schedule found within its memory; None where its placement
-    differs or it exceeds the pipeline's own limits."""
+    """Value divided by that of the best schedule found within the same memory; None if the
+    placement differs or the schedule exceeds the pipeline's own limits."""
 
     def __repr__(self) -> str:
         strategy = self.schedule.origin.strategy
@@ -73,14 +73,14 @@ class Frontier(NotebookView):
     """Optimal: all points are found and proved. Infeasible: the pipeline's own limits allow no
     schedule."""
     proof: str
-    """Why no limit below the first point's works, or what is open; without points, why there are
-    none."""
+    """Why no limit below the first point allows a schedule, or what is open; without points, why
+    there are none."""
     points: tuple[FrontierPoint, ...]
-    """By limit ascending, value descending."""
+    """Points by limit ascending, value descending."""
     bounds: tuple[tuple[Fraction, Fraction], ...]
     """(limit, bound), by limit ascending: the bound holds for that limit and every smaller one."""
     hands: tuple[FrontierHand, ...]
-    """By memory, then value."""
+    """Hand strategies by memory, then value."""
     skipped: tuple[tuple[str, str], ...]
     """Strategies that do not apply, each with the reason."""
     provenance: Provenance
@@ -92,26 +92,27 @@ class Frontier(NotebookView):
         if not self.points:
             return f"Frontier({self.status.value}: {self.proof})"
         ends = (self.points[0], self.points[-1])
-        values = [one.result.value for one in ends if one.result.value is not None]
+        values = [point.result.value for point in ends if point.result.value is not None]
         words = (
-            f"{plain(value)} in {plain(one.limit)}" for value, one in zip(values, ends, strict=True)
+            f"{plain(value)} in {plain(point.limit)}"
+            for value, point in zip(values, ends, strict=True)
         )
         return f"Frontier({self.status.value}: {len(self.points)} points, {' to '.join(words)})"
 
     def at(self, limit: object) -> FrontierPoint | None:
-        """The point of the best schedule found within a limit; None where none is."""
+        """Point of the best schedule found within a limit; None if there is none."""
         within = [point for point in self.points if point.limit <= limit]  # type: ignore[operator]
         return within[-1] if within else None
 
     def within(self, share: Fraction) -> FrontierPoint | None:
-        """The point of least memory whose value is at most so much above the best found."""
+        """Point of least memory whose value is at most (1 + `share`) times the best one found."""
         if not self.points:
             return None
         most = self._most(share)
         return next(point for point in self.points if _value(point) <= most)
 
     def beyond(self, share: Fraction) -> Fraction | None:
-        """The largest limit proved to allow no value so near the best found; None: none is."""
+        """Largest limit whose bound excludes values up to (1 + `share`) times the best; or None."""
         most = self._most(share)
         return max((limit for limit, bound in self.bounds if bound > most), default=None)
 
@@ -120,22 +121,22 @@ class Frontier(NotebookView):
 
     @property
     def searched(self) -> tuple[str, ...]:
-        """What was chosen with the schedule of every point: of partition, placement, recompute."""
+        """What is searched for every point with the schedule: partition, placement, recompute."""
         return open_choices(self.pipeline).names
 
     @property
     def least(self) -> FrontierPoint | None:
-        """The point of the least limit that works."""
+        """Point of the least limit that allows a schedule."""
         return self.points[0] if self.points else None
 
     @property
     def enough(self) -> FrontierPoint | None:
-        """The point of least memory with the best value: a larger limit gains nothing."""
+        """Point of least memory with the best value: a larger limit does not help."""
         return self.points[-1] if self.points else None
 
     @property
     def enough_proved(self) -> bool:
-        """Whether it is proved that more memory gains nothing and less memory loses."""
+        """Whether it is proved that more memory does not help and that less memory costs time."""
         last = self.enough
         return last is not None and last.least and self.bounds[-1][1] == last.result.value
 
@@ -172,8 +173,8 @@ def frontier(
     deadline = search_options.deadline
     kind = BackwardKind.read(backward_kind)
     problem = problem_of(pipeline, Objective(objective), kind)
-    space = space_of(problem)
-    made, skipped = evaluate_all(
+    space = frontier_problem_of(problem)
+    evaluated, skipped = evaluate_all(
         pipeline,
         problem.objective,
         options or Options(),
@@ -184,9 +185,9 @@ def frontier(
     curve = Curve([] if impossible else space.limits)
     search = ParetoSearch(space, search_options, curve)
     if not impossible:
-        search.run(schedule for schedule, _ in made)
-    points = tuple(_point(search, found) for found in curve.found)
-    hands = _hands(space, made, points)
+        search.run(schedule for schedule, _ in evaluated)
+    points = tuple(_point(search, point) for point in curve.points)
+    hands = _hands(space, evaluated, points)
     return Frontier(
         pipeline=pipeline,
         objective=problem.objective,
@@ -203,36 +204,36 @@ def frontier(
     )
 
 
-def _point(search: ParetoSearch, found: ParetoPoint) -> FrontierPoint:
-    """The point of a schedule, verified under its own limit."""
+def _point(search: ParetoSearch, point: ParetoPoint) -> FrontierPoint:
+    """Point of a schedule, verified under its own limit."""
     space, curve = search.space, search.curve
-    limit = space.memory(found.limit)
-    proved = _proved(space, curve, found.limit)
-    within = space.within(found.schedule, limit)
+    limit = space.memory(point.limit)
+    proved = _proved(space, curve, point.limit)
+    pipeline = space.with_limit(point.schedule, limit)
     result = Result(
-        pipeline=within,
+        pipeline=pipeline,
         objective=space.problem.objective,
         backward_kind=space.problem.backward_kind,
-        status=Status.OPTIMAL if proved.value == found.value else Status.FEASIBLE,
+        status=Status.OPTIMAL if proved.value == point.value else Status.FEASIBLE,
         schedule=None,
-        value=found.value,
+        value=point.value,
         lower_bound=proved.value,
         proof=proved.proof + space.scope(proved),
         certificate=proved.certificate,
         provenance=search.options.provenance,
-        solve_seconds=search.spent[found.limit],
+        solve_seconds=search.spent[point.limit],
     )
-    schedule = replace(found.schedule, pipeline=within, origin=result.origin())
+    schedule = replace(point.schedule, pipeline=pipeline, origin=result.origin())
     return FrontierPoint(
-        limit, replace(result, schedule=checked(schedule)), _is_least(curve, found)
+        limit, replace(result, schedule=checked(schedule)), _is_least(curve, point)
     )
 
 
-def _proved(space: Space, curve: Curve, limit: int) -> Proved:
-    """The best bound for a limit; its proof names the larger limit where it was proved for one."""
+def _proved(space: FrontierProblem, curve: Curve, limit: int) -> Proved:
+    """Best bound for a limit; its proof names the larger limit for which it was proved, if any."""
     proved = curve.bound(limit)
     if proved is None:
-        return space.known()
+        return space.initial_bound()
     if proved.limit == limit:
         return proved
     larger = with_unit(space.memory(proved.limit), space.problem.pipeline.memory_unit)
@@ -240,53 +241,55 @@ def _proved(space: Space, curve: Curve, limit: int) -> Proved:
     return proved._replace(proof=words)
 
 
-def _is_least(curve: Curve, found: ParetoPoint) -> bool:
-    """Whether it is proved that every smaller limit allows larger values only, or no schedule."""
-    place = bisect_left(curve.limits, found.limit)
-    return place == 0 or curve.low(curve.limits[place - 1]) > found.value
+def _is_least(curve: Curve, point: ParetoPoint) -> bool:
+    """Whether it is proved that every smaller limit has a larger optimum, or no schedule."""
+    index = bisect_left(curve.limits, point.limit)
+    return index == 0 or curve.lower_bound(curve.limits[index - 1]) > point.value
 
 
-def _bounds(space: Space, curve: Curve) -> tuple[tuple[Fraction, Fraction], ...]:
-    known = list(curve.proved)
-    if curve.limits and (not known or known[-1].limit < curve.limits[-1]):
-        known.append(space.known())
-    return tuple((space.memory(proved.limit), proved.value) for proved in known)
+def _bounds(space: FrontierProblem, curve: Curve) -> tuple[tuple[Fraction, Fraction], ...]:
+    bounds = list(curve.bounds)
+    if curve.limits and (not bounds or bounds[-1].limit < curve.limits[-1]):
+        bounds.append(space.initial_bound())
+    return tuple((space.memory(bound.limit), bound.value) for bound in bounds)
 
 
 def _is_impossible(curve: Curve) -> bool:
     """Whether a search has proved that the pipeline's own limits allow no schedule."""
-    return curve.low(curve.limits[-1]) == inf
+    return curve.lower_bound(curve.limits[-1]) == inf
 
 
 def _status(curve: Curve, impossible: str | None) -> Status:
     if impossible:
         return Status.INFEASIBLE
-    if not curve.found:
+    if not curve.points:
         return Status.INFEASIBLE if _is_impossible(curve) else Status.UNKNOWN
     return Status.FEASIBLE if next(curve.open(), None) else Status.OPTIMAL
 
 
 def _proof(search: ParetoSearch) -> str:
-    """Why no limit below the first point's works, or why there is no point."""
+    """Why no limit below the first point's allows a schedule, or why there is no point."""
     curve, space = search.curve, search.space
     if _is_impossible(curve):
-        words = space.nothing("the pipeline's own limits", search.impossible)
-        return words + space.backwards
-    if not curve.found:
+        words = space.infeasible_text("the pipeline's own limits", search.impossible)
+        return words + space.backward_kinds
+    if not curve.points:
         return "nothing was found before the time was up"
-    first, known = curve.found[0], space.least_words
-    if known is not None and space.memory(first.limit) == known[0]:
-        return known[1]
+    first, infeasible = curve.points[0], space.infeasible_below
+    if infeasible is not None and space.memory(first.limit) == infeasible[0]:
+        return infeasible[1]
     if _is_least(curve, first):
-        return space.nothing("the next smaller limit", search.impossible)
-    return f"{known[1]}; between is not decided" if known else "less is not decided"
+        return space.infeasible_text("the next smaller limit", search.impossible)
+    return f"{infeasible[1]}; between is not decided" if infeasible else "less is not decided"
 
 
 def _hands(
-    space: Space, made: list[tuple[Schedule, float]], points: tuple[FrontierPoint, ...]
+    space: FrontierProblem,
+    evaluated: list[tuple[Schedule, float]],
+    points: tuple[FrontierPoint, ...],
 ) -> tuple[FrontierHand, ...]:
     hands = []
-    for schedule, seconds in made:
+    for schedule, seconds in evaluated:
         ticks, figures = schedule.pipeline.ticks, schedule.metrics
         memory = ticks.memory(max(figures.peak_memory))
         value = ticks.time(figures.value(space.problem.objective))

@@ -1,4 +1,4 @@
-"""The frontier of memory and time while it is explored: schedules found and bounds proved.
+"""The frontier of memory and time while it is searched: schedules found and bounds proved.
 
 Limits are in ticks of memory, values in the user's unit of time. The optimum falls as the limit
 grows: a schedule counts for every limit from its own peak upwards, a bound for every limit from its
@@ -19,14 +19,14 @@ from ppopt.schedule.origin import Certificate
 from ppopt.schedule.schedule import Schedule
 
 Number = Fraction | float
-"""A value; infinite where there is no schedule."""
+"""A value; infinite if there is no schedule."""
 
 
 class ParetoPoint(NamedTuple):
     """A non-dominated schedule: no other one found has both less memory and a smaller value."""
 
     limit: int
-    """Its largest device peak: the least limit that allows it."""
+    """Largest device peak of the schedule: the least limit that allows it."""
     value: Fraction
     schedule: Schedule
 
@@ -37,89 +37,89 @@ class Proved(NamedTuple):
     limit: int
     value: Fraction
     proof: str
-    """The argument in words, without the space that it covers."""
+    """Text of the argument, without the space that it covers."""
     certificate: Certificate
 
 
 class Segment(NamedTuple):
-    """Consecutive open limits with the same best schedule, as positions in the list of limits."""
+    """Consecutive open limits with the same best schedule, as indices of the list of limits."""
 
     first: int
-    """The least limit that is still open."""
+    """Index of the least limit that is still open."""
     last: int
     value: Number
-    """Value of the best schedule; infinite where there is none."""
-    low: Number
-    """Proved bound at the last limit."""
+    """Value of the best schedule; infinite if there is none."""
+    lower_bound: Number
+    """Lower bound proved at the last limit."""
     step: Number
-    """Improvement of the best schedule of the next segment over this one's."""
+    """Improvement of the best schedule of the next segment over this segment's."""
 
 
 @dataclass
 class Curve:
-    """Schedules found and bounds proved."""
+    """Schedules found and bounds proved, per limit."""
 
     limits: Sequence[int]
-    """Every limit at which the optimum may change, ascending."""
-    found: list[ParetoPoint] = field(default_factory=list)
-    """By limit ascending, value descending."""
-    proved: list[Proved] = field(default_factory=list)
-    """By limit ascending, bound descending."""
+    """All limits at which the optimum may change, ascending."""
+    points: list[ParetoPoint] = field(default_factory=list)
+    """Non-dominated schedules by limit ascending, value descending."""
+    bounds: list[Proved] = field(default_factory=list)
+    """Non-dominated bounds by limit ascending, bound descending."""
     impossible: int = -1
-    """The largest limit proved to allow no schedule."""
+    """Largest limit proved to allow no schedule."""
 
     def best(self, limit: int) -> ParetoPoint | None:
-        """The best schedule found within a limit."""
-        place = bisect_right(self.found, limit, key=lambda found: found.limit)
-        return self.found[place - 1] if place else None
+        """Best schedule found within a limit."""
+        index = bisect_right(self.points, limit, key=lambda point: point.limit)
+        return self.points[index - 1] if index else None
 
     def next(self, limit: int) -> ParetoPoint | None:
-        """The schedule of least memory above a limit."""
-        place = bisect_right(self.found, limit, key=lambda found: found.limit)
-        return self.found[place] if place < len(self.found) else None
+        """Schedule of least memory above a limit."""
+        index = bisect_right(self.points, limit, key=lambda point: point.limit)
+        return self.points[index] if index < len(self.points) else None
 
     def bound(self, limit: int) -> Proved | None:
-        """The best bound proved for a limit."""
-        place = bisect_left(self.proved, limit, key=lambda proved: proved.limit)
-        return self.proved[place] if place < len(self.proved) else None
+        """Best bound proved for a limit."""
+        index = bisect_left(self.bounds, limit, key=lambda bound: bound.limit)
+        return self.bounds[index] if index < len(self.bounds) else None
 
-    def low(self, limit: int) -> Number:
-        """Value of the best bound for a limit; infinite where no schedule keeps it."""
+    def lower_bound(self, limit: int) -> Number:
+        """Value of the best bound for a limit; infinite if no schedule meets it."""
         if limit <= self.impossible:
             return inf
-        proved = self.bound(limit)
-        return 0 if proved is None else proved.value
+        bound = self.bound(limit)
+        return 0 if bound is None else bound.value
 
     def add(self, new: ParetoPoint) -> bool:
         """Add a schedule unless one of no more memory is as good; returns whether it was added."""
         known = self.best(new.limit)
         if known is not None and known.value <= new.value:
             return False
-        kept = [old for old in self.found if old.limit < new.limit or old.value < new.value]
-        self.found = sorted([*kept, new])
+        kept = [old for old in self.points if old.limit < new.limit or old.value < new.value]
+        self.points = sorted([*kept, new])
         return True
 
-    def prove(self, new: Proved) -> None:
+    def add_bound(self, new: Proved) -> None:
         """Add a bound unless one of the same or a larger limit is as good."""
-        if self.low(new.limit) < new.value:
-            kept = [old for old in self.proved if old.limit > new.limit or old.value > new.value]
-            self.proved = sorted([*kept, new], key=lambda proved: proved.limit)
+        if self.lower_bound(new.limit) < new.value:
+            kept = [old for old in self.bounds if old.limit > new.limit or old.value > new.value]
+            self.bounds = sorted([*kept, new], key=lambda bound: bound.limit)
 
     def open(self) -> Iterator[Segment]:
-        """The limits whose optimum is not proved, cut where the best schedule changes."""
-        starts = [bisect_left(self.limits, found.limit) for found in self.found]
-        values: list[Number] = [inf, *(found.value for found in self.found)]
+        """Limits whose optimum is not proved, cut where the best schedule changes."""
+        starts = [bisect_left(self.limits, point.limit) for point in self.points]
+        values: list[Number] = [inf, *(point.value for point in self.points)]
         edges = pairwise([0, *starts, len(self.limits)])
         betters = [*values[1:], inf]
         for (first, after), value, better in zip(edges, values, betters, strict=True):
             opens = self._closed(first, after, value)
             if opens < after:
-                low = self.low(self.limits[after - 1])
-                yield Segment(opens, after - 1, value, low, max(0, value - better))
+                lower_bound = self.lower_bound(self.limits[after - 1])
+                yield Segment(opens, after - 1, value, lower_bound, max(0, value - better))
 
     def _closed(self, first: int, after: int, value: Number) -> int:
-        """Position of the first limit whose bound is below the value; bounds fall with limits."""
+        """Index of the first limit whose bound is below the value; bounds fall with limits."""
         places = range(first, after)
         return first + bisect_left(
-            places, True, key=lambda place: self.low(self.limits[place]) < value
+            places, True, key=lambda index: self.lower_bound(self.limits[index]) < value
         )

@@ -1,4 +1,4 @@
-"""The rows of a sweep: every combination of the values of its settings, less what is left out."""
+"""The rows of a sweep: combinations of values of settings that no condition excludes."""
 
 from __future__ import annotations
 
@@ -24,26 +24,26 @@ from ppopt.studies.overrides import Value
 from ppopt.studies.records import canonical as json_text
 
 STRATEGY = "strategy"
-"""The key of a sweep that is no setting: `optimal`, or a hand strategy."""
+"""Key of a sweep that is no setting: `optimal`, or the name of a hand strategy."""
 MOST_ROWS = 1_000_000
 EFFORT = ("time_limit", "workers")
-"""Settings that say how much is done for a row, and not what."""
+"""Settings that say how much effort is spent on a row, and not what the row is."""
 _FLAGS = {
     setting.flag.removeprefix("--").replace("-", "_"): setting
     for setting in SETTINGS
     if setting.has_flag and setting.field != "output"
 }
 Overrides = Mapping[str, Any]
-"""Settings of one row, by the names of their flags with `_`, as JSON may hold them."""
+"""Settings of one row, by the names of their flags with `_`, in JSON form."""
 
 
 class _Point(NamedTuple):
     """One value of an axis."""
 
-    shown: Any
-    """As JSON may hold it."""
+    json_form: Any
+    """Value in JSON form."""
     settings: Mapping[str, Any]
-    """The setting by its name in Python; None: not given."""
+    """Setting by its name in Python; None: not given."""
 
 
 class Axis(NamedTuple):
@@ -54,13 +54,15 @@ class Axis(NamedTuple):
 
 
 def axis(key: str, values: Iterable[Any]) -> Axis:
-    """The axis of a key with `-` or `_`; raises InputError on an unknown key or a wrong value.
+    """Axis of a key with `-` or `_`; raises InputError on an unknown key or a wrong value.
 
     Keys are the names of flags, or any name of their settings. A value given twice counts once.
     """
     name, setting = _named(key)
     points = {
-        json_text(shown := _shown(key, value)): _Point(shown, _settings_of(setting, value))
+        json_text(json_form := _json_form(key, value)): _Point(
+            json_form, _settings_of(setting, value)
+        )
         for value in map(_as_in_a_file, values)
     }
     if not points:
@@ -90,18 +92,18 @@ def _settings_of(setting: Setting | None, value: Value) -> Mapping[str, Any]:
 
 
 def _as_in_a_file(value: Any) -> Any:
-    """A value as the reader of a config file gives it: fractions as decimals."""
+    """Convert floats to decimals, as the reader of a config file does."""
     if isinstance(value, float):
         return Decimal(repr(value))
-    return [_as_in_a_file(one) for one in value] if isinstance(value, list | tuple) else value
+    return [_as_in_a_file(entry) for entry in value] if isinstance(value, list | tuple) else value
 
 
-def _shown(key: str, value: Any) -> Any:
-    """A value as JSON may hold it; raises InputError where it is no value of a setting."""
+def _json_form(key: str, value: Any) -> Any:
+    """Value in JSON form; raises InputError if it is no value of a setting."""
     if value is None or isinstance(value, bool | str):
         return value
     if isinstance(value, list):
-        return [_shown(key, one) for one in value]
+        return [_json_form(key, entry) for entry in value]
     return exact.plain(exact.fraction(value, key))
 
 
@@ -112,28 +114,30 @@ class Base:
     settings: Mapping[str, Any]
     pipeline: Pipeline | None = None
 
-    def job(self, given: Mapping[str, Any]) -> SolveJob:
-        """The job of a row; raises InputError where its settings do not go together."""
-        void = {name for name, value in given.items() if value is None}
-        kept = {name: value for name, value in self.settings.items() if name not in void}
-        new = {name: value for name, value in given.items() if name not in (*void, STRATEGY)}
+    def job(self, changes: Mapping[str, Any]) -> SolveJob:
+        """Job of a row; raises InputError if its settings are incompatible."""
+        unset = {name for name, value in changes.items() if value is None}
+        kept = {name: value for name, value in self.settings.items() if name not in unset}
+        new = {name: value for name, value in changes.items() if name not in (*unset, STRATEGY)}
         settings = merged(kept, new)
         if self.pipeline is None:
             pipeline = pipeline_of(settings)
         else:
-            fields = {one.field for one in SETTINGS if one.part is Part.PIPELINE} & given.keys()
-            pipeline = replace(self.pipeline, **{name: given[name] for name in fields})
-        return job_of(pipeline, settings, given.get(STRATEGY, SEARCHED))
+            fields = {
+                setting.field for setting in SETTINGS if setting.part is Part.PIPELINE
+            } & changes.keys()
+            pipeline = replace(self.pipeline, **{name: changes[name] for name in fields})
+        return job_of(pipeline, settings, changes.get(STRATEGY, SEARCHED))
 
     @property
     def name(self) -> str:
         """Name of the model or the pipeline, or `sweep`."""
-        own = self.settings.get("name") if self.pipeline is None else self.pipeline.name
-        return own or "sweep"
+        name = self.settings.get("name") if self.pipeline is None else self.pipeline.name
+        return name or "sweep"
 
     @property
     def digest(self) -> str:
-        """What tells it apart from others, whatever effort is spent on its rows."""
+        """Hash of the base, without settings of effort and appearance."""
         left_out = (*EFFORT, "output", "about", "name")
         kept = {key: value for key, value in self.settings.items() if key not in left_out}
         said = None if self.pipeline is None else self.pipeline.spelled_out()
@@ -141,32 +145,32 @@ class Base:
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     def values(self) -> dict[str, Any]:
-        """Its settings as a condition may name them."""
-        own: dict[str, Any] = {}
+        """Settings of the base by the names that a condition may use."""
+        values: dict[str, Any] = {}
         for setting in SETTINGS:
             value = self.settings.get(setting.field)
             if value is None and self.pipeline is not None and setting.part is Part.PIPELINE:
                 value = getattr(self.pipeline, setting.field)
             flag = setting.flag.removeprefix("--").replace("-", "_")
-            own[flag if setting.has_flag else setting.name] = value
-        return {STRATEGY: SEARCHED} | own
+            values[flag if setting.has_flag else setting.name] = value
+        return {STRATEGY: SEARCHED} | values
 
 
 def base_of(source: Model | Pipeline, settings: Mapping[str, Any]) -> Base:
-    """The base of a model or a pipeline with further settings under any of their names.
+    """Base of a model or a pipeline with further settings under any of their names.
 
     Raises InputError on unknown or wrong settings.
     """
-    known = canonical({key: _as_in_a_file(value) for key, value in settings.items()})
+    further = canonical({key: _as_in_a_file(value) for key, value in settings.items()})
     if isinstance(source, Pipeline):
-        return Base(known, source)
+        return Base(further, source)
     units = {key: getattr(source, key) for key in ("time_unit", "memory_unit")}
-    own = {"model": source.layers, "name": source.name, **units}
-    return Base({key: value for key, value in own.items() if value} | known)
+    fields = {"model": source.layers, "name": source.name, **units}
+    return Base({key: value for key, value in fields.items() if value} | further)
 
 
 class Row(NamedTuple):
-    """One combination."""
+    """One combination of values."""
 
     overrides: Overrides
     settings: Mapping[str, Any]
@@ -179,16 +183,16 @@ class Grid:
     base: Base
     axes: tuple[Axis, ...]
     conditions: tuple[Condition, ...] = ()
-    """All must hold for a row."""
+    """Conditions, all of which must hold for a row."""
     shard: tuple[int, int] = (1, 1)
-    """(I, N): every N-th row, beginning with the I-th."""
+    """(I, N): only rows I, I + N, I + 2N, ..."""
 
     def __post_init__(self) -> None:
         seen: set[str] = set()
-        for one in self.axes:
-            if one.name in seen:
-                raise same_setting(one.name, one.name)
-            seen.add(one.name)
+        for axis in self.axes:
+            if axis.name in seen:
+                raise same_setting(axis.name, axis.name)
+            seen.add(axis.name)
         if self.size > MOST_ROWS:
             raise InputError(
                 f"the grid has {self.size} combinations, at most {MOST_ROWS} are taken; leave "
@@ -207,29 +211,29 @@ class Grid:
 
     @property
     def size(self) -> int:
-        """Combinations, those left out included."""
-        return prod(len(one.points) for one in self.axes)
+        """Number of combinations, including those that conditions exclude."""
+        return prod(len(axis.points) for axis in self.axes)
 
     def rows(self) -> list[Row]:
-        """The rows of this shard in order, the last setting varying fastest."""
+        """Rows of this shard in order, the last setting varying fastest."""
         number, shards = self.shard
         return list(self._kept())[number - 1 :: shards]
 
     def _kept(self) -> Iterator[Row]:
-        known = self.base.values() if self.conditions else {}
-        names = [one.name for one in self.axes]
-        for points in product(*(one.points for one in self.axes)):
-            overrides = dict(zip(names, (point.shown for point in points), strict=True))
-            if all(condition.holds(known | overrides) for condition in self.conditions):
-                settings = {key: one for point in points for key, one in point.settings.items()}
+        values = self.base.values() if self.conditions else {}
+        names = [axis.name for axis in self.axes]
+        for points in product(*(axis.points for axis in self.axes)):
+            overrides = dict(zip(names, (point.json_form for point in points), strict=True))
+            if all(condition.holds(values | overrides) for condition in self.conditions):
+                settings = {key: value for point in points for key, value in point.settings.items()}
                 yield Row(overrides, settings)
 
     @property
     def study_name(self) -> str:
-        """A name of its own: the same sweep has the same, whatever its shard and effort."""
+        """Default study name, derived from the grid, but not from shard or effort."""
         said = (
             self.base.digest,
-            [(one.name, [point.shown for point in one.points]) for one in self.axes],
+            [(axis.name, [point.json_form for point in axis.points]) for axis in self.axes],
             [condition.text for condition in self.conditions],
         )
         digest = hashlib.sha256(repr(said).encode()).hexdigest()[:8]
@@ -242,7 +246,7 @@ def grid_of(
     where: Sequence[str] = (),
     shard: tuple[int, int] = (1, 1),
 ) -> Grid:
-    """A grid from keys and their values; raises InputError."""
+    """Make a grid from keys and their values; raises InputError."""
     return Grid(
         base,
         tuple(axis(key, values) for key, values in axes.items()),

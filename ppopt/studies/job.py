@@ -25,7 +25,7 @@ from ppopt.solver.open_choices import open_choices
 from ppopt.solver.options import TIME_LIMIT
 from ppopt.strategies import OPTIONS, Options, resolve
 from ppopt.studies import best_choice
-from ppopt.studies.best_choice import is_open
+from ppopt.studies.best_choice import has_open_choices
 from ppopt.studies.records import canonical
 
 _APPEARANCE = (
@@ -96,7 +96,7 @@ class SolveJob:
     @property
     def limited(self) -> bool:
         """Whether its schedule depends on the memory limits."""
-        return self.searched or is_open(self.pipeline)
+        return self.searched or has_open_choices(self.pipeline)
 
     @cached_property
     def key(self) -> str:
@@ -134,38 +134,38 @@ class SolveJob:
         return self
 
     @property
-    def given(self) -> Pipeline | None:
+    def fixed_pipeline(self) -> Pipeline | None:
         """The pipeline of its schedules, where nothing of it is searched."""
-        asked = self.pipeline
-        return None if open_choices(asked) else self.settled(asked)
+        requested = self.pipeline
+        return None if open_choices(requested) else self.resolved_pipeline(requested)
 
-    def settled(self, found: Pipeline) -> Pipeline:
-        """The pipeline asked for, with the placement, partition, recompute and offload found.
+    def resolved_pipeline(self, found: Pipeline) -> Pipeline:
+        """Pipeline of the job with the placement, partition, recompute and offload of `found`.
 
         What is not searched is as asked. Of a strategy, with its chunks and placement. Raises
         InputError where these do not fit.
         """
-        asked = self.pipeline
-        limits = asked.limits if self.limited else None
-        if asked.placement == placement.SEARCH:
-            asked = replace(asked, mem_limit=limits).placed(found.hosts[0])
-        if asked.partition == partition.SEARCH:
-            asked = replace(asked, partition=found.counts, mem_limit=limits)
-        again, moved = asked.recompute == SEARCH_RECOMPUTE, asked.offload == SEARCH_OFFLOAD
+        requested = self.pipeline
+        limits = requested.limits if self.limited else None
+        if requested.placement == placement.SEARCH:
+            requested = replace(requested, mem_limit=limits).placed(found.hosts[0])
+        if requested.partition == partition.SEARCH:
+            requested = replace(requested, partition=found.counts, mem_limit=limits)
+        again, moved = requested.recompute == SEARCH_RECOMPUTE, requested.offload == SEARCH_OFFLOAD
         if again or moved:
             layers = found.model.layers if found.model else ()
-            if len(layers) != len(asked.model.layers):
+            if len(layers) != len(requested.model.layers):
                 raise InputError("layers: they are not those that are asked for")
-            own = asked.model.layers
-            model = asked.model.with_choice(
+            own = requested.model.layers
+            model = requested.model.with_choice(
                 {n for n, one in enumerate(layers if again else own) if one.recompute},
                 {n for n, one in enumerate(layers if moved else own) if one.offload},
             )
-            asked = replace(
-                asked, model=model, recompute=None, offload=None, partition=found.counts,
+            requested = replace(
+                requested, model=model, recompute=None, offload=None, partition=found.counts,
                 mem_limit=limits,
             )  # fmt: skip
-        return asked if self.searched else resolve(self.strategy).apply(asked, self.options)
+        return requested if self.searched else resolve(self.strategy).apply(requested, self.options)
 
 
 def job_of(pipeline: Pipeline, settings: Mapping[str, Any], strategy: str = SEARCHED) -> SolveJob:

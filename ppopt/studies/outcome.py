@@ -1,7 +1,7 @@
-"""What a job came to: made by a search or a strategy, stored, and read back.
+"""The outcome of a job: computes it, stores it, and validates a stored one.
 
-Whatever is read back is checked again: the schedule is one of the pipeline that is asked for, the
-verifier accepts it with its claims, and value, bound and status agree.
+A stored outcome is checked when it is read: its schedule has the pipeline of the job, the verifier
+accepts it with its claims, and value, bound and status agree.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from ppopt.solver.result import Provenance, Result, Status
 from ppopt.solver.search import problem_of, search_from
 from ppopt.solver.solve import solve
 from ppopt.solver.warm_start import WarmStart
-from ppopt.studies.best_choice import best_choice, is_open
+from ppopt.studies.best_choice import best_choice, has_open_choices
 from ppopt.studies.evaluate import objective_value
 from ppopt.studies.job import SolveJob, instance_of, version
 from ppopt.studies.records import StoredResult, damage, packed, unpacked
@@ -42,23 +42,23 @@ FIGURES = (
 
 
 SCHEMA = 1
-"""Of the document in a stored result."""
+"""Version of the document in a stored result."""
 _DOCUMENT = ("schema", "lower_bound", "proof", "certificate", "versions", "schedule")
 _FRACTION = re.compile(r"([0-9]{1,40})(?:/([1-9][0-9]{0,39}))?")
 
 
 @dataclass(frozen=True)
 class JobOutcome:
-    """A schedule or why there is none, with what is proved of it, and the effort it took."""
+    """Outcome of a job: schedule, bound and proof, or why there is no schedule, and the effort."""
 
     status: Status
     schedule: Schedule | None
     lower_bound: Fraction | None
-    """In the user's unit; None: nothing is claimed, or infeasible."""
+    """Lower bound in the user's unit; None: nothing is claimed, or infeasible."""
     proof: str
     certificate: Certificate | None
     time_limit: float
-    """Seconds that were given to it; those it took, where it was interrupted."""
+    """Time limit in seconds; if interrupted, the seconds that the job took."""
     workers: int
     versions: dict[str, str]
     seconds: float
@@ -67,27 +67,30 @@ class JobOutcome:
     @property
     def value(self) -> Fraction | None:
         """Objective of the schedule in the user's unit; None without a schedule."""
-        made = self.schedule
-        if made is None:
+        schedule = self.schedule
+        if schedule is None:
             return None
-        return objective_value(made, made.objective)
+        return objective_value(schedule, schedule.objective)
 
     @property
     def closed(self) -> bool:
-        """Whether more effort cannot improve it."""
+        """Whether more effort cannot improve the outcome."""
         if self.status in (Status.OPTIMAL, Status.INFEASIBLE):
             return True
         return self.schedule is not None and self.lower_bound in (None, self.value)
 
     def covers(self, job: SolveJob) -> bool:
-        """Whether it is what the effort of a job would be spent for."""
+        """Whether the outcome makes running a job unnecessary.
+
+        It is closed, or had at least the time limit and the workers of the job.
+        """
         return self.closed or (self.time_limit >= job.time_limit and self.workers >= job.workers)
 
     def result(self, job: SolveJob) -> Result:
-        """The result of a search, as the search itself would give it."""
-        made = self.schedule
+        """Result of a search, as the search itself would return it."""
+        schedule = self.schedule
         result = Result(
-            pipeline=job.pipeline if made is None else made.pipeline,
+            pipeline=job.pipeline if schedule is None else schedule.pipeline,
             objective=job.objective,
             backward_kind=job.backward_kind,
             status=self.status,
@@ -100,13 +103,13 @@ class JobOutcome:
             solve_seconds=self.seconds,
             interrupted=self.interrupted,
         )
-        if made is None:
+        if schedule is None:
             return result
-        return replace(result, schedule=checked(replace(made, origin=result.origin())))
+        return replace(result, schedule=checked(replace(schedule, origin=result.origin())))
 
 
 def of_result(result: Result) -> JobOutcome:
-    """The outcome of a search."""
+    """Outcome of a search."""
     limit = result.provenance.time_limit
     return JobOutcome(
         status=result.status,
@@ -124,26 +127,26 @@ def of_result(result: Result) -> JobOutcome:
 
 def run_job(
     job: SolveJob,
-    known: JobOutcome | None = None,
+    earlier: JobOutcome | None = None,
     progress: Callback | None = None,
     began: float | None = None,
 ) -> JobOutcome:
-    """Search or evaluate, from what an earlier outcome of less effort leaves open.
+    """Search or evaluate, continuing from an earlier outcome of less effort.
 
     The time limit of a search counts from `began` (of `time.monotonic`), or else from now. The
-    outcome is never worse than the known one. Raises InputError where the job is no problem.
+    outcome is never worse than `earlier`. Raises InputError if the job cannot be run.
     """
     if not job.searched:
         return _evaluated(job.checked)
-    outcome = of_result(_searched(job, known, progress, began))
-    return outcome if known is None else _better(known, outcome)
+    outcome = of_result(_searched(job, earlier, progress, began))
+    return outcome if earlier is None else _better(earlier, outcome)
 
 
 def _searched(
-    job: SolveJob, known: JobOutcome | None, progress: Callback | None, began: float | None
+    job: SolveJob, earlier: JobOutcome | None, progress: Callback | None, began: float | None
 ) -> Result:
     pipeline = job.pipeline
-    if known is None or known.lower_bound is None:
+    if earlier is None or earlier.lower_bound is None:
         return solve(
             pipeline,
             objective=job.objective,
@@ -156,41 +159,41 @@ def _searched(
         )
     problem = problem_of(pipeline, job.objective, job.backward_kind)
     options = checked_options(job.time_limit, job.workers, job.seed, progress=progress, began=began)
-    schedules = () if known.schedule is None else (known.schedule,)
+    schedules = () if earlier.schedule is None else (earlier.schedule,)
     candidates = choice_of(problem, options.deadline)
     if candidates is not None:
         return ConfigurationSearch(
-            candidates, problem, options, known=schedules, least=known.lower_bound
+            candidates, problem, options, known=schedules, least=earlier.lower_bound
         ).run()
-    ticks = ceil(known.lower_bound * pipeline.ticks.per_unit)
-    proof = known.proof.removesuffix(links_scope(problem)).removesuffix(proof_scope(problem))
+    ticks = ceil(earlier.lower_bound * pipeline.ticks.per_unit)
+    proof = earlier.proof.removesuffix(links_scope(problem)).removesuffix(proof_scope(problem))
     start = WarmStart(
         schedules=schedules,
-        bound=Bound(ticks, proof, known.certificate or Certificate(Argument.SEARCH)),
+        bound=Bound(ticks, proof, earlier.certificate or Certificate(Argument.SEARCH)),
     )
     return search_from(start, problem, options)
 
 
 def _better(old: JobOutcome, new: JobOutcome) -> JobOutcome:
-    """The better schedule and the better bound of two outcomes of one job.
+    """Combine the better schedule and the better bound of two outcomes of one job.
 
-    Of equal bounds the old one is kept: where it was handed in, the new one repeats it.
+    Of equal bounds the old one is kept: a search that starts from a bound repeats it.
     """
-    found = new
+    better = new
     if old.value is not None and (new.value is None or old.value < new.value):
-        found = replace(found, schedule=old.schedule, status=Status.FEASIBLE)
+        better = replace(better, schedule=old.schedule, status=Status.FEASIBLE)
     if (
         new.status is not Status.INFEASIBLE
         and old.lower_bound is not None
         and (new.lower_bound is None or old.lower_bound >= new.lower_bound)
     ):
-        found = replace(
-            found, lower_bound=old.lower_bound, proof=old.proof, certificate=old.certificate
+        better = replace(
+            better, lower_bound=old.lower_bound, proof=old.proof, certificate=old.certificate
         )
-    if found.value is not None and found.value == found.lower_bound:
-        found = replace(found, status=Status.OPTIMAL)
+    if better.value is not None and better.value == better.lower_bound:
+        better = replace(better, status=Status.OPTIMAL)
     return replace(
-        found,
+        better,
         time_limit=max(old.time_limit, new.time_limit),
         workers=max(old.workers, new.workers),
         seconds=old.seconds + new.seconds,
@@ -201,7 +204,7 @@ def _evaluated(job: SolveJob) -> JobOutcome:
     time, pipeline, limit = Deadline.after(), job.pipeline, job.time_limit
     choice = best_choice(pipeline, job.strategy, job.objective, job.options, time_limit=limit)
     interrupted, bound = choice.interrupted, None
-    if is_open(pipeline) and not choice.proved:
+    if has_open_choices(pipeline) and not choice.proved:
         bound = choice.lower_bound or Fraction(0)
     seconds = time.spent
     return JobOutcome(
@@ -222,15 +225,15 @@ def _evaluated(job: SolveJob) -> JobOutcome:
 
 
 def stored(job: SolveJob, outcome: JobOutcome) -> StoredResult:
-    """An outcome as it is stored: JSON, compressed; the schedule in its native form."""
-    bound, certificate, made = outcome.lower_bound, outcome.certificate, outcome.schedule
+    """Stored form of an outcome: compressed JSON, with the schedule in its native form."""
+    bound, certificate, schedule = outcome.lower_bound, outcome.certificate, outcome.schedule
     document = {
         "schema": SCHEMA,
         "lower_bound": None if bound is None else str(bound),
         "proof": outcome.proof,
         "certificate": certificate and origin_json.certificate_to_object(certificate),
         "versions": outcome.versions,
-        "schedule": None if made is None else schedule_json.schedule_to_object(made),
+        "schedule": None if schedule is None else schedule_json.schedule_to_object(schedule),
     }
     return StoredResult(
         key=job.key,
@@ -245,53 +248,53 @@ def stored(job: SolveJob, outcome: JobOutcome) -> StoredResult:
     )
 
 
-def read(found: StoredResult, job: SolveJob) -> JobOutcome:
-    """Read a stored outcome of a job and check it again; raises DamagedError where it is wrong."""
+def read(record: StoredResult, job: SolveJob) -> JobOutcome:
+    """Read a stored outcome of a job and check it; raises DamagedError if it is wrong."""
     with damage("a stored result"):
-        document = _document(found)
+        document = _document(record)
         native, certificate = document["schedule"], document["certificate"]
         outcome = JobOutcome(
-            status=Status(found.status),
+            status=Status(record.status),
             schedule=None if native is None else _schedule(native, job),
             lower_bound=within("lower_bound", _bound, document["lower_bound"]),
             proof=within("proof", text, document["proof"]),
             certificate=None
             if certificate is None
             else within("certificate", origin_json.certificate_from_object, certificate),
-            time_limit=found.time_limit or 0.0,
-            workers=found.workers or 1,
+            time_limit=record.time_limit or 0.0,
+            workers=record.workers or 1,
             versions=within("versions", origin_json.versions_from_object, document["versions"]),
-            seconds=found.seconds,
+            seconds=record.seconds,
         )
         _check(outcome, job)
     return outcome
 
 
-def schedule_of(found: StoredResult, limits: list[float] | None) -> Schedule | None:
-    """The schedule of a stored outcome on the pipeline it was made for, verified with its claims.
+def schedule_of(record: StoredResult, limits: list[float] | None) -> Schedule | None:
+    """Schedule of a stored outcome on the pipeline it was made for, verified with its claims.
 
-    Memory limits, one per device, are shown and not enforced: a hand strategy is not held to them.
-    Raises DamagedError where it is wrong.
+    Memory limits, one per device, are recorded but not enforced: hand strategies may exceed them.
+    Raises DamagedError if the record is wrong.
     """
     with damage("a stored result"):
-        native = _document(found)["schedule"]
+        native = _document(record)["schedule"]
         if native is None:
             return None
-        made, claims = schedule_json.schedule_from_object(native)
-        _verified(made, claims, enforce_limit=False)
-        pipeline = replace(made.pipeline, mem_limit=limits)
-    return replace(made, pipeline=pipeline, origin=replace(made.origin, from_file=False))
+        schedule, claims = schedule_json.schedule_from_object(native)
+        _verified(schedule, claims, enforce_limit=False)
+        pipeline = replace(schedule.pipeline, mem_limit=limits)
+    return replace(schedule, pipeline=pipeline, origin=replace(schedule.origin, from_file=False))
 
 
-def _document(found: StoredResult) -> dict[str, Any]:
-    document = section(unpacked(found.record), _DOCUMENT)
+def _document(record: StoredResult) -> dict[str, Any]:
+    document = section(unpacked(record.record), _DOCUMENT)
     if document["schema"] != SCHEMA:
         raise InputError(f"schema: {shown(document['schema'])} is not {SCHEMA}")
     return document
 
 
 def _bound(value: object) -> Fraction | None:
-    """A bound in the user's unit, exactly: the text of a fraction."""
+    """Parse a bound in the user's unit, an exact fraction as text."""
     if value is None:
         return None
     parts = _FRACTION.fullmatch(text(value))
@@ -301,26 +304,28 @@ def _bound(value: object) -> Fraction | None:
 
 
 def _schedule(native: object, job: SolveJob) -> Schedule:
-    """The schedule on the pipeline that is asked for, verified with its claims."""
-    made, claims = schedule_json.schedule_from_object(native, job.given)
-    asked = job.settled(made.pipeline)
+    """Schedule on the pipeline of the job, verified with its claims."""
+    schedule, claims = schedule_json.schedule_from_object(native, job.fixed_pipeline)
+    pipeline = job.resolved_pipeline(schedule.pipeline)
     limited = job.limited
-    if instance_of(asked, limited=limited) != instance_of(made.pipeline, limited=limited):
+    if instance_of(pipeline, limited=limited) != instance_of(schedule.pipeline, limited=limited):
         raise InputError("it is of another pipeline")
-    made = replace(made, pipeline=asked, origin=replace(made.origin, from_file=False))
-    _verified(made, claims, enforce_limit=job.searched)
-    return made
+    schedule = replace(
+        schedule, pipeline=pipeline, origin=replace(schedule.origin, from_file=False)
+    )
+    _verified(schedule, claims, enforce_limit=job.searched)
+    return schedule
 
 
-def _verified(made: Schedule, claims: dict[str, Any], *, enforce_limit: bool) -> None:
-    """Raise InputError where a schedule or a claim is wrong."""
-    violations = verify(made, claims, enforce_limit=enforce_limit)
+def _verified(schedule: Schedule, claims: dict[str, Any], *, enforce_limit: bool) -> None:
+    """Raise InputError if a schedule or a claim is wrong."""
+    violations = verify(schedule, claims, enforce_limit=enforce_limit)
     if violations:
         raise InputError(str(violations[0]))
 
 
 def _check(outcome: JobOutcome, job: SolveJob) -> None:
-    """Raise InputError where status, value, bound and limit contradict each other."""
+    """Raise InputError if status, value, bound and limit contradict each other."""
     value, bound, status = outcome.value, outcome.lower_bound, outcome.status
     with_schedule = status in (Status.OPTIMAL, Status.FEASIBLE)
     if with_schedule != (value is not None):
@@ -337,11 +342,11 @@ def _check(outcome: JobOutcome, job: SolveJob) -> None:
 
 
 def row(job: SolveJob, outcome: JobOutcome) -> dict[str, Any]:
-    """The figures of an outcome, under the keys of `ppopt solve --json`, without the schedule."""
-    made, value, bound = outcome.schedule, outcome.value, outcome.lower_bound
-    found = {} if made is None else figures.of_schedule(made)
-    pipeline = job.pipeline if made is None else made.pipeline
-    shown = {key: found.get(key) for key in FIGURES}
+    """Metrics of an outcome, under the keys of `ppopt solve --json`, without the schedule."""
+    schedule, value, bound = outcome.schedule, outcome.value, outcome.lower_bound
+    metrics = {} if schedule is None else figures.of_schedule(schedule)
+    pipeline = job.pipeline if schedule is None else schedule.pipeline
+    shown = {key: metrics.get(key) for key in FIGURES}
     limits = {"mem_limit": figures.limits(job.pipeline), **figures.unit_names(job.pipeline)}
     gap = None
     if value is not None and bound is not None:

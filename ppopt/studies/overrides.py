@@ -30,9 +30,9 @@ Value = None | bool | int | Decimal | str | list["Value"]
 MOST = 1_000_000
 """Most values of one key."""
 LONGEST = 60
-"""Characters that an error shows before and after the place where it is."""
+"""Characters that an error shows before and after the place of the error."""
 DEEPEST = 8
-"""Most lists within one another; settings have two."""
+"""Deepest nesting of lists; settings have two levels."""
 _KEY = re.compile(r"[A-Za-z][A-Za-z0-9_-]*")
 _QUOTED = re.compile(r"""\s*(?:"((?:[^"\\]|\\.)*)"|'((?:[^'\\]|\\.)*)')\s*""", re.DOTALL)
 _WORD = re.compile(r"[^,\[\](){}\"'=]*")
@@ -47,7 +47,7 @@ class Override(NamedTuple):
     """A key and its values, at least one."""
 
     key: str
-    """As it is written."""
+    """Key as it is written."""
     values: tuple[Value, ...]
 
 
@@ -65,34 +65,34 @@ class _Reader:
     def __init__(self, key: str, text: str) -> None:
         self._key, self._text, self._at = key, text, 0
         self._depth = 0
-        """Lists that are open."""
+        """Number of open lists."""
 
     def values(self) -> tuple[Value, ...]:
         call = _CALL.match(self._text)
         if call is None:
-            found = self._list("")
+            values = self._list("")
         else:
             self._at = call.end()
-            found = self._list(")")
+            values = self._list(")")
             if call[1] == "range":
-                found = self._range(found)
+                values = self._range(values)
         if self._at < len(self._text):
             raise self._wrong("something follows the values")
-        if not found:
+        if not values:
             raise self._wrong("there is no value")
-        return tuple(found)
+        return tuple(values)
 
     def _list(self, end: str) -> list[Value]:
-        """Values with commas between them, up to the text of the end, which is passed."""
-        found = [self._value()]
+        """Read values separated by commas, up to and including the text `end`."""
+        values = [self._value()]
         while self._text.startswith(",", self._at):
             self._at += 1
-            found.append(self._value())
+            values.append(self._value())
         if not self._text.startswith(end, self._at):
             raise self._wrong(f"{end} is missing")
         self._at += len(end)
         self._at += len(self._text[self._at :]) - len(self._text[self._at :].lstrip())
-        return found
+        return values
 
     def _value(self) -> Value:
         quoted = _QUOTED.match(self._text, self._at)
@@ -111,14 +111,14 @@ class _Reader:
         return self._of_word(word[0].strip())
 
     def _nested(self, opened: re.Match[str]) -> list[Value]:
-        """The list within brackets of which the first is passed."""
+        """Read the list within brackets, of which the opening one has been read."""
         if self._depth == DEEPEST:
             raise InputError(f"{self._key}: lists are nested too deeply; at most {DEEPEST} may be")
         self._at = opened.end()
         self._depth += 1
-        found = [] if opened[1] else self._list("]")
+        values = [] if opened[1] else self._list("]")
         self._depth -= 1
-        return found
+        return values
 
     def _of_word(self, word: str) -> Value:
         if word.lower() in _CONSTANTS:
@@ -142,10 +142,10 @@ class _Reader:
         count = max(0, ceil((stop - start) / step))
         if count > MOST:
             raise self._wrong(f"too many values, at most {MOST} are taken")
-        made = [start + number * step for number in range(count)]
+        values = [start + number * step for number in range(count)]
         if all(isinstance(end, int) for end in ends):
-            return [int(one) for one in made]
-        return [Decimal(one.numerator) / one.denominator for one in made]
+            return [int(value) for value in values]
+        return [Decimal(value.numerator) / value.denominator for value in values]
 
     def _wrong(self, why: str) -> InputError:
         before, after = self._text[: self._at][-LONGEST:], self._text[self._at :][:LONGEST]

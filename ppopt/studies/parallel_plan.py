@@ -26,7 +26,7 @@ from ppopt.solver.parameters import SolveParams
 from ppopt.solver.result import Status
 from ppopt.studies.parallel_result import ParallelPlan, ParallelRow
 from ppopt.studies.parallel_space import Parallelism, ParallelSpace
-from ppopt.studies.plan import search_space
+from ppopt.studies.plan import search_plan_space
 from ppopt.studies.plan_result import Plan, RowStatus
 from ppopt.studies.plan_space import (
     CHUNKS,
@@ -228,12 +228,12 @@ class _ParallelSearch:
         """Plan a combination for so many seconds, and take over what is better."""
         best, turn = self.best, Deadline.after(seconds, progress=self._options.deadline.progress)
         batches = one.model.training.batches
-        found = search_space(
+        found = search_plan_space(
             self._choices.space(one.model),
             Objective.MAKESPAN,
             BackwardKind.MIXED,
             self._options.by(turn),
-            known=None if best is None else best / batches,
+            known_value=None if best is None else best / batches,
             start=None if one.plan is None else one.plan.schedule,
         )
         took = turn.spent

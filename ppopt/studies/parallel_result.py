@@ -1,4 +1,4 @@
-"""What a plan over the parallelism returns: every combination, and a bound over all of them."""
+"""The result of a plan over the parallelism: every combination, and a bound over all of them."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from ppopt.studies.plan_result import Plan
 
 @dataclass(frozen=True)
 class ParallelRow:
-    """What is known of a combination; times of a step, in ms."""
+    """Plan and bound of one combination; times of a step, in ms."""
 
     parallelism: Parallelism
     model: DerivedModel
     lower_bound: Fraction | None
-    """No schedule of it takes less; None: none keeps the memory limit."""
+    """Lower bound of its steps; None: no schedule is within the memory limit."""
     plan: Plan | None
-    """The best plan of it, with or without a schedule; None: it was bounded only."""
+    """Best plan of the combination, with or without a schedule; None: it was bounded only."""
     seconds: float
-    """The time that its plans took."""
+    """Seconds that its plans took."""
 
     @property
     def value(self) -> Fraction | None:
-        """The shortest step found."""
+        """Shortest step found."""
         return None if self.plan is None else self.plan.value
 
 
@@ -42,9 +42,10 @@ class ParallelPlan:
     rows: tuple[ParallelRow, ...]
     """Every combination, the best first."""
     lower_bound: Fraction | None
-    """No step of any combination is shorter, in ms; None: none keeps the memory limit."""
+    """Lower bound of the steps of all combinations, in ms; None: none is within the memory limit.
+    """
     skipped: Mapping[Parallelism, str]
-    """Combinations that there are not, each with the reason."""
+    """Invalid combinations, each with the reason."""
     provenance: Provenance
     solve_seconds: float
     interrupted: bool = False
@@ -52,17 +53,17 @@ class ParallelPlan:
 
     @property
     def best(self) -> ParallelRow | None:
-        """The combination of the shortest step; None where none was found."""
+        """Combination of the shortest step; None if none was found."""
         return self.rows[0] if self.rows and self.rows[0].value is not None else None
 
     @property
     def plan(self) -> Plan:
-        """The plan of the best combination; where none has a schedule, the first that was made."""
+        """Plan of the best combination; if none has a schedule, the first plan that was made."""
         return next(row.plan for row in self.rows if row.plan is not None)
 
     @property
     def value(self) -> Fraction | None:
-        """The shortest step found, in ms."""
+        """Shortest step found, in ms."""
         return None if self.best is None else self.best.value
 
     @property
@@ -73,7 +74,10 @@ class ParallelPlan:
         return (self.value - self.lower_bound) / self.value
 
     def tokens_per_second(self, step: Fraction | None) -> float | None:
-        """Tokens per second and GPU at a step of so many ms; of a lower bound, at most so many."""
+        """Tokens per second per GPU for a step time in ms.
+
+        For a lower bound on the step time: an upper bound.
+        """
         if not step:
             return None
         tokens = self.space.global_batch * self.rows[0].model.training.sequence

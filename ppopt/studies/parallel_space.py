@@ -1,4 +1,4 @@
-"""The parallelism a plan chooses from, on a fixed number of GPUs and a fixed batch."""
+"""The parallelism that a plan chooses from, on a fixed number of GPUs and a fixed batch."""
 
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ class Parallelism(NamedTuple):
 
 @dataclass(frozen=True)
 class ParallelSpace:
-    """What is chosen from, and what is the same in all combinations.
+    """Search space of the parallelism: dimensions, and settings that all combinations share.
 
-    Every combination trains the same sequences per step on the same GPUs: its pipeline has
-    gpus / (tensor x context x data) devices and global_batch / (data x microbatch) microbatches.
-    Raises InputError where a list is empty or a number is below 1.
+    Every combination trains the same sequences per step on the same GPUs: its pipeline has gpus /
+    (tensor x context x data) devices and global_batch / (data x microbatch) microbatches. Raises
+    InputError if a list is empty or a number is below 1.
     """
 
     architecture: Architecture
     gpu: Gpu
     gpus: int
-    """GPUs in all."""
+    """Total number of GPUs."""
     global_batch: int
     """Sequences of a step, over all copies of the pipeline."""
     tensor: tuple[int, ...] = (1,)
@@ -48,7 +48,7 @@ class ParallelSpace:
     training: Mapping[str, Any] = field(default_factory=dict)
     """Further fields of every `Training`: context, expert, sequence, precision."""
     efficiency: tuple[float, ...] = (EFFICIENCY,)
-    """Share of the GPU's peak: one for all, or one for each of `tensor`."""
+    """Achieved share of the GPU's peak: one for all, or one for each of `tensor`."""
     link: str | None = None
 
     def __post_init__(self) -> None:
@@ -67,42 +67,48 @@ class ParallelSpace:
                 raise InputError(f"{name}: {min(numbers)} is below 1")
 
     def models(self) -> tuple[dict[Parallelism, DerivedModel], dict[Parallelism, str]]:
-        """The derived model of every combination that there is, and why others are not."""
-        found, skipped = {}, {}
-        for one in dict.fromkeys(map(Parallelism._make, self._product())):
+        """Derived models of all valid combinations, and invalid ones, each with the reason."""
+        models, skipped = {}, {}
+        for combination in dict.fromkeys(map(Parallelism._make, self._product())):
             try:
-                found[one] = self.model(one)
+                models[combination] = self.model(combination)
             except NotApplicableError as error:
-                skipped[one] = str(error)
-        return found, skipped
+                skipped[combination] = str(error)
+        return models, skipped
 
     def _product(self) -> product[tuple[int, ...]]:
         return product(self.tensor, self.microbatch, self.data)
 
-    def model(self, one: Parallelism) -> DerivedModel:
-        """The derived model of a combination; raises NotApplicableError where there is none."""
+    def model(self, combination: Parallelism) -> DerivedModel:
+        """Derived model of a combination; raises NotApplicableError if it is invalid."""
         with not_applicable():
             context = self.training.get("context", 1)
             devices = _divided(
-                "gpus", self.gpus, one.tensor * context * one.data, "tensor x context x data"
+                "gpus",
+                self.gpus,
+                combination.tensor * context * combination.data,
+                "tensor x context x data",
             )
             batches = _divided(
-                "global_batch", self.global_batch, one.data * one.microbatch, "data x microbatch"
+                "global_batch",
+                self.global_batch,
+                combination.data * combination.microbatch,
+                "data x microbatch",
             )
-            training = Training(devices, batches, **one._asdict(), **self.training)
+            training = Training(devices, batches, **combination._asdict(), **self.training)
             return DerivedModel(
-                self.architecture, training, self.gpu, self._efficiency(one), link=self.link
+                self.architecture, training, self.gpu, self._efficiency(combination), link=self.link
             )
 
-    def _efficiency(self, one: Parallelism) -> float:
-        """The efficiency of a combination."""
+    def _efficiency(self, combination: Parallelism) -> float:
+        """Efficiency of a combination."""
         each = len(self.efficiency) > 1
-        return self.efficiency[self.tensor.index(one.tensor) if each else 0]
+        return self.efficiency[self.tensor.index(combination.tensor) if each else 0]
 
 
-def _divided(name: str, number: int, by: int, words: str) -> int:
-    """How often a number holds another; raises ConflictError where there is a rest."""
-    found, rest = divmod(number, by)
-    if rest or not found:
-        raise ConflictError(f"{name}: {number} is no multiple of {words} = {by}")
-    return found
+def _divided(name: str, number: int, divisor: int, divisor_text: str) -> int:
+    """Exact quotient; raises ConflictError if there is a remainder, or the quotient is 0."""
+    quotient, remainder = divmod(number, divisor)
+    if remainder or not quotient:
+        raise ConflictError(f"{name}: {number} is no multiple of {divisor_text} = {divisor}")
+    return quotient

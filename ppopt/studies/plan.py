@@ -1,4 +1,4 @@
-"""The plan: the best configuration to train with, and a bound over all configurations asked for."""
+"""The plan: the best configuration to train with, and a bound over all configurations requested."""
 
 from __future__ import annotations
 
@@ -60,33 +60,37 @@ def plan(
 ) -> Plan:
     """Find the best configuration to train a model with, and its schedule.
 
-    The model, and where it trains: of a pipeline (as of `ppopt.read_pipeline`) its devices,
-    microbatches, limits and links, where the arguments give no others.
+    `model` is a model, or a pipeline (from `ppopt.read_pipeline`) whose devices, microbatches,
+    limits and links are the defaults of the arguments.
 
-    Every combination of `batches`, `placement`, `chunks`, `recompute` and `strategies` (one value
-    or a list each, words also as one text: `linear,v`) that goes together is a configuration; its
-    partition is searched with its schedule, unless `partition` gives one.
+    Every valid combination of `batches`, `placement`, `chunks`, `recompute` and `strategies` is a
+    configuration (each argument is one value, a list, or text with commas: `linear,v`). The
+    partition of a configuration is searched with its schedule, unless `partition` gives one.
 
-    `recompute` is of `none`, `full`, `search` (chosen per stage with the schedule) and `layers`
-    (as the layers say). None means `layers` if any layer recomputes. Else it means `none`, and with
-    a memory limit also `full` and, but for Megatron-LM, `search`.
+    `recompute` is any of `none`, `full`, `search` (chosen per stage with the schedule) and `layers`
+    (as set per layer). Default: `layers` if any layer sets recompute; else `none`, and with a
+    memory limit also `full` and (but for Megatron-LM) `search`.
+
     `strategies` are `optimal` (the best schedule of any order; the default) and hand strategies,
     with their `options`. `runtime` is what is to run the schedule: `megatron` (Megatron-LM) runs
-    1F1B and interleaved 1F1B only, on partitions that it takes; `torch` schedules of one route
-    without slices. Configurations of several batch counts compare by the time per microbatch.
-    `within` is a share: the plan then also says with how little memory any configuration found is
-    at most so much slower than the best (0.01: 1 %).
+    1F1B and interleaved 1F1B only, on partitions that it supports; `torch` runs schedules of one
+    route without slices. Configurations with different batch counts are compared by the time per
+    microbatch.
+
+    `within` is a slowdown such as 0.01: the plan then also reports the least memory at which a
+    configuration is at most 1 % slower than the best.
+
     `mem_limit` is one number, a list with one number per device, or `1f1b`: the largest device peak
     of 1F1B on the balanced partition of the first batch count. `fields` are further fields of
     `ppopt.Pipeline`, such as `p2p`. The other arguments are those of `ppopt.solve`; `time_limit` is
-    for the whole plan, from `began` on. With one worker a plan that ends by proof repeats itself.
-    Ctrl-C ends it with the best so far. Raises InputError on misuse, also where no configuration
+    for the whole plan, from `began` on. With one worker, a plan that ends by proof is reproducible.
+    Ctrl-C ends the plan with the best so far. Raises InputError on misuse, also if no configuration
     can be set up; "infeasible" is a result.
     """
     request = checked_options(
         time_limit, workers, seed, progress=progress, stop=stop, params=params, began=began
     )
-    share_within = None if within is None else _share("within", within)
+    slowdown = None if within is None else _share("within", within)
     if isinstance(model, Pipeline):
         devices, batches = devices or model.num_devices, batches or model.batches
         mem_limit = model.mem_limit if mem_limit is None else mem_limit
@@ -100,14 +104,14 @@ def plan(
             "routes: partitions are searched for one route alone; a plan of two routes takes a "
             "partition by rule: --routes 2 --partition balanced (or even, or counts)"
         )
-    counts = _listed(batches)
-    limit = _limit(model, devices, counts, mem_limit, fields)
+    batch_counts = _listed(batches)
+    limit = _limit(model, devices, batch_counts, mem_limit, fields)
     limited = limit is not None
     default = default_recompute(model, runtime, limited=limited)
     space = PlanSpace(
         model=model,
         devices=devices,
-        batches=counts,
+        batches=batch_counts,
         placements=_listed(placement),
         chunks=_listed(chunks),
         recompute=default if recompute is None else _listed(recompute),
@@ -117,66 +121,66 @@ def plan(
         partition=partition,
         fields={**fields, "mem_limit": limit} if limited else fields,
     )
-    kind, shares = BackwardKind.read(backward_kind), params.plan
-    share = 1 - shares.less - shares.refining - (shares.more if limited else 0)
-    share -= 0 if share_within is None else shares.within
+    kind, plan_params = BackwardKind.read(backward_kind), params.plan
+    share = 1 - plan_params.less - plan_params.refining - (plan_params.more if limited else 0)
+    share -= 0 if slowdown is None else plan_params.within
     search = PlanSearch(space, Objective(objective), kind, request, share)
-    search.begin()
-    found = search.run()
+    search.start_from_baselines()
+    result = search.run()
     steps: tuple[Callable[[Plan], Plan], ...] = (
-        lambda _: search.refined(),
+        lambda _: search.refine(),
         lambda _: search.with_less_memory(),
-        lambda found: search.with_memory_within(found, share_within),
+        lambda result: search.with_memory_within(result, slowdown),
         search.with_more_memory,
-        search.with_hands,
+        search.with_baselines,
     )
     for step in steps:
-        if found.value is None or found.interrupted:
-            return found
-        found = step(found)
-    return found
+        if result.value is None or result.interrupted:
+            return result
+        result = step(result)
+    return result
 
 
-def search_space(
+def search_plan_space(
     space: PlanSpace,
     objective: Objective,
-    kind: BackwardKind,
+    backward_kind: BackwardKind,
     options: SolveOptions,
     *,
-    known: Fraction | None = None,
+    known_value: Fraction | None = None,
     start: Schedule | None = None,
 ) -> Plan:
-    """The best plan of a space, without what `plan` tells beside it.
+    """Search a plan space, without the additional reports of `plan`.
 
-    `known` is a time per microbatch that is possible elsewhere: configurations that are no better
-    are closed, and the bound of the plan goes no higher. `start` is the best schedule of an earlier
-    search of the space. Raises InputError where nothing can be set up.
+    `known_value` is a time per microbatch already achieved elsewhere: configurations that cannot
+    beat it are closed, and the bound of the plan is capped at it. `start` is the best schedule of
+    an earlier search of the space. Raises InputError if nothing can be set up.
     """
-    search = PlanSearch(space, objective, kind, options)
-    search.know(known, start)
-    search.begin()
+    search = PlanSearch(space, objective, backward_kind, options)
+    search.set_known_value(known_value, start)
+    search.start_from_baselines()
     return search.run()
 
 
-def _share(name: str, given: Fraction | float) -> Fraction:
-    """A share as a fraction; raises InputError below 0 and on anything but a number."""
-    found = exact.read(given, name).value
-    if found < 0:
-        raise InputError(f"{name}: {given} is below 0; give a share such as 0.01")
-    return found
+def _share(name: str, value: Fraction | float) -> Fraction:
+    """Read a share as a fraction; raises InputError below 0 and on anything but a number."""
+    share = exact.read(value, name).value
+    if share < 0:
+        raise InputError(f"{name}: {value} is below 0; give a share such as 0.01")
+    return share
 
 
-def _listed(given: Any) -> tuple[Any, ...]:
-    """One value as a list of it; text may list several, as on the command line: `linear,v`."""
-    if isinstance(given, str):
-        return tuple(part.strip() for part in given.split(","))
-    return (given,) if isinstance(given, int) else tuple(given)
+def _listed(value: Any) -> tuple[Any, ...]:
+    """Convert a value, a list, or text with commas (`linear,v`) to a tuple."""
+    if isinstance(value, str):
+        return tuple(part.strip() for part in value.split(","))
+    return (value,) if isinstance(value, int) else tuple(value)
 
 
 def _limit(
     model: Model, devices: int, batches: Sequence[int], limit: Any, fields: dict[str, Any]
 ) -> Any:
-    """The memory limit of all configurations: `1f1b` becomes that of a balanced partition."""
+    """Memory limit of all configurations; `1f1b` becomes that of a balanced partition."""
     if not isinstance(limit, str) or limit.strip().lower() != LIMIT_1F1B or not batches:
         return limit
     balanced = model.pipeline(devices=devices, batches=batches[0], mem_limit=LIMIT_1F1B, **fields)

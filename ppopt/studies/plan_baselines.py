@@ -1,9 +1,9 @@
-"""The hand strategies that a plan begins with and is compared with.
+"""The hand strategies that a plan starts from and is compared with.
 
-Each is on the best partition and recompute found for it (`ppopt.studies.baselines`). They come
-before the search of the plan, which starts from them: no plan is slower than the best schedule
-found for a hand strategy that it could have chosen. Strategies of the placements and chunks of the
-plan come first; others say where a better schedule may be.
+Each has the best partition and recompute found for it (`ppopt.studies.baselines`). They are
+evaluated first, and the plan starts from their schedules, so that it is never slower than the best
+of those in its space. Strategies with placements and chunks of the plan come first; others show
+where a better schedule may be.
 """
 
 from __future__ import annotations
@@ -21,127 +21,148 @@ from ppopt.problem.pipeline import Pipeline
 from ppopt.schedule.schedule import Schedule
 from ppopt.solver.deadline import Deadline
 from ppopt.strategies import Strategy, registry
-from ppopt.studies.baselines import Wanted, baselines
+from ppopt.studies.baselines import EvaluationRequest, evaluate_strategies
 from ppopt.studies.evaluate import objective_value
-from ppopt.studies.plan_result import Hand, Plan
+from ppopt.studies.plan_result import Plan, PlanBaseline
 from ppopt.studies.plan_space import AS_GIVEN, OPTIMAL, PlanConfiguration, PlanSpace
 from ppopt.studies.strategy_search import StrategySearch
 
 LONGEST = 0.5
 """Estimated seconds of one schedule above which a strategy is left out."""
 KNOWN = ("1f1b", "interleaved")
-"""Strategies that come first: the ones that most trainers run."""
+"""Strategies that come first: those that most trainers run."""
 
 
 class _Setting(NamedTuple):
     """A strategy with its chunks and recompute."""
 
-    wanted: Wanted
+    request: EvaluationRequest
     recompute: str
-    within: bool
+    in_space: bool
 
-    def place(self) -> tuple[bool, bool]:
-        """Where it stands: what most trainers run, then what the plan could have chosen."""
-        return self.wanted.strategy.name not in KNOWN, not self.within
+    def sort_key(self) -> tuple[bool, bool]:
+        """Sort key: strategies that most trainers run, then those that the plan could choose."""
+        return self.request.strategy.name not in KNOWN, not self.in_space
 
-    def hand(self, made: Schedule, objective: Objective) -> Hand:
-        """Its schedule beside the plan."""
-        recompute = _recompute(self.recompute, made)
-        value = objective_value(made, objective)
-        return Hand(self.wanted.strategy.name, made, value, recompute, self.within)
+    def baseline(self, schedule: Schedule, objective: Objective) -> PlanBaseline:
+        """Schedule of the strategy, as a baseline of the plan."""
+        recompute = _recompute(self.recompute, schedule)
+        value = objective_value(schedule, objective)
+        return PlanBaseline(self.request.strategy.name, schedule, value, recompute, self.in_space)
 
 
 class PlanBaselines:
-    """The hand strategies of a plan, as far as there was time for them."""
+    """Evaluates hand strategies for a plan, as far as there is time."""
 
-    def __init__(self, space: PlanSpace, objective: Objective, kind: BackwardKind) -> None:
-        """The strategies of the space's runtime whose backwards may be of this kind."""
-        self._space, self._objective, self._kind = space, objective, kind
-        self.found: list[Hand] = []
-        """Those that keep the memory limits."""
+    def __init__(self, space: PlanSpace, objective: Objective, backward_kind: BackwardKind) -> None:
+        """Take the strategies of the runtime of the space whose backwards are of this kind."""
+        self._space, self._objective, self._backward_kind = space, objective, backward_kind
+        self.results: list[PlanBaseline] = []
+        """Baselines within the memory limits."""
         self._open: dict[int, tuple[_Setting, StrategySearch]] = {}
-        """Searches that can go on, per position in `found`."""
+        """Searches that can be continued, by index of `results`."""
         self._left: dict[int, list[_Setting]] = {}
-        """Those not evaluated yet, per number of microbatches."""
+        """Strategies not evaluated yet, by number of microbatches."""
 
     def search(self, batches: int, deadline: Deadline) -> None:
-        """Evaluate the strategies that are left by the deadline."""
+        """Evaluate the remaining strategies until the deadline."""
         if batches not in self._left:
-            self._left[batches] = sorted(self._settings(batches), key=_Setting.place)
+            self._left[batches] = sorted(self._settings(batches), key=_Setting.sort_key)
         left = self._left[batches]
         late = []
-        wanted = [setting.wanted for setting in left]
-        for baseline in baselines(wanted, self._objective, deadline, longest=LONGEST):
-            if baseline.late:
-                late.append(left[baseline.place])
-            elif baseline.schedule is not None and baseline.schedule.fits_limits:
-                if baseline.search is not None:
-                    self._open[len(self.found)] = left[baseline.place], baseline.search
-                self.found.append(left[baseline.place].hand(baseline.schedule, self._objective))
+        requests = [setting.request for setting in left]
+        for evaluation in evaluate_strategies(
+            requests, self._objective, deadline, max_seconds=LONGEST
+        ):
+            if evaluation.out_of_time:
+                late.append(left[evaluation.position])
+            elif evaluation.schedule is not None and evaluation.schedule.fits_limits:
+                if evaluation.search is not None:
+                    self._open[len(self.results)] = left[evaluation.position], evaluation.search
+                self.results.append(
+                    left[evaluation.position].baseline(evaluation.schedule, self._objective)
+                )
         self._left[batches] = late
 
     def refine(self, batches: int, deadline: Deadline) -> None:
-        """Go on with the strategies that a gain names: the best, and what most trainers run."""
-        own = [place for place in self._open if self._is_named(self.found[place], batches)]
-        ranked = sorted(own, key=lambda place: self.found[place].value)
-        places = ranked[:1]
+        """Continue the searches of strategies that a gain names.
+
+        These are the best one, and those that most trainers run.
+        """
+        named = [
+            position for position in self._open if self._is_named(self.results[position], batches)
+        ]
+        ranked = sorted(named, key=lambda position: self.results[position].value)
+        positions = ranked[:1]
         for name in KNOWN:
-            known = [place for place in ranked if self.found[place].strategy == name]
-            places += [place for place in known[:1] if place not in places]
-        for number, place in enumerate(places):
-            setting, search = self._open[place]
-            search.settle(deadline.turn(len(places) - number - 1))
-            self.found[place] = setting.hand(search.schedule(), self._objective)
+            known = [position for position in ranked if self.results[position].strategy == name]
+            positions += [position for position in known[:1] if position not in positions]
+        for number, position in enumerate(positions):
+            setting, search = self._open[position]
+            search.settle(deadline.turn(len(positions) - number - 1))
+            self.results[position] = setting.baseline(search.schedule(), self._objective)
 
     @staticmethod
-    def _is_named(hand: Hand, batches: int) -> bool:
-        """Whether a gain over a strategy may be stated."""
-        return hand.within and hand.schedule.pipeline.batches == batches
+    def _is_named(baseline: PlanBaseline, batches: int) -> bool:
+        """Whether a gain over a strategy may be reported."""
+        return baseline.in_space and baseline.schedule.pipeline.batches == batches
 
-    def beside(self, plan: Plan) -> Plan:
-        """A plan with the hand strategies of its microbatches, the best first, one of each name.
+    def add_to(self, plan: Plan) -> Plan:
+        """Add the hand strategies to a plan: same microbatches, best first, one per name.
 
-        Those that the plan had as configurations are there with their best schedules.
+        Configurations of the plan that are hand strategies are among them, with their best
+        schedules.
         """
         assert plan.best is not None
         batches = plan.best.configuration.batches
-        known = [hand for hand in self.found if hand.schedule.pipeline.batches == batches]
+        baselines = [
+            baseline for baseline in self.results if baseline.schedule.pipeline.batches == batches
+        ]
         for row in plan.rows:
-            one, made = row.configuration, row.schedule
-            if one.strategy != OPTIMAL and one.batches == batches and made is not None:
-                value = objective_value(made, self._objective)
-                known.append(Hand(one.strategy, made, value, _recompute(one.recompute, made), True))
-        best: dict[str, Hand] = {}
-        for hand in sorted(known, key=lambda hand: (hand.value, hand.strategy)):
-            best.setdefault(hand.strategy, hand)
-        names = (setting.wanted.strategy.name for setting in self._left.get(batches, ()))
+            configuration, schedule = row.configuration, row.schedule
+            if (
+                configuration.strategy != OPTIMAL
+                and configuration.batches == batches
+                and schedule is not None
+            ):
+                value = objective_value(schedule, self._objective)
+                recompute = _recompute(configuration.recompute, schedule)
+                name = configuration.strategy
+                baselines.append(PlanBaseline(name, schedule, value, recompute, True))
+        best: dict[str, PlanBaseline] = {}
+        for baseline in sorted(baselines, key=lambda baseline: (baseline.value, baseline.strategy)):
+            best.setdefault(baseline.strategy, baseline)
+        names = (setting.request.strategy.name for setting in self._left.get(batches, ()))
         late = dict.fromkeys(name for name in names if name not in best)
         return replace(plan, hands=tuple(best.values()), late_hands=tuple(late))
 
     def _settings(self, batches: int) -> Iterator[_Setting]:
-        """Every strategy with every number of chunks and every recompute of the plan.
+        """All strategies with every number of chunks and every recompute mode of the plan.
 
-        Chosen recompute may be none or full. Left out are those that are configurations of the
-        plan; those of other backwards; and those of two routes, unless the model says how large the
-        weights are that devices then hold twice.
+        With chosen recompute, possibly none or all layers recompute. Left out are configurations of
+        the plan; strategies with other backwards; and those of two routes, unless the model gives
+        the size of the weights, of which devices then hold two copies.
         """
         space = self._space
         recompute = (SEARCH,) if SEARCH in space.recompute else space.recompute
         for strategy in registry().values():
             fits_kind = BackwardKind.WHOLE if strategy.fused else BackwardKind.SPLIT
-            if space.runtime == "megatron" or self._kind not in (BackwardKind.MIXED, fits_kind):
+            if space.runtime == "megatron" or self._backward_kind not in (
+                BackwardKind.MIXED,
+                fits_kind,
+            ):
                 continue
             for chunks in space.chunks if strategy.chunks is None else (None,):
                 for choice in recompute:
                     placed = self._placed(strategy, batches, chunks, choice)
                     if placed is not None:
-                        wanted = Wanted(strategy, placed, strategy.taken(space.options))
-                        yield _Setting(wanted, choice, self._is_within(strategy, placed, choice))
+                        request = EvaluationRequest(strategy, placed, strategy.taken(space.options))
+                        yield _Setting(request, choice, self._is_within(strategy, placed, choice))
 
     def _placed(
         self, strategy: Strategy, batches: int, chunks: int | None, recompute: str
     ) -> Pipeline | None:
-        """The pipeline of a strategy; None where it is left out."""
+        """Pipeline of a strategy; None if the strategy is left out."""
         space = self._space
         with suppress(NotApplicableError), not_applicable():
             pipeline = space.model.pipeline(
@@ -169,12 +190,12 @@ class PlanBaselines:
     def _configuration(
         strategy: Strategy, placed: Pipeline, recompute: str, chosen: str
     ) -> PlanConfiguration:
-        """The configuration of a plan whose schedules are those of a strategy, or any."""
+        """Configuration of a plan whose schedules are those of a strategy, or any."""
         return PlanConfiguration(
             placed.batches, strategy.placement, placed.num_chunks, recompute, chosen
         )
 
 
-def _recompute(choice: str, made: Schedule) -> str:
-    """How the layers of a schedule recompute: where that was chosen, perhaps none does."""
-    return "none" if choice == SEARCH and not any(made.pipeline.recomputed) else choice
+def _recompute(choice: str, schedule: Schedule) -> str:
+    """Recompute mode of a schedule: if it was chosen, perhaps no layer recomputes."""
+    return "none" if choice == SEARCH and not any(schedule.pipeline.recomputed) else choice

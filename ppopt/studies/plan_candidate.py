@@ -1,6 +1,6 @@
-"""One configuration of a plan: its bound, and the search of it with more and more effort.
+"""Bound and search of one configuration of a plan, continued with more and more effort.
 
-Its schedules are any, of which the best is searched, or those of one hand strategy.
+The configuration covers all orders of operations, or the order of one hand strategy.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ from ppopt.solver.result import Progress, Result, Status
 from ppopt.solver.search import search_from
 from ppopt.solver.warm_start import WarmStart
 from ppopt.strategies import Options
-from ppopt.studies import frontier_space
 from ppopt.studies.best_choice import StrategyProof
 from ppopt.studies.evaluate import objective_value, peak_memory
 from ppopt.studies.frontier_curve import Curve, ParetoPoint
+from ppopt.studies.frontier_problem import frontier_problem_of
 from ppopt.studies.frontier_search import ParetoSearch
 from ppopt.studies.plan_result import LeastMemory, PlanRow, RowStatus, WithinShare
 from ppopt.studies.plan_space import OPTIMAL, PlanConfiguration
@@ -40,8 +40,7 @@ from ppopt.studies.strategy_search import PATIENCE, Rank, StrategySearch, Takes
 from ppopt.verifier import checked
 
 ROUNDS = 4
-"""Rounds of the search for the best partition and recompute at level 0; at each level twice as
-many."""
+"""Rounds of the search for the best partition and recompute at level 0; doubled at every level."""
 SEARCHING = 0.5
 """Share of a turn that these rounds may take; the proof has the rest."""
 _BOUNDED = (
@@ -50,66 +49,66 @@ _BOUNDED = (
 )
 
 
-class PlanRequest(NamedTuple):
-    """What the search of a configuration needs from the plan."""
+class SearchContext(NamedTuple):
+    """What the plan gives to the search of a configuration."""
 
     options: SolveOptions
-    """The deadline is that of the plan."""
+    """Options of the plan, with its deadline."""
     ceiling: Callable[[], Fraction | None]
-    """Values from here on are of no use: the best schedule known is as good."""
+    """Returns the cutoff: values at or above it cannot improve the best known schedule."""
 
 
 class PlanCandidate(ABC):
-    """What is known of one configuration; values in the user's unit."""
+    """State and search of one configuration of a plan; values in the user's unit."""
 
     def __init__(
-        self, configuration: PlanConfiguration, problem: Problem, request: PlanRequest
+        self, configuration: PlanConfiguration, problem: Problem, context: SearchContext
     ) -> None:
-        """Raises NotApplicableError where its partition cannot be searched."""
+        """Raises NotApplicableError if the partition of the configuration cannot be searched."""
         self.configuration, self.problem = configuration, problem
-        self._request = request
+        self._context = context
         self.impossible = False
-        """Whether none of its schedules keeps the memory limits."""
+        """Whether no schedule is within the memory limits, which is proved."""
         self.result: Result | None = None
-        """Its best schedule, or why there is none, once it is searched."""
+        """Result of the best schedule, or why there is none; None: not searched yet."""
         self.interrupted = False
-        """Whether Ctrl-C ended the search for less memory."""
+        """Whether Ctrl-C ended a search for less memory or of the best assignment."""
         self.searches = 0
-        """Searches of single partitions that were made."""
-        self._choice: Choice | None = choice_of(problem, request.options.deadline)
-        """Its partitions and choices of recompute; None: they are given."""
+        """Number of searches of single partitions."""
+        self._choice: Choice | None = choice_of(problem, context.options.deadline)
+        """Configuration space of partitions and recompute; None: they are given."""
         self.bound = self._first_bound()
-        """No schedule of it is below."""
+        """Lower bound of all schedules."""
         self.bound_alone = self.bound
-        """The same by bounds alone, without its searches."""
+        """Lower bound by bounds alone, without searches."""
 
     @property
     @abstractmethod
-    def stuck(self) -> bool:
-        """Whether more effort brings nothing: no partition is known that may be better."""
+    def exhausted(self) -> bool:
+        """Whether more effort cannot help: no known partition may be better."""
 
     @property
     def value(self) -> Fraction | None:
-        """Objective of its best schedule."""
+        """Objective of the best schedule."""
         return None if self.result is None else self.result.value
 
     @property
     def schedule(self) -> Schedule | None:
-        """Its best schedule."""
+        """Best schedule."""
         return None if self.result is None else self.result.schedule
 
     @property
     def peak(self) -> Fraction | None:
-        """The largest device peak of its best schedule."""
-        made = self.schedule
-        return None if made is None else peak_memory(made)
+        """Largest device peak of the best schedule."""
+        schedule = self.schedule
+        return None if schedule is None else peak_memory(schedule)
 
     def per_microbatch(self, time: Fraction) -> Fraction:
-        """A time of the configuration for each of its microbatches."""
+        """Time per microbatch of the configuration."""
         return time / self.configuration.batches
 
     def _first_bound(self) -> Fraction:
-        """A bound that takes no time."""
+        """Quick bound."""
         if self._choice is None:
             reduced = self.problem.reduced
             self.impossible = device_bounds.infeasibility(reduced.instance) is not None
@@ -123,19 +122,19 @@ class PlanCandidate(ABC):
 
     @abstractmethod
     def raise_bound(self, deadline: Deadline) -> None:
-        """Bound all of its partitions, as well as may be by the deadline, and search none.
+        """Bound all partitions until the deadline, without searching.
 
-        Bounds that are a margin above the best value known need not be exact.
+        Bounds far enough above the best known value need not be exact.
         """
 
     @property
     def _useful(self) -> Fraction | None:
-        """Values above this ceiling need not be exact; None: all are."""
-        ceiling = self._request.ceiling()
-        return None if ceiling is None else ceiling * self._request.options.params.plan.margin
+        """Ceiling above which bounds need not be exact; None: all must be."""
+        ceiling = self._context.ceiling()
+        return None if ceiling is None else ceiling * self._context.options.params.plan.margin
 
     def raise_to(self, other: PlanCandidate) -> None:
-        """Take over the bound of a configuration that holds all schedules of this one."""
+        """Raise the bound to that of a relaxation, whose schedules include all of this one."""
         if other.impossible:
             self.impossible = True
         else:
@@ -143,18 +142,18 @@ class PlanCandidate(ABC):
             self.bound_alone = max(self.bound_alone, other.bound_alone)
 
     @abstractmethod
-    def hint(self, made: Schedule) -> None:
-        """Begin from a better schedule of another configuration of the same placement."""
+    def hint(self, schedule: Schedule) -> None:
+        """Provide a better schedule of another configuration of the same placement as a start."""
 
     @abstractmethod
     def search(self, effort: Effort, turn: Deadline = NO_DEADLINE) -> None:
-        """Search it for a turn, beginning where the last search ended."""
+        """Search for a turn, starting where the last search ended."""
 
     @abstractmethod
     def minimize_memory(self, deadline: Deadline) -> LeastMemory:
-        """Look for less memory for its best value, or a lower one, by the deadline.
+        """Minimise memory at the best value or a lower one, until the deadline.
 
-        Its best schedule is then that of least memory.
+        The best schedule is then that of least memory.
         """
 
     def least_within(
@@ -162,17 +161,17 @@ class PlanCandidate(ABC):
         value: Fraction,
         deadline: Deadline,  # noqa: ARG002
     ) -> WithinShare | None:
-        """Look for the least memory for a value, by the deadline; None where it is not reached.
+        """Find the least memory at which `value` is reached; None if it is not reached.
 
-        Its best schedule stays.
+        The best schedule does not change.
         """
-        made, peak = self.schedule, self.peak
-        if made is None or peak is None or self.value is None or self.value > value:
+        schedule, peak = self.schedule, self.peak
+        if schedule is None or peak is None or self.value is None or self.value > value:
             return None
         return WithinShare(self.configuration, self.value, peak, None)
 
     def bounded(self) -> Result:
-        """The result by bounds alone, without a schedule."""
+        """Result by bounds alone, without a schedule."""
         pipeline = self.problem.pipeline
         argument = Argument.PARTITIONS if pipeline.partition == SEARCH else Argument.ENDS
         if pipeline.recompute == SEARCH:
@@ -187,12 +186,12 @@ class PlanCandidate(ABC):
             lower_bound=None if self.impossible else self.bound,
             proof=_BOUNDED,
             certificate=Certificate(argument),
-            provenance=self._request.options.provenance,
+            provenance=self._context.options.provenance,
             solve_seconds=0.0,
         )
 
     def row(self, best: Fraction | None) -> PlanRow:
-        """What is known of it; `best` is the least time per microbatch of any configuration."""
+        """Row of the plan; `best` is the least time per microbatch of any configuration."""
         result, bound = self.result or self.bounded(), None
         if not self.impossible:
             bound = self.bound if self.value is None else min(self.bound, self.value)
@@ -210,46 +209,46 @@ class PlanCandidate(ABC):
         ruled_out = status is RowStatus.PRUNED and alone
         return PlanRow(self.configuration, status, result, bound, self.searches, ruled_out)
 
-    def feasible(self, made: Schedule) -> Result:
-        """The same with a schedule."""
+    def feasible(self, schedule: Schedule) -> Result:
+        """Result with a schedule, not proved optimal."""
         return replace(
             self.bounded(),
-            pipeline=made.pipeline,
+            pipeline=schedule.pipeline,
             status=Status.FEASIBLE,
-            schedule=made,
-            value=objective_value(made, self.problem.objective),
+            schedule=schedule,
+            value=objective_value(schedule, self.problem.objective),
         )
 
 
 class ScheduleCandidate(PlanCandidate):
-    """A configuration whose best schedule is searched, whatever its order."""
+    """A configuration whose best schedule is searched over all orders."""
 
     def __init__(
-        self, configuration: PlanConfiguration, problem: Problem, request: PlanRequest
+        self, configuration: PlanConfiguration, problem: Problem, context: SearchContext
     ) -> None:
-        """Raises NotApplicableError where its partition cannot be searched."""
-        super().__init__(configuration, problem, request)
+        """Raises NotApplicableError if the partition of the configuration cannot be searched."""
+        super().__init__(configuration, problem, context)
         self._level = -1.0
         """Effort of the last search of the one partition that is given."""
         self._turn = NO_DEADLINE
         self._hinted: Fraction | None = None
-        """Value of the last schedule that was handed in."""
+        """Value of the best schedule that was provided as a start."""
         self._search: ConfigurationSearch | None = None
-        """The search over its partitions and choices of recompute; None: they are given."""
+        """Search over partitions and recompute; None: they are given."""
         if self._choice is not None:
             self._search = ConfigurationSearch(
-                self._choice, problem, self._options, ceiling=request.ceiling
+                self._choice, problem, self._options, ceiling=context.ceiling
             )
 
     @property
     def _options(self) -> SolveOptions:
-        """The options of its searches, which end with its turn."""
-        options = self._request.options
+        """Options of the searches, which end with the turn."""
+        options = self._context.options
         return options.by(replace(options.deadline, stop=self._enough))
 
     @property
-    def stuck(self) -> bool:
-        """Whether more effort brings nothing: no partition is known that may be better."""
+    def exhausted(self) -> bool:
+        """Whether more effort cannot help: no known partition may be better."""
         return self._search is not None and self._search.stuck
 
     def raise_bound(self, deadline: Deadline) -> None:
@@ -261,112 +260,116 @@ class ScheduleCandidate(PlanCandidate):
         self.bound = max(self.bound, self._search.least)
         self.bound_alone = max(self.bound_alone, self._search.choice.least)
 
-    def hint(self, made: Schedule) -> None:
+    def hint(self, schedule: Schedule) -> None:
         """See `PlanCandidate.hint`."""
-        value = objective_value(made, self.problem.objective)
-        known = [one for one in (self.value, self._hinted) if one is not None]
-        if self._search is not None and value < min(known, default=value + 1):
+        value = objective_value(schedule, self.problem.objective)
+        values = [value for value in (self.value, self._hinted) if value is not None]
+        if self._search is not None and value < min(values, default=value + 1):
             self._hinted = value
-            self._search.hint(made)
+            self._search.hint(schedule)
 
-    def holds(self, made: Schedule) -> bool:
-        """Whether a schedule is one of its own."""
-        own, pipeline = self.problem.pipeline, made.pipeline
-        same = pipeline.layout == own.layout and pipeline.batches == own.batches
-        recomputes = own.recompute == SEARCH or pipeline.model.layers == own.model.layers
-        return same and recomputes and (own.partition == SEARCH or pipeline.counts == own.counts)
+    def contains(self, schedule: Schedule) -> bool:
+        """Whether a schedule belongs to the configuration."""
+        problem, pipeline = self.problem.pipeline, schedule.pipeline
+        same = pipeline.layout == problem.layout and pipeline.batches == problem.batches
+        recomputes = problem.recompute == SEARCH or pipeline.model.layers == problem.model.layers
+        return (
+            same
+            and recomputes
+            and (problem.partition == SEARCH or pipeline.counts == problem.counts)
+        )
 
-    def begin(self, made: Schedule) -> None:
-        """Begin with a schedule of its own, of a hand strategy."""
-        self.hint(made)
-        result = self.feasible(made)
-        made = checked(replace(made, origin=result.origin()))
-        self.result = replace(result, schedule=made)
+    def start_from(self, schedule: Schedule) -> None:
+        """Start from a schedule of a hand strategy that belongs to the configuration."""
+        self.hint(schedule)
+        result = self.feasible(schedule)
+        schedule = checked(replace(schedule, origin=result.origin()))
+        self.result = replace(result, schedule=schedule)
 
     def search(self, effort: Effort, turn: Deadline = NO_DEADLINE) -> None:
         """See `PlanCandidate.search`."""
         self._turn = turn
         if self._search is None:
-            found = self._one(effort)
+            result = self._one(effort)
         else:
-            found = self._search.run(effort)
+            result = self._search.run(effort)
             self.searches = self._search.searches
-        if found is None:
+        if result is None:
             return
-        self.impossible |= found.status is Status.INFEASIBLE
-        if found.lower_bound is not None:
-            self.bound = max(self.bound, found.lower_bound)
-        if self.value is None or (found.value is not None and found.value <= self.value):
-            self.result = found
+        self.impossible |= result.status is Status.INFEASIBLE
+        if result.lower_bound is not None:
+            self.bound = max(self.bound, result.lower_bound)
+        if self.value is None or (result.value is not None and result.value <= self.value):
+            self.result = result
 
-    def polish(self, turn: Deadline) -> None:
-        """Search the pipeline of its best schedule by itself, with all methods, for a turn."""
-        made, self._turn = self.schedule, turn
-        assert made is not None and self.value is not None
+    def search_best_assignment(self, turn: Deadline) -> None:
+        """Search only the partition and recompute of the best schedule, with all methods."""
+        schedule, self._turn = self.schedule, turn
+        assert schedule is not None and self.value is not None
         self.searches += 1
-        problem = replace(self.problem, pipeline=made.pipeline)
+        problem = replace(self.problem, pipeline=schedule.pipeline)
         from ppopt.solver.portfolio import PROVING  # noqa: PLC0415  ortools takes long to load
 
         options = self._options
         without = options.params.without | PROVING
         options = replace(options, params=replace(options.params, without=without))
-        found = search_from(WarmStart(schedules=(made,)), problem, options)
-        self.interrupted |= found.interrupted
-        if found.schedule is not None and found.value is not None and found.value < self.value:
-            self.begin(found.schedule)
+        result = search_from(WarmStart(schedules=(schedule,)), problem, options)
+        self.interrupted |= result.interrupted
+        if result.schedule is not None and result.value is not None and result.value < self.value:
+            self.start_from(result.schedule)
 
     def minimize_memory(self, deadline: Deadline) -> LeastMemory:
         """See `PlanCandidate.minimize_memory`."""
         search = self._less_memory(None, deadline)
-        found, space = search.curve.found[-1], search.space
-        if found.schedule is not self.schedule:
-            self._take(found)
-        return LeastMemory(space.memory(found.limit), space.memory(search.least_limit))
+        point, problem = search.curve.points[-1], search.space
+        if point.schedule is not self.schedule:
+            self._take(point)
+        return LeastMemory(problem.memory(point.limit), problem.memory(search.least_limit))
 
     def least_within(self, value: Fraction, deadline: Deadline) -> WithinShare | None:
         """See `PlanCandidate.least_within`."""
         if super().least_within(value, deadline) is None:
             return None
         search = self._less_memory(value, deadline)
-        found, low = search.least, search.least_limit
-        memory = map(search.space.memory, (found.limit, low))
-        return WithinShare(self.configuration, found.value, *memory)
+        point, limit = search.least, search.least_limit
+        memory = map(search.space.memory, (point.limit, limit))
+        return WithinShare(self.configuration, point.value, *memory)
 
     def _less_memory(self, goal: Fraction | None, deadline: Deadline) -> ParetoSearch:
-        """A search for less memory, ended; from its best schedule."""
-        made, options = self.schedule, self._request.options
-        assert made is not None
-        space = frontier_space.space_of(self.problem)
+        """Search for less memory, starting from the best schedule; returns the ended search."""
+        schedule, options = self.schedule, self._context.options
+        assert schedule is not None
+        space = frontier_problem_of(self.problem)
         seconds = max(deadline.left, options.params.frontier.least)
         deadline = Deadline.after(seconds, progress=deadline.progress)
         search = ParetoSearch(
             space, options.by(deadline), Curve(space.limits),
-            most_level=options.params.plan.less_level, goal=goal,
+            max_level=options.params.plan.less_level, goal=goal,
         )  # fmt: skip
-        search.minimize_memory(made)
+        search.minimize_memory(schedule)
         self.interrupted |= search.interrupted
         return search
 
-    def _take(self, found: ParetoPoint) -> None:
-        """Take over a schedule of less memory, or of a lower value, for its own limits."""
+    def _take(self, point: ParetoPoint) -> None:
+        """Adopt a schedule of less memory or of a lower value, with the problem's own limits."""
         assert self.result is not None
-        pipeline = replace(found.schedule.pipeline, mem_limit=self.problem.pipeline.limits)
-        result = replace(self.result, pipeline=pipeline, value=found.value)
+        pipeline = replace(point.schedule.pipeline, mem_limit=self.problem.pipeline.limits)
+        result = replace(self.result, pipeline=pipeline, value=point.value)
         if result.value == result.lower_bound:
             result = replace(result, status=Status.OPTIMAL)
-        made = replace(found.schedule, pipeline=pipeline, origin=result.origin())
-        self.result = replace(result, schedule=checked(made))
+        schedule = replace(point.schedule, pipeline=pipeline, origin=result.origin())
+        self.result = replace(result, schedule=checked(schedule))
 
     def _enough(self, state: Progress) -> bool:
-        """Whether its turn ends; at any time left some configuration has a schedule."""
-        ceiling, stop = self._request.ceiling(), self._request.options.deadline.stop
+        """Whether the turn ends; even if time is up, some configuration gets a schedule first."""
+        ceiling, stop = self._context.ceiling(), self._context.options.deadline.stop
         if ceiling is not None and state.lower_bound >= ceiling:
             return True
         found = any(value is not None for value in (self.value, state.value, ceiling))
         return (found and self._turn.over) or (stop is not None and stop(state))
 
     def _one(self, effort: Effort) -> Result | None:
-        """Search the one partition that is given, unless it was searched as long."""
+        """Search the one partition that is given, unless it was searched with as much effort."""
         if effort.level <= self._level:
             return None
         self._level = effort.level
@@ -376,24 +379,24 @@ class ScheduleCandidate(PlanCandidate):
 
 
 class StrategyCandidate(PlanCandidate):
-    """A configuration of one strategy, on its best partition and recompute."""
+    """A configuration whose order is that of one strategy; partition and recompute are searched."""
 
     def __init__(
         self,
         configuration: PlanConfiguration,
         problem: Problem,
-        request: PlanRequest,
+        context: SearchContext,
         options: Options,
-        takes: Takes | None,
+        accepts_partition: Takes | None,
     ) -> None:
-        """`takes` says which partitions the runtime takes; None: all.
+        """`accepts_partition` says which partitions the runtime runs; None: all.
 
-        Raises NotApplicableError where the strategy or the search of its partition does not apply.
+        Raises NotApplicableError if the strategy or the search of its partition does not apply.
         """
-        super().__init__(configuration, problem, request)
+        super().__init__(configuration, problem, context)
         self._choices = StrategySearch(
             problem.pipeline, configuration.strategy, problem.objective, options,
-            takes=takes, seed=request.options.seed,
+            takes=accepts_partition, seed=context.options.seed,
         )  # fmt: skip
         candidates = self._choice if problem.pipeline.partition == SEARCH else None
         self._proof = StrategyProof(self._choices, candidates)
@@ -402,8 +405,8 @@ class StrategyCandidate(PlanCandidate):
         """Rank of the schedule in the result."""
 
     @property
-    def stuck(self) -> bool:
-        """Whether more effort brings nothing: no other partition is known that may be better."""
+    def exhausted(self) -> bool:
+        """Whether more effort cannot help: no other known partition may be better."""
         return self._proof.proved or (self._proof.ended and self._choices.barren >= PATIENCE)
 
     def raise_bound(self, deadline: Deadline) -> None:
@@ -414,9 +417,9 @@ class StrategyCandidate(PlanCandidate):
         self.bound_alone = max(self.bound_alone, self._choice.least)
         self._note()
 
-    def hint(self, made: Schedule) -> None:
+    def hint(self, schedule: Schedule) -> None:
         """See `PlanCandidate.hint`."""
-        self._choices.hint(made.pipeline)
+        self._choices.hint(schedule.pipeline)
 
     def search(self, effort: Effort, turn: Deadline = NO_DEADLINE) -> None:
         """See `PlanCandidate.search`: near the best partition, then in the order of bounds."""
@@ -426,7 +429,7 @@ class StrategyCandidate(PlanCandidate):
         self._note()
 
     def _note(self) -> None:
-        """Note what the search and the proof have found."""
+        """Record what the search and the proof have found."""
         choices = self._choices
         self.bound = max(self.bound, self._proof.lower_bound)
         if choices.fits and choices.rank != self._taken:
@@ -434,15 +437,15 @@ class StrategyCandidate(PlanCandidate):
             self.result = self._of_strategy(choices.schedule())
         self.impossible |= self._proof.proved and not (choices.fits or choices.refused)
 
-    def _of_strategy(self, made: Schedule) -> Result:
-        """The result of a schedule of the strategy, which keeps the limits.
+    def _of_strategy(self, schedule: Schedule) -> Result:
+        """Result of a schedule of the strategy that is within the limits.
 
-        What is proved of the strategy is no bound of other schedules, so the result states none.
+        A bound of the strategy is no bound of other schedules, so the result states none.
         """
         return replace(
-            self.feasible(checked(made)),
+            self.feasible(checked(schedule)),
             lower_bound=None,
-            proof=f"of {self.configuration.strategy} alone: {self._proof.words}",
+            proof=f"of {self.configuration.strategy} alone: {self._proof.proof_text}",
             certificate=Certificate(Argument.SEARCH),
         )
 
@@ -462,7 +465,7 @@ class StrategyCandidate(PlanCandidate):
 
     @property
     def _least_peak(self) -> Fraction:
-        """What all devices together need at least, spread evenly over them."""
+        """Least memory of all devices together, spread evenly over them."""
         if self.problem.pipeline.partition != SEARCH:
             return Fraction(0)
         ticks = space_of(self.problem)

@@ -1,4 +1,4 @@
-"""What a plan returns: the best configuration and its schedule, and a row for every other one."""
+"""The result of a plan: the best configuration and its schedule, and a row for every other one."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ from ppopt.studies.plan_space import PlanConfiguration, PlanSpace
 
 
 class RowStatus(StrEnum):
-    """What is known of one configuration of a plan."""
+    """How far one configuration of a plan is decided."""
 
     OPTIMAL = "optimal"
-    """Its best schedule is found and proved."""
+    """The best schedule is found and proved."""
     FEASIBLE = "feasible"
-    """It has a schedule, and may have a better one."""
+    """A schedule is found, and there may be a better one."""
     PRUNED = "pruned"
-    """It is no better than the best configuration: its bound says so."""
+    """The bound proves that the configuration is no better than the best one."""
     INFEASIBLE = "infeasible"
-    """Proved: none of its schedules keeps the memory limit."""
+    """No schedule is within the memory limit, which is proved."""
     UNKNOWN = "unknown"
-    """Nothing was found in time."""
+    """No schedule was found in time."""
 
 
 @dataclass(frozen=True)
@@ -41,14 +41,14 @@ class PlanRow:
     configuration: PlanConfiguration
     status: RowStatus
     result: Result
-    """Its best schedule, as far as it was searched; its bound is over all partitions, where these
-    are searched. That of a hand strategy states no bound: others may be better."""
+    """Result of the best schedule found; its bound covers all partitions, if these are searched.
+    The result of a hand strategy has no bound: other orders may be better."""
     lower_bound: Fraction | None
-    """None of its schedules has a lower value; None: there is none at all."""
+    """Lower bound of the schedules; None: there is no schedule."""
     searches: int
-    """Searches of single partitions; 0: it was bounded only."""
+    """Number of searches of single partitions; 0: the configuration was bounded only."""
     ruled_out_by_bounds: bool
-    """Whether it is pruned by bounds that need no search of it."""
+    """Whether the configuration is pruned by bounds that need no search of it."""
 
     def __repr__(self) -> str:
         mark = "<= " if self.given_up else ""
@@ -57,46 +57,46 @@ class PlanRow:
 
     @property
     def schedule(self) -> Schedule | None:
-        """Its best schedule; None where none was found."""
+        """Best schedule; None if none was found."""
         return self.result.schedule
 
     @property
     def pipeline(self) -> Pipeline:
-        """Its pipeline; with the partition of the schedule, where there is one."""
+        """Pipeline; with the partition of the schedule, if there is one."""
         return self.result.pipeline if self.schedule is None else self.schedule.pipeline
 
     @property
     def value(self) -> Fraction | None:
-        """Objective of its best schedule; None where none was found."""
+        """Objective of the best schedule; None if none was found."""
         return self.result.value
 
     @property
     def peak(self) -> Fraction | None:
-        """The largest device peak of its best schedule; None where none was found."""
-        made = self.schedule
-        return None if made is None else peak_memory(made)
+        """Largest device peak of the best schedule; None if none was found."""
+        schedule = self.schedule
+        return None if schedule is None else peak_memory(schedule)
 
     @property
     def given_up(self) -> bool:
-        """Whether its schedule was not searched further, as its bound is no lower than the best."""
+        """Whether a schedule is not searched further: the bound is no lower than the best value."""
         return self.status is RowStatus.PRUNED and self.value is not None
 
     @property
     def per_microbatch(self) -> Fraction | None:
-        """The value for each of its microbatches."""
+        """Value per microbatch."""
         return None if self.value is None else self.value / self.configuration.batches
 
     @property
     def bound_per_microbatch(self) -> Fraction | None:
-        """The bound for each of its microbatches."""
+        """Bound per microbatch."""
         bound = self.lower_bound
         return None if bound is None else bound / self.configuration.batches
 
     @property
-    def place(self) -> tuple[bool, Fraction, Fraction, bool, bool, Fraction, PlanConfiguration]:
-        """Where it stands: by time per microbatch, then by memory, then by bound.
+    def sort_key(self) -> tuple[bool, Fraction, Fraction, bool, bool, Fraction, PlanConfiguration]:
+        """Sort key: time per microbatch, then memory, then bound.
 
-        A configuration of chosen recompute comes after the one whose schedule it has taken over.
+        A configuration of chosen recompute that copied its schedule comes after the one it is from.
         """
         return (
             self.value is None,
@@ -110,7 +110,7 @@ class PlanRow:
 
 
 def counted(rows: Sequence[PlanRow]) -> str:
-    """How many configurations were ruled out or searched, in words."""
+    """Text that counts the configurations ruled out and searched."""
     alone = sum(row.ruled_out_by_bounds for row in rows)
     impossible = sum(row.status is RowStatus.INFEASIBLE for row in rows)
     searched = len(rows) - impossible - alone
@@ -125,12 +125,12 @@ def counted(rows: Sequence[PlanRow]) -> str:
 
 
 class LeastMemory(NamedTuple):
-    """How little memory the best plan can do with, as fast, in its configuration."""
+    """The least memory at which the best configuration keeps its speed."""
 
     memory: Fraction
-    """The largest device peak of its schedule, in the user's unit: the least that was found."""
+    """Largest device peak of the best schedule found, in the user's unit."""
     lower_bound: Fraction
-    """No schedule of its configuration that is as fast has a lower one."""
+    """Lower bound of this peak for all schedules of the configuration that are as fast."""
 
 
 class WithinShare(NamedTuple):
@@ -138,35 +138,36 @@ class WithinShare(NamedTuple):
 
     configuration: PlanConfiguration
     value: Fraction
-    """Of its schedule, in the user's unit."""
+    """Objective of the schedule, in the user's unit."""
     memory: Fraction
-    """The largest device peak of its schedule, in the user's unit."""
+    """Largest device peak of the schedule, in the user's unit."""
     lower_bound: Fraction | None
-    """No schedule of the space that is so fast has a lower one; None: not known."""
+    """Lower bound of this peak for all schedules of the space that are fast enough; None if
+    unknown."""
 
 
 class MoreMemory(NamedTuple):
-    """What a larger memory limit brings; times for as many microbatches as the best plan has."""
+    """The effect of a larger memory limit; times are for the microbatches of the best plan."""
 
     limits: tuple[Fraction, ...]
     """Memory limit of every device, in the user's unit."""
     value: Fraction
-    """The best value found within it; that of the plan where none is better."""
+    """Best value found within the limit; that of the plan if none is better."""
     lower_bound: Fraction
-    """No schedule of any configuration is below within it."""
+    """Lower bound of all configurations within the limit."""
 
 
-class Hand(NamedTuple):
-    """A hand strategy beside a plan."""
+class PlanBaseline(NamedTuple):
+    """A hand strategy compared with a plan."""
 
     strategy: str
     schedule: Schedule
-    """On the best partition and recompute found for it."""
+    """Schedule with the best partition and recompute found for the strategy."""
     value: Fraction
-    """Its objective in the user's unit."""
+    """Objective of the schedule, in the user's unit."""
     recompute: str
-    """How its layers recompute: `none`, `full`, `search` (chosen for it), or `layers`."""
-    within: bool
+    """How layers recompute: `none`, `full`, `search` (chosen for the strategy), or `layers`."""
+    in_space: bool
     """Whether the plan could have chosen this schedule."""
 
 
@@ -175,18 +176,18 @@ class Plan(NotebookView):
     """Outcome of `ppopt.plan`; times in the user's unit."""
 
     space: PlanSpace
-    """What was searched."""
+    """Configurations that were searched."""
     objective: Objective
     status: Status
     """`optimal`: no configuration of the space is better, per microbatch."""
     rows: tuple[PlanRow, ...]
-    """Every configuration, the best first: by time per microbatch; those without a schedule last,
-    by their bounds."""
+    """All configurations, the best first: by time per microbatch; those without a schedule last, by
+    their bounds."""
     lower_bound: Fraction | None
-    """No schedule of any configuration takes less per microbatch, times the microbatches of the
-    best one; None: none keeps the memory limit."""
+    """Lower bound of the time per microbatch of all configurations, times the microbatches of the
+    best one; None: no schedule is within the memory limit."""
     proof: str
-    """The argument behind `lower_bound`, or behind infeasibility, in words."""
+    """Text of the argument behind `lower_bound`, or behind infeasibility."""
     skipped: tuple[tuple[str, str], ...]
     """Configurations that cannot be set up, each with the reason."""
     provenance: Provenance
@@ -194,26 +195,26 @@ class Plan(NotebookView):
     interrupted: bool = False
     """Whether Ctrl-C ended the search."""
     least_memory: LeastMemory | None = None
-    """How little memory is enough for its value; None without a schedule, and where Ctrl-C ended
-    the search before."""
+    """Least memory for the value of the plan; None without a schedule, and if Ctrl-C ended the
+    search before."""
     within: WithinShare | None = None
-    """The least memory that is almost as fast, where a share was asked for and time was left."""
+    """Least memory that is almost as fast; None unless requested, and if no time was left."""
     more_memory: MoreMemory | None = None
-    """What 10 % more memory brings, by a short search; None without a limit or a schedule."""
-    hands: tuple[Hand, ...] = ()
-    """Hand strategies within the memory limit, each on the best partition and recompute found for
-    it, the best first; also those of placements and chunks outside the space."""
+    """Effect of 10 % more memory, by a short search; None without a limit or a schedule."""
+    hands: tuple[PlanBaseline, ...] = ()
+    """Hand strategies within the memory limit, each with the best partition and recompute found for
+    it, the best first; also those with placements and chunks outside the space."""
     late_hands: tuple[str, ...] = ()
-    """Hand strategies for which there was no time left."""
+    """Hand strategies that were not evaluated for lack of time."""
 
     @property
     def best(self) -> PlanRow | None:
-        """The best configuration; None where no schedule was found."""
+        """Best configuration; None if no schedule was found."""
         return self.rows[0] if self.rows[0].schedule is not None else None
 
     @property
     def schedule(self) -> Schedule | None:
-        """The schedule of the best configuration."""
+        """Schedule of the best configuration."""
         return None if self.best is None else self.best.schedule
 
     @property

@@ -1,9 +1,9 @@
 """Robustness: a fixed order under random times of its operations.
 
-Every operation keeps its place in the order of its device, starts when its inputs are there and
+Every operation keeps its position in the order of its device, starts when its inputs are there and
 its device is free, and takes its own time multiplied by a random factor. No device begins before
-its first start in the schedule. Delays between devices stay as they are. Where links are streams,
-every link keeps the order and the times of its transfers. So do collectives and optimizers.
+its first start in the schedule. Delays between devices are unchanged. If links are streams, every
+link keeps the order and the times of its transfers. So do collectives and optimizers.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ class Jitter:
     """Standard deviation of the random factors, whose mean is 1."""
     seed: int
     nominal: float
-    """The objective with the times as they are."""
+    """Objective without random factors."""
     values: Floats
-    """The objective in every sample."""
+    """Objective in every sample."""
 
     @cached_property
     def mean(self) -> float:
@@ -44,7 +44,7 @@ class Jitter:
 
     @cached_property
     def p95(self) -> float:
-        """The value that 95 % of the samples do not exceed."""
+        """Value that 95 % of the samples do not exceed."""
         return float(np.quantile(self.values, 0.95, method="inverted_cdf"))
 
     def __repr__(self) -> str:
@@ -94,7 +94,7 @@ def jitter(
 
 
 def check_deviation(deviation: float) -> None:
-    """Raise InputError where a relative standard deviation is out of range."""
+    """Raise InputError if a relative standard deviation is out of range."""
     if not 0 < deviation <= 10:
         raise InputError(f"jitter: {deviation:g} is not above 0 and at most 10; try 0.1")
 

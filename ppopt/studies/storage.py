@@ -1,15 +1,15 @@
 """The storage of studies: one SQLite file with every result, by its content, and every trial.
 
-A storage is named by a URL, as Optuna names one: `sqlite:///ppopt.db` is a file in the current
-folder, `sqlite:////data/ppopt.db` one of an absolute path. There are three tables. `results` has
-searches and evaluations, by the key of their content. `studies` has a name, what all its trials
-share, the settings of all rows that were asked for, and the last command that asked. `trials` has
-the settings of one row of a study, and how it ended. A trial that is done names its result; trials
-of several studies may name the same. Rows become records in `ppopt.studies.records`, which checks
-every value.
+A storage is named by a URL, as in Optuna: `sqlite:///ppopt.db` is a file in the current folder,
+`sqlite:////data/ppopt.db` one of an absolute path. There are three tables. `results` has searches
+and evaluations, by the key of their content. `studies` has a name, what all its trials share, the
+settings of all requested rows, and the last command that requested rows. `trials` has the settings
+of one row of a study, and how it ended. A trial that is done names its result; trials of several
+studies may name the same one. `ppopt.studies.records` converts rows to records and checks every
+value.
 
-Every write is one transaction in a write-ahead log: a process that is killed loses nothing that
-was written before. Several processes may read and write at the same time, on one machine; SQLite's
+Every write is one transaction in a write-ahead log: a process that is killed loses nothing that was
+written before. Several processes may read and write at the same time, on one machine; SQLite's
 locks do not work over NFS.
 """
 
@@ -44,7 +44,7 @@ PREFIX = "sqlite:///"
 PATIENCE = 30.0
 """Seconds to wait for another process that holds the lock."""
 APPLICATION = 0x70706F70
-"""SQLite's `application_id` of our files: `ppop`."""
+"""SQLite's `application_id` of ppopt's files: `ppop`."""
 MIGRATIONS = (
     """
     CREATE TABLE results (
@@ -81,11 +81,11 @@ MIGRATIONS = (
     ALTER TABLE studies ADD COLUMN command TEXT
     """,
 )
-"""What makes a file of each version from one of the version before; version 0 is an empty file."""
+"""Statements that upgrade a file by one version each; version 0 is an empty file."""
 
 
 class StudySummary(NamedTuple):
-    """What is listed of a study."""
+    """A study with the counts of its rows, as listed."""
 
     name: str
     base: str
@@ -93,9 +93,9 @@ class StudySummary(NamedTuple):
     complete: int
     failed: int
     command: str | None
-    """The last command that asked for rows; None: it was asked for in Python."""
+    """Last command that requested rows; None: they were requested from Python."""
     open: int
-    """Rows that were asked for and have not ended."""
+    """Number of requested rows that have not ended."""
 
 
 _RESULT = ", ".join(StoredResult._fields)
@@ -108,7 +108,7 @@ class StorageError(InputError):
 
 
 def path_of(url: str) -> Path:
-    """The file of a storage's URL; raises InputError where it is none of SQLite."""
+    """File of the URL of a storage; raises InputError if the URL is none of SQLite."""
     name = url.removeprefix(PREFIX)
     if name == url or not name:
         raise InputError(f"storage: {url!r} is not known; write {DEFAULT} or the like")
@@ -116,25 +116,25 @@ def path_of(url: str) -> Path:
 
 
 def named_by(url: str) -> list[str]:
-    """The URLs that one names whose file name may be a pattern, as of a shell: `shard-*.db`.
+    """Expand a URL whose file name may contain a shell pattern: `shard-*.db`.
 
-    Raises InputError where no file fits.
+    Raises InputError if no file matches.
     """
     path = path_of(url)
     if path.exists() or "*" not in path.name:
         return [url]
-    found = sorted(map(str, path.parent.glob(path.name)))
-    if not found:
+    names = sorted(map(str, path.parent.glob(path.name)))
+    if not names:
         raise InputError(f"storage: {url}: no file has such a name")
-    return [PREFIX + name for name in found]
+    return [PREFIX + name for name in names]
 
 
 class Storage:
     """An open storage.
 
-    A file that does not exist is made, unless `create` is False. `readonly` opens an existing file
-    that is not to be changed. Raises StorageError where the file is none of ours, is of a newer
-    version, or cannot be used, and later where it cannot be read or written.
+    A missing file is created, unless `create` is False. `readonly` opens an existing file without
+    changing it. Raises StorageError if the file is not a ppopt storage, has a newer version, or
+    cannot be used, and later if it cannot be read or written.
     """
 
     def __init__(
@@ -184,7 +184,7 @@ class Storage:
         self._link.close()
 
     def _prepare(self, *, readonly: bool) -> None:
-        """Check what kind of file it is, and bring it to the newest version."""
+        """Check what kind of file it is, and upgrade it to the newest version."""
         tables = self._one("SELECT count(*) FROM sqlite_master")
         application = self._one("PRAGMA application_id")
         if application != APPLICATION and (tables or application):
@@ -222,7 +222,7 @@ class Storage:
     # Results.
 
     def result(self, key: str) -> StoredResult | None:
-        """The result of a key; None where there is none. Raises DamagedError."""
+        """Result of a key; None if there is none. Raises DamagedError."""
         with self._errors():
             query = f"SELECT {_RESULT} FROM results WHERE key = ?"
             row = self._link.execute(query, (key,)).fetchone()
@@ -238,7 +238,7 @@ class Storage:
             return int(self._one("SELECT count(*) FROM results"))
 
     def put(self, result: StoredResult) -> None:
-        """Store a result; it replaces what was stored under its key."""
+        """Store a result; it replaces an earlier one of the same key."""
         with self._errors(), self._transaction():
             self._put(result)
 
@@ -252,27 +252,28 @@ class Storage:
     # Studies and their trials.
 
     def study(self, name: str, base: str) -> int:
-        """The number of a study, which is made where it does not exist.
+        """Number of the study of a name, which is created if it does not exist.
 
-        `base` is what all its trials share. Raises InputError where the study has another.
+        `base` identifies what all its trials share. Raises InputError if the study has another
+        base.
         """
         with self._errors(), self._transaction():
-            found = self._find(name)
-            if found is None:
+            study = self._find(name)
+            if study is None:
                 self._link.execute(
                     "INSERT INTO studies (study_name, base, created) VALUES (?, ?, ?)",
                     (name, base, _now()),
                 )
                 return self._one("SELECT last_insert_rowid()")
-        if found.base != base:
+        if study.base != base:
             raise InputError(
                 f"study_name: {name} is a study of another pipeline in {self.path}; "
                 "choose another name"
             )
-        return found.number
+        return study.number
 
     def _find(self, name: str) -> StudyRecord | None:
-        """The study of a name; None where there is none."""
+        """Study of a name; None if there is none."""
         query = f"SELECT {_STUDY} FROM studies WHERE study_name = ?"
         row = self._link.execute(query, (within("study_name", records.utf8, name),)).fetchone()
         return None if row is None else self._study(row)
@@ -282,25 +283,27 @@ class Storage:
             return records.study_of(row)
 
     def _known(self, name: str) -> StudyRecord:
-        """The study of a name; raises InputError where there is none."""
-        found = self._find(name)
-        if found is None:
+        """Study of a name; raises InputError if there is none."""
+        study = self._find(name)
+        if study is None:
             known = [study.name for study in self._studies()]
             listed = ", ".join(known) or "it has none"
             raise InputError(f"study_name: {name} is not in {self.path}; it has: {listed}")
-        return found
+        return study
 
     def _studies(self) -> list[StudyRecord]:
         rows = self._link.execute(f"SELECT {_STUDY} FROM studies ORDER BY study_id")
         return [self._study(row) for row in rows]
 
-    def ask(self, study: int, rows: Sequence[Mapping[str, Any]], command: str | None) -> None:
-        """Store the settings of rows that are asked for, beside those of earlier sweeps."""
+    def request_rows(
+        self, study: int, rows: Sequence[Mapping[str, Any]], command: str | None
+    ) -> None:
+        """Record the settings of requested rows, in addition to those of earlier sweeps."""
         with self._errors(), self._transaction():
             query = f"SELECT {_STUDY} FROM studies WHERE study_id = ?"
-            known = self._study(self._link.execute(query, (study,)).fetchone()).asked
-            asked = dict.fromkeys((*known, *map(canonical, rows)))
-            packed = records.packed(list(asked)) if len(asked) > len(known) else None
+            earlier = self._study(self._link.execute(query, (study,)).fetchone()).asked
+            requested = dict.fromkeys((*earlier, *map(canonical, rows)))
+            packed = records.packed(list(requested)) if len(requested) > len(earlier) else None
             typed = command and command.encode(errors="backslashreplace").decode()
             self._link.execute(
                 "UPDATE studies SET asked = coalesce(?, asked), command = ? WHERE study_id = ?",
@@ -308,20 +311,20 @@ class Storage:
             )
 
     def open_rows(self, name: str) -> list[Mapping[str, Any]]:
-        """Settings of the rows of a study that were asked for and have not ended."""
+        """Settings of the requested rows of a study that have not ended."""
         with self._errors():
             study = self._known(name)
-            left = self._open(study)
+            texts = self._open(study)
         with damage(f"storage: {self.path}: study {name}", _ELSEWHERE):
-            return [within("asked", records.settings_of, one) for one in left]
+            return [within("asked", records.settings_of, text) for text in texts]
 
     def _open(self, study: StudyRecord) -> list[str]:
         query = "SELECT params FROM trials WHERE study_id = ?"
         ended = {params for (params,) in self._link.execute(query, (study.number,))}
-        return [one for one in study.asked if one not in ended]
+        return [params for params in study.asked if params not in ended]
 
     def finish(self, study: int, trial: Trial, result: StoredResult | None = None) -> None:
-        """Store how a trial ended, with its result where that is new; all of it or nothing."""
+        """Store how a trial ended, with its result if that is new, in one transaction."""
         with self._errors(), self._transaction():
             if result is not None:
                 self._put(result)
@@ -359,37 +362,37 @@ class Storage:
     def trials(self, name: str) -> list[Trial]:
         """All trials of a study, in the order in which they were first done.
 
-        Raises InputError where there is no such study.
+        Raises InputError if there is no such study.
         """
         with self._errors():
             query = f"SELECT trial_id, {_TRIAL} FROM trials WHERE study_id = ? ORDER BY trial_id"
             rows = self._link.execute(query, (self._known(name).number,)).fetchall()
-        found = []
+        trials = []
         for number, *row in rows:
             with damage(f"storage: {self.path}: trial {number} of study {name}", _ELSEWHERE):
-                found.append(records.trial_of(row))
-        return found
+                trials.append(records.trial_of(row))
+        return trials
 
     def merge(self, other: Storage) -> list[str]:
-        """Take over all results and studies of another storage; all of them or nothing.
+        """Merge all results and studies of another storage in one transaction.
 
-        Of two results of one key the one is kept that more effort was spent on. Returns why results
-        were left out: those that are damaged, which a sweep makes again. Raises InputError where
-        both have a study of one name that are of different pipelines.
+        Of two results with the same key, the one with more effort is kept. Returns the reasons why
+        damaged results were left out; a sweep computes them again. Raises InputError if both have a
+        study of one name with different bases.
         """
         studies = [(study, other.trials(study.name)) for study in other.studies()]
-        asked = {
-            study.name: [*(one.params for one in trials), *other.open_rows(study.name)]
+        requested = {
+            study.name: [*(trial.params for trial in trials), *other.open_rows(study.name)]
             for study, trials in studies
         }
         numbers = {study.name: self.study(study.name, study.base) for study, _ in studies}
         for study, _ in studies:
-            self.ask(numbers[study.name], asked[study.name], study.command)
+            self.request_rows(numbers[study.name], requested[study.name], study.command)
         left_out: list[str] = []
         with self._errors(), self._transaction():
             for theirs in other._sound_results(left_out):
-                own = self._sound_result(theirs.key)
-                if own is None or theirs.effort > own.effort:
+                ours = self._sound_result(theirs.key)
+                if ours is None or theirs.effort > ours.effort:
                     self._put(theirs)
             for study, trials in studies:
                 for trial in trials:
@@ -397,7 +400,7 @@ class Storage:
         return left_out
 
     def _sound_results(self, damaged: list[str]) -> Iterator[StoredResult]:
-        """All results one by one; why others are damaged is noted."""
+        """Iterate over the undamaged results; `damaged` collects the reasons of the others."""
         with self._errors():
             for row in self._link.execute(f"SELECT {_RESULT} FROM results"):
                 try:
@@ -418,7 +421,7 @@ class Storage:
 
     @contextmanager
     def _transaction(self) -> Iterator[None]:
-        """All writes of a block, or none of them."""
+        """Make all writes of a block, or none of them."""
         self._link.execute("BEGIN IMMEDIATE")
         try:
             yield
@@ -432,7 +435,8 @@ class Storage:
     def _errors(self) -> Iterator[None]:
         """Turn SQLite's errors into one line that says what to do.
 
-        Of a damaged file it may ask for more memory than there is, or name a table in no UTF-8.
+        If a file is damaged, SQLite may ask for more memory than there is, or name a table in no
+        UTF-8.
         """
         try:
             yield
@@ -467,7 +471,7 @@ _ADVICE = {
 
 
 def _advice(error: Exception, path: Path) -> str:
-    """What happened and what to do, by SQLite's primary result code."""
+    """Text on what happened and what to do, by SQLite's primary result code."""
     words = _ADVICE.get(getattr(error, "sqlite_errorcode", 0) & 0xFF)
     if words is None:
         return f"{error or 'no memory'}; {_DAMAGED.format(path=path)}"

@@ -1,4 +1,4 @@
-"""A sweep: a grid of searches and evaluations, each stored as it ends and never done twice."""
+"""A sweep: a grid of searches and evaluations, each stored as it ends and never repeated."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
 RETRIES = 1
-"""How often a row is tried again whose process died."""
+"""Retries of a row whose process died."""
 PAUSE = 0.2
-"""Seconds between two looks at whether Ctrl-C was pressed."""
+"""Seconds between two checks for Ctrl-C."""
 GRACE = 10.0
 """Seconds that searches have to end after Ctrl-C."""
 _LOG = logging.getLogger(__name__)
@@ -38,22 +38,22 @@ _LOG = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class SweepRow:
-    """One combination of settings and what came of it."""
+    """One row of a sweep: settings and result."""
 
     overrides: Overrides
-    """Its settings, by the names of their flags with `_`."""
+    """Settings of the row, by the names of their flags with `_`."""
     figures: Mapping[str, Any] | None
-    """Under the keys of `ppopt sweep --json`; None where it failed or was not done."""
+    """Metrics under the keys of `ppopt sweep --json`; None if the row failed or was not done."""
     failed: str | None
-    """Why it failed, in one line."""
+    """Why the row failed, in one line; None if it did not."""
     cached: bool
-    """Whether it was taken from the storage."""
+    """Whether the result was in the storage."""
     key: str | None = None
-    """Of its result in the storage; None where it has none."""
+    """Key of the result in the storage; None if there is none."""
 
     @property
     def status(self) -> str | None:
-        """`optimal`, `feasible`, `infeasible` or `unknown`; None where it was not done."""
+        """`optimal`, `feasible`, `infeasible` or `unknown`; None if the row was not done."""
         return None if self.figures is None else self.figures["status"]
 
     @property
@@ -63,7 +63,7 @@ class SweepRow:
 
     @property
     def lower_bound(self) -> float | None:
-        """No schedule of the row is below it."""
+        """Lower bound of the schedules of the row."""
         return None if self.figures is None else self.figures["lower_bound"]
 
 
@@ -73,7 +73,7 @@ class Study(NotebookView):
 
     name: str
     storage: str
-    """URL of the storage that holds them."""
+    """URL of the storage that holds the rows."""
     rows: tuple[SweepRow, ...]
     grid: Grid
     interrupted: bool = False
@@ -81,48 +81,48 @@ class Study(NotebookView):
     not_stored: str | None = None
     """Why the storage could not be written, which ended the sweep; rows it lacks are in `rows`."""
     damaged: tuple[str, ...] = ()
-    """Why results that were stored could not be used; they were made again."""
+    """Why stored results could not be used; they were computed again."""
 
     @property
     def done(self) -> int:
-        """Rows with a result."""
+        """Number of rows with a result."""
         return sum(row.figures is not None for row in self.rows)
 
     @property
     def cached(self) -> int:
-        """Rows whose result was in the storage."""
+        """Number of rows whose result was in the storage."""
         return sum(row.cached for row in self.rows)
 
     @property
     def failed(self) -> int:
-        """Rows that failed."""
+        """Number of rows that failed."""
         return sum(row.failed is not None for row in self.rows)
 
     @property
     def open(self) -> int:
-        """Rows that were not done, because the sweep ended early."""
+        """Number of rows that were not done, because the sweep ended early."""
         return len(self.rows) - self.done - self.failed
 
     def schedule(self, row: SweepRow) -> Schedule | None:
-        """The schedule of a row from the storage, verified again; None where it has none.
+        """Schedule of a row from the storage, verified again; None if the row has none.
 
-        Raises InputError where the storage has no result of it.
+        Raises InputError if the storage has no result of the row.
         """
         job = self.grid.base.job(self._settings(row))
         with Storage(self.storage, readonly=True) as storage:
-            found = storage.result(job.key)
-        if found is None:
+            record = storage.result(job.key)
+        if record is None:
             raise InputError(f"storage: {self.storage} has no result of {dict(row.overrides)}")
-        return outcome.read(found, job).schedule
+        return outcome.read(record, job).schedule
 
     def _settings(self, row: SweepRow) -> Mapping[str, Any]:
-        for one in self.grid.rows():
-            if one.overrides == row.overrides:
-                return one.settings
+        for grid_row in self.grid.rows():
+            if grid_row.overrides == row.overrides:
+                return grid_row.settings
         raise InputError(f"the study has no row {dict(row.overrides)}")
 
     def to_frame(self) -> DataFrame:
-        """One row per combination, as a pandas DataFrame; needs pandas (the extra `frame`)."""
+        """Rows as a pandas DataFrame; needs pandas (the extra `frame`)."""
         from pandas import DataFrame  # noqa: PLC0415  optional
 
         return DataFrame(
@@ -154,30 +154,30 @@ def sweep(
     progress: Callable[[str], None] | None = None,
     **settings: Any,
 ) -> Study:
-    """Solve every combination of settings, and keep all results in a storage.
+    """Solve every combination of settings, and store all results.
 
     `grid` gives the values of every setting that varies, by the name of its flag; the key
     `strategy` takes `optimal` (a search, the default) and names of hand strategies. `settings` are
     what all rows share, as in a config file: `stages=8, time_limit=10`. `where` are conditions that
     leave combinations out (see `ppopt.studies.conditions`).
 
-    Rows are done in `jobs` processes (default: the processors available), each search with one
-    worker by default. What the storage holds is verified and taken from there; a search that was
-    given less time goes on from its schedule and its bound. A row whose process dies is tried
-    again `retries` times, then it has failed; `memory_per_job` bounds the memory of a process, in
-    bytes. With `dask`, a `distributed.Client`, they are done by the workers of its cluster, and
-    `jobs` and `memory_per_job` do not matter. Ctrl-C ends the sweep and keeps all rows that are
-    done. Raises InputError on misuse, and where the storage cannot be used.
+    Rows run in `jobs` processes (default: the processors available), each search with one worker by
+    default. Stored results are verified and reused; a search that had less time continues from its
+    schedule and its bound. A row whose process dies is retried `retries` times, then it has failed;
+    `memory_per_job` bounds the memory of a process, in bytes. With `dask`, a `distributed.Client`,
+    rows run on the workers of its cluster, and `jobs` and `memory_per_job` do not matter. Ctrl-C
+    ends the sweep and keeps all rows that are done. Raises InputError on misuse, and if the storage
+    cannot be used.
     """
     rows = grid_of(base_of(source, settings), grid, tuple(where))
     if dask is None:
         number = processors.available() if jobs is None else jobs
-        used: Engine = LocalEngine(number, retries, memory_per_job)
+        executor: Engine = LocalEngine(number, retries, memory_per_job)
     else:
         from ppopt.studies.engines.dask import DaskEngine  # noqa: PLC0415  an extra
 
-        used = DaskEngine(dask, retries)
-    with closing(used) as engine:
+        executor = DaskEngine(dask, retries)
+    with closing(executor) as engine:
         return run(rows, engine, storage=storage, study_name=study_name, progress=progress)
 
 
@@ -190,9 +190,9 @@ def run(
     progress: Callable[[str], None] | None = None,
     command: str | None = None,
 ) -> Study:
-    """Do the rows of a grid on an engine; see `sweep`.
+    """Run the rows of a grid on an engine; see `sweep`.
 
-    `command` is what asks for them, as it is typed; it is kept, to tell how to go on.
+    `command` is the command line that requests them; it is stored, to tell how to resume.
     """
     name, rows = study_name or grid.study_name, grid.rows()
     with Storage(storage) as opened, interrupts.recorded() as pressed:
@@ -210,9 +210,9 @@ def run(
 
 
 class _Sweep:
-    """A sweep under way. Jobs of one key are done one after the other: the later take up results.
+    """A running sweep. Jobs of one key run one after the other: later ones reuse the result.
 
-    Rows are handed out lazily: what another sweep has stored in the meantime is not done again.
+    Rows are submitted lazily: what another sweep has stored in the meantime does not run again.
     """
 
     def __init__(
@@ -228,13 +228,13 @@ class _Sweep:
         self._grid, self._engine, self._storage = grid, engine, storage
         self._study = storage.study(name, grid.base.digest)
         self._rows = rows
-        storage.ask(self._study, [row.overrides for row in self._rows], command)
-        self._found: list[SweepRow | None] = [None] * len(self._rows)
+        storage.request_rows(self._study, [row.overrides for row in self._rows], command)
+        self._ended: list[SweepRow | None] = [None] * len(self._rows)
         self._next = iter(range(len(self._rows)))
         self._jobs: dict[int, SolveJob] = {}
-        """Of the rows that the engine has."""
+        """Jobs of the rows that the engine has."""
         self._behind: defaultdict[str, deque[tuple[int, SolveJob]]] = defaultdict(deque)
-        """Rows that wait for another of the same key."""
+        """Rows that wait for another row of the same key."""
         self._running: set[str] = set()
         self._ready: deque[tuple[int, SolveJob]] = deque()
         self._progress = progress
@@ -243,10 +243,10 @@ class _Sweep:
         self.damaged: list[str] = []
 
     def run(self, pressed: list[int]) -> None:
-        """Do all rows, or end early: after Ctrl-C, or where the storage cannot be written."""
+        """Run all rows, or end early: after Ctrl-C, or if the storage cannot be written."""
         engine = self._engine
         while not (pressed or self.not_stored):
-            self._hand_out()
+            self._submit()
             if not engine.busy:
                 return
             self._take(engine.wait(PAUSE))
@@ -256,24 +256,24 @@ class _Sweep:
             self._take(engine.wait(PAUSE))
             left -= 1
 
-    def _hand_out(self) -> None:
-        """Give the engine what it takes."""
+    def _submit(self) -> None:
+        """Submit as many rows as the engine accepts."""
         while self._engine.free > 0 and not self.not_stored:
-            given = self._following()
-            if given is None:
+            next_row = self._following()
+            if next_row is None:
                 return
-            number, job = given
+            number, job = next_row
             try:
-                known = self._known(job)
+                stored = self._stored(job)
             except StorageError as error:
                 self.not_stored = str(error)
                 return
             self._running.add(job.key)
             self._jobs[number] = job
-            self._engine.submit(number, Task(job, known))
+            self._engine.submit(number, Task(job, stored))
 
-    def _known(self, job: SolveJob) -> StoredResult | None:
-        """What is stored of a job, unless it is damaged."""
+    def _stored(self, job: SolveJob) -> StoredResult | None:
+        """Stored result of a job; None if there is none, or it is damaged."""
         try:
             return self._storage.result(job.key)
         except DamagedError as error:
@@ -281,7 +281,7 @@ class _Sweep:
             return None
 
     def _following(self) -> tuple[int, SolveJob] | None:
-        """The next row that can be done now; None: there is none."""
+        """Next row that can run now; None if there is none."""
         if self._ready:
             return self._ready.popleft()
         for number in self._next:
@@ -313,7 +313,7 @@ class _Sweep:
         overrides = self._rows[number].overrides
         cached = done.row is not None and done.result is None
         key = None if job is None or done.row is None else job.key
-        self._found[number] = SweepRow(overrides, done.row, done.failed, cached, key)
+        self._ended[number] = SweepRow(overrides, done.row, done.failed, cached, key)
         self._failed += done.failed is not None
         trial = Trial(
             params=overrides,
@@ -329,13 +329,13 @@ class _Sweep:
 
     def _tell(self) -> None:
         if self._progress is not None:
-            ended = sum(row is not None for row in self._found)
+            ended = sum(row is not None for row in self._ended)
             failed = f", {self._failed} failed" if self._failed else ""
             self._progress(f"{ended} of {len(self._rows)} rows{failed}  (Ctrl-C keeps them)")
 
     def result(self) -> tuple[SweepRow, ...]:
         """All rows, in the order of the grid."""
         return tuple(
-            SweepRow(row.overrides, None, None, cached=False) if found is None else found
-            for row, found in zip(self._rows, self._found, strict=True)
+            SweepRow(row.overrides, None, None, cached=False) if ended is None else ended
+            for row, ended in zip(self._rows, self._ended, strict=True)
         )

@@ -1,4 +1,4 @@
-"""A task: one row of a sweep as it is handed to a process, and what comes back."""
+"""A unit of work for a worker process: a job and its stored outcome."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _LOG = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Task:
-    """A job, and what is stored of it."""
+    """A job, and its stored result, if there is one."""
 
     job: SolveJob
     stored: StoredResult | None = None
@@ -25,35 +25,35 @@ class Task:
 
 @dataclass(frozen=True)
 class Done:
-    """A task that has ended: its figures, or why it failed."""
+    """The outcome of a task: metrics, or why it failed."""
 
     row: dict[str, Any] | None = None
-    """Figures; see `ppopt.studies.outcome.row`."""
+    """Metrics; see `ppopt.studies.outcome.row`."""
     result: StoredResult | None = None
-    """What is to be stored; None where it was stored before, and where the task failed."""
+    """Result to store; None if it was stored before, and if the task failed."""
     failed: str | None = None
-    """Why there are no figures, in one line."""
+    """Why there are no metrics, in one line."""
     damaged: str | None = None
-    """Why what was stored could not be used, in one line."""
+    """Why the stored result could not be used, in one line."""
     interrupted: bool = False
 
 
 def perform(task: Task) -> Done:
-    """Do a task: read what is stored of it and check that, else search or evaluate."""
+    """Perform a task: reuse the stored outcome if it is sound, else search or evaluate."""
     job = task.job
-    known, damaged = _known(task)
-    if known is not None and known.covers(job):
-        return Done(outcome.row(job, known))
+    stored_outcome, damaged = _stored_outcome(task)
+    if stored_outcome is not None and stored_outcome.covers(job):
+        return Done(outcome.row(job, stored_outcome))
     try:
-        found = outcome.run_job(job, known)
+        new_outcome = outcome.run_job(job, stored_outcome)
     except (InputError, NotApplicableError, VerificationError) as error:
         return Done(failed=" ".join(str(error).split()), damaged=damaged)
-    shown, result = outcome.row(job, found), outcome.stored(job, found)
-    return Done(shown, result, damaged=damaged, interrupted=found.interrupted)
+    shown, result = outcome.row(job, new_outcome), outcome.stored(job, new_outcome)
+    return Done(shown, result, damaged=damaged, interrupted=new_outcome.interrupted)
 
 
-def _known(task: Task) -> tuple[JobOutcome | None, str | None]:
-    """What is stored, checked; or why it is not used."""
+def _stored_outcome(task: Task) -> tuple[JobOutcome | None, str | None]:
+    """Stored outcome, checked; or why it is not used."""
     if task.stored is None:
         return None, None
     try:

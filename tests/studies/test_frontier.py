@@ -24,10 +24,10 @@ from ppopt.solver.options import SolveOptions, checked_options
 from ppopt.solver.result import Result
 from ppopt.solver.search import search_from
 from ppopt.studies import frontier as made
-from ppopt.studies import frontier_search, frontier_space
+from ppopt.studies import frontier_problem, frontier_search
 from ppopt.studies.frontier_curve import Curve, ParetoPoint, Proved
-from ppopt.studies.frontier_space import space_of
-from ppopt.studies.memory_limits import candidates, within
+from ppopt.studies.frontier_problem import frontier_problem_of
+from ppopt.studies.limit_candidates import candidates, with_limit
 from tests.cli.cli_json import (
     EVALUATED,
     FLAG,
@@ -99,7 +99,7 @@ def brute(case: Case, objective: Objective) -> list[tuple[int, int]]:
     ) + sum(map(sum, ticks.workspace))
     changes: list[tuple[int, int]] = []
     for limit in range(top + 1):
-        tight = within(case.pipeline, ticks.memory(limit))
+        tight = with_limit(case.pipeline, ticks.memory(limit))
         value = exhaustive.best(tight, fused=case.fused, objective=objective.value)
         if value is not None and (not changes or value < changes[-1][1]):
             changes.append((limit, value))
@@ -308,7 +308,7 @@ def test_what_a_search_gives_up_is_not_searched_again(monkeypatch: pytest.Monkey
         searches.append(options.deadline.seconds)
         return search_from(start, problem, options.by(options.deadline.within(0.1)))
 
-    monkeypatch.setattr(frontier_space, "search_from", ended_early)
+    monkeypatch.setattr(frontier_problem, "search_from", ended_early)
     pipeline = Pipeline(stages=4, batches=200, slices=2, mem_limit=1)
     found = frontier(pipeline, workers=1, time_limit=1000)
     assert (len(found.points), found.status) == (1, Status.FEASIBLE)
@@ -317,7 +317,7 @@ def test_what_a_search_gives_up_is_not_searched_again(monkeypatch: pytest.Monkey
 
 
 def test_the_time_of_a_search_stays_a_number_however_often_it_was_tried() -> None:
-    space = space_of(split(Pipeline(stages=2, batches=3)))
+    space = frontier_problem_of(split(Pipeline(stages=2, batches=3)))
     explorer = frontier_search.ParetoSearch(space, checked_options(60, 1), Curve([1, 2, 3]))
     explorer.tried[1] = 5000
     assert 0 < explorer._seconds(1) <= 60
@@ -429,11 +429,11 @@ class TestCurve:
         curve = Curve(range(1, 9))
         taken = [curve.add(self.found(*pair)) for pair in ((4, 20), (8, 10), (6, 20), (5, 10))]
         assert taken == [True, True, False, True]
-        assert [entry[:2] for entry in curve.found] == [(4, 20), (5, 10)]
+        assert [entry[:2] for entry in curve.points] == [(4, 20), (5, 10)]
         for pair in ((8, 5), (4, 9), (6, 9), (3, 12)):
-            curve.prove(self.bound(*pair))
-        assert [(p.limit, p.value) for p in curve.proved] == [(3, 12), (6, 9), (8, 5)]
-        assert [curve.low(limit) for limit in (1, 3, 4, 6, 7, 8)] == [12, 12, 9, 9, 5, 5]
+            curve.add_bound(self.bound(*pair))
+        assert [(p.limit, p.value) for p in curve.bounds] == [(3, 12), (6, 9), (8, 5)]
+        assert [curve.lower_bound(limit) for limit in (1, 3, 4, 6, 7, 8)] == [12, 12, 9, 9, 5, 5]
 
     def test_what_is_open(self) -> None:
         """4 and 5 are open, between the bound 20 at 3 and the next schedule; 6 on are closed."""
@@ -441,16 +441,16 @@ class TestCurve:
         for pair in ((1, 40), (2, 20), (6, 10)):
             curve.add(self.found(*pair))
         for pair in ((1, 40), (3, 20), (8, 10)):
-            curve.prove(self.bound(*pair))
+            curve.add_bound(self.bound(*pair))
         (segment,) = curve.open()
         assert segment == (3, 4, 20, 10, 10)
-        curve.prove(self.bound(5, 20))
+        curve.add_bound(self.bound(5, 20))
         assert list(curve.open()) == []
 
     def test_limits_without_a_schedule_are_open_until_that_is_proved(self) -> None:
         curve = Curve(range(1, 5))
         curve.add(self.found(3, 7))
-        curve.prove(self.bound(4, 7))
+        curve.add_bound(self.bound(4, 7))
         assert [(s.first, s.last) for s in curve.open()] == [(0, 1)]
         curve.impossible = 2
         assert list(curve.open()) == []

@@ -17,8 +17,8 @@ from ppopt.problem.objective import Objective
 from ppopt.solver.options import checked_options
 from ppopt.solver.search import problem_of
 from ppopt.studies.frontier_curve import Curve
+from ppopt.studies.frontier_problem import frontier_problem_of
 from ppopt.studies.frontier_search import ParetoSearch
-from ppopt.studies.frontier_space import space_of
 from tests.cli.cli_run import done, shown
 from tests.oracles.configurations import least_value
 from tests.tiers import slow
@@ -138,7 +138,7 @@ def test_the_command_says_what_was_chosen(tmp_path: Path) -> None:
 def test_the_largest_limit_has_time_for_the_bound_over_all() -> None:
     """An equal share, a tenth of the time here, is too little on a large model."""
     problem = problem_of(draw(Random(1), SEARCHES[1]), Objective.MAKESPAN, BackwardKind.MIXED)
-    space = space_of(problem)
+    space = frontier_problem_of(problem)
     explorer = ParetoSearch(space, checked_options(60, 1), Curve(space.limits))
     assert 29 < explorer._seconds(len(space.limits) - 1) <= 30
     assert explorer._seconds(0) < 10
@@ -148,7 +148,7 @@ def test_the_largest_limit_has_time_for_the_bound_over_all() -> None:
 def test_a_search_with_a_target_ends_when_it_is_settled(given: dict[str, Any]) -> None:
     """Whether a limit allows a value is what the whole search of that limit says, too."""
     problem = problem_of(draw(Random(7), given), Objective.MAKESPAN, BackwardKind.MIXED)
-    space = space_of(problem)
+    space = frontier_problem_of(problem)
 
     def search(limit: int, target: Fraction | None) -> Result:
         return space.search(space.memory(limit), [], None, checked_options(60, 1), target)

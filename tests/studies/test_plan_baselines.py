@@ -26,7 +26,7 @@ from ppopt.report.plan_words import (
 )
 from ppopt.solver.deadline import NO_DEADLINE, Deadline
 from ppopt.studies.plan_baselines import KNOWN, PlanBaselines
-from ppopt.studies.plan_result import Hand
+from ppopt.studies.plan_result import PlanBaseline
 from tests.tiers import slow
 
 LAYERS = Model([{"forward": 2, "activation": 1, "static": 1, "count": 5}, {"forward": 5}])
@@ -48,8 +48,8 @@ def test_every_hand_strategy_keeps_the_limit_and_none_within_beats_the_proof() -
         made = hand.schedule
         assert ppopt.verify(made) == [] and made.fits_limits
         assert hand.value == made.pipeline.ticks.time(made.metrics.makespan)
-        assert not hand.within or hand.value >= plan.value
-        assert hand.within == (made.pipeline.routes == 1 and made.pipeline.num_chunks <= 2)
+        assert not hand.in_space or hand.value >= plan.value
+        assert hand.in_space == (made.pipeline.routes == 1 and made.pipeline.num_chunks <= 2)
 
 
 @pytest.mark.slow
@@ -66,7 +66,7 @@ def test_where_the_plan_chooses_recompute_so_do_hand_strategies() -> None:
         devices=2, batches=6, mem_limit=10, recompute="search", partition="search"
     )
     alone = ppopt.best_choice(asked, "1f1b")
-    assert one.recompute == "search" and one.schedule.fits_limits and one.within
+    assert one.recompute == "search" and one.schedule.fits_limits and one.in_space
     assert one.value == alone.value and alone.proved
     asked = replace(asked, partition=one.schedule.pipeline.counts)
     full = ppopt.evaluate(replace(asked, recompute="full"), "1f1b")
@@ -90,7 +90,7 @@ def evaluated(plan: ppopt.Plan, kind: BackwardKind, deadline: Deadline) -> ppopt
     """A plan beside the strategies that are evaluated by a deadline."""
     found = PlanBaselines(plan.space, Objective.MAKESPAN, kind)
     found.search(4, deadline)
-    return found.beside(plan)
+    return found.add_to(plan)
 
 
 def test_nothing_is_begun_after_the_deadline() -> None:
@@ -127,7 +127,7 @@ def test_megatron_is_compared_with_what_it_runs() -> None:
     assert plan.value == min(best.values())
 
 
-def evaluation(plan: ppopt.Plan, hand: Hand, seconds: float) -> ppopt.StrategyChoice:
+def evaluation(plan: ppopt.Plan, hand: PlanBaseline, seconds: float) -> ppopt.StrategyChoice:
     """What `ppopt eval` finds for the strategy of a gain, with the plan's choices of recompute."""
     made = hand.schedule.pipeline
     asked = plan.space.model.pipeline(
@@ -148,7 +148,7 @@ def check_gain(plan: ppopt.Plan, seconds: float, known_seconds: float) -> None:
     finds one that is faster by more than 0.5 %: of the best, and of those of `KNOWN`.
     """
     assert plan.value is not None
-    within = [one for one in plan.hands if one.within]
+    within = [one for one in plan.hands if one.in_space]
     told = {one["strategy"]: one for one in of_plan(plan)["hands"]}
     assert within
     for hand in (*within[:1], *(one for one in within if one.strategy in KNOWN)):

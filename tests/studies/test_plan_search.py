@@ -30,9 +30,9 @@ def test_polishing_betters_the_schedule_of_one_partition() -> None:
     (candidate,) = search._candidates
     assert isinstance(candidate, ScheduleCandidate)
     pipeline = space.model.pipeline(devices=4, batches=6, partition=[2, 2, 2, 2], mem_limit=24)
-    candidate.begin(schedule(pipeline, one_at_a_time(candidate.problem.instance)))
+    candidate.start_from(schedule(pipeline, one_at_a_time(candidate.problem.instance)))
     bound, before = candidate.bound, candidate.value
-    candidate.polish(Deadline.after(2))
+    candidate.search_best_assignment(Deadline.after(2))
     assert candidate.bound == bound
     assert candidate.value < before / 2
     assert candidate.schedule.pipeline.counts == (2, 2, 2, 2)

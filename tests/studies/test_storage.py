@@ -150,8 +150,8 @@ def test_rows_that_were_asked_for_and_have_not_ended_are_open(url: str, tmp_path
     rows = [{"batches": 2}, {"batches": 3}]
     with Storage(url) as one:
         number = one.study("mine", "base")
-        one.ask(number, rows, "ppopt sweep batches=2,3")
-        one.ask(number, rows[:1], "ppopt sweep batches=2")
+        one.request_rows(number, rows, "ppopt sweep batches=2,3")
+        one.request_rows(number, rows[:1], "ppopt sweep batches=2")
         assert one.open_rows("mine") == rows
         one.finish(number, trial()._replace(params=rows[0]), result())
         (study,) = one.studies()

@@ -1,12 +1,12 @@
-"""Tasks on a cluster, by Dask's `distributed` (the extra `dask`).
+"""Runs tasks on a cluster by Dask's `distributed` (the extra `dask`).
 
-A task is submitted under a key of its content, so that a scheduler that has it already does not do
-it twice. A worker that dies takes its task with it: Dask gives the task to another, and after its
-`allowed-failures` (3 by default) the row has failed. Workers need ppopt in the same version, and
-nothing else: the storage is written where the sweep was started.
+A task is submitted under a key of its content, so that a scheduler that already has it does not run
+it twice. If a worker dies, Dask gives its task to another worker; after `allowed-failures` deaths
+(3 by default) the row has failed. Workers need ppopt in the same version, and nothing else: the
+storage is written where the sweep was started.
 
-Start workers with one thread each, or with as many as searches shall take, declared as a resource:
-`dask worker ADDRESS --nthreads 4 --resources threads=4`.
+Start workers with one thread each, or with as many as a search takes, declared as a resource: `dask
+worker ADDRESS --nthreads 4 --resources threads=4`.
 """
 
 from __future__ import annotations
@@ -26,23 +26,23 @@ if TYPE_CHECKING:
     from distributed import Client, Future
 
 RESOURCE = "threads"
-"""The resource that a search takes one of per worker of its own, where machines declare it."""
+"""Dask resource of which a search takes one per worker thread, if the machines declare it."""
 AHEAD = 3
-"""Tasks that the scheduler has per thread of the cluster: workers fetch the next ahead of time."""
+"""Tasks per thread of the cluster that are submitted: workers fetch the next one ahead of time."""
 LEAST = 16
-"""The same for a cluster whose workers are still to come."""
+"""Least number of submitted tasks, for a cluster whose workers are still to come."""
 LOOK = 5.0
-"""Seconds between two looks at the size of the cluster."""
+"""Seconds between two checks of the size of the cluster."""
 FETCH = 5.0
-"""Seconds that the result of a task that has ended may take to arrive."""
+"""Seconds that the result of an ended task may take to arrive."""
 PAUSE = 0.005
-"""Seconds between two looks at what has ended."""
+"""Seconds between two checks for ended tasks."""
 
 
 def connect(
     address: str | None = None, scheduler_file: str | None = None, seconds: float = 20
 ) -> Client:
-    """A client of a running scheduler, which has so long to answer; raises InputError."""
+    """Connect to a running scheduler within `seconds`; raises InputError if none answers."""
     try:
         from distributed import Client  # noqa: PLC0415  an extra, slow to load
     except ImportError:
@@ -59,9 +59,9 @@ def connect(
 
 
 class DaskEngine:
-    """Tasks on the cluster of a client, which stays open.
+    """Engine that runs tasks on the cluster of a client, and leaves the client open.
 
-    A task that raises what it should not is tried again `retries` times.
+    A task that raises an unexpected exception is retried `retries` times.
     """
 
     def __init__(self, client: Client, retries: int) -> None:
@@ -77,17 +77,17 @@ class DaskEngine:
 
     @property
     def busy(self) -> int:
-        """How many tasks it has that have not come back."""
+        """Number of tasks submitted and not returned."""
         return len(self._numbers)
 
     @property
     def free(self) -> int:
-        """How many more tasks it takes now."""
+        """Number of tasks that it can accept now."""
         self._look()
         return max(LEAST, AHEAD * self._slots) - self.busy
 
     def _look(self) -> None:
-        """See how large the cluster is, now and then: workers come and go."""
+        """Update the size of the cluster every `LOOK` seconds: workers come and go."""
         if not self._next_look.over:
             return
         workers = self._client.scheduler_info(n_workers=-1)["workers"].values()
@@ -96,7 +96,7 @@ class DaskEngine:
         self._next_look = Deadline.after(LOOK)
 
     def submit(self, number: int, task: Task) -> None:
-        """Hand over a task, under a key of all that its figures depend on."""
+        """Submit a task, under a key of everything that its result depends on."""
         job = task.job
         digest = hashlib.sha256(
             repr((job.key, job, job.pipeline.spelled_out())).encode()
@@ -113,23 +113,23 @@ class DaskEngine:
         self._ended.add(future)
 
     def wait(self, seconds: float) -> list[tuple[int, Done]]:
-        """Tasks that have ended, by their numbers; waits for the first, at most so long."""
+        """Return the ended tasks by their numbers; waits for the first, at most `seconds`."""
         deadline = Deadline.after(seconds)
         while not self._ended.has_ready():
             if deadline.over:
                 return []
             time.sleep(PAUSE)
-        found = []
+        ended = []
         for future in self._ended.next_batch(block=False):
             done = self._done(future)
             if done is None:
                 self._ended.add(future)
             else:
-                found.append((self._numbers.pop(future), done))
-        return found
+                ended.append((self._numbers.pop(future), done))
+        return ended
 
     def _done(self, future: Future) -> Done | None:
-        """What a task came to; None where that was lost with its worker, and is done again."""
+        """Outcome of a task; None if it was lost with its worker, and is run again."""
         if future.status == "error":
             return Done(failed=_cause(future.exception()))
         if future.status == "cancelled":
@@ -146,17 +146,17 @@ class DaskEngine:
         return done
 
     def stop(self) -> None:
-        """Give up what has not come back: a search in a thread cannot be ended."""
+        """Drop unfinished tasks: a search in a Dask thread cannot be ended."""
         self._client.cancel(list(self._numbers), force=True)
 
     def close(self) -> None:
-        """Forget all tasks."""
+        """Cancel and forget all tasks."""
         self._client.cancel(list(self._numbers), force=True)
         self._numbers.clear()
 
 
 def _cause(error: BaseException) -> str:
-    """Why there is no result, in one line."""
+    """Reason for a missing result, in one line."""
     if type(error).__name__ == "KilledWorker":
         return "its workers died, each time it was tried"
     return " ".join(f"{type(error).__name__}: {error}".split())[:300]

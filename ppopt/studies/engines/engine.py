@@ -1,4 +1,4 @@
-"""What a sweep asks of an engine."""
+"""Interface of an engine: runs tasks elsewhere and returns their outcomes."""
 
 from __future__ import annotations
 
@@ -7,25 +7,25 @@ from typing import Protocol
 from ppopt.studies.task import Done, Task
 
 STOPPED = Done(interrupted=True)
-"""What comes back of a task that was not begun, or ended without anything."""
+"""Outcome of a task that was not begun, or ended without a result."""
 
 
 class Engine(Protocol):
-    """Does tasks somewhere else; a task that cannot be done comes back as failed."""
+    """Runs tasks elsewhere; a task that cannot be run returns as failed."""
 
     @property
     def free(self) -> int:
-        """How many more tasks it takes now."""
+        """Number of tasks that it can accept now."""
 
     @property
     def busy(self) -> int:
-        """How many tasks it has that have not come back."""
+        """Number of tasks submitted and not returned."""
 
     def submit(self, number: int, task: Task) -> None:
-        """Hand over a task."""
+        """Submit a task."""
 
     def wait(self, seconds: float) -> list[tuple[int, Done]]:
-        """Tasks that have ended, by their numbers; waits for the first, at most so long."""
+        """Return the ended tasks by their numbers; waits for the first, at most `seconds`."""
 
     def stop(self) -> None:
         """Ask searches to end with what they have, and start no further tasks."""

@@ -1,7 +1,8 @@
-"""Tasks in processes of this machine.
+"""Runs tasks in processes of this machine.
 
 A process that dies (killed, out of memory, a crash in native code) takes one task with it, which is
-tried again in a new process as often as it is allowed. A process ends by itself when this one does.
+retried in a new process up to the allowed number of times. A process ends by itself when this one
+does.
 """
 
 from __future__ import annotations
@@ -19,18 +20,18 @@ from ppopt.studies.engines.worker import OUT_OF_MEMORY, Start
 from ppopt.studies.task import Done, Task
 
 AHEAD = 2
-"""Tasks that a process has at most: one at work and one that waits, so that it never does."""
+"""Most tasks of a process: one at work and one that waits, so that the process never does."""
 _MODULE = "ppopt.studies.engines.worker"
 _ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 
 
-class _Given(NamedTuple):
-    """A task in the hands of a process."""
+class _Assignment(NamedTuple):
+    """A task assigned to a process."""
 
     number: int
     task: Task
     tries: int
-    """How often it was begun before."""
+    """Number of earlier tries."""
 
 
 class _Worker:
@@ -39,30 +40,30 @@ class _Worker:
     def __init__(self, python: str, memory: int | None) -> None:
         self.link: Connection
         self.process: subprocess.Popen[bytes]
-        self.tasks: deque[_Given] = deque()
+        self.tasks: deque[_Assignment] = deque()
         self.link, self.process = child_process.start(python, _MODULE, _ONE_THREAD)
         self.link.send(Start(memory))
 
-    def give(self, given: _Given) -> None:
-        """Hand over a task; where the process is dead, that is seen when its pipe is read."""
-        self.tasks.append(given)
+    def assign(self, assignment: _Assignment) -> None:
+        """Assign a task; if the process is dead, reading its pipe shows that."""
+        self.tasks.append(assignment)
         try:
-            self.link.send(given.task)
+            self.link.send(assignment.task)
         except OSError:
             return
 
     def end(self) -> int:
-        """End the process, if it has not; return its exit status."""
+        """End the process, if it has not ended; return its exit status."""
         self.process.kill()
         self.link.close()
         return self.process.wait()
 
 
 class LocalEngine:
-    """Tasks in up to `jobs` processes, started when they are first needed.
+    """Engine of up to `jobs` processes, started when they are first needed.
 
-    A task whose process dies is tried again `retries` times. `memory` bounds the address space of
-    each process, in bytes. Raises InputError where the system starts no processes.
+    A task whose process dies is retried `retries` times. `memory` bounds the address space of each
+    process, in bytes. Raises InputError if the system starts no processes.
     """
 
     def __init__(self, jobs: int, retries: int, memory: int | None = None) -> None:
@@ -73,49 +74,49 @@ class LocalEngine:
             raise InputError("jobs: this system starts no processes for a sweep; use Dask")
         self._python, self._jobs, self._retries, self._memory = python, jobs, retries, memory
         self._workers: list[_Worker] = []
-        self._again: deque[_Given] = deque()
+        self._retried: deque[_Assignment] = deque()
         self._stopped = False
 
     @property
     def busy(self) -> int:
-        """How many tasks it has that have not come back."""
-        return len(self._again) + sum(len(one.tasks) for one in self._workers)
+        """Number of tasks submitted and not returned."""
+        return len(self._retried) + sum(len(worker.tasks) for worker in self._workers)
 
     @property
     def free(self) -> int:
-        """How many more tasks it takes now."""
+        """Number of tasks that it can accept now."""
         return 0 if self._stopped else AHEAD * self._jobs - self.busy
 
     def submit(self, number: int, task: Task) -> None:
-        """Hand over a task to the process with the fewest."""
-        self._give(_Given(number, task, 0))
+        """Assign a task to the process with the fewest."""
+        self._assign(_Assignment(number, task, 0))
 
-    def _give(self, given: _Given) -> None:
-        least = min(self._workers, key=lambda one: len(one.tasks), default=None)
+    def _assign(self, assignment: _Assignment) -> None:
+        least = min(self._workers, key=lambda worker: len(worker.tasks), default=None)
         if least is None or (least.tasks and len(self._workers) < self._jobs):
             try:
                 least = _Worker(self._python, self._memory)
             except OSError as error:
                 raise InputError(f"jobs: no process can be started: {error.strerror}") from None
             self._workers.append(least)
-        least.give(given)
+        least.assign(assignment)
 
     def wait(self, seconds: float) -> list[tuple[int, Done]]:
-        """Tasks that have ended, by their numbers; waits for the first, at most so long."""
+        """Return the ended tasks by their numbers; waits for the first, at most `seconds`."""
         if self._stopped:
-            left = [(one.number, STOPPED) for one in self._again]
-            self._again.clear()
+            left = [(assignment.number, STOPPED) for assignment in self._retried]
+            self._retried.clear()
             return left or self._wait(seconds)
-        while self._again:
-            self._give(self._again.popleft())
+        while self._retried:
+            self._assign(self._retried.popleft())
         return self._wait(seconds)
 
     def _wait(self, seconds: float) -> list[tuple[int, Done]]:
-        by_link = {one.link: one for one in self._workers}
-        found: list[tuple[int, Done]] = []
+        by_link = {worker.link: worker for worker in self._workers}
+        ended: list[tuple[int, Done]] = []
         for link in wait(list(by_link), seconds):
-            found += self._received(by_link[link])  # type: ignore[index]
-        return found
+            ended += self._received(by_link[link])  # type: ignore[index]
+        return ended
 
     def _received(self, worker: _Worker) -> list[tuple[int, Done]]:
         try:
@@ -125,23 +126,23 @@ class LocalEngine:
         return [(worker.tasks.popleft().number, done)]
 
     def _died(self, worker: _Worker) -> list[tuple[int, Done]]:
-        """Take back the tasks of a dead process; the one at work has failed."""
+        """Reassign the tasks of a dead process; the one at work has failed."""
         self._workers.remove(worker)
         status = worker.end()
         if self._stopped:
             return [(task.number, STOPPED) for task in worker.tasks]
         if not worker.tasks:
             return []
-        one = worker.tasks.popleft()
-        self._again.extend(worker.tasks)
-        if one.tries < self._retries:
-            self._again.append(one._replace(tries=one.tries + 1))
+        assignment = worker.tasks.popleft()
+        self._retried.extend(worker.tasks)
+        if assignment.tries < self._retries:
+            self._retried.append(assignment._replace(tries=assignment.tries + 1))
             return []
-        times = f", {one.tries + 1} times" if one.tries else ""
-        return [(one.number, Done(failed=f"its process {self._cause(status)}{times}"))]
+        times = f", {assignment.tries + 1} times" if assignment.tries else ""
+        return [(assignment.number, Done(failed=f"its process {self._cause(status)}{times}"))]
 
     def _cause(self, status: int) -> str:
-        """How a process died, in words."""
+        """Text that says how a process died."""
         if status == OUT_OF_MEMORY:
             return "ran out of memory"
         if status >= 0:
@@ -152,7 +153,7 @@ class LocalEngine:
         return f"was killed by {name}" if -status == signal.SIGKILL else f"died of {name}"
 
     def stop(self) -> None:
-        """Ask searches to end with what they have; tasks not begun come back as stopped."""
+        """Ask searches to end with what they have; tasks not begun return as stopped."""
         self._stopped = True
         for worker in self._workers:
             worker.process.send_signal(signal.SIGTERM)

@@ -1,4 +1,4 @@
-"""A process that does tasks of a sweep for the one at the other end of its pipe."""
+"""Main loop of a worker process: receives tasks of a sweep on a pipe and returns their outcomes."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from typing import NamedTuple
 from ppopt.solver import interrupts
 
 OUT_OF_MEMORY = 77
-"""Exit code of a process that reached its bound of memory."""
+"""Exit code of a process that reached its memory bound."""
 
 
 class Start(NamedTuple):
-    """The first message to the process."""
+    """First message to the process."""
 
     memory: int | None
-    """Bytes of address space that it may take; None: no bound."""
+    """Most bytes of address space; None: no bound."""
 
 
 def serve(number: int) -> None:
-    """Do the tasks that arrive, one after the other, until the other end is closed.
+    """Perform the tasks that arrive, one after the other, until the other end is closed.
 
-    A request to end (SIGTERM) ends the search at work, which gives what it has, and then this
+    A request to end (SIGTERM) ends the running search, which returns what it has, and then this
     process.
     """
     link = Connection(number)
@@ -61,7 +61,7 @@ def _serve(link: Connection, pressed: list[int]) -> None:
 
 
 def _receive(link: Connection, tasks: queue.SimpleQueue[object]) -> None:
-    """Take tasks from the pipe; when the other end is closed, end this process at once."""
+    """Receive tasks from the pipe; when the other end is closed, end this process at once."""
     with suppress(EOFError, OSError):
         while True:
             tasks.put(link.recv())

@@ -1,9 +1,8 @@
-"""What a frontier searches under each memory limit: one pipeline, or every configuration of one.
+"""The problem that a frontier solves under each memory limit: one pipeline, or its configurations.
 
 A configuration is a partition, a placement, or a choice of recompute (`ppopt.solver.choices`). All
-configurations share one curve: a schedule counts for every limit from its own peak upwards,
-whatever its configuration, and a bound over all configurations for every limit from its own
-downwards.
+configurations share one curve: a schedule of any of them counts for every limit from its own peak
+upwards, and a bound over all of them for every limit from its own downwards.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ from ppopt.solver.options import SolveOptions
 from ppopt.solver.result import Progress, Result
 from ppopt.solver.search import search_from
 from ppopt.solver.warm_start import WarmStart
-from ppopt.studies import memory_limits
+from ppopt.studies import limit_candidates
 from ppopt.studies.baselines import comparable
 from ppopt.studies.frontier_curve import Proved
 
@@ -43,12 +42,12 @@ WORKSPACES = ("forward_workspace", "input_workspace", "weight_workspace", "backw
 
 
 def is_settled(target: Fraction, value: Fraction | None, bound: Fraction | None) -> bool:
-    """Whether a schedule reaches a target, or a bound rules it out; no bound: nothing is known."""
+    """Whether a schedule reaches a target, or a bound rules it out; None: no bound is known."""
     return (value is not None and value <= target) or (bound is not None and bound > target)
 
 
 def _until_settled(options: SolveOptions, target: Fraction | None) -> SolveOptions:
-    """The options of a search that ends once it is known whether the target can be reached."""
+    """Options of a search that ends once it is known whether the target can be reached."""
     if target is None:
         return options
 
@@ -58,20 +57,21 @@ def _until_settled(options: SolveOptions, target: Fraction | None) -> SolveOptio
     return options.by(replace(options.deadline, stop=settled))
 
 
-class Space:
-    """The schedules of all configurations of a problem under one memory limit for every device."""
+class FrontierProblem:
+    """All configurations of a problem, to be searched under one memory limit for every device."""
 
-    every = True
-    """Whether configurations are searched: the largest limit then takes longer than the others."""
+    has_configurations = True
+    """Whether there are several configurations: the largest limit then takes longer than the
+    others."""
     impossible: str | None = None
-    """Why the pipeline's own limits allow no schedule, where that needs no search."""
-    backwards = ""
-    """The kinds of backwards that are searched, in words, unless a proof says so itself."""
-    least_words: tuple[Fraction, str] | None = None
-    """A limit below which no schedule runs, and why; None: a search finds it."""
+    """Why the pipeline's own limits allow no schedule, if that needs no search; else None."""
+    backward_kinds = ""
+    """Text on the kinds of backwards that are searched; empty if proofs contain it."""
+    infeasible_below: tuple[Fraction, str] | None = None
+    """A limit below which there is no schedule, and why; None: a search finds it."""
 
     def __init__(self, problem: Problem) -> None:
-        """Raises InputError where these cannot be searched."""
+        """Raises InputError if the configurations cannot be searched."""
         choice_of(problem, Deadline.after(0.0))
         self.problem = problem
         model = problem.pipeline.model
@@ -85,9 +85,9 @@ class Space:
 
     @property
     def limits(self) -> Sequence[int]:
-        """Every limit at which the optimum may change, in ticks, ascending; not empty.
+        """All limits at which the optimum may change, in ticks, ascending; not empty.
 
-        Every tick, from what static memory alone takes to what all parts together take.
+        All ticks from static memory alone to the sum of all memory.
         """
         pipeline, column = self.problem.pipeline, self._column
         least = max(*column("static"), sum(column("static"), Fraction(0)) / pipeline.num_devices)
@@ -109,26 +109,27 @@ class Space:
             return list(getattr(pipeline.costs, field))
         return [getattr(layer, field) for layer in pipeline.model.layers]
 
-    def starts(self, hands: Iterable[Schedule]) -> Iterator[Schedule]:
+    def starts(self, schedules: Iterable[Schedule]) -> Iterator[Schedule]:
         """Schedules that need no search; they may exceed the limits.
 
-        One microbatch at a time as rules choose, and hand strategies of these configurations.
+        These run one microbatch at a time on configurations chosen by rules, or are the given
+        schedules of hand strategies, if comparable.
         """
         objective = self.problem.objective
         for pipeline in _by_rule(self.problem.pipeline):
-            for one in replace(self.problem, pipeline=pipeline).reduced.restrictions:
-                yield timing.schedule(pipeline, one_at_a_time(one.instance), objective)
-        for hand in filter(self.comparable, hands):
-            pipeline = hand.pipeline if self.every else self.problem.pipeline
-            made = hand.orders if pipeline.overlap else [*map(codes, hand.orders)]
-            for one in replace(self.problem, pipeline=pipeline).reduced.restrictions:
-                orders = of_kind(pipeline, made, one.backward_kind)
+            for restriction in replace(self.problem, pipeline=pipeline).reduced.restrictions:
+                yield timing.schedule(pipeline, one_at_a_time(restriction.instance), objective)
+        for schedule in filter(self.comparable, schedules):
+            pipeline = schedule.pipeline if self.has_configurations else self.problem.pipeline
+            operations = schedule.orders if pipeline.overlap else [*map(codes, schedule.orders)]
+            for restriction in replace(self.problem, pipeline=pipeline).reduced.restrictions:
+                orders = of_kind(pipeline, operations, restriction.backward_kind)
                 yield timing.schedule(pipeline, orders, objective)
 
     def search(
         self,
         limit: Fraction,
-        known: Sequence[Schedule],
+        starts: Sequence[Schedule],
         proved: Proved | None,
         options: SolveOptions,
         target: Fraction | None = None,
@@ -136,139 +137,148 @@ class Space:
     ) -> Result:
         """Search within a limit, from known schedules and the best bound proved for it.
 
-        Where there is a target, only until it is known whether the limit allows this value. Where
-        there is a level, a configuration has at most so many rounds of all methods.
+        With a target, only until it is known whether the limit allows this value. With a level, a
+        configuration has at most this number of rounds of all methods.
         """
-        pipeline = memory_limits.within(self.problem.pipeline, limit)
+        pipeline = limit_candidates.with_limit(self.problem.pipeline, limit)
         problem, params = replace(self.problem, pipeline=pipeline), options.params.frontier
-        asked = _until_settled(options, target)
-        if not self.every:
-            start = WarmStart(schedules=tuple(known), bound=proved and self._bound(proved))
-            return search_from(start, problem, asked.rounds(level))
+        search_options = _until_settled(options, target)
+        if not self.has_configurations:
+            start = WarmStart(schedules=tuple(starts), bound=proved and self._bound(proved))
+            return search_from(start, problem, search_options.rounds(level))
         with interrupts.heard():
             choice = choice_of(problem, options.deadline)
         assert choice is not None
         least = Fraction(0) if proved is None else proved.value
-        search = ConfigurationSearch(choice, problem, asked, known=known, least=least)
+        search = ConfigurationSearch(choice, problem, search_options, known=starts, least=least)
         if target is not None:
             with interrupts.heard():
                 search.bound(options.deadline.share(params.bounding), target)
         return search.run(ANY_EFFORT if level is None else Effort(level, params.quick << level))
 
-    def alone(self, made: Schedule) -> Space | None:
-        """The schedules of the configuration of one; None: there is one configuration only."""
-        pipeline = replace(made.pipeline, mem_limit=self.problem.pipeline.limits)
-        return OnePipeline(replace(self.problem, pipeline=pipeline))
+    def of_configuration(self, schedule: Schedule) -> FrontierProblem | None:
+        """Problem of the configuration of a schedule; None if there is only one configuration."""
+        pipeline = replace(schedule.pipeline, mem_limit=self.problem.pipeline.limits)
+        return FixedPipelineProblem(replace(self.problem, pipeline=pipeline))
 
-    def known(self) -> Proved:
-        """The bound known before any search; it is of the largest limit."""
+    def initial_bound(self) -> Proved:
+        """Bound known before any search; it is of the largest limit."""
         words = "nothing is proved before the first search ends"
         return Proved(self.limits[-1], Fraction(0), words, Certificate(Argument.SEARCH))
 
     def proof_core(self, result: Result) -> str:
-        """The proof of a search without the words on its space, which `scope` adds."""
+        """Proof of a search without the text on its space, which `scope` gives."""
         return result.proof
 
     def scope(self, proved: Proved) -> str:  # noqa: ARG002
-        """The words on the space of a bound, unless its proof has them."""
+        """Text on the space of a bound; empty if its proof contains it."""
         return ""
 
-    def nothing(self, where: str, why: str) -> str:
-        """That there is no schedule within the limits named, as a search has proved."""
+    def infeasible_text(self, where: str, why: str) -> str:
+        """Text that says that a search has proved that no schedule is within the limits named."""
         return f"within {where}, {why}"
 
-    def comparable(self, hand: Schedule) -> bool:
-        """Whether a hand-made schedule is one of these, but for the limits.
+    def comparable(self, schedule: Schedule) -> bool:
+        """Whether a schedule belongs to the configurations, apart from the limits.
 
-        It has stages, slices and routes of these, on a placement of these.
+        Stages, slices, routes and placement must be allowed by the problem.
         """
-        given, asked = hand.pipeline, self.problem.pipeline
-        if asked.placement != placement.SEARCH:
-            return comparable(hand, asked)
-        sizes = (given.num_stages, given.num_devices, given.routes, given.num_slices)
-        return sizes == (asked.num_stages, asked.num_devices, asked.routes, asked.num_slices)
+        pipeline, searched = schedule.pipeline, self.problem.pipeline
+        if searched.placement != placement.SEARCH:
+            return comparable(schedule, searched)
+        sizes = (pipeline.num_stages, pipeline.num_devices, pipeline.routes, pipeline.num_slices)
+        return sizes == (
+            searched.num_stages,
+            searched.num_devices,
+            searched.routes,
+            searched.num_slices,
+        )
 
     def memory(self, ticks: int) -> Fraction:
         """A limit in the user's unit."""
         return Fraction(ticks, self.memory_per_unit)
 
-    def point(self, made: Schedule) -> tuple[int, Fraction]:
-        """The largest peak of a schedule in ticks of the limits, and its value."""
-        ticks, figures = made.pipeline.ticks, made.metrics
+    def point(self, schedule: Schedule) -> tuple[int, Fraction]:
+        """Largest peak of a schedule in ticks of the limits, and its value."""
+        ticks, figures = schedule.pipeline.ticks, schedule.metrics
         peak = ticks.memory(max(figures.peak_memory)) * self.memory_per_unit
         return int(peak), ticks.time(figures.value(self.problem.objective))
 
-    def within(self, made: Schedule, limit: Fraction) -> Pipeline:
-        """The pipeline of a schedule under a limit, and the own limits where they are lower."""
-        limits = memory_limits.within(self.problem.pipeline, limit).mem_limit
-        return replace(made.pipeline, mem_limit=limits)
+    def with_limit(self, schedule: Schedule, limit: Fraction) -> Pipeline:
+        """Pipeline of a schedule with a limit, or the problem's own limits if these are lower."""
+        limits = limit_candidates.with_limit(self.problem.pipeline, limit).mem_limit
+        return replace(schedule.pipeline, mem_limit=limits)
 
     def _bound(self, proved: Proved) -> Bound:
         value = int(proved.value * self.problem.pipeline.ticks.per_unit)
         return Bound(value, proved.proof, proved.certificate)
 
 
-class OnePipeline(Space):
-    """The schedules of a pipeline that leaves nothing to be chosen: more is known at first."""
+class FixedPipelineProblem(FrontierProblem):
+    """A pipeline that leaves nothing open: more is known before a search."""
 
-    every = False
+    has_configurations = False
 
     def __init__(self, problem: Problem) -> None:
         self.problem = problem
         pipeline, instance = problem.pipeline, problem.reduced.instance
         self.memory_per_unit = pipeline.ticks.memory_per_unit
-        self.backwards = device_bounds.proof_scope(problem)
+        self.backward_kinds = device_bounds.proof_scope(problem)
         self.impossible = device_bounds.infeasibility(instance)
         least = device_bounds.minimum_memory(instance)
         device = least.index(max(least))
         words = f"device {device} needs {pipeline.memory_text(least[device])}"
-        self.least_words = (
+        self.infeasible_below = (
             self.memory(least[device]),
             f"{words} even for one microbatch at a time",
         )
 
     @property
     def limits(self) -> Sequence[int]:
-        """Sums of what devices can hold."""
-        return memory_limits.candidates(self.problem.reduced)
+        """Limits from sums of what devices can hold."""
+        return limit_candidates.candidates(self.problem.reduced)
 
-    def alone(self, made: Schedule) -> Space | None:  # noqa: ARG002
-        """There is one configuration only."""
+    def of_configuration(self, schedule: Schedule) -> FrontierProblem | None:  # noqa: ARG002
+        """None: there is only one configuration."""
         return None
 
-    def known(self) -> Proved:
-        """The bound of a device."""
+    def initial_bound(self) -> Proved:
+        """Bound of one device."""
         bound = device_bounds.known_bound(self.problem.reduced)
         value = self.problem.pipeline.ticks.time(bound.value)
         return Proved(self.limits[-1], value, bound.proof, bound.certificate)
 
     def proof_core(self, result: Result) -> str:
-        """The proof without the kinds of backwards and the starts that it covers."""
+        """Proof without the kinds of backwards and the starts that it covers."""
         bound = self._bound(
             Proved(0, result.lower_bound or Fraction(0), result.proof, result.certificate)
         )
-        asked = replace(self.problem, pipeline=result.pipeline)
-        return result.proof.removesuffix(device_bounds.bound_scope(asked, bound))
+        problem = replace(self.problem, pipeline=result.pipeline)
+        return result.proof.removesuffix(device_bounds.bound_scope(problem, bound))
 
     def scope(self, proved: Proved) -> str:
-        """The kinds of backwards and the starts that a bound covers."""
+        """Text on the kinds of backwards and the starts that a bound covers."""
         return device_bounds.bound_scope(self.problem, self._bound(proved))
 
-    def nothing(self, where: str, why: str) -> str:  # noqa: ARG002
-        """That all orders were searched."""
+    def infeasible_text(self, where: str, why: str) -> str:  # noqa: ARG002
+        """Text that says that all orders were searched."""
         return f"all orders within {where} were searched and none found"
 
 
-def space_of(problem: Problem) -> Space:
-    """What a frontier of the problem searches; raises InputError where it cannot."""
-    return Space(problem) if open_choices(problem.pipeline) else OnePipeline(problem)
+def frontier_problem_of(problem: Problem) -> FrontierProblem:
+    """Problem that a frontier searches; raises InputError if it cannot be searched."""
+    return (
+        FrontierProblem(problem)
+        if open_choices(problem.pipeline)
+        else FixedPipelineProblem(problem)
+    )
 
 
 def _by_rule(pipeline: Pipeline) -> Iterator[Pipeline]:
-    """The pipeline where rules choose what is to be searched.
+    """Pipelines with open decisions made by rules.
 
-    Its layers are cut by `balanced`, its stages placed in turn; no layer recomputes or
-    offloads, then all do one of both.
+    Layers are cut by `balanced` and stages placed in turn; no layer recomputes or offloads, then
+    all do one of both.
     """
     if not open_choices(pipeline):
         yield pipeline

@@ -1,4 +1,4 @@
-"""The memory limits at which an optimum can change: the sums that a device can hold."""
+"""The memory limits at which an optimum can change: sums of what a device can hold."""
 
 from __future__ import annotations
 
@@ -21,25 +21,25 @@ LARGEST_SET = 2**22
 """Largest range of sums, in steps of their common divisor, that is enumerated."""
 
 
-def within(pipeline: Pipeline, limit: Fraction) -> Pipeline:
-    """The pipeline with one limit for every device, its own limits kept where they are lower."""
+def with_limit(pipeline: Pipeline, limit: Fraction) -> Pipeline:
+    """Pipeline with one limit for every device; its own limits are kept if they are lower."""
     own = pipeline.limits
     limits = limit if own is None else [min(limit, mine) for mine in own]
     return replace(pipeline, mem_limit=limits)
 
 
 class _Held(NamedTuple):
-    """What a device may hold, in ticks of memory."""
+    """Amounts that a device may hold, in ticks of memory."""
 
     between: list[tuple[int, ...]]
-    """Per hosted stage, route and slice: what a microbatch may hold between two operations."""
+    """Per hosted stage, route and slice: amounts that a microbatch may hold between operations."""
     during: list[int]
-    """What a microbatch may hold only while one of its operations runs."""
+    """Amounts that a microbatch may hold only while one of its operations runs."""
     gathered: list[int]
     """Gathered weights of every hosted stage and route."""
 
-    def most(self, batches: int) -> int:
-        """What no schedule of so many microbatches exceeds."""
+    def upper_bound(self, batches: int) -> int:
+        """Upper bound on the memory, beside static memory, with this many microbatches."""
         each = sum(map(max, self.between))
         return batches * each + max(self.during, default=0) + sum(self.gathered)
 
@@ -47,48 +47,47 @@ class _Held(NamedTuple):
 def candidates(problem: Problem) -> Sequence[int]:
     """Limits, in ticks of memory, ascending, between which no optimum changes.
 
-    A schedule keeps one limit for every device exactly when the largest peak does. A peak is
-    static memory plus what some numbers of microbatches hold between two of their operations, what
-    one more may hold only while an operation of it runs (workspace, and what recompute brings
-    back), and gathered weights of some stages. The limits run from the least one under which every
-    device can run at all to what no schedule exceeds, or to the largest limit that the pipeline has
-    itself. Some sums may not be reachable; where there are too many, every whole tick is a
-    candidate.
+    A schedule meets one limit for every device exactly when its largest peak does. A peak is static
+    memory plus what some numbers of microbatches hold between two of their operations, what one
+    more may hold only while an operation of it runs (workspace, and what recompute restores), and
+    gathered weights of some stages. The limits run from the least one under which every device can
+    run at all to what no schedule exceeds, or to the largest limit of the pipeline itself. Some
+    sums may not be reachable; if there are too many, every whole tick is a candidate.
     """
     pipeline = problem.pipeline
     instances = [restriction.instance for restriction in problem.restrictions]
     batches = instances[0].batches
     devices, static = range(pipeline.num_devices), pipeline.ticks.static
     held = [_held(instances, device) for device in devices]
-    tops = [static[device] + held[device].most(batches) for device in devices]
-    own = pipeline.ticks.limits
-    if own is not None:
-        tops = [min(pair) for pair in zip(tops, own, strict=True)]
+    tops = [static[device] + held[device].upper_bound(batches) for device in devices]
+    own_limits = pipeline.ticks.limits
+    if own_limits is not None:
+        tops = [min(pair) for pair in zip(tops, own_limits, strict=True)]
     least = max(minimum_memory(problem.instance))
     top = max(*tops, least)
     sums = [np.array([top])]
     for device in devices:
-        found = _sums(held[device], batches, top - static[device])
-        if found is None:
+        device_sums = _sums(held[device], batches, top - static[device])
+        if device_sums is None:
             return range(least, top + 1)
-        sums.append(static[device] + found)
-    every = np.unique(np.concatenate(sums))
-    limits: list[int] = every[every >= least].tolist()
+        sums.append(static[device] + device_sums)
+    all_sums = np.unique(np.concatenate(sums))
+    limits: list[int] = all_sums[all_sums >= least].tolist()
     return limits
 
 
 def _held(instances: Sequence[Instance], device: int) -> _Held:
-    """What a device may hold with any of these kinds of backwards."""
+    """Amounts that a device may hold with any of these kinds of backwards."""
     places: dict[tuple[int, ...], set[int]] = defaultdict(set)
     during = set()
     for instance in instances:
         now: dict[tuple[int, ...], int] = defaultdict(int)
         for number in instance.hosted[device]:
-            one = instance.classes[number]
-            place = one.stage, one.route, one.slice
-            during.add(now[place] + one.takes)
-            now[place] += one.change
-            places[place].add(now[place])
+            operations = instance.classes[number]
+            key = operations.stage, operations.route, operations.slice
+            during.add(now[key] + operations.takes)
+            now[key] += operations.change
+            places[key].add(now[key])
     between = [tuple(sorted(amounts)) for amounts in places.values()]
     pipeline = instances[0].pipeline
     memory = pipeline.ticks.unshard_memory
@@ -97,7 +96,7 @@ def _held(instances: Sequence[Instance], device: int) -> _Held:
 
 
 def _sums(held: _Held, batches: int, room: int) -> Ints | None:
-    """Every sum up to `room` that microbatches may hold; None where there are too many."""
+    """Every sum up to `room` that microbatches may hold; None if there are too many."""
     amounts = [amount for place in held.between for amount in place if amount]
     unit = gcd(*amounts, *held.during, *held.gathered) or 1
     steps = room // unit
