@@ -42,7 +42,7 @@ class SearchProcess:
 
     def __init__(self, task: Task) -> None:
         """Raises RunError where no process can be started."""
-        executable = child_process.python()
+        executable = child_process.interpreter()
         if executable is None:
             raise RunError("search: no process can be started here")
         try:

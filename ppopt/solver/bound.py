@@ -1,18 +1,17 @@
-"""Lower bounds: what a bound is, and its rounding up to the next value that an optimum can have.
+"""Lower bounds: a bound, and its rounding up to the next value that an optimum can have.
 
-An optimum is a sum of times, or for device span a part of such a sum. For given orders the least
-makespan is the length of a path, a sum of times. The least largest device span is a largest cycle
-ratio (Lawler, "Combinatorial Optimization", 1976, section 3.13): the length of a cycle of waits,
-divided by the number of devices whose first operation the cycle enters from their last one. A
-simple cycle enters each device once. So where all times are multiples of g ticks, a makespan is a
-multiple of g, and a span one of g / L, with L the least common multiple of 1, 2, ..., devices. A
-span between two ticks is rounded up: starts are whole ticks.
+For given orders the least makespan is the length of a path, a sum of times. The least largest
+device span is a largest cycle ratio (Lawler, "Combinatorial Optimization", 1976, section 3.13): the
+length of a cycle of waits, divided by the number of devices whose first operation the cycle enters
+from their last one. A simple cycle enters each device once. So if all times are multiples of g
+ticks, a makespan is a multiple of g, and a span one of g / L, with L the least common multiple of
+1, 2, ..., devices. A span between two ticks is rounded up: starts are whole ticks.
 
 What whole ticks lose: nothing for makespan (earliest starts are sums of times), nothing for the
 span of one device (its cycles enter one device), and less than a tick for the largest of several
-spans. For the last, round all starts down to ticks: every wait is an integer, so it is kept; starts
-and ends of an instant stay in it, so memory never rises; and a span grows by less than a tick.
-`docs/exactness.md` has an example in which half a tick is lost.
+spans. For the last, round all starts down to ticks: every wait is an integer, so it is kept; events
+at the same instant stay at the same instant, so memory never rises; and a span grows by less than a
+tick. `docs/exactness.md` has an example in which half a tick is lost.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from ppopt.schedule.origin import Certificate
 
 
 class Bound(NamedTuple):
-    """A proved lower bound in ticks, and its argument in words and as a certificate."""
+    """A proved lower bound in ticks, with its argument as text and as a certificate."""
 
     value: int
     proof: str
@@ -40,7 +39,7 @@ def common_divisor(pipeline: Pipeline) -> int:
 
 
 def least_possible_value(problem: Problem, bound: int) -> int:
-    """The least value of an optimum that is at least `bound`, in ticks."""
+    """Least value of an optimum that is at least `bound`, in ticks."""
     times = common_divisor(problem.pipeline)
     span = problem.objective is Objective.DEVICE_SPAN
     parts = lcm(*range(1, problem.pipeline.num_devices + 1)) if span and times > 1 else 1
@@ -51,14 +50,14 @@ def least_possible_value(problem: Problem, bound: int) -> int:
 
 
 WHOLE_TICKS = "; of starts at multiples of the finest unit of the times (others gain less than it)"
-"""Words for a device span that starts between ticks may make smaller."""
+"""Text for a device span that starts between ticks may make smaller."""
 
 
 def start_scope(problem: Problem, bound: int = 0, devices: tuple[int, ...] = ()) -> str:
-    """Words that a bound in ticks is of starts at whole ticks; empty where others gain nothing.
+    """Text that says that a bound covers starts at whole ticks; empty if other starts gain nothing.
 
-    `devices`: those that alone need as long, by the bound's certificate. For a single device no
-    starts give less, unless the bound was rounded up to a tick.
+    `devices` are those that alone need as long, by the certificate of the bound. For a single
+    device no starts give less, unless the bound was rounded up to a tick.
     """
     span = problem.objective is Objective.DEVICE_SPAN and problem.pipeline.num_devices > 1
     exact = len(devices) == 1 and bound % (common_divisor(problem.pipeline) or 1) == 0

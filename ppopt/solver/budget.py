@@ -1,4 +1,7 @@
-"""The clock of a search, the budgets of its methods, and the limits of CP-SAT runs."""
+"""The clock of a search, the budget of one turn of a method, and limits of one CP-SAT run.
+
+A budget is in seconds or, with one worker, in deterministic units of work.
+"""
 
 from __future__ import annotations
 
@@ -29,12 +32,12 @@ class SolverLimits:
     """Polled during the run: whether to stop early."""
 
     def turned(self, turn: int) -> SolverLimits:
-        """The same limits with another seed for each turn: results vary with the seed."""
+        """Return the limits with another seed for each turn: results vary with the seed."""
         return replace(self, seed=(self.seed + turn) % 2**31)
 
 
 class Clock:
-    """The time limit of a search, and whether it was interrupted."""
+    """The time limit of a search, and whether the search was interrupted."""
 
     def __init__(self, deadline: Deadline) -> None:
         self._deadline = deadline
@@ -55,12 +58,12 @@ class Clock:
 
     @property
     def seconds(self) -> float:
-        """The time limit."""
+        """Time limit in seconds."""
         return self._deadline.seconds
 
     @property
     def deadline(self) -> float:
-        """The instant of `time.monotonic` at which time is up."""
+        """Instant of `time.monotonic` at which time is up."""
         return self._deadline.end
 
     @property
@@ -76,7 +79,7 @@ class Clock:
 
 
 class Budget:
-    """A share of a search's time.
+    """A share of the time of a search.
 
     With several workers CP-SAT is not deterministic, and budgets are seconds. With one worker,
     budgets are CP-SAT's deterministic units, and the clock ends only the search as a whole: a
@@ -86,7 +89,7 @@ class Budget:
     def __init__(
         self, incumbent: Incumbent, clock: Clock, workers: int, seed: int, seconds: float = inf
     ) -> None:
-        """A budget of so many seconds of the time left, or with one worker of units of work."""
+        """Budget of at most `seconds` of the time left, or with one worker of units of work."""
         self.incumbent = incumbent
         self.clock = clock
         self.workers = workers

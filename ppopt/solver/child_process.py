@@ -1,4 +1,4 @@
-"""A Python process of our own at the other end of a pipe."""
+"""Starts a child Python process that is connected by a pipe."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from ppopt.solver import interrupts
 _CODE = "import sys; sys.path[:] = {path!r}; from {module} import serve; serve({number})"
 
 
-def python() -> str | None:
-    """The Python that processes can be started with; None where that is not possible."""
+def interpreter() -> str | None:
+    """Python executable for child processes; None if they cannot be started."""
     found = spawn.get_executable()
     unable = os.name != "posix" or not found or getattr(sys, "frozen", False)
     return None if unable else os.fsdecode(found or b"")
@@ -29,7 +29,8 @@ def start(
 ) -> tuple[Connection, subprocess.Popen[bytes]]:
     """Start a process that calls `serve` of a module with the number of its end of the pipe.
 
-    It ignores Ctrl-C and the like, unless it unblocks them. Returns this end. Raises OSError.
+    The process ignores Ctrl-C and the like, unless it unblocks them. Returns this end and the
+    process. Raises OSError.
     """
     here, there = Pipe()
     with there:
@@ -53,7 +54,7 @@ def start(
 
 @contextmanager
 def _signals_not_passed_on() -> Iterator[None]:
-    """Processes started in this block ignore Ctrl-C and the like; only the search handles them."""
+    """Start processes in this block that ignore Ctrl-C and the like: the search handles them."""
     ours = {signal.SIGINT, *interrupts.TERMINATIONS}
     before = signal.pthread_sigmask(signal.SIG_BLOCK, ours)
     try:

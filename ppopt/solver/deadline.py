@@ -1,6 +1,7 @@
-"""The time of a piece of work: when it ends, what may end it sooner, and who follows it.
+"""A deadline: start time, time limit, stop criterion and progress callback of a piece of work.
 
-A deadline is handed down. A part of the work gets a part of the time left: `share`, `turn`.
+Callers pass a deadline down; a part of the work gets a part of the time left: `share`, `turn`,
+`within`.
 """
 
 from __future__ import annotations
@@ -18,22 +19,22 @@ Callback = Callable[[Progress], None]
 Stop = Callable[[Progress], bool]
 
 TURN = 2.0
-"""Most of the time left that one turn takes, as a multiple of an equal share with those that wait
-and one more."""
+"""Most of the time left that one turn takes, as a multiple of an equal share among the waiting
+pieces of work and one more."""
 
 
 @dataclass(frozen=True)
 class Deadline:
-    """So many seconds from an instant of `time.monotonic`."""
+    """A number of seconds from an instant of `time.monotonic`."""
 
     began: float = 0.0
-    """The instant from which the time limit counts."""
+    """Instant from which the time limit counts."""
     seconds: float = inf
-    """The time limit."""
+    """Time limit in seconds."""
     progress: Callback | None = None
     """Called with the state of the work."""
     stop: Stop | None = None
-    """Whether the work ends now, as the caller says (`ppopt.stop`)."""
+    """Stop criterion of the caller (`ppopt.stop`): whether the work ends now."""
 
     @classmethod
     def after(
@@ -43,17 +44,17 @@ class Deadline:
         progress: Callback | None = None,
         stop: Stop | None = None,
     ) -> Deadline:
-        """So many seconds from an instant of `time.monotonic`, or else from now."""
+        """Make a deadline `seconds` after an instant of `time.monotonic`, or else after now."""
         return cls(time.monotonic() if began is None else began, seconds, progress, stop)
 
     @property
     def end(self) -> float:
-        """The instant of `time.monotonic` at which time is up."""
+        """Instant of `time.monotonic` at which time is up."""
         return self.began + self.seconds
 
     @property
     def spent(self) -> float:
-        """Seconds since it began."""
+        """Seconds since the start."""
         return time.monotonic() - self.began
 
     @property
@@ -72,22 +73,22 @@ class Deadline:
         return interrupts.pressed()
 
     def within(self, seconds: float) -> Deadline:
-        """From now on, at most so many of the seconds left."""
+        """Deadline from now on of at most `seconds`, within the time left."""
         now = time.monotonic()
         return replace(self, began=now, seconds=min(seconds, self.end - now))
 
     def share(self, part: float) -> Deadline:
-        """From now on, a part of the seconds left."""
+        """Deadline from now on of a part of the time left."""
         now = time.monotonic()
         left = self.end - now
         return replace(self, began=now, seconds=part * left if left > 0 else left)
 
     def turn(self, waiting: int) -> Deadline:
-        """The turn of one piece of work, while so many others wait."""
+        """Deadline from now on of one piece of work, while `waiting` others wait."""
         return self.share(TURN / (waiting + 2))
 
     def longer(self, seconds: float) -> Deadline:
-        """The same with so many seconds more."""
+        """Deadline with `seconds` more."""
         return replace(self, seconds=self.seconds + seconds)
 
     def tell(
@@ -99,4 +100,4 @@ class Deadline:
 
 
 NO_DEADLINE = Deadline()
-"""Time without end."""
+"""No time limit."""

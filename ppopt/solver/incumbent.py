@@ -1,4 +1,4 @@
-"""The incumbent: the best schedule and the best bound of a problem, and their announcement."""
+"""The incumbent: best schedule and best bound of a problem, and callbacks on improvement."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ verified before the search returns it."""
 
 
 class Incumbent:
-    """The best schedule known of a problem, and the best bound; neither ever gets worse.
+    """The best known schedule and the best bound of a problem; neither ever gets worse.
 
     `announce(value, bound)` is called at every improvement, with the best value and bound in ticks.
     """
@@ -31,7 +31,7 @@ class Incumbent:
         announce: Callable[[int | None, int], None] = lambda _value, _bound: None,
         value: int | None = None,
     ) -> None:
-        """`value` in ticks of a schedule that another process holds; None: there is none."""
+        """`value` in ticks is of a schedule that another process has; None: there is none."""
         self.problem = problem
         self.bound = bound
         self.best: Schedule | None = None

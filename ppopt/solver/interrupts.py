@@ -2,8 +2,9 @@
 
 In a block of `recorded` Ctrl-C is only recorded; in a block of `heard` inside it, Ctrl-C raises
 KeyboardInterrupt, once. A command records Ctrl-C from the start of its search until everything is
-written and printed, and hears it while it searches, so a second Ctrl-C never loses a result. Only
-the main thread receives signals; in other threads all of this does nothing.
+written and printed, and lets it raise only in the `heard` blocks of the search, so that a second
+Ctrl-C never loses a result. Only the main thread receives signals; in other threads all of this
+does nothing.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ class _Note:
 
 
 _notes: list[_Note] = []
-"""Those of the main thread, the innermost last."""
+"""Records of the open `recorded` blocks of the main thread, the innermost last."""
 
 
 def _is_main() -> bool:
@@ -122,7 +123,7 @@ def only_record() -> None:
 
 
 def hear_terminations() -> None:
-    """Let a request to end the process do what Ctrl-C does, from now on.
+    """Let a request to end the process have the effect of Ctrl-C, from now on.
 
     A signal that the process ignores from its start (`nohup`) stays ignored.
     """
@@ -138,6 +139,6 @@ def _as_ctrl_c(number: int, frame: FrameType | None) -> None:
 
 
 def ignore() -> None:
-    """Ignore all of these signals from now on: the process is about to end."""
+    """Ignore these signals and Ctrl-C from now on: the process is about to end."""
     for number in (signal.SIGINT, *TERMINATIONS):
         signal.signal(number, signal.SIG_IGN)

@@ -20,7 +20,8 @@ class Outcome(NamedTuple):
     exhausted: bool = False
     """Whether the method has nothing left to do on this problem."""
     fruitful: bool = True
-    """Whether the turn improved anything: some methods get less time after a turn in vain."""
+    """Whether the turn improved anything: some methods get less time after a turn without
+    improvement."""
 
 
 class Method(Protocol):
@@ -31,7 +32,7 @@ class Method(Protocol):
     """
 
     name: str
-    """Its name in progress reports, and in `--without`."""
+    """Name of the method in progress reports and in `--without`."""
 
     def supports(self, problem: Problem) -> bool:
         """Whether the method applies to a problem at all."""
@@ -41,7 +42,7 @@ class Method(Protocol):
 
 
 def is_plain(problem: Problem) -> bool:
-    """Whether there are neither slices nor overlapped pairs that save time."""
+    """Whether a problem has neither slices nor overlapped pairs that save time."""
     pipeline = problem.pipeline
     return pipeline.num_slices == 1 and not has_pairs(problem)
 
@@ -52,7 +53,7 @@ def has_pairs(problem: Problem) -> bool:
 
 
 def supported(methods: Iterable[Method], problem: Problem, params: SolveParams) -> list[Method]:
-    """The methods that apply to a problem and are not left out by name."""
+    """Methods that apply to a problem and are not left out by name."""
     return [
         method
         for method in methods

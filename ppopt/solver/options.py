@@ -1,4 +1,4 @@
-"""How a search runs: its time, its workers, its seed and its tuning constants."""
+"""User options of a search: time, workers, seed and tuning constants."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from ppopt.solver.parameters import SolveParams
 from ppopt.solver.result import Provenance
 
 TIME_LIMIT = 60.0
-"""Default seconds of a search."""
+"""Default time limit of a search, in seconds."""
 MOST_WORKERS = 1024
 
 
 @dataclass(frozen=True)
 class SolveOptions:
-    """What is the same in all searches of one request, but for their share of the time."""
+    """Options that all searches of one request share; only their deadlines differ."""
 
     deadline: Deadline = NO_DEADLINE
     workers: int = 1
@@ -29,15 +29,15 @@ class SolveOptions:
 
     @property
     def provenance(self) -> Provenance:
-        """What repeats the search, with versions."""
+        """Settings and versions that reproduce the search."""
         return Provenance(self.seed, self.workers, self.deadline.seconds, versions())
 
     def by(self, deadline: Deadline) -> SolveOptions:
-        """The same by another deadline."""
+        """Return the options with another deadline."""
         return replace(self, deadline=deadline)
 
     def rounds(self, most: int | None) -> SolveOptions:
-        """The same with at most so many rounds of all methods; None: any number."""
+        """Return the options with at most `most` rounds of all methods; None: any number."""
         rounds = self.params.rounds._replace(most=most)
         return replace(self, params=replace(self.params, rounds=rounds))
 
@@ -52,7 +52,7 @@ def checked_options(
     params: SolveParams = SolveParams(),
     began: float | None = None,
 ) -> SolveOptions:
-    """The options of a request; raises InputError where one is out of its range.
+    """Return the options of a request; raises InputError if one is out of its range.
 
     The time limit counts from `began` (of `time.monotonic`), or else from now.
     """

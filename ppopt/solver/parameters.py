@@ -30,15 +30,15 @@ class CpSatParams(NamedTuple):
     order_literals: int = 300
     """Largest number of order literals of a model (`cp_sat.order_literals`)."""
     order_literals_far_apart: int = 3000
-    """The same where times are far apart."""
+    """Largest number of order literals if times are far apart."""
     far_apart: int = 10_000
-    """Times are far apart where the horizon is more than this number of shortest operations."""
+    """Times are far apart if the horizon is more than this number of shortest operations."""
     poll_seconds: float = 0.2
     """Seconds between two checks of whether to stop."""
 
 
 CP_SAT = CpSatParams()
-"""The defaults."""
+"""Default CP-SAT settings."""
 
 
 class DominanceParams(NamedTuple):
@@ -49,7 +49,7 @@ class DominanceParams(NamedTuple):
 
 
 DOMINANCE = DominanceParams()
-"""The defaults."""
+"""Default dominance parameters."""
 
 
 class ConstructionParams(NamedTuple):
@@ -61,7 +61,7 @@ class ConstructionParams(NamedTuple):
     """Estimated seconds per operation of the first rule, for plain pipelines. Each later rule is
     estimated by the time of the last one."""
     building: float = 6e-6
-    """The same for other pipelines."""
+    """Estimated seconds per operation of the first rule, for other pipelines."""
     submitting: float = 1.5e-6
     """Seconds per operation to time and keep a schedule that is built."""
     grace: float = 0.5
@@ -324,7 +324,7 @@ class DynamicProgramParams(NamedTuple):
     """In the first turn, the DP over all devices may overrun its budget while its remaining layers,
     at the present width, take less than this share of the whole search."""
     reach: float = 0.5
-    """The same share in later turns."""
+    """Same limit in later turns."""
     least_beam: int = 200
     """Least width of a beam."""
     most_classes: int = 30
@@ -379,11 +379,11 @@ class Share(NamedTuple):
     """Seconds of a method in a round, as a multiple of the unit of the round."""
 
     later: float
-    """From its second turn on."""
+    """Seconds from the second turn on."""
     first: float | None = None
-    """In its first turn; None: same as `later`."""
+    """Seconds in the first turn; None: same as `later`."""
     in_vain: float | None = None
-    """After a turn in vain; None: same as `later`."""
+    """Seconds after a turn without improvement; None: same as `later`."""
     most: float = 1.0
     """Largest number of seconds of a turn, as a share of the whole search."""
     since: int = 0
@@ -398,15 +398,18 @@ class RoundParams(NamedTuple):
     first_seconds: float = 0.5
     """Largest unit of the first round in seconds; each round doubles the unit of the last."""
     first_per_operation: float = 5e-4
-    """The same per operation: the method that proves a small problem may come late in a round."""
+    """Largest unit of the first round per operation: the method that proves a small problem may
+    come late in a round."""
     most_doublings: int = 60
     """Rounds after which the unit stays the same: far more than any search has time for."""
     subset_dp: Share = Share(12, in_vain=2, most=0.25)
     subset_dp_remote: Share = Share(12, first=1, in_vain=2, most=0.25)
-    """The same with several workers: after its first turn it runs in a process of its own."""
+    """Share of `subset_dp` with several workers: after its first turn it runs in a child process.
+    """
     relaxations: Share = Share(2, 1)
     relaxations_large: Share = Share(2, 1, 1)
-    """The same for problems without a full model: there window LNS makes more of the time."""
+    """Share of the relaxations for problems without a full model: there window LNS is more
+    effective."""
     justification: Share = Share(1)
     local_search: Share = Share(2 / 3)
     annealing: Share = Share(1 / 3)
@@ -425,12 +428,12 @@ class RoundParams(NamedTuple):
 
 
 class RemoteParams(NamedTuple):
-    """The process of dynamic programming over subsets (`ppopt.solver.remote`)."""
+    """Parameters of `ppopt.solver.subset_dp_process`."""
 
     pause: float = 0.05
     """Least number of seconds between two exchanges of messages."""
     first_round: float = 6.0
-    """Seconds of its first round; each round takes twice as long."""
+    """Seconds of the first round; each round takes twice as long."""
     least: float = 3.0
     """Least number of seconds left to start the process, which takes half a second."""
 
@@ -459,14 +462,14 @@ class ConfigurationParams(NamedTuple):
     bounding_step: float = 1.0
     """Units of work spent on one configuration before the least bound is looked for again."""
     kicks: int = 50
-    """Random moves in a row that may end at configurations that are known."""
+    """Random moves in a row that may end at known configurations."""
 
 
 class LinkParams(NamedTuple):
-    """What is searched where links are resources, beside the view of links as delays."""
+    """Additional searches if links are resources, besides the view of links as delays."""
 
     factors: tuple[Fraction, ...] = (Fraction(3, 2), Fraction(2))
-    """Delays are also searched so many times as long."""
+    """Multiples of the delays that are searched, too."""
     factor_share: float = 0.1
     """Part of the time limit of each of these searches, at most."""
 
@@ -477,7 +480,7 @@ class MoveParams(NamedTuple):
     temperature: float = 0.01
     """Largest loss of a step that may be accepted, as part of the best value."""
     patience: int = 400
-    """Steps without gain after which the search goes on from the best schedule."""
+    """Steps without improvement after which the search continues from the best schedule."""
     first_steps: int = 2000
     """Steps of the first turn; every turn takes twice as many."""
     step_seconds: float = 4e-7
@@ -491,42 +494,43 @@ class PlanParams(NamedTuple):
     """How a plan divides its time; shares are of its time limit, unless said otherwise."""
 
     beginning: float = 0.2
-    """Hand strategies before the search, at most."""
+    """Largest share for hand strategies before the search."""
     beginning_seconds: float = 6.0
-    """The same in seconds: strategies gain little after the first turns, and a longer plan had no
-    more time for its search than a short one."""
+    """Most seconds for hand strategies before the search: strategies improve little after the first
+    turns, and a longer plan had no more time for its search than a short one."""
     refining: float = 0.1
-    """The hand strategies that a gain names go on so long, at most."""
+    """Largest share for continuing the hand strategies that a gain names."""
     less: float = 0.05
-    """Least share of a search for less memory that is as fast."""
+    """Least share of a search for less memory at the same speed."""
     less_left: float = 0.1
-    """The same where so much is left; or longer where the plan took longer."""
+    """Share of that search if so much is left; it is longer if the plan took longer."""
     less_level: int = 1
     """Most rounds of all methods on one partition in that search."""
     within: float = 0.2
-    """Search for the least memory that is almost as fast, where that is asked for."""
+    """Share of the search for the least memory within a slowdown, if requested."""
     more: float = 0.1
     """Least share of the search with more memory."""
     more_memory: Fraction = Fraction(11, 10)
-    """The memory limit, as a multiple of that asked for, whose gain a plan tells."""
+    """Memory limit of the search with more memory, as a multiple of the given limit."""
     first: float = 0.5
-    """Share of the time left of one configuration before any has a schedule."""
+    """Share of the time left for one configuration before any has a schedule."""
     bounding: float = 0.6
     """Share of a turn that bounds may take in a round. A configuration that needs longer has a
     weaker bound until a later round, which continues."""
     more_bounding: float = 0.8
-    """The same for the search with more memory: there, bounds matter more than schedules."""
+    """Same share in the search with more memory: there, bounds matter more than schedules."""
     margin: Fraction = Fraction(11, 10)
-    """Part of the best value up to which bounds say by how much a configuration is slower."""
+    """Multiple of the best value up to which bounds are exact, to report by how much a
+    configuration is slower."""
     polishing: float = 0.4
-    """Share of the time left, after the first round, in which the partition and recompute of the
-    best schedule are searched by themselves. In 60 s a plan of deepseek-v3 ends at 5728 with it and
-    at 5880 without, one of internvl2-26b at 3553 and 3594."""
+    """Share of the time left, after the first round, for searching only the partition and recompute
+    of the best schedule. In 60 s a plan of deepseek-v3 ends at 5728 with it and at 5880 without,
+    one of internvl2-26b at 3553 and 3594."""
     short: int = 3
     """Partitions of a configuration in the first round: also the most even ones of least bounds."""
     few: int = 8
     """Partitions of a configuration that are scheduled by heuristics before any is searched more;
-    at every level twice as many."""
+    doubled at every level."""
 
 
 class FrontierParams(NamedTuple):
@@ -535,24 +539,23 @@ class FrontierParams(NamedTuple):
     strategies: float = 0.25
     """Largest share of the time limit that evaluating hand strategies may take."""
     first: float = 0.5
-    """Share of the time left that the largest limit may take where configurations are searched."""
+    """Share of the time left that the largest limit may take if configurations are searched."""
     edge: float = 0.5
     """Share of the time left that the search for the least memory of the best value may take."""
     alone: float = 0.6
-    """Share of that time in which the configuration of the best schedule is searched."""
+    """Share of that time for the configuration of the best schedule alone."""
     edge_step: float = 0.01
     """Share of a limit to which a round of this search bisects; the next round searches longer."""
     bounding: float = 0.5
-    """Share of the time of a search in which bounds are asked first whether they rule out its
-    target."""
+    """Share of the time of a search in which bounds try first to rule out its target."""
     quick: int = 8
-    """Configurations that a search of level 0 schedules; at each level twice as many."""
+    """Configurations that a search of level 0 schedules; doubled at each level."""
     worth: float = 0.002
     """Share of the value: segments of a smaller step are searched after all others."""
     least: float = 0.05
     """Least seconds of a search."""
     per_operation: float = 5e-5
-    """The same per operation: time to construct and verify a schedule."""
+    """Least seconds of a search per operation: time to construct and verify a schedule."""
     doublings: int = 30
     """Most doublings of the search time at one limit."""
     given_up: float = 10.0
@@ -590,7 +593,7 @@ class SolveParams:
     plan: PlanParams = field(default_factory=PlanParams)
 
     def __repr__(self) -> str:
-        """What is not the default."""
+        """Show the values that differ from the defaults."""
         usual = {
             one.name: one.default if one.default_factory is MISSING else one.default_factory()
             for one in fields(self)

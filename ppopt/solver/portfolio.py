@@ -12,7 +12,7 @@ from ppopt.solver.bounds.subset_dynamic_program import SubsetDP
 from ppopt.solver.budget import Clock
 from ppopt.solver.exact.dynamic_program import BeamSearch, DynamicProgram
 from ppopt.solver.exact.full_model import FullModel
-from ppopt.solver.exact.value_questions import ValueQuestions
+from ppopt.solver.exact.target_feasibility import TargetFeasibility
 from ppopt.solver.heuristics.annealing import RuleAnnealing
 from ppopt.solver.heuristics.construction import HandStrategies, ListScheduling
 from ppopt.solver.heuristics.critical_swaps import CriticalSwaps, LongerDelays
@@ -29,23 +29,24 @@ from ppopt.solver.incumbent import Incumbent
 from ppopt.solver.method import Method, supported
 from ppopt.solver.options import SolveOptions
 from ppopt.solver.parameters import Share
-from ppopt.solver.remote import RemoteSubsetDP
+from ppopt.solver.problem_views import BackwardPool, View, on, relaxation
 from ppopt.solver.result import Result
+from ppopt.solver.subset_dp_process import SubsetDPProxy
 from ppopt.solver.turns import Turn, Turns, TurnTaker, rounds
-from ppopt.solver.views import BackwardPool, View, on, relaxation
 
 NAMES: tuple[str, ...] = tuple(
     method.name
     for method in (
         *(ShortRunUnrolling, ListScheduling, HandStrategies, DoubleJustification),
         *(SubsetDP, RelaxationBound, ExpediteBackwards, IteratedLocalSearch, RuleAnnealing),
-        *(BeamSearch, DynamicProgram, CyclicSchedules, WindowLNS, FullModel, ValueQuestions),
+        *(BeamSearch, DynamicProgram, CyclicSchedules, WindowLNS, FullModel, TargetFeasibility),
         *(CriticalSwaps, LongerDelays),
     )
 )
 """Names of all methods, including construction; `SolveParams.without` leaves methods out."""
 PROVING = frozenset(
-    method.name for method in (SubsetDP, RelaxationBound, DynamicProgram, FullModel, ValueQuestions)
+    method.name
+    for method in (SubsetDP, RelaxationBound, DynamicProgram, FullModel, TargetFeasibility)
 )
 """Names of the methods that raise bounds; all others only make schedules."""
 
@@ -60,8 +61,8 @@ def improvement_turns(
 ) -> Turns:
     """Quick turns, which improve small problems; then rounds of all methods.
 
-    `view` shows compute alone where there are other operations. `solve` searches another problem
-    for so many seconds.
+    `view` shows compute alone, if there are other operations. `solve` searches another problem for
+    a number of seconds.
     """
     problem, params = incumbent.problem, options.params
     portfolio = _Portfolio(incumbent, view, parts, options, solve)
@@ -96,7 +97,7 @@ class _Portfolio:
         bounded = problem.relaxed
         subsets = SubsetDP(bounded, params.subset)
         several = options.workers > 1 and problem.is_relaxed
-        self._remote = RemoteSubsetDP(subsets, params.remote) if several else None
+        self._remote = SubsetDPProxy(subsets, params.remote) if several else None
         self._justifications = [
             on(view, DoubleJustification(pool, params.justification)) for pool, view in parts
         ]
@@ -151,13 +152,13 @@ class _Portfolio:
             ),
             *self._orders(own, rng, solve),
             (full_model, share.full_model),
-            (on(own, ValueQuestions(problem, params.questions)), share.questions),
+            (on(own, TargetFeasibility(problem, params.questions)), share.questions),
         )
 
     def _orders(
         self, view: View | None, rng: Random, solve: Callable[[Problem, float], Result]
     ) -> tuple[tuple[Method, Share], ...]:
-        """What works on the problem of the search itself, where the others see a view of it."""
+        """Methods that work on the problem of the search itself, not on a view of it."""
         share = self._params.rounds
         swaps = CriticalSwaps(rng, self._params.moves)
         if view is None:
@@ -174,18 +175,18 @@ class _Portfolio:
         )
 
     def entries(self) -> list[TurnTaker]:
-        """The methods of a round in the order of their turns."""
+        """Methods of a round in the order of their turns."""
         kept = self._supported(*(method for method, _ in self._shares))
         return [TurnTaker(method, share) for method, share in self._shares if method in kept]
 
     def quick_turns(self) -> Turns:
-        """Before the rounds: double justification of small problems."""
+        """Turns before the rounds: double justification of small problems."""
         if self._problem.operations <= self._params.justification.first_most:
             for method in self._supported(*self._justifications):
                 yield Turn(method, 0.0)
 
     def close(self) -> None:
-        """End the process of `RemoteSubsetDP`."""
+        """End the process of `SubsetDPProxy`."""
         if self._remote is not None:
             self._remote.close()
 

@@ -1,4 +1,4 @@
-"""What a search returns: the schedule, its value, the bound, and the certificate."""
+"""The result of a search: schedule, value, bound and certificate."""
 
 from __future__ import annotations
 
@@ -28,7 +28,8 @@ class Status(StrEnum):
     FEASIBLE = "feasible"
     """A schedule was found, with a gap to the bound."""
     INFEASIBLE = "infeasible"
-    """Proved: no schedule keeps the memory limit. Without a limit there always is a schedule."""
+    """No schedule is within the memory limit, which is proved. Without a limit there always is a
+    schedule."""
     UNKNOWN = "unknown"
     """Time ran out before anything was found."""
 
@@ -57,29 +58,29 @@ class Provenance:
 class Result(NotebookView):
     """Outcome of `ppopt.solve`.
 
-    Raises VerificationError where it is infeasible without a memory limit: a bug of ours.
+    Raises VerificationError if it is infeasible without a memory limit: a bug of ppopt.
     """
 
     pipeline: Pipeline
     objective: Objective
     backward_kind: BackwardKind
-    """The kind of backwards that was searched."""
+    """Kind of backwards that was searched."""
     status: Status
     schedule: Schedule | None
     value: Fraction | None
     """Objective of the schedule in the user's unit; None without a schedule."""
     lower_bound: Fraction | None
-    """No schedule of this search space has a lower value, in the user's unit; None: infeasible."""
+    """Lower bound of the schedules of this search space, in the user's unit; None: infeasible."""
     proof: str
-    """The argument behind `lower_bound`, or behind infeasibility, in words."""
+    """Text of the argument behind `lower_bound`, or behind infeasibility."""
     certificate: Certificate
-    """The same argument, for `ppopt.recheck`."""
+    """Certificate of the same argument, for `ppopt.recheck`."""
     provenance: Provenance
     solve_seconds: float
     interrupted: bool = False
     """Whether Ctrl-C ended the search."""
     hint: HintRecord | None = None
-    """What is known of the hint, if one was given."""
+    """The hint, as it was used; None if none was given."""
 
     def __post_init__(self) -> None:
         if self.status is Status.INFEASIBLE and self.pipeline.limits is None:
@@ -104,8 +105,8 @@ class Result(NotebookView):
     def gain(self) -> Fraction | None:
         """Share by which the schedule is better than the hint: (hint - value) / hint.
 
-        It is negative only if the hint is over the memory limit or outside the search space; None
-        without a hint or a schedule.
+        The gain is negative only if the hint is over the memory limit or outside the search space;
+        None without a hint or a schedule.
         """
         if self.hint is None or self.value is None:
             return None
@@ -121,7 +122,7 @@ class Result(NotebookView):
 
     @property
     def claim(self) -> Claim | None:
-        """The claimed bound, or the claim of infeasibility; None if there is neither."""
+        """Claimed bound, or claim of infeasibility; None if there is neither."""
         if self.lower_bound is None and self.status is not Status.INFEASIBLE:
             return None
         from ppopt.rechecker.claim import Claim, bound_in_ticks, of_every  # noqa: PLC0415  on use
@@ -134,7 +135,7 @@ class Result(NotebookView):
         return of_every(claim, self.certificate.argument, self.lower_bound)
 
     def origin(self) -> Origin:
-        """How the schedule was found, for its file: everything but the time it took."""
+        """Origin of the schedule, for its file: everything but the time it took."""
         return Origin(
             strategy=SEARCHED,
             objective=self.objective,

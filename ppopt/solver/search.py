@@ -27,10 +27,10 @@ from ppopt.solver.heuristics.steady_state import ShortRunUnrolling
 from ppopt.solver.incumbent import Incumbent
 from ppopt.solver.method import Method, Outcome, has_pairs, supported
 from ppopt.solver.options import SolveOptions
+from ppopt.solver.problem_views import BackwardPool, View, backward_pools, compute_view, on
 from ppopt.solver.relaxation import pairs
 from ppopt.solver.result import Progress, Result, Status
 from ppopt.solver.turns import Turn, Turns, alternate
-from ppopt.solver.views import BackwardPool, View, backward_pools, compute_view, on
 from ppopt.solver.warm_start import WarmStart
 from ppopt.verifier import checked
 
@@ -39,9 +39,9 @@ MOST_OPERATIONS = 2_000_000
 _LOG = logger(__name__)
 
 
-def problem_of(pipeline: Pipeline, objective: Objective, kind: BackwardKind) -> Problem:
-    """The problem of a search; raises InputError if it is too large."""
-    problem = Problem(pipeline, objective, kind)
+def problem_of(pipeline: Pipeline, objective: Objective, backward_kind: BackwardKind) -> Problem:
+    """Make the problem of a search; raises InputError if it is too large."""
+    problem = Problem(pipeline, objective, backward_kind)
     if problem.operations > MOST_OPERATIONS:
         raise InputError(
             f"batches: {pipeline.batches} make {problem.operations} operations, a search takes at "
@@ -68,10 +68,10 @@ class Search:
     """One search: its incumbent, its clock, and methods that take turns."""
 
     def __init__(self, problem: Problem, options: SolveOptions) -> None:
-        self.asked = problem
-        """The problem as asked for."""
+        self.requested = problem
+        """Problem as requested."""
         self.problem = problem.reduced
-        """The problem that is searched: its optimum is that of the problem asked for."""
+        """Problem that is searched: its optimum is that of the requested problem."""
         self.options = options
         self.params = options.params
         self.clock = Clock(options.deadline)
@@ -79,7 +79,7 @@ class Search:
         self.incumbent = Incumbent(self.problem, bound, self._announced)
         further = self.problem.has_further_operations
         self.view: View | None = compute_view(self.incumbent) if further else None
-        """Compute alone, where there are other operations: most methods work on that."""
+        """View of compute alone, if there are other operations: most methods work on that."""
         self._phase = "bounds"
         if options.deadline.stop is not None:
             self.clock.stopped = self._stopped
@@ -98,15 +98,15 @@ class Search:
         return Progress(self.options.deadline.spent, self._phase, shown, ticks.time(bound))
 
     def budget(self, seconds: float = float("inf")) -> Budget:
-        """A budget of so many seconds of the time left, or with one worker of units of work."""
+        """Budget of `seconds` of the time left, or with one worker of units of work."""
         options = self.options
         return Budget(self.incumbent, self.clock, options.workers, options.seed, seconds)
 
     def run(self, start: WarmStart) -> None:
         """Search until proof, until the time is up, or until Ctrl-C.
 
-        At any time limit there is a schedule: the hint, or one microbatch at a time where memory
-        lets it run.
+        With any time limit there is a schedule: the hint, or one microbatch at a time, if memory
+        allows that.
         """
         problem, incumbent = self.problem, self.incumbent
         incumbent.infeasible = device_bounds.infeasibility(problem.instance) or ""
@@ -122,9 +122,9 @@ class Search:
             self.clock.interrupted = True
 
     def _schedule_one_at_a_time(self) -> None:
-        """If there is no schedule yet, schedule one microbatch at a time, at any time left.
+        """If there is no schedule yet, schedule one microbatch at a time, even if time is up.
 
-        Where backwards are mixed: with every backward split, and with every one whole.
+        If backwards are mixed: with every backward split, and with every backward whole.
         """
         incumbent = self.view or self.incumbent
         if incumbent.value is None and not self.incumbent.infeasible:
@@ -155,10 +155,10 @@ class Search:
         return turn.method.run(self.incumbent, self.budget(turn.seconds))
 
     def _construction(self) -> Turns:
-        """For a long run, unroll a shorter one; then rules and hand strategies in turn.
+        """Unroll a shorter run, if the run is long; then rules and hand strategies in turn.
 
-        Where backwards are mixed, all of these for split and for whole ones, and the strategies
-        that mix them as they are.
+        If backwards are mixed, all of these for split and for whole ones, and the strategies that
+        mix them as they are.
         """
         params = self.params
         for _, view in self.parts:
@@ -184,7 +184,7 @@ class Search:
 
     @cached_property
     def parts(self) -> list[BackwardPool]:
-        """What heuristics share, per kind of backward: the pool, and who gets what they find."""
+        """Pool of the heuristics per kind of backward, and the view that gets schedules."""
         return backward_pools(self.view or self.incumbent, self.params)
 
     def _supported(self, *methods: Method) -> list[Method]:
@@ -213,7 +213,7 @@ def _result(search: Search, hint: HintRecord | None) -> Result:
     result = Result(
         pipeline=problem.pipeline,
         objective=problem.objective,
-        backward_kind=search.asked.backward_kind,
+        backward_kind=search.requested.backward_kind,
         status=_status(incumbent),
         schedule=None,
         value=None if incumbent.value is None else ticks.time(incumbent.value),
@@ -235,7 +235,7 @@ def _proof(search: Search) -> str:
     incumbent = search.incumbent
     if incumbent.infeasible:
         return incumbent.infeasible
-    return incumbent.bound.proof + device_bounds.bound_scope(search.asked, incumbent.bound)
+    return incumbent.bound.proof + device_bounds.bound_scope(search.requested, incumbent.bound)
 
 
 def _status(incumbent: Incumbent) -> Status:

@@ -1,4 +1,4 @@
-"""`ppopt.solve`: the search of one pipeline, or of all that a pipeline leaves to be chosen."""
+"""`ppopt.solve`: finds the best schedule, with partition, placement or recompute if open."""
 
 from __future__ import annotations
 
@@ -45,27 +45,27 @@ def solve(
     """Search the schedule of least makespan or device span within the memory limits.
 
     Starts are whole ticks: the unit of time, divided so that all times are whole. Other starts gain
-    nothing for makespan, and less than a tick for device span.
+    nothing for makespan, and less than a tick for device span. The search space: any order on every
+    device, and of every stage and microbatch either BW or B and W (`backward_kind` mixed, the
+    default), B and W (split) or BW (whole).
 
-    The search space: any order on every device, and of every stage and microbatch either BW or B
-    and W (`backward_kind` mixed, the default), B and W (split) or BW (whole). `mem_limit`, when
-    given, replaces the limit of the pipeline. `time_limit` is in seconds, from `began` (of
-    `time.monotonic`) or else from now. `workers` defaults to the processors available; with more
-    than one, and several stages per device, part of the search runs in a process of its own.
+    `mem_limit`, if given, replaces the limit of the pipeline. `time_limit` is in seconds, from
+    `began` (of `time.monotonic`) or else from now. `workers` defaults to the processors available;
+    with more than one, and several stages per device, part of the search runs in a child process.
 
-    A pipeline of `partition="search"` has its partition chosen with the schedule, and the bound is
-    over all partitions (`ppopt.solver.partitions`).
-    With `placement="search"`, here or in the pipeline, the placement is chosen with the schedule,
-    and the bound is over all placements that use all devices (`ppopt.solver.placements`).
-    With `recompute="search"` it is chosen which layers of every stage recompute, and the bound is
-    over all choices (`ppopt.solver.recompute`). They go together: each placement then has
-    partitions and choices of its own.
+    With `partition="search"` in the pipeline, the partition is chosen with the schedule, and the
+    bound covers all partitions (`ppopt.solver.partitions`). With `placement="search"`, here or in
+    the pipeline, the placement is chosen with the schedule, and the bound covers all placements
+    that use all devices (`ppopt.solver.placements`). With `recompute="search"` the layers that
+    recompute are chosen per stage, and the bound covers all choices (`ppopt.solver.recompute`).
+    These can be combined: partitions and recompute are then searched for each placement.
+
     `hint` is a schedule to start from (see `ppopt.solver.warm_start`): the result is never worse
-    than a hint that is in the search space and keeps the limits, and says by how much it is better.
-    A search of partition, placement or recompute starts from the hint's own, among all others.
-    `progress` is called whenever the value or the bound improves. `stop` (see `ppopt.stop`) is
-    polled between steps. Ctrl-C ends the search and returns the best schedule so far. Raises
-    InputError on misuse only; "infeasible" is a result.
+    than a hint that is in the search space and within the limits, and reports the improvement. A
+    search of partition, placement or recompute also starts from those of the hint. `progress` is
+    called whenever the value or the bound improves. `stop` (see `ppopt.stop`) is polled between
+    steps. Ctrl-C ends the search and returns the best schedule so far. Raises InputError on misuse
+    only; "infeasible" is a result.
     """
     options = checked_options(
         time_limit, workers, seed, progress=progress, stop=stop, params=params, began=began
@@ -91,9 +91,9 @@ def solve(
 def _known_configuration(
     candidates: Choice, problem: Problem, hint: Schedule
 ) -> tuple[Schedule, HintRecord]:
-    """A hint on the pipeline of its configuration, and as the result reports it.
+    """Hint with the pipeline of its configuration, and its record for the result.
 
-    Raises InputError where it is of none of the configurations.
+    Raises InputError if the hint belongs to none of the configurations.
     """
     given, asked = hint.pipeline, problem.pipeline
     if asked.model is not None and given.model is None:

@@ -21,7 +21,7 @@ Criterion = Callable[[Progress], bool]
 
 @dataclass(frozen=True)
 class FirstSchedule:
-    """Stop at the first schedule that keeps the limits."""
+    """Stop at the first schedule within the limits."""
 
     def __call__(self, progress: Progress) -> bool:
         """Whether there is a schedule."""
@@ -47,7 +47,7 @@ class GapBelow:
 
 @dataclass
 class NoImprovement:
-    """Stop after so many seconds in which neither value nor bound improved."""
+    """Stop after `seconds` in which neither value nor bound improved."""
 
     seconds: float
     _best: tuple[Fraction | None, Fraction] | None = field(default=None, init=False, repr=False)
@@ -76,6 +76,9 @@ class AnyOf:
         object.__setattr__(self, "criteria", criteria)
 
     def __call__(self, progress: Progress) -> bool:
-        """Whether one of them holds. All are evaluated, because some measure time."""
+        """Whether any criterion holds.
+
+        All are evaluated, because some measure time.
+        """
         answers = [criterion(progress) for criterion in self.criteria]
         return any(answers)

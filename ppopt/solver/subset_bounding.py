@@ -1,7 +1,7 @@
-"""The bound of one problem raised by subsets of its devices, without a schedule of it.
+"""Raises the lower bound of one configuration by subsets of its devices, without a schedule.
 
-A search over configurations has a value to reach, of another configuration: one whose bound reaches
-it needs no schedule.
+In a search over configurations, a configuration whose bound reaches the best value of another one
+need not be scheduled.
 """
 
 from __future__ import annotations
@@ -11,32 +11,32 @@ from collections.abc import Callable, Sequence
 from ppopt.problem.problem import Problem
 from ppopt.solver.bound import least_possible_value
 from ppopt.solver.bounds import device_bounds
-from ppopt.solver.bounds.device_subsets import Devices
 from ppopt.solver.bounds.subset_dynamic_program import SubsetDP
+from ppopt.solver.bounds.subset_selection import Devices
 from ppopt.solver.budget import Budget, Clock
 from ppopt.solver.deadline import Deadline
 from ppopt.solver.incumbent import Incumbent
 from ppopt.solver.parameters import SubsetParams
-from ppopt.solver.views import on, relaxation
+from ppopt.solver.problem_views import on, relaxation
 
 
 class SubsetBounding:
-    """Dynamic programming over subsets of devices, continued as often as it is asked for."""
+    """Dynamic programming over subsets of devices that can be continued any number of times."""
 
     def __init__(self, problem: Problem, params: SubsetParams, first: Sequence[Devices]) -> None:
-        """`first`: subsets to try before others, such as those that did best in a like problem."""
+        """`first`: subsets to try before others, such as the best ones of a similar problem."""
         self.first = frozenset(first)
-        """These subsets."""
+        """Subsets that were tried before others."""
         self._incumbent = Incumbent(problem, device_bounds.known_bound(problem))
         self._subsets = method = SubsetDP(problem.relaxed, params, first)
         self.exhausted = not method.supports(problem.relaxed)
-        """Whether there is nothing left to do."""
+        """Whether nothing is left to do."""
         self._method = on(None if problem.is_relaxed else relaxation(self._incumbent), method)
 
     def run(self, value: int, work: float, seconds: float, stopped: Callable[[], bool]) -> float:
         """Work towards a value in ticks for some units of work; return the units used.
 
-        `seconds` are those left.
+        `seconds` is the time left.
         """
         incumbent, clock = self._incumbent, Clock(Deadline.after(seconds))
         clock.stopped = stopped
@@ -48,10 +48,10 @@ class SubsetBounding:
 
     @property
     def base(self) -> Devices:
-        """The subset that gave the best bound; empty: none did."""
+        """Subset that gave the best bound; empty if none did."""
         return self._subsets.base
 
     @property
     def bound(self) -> int:
-        """The bound in ticks."""
+        """Bound in ticks."""
         return self._incumbent.bound.value

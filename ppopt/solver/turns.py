@@ -41,11 +41,11 @@ class TurnTaker:
         return self._last is not None and self._last.exhausted
 
     def note(self, outcome: Outcome) -> None:
-        """Record the outcome of its turn."""
+        """Record the outcome of the last turn."""
         self._last = outcome
 
     def seconds(self, unit: float, whole: float) -> float:
-        """Seconds of its next turn: `unit` is that of the round, `whole` the time of the search."""
+        """Seconds of the next turn; `unit` is that of the round, `whole` the time of the search."""
         return min(self._multiple * unit, self._share.most * whole)
 
     @property
@@ -59,7 +59,7 @@ class TurnTaker:
 
 
 def alternate(*methods: Method) -> Turns:
-    """One turn of each method after the other, until all are exhausted."""
+    """Give each method one turn after the other, until all are exhausted."""
     left = list(methods)
     while left:
         for method in tuple(left):
@@ -71,7 +71,7 @@ def alternate(*methods: Method) -> Turns:
 def rounds(
     entries: Sequence[TurnTaker], problem: Problem, whole: float, params: RoundParams
 ) -> Turns:
-    """Rounds in which every method has a turn, until all are exhausted or `params.most` are done.
+    """Give every method a turn per round, until all are exhausted or `params.most` rounds are done.
 
     `whole` is the time of the whole search in seconds.
     """
@@ -88,9 +88,9 @@ def rounds(
 
 
 def round_seconds(problem: Problem, number: int, params: RoundParams) -> float:
-    """The unit of a round in seconds: short for small problems, doubled in every round.
+    """Unit of a round in seconds: short for small problems, doubled in every round.
 
-    Rounds without work are many, so that the number of doublings is limited.
+    Rounds without work are many, so the number of doublings is limited.
     """
     first = min(params.first_seconds, params.first_per_operation * problem.operations)
     return float(first * 2.0 ** min(number, params.most_doublings))

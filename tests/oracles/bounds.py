@@ -16,7 +16,7 @@ from ppopt.rechecker import check
 from ppopt.rechecker.claim import Claim
 from ppopt.schedule.origin import Argument, Certificate
 from ppopt.solver.bound import Bound
-from ppopt.solver.bounds import device_bounds, device_subsets, relaxation_bound
+from ppopt.solver.bounds import device_bounds, relaxation_bound, subset_selection
 from ppopt.solver.budget import SolverLimits
 from ppopt.solver.dynamic_programming.applicability import is_supported
 from ppopt.solver.parameters import RelaxationParams
@@ -111,9 +111,9 @@ def samples(case: Case, objective: Objective, best: int | None) -> Iterator[Samp
 def device_sets(case: Case) -> list[tuple[int, ...]]:
     """The sets that searches relax to, and one more at random."""
     pipeline = case.pipeline
-    found = device_subsets.single_devices(pipeline)
+    found = subset_selection.single_devices(pipeline)
     for count in RelaxationParams().subset_sizes:
-        found += device_subsets.evenly_spaced_subsets(pipeline, count)
+        found += subset_selection.evenly_spaced_subsets(pipeline, count)
     rng = Random(pipeline.num_stages)
     devices = range(pipeline.num_devices)
     some = tuple(sorted(rng.sample(devices, rng.randint(1, len(devices)))))

@@ -13,7 +13,7 @@ import pytest
 from ppopt import Objective, Pipeline, Result, Verdict, VerificationError, recheck, solve
 from ppopt.problem.instance import Instance
 from ppopt.solver.bounds import device_bounds as solver_bounds
-from ppopt.solver.bounds import device_subsets, idle_bounds
+from ppopt.solver.bounds import idle_bounds, subset_selection
 from ppopt.solver.parameters import SolveParams
 from ppopt.solver.relaxation import device_subset
 from ppopt.solver.relaxation.delays import Delays
@@ -142,7 +142,7 @@ def alone(case: Case) -> Iterator[Sample]:
             Instance.uniform(case.pipeline, fused=case.fused), Objective.MAKESPAN
         ).value
     ]
-    for devices in device_subsets.single_devices(case.pipeline):
+    for devices in subset_selection.single_devices(case.pipeline):
         found.append(bounds.relaxation(case, Objective.MAKESPAN, devices, 3 * best + 7))
     for bound in found:
         yield Sample("planted", bound, best, case, Objective.MAKESPAN)

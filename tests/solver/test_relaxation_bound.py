@@ -18,7 +18,7 @@ from ppopt.schedule.list_scheduling import ListScheduler, one_at_a_time
 from ppopt.schedule.origin import Argument, Certificate
 from ppopt.schedule.schedule import Schedule
 from ppopt.solver.bound import Bound
-from ppopt.solver.bounds import device_subsets, relaxation_bound
+from ppopt.solver.bounds import relaxation_bound, subset_selection
 from ppopt.solver.bounds.device_bounds import device_bound, infeasibility
 from ppopt.solver.bounds.relaxation_bound import RelaxationBound
 from ppopt.solver.cp_sat import cpsat
@@ -119,8 +119,8 @@ def test_no_bound_is_above_the_optimum(objective: Objective, count: int) -> None
         start = device_bound(Instance.uniform(case.pipeline, fused=case.fused), objective)
         assert start.value <= best, case
         for devices in [
-            *device_subsets.single_devices(case.pipeline),
-            *device_subsets.evenly_spaced_subsets(case.pipeline, 2),
+            *subset_selection.single_devices(case.pipeline),
+            *subset_selection.evenly_spaced_subsets(case.pipeline, 2),
         ]:
             limits = cpsat.SolverLimits(seconds=20, workers=1, seed=0)
             zero = Bound(0, "", Certificate(Argument.WORK))

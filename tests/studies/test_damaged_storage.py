@@ -63,7 +63,9 @@ def sound(folder: Path) -> Path:
     study, _ = done(small_grid(), f"sqlite:///{path}", study_name=NAME)
     assert values(study) == VALUES
     with Storage(f"sqlite:///{path}") as storage:
-        storage.request_rows(storage.study(NAME, small_grid().base.digest), [{"batches": 9}], "ppopt")
+        storage.request_rows(
+            storage.study(NAME, small_grid().base.digest), [{"batches": 9}], "ppopt"
+        )
     return path
 
 

@@ -1,9 +1,10 @@
-"""Target values for destructive bounds, and the feasibility model of each.
+"""Target values for destructive bounds, and the CP-SAT feasibility model of a target.
 
-Is there a schedule of at most so many ticks? Where there is none, CP-SAT often finds a
-contradiction at once, and the bound rises (Klein and Scholl, "Computing lower bounds by destructive
-improvement", European Journal of Operational Research 112, 1999). Where there is one, CP-SAT often
-finds a schedule that minimisation does not find.
+A feasibility model asks whether a schedule takes at most a target value. If there is none, CP-SAT
+often finds a contradiction at once, and the bound rises (Klein and Scholl, "Computing lower bounds
+by destructive improvement", European Journal of Operational Research 112, 1999). If there is one,
+CP-SAT often finds a schedule that minimisation does not find. `relaxation_bound` asks for subsets
+of devices, `ppopt.solver.exact.target_feasibility` for all devices.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """One-device bounds (head + work + forced idle time + tail) and memory feasibility checks.
 
-Neither needs a search.
+These take no search.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from ppopt.problem.problem import Problem
 from ppopt.schedule.origin import Argument, Certificate
 from ppopt.solver.bound import Bound, start_scope
 from ppopt.solver.bounds import idle_bounds
-from ppopt.solver.bounds.margins import NO_MARGIN, Margin, Margins
+from ppopt.solver.bounds.heads_and_tails import NO_HEAD_TAIL, HeadsAndTails, HeadTail
 from ppopt.solver.relaxation import pairs
 from ppopt.solver.relaxation.delays import Delays
 
@@ -69,7 +69,7 @@ def _held_by_backward(held: int, own: int, modes: Iterable[Mode | None]) -> int:
 
 
 def infeasibility(instance: Instance) -> str | None:
-    """Why no schedule keeps the memory limits, with the least limit; None if one may exist."""
+    """Why no schedule meets the memory limits, with the least limit; None if one may exist."""
     ticks = instance.pipeline.ticks
     limits = ticks.limits
     if limits is None:
@@ -89,7 +89,7 @@ def infeasibility(instance: Instance) -> str | None:
 
 
 def _minimum_words(instance: Instance) -> str:
-    """Words for the largest minimum memory of all devices, exact but for two cases."""
+    """Text on the largest minimum memory of all devices, exact but for two cases."""
     hosted = instance.pipeline.hosted
     at_once = (
         mode.takes and (mode.kind is OpKind.W or not mode.duration)
@@ -119,38 +119,38 @@ SCOPES = {
     BackwardKind.SPLIT: "; of the schedules whose backwards are all split (--backward split)",
     BackwardKind.WHOLE: "; of the schedules whose backwards are all whole (--backward whole)",
 }
-"""Words for the schedules that a proof covers."""
+"""Text on the schedules that a proof covers, by kind of backwards."""
 REDUCED = {
     BackwardKind.SPLIT: "; all backwards split, which is never worse here (BW >= B + W, and B "
     "takes no memory)",
     BackwardKind.WHOLE: "; all backwards whole, which is never worse here (BW <= B)",
 }
-"""Words for the kind of backward that is never worse, where both are allowed."""
+"""Text on the kind of backward that is never worse, if both are allowed."""
 RELAXED = (
     ", even with every backward split into B as long as the shorter of B and BW, and W as long as "
     "what the shorter of BW and B + W leaves"
 )
-"""Words for a bound of a mixed problem's relaxation to split backwards."""
+"""Text on a bound of a mixed problem's relaxation to split backwards."""
 SHORT = ", even with every F and backward no longer than the shortest pair that it can be in"
-"""Words for a bound of `ShortPairs.relaxed`."""
+"""Text on a bound of `ShortPairs.relaxed`."""
 
 
 OVER_LINKS = (
     "; links that carry one transfer at a time only delay more than delays do, so this bound of "
     "the delays holds for them"
 )
-"""Words of every bound where links are resources (`ppopt.problem.link_mode`)."""
+"""Text of every bound if links are resources (`ppopt.problem.link_mode`)."""
 
 
 def links_scope(problem: Problem) -> str:
-    """Words that a bound is of links that are delays; empty where they are."""
+    """Text that says that a bound covers links as delays; empty if links are delays."""
     return OVER_LINKS if problem.pipeline.has_links else ""
 
 
 def proof_scope(problem: Problem) -> str:
-    """Words for the schedules that a proof covers, of a problem as it was asked for.
+    """Text on the schedules that a proof of a requested problem covers.
 
-    Empty where all are split and that loses nothing.
+    Empty if all backwards are split and that loses nothing.
     """
     never_worse, kind = problem.choice.uniform, problem.backward_kind
     if kind is BackwardKind.MIXED and never_worse is not None:
@@ -159,21 +159,21 @@ def proof_scope(problem: Problem) -> str:
 
 
 def bound_scope(problem: Problem, bound: Bound) -> str:
-    """Words for the schedules that a bound covers: their backwards, starts and links."""
+    """Text on the schedules that a bound covers: their backwards, starts and links."""
     starts = start_scope(problem, bound.value, bound.certificate.devices)
     over_links = bound.certificate.argument is Argument.TRANSFERS
     return proof_scope(problem) + starts + ("" if over_links else links_scope(problem))
 
 
 def known_bound(problem: Problem) -> Bound:
-    """The bound known before the search: that of a device, perhaps of the relaxation."""
+    """Bound known before the search: that of a device, perhaps of the relaxation."""
     relaxed = problem.relaxed
-    margins = Margins(relaxed).devices if problem.pipeline.has_auxiliary else ()
-    return of_relaxation(problem, device_bound(relaxed.instance, problem.objective, margins))
+    heads_tails = HeadsAndTails(relaxed).devices if problem.pipeline.has_auxiliary else ()
+    return of_relaxation(problem, device_bound(relaxed.instance, problem.objective, heads_tails))
 
 
 def of_relaxation(problem: Problem, bound: Bound) -> Bound:
-    """A bound of `problem.relaxed`, with words that say so where that is another problem."""
+    """Bound of `problem.relaxed`, with text that says so if that is another problem."""
     words = (RELAXED if problem.mixed else "") + (SHORT if problem.short_pairs.exist else "")
     return bound._replace(proof=bound.proof + words) if words else bound
 
@@ -184,10 +184,13 @@ def device_infeasible(routes: list[Delays], device: int) -> bool:
     return limits is not None and _minimum_device_memory(routes, device) > limits[device]
 
 
-def device_bound(instance: Instance, objective: Objective, margins: Sequence[Margin] = ()) -> Bound:
-    """The largest one-device bound: head + work + forced idle time + tail.
+def device_bound(
+    instance: Instance, objective: Objective, heads_tails: Sequence[HeadTail] = ()
+) -> Bound:
+    """Largest one-device bound: head + work + forced idle time + tail.
 
-    `margins` are heads and tails by other operations (`ppopt.solver.bounds.margins`), per device.
+    `heads_tails` are heads and tails by other operations (`ppopt.solver.bounds.heads_and_tails`),
+    per device.
 
     Makespan >= head (least delay until the first input arrives) + work of the device + its forced
     idle time (`ppopt.solver.bounds.idle_bounds`) + tail. Device span >= the same without head and
@@ -202,7 +205,7 @@ def device_bound(instance: Instance, objective: Objective, margins: Sequence[Mar
     bounds = [
         Bound(0, "trivial bound 0", Certificate(Argument.WORK)),
         *(
-            one_device_bound(routes, device, objective, *margins[device : device + 1])
+            one_device_bound(routes, device, objective, *heads_tails[device : device + 1])
             for device in range(instance.pipeline.num_devices)
         ),
     ]
@@ -210,9 +213,9 @@ def device_bound(instance: Instance, objective: Objective, margins: Sequence[Mar
 
 
 def one_device_bound(
-    routes: list[Delays], device: int, objective: Objective, margin: Margin = NO_MARGIN
+    routes: list[Delays], device: int, objective: Objective, head_tail: HeadTail = NO_HEAD_TAIL
 ) -> Bound:
-    """Head + work + forced idle time + tail of one device, both at least those of `margin`."""
+    """Head + work + forced idle time + tail of one device; head and tail at least `head_tail`."""
     instance, pipeline = routes[0].instance, routes[0].instance.pipeline
     hosted = instance.hosted[device]
     work = instance.batches * sum(instance.classes[number].duration for number in hosted)
@@ -224,8 +227,8 @@ def one_device_bound(
         head = min(delays.head(stage) for delays, stage in lowest)
         if instance.fused:
             tail = min(delays.tail(stage) for delays, stage in lowest)
-    gradient_comes_up = tail >= margin.tail
-    head, tail = max(head, margin.head), max(tail, margin.tail)
+    gradient_comes_up = tail >= head_tail.tail
+    head, tail = max(head, head_tail.head), max(tail, head_tail.tail)
     proof = f"device {device} alone has {pipeline.time_text(work - saved)} of work"
     if saved:
         proof += ", all overlapped that can be,"
@@ -242,7 +245,7 @@ def one_device_bound(
 
 
 def _ends(pipeline: Pipeline, idle: idle_bounds.ForcedIdle) -> str:
-    """Say in words where a device must idle."""
+    """Text on where a device must idle."""
     parts = []
     if idle.first:
         parts.append(

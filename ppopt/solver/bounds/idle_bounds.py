@@ -27,24 +27,24 @@ class ForcedIdle(NamedTuple):
     """Least idle time of a device, in ticks."""
 
     first: int
-    """Between its first F and its first backward."""
+    """Idle time between the first F and the first backward."""
     last: int
-    """Between its last F and the backward of the same microbatch."""
+    """Idle time between the last F and the backward of the same microbatch."""
 
 
 class KnapsackItem(NamedTuple):
     """An item of a bounded knapsack: work that a device may do while it waits."""
 
     work: int
-    """In ticks."""
+    """Work in ticks."""
     memory: int
-    """In ticks of memory."""
+    """Memory in ticks of memory."""
     copies: int
-    """How often it may be done."""
+    """Largest number of times that the item may be used."""
 
 
 def forced_idle(delays: Delays, device: int) -> ForcedIdle:
-    """Forced idle time of a device; 0 where the argument does not hold."""
+    """Forced idle time of a device; 0 if the argument does not hold."""
     instance, pipeline = delays.instance, delays.instance.pipeline
     if pipeline.routes > 1 or pipeline.num_slices > 1 or delays.overlapped:
         return ForcedIdle(0, 0)

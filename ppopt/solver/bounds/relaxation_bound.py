@@ -9,7 +9,7 @@ from ppopt.errors import VerificationError
 from ppopt.problem.problem import Problem
 from ppopt.solver.bound import Bound
 from ppopt.solver.bounds.destructive_bounds import TargetSequence, feasibility_model
-from ppopt.solver.bounds.device_subsets import (
+from ppopt.solver.bounds.subset_selection import (
     Devices,
     evenly_spaced_subsets,
     single_devices,
@@ -27,9 +27,9 @@ class RelaxationBound:
     """Relaxed models of subsets of devices, until each is solved to its end.
 
     The first, third, ... turn minimises, the most promising subsets first. The second, fourth, ...
-    turn asks whether target values can be met (`destructive_bounds`): first the subsets that
-    raised the bound, last those that were asked in vain. Each subset gets a share of the time, and
-    a solved subset is not tried again.
+    turn asks whether target values can be met (`destructive_bounds`): first the subsets that raised
+    the bound, last those that did not. Each subset gets a share of the time, and a solved subset is
+    not tried again.
     """
 
     name = "relaxation bounds"
@@ -45,10 +45,10 @@ class RelaxationBound:
         )
         self._open = [*first[: params.first], *chain.from_iterable(others), *first[params.first :]]
         self._next = self._open
-        """The same subsets, in the order in which feasibility models are solved."""
+        """Open subsets, in the order in which feasibility models are solved."""
 
     def supports(self, problem: Problem) -> bool:
-        """Problems without slices, which the relaxation to a subset cannot state."""
+        """Whether a problem has no slices, which the relaxation to a subset cannot state."""
         return problem.pipeline.num_slices == 1
 
     def run(self, incumbent: Incumbent, budget: Budget) -> Outcome:
@@ -76,7 +76,7 @@ class RelaxationBound:
     def _tried(
         self, sets: list[Devices], incumbent: Incumbent, budget: Budget
     ) -> tuple[list[Devices], ...]:
-        """Try subsets one after the other; return which raised the bound, did not, are solved."""
+        """Try subsets in turn; return those that raised the bound, did not, are solved."""
         solve = self._ask if self._turn % 2 else self._minimize
         raised: list[Devices] = []
         in_vain: list[Devices] = []
@@ -115,7 +115,7 @@ class RelaxationBound:
         return outcome.complete
 
     def _ask(self, devices: Devices, incumbent: Incumbent, budget: Budget) -> bool:
-        """Narrow that value down by feasibility models; return whether it is proved."""
+        """Bisect the least value by feasibility models; return whether it is proved."""
         assert incumbent.value is not None
         share = self._params.share
         part = budget.part(share)
@@ -141,8 +141,8 @@ def raise_by_subset(
 ) -> tuple[Bound, cpsat.CpSatOutcome]:
     """Raise a known bound by the relaxation to `devices`, at most to the value of a schedule.
 
-    Where the relaxed model is not solved to its end, its best bound counts, never its best
-    solution. Raises VerificationError if the relaxed model is infeasible: a bug.
+    If the relaxed model is not solved to its end, its best bound counts, never its best solution.
+    Raises VerificationError if the relaxed model is infeasible: a bug.
     """
     relaxed = model.build_model(problem, horizon=value, bound=known.value, devices=devices)
     outcome = _solve_relaxed(relaxed, limits)

@@ -1,9 +1,9 @@
-"""Dynamic programming over subsets of devices: one device, then with others.
+"""Lower bounds by dynamic programming on one device, then on growing subsets of devices.
 
-CP-SAT proves little about a device of several stages, or one whose memory is tight: microbatches
-come back to it, and share its memory. Few partial schedules of such a device are non-dominated: a
-few hundred per layer for the middle device of a V. Devices of tight memory delay each other: two or
-three of them often need nearly as long as all.
+CP-SAT proves little about a device of several stages, or one whose memory is tight: each microbatch
+visits it several times and shares its memory. Few partial schedules of such a device are
+non-dominated: a few hundred per layer for the middle device of a V. Devices of tight memory delay
+each other: two or three of them often need nearly as long as all.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from ppopt.problem.problem import Problem
 from ppopt.solver.bounds.destructive_bounds import TargetSequence
-from ppopt.solver.bounds.device_subsets import Devices, dp_subset_bound, single_devices
+from ppopt.solver.bounds.subset_selection import Devices, dp_subset_bound, single_devices
 from ppopt.solver.budget import Budget
 from ppopt.solver.dynamic_programming.applicability import (
     is_supported,
@@ -31,22 +31,22 @@ from ppopt.solver.relaxation.device_subset import DeviceSubset
 
 
 @dataclass
-class _Asked:
+class _OpenSubset:
     """A subset that is not solved yet."""
 
     classes: Classes
     program: LayeredDP | None
-    """The layered DP for all values below the incumbent; None: given up as too long."""
+    """Layered DP for all values below the incumbent; None: given up as too long."""
 
 
 class SubsetDP:
     """Dynamic programming over subsets of devices, one subset after the other.
 
-    The devices are those of several stages, and where memory is limited all. Each subset gets a
-    share of the time. A solved subset does not come back, and one that was asked in vain comes last
-    in the next turn. When a solved subset gives the best bound, that subset joined with each other
-    device is added to the subsets to solve. If none of these raises the bound, a subset with an
-    equal bound is extended too.
+    The devices are those of several stages and, if memory is limited, all. Each subset gets a share
+    of the time. A solved subset does not come back; one that was given up comes last in the next
+    turn. When a solved subset gives the best bound, that subset joined with each other device is
+    added to the subsets to solve. If none of these raises the bound, a subset with an equal bound
+    is extended too.
     """
 
     name = "subset dynamic program"
@@ -63,21 +63,21 @@ class SubsetDP:
             alone = [one for one in alone if self._delays.host.count(one[0]) > 1]
         self._needs = dict.fromkeys(alone, 0)
         """Bound of every such device alone, in ticks; 0: not solved yet."""
-        self._asked: dict[Devices, _Asked] = {}
+        self._asked: dict[Devices, _OpenSubset] = {}
         self.base: Devices = ()
-        """The last solved subset whose bound was above those of all others, and the best known."""
+        """Last solved subset whose bound was above those of all others and the best known bound."""
         self._most = 0
-        """Its bound in ticks."""
+        """Bound of `base`, in ticks."""
         self._tie: Devices = ()
-        """A solved subset that contains it and has the same bound: the next to be extended."""
+        """Solved superset of `base` with the same bound, which is extended next."""
         self._first = frozenset(first)
         self.open: dict[Devices, None] = dict.fromkeys(first if self._needs else ()) or (
             dict.fromkeys(self._needs)
         )
-        """The subsets to solve, in order."""
+        """Subsets to solve, in order."""
 
     def supports(self, problem: Problem) -> bool:
-        """Problems of the dynamic program with limited memory, or several stages on a device."""
+        """Whether the DP applies and memory is limited, or a device has several stages."""
         return is_supported(problem) and bool(self.open)
 
     def run(self, incumbent: Incumbent, budget: Budget) -> Outcome:
@@ -112,7 +112,7 @@ class SubsetDP:
     def _closed(self, devices: Devices, incumbent: Incumbent, budget: Budget) -> bool:
         """Raise the bound by the subset; return whether nothing is left to find out about it.
 
-        First a layered DP over all values below the incumbent, which solves the subset. Where that
+        First a layered DP over all values below the incumbent, which solves the subset. If that
         takes too long, layered DPs over target values nearer to the bound, which have fewer states.
         """
         if len(devices) > 1 and not {*self.base} < {*devices} and devices not in self._first:
@@ -122,7 +122,7 @@ class SubsetDP:
             classes = Classes(DeviceSubset(self._delays, frozenset(devices)))
             if not state_is_small(classes):
                 return True
-            self._asked[devices] = _Asked(classes, LayeredDP(classes, incumbent.value))
+            self._asked[devices] = _OpenSubset(classes, LayeredDP(classes, incumbent.value))
         asked = self._asked[devices]
         if asked.program is None:
             return self._questioned(devices, asked.classes, incumbent, budget)
@@ -159,10 +159,10 @@ class SubsetDP:
         return sequence.low == sequence.high
 
     def _followed(self, program: LayeredDP, budget: Budget, max_seconds: float) -> bool:
-        """Run a layered DP to its end; False where the time is up, or there is no hope.
+        """Run a layered DP to its end; returns False if time is up, or if it would take too long.
 
-        There is no hope when the remaining layers, at the present width, would exceed the time
-        allowed.
+        It would take too long if the remaining layers, at the present width, exceeded
+        `max_seconds`.
         """
         while not program.ended:
             seconds = layer_seconds(program)
@@ -189,7 +189,7 @@ class SubsetDP:
             self._tie = devices
 
     def _extend(self, devices: Devices) -> None:
-        """Add this subset with each other device to those to solve.
+        """Add the subset joined with each other device to those to solve.
 
         Devices with the largest bounds come first. From then on only supersets of this subset and
         single devices are solved. All devices together are left to `DynamicProgram`.

@@ -1,4 +1,4 @@
-"""Run CP-SAT on a model: report progress, handle Ctrl-C, return what is found and proved."""
+"""Runs CP-SAT on a model: reports progress, handles Ctrl-C, returns what is found and proved."""
 
 from __future__ import annotations
 
@@ -42,10 +42,10 @@ Dynamic precedences create them too, so the subsolvers defined here are left out
 
 @dataclass(frozen=True)
 class CpSatOutcome:
-    """What CP-SAT found and proved."""
+    """Solution, bound and proof of a run of CP-SAT."""
 
     schedule: Schedule | None
-    """Best solution, at its own times; None: none found."""
+    """Best solution, at its own times; None if none was found."""
     bound: int
     """Proved lower bound in ticks, within the model's horizon."""
     work: float
@@ -122,7 +122,7 @@ def solver(
     return made
 
 
-def _focus(made: cp_model.CpSolver, limits: SolverLimits, params: CpSatParams) -> None:
+def _focus(solver: cp_model.CpSolver, limits: SolverLimits, params: CpSatParams) -> None:
     """Choose subsolvers; a single worker takes the parameters of the first one defined here."""
     plain = f"linearization_level: {params.linearization_level}"
     own = [name for name in limits.focus if name in _OWN]
@@ -131,11 +131,11 @@ def _focus(made: cp_model.CpSolver, limits: SolverLimits, params: CpSatParams) -
     else:
         texts = [f'subsolver_params {{ name: "{name}" {plain} {_OWN[name]} }}' for name in own]
         fills = len(limits.focus) == limits.workers
-        chosen = made.parameters.subsolvers if fills else made.parameters.extra_subsolvers
+        chosen = solver.parameters.subsolvers if fills else solver.parameters.extra_subsolvers
         chosen.extend(limits.focus)
-        made.parameters.use_lns = not fills
+        solver.parameters.use_lns = not fills
     for text in (plain, *texts):
-        _merge(made, text)
+        _merge(solver, text)
 
 
 def _merge(made: cp_model.CpSolver, text: str) -> None:

@@ -56,12 +56,12 @@ class CpSatModel:
 
     @property
     def pipeline(self) -> Pipeline:
-        """The pipeline of the problem."""
+        """Pipeline of the problem."""
         return self.problem.pipeline
 
     @property
     def cp(self) -> cp_model.CpModel:
-        """The model as CP-SAT has it."""
+        """CP-SAT's model."""
         return self.variables.cp
 
     def low(self, steps: float) -> int:

@@ -1,4 +1,4 @@
-"""Parts of what runs on resources: modes, overlapped pairs, and one operation at a time."""
+"""Parts for operations on resources: durations by mode, overlapped pairs, no overlap."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ class Pairs(NamedTuple):
 
 
 class Partner(NamedTuple):
-    """What an operation may run as one with."""
+    """The other operation of an overlapped pair."""
 
     chosen: cp_model.IntVar
-    """Whether it does."""
+    """Whether the pair runs as one."""
     time: int
-    """Of both, in ticks."""
+    """Duration of the pair in ticks."""
     leads: bool
-    """Whether the operation is the F."""
+    """Whether the operation is the F of the pair."""
 
 
 class Operations(NamedTuple):
@@ -90,7 +90,7 @@ def _with_modes(
 def _alone(
     variables: Variables, begin: cp_model.IntVar, mode: TaskMode, partners: list[Partner]
 ) -> cp_model.IntervalVar:
-    """The interval of an operation in one mode, where it is in no pair."""
+    """Interval of an operation in one mode, if it is in no pair."""
     cp, there = variables.cp, variables.there[mode.code]
     if not partners:
         assert there is not None

@@ -37,11 +37,11 @@ class Member(NamedTuple):
 
 
 class OrderLiterals(NamedTuple):
-    """The memory limits of devices by order literals, where these are few enough."""
+    """The memory limits of devices by order literals, if these are few enough."""
 
     instance: Instance
     room: Mapping[int, int]
-    """Of every device that is limited, in ticks of memory."""
+    """Memory of every limited device, in ticks of memory."""
     horizon: int
     """Largest objective, in ticks."""
     params: CpSatParams = CP_SAT
@@ -61,7 +61,7 @@ class OrderLiterals(NamedTuple):
 
 
 def _members(instance: Instance, device: int, variables: Variables) -> list[Member]:
-    """The operations that may be on a device, each once."""
+    """Operations that may be on a device, each once."""
     found: dict[int, Member] = {}
     for option in (SPLIT_MODE, WHOLE_MODE):
         for number in instance.hosted[device]:
@@ -80,15 +80,15 @@ class _Device:
         self._members = members
         self._there = variables.there
         self._first: dict[tuple[int, int], cp_model.LiteralT] = {}
-        """Whether the first of two operations comes before the second, and both are there."""
+        """Literal that the first of two operations comes before the second, and both are there."""
         for one, other in combinations(members, 2):
             self._add_pair(one.code, other.code)
 
-    def _add_pair(self, one: int, other: int) -> None:
-        """One of the two comes first, if both are there."""
+    def _add_pair(self, first: int, second: int) -> None:
+        """Constrain one of the two to come first, if both are there."""
         variables = self._variables
         cp, start, end = variables.cp, variables.start, variables.end
-        literals = (self._there[one], self._there[other])
+        literals = (self._there[first], self._there[second])
         present = [literal for literal in literals if literal is not None]
         before = cp.new_bool_var("")
         after = cp.new_bool_var("") if present else before.negated()
@@ -98,12 +98,12 @@ class _Device:
             for literal in present:
                 cp.add_implication(before, literal)
                 cp.add_implication(after, literal)
-        cp.add(end[one] <= start[other]).only_enforce_if(before)
-        cp.add(end[other] <= start[one]).only_enforce_if(after)
-        self._first[one, other], self._first[other, one] = before, after
+        cp.add(end[first] <= start[second]).only_enforce_if(before)
+        cp.add(end[second] <= start[first]).only_enforce_if(after)
+        self._first[first, second], self._first[second, first] = before, after
 
     def add_memory(self, room: int) -> None:
-        """The memory limit at the start of every operation that takes memory.
+        """Constrain the memory at the start of every operation that takes memory.
 
         An operation of no length that takes memory may share its instant with one that gives some
         back, which then comes first (ends before starts): its order alone does not tell.

@@ -1,4 +1,4 @@
-"""Parts of a CP-SAT model that relate starts and ends: precedence, objective and memory."""
+"""Parts that relate starts and ends in a CP-SAT model: precedence, objective and memory."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ class Precedence(NamedTuple):
     rows: Iterable[tuple[int, int, int]]
     """Before, after, and lag in ticks."""
     if_there: bool = False
-    """Whether it holds only where `after` is there; else also for the instant in its place."""
+    """Whether the constraint holds only if `after` is there; else also for the instant in its
+    place."""
 
     def build(self, variables: Variables) -> None:
         """Add the constraints."""
@@ -31,13 +32,13 @@ class Precedence(NamedTuple):
 
 
 class MicrobatchOrder(NamedTuple):
-    """start(after) >= end(before), for the next microbatch; where `after` is absent they are equal.
+    """start(after) >= end(before), for the next microbatch; if `after` is absent they are equal.
 
-    The end of what is absent is then that of the last operation of its class so far.
+    The end of an absent operation is then that of the last operation of its class so far.
     """
 
     before: int | None
-    """None: `after` is of the first microbatch."""
+    """Operation before; None: `after` is of the first microbatch."""
     after: int
 
     def build(self, variables: Variables) -> None:
@@ -90,10 +91,10 @@ class Origin(NamedTuple):
 
 
 class Work(NamedTuple):
-    """objective >= head + the durations of the tasks of a resource, in the modes they have."""
+    """objective >= head + the durations of the tasks of a resource, in their modes."""
 
     head: int
-    """Ticks before its first task."""
+    """Ticks before the first task."""
     tasks: Sequence[Task]
 
     def build(self, variables: Variables) -> None:
@@ -111,15 +112,15 @@ class Held(NamedTuple):
     """Memory held from the start of one operation to the end of another."""
 
     resource: int
-    """What holds it."""
+    """Resource that holds the memory."""
     taker: int
-    """Takes it; ABSENT: it is held from the beginning."""
+    """Operation that takes it; ABSENT: it is held from the beginning."""
     giver: int
-    """Gives it back; ABSENT: it is held until the end."""
+    """Operation that gives it back; ABSENT: it is held until the end."""
     amount: int
-    """In ticks of memory."""
+    """Amount in ticks of memory."""
     when: tuple[int, bool] | None = None
-    """A choice, and whether it is held in the first modes of its tasks, or in the second."""
+    """Choice, and whether memory is held in the first modes of its tasks, or in the second."""
 
 
 class Memory(NamedTuple):
@@ -127,10 +128,10 @@ class Memory(NamedTuple):
 
     held: Iterable[Held]
     room: Mapping[int, int]
-    """Of every resource that is limited, in ticks of memory."""
+    """Room of every limited resource, in ticks of memory."""
 
     def build(self, variables: Variables) -> None:
-        """Add an interval for all that is held, and a constraint for every resource."""
+        """Add an interval for every holding, and a constraint for every resource."""
         cp, latest = variables.cp, variables.latest
         groups: dict[int, tuple[list[cp_model.IntervalVar], list[int]]]
         groups = {resource: ([], []) for resource in self.room}

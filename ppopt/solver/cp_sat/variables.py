@@ -1,9 +1,8 @@
 """Variables of a CP-SAT model of operations, and the parts that constrain them.
 
 A model is a list of parts. A part is a small record: its data, and the constraint on them, which
-its docstring states. What lies in a model (all devices, a subset of them, a window of a schedule)
-decides only which parts there are and with which data: `ppopt.solver.cp_sat.model`,
-`ppopt.solver.heuristics.window`.
+its docstring states. The scope of a model (all devices, a subset, a time window) only decides which
+parts it has, and with which data: `ppopt.solver.cp_sat.model`, `ppopt.solver.heuristics.window`.
 """
 
 from __future__ import annotations
@@ -23,30 +22,31 @@ class TaskMode(NamedTuple):
     """One way to run an operation."""
 
     code: int
-    """Number of the operation in this mode; ABSENT: it is then an instant that does nothing."""
+    """Number of the operation in this mode; ABSENT: the operation is then an instant without
+    effect."""
     duration: int
-    """In ticks."""
+    """Duration in ticks."""
 
 
 class Task(NamedTuple):
     """An operation of a model."""
 
     code: int
-    """The number by which parts name it."""
+    """Number by which parts name the operation."""
     resource: int
     earliest: int
-    """First start, in ticks."""
+    """Earliest start, in ticks."""
     latest: int
-    """Last start, in ticks."""
+    """Latest start, in ticks."""
     modes: tuple[TaskMode, ...]
-    """One, or two to choose from."""
+    """One mode, or two to choose from."""
     choice: int | None = None
-    """What chooses its mode, with those of other tasks of the same choice; None: there is one."""
+    """Choice that selects the mode of all of its tasks; None: there is one mode."""
     name: str = ""
 
     @property
     def names(self) -> tuple[int, ...]:
-        """All numbers that parts know it by, some of them twice."""
+        """Numbers by which parts know the operation, some of them twice."""
         if self.choice is None:
             return self.code, self.modes[0].code
         return self.code, *(mode.code for mode in self.modes if mode.code != ABSENT)
@@ -54,7 +54,7 @@ class Task(NamedTuple):
 
 @dataclass(frozen=True)
 class Variables:
-    """The variables of a model, by numbers of operations in any of their modes."""
+    """Variables of a model, by numbers of operations in any of their modes."""
 
     cp: cp_model.CpModel
     latest: int
@@ -63,21 +63,21 @@ class Variables:
     start: dict[int, cp_model.IntVar] = field(default_factory=dict)
     end: dict[int, cp_model.LinearExpr] = field(default_factory=dict)
     choices: dict[int, cp_model.IntVar] = field(default_factory=dict)
-    """Whether the tasks of a choice run in their first modes."""
+    """Literal that the tasks of a choice run in their first modes."""
     there: dict[int, Literal | None] = field(default_factory=dict)
-    """Operations that may be in the schedule, and whether they are; None: always."""
+    """Literal that an optional operation is in the schedule; None: it always is."""
     absent: dict[int, Literal] = field(default_factory=dict)
-    """Operations that one of their modes leaves out, and whether it does."""
+    """Literal that the chosen mode leaves an operation out."""
     pairs: dict[Pair, cp_model.IntVar] = field(default_factory=dict)
-    """Whether two operations run as one."""
+    """Literal that two operations run as one."""
     intervals: dict[int, list[cp_model.IntervalVar]] = field(default_factory=dict)
-    """What a resource runs, one at a time."""
+    """Intervals of a resource, of which one runs at a time."""
 
     @classmethod
     def create(
         cls, tasks: Collection[Task], latest: int, objective: tuple[int, int], name: str = ""
     ) -> Variables:
-        """A new model with starts and choices of tasks; `objective`: its least and most ticks."""
+        """Make a model with starts and choices of tasks; `objective`: its least and most ticks."""
         cp = cp_model.CpModel()
         begins = [cp.new_int_var(task.earliest, task.latest, task.name) for task in tasks]
         made = cls(cp, latest, cp.new_int_var(*objective, name))
@@ -91,7 +91,7 @@ class Variables:
         return made
 
     def _add_choice(self, task: Task, choice: int) -> None:
-        """Add the literals of a task, and of its choice if they are its first."""
+        """Add the literals of a task, and of its choice if the task is its first."""
         if choice not in self.choices:
             self.choices[choice] = self.cp.new_bool_var("")
         for mode, first in zip(task.modes, (True, False), strict=True):
@@ -105,12 +105,12 @@ class Variables:
         self.end.update(dict.fromkeys(task.names, end))
 
     def chosen(self, choice: int, *, first: bool) -> Literal:
-        """Whether the tasks of a choice run in their first modes, or in their second ones."""
+        """Literal that the tasks of a choice run in their first modes, or in their second ones."""
         return self.choices[choice] if first else self.choices[choice].negated()
 
 
 class ModelPart(Protocol):
-    """Constraints of one kind, with what they constrain."""
+    """Constraints of one kind, with their data."""
 
     def build(self, variables: Variables) -> None:
         """Add the constraints to the model of these variables."""

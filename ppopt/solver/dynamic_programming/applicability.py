@@ -1,4 +1,4 @@
-"""What the dynamic program applies to, and the time that it takes."""
+"""Preconditions of the dynamic program, and estimates of its time."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def is_supported(problem: Problem) -> bool:
 
 
 def small_classes(subset: DeviceSubset, params: DynamicProgramParams) -> Classes | None:
-    """The classes of a subset; None where a state has too many numbers or flags.
+    """Classes of a subset; None if a state has too many numbers or flags.
 
     Very many classes are counted first: making them takes time in proportion to their square.
     """

@@ -36,11 +36,11 @@ class DeviceMemory(NamedTuple):
     """Memory of one device, in a unit that divides every amount."""
 
     takes: Ints
-    """Taken by an operation of every class at its start; 0 for classes of other devices."""
+    """Memory taken by an operation of every class at its start; 0 for classes of other devices."""
     change: Ints
     """Net change by an operation of every class; 0 for classes of other devices."""
     room: int | None
-    """None: unlimited."""
+    """Memory limit; None: unlimited."""
 
 
 class Classes:
@@ -57,7 +57,7 @@ class Classes:
         keys = [(kind, stage) for kind in instance.kinds for stage in subset.kept]
         self.numbers = [instance.number(kind, stage, delays.route) for kind, stage in keys]
         self.place = {key: place for place, key in enumerate(keys)}
-        """Place of a class, by kind and stage."""
+        """Index of a class, by kind and stage."""
         self.of = [instance.classes[number] for number in self.numbers]
         self.codes = np.array([instance.codes[number] for number in self.numbers])
         """Operation numbers, [class, microbatch]."""
@@ -71,7 +71,7 @@ class Classes:
         for before, after, lag in subset.flow:
             self._after[by_number[before]].append((by_number[after], lag))
         self.needs: list[list[int]] = [[] for _ in keys]
-        """Per class: the classes that it waits for where their order on the device is enough."""
+        """Per class: the classes that it waits for, if their order on the device is enough."""
         self.precedences: list[ClassPrecedence] = []
         """Precedence from device to device, or with a lag; dropped stages are lags."""
         self.into: list[list[int]] = [[] for _ in keys]

@@ -22,13 +22,13 @@ _MIX = np.uint64(0xBF58476D1CE4E5B9)
 def non_dominated(
     counts: Matrix, flags: Matrix, times: Matrix, params: DominanceParams = DOMINANCE
 ) -> Places:
-    """Places of the columns to keep: every other column is dominated by one of them.
+    """Indices of the columns to keep: every other column is dominated by one of them.
 
     Columns with equal counts form a group, by a hash. In each group all columns are compared with
     the first one, that of least sum of times, which no column of larger sum can dominate. Columns
-    that it dominates are left out, and the rest forms a group again. After
-    `params.max_comparisons` rounds all remaining columns are kept. The counts are compared too, so
-    that columns with different counts and the same hash are kept.
+    that it dominates are left out, and the rest forms a group again. After `params.max_comparisons`
+    rounds all remaining columns are kept. The counts are compared too, so that columns with
+    different counts and the same hash are kept.
     """
     keys = _keys(counts, times)
     order = np.argsort(keys)
@@ -69,7 +69,7 @@ def _keys(counts: Matrix, times: Matrix) -> Hashes:
 
 
 def hashed(counts: Matrix) -> Hashes:
-    """A hash of every column."""
+    """Hash of every column."""
     found = np.zeros(counts.shape[1], dtype=np.uint64)
     for row in counts:
         found += row.astype(np.uint64)

@@ -27,11 +27,11 @@ class Beam:
     width: int
     """Most states of a layer."""
     bounds_first: bool
-    """Whether states are ranked by their lower bounds first and by loads second, or by loads alone.
-    The load of a state is the sum over all devices of idle time and work."""
+    """Whether states are ranked by lower bound, then load; else by load alone. The load of a state
+    is the sum over all devices of idle time and work."""
 
     def select(self, space: States, states: Matrix, bounds: Matrix, places: Places) -> Places:
-        """The most promising states among these places (columns of `states`)."""
+        """Select the most promising states among these columns of `states`."""
         if places.size <= self.width:
             return places
         keys = [np.sum(list(space.loads(states.take(places, axis=1))), axis=0)]
@@ -45,7 +45,7 @@ class StateLayer(NamedTuple):
 
     parent: npt.NDArray[np.int32]
     added: npt.NDArray[np.int16]
-    """Class of the operation added."""
+    """Class of the added operation."""
 
 
 class LayeredDP:
@@ -62,16 +62,17 @@ class LayeredDP:
         self._layers: list[StateLayer] = []
         self._length = len(classes) * classes.batches
         self.below = below
-        """Only shorter schedules are searched, in ticks; it may be lowered between layers."""
+        """Only schedules shorter than this number of ticks are searched; it may be lowered between
+        layers."""
 
     @property
     def width(self) -> int:
-        """States of the present layer."""
+        """Number of states of the present layer."""
         return int(self._states.shape[1])
 
     @property
     def left(self) -> int:
-        """Layers left until states are whole schedules."""
+        """Number of layers left until states are whole schedules."""
         return self._length - len(self._layers)
 
     @property
@@ -81,7 +82,7 @@ class LayeredDP:
 
     @property
     def entries(self) -> int:
-        """Matrix entries of the present layer."""
+        """Number of matrix entries of the present layer."""
         return self._states.size
 
     def advance(self, beam: Beam | None = None) -> None:
@@ -109,13 +110,13 @@ class LayeredDP:
 
     @property
     def best(self) -> int | None:
-        """Once ended: the least makespan, if it is less than `below`; else None."""
+        """Least makespan, if it is less than `below`, else None; the search must have ended."""
         ends = self._states[self._space.least]
         return min((int(end) for end in ends if end < self.below), default=None)
 
     @property
     def least(self) -> int:
-        """Once ended: a lower bound on the makespan."""
+        """Lower bound on the makespan; the search must have ended."""
         return self.below if self.best is None else self.best
 
     def path(self) -> list[int]:

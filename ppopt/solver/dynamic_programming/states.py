@@ -37,11 +37,11 @@ class Extensions(NamedTuple):
     parent: Places
     """Column of the state that each extends."""
     added: npt.NDArray[np.int16]
-    """Class of the operation added."""
+    """Class of the added operation."""
 
 
 class States:
-    """The layout of the matrices of a dynamic program, and the operations on them."""
+    """Layout of the matrices of a dynamic program, and operations on them."""
 
     def __init__(self, classes: Classes, below: int) -> None:
         """Lay out the rows, for schedules of less than `below` ticks."""
@@ -71,10 +71,10 @@ class States:
         self.here = [(self.host == place).astype(np.int64) for place in range(len(classes.hosts))]
         self.work = [self.duration[mine].sum() * classes.batches for mine in self.on]
         self.bit = {number: place for place, number in enumerate(classes.sharing)}
-        """Place of the flag of every class that has one."""
+        """Index of the flag of every class that has one."""
 
     def root(self) -> Matrix:
-        """The state in which no operation is scheduled."""
+        """State in which no operation is scheduled."""
         made = np.zeros((self.rows, 1), dtype=self.dtype)
         for device, first in enumerate(self.classes.first):
             made[self.free + device] = first
@@ -184,7 +184,7 @@ class States:
         )
 
     def _flagged(self, states: Matrix, chosen: Places) -> Matrix:
-        """The same states, flagged: the chosen operation must not be next on its device."""
+        """Flag states: the chosen operation must not be next on its device."""
         bits = np.zeros(len(self.classes), dtype=self.dtype)
         for number, place in self.bit.items():
             bits[number] = 1 << place
@@ -192,7 +192,7 @@ class States:
         return states
 
     def _added(self, states: Matrix, number: int, start: Matrix) -> Matrix:
-        """States with the next operation of a class added; `states` is overwritten."""
+        """Add the next operation of a class to states; `states` is overwritten."""
         classes = self.classes
         device, microbatch = classes.device[number], states[number].copy()
         end = start + self.duration[number]

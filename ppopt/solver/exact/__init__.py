@@ -1,1 +1,1 @@
-"""Methods over all devices; most can prove optimality."""
+"""Methods on all devices, most of which can prove optimality: CP-SAT, dynamic programming."""

@@ -1,4 +1,4 @@
-"""Layered DP over all devices and over subsets, resumed from round to round; and beam search."""
+"""Methods by layered DP on all devices and on subsets, resumed in every round; and beam search."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from math import inf
 from ppopt.problem.problem import Problem
 from ppopt.schedule.origin import Argument, Certificate
 from ppopt.solver.bound import Bound
-from ppopt.solver.bounds.device_subsets import Devices, dp_subset_bound, evenly_spaced_subsets
+from ppopt.solver.bounds.subset_selection import Devices, dp_subset_bound, evenly_spaced_subsets
 from ppopt.solver.budget import Budget
 from ppopt.solver.dynamic_programming.applicability import (
     is_supported,
@@ -42,7 +42,7 @@ class DynamicProgram:
         self._turn = 0
 
     def supports(self, problem: Problem) -> bool:  # noqa: ARG002
-        """Problems that the dynamic program supports and whose states are small."""
+        """Whether the dynamic program supports a problem and its states are small."""
         return bool(self._open)
 
     def run(self, incumbent: Incumbent, budget: Budget) -> Outcome:
@@ -108,7 +108,7 @@ class DynamicProgram:
 
 
 class BeamSearch:
-    """Dynamic programming over all devices, restricted to the most promising states: no proof."""
+    """Dynamic programming on all devices, restricted to the most promising states: no proof."""
 
     name = "beam search"
 
@@ -124,7 +124,7 @@ class BeamSearch:
                 self._classes = classes
 
     def supports(self, problem: Problem) -> bool:  # noqa: ARG002
-        """Problems that the dynamic program supports and whose states are small."""
+        """Whether the dynamic program supports a problem and its states are small."""
         return self._classes is not None
 
     def run(self, incumbent: Incumbent, budget: Budget) -> Outcome:
@@ -149,17 +149,17 @@ class BeamSearch:
 
     @property
     def _chosen(self) -> float:
-        """Seconds per state kept: as many again are generated and dropped, about."""
+        """Seconds per kept state: about as many again are generated and dropped."""
         return 2 * self._params.state_seconds
 
     def _affordable(self, program: LayeredDP, budget: Budget) -> int:
-        """States per layer with which all remaining layers fit into a budget."""
+        """Number of states per layer with which all remaining layers fit into a budget."""
         each = budget.left / program.left - self._params.layer_overhead_seconds
         return int(min(each / self._chosen, self._params.most_entries))
 
 
 def _sets(problem: Problem, params: DynamicProgramParams) -> Iterator[tuple[Devices, Classes]]:
-    """All devices and one evenly spaced subset per size, where their states are small."""
+    """All devices and one evenly spaced subset per size, if their states are small."""
     pipeline, delays = problem.pipeline, Delays(problem.instance)
     spaced = (
         sets[0] for size in params.subset_sizes if (sets := evenly_spaced_subsets(pipeline, size))

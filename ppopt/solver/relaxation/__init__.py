@@ -1,4 +1,4 @@
-"""What a schedule of all devices, or of some of them, must obey: delays, precedence, pairs.
+"""Necessary conditions of schedules: delays, precedence, overlapped pairs, microbatch symmetry.
 
-Bounds, heuristics, exact methods and the CP-SAT model use it; it imports none of them.
+Bounds, heuristics, exact methods and the CP-SAT model use them; this package imports none of these.
 """

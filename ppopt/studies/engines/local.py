@@ -69,7 +69,7 @@ class LocalEngine:
     def __init__(self, jobs: int, retries: int, memory: int | None = None) -> None:
         if jobs < 1:
             raise InputError(f"jobs: {jobs} is below 1")
-        python = child_process.python()
+        python = child_process.interpreter()
         if python is None:
             raise InputError("jobs: this system starts no processes for a sweep; use Dask")
         self._python, self._jobs, self._retries, self._memory = python, jobs, retries, memory

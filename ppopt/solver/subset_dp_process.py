@@ -1,8 +1,8 @@
-"""Dynamic programming over subsets of devices, in a process of its own.
+"""Runs dynamic programming over subsets of devices in a child process.
 
-It needs a processor for the whole search, and Python runs only one thread of a process at a time.
-The search sends values and bounds, the process sends bounds; both sides read messages at every stop
-check.
+The dynamic program needs a processor for the whole search, and Python runs only one thread of a
+process at a time. The search sends values and bounds, the process sends bounds; both sides read
+messages at every stop check.
 """
 
 from __future__ import annotations
@@ -26,27 +26,27 @@ BY_CLOCK = 2
 """Workers of the budget in this process: with more than one, budgets are seconds."""
 
 
-class RemoteProblem(NamedTuple):
-    """The first message to the process: what to solve."""
+class SubsetProblem(NamedTuple):
+    """First message to the process: the problem to solve."""
 
     problem: Problem
     seconds: float
-    """Time left."""
+    """Seconds left."""
     value: int
     bound: Bound
 
 
-class News(NamedTuple):
-    """A message of either side: its best value and bound."""
+class BestValues(NamedTuple):
+    """Message of either side: its best value and bound."""
 
     value: int
     bound: Bound
 
 
-class RemoteSubsetDP:
-    """A proxy of `SubsetDP`: after a first turn in this process it continues in one of its own.
+class SubsetDPProxy:
+    """Proxy of `SubsetDP`: after a first turn in this process it continues in a child process.
 
-    Where no process can be started, and after a process has failed, all turns run in this process.
+    If no process can be started, and after a process has failed, all turns run in this process.
     """
 
     name = SubsetDP.name
@@ -59,11 +59,11 @@ class RemoteSubsetDP:
         self._clock: Clock | None = None
 
     def supports(self, problem: Problem) -> bool:
-        """The problems that `SubsetDP` supports."""
+        """Whether `SubsetDP` supports a problem."""
         return self._local.supports(problem)
 
     def run(self, incumbent: Incumbent, budget: Budget) -> Outcome:
-        """Take a turn in this process, then start the other one; while that runs, do nothing."""
+        """Take a turn in this process, then start the child process; later do nothing."""
         if self.active:
             return Outcome()
         outcome = self._local.run(incumbent, budget)
@@ -82,7 +82,7 @@ class RemoteSubsetDP:
 
         The incumbent must have a schedule.
         """
-        python = child_process.python()
+        python = child_process.interpreter()
         if self._process or python is None or clock.left < self._params.least:
             return
         assert incumbent.value is not None
@@ -94,7 +94,7 @@ class RemoteSubsetDP:
         self._link = _Link(here, incumbent, clock, self._params.pause, leads=True)
         clock.poll = self._link.exchange
         self._link.send(
-            RemoteProblem(incumbent.problem, clock.left, incumbent.value, incumbent.bound)
+            SubsetProblem(incumbent.problem, clock.left, incumbent.value, incumbent.bound)
         )
 
     def close(self) -> None:
@@ -110,7 +110,7 @@ class RemoteSubsetDP:
 def serve(number: int) -> None:
     """Solve subsets for the process at the other end of a pipe, until it ends or all are solved."""
     with Connection(number) as connection:
-        job: RemoteProblem = connection.recv()
+        job: SubsetProblem = connection.recv()
         incumbent = Incumbent(job.problem, job.bound, value=job.value)
         clock, params = Clock(Deadline.after(job.seconds)), RemoteParams()
         link = _Link(connection, incumbent, clock, params.pause, leads=False)
@@ -163,8 +163,8 @@ class _Link:
             self._take(news)
         self.tell()
 
-    def _received(self) -> list[News]:
-        """Messages of the other side; raises VerificationError if its bound contradicts a value."""
+    def _received(self) -> list[BestValues]:
+        """Read messages of the other side; raises VerificationError if its bound is too high."""
         found = []
         try:
             while self.connection.poll():
@@ -182,9 +182,9 @@ class _Link:
         assert search.value is not None
         if search.value < self._value or search.bound.value > self._bound:
             self._value, self._bound = search.value, search.bound.value
-            self.send(News(search.value, search.bound))
+            self.send(BestValues(search.value, search.bound))
 
-    def send(self, message: RemoteProblem | News | VerificationError) -> None:
+    def send(self, message: SubsetProblem | BestValues | VerificationError) -> None:
         """Send a message, unless the other side has ended."""
         if self._cut:
             return
@@ -197,7 +197,7 @@ class _Link:
         self._cut = True
         self._clock.interrupted |= not self._leads
 
-    def _take(self, news: News) -> None:
+    def _take(self, news: BestValues) -> None:
         search = self._incumbent
         assert search.value is not None
         if not self._leads:

@@ -1,11 +1,12 @@
-"""CP-SAT feasibility questions at chosen objective values.
+"""Asks CP-SAT whether a schedule of all devices with a given objective value exists.
 
-For a long run, one feasibility question is asked, about a shorter run with a periodic middle: the
-operations of every microbatch in the middle start one period after those of the microbatch before.
-A period is the work of the busiest device per microbatch, because that device never idles in the
-steady state of a run that meets the bound. The number of free operations in this model does not
-depend on the number of microbatches. A schedule that it finds is unrolled to the long run
-(`ppopt.solver.heuristics.steady_state`). If it finds none, nothing is proved about the long run.
+For many microbatches, one feasibility question is about a pipeline with fewer microbatches and a
+periodic middle: the operations of every microbatch in the middle start one period after those of
+the microbatch before. A period is the work of the busiest device per microbatch, because that
+device never idles in the steady state of a schedule that meets the bound. The number of free
+operations in this model does not depend on the number of microbatches. A schedule that it finds is
+unrolled to all microbatches (`ppopt.solver.heuristics.steady_state`). If it finds none, nothing is
+proved about all microbatches.
 """
 
 from __future__ import annotations
@@ -30,8 +31,8 @@ from ppopt.solver.method import Outcome, is_plain
 from ppopt.solver.parameters import CP_SAT, QuestionParams
 
 
-class ValueQuestions:
-    """For larger problems: questions between bound and value, or about a shorter periodic run."""
+class TargetFeasibility:
+    """Feasibility questions for larger problems: on values, or on fewer microbatches."""
 
     name = "value questions"
 
@@ -41,7 +42,7 @@ class ValueQuestions:
         self._shorter = shorter(problem, params.per_device)
 
     def supports(self, problem: Problem) -> bool:
-        """Problems too large for the full model, where a feasibility model is not too large.
+        """Whether a problem is too large for the full model, but not for a feasibility model.
 
         Mixed backwards have no feasibility model.
         """
@@ -91,7 +92,7 @@ class ValueQuestions:
     def _ask_shorter(
         self, incumbent: Incumbent, problem: Problem, budget: Budget, turn: int
     ) -> None:
-        """Ask for a schedule that meets the bound, by a shorter run with a periodic middle."""
+        """Ask for a schedule that meets the bound, by fewer microbatches with a periodic middle."""
         fewer = incumbent.problem.pipeline.batches - problem.pipeline.batches
         value = incumbent.bound.value - fewer * least_period(problem)
         least = device_bounds.device_bound(problem.instance, problem.objective)
@@ -105,7 +106,7 @@ class ValueQuestions:
 
 
 def shorter(problem: Problem, per_device: int) -> Problem | None:
-    """The problem with `per_device` microbatches per device; None where it has no more."""
+    """Return the problem with `per_device` microbatches per device; None if it has no more."""
     pipeline = problem.pipeline
     short = per_device * pipeline.num_devices
     if pipeline.batches <= short or pipeline.routes > 1 or pipeline.num_slices > 1:
@@ -129,7 +130,7 @@ def _solve_feasibility(
 
 @interrupts.deferred()
 def _repeat(built: CpSatModel, apart: int) -> None:
-    """Make the microbatches of the middle follow one another at a distance of `apart` ticks."""
+    """Constrain the microbatches of the middle to follow one another `apart` ticks later."""
     pipeline = built.pipeline
     first = pipeline.num_devices
     for code, start in built.variables.start.items():

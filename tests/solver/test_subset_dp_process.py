@@ -24,13 +24,13 @@ from ppopt.problem.problem import Problem
 from ppopt.schedule.origin import Argument, Certificate
 from ppopt.solver.bound import Bound
 from ppopt.solver.bounds.destructive_bounds import feasibility_model
-from ppopt.solver.bounds.device_subsets import dp_subset_bound
 from ppopt.solver.bounds.subset_dynamic_program import SubsetDP
+from ppopt.solver.bounds.subset_selection import dp_subset_bound
 from ppopt.solver.budget import SolverLimits
 from ppopt.solver.cp_sat import cpsat
 from ppopt.solver.parameters import RemoteParams, SubsetParams
-from ppopt.solver.remote import News, RemoteProblem, RemoteSubsetDP, _Link, serve
 from ppopt.solver.result import Progress
+from ppopt.solver.subset_dp_process import BestValues, SubsetDPProxy, SubsetProblem, _Link, serve
 from tests.cli.cli_run import process
 from tests.cli.terminal import of_session
 from tests.factories.instances import V
@@ -57,9 +57,9 @@ LONG = Problem(
 
 
 @contextmanager
-def beside(search: Begun) -> Iterator[RemoteSubsetDP]:
+def beside(search: Begun) -> Iterator[SubsetDPProxy]:
     """The process of a search, not started yet."""
-    remote = RemoteSubsetDP(SubsetDP(search.incumbent.problem, SubsetParams()), RemoteParams())
+    remote = SubsetDPProxy(SubsetDP(search.incumbent.problem, SubsetParams()), RemoteParams())
     try:
         yield remote
     finally:
@@ -215,8 +215,8 @@ def test_a_bound_that_contradicts_a_schedule_reaches_the_user() -> None:
         search = begun(PROBLEM)
         wrong = Bound(search.incumbent.value + 1, "", Certificate(Argument.SEARCH))
         ours = link(here, search, leads=True)
-        ours.send(RemoteProblem(PROBLEM, 600.0, search.incumbent.value, search.incumbent.bound))
-        ours.send(News(search.incumbent.value, wrong))
+        ours.send(SubsetProblem(PROBLEM, 600.0, search.incumbent.value, search.incumbent.bound))
+        ours.send(BestValues(search.incumbent.value, wrong))
         assert here.poll(60)
         with pytest.raises(VerificationError, match="lies above a schedule"):
             ours.exchange()
@@ -228,10 +228,10 @@ def test_the_process_receives_values_and_sends_bounds() -> None:
     here, server = serving()
     with here:
         low = dp_subset_bound((0,), 594)
-        here.send(RemoteProblem(PROBLEM, 600.0, 700, low))
-        here.send(News(595, low))
+        here.send(SubsetProblem(PROBLEM, 600.0, 700, low))
+        here.send(BestValues(595, low))
         assert here.poll(60)
-        news: News = here.recv()
+        news: BestValues = here.recv()
         assert (news.value, news.bound.value) == (595, 595)
         assert news.bound.certificate.devices == (3,)
         server.join(60)
@@ -241,8 +241,8 @@ def test_the_process_receives_values_and_sends_bounds() -> None:
 def test_a_bound_found_by_the_search_needs_no_process() -> None:
     here, server = serving()
     with here:
-        here.send(RemoteProblem(LONG, 600.0, 9000, Bound(1, "", Certificate(Argument.WORK, (0,)))))
-        here.send(News(9000, Bound(9000, "", Certificate(Argument.SEARCH))))
+        here.send(SubsetProblem(LONG, 600.0, 9000, Bound(1, "", Certificate(Argument.WORK, (0,)))))
+        here.send(BestValues(9000, Bound(9000, "", Certificate(Argument.SEARCH))))
         server.join(60)
     assert not server.is_alive()
 
@@ -253,7 +253,7 @@ def test_the_process_ends_with_the_search() -> None:
     search = begun(LONG)
     assert search.incumbent.value is not None
     here.send(
-        RemoteProblem(
+        SubsetProblem(
             search.incumbent.problem, 600.0, search.incumbent.value, search.incumbent.bound
         )
     )

@@ -1,11 +1,11 @@
-"""Views: another problem that methods of a search work on, with an incumbent of its own.
+"""Views: restrictions and relaxations of the searched problem, each with its own incumbent.
 
-A restriction has schedules that are schedules of the search's problem: those whose backwards are
-all split, or all whole. A relaxation has bounds that hold for it: `Problem.relaxed` where backwards
-are mixed or some overlapped pair is shorter than one of its operations, and compute alone where
-there are other operations (transfers on links, work around the microbatches). The orders of that
-last one make schedules of all operations, too. A view passes on what it finds, lifted to the
-problem of the search, and a view may be of another view.
+Every schedule of a restriction (all backwards split, or all whole) is a schedule of the searched
+problem. Every bound of a relaxation is a bound of it: of `Problem.relaxed` if backwards are mixed
+or some overlapped pair is shorter than one of its operations, and of compute alone if there are
+other operations (transfers on links, work around the microbatches). An order of compute alone can
+be completed to a schedule of all operations. A view passes schedules and bounds on to the incumbent
+of the searched problem; that may itself be a view.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from ppopt.schedule import timing
 from ppopt.schedule.schedule import Schedule
 from ppopt.solver.bound import Bound
 from ppopt.solver.bounds.device_bounds import device_bound, known_bound, of_relaxation
-from ppopt.solver.bounds.margins import Margins
+from ppopt.solver.bounds.heads_and_tails import HeadsAndTails
 from ppopt.solver.budget import Budget
 from ppopt.solver.heuristics.pool import Pool
 from ppopt.solver.incumbent import Incumbent
@@ -41,10 +41,10 @@ class View(Incumbent):
         lift_bound: Callable[[Bound], Bound] | None,
         lagging: float = 1.0,
     ) -> None:
-        """A view of the problem of `target`, which gets what is lifted.
+        """Make a view whose schedules and bounds are passed on to the incumbent `target`.
 
-        None: schedules, or bounds, of this problem say nothing about that one. `lagging`: the share
-        of its budgets that is used while the target has a better schedule.
+        None: schedules, or bounds, of this problem do not hold for that of `target`. `lagging` is
+        the share of a budget that is used while the target has a better schedule.
         """
         super().__init__(problem, bound)
         self._target = target
@@ -53,19 +53,19 @@ class View(Incumbent):
 
     @property
     def closed(self) -> bool:
-        """Whether this problem is solved, or that of the target is."""
+        """Whether the problem of the view or of the target is solved."""
         return super().closed or self._target.closed
 
     @property
     def solved(self) -> bool:
-        """Whether this problem, of which both schedules and bounds are lifted, is solved."""
+        """Whether the problem of the view is solved and both schedules and bounds are lifted."""
         both = self._lift_schedule is not None and self._lift_bound is not None
         return both and super().closed
 
     def submit(self, schedule: Schedule) -> None:
-        """Keep a schedule if it is better, and pass it on if it may be better there.
+        """Keep a schedule if it is better, and pass it on if it may be better for the target.
 
-        No lifted schedule is better than the schedule here.
+        No lifted schedule is better than the schedule of the view.
         """
         if self._lift_schedule is None:
             return
@@ -75,7 +75,7 @@ class View(Incumbent):
             self._target.submit(self._lift_schedule(schedule))
 
     def raise_bound(self, bound: Bound) -> None:
-        """Keep a bound and pass it on, if it holds there."""
+        """Keep a bound, and pass it on if it holds for the target."""
         if self._lift_bound is not None:
             super().raise_bound(bound)
             self._target.raise_bound(self._lift_bound(bound))
@@ -87,7 +87,7 @@ class View(Incumbent):
         return self._lagging if behind else 1.0
 
     def sync(self) -> None:
-        """Take over the bound that holds here too, or the value that bounds are to reach."""
+        """Copy the target's bound if it holds here, or its value, which bounds are to reach."""
         target = self._target
         if self._lift_bound is None:
             self.bound = target.bound
@@ -98,7 +98,7 @@ class View(Incumbent):
 
 
 def restriction(problem: Problem, target: Incumbent, lagging: float) -> View:
-    """A view of the schedules of one kind of backward."""
+    """View of the schedules of one kind of backward."""
     return View(
         problem,
         target,
@@ -110,7 +110,7 @@ def restriction(problem: Problem, target: Incumbent, lagging: float) -> View:
 
 
 def relaxation(target: Incumbent) -> View:
-    """A view of the bounds of a problem: `Problem.relaxed`, where that is another problem."""
+    """View of the bounds of `Problem.relaxed`, if that is another problem."""
     problem = target.problem.relaxed
     return View(
         problem,
@@ -122,31 +122,30 @@ def relaxation(target: Incumbent) -> View:
 
 
 def compute_view(target: Incumbent) -> View:
-    """A view of the compute of a problem alone: links are delays, and nothing runs once in a step.
+    """View of the compute of a problem alone: links are delays, and nothing runs once in a step.
 
-    Its bounds lack what the other operations add to both ends; its orders make schedules of all.
+    Its bounds lack what the other operations add to both ends; its orders are completed to
+    schedules of all operations.
     """
-    asked = target.problem
-    problem = replace(asked, pipeline=compute_alone(asked.pipeline))
-    margin = Margins(asked.relaxed).compute if asked.pipeline.has_auxiliary else 0
+    problem = target.problem
+    compute = replace(problem, pipeline=compute_alone(problem.pipeline))
+    ends = HeadsAndTails(problem.relaxed).compute if problem.pipeline.has_auxiliary else 0
 
     def complete(schedule: Schedule) -> Schedule:
-        return timing.schedule(asked.pipeline, schedule.orders, asked.objective)
+        return timing.schedule(problem.pipeline, schedule.orders, problem.objective)
 
-    def with_margin(bound: Bound) -> Bound:
-        if not margin:
+    def with_ends(bound: Bound) -> Bound:
+        if not ends:
             return bound
-        words = f"{bound.proof}; {asked.pipeline.time_text(margin)} before and after all of it"
-        return bound._replace(value=bound.value + margin, proof=words)
+        words = f"{bound.proof}; {problem.pipeline.time_text(ends)} before and after all of it"
+        return bound._replace(value=bound.value + ends, proof=words)
 
-    return View(
-        problem, target, known_bound(problem), lift_schedule=complete, lift_bound=with_margin
-    )
+    return View(compute, target, known_bound(compute), lift_schedule=complete, lift_bound=with_ends)
 
 
 @dataclass
 class OnView:
-    """A method at work on a view."""
+    """A method that works on a view."""
 
     method: Method
     view: View
@@ -170,15 +169,15 @@ class OnView:
 
 
 class BackwardPool(NamedTuple):
-    """What the heuristics of one kind of backward share."""
+    """Pool that the heuristics of one kind of backward share."""
 
     pool: Pool
     view: View | None
-    """Who gets what they find; None: the incumbent itself."""
+    """View that gets the schedules; None: the incumbent itself."""
 
 
 def backward_pools(incumbent: Incumbent, params: SolveParams) -> list[BackwardPool]:
-    """The parts of a search: one, or where backwards are mixed, split and whole.
+    """Pools of a search: one, or split and whole if backwards are mixed.
 
     `incumbent` is that of the search, or a view of its compute alone.
     """
@@ -194,5 +193,5 @@ def backward_pools(incumbent: Incumbent, params: SolveParams) -> list[BackwardPo
 
 
 def on(view: View | None, method: Method) -> Method:
-    """A method that works on a view; itself without one."""
+    """Let a method work on a view; without a view, return the method."""
     return method if view is None else OnView(method, view)

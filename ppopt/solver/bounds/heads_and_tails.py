@@ -1,8 +1,8 @@
-"""Time that a schedule needs before, or after, what it computes.
+"""Heads and tails that transfers, collectives and optimizer steps add to bounds on compute.
 
-Of every class of operations there is a least time from 0 to its first start, and one from any of
-its ends to the end of all: longest paths through the precedence of all operations. Where only
-compute is scheduled, bounds lack what other operations add to both ends.
+The head of an operation class is the least time from 0 to its first start; the tail is the least
+time from any of its ends to the end of all: longest paths through the precedence of all operations.
+If only compute is scheduled, bounds lack what other operations add to both ends.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ from ppopt.problem.objective import Objective
 from ppopt.problem.problem import Problem
 
 
-class Margin(NamedTuple):
-    """Least time, in ticks."""
+class HeadTail(NamedTuple):
+    """Least head and tail of some compute, in ticks."""
 
     head: int
-    """Before the first operation of some compute."""
+    """Time before the first operation."""
     tail: int
-    """After its last one."""
+    """Time after the last operation."""
 
 
-NO_MARGIN = Margin(0, 0)
+NO_HEAD_TAIL = HeadTail(0, 0)
 
 
-class Margins:
-    """What operations of all resources add to the ends of what devices compute."""
+class HeadsAndTails:
+    """Heads and tails of compute operations, from the precedence graph of all operations."""
 
     def __init__(self, problem: Problem) -> None:
         self._instance: Instance = problem.full_instance
@@ -41,16 +41,16 @@ class Margins:
         ]
 
     @cached_property
-    def devices(self) -> list[Margin]:
-        """Per device, of what it computes.
+    def devices(self) -> list[HeadTail]:
+        """Head and tail of the compute of every device.
 
-        For device span, of the time from its first operation to its last: of the device alone.
+        For device span they are within the time from the first operation of the device to its last.
         """
         return [self._of_device(device) for device in range(len(self._compute))]
 
     @property
     def compute(self) -> int:
-        """What any bound of a schedule of all compute lacks, in ticks.
+        """Ticks to add to any bound of a schedule of all compute.
 
         All compute lies between the least head and the least tail. A device span has the head and
         tail of its own device.
@@ -59,7 +59,7 @@ class Margins:
             return min(head + tail for head, tail in self.devices)
         return min(head for head, _ in self.devices) + min(tail for _, tail in self.devices)
 
-    def _of_device(self, device: int) -> Margin:
+    def _of_device(self, device: int) -> HeadTail:
         if self._spans:
             resources = self._instance.resources
             kept = {
@@ -71,14 +71,14 @@ class Margins:
         else:
             heads, tails = self._all
         mine = self._compute[device]
-        return Margin(min(heads[one] for one in mine), min(tails[one] for one in mine))
+        return HeadTail(min(heads[one] for one in mine), min(tails[one] for one in mine))
 
     @cached_property
     def _all(self) -> tuple[dict[int, int], dict[int, int]]:
         return self._paths(set(range(len(self._instance.classes))))
 
     def _paths(self, kept: set[int]) -> tuple[dict[int, int], dict[int, int]]:
-        """Longest paths to the start, and from the end, of classes through those kept."""
+        """Longest paths to the start, and from the end, of classes through the classes `kept`."""
         instance = self._instance
         before = {
             number: [(one, lag) for one, lag in instance.predecessors[number] if one in kept]
@@ -100,6 +100,6 @@ class Margins:
         return heads, tails
 
     def _least(self, number: int) -> int:
-        """Least time of an operation, 0 where it may be absent."""
+        """Least time of an operation; 0 if it may be absent."""
         modes = self._instance.classes[number].modes
         return min(0 if mode is None else mode.duration for mode in modes)

@@ -1,4 +1,4 @@
-"""Subsets of devices that bounds are about: which to try, and the bound that one gives."""
+"""Selects the subsets of devices to bound, and states the bound of a subset."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def evenly_spaced_subsets(pipeline: Pipeline, count: int) -> list[Devices]:
 
 
 def subset_bound(devices: Devices, value: int, how: str = "solved by CP-SAT") -> Bound:
-    """The bound that `devices` alone need `value` ticks; `how` says how that was proved."""
+    """Bound that `devices` alone need `value` ticks; `how` says how that was proved."""
     names = " and ".join(map(str, devices))
     alone = f"device {names} alone needs" if len(devices) == 1 else f"devices {names} alone need"
     return Bound(
@@ -58,5 +58,5 @@ def subset_bound(devices: Devices, value: int, how: str = "solved by CP-SAT") ->
 
 
 def dp_subset_bound(devices: Devices, value: int) -> Bound:
-    """The bound that `devices` alone need `value` ticks, proved by dynamic programming."""
+    """Bound that `devices` alone need `value` ticks, proved by dynamic programming."""
     return subset_bound(devices, value, "dynamic programming over partial schedules")
