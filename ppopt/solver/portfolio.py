@@ -17,12 +17,12 @@ from ppopt.solver.heuristics.annealing import RuleAnnealing
 from ppopt.solver.heuristics.construction import HandStrategies, ListScheduling
 from ppopt.solver.heuristics.critical_swaps import CriticalSwaps, LongerDelays
 from ppopt.solver.heuristics.iterated_local_search import IteratedLocalSearch
-from ppopt.solver.heuristics.local_starts import (
+from ppopt.solver.heuristics.pool import Pool
+from ppopt.solver.heuristics.starting_schedules import (
     CyclicSchedules,
     DoubleJustification,
     ExpediteBackwards,
 )
-from ppopt.solver.heuristics.pool import Pool
 from ppopt.solver.heuristics.steady_state import ShortRunUnrolling
 from ppopt.solver.heuristics.window_lns import WindowLNS
 from ppopt.solver.incumbent import Incumbent

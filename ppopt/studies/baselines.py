@@ -30,7 +30,7 @@ from ppopt.schedule.origin import Argument
 from ppopt.schedule.schedule import Schedule
 from ppopt.solver import interrupts
 from ppopt.solver.deadline import NO_DEADLINE, Deadline
-from ppopt.solver.heuristics.construction import stated
+from ppopt.solver.heuristics.construction import with_explicit_placement
 from ppopt.solver.open_choices import NONE_CHOSEN, Chosen, open_choices
 from ppopt.solver.result import Result, Status
 from ppopt.strategies import Options, Strategy, registry, resolve
@@ -406,8 +406,8 @@ def _with_open(searched: Pipeline, chosen: Chosen) -> Pipeline:
     cached.
     """
     if not chosen & ~Chosen.PLACEMENT:
-        return stated(searched)
-    pipeline = replace(stated(searched), mem_limit=searched.limits)
+        return with_explicit_placement(searched)
+    pipeline = replace(with_explicit_placement(searched), mem_limit=searched.limits)
     if Chosen.RECOMPUTE in chosen:
         pipeline = replace(pipeline, recompute=SEARCH_RECOMPUTE)
     if Chosen.OFFLOAD in chosen:

@@ -72,7 +72,7 @@ def test_a_search_builds_no_order_of_an_evaluation_again(name: str) -> None:
     made = evaluate(Pipeline(stages=2, batches=6, forward=[3, 4]), name)
     built = base._built.cache_info().misses
     rule = base.resolve(name)
-    again = construction._hand_made(rule, made.pipeline)
+    again = construction._strategy_orders(rule, made.pipeline)
     assert again is not None
     assert base._built.cache_info().misses == built
     assert rule.built(made.pipeline, Options()) is again

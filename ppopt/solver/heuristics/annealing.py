@@ -32,7 +32,7 @@ class RuleAnnealing:
         self._steps = pool.params.steps(pool.problem.operations)
 
     def supports(self, problem: Problem) -> bool:
-        """Problems without slices and overlapped pairs, which justification cannot handle."""
+        """Whether there are neither slices nor overlapped pairs: justification handles none."""
         return is_plain(problem)
 
     def run(self, incumbent: Incumbent, budget: Budget) -> Outcome:
@@ -50,7 +50,7 @@ class RuleAnnealing:
                 objective,
                 steps=self._steps,
                 rng=self._rng,
-                found=lambda built: pool.submit_built(built, incumbent),
+                report=lambda built: pool.submit_built(built, incumbent),
                 stop=lambda: self._pays(budget),
                 params=self._params,
             )
@@ -75,13 +75,13 @@ def anneal(
     *,
     steps: int,
     rng: Random,
-    found: Callable[[ListSchedule], None],
+    report: Callable[[ListSchedule], None],
     stop: Callable[[], bool],
     params: AnnealingParams = AnnealingParams(),
 ) -> tuple[int, PriorityRule]:
     """Search from a rule of this value in ticks; return the best value found and its rule.
 
-    `found` is called with every schedule that is better than all before.
+    `report` is called with every schedule that is better than all before.
     """
     best, best_value = start, value
     current, current_value = start, value
@@ -98,14 +98,14 @@ def anneal(
             current, current_value = rule, reached
         if reached < best_value:
             best, best_value = rule, reached
-            found(built)
+            report(built)
     return best_value, best
 
 
 def _neighbour(
     rule: PriorityRule, scheduler: ListScheduler, rng: Random, params: AnnealingParams
 ) -> PriorityRule:
-    """The rule with one to three random entries changed."""
+    """Change one to three random entries of the rule."""
     for _ in range(rng.choice((1, 1, 2, 3))):
         field = rng.randrange(
             len(PriorityRule._fields) - (scheduler.instance.pipeline.num_chunks == 1)

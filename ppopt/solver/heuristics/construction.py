@@ -1,6 +1,6 @@
-"""Construction: schedules by list scheduling and by hand strategies, one per turn.
+"""Construction heuristics: list scheduling and hand strategies, one schedule per turn.
 
-They alternate, because each may reach the bound: a priority rule takes less time than most
+The two alternate, because each may reach the bound: a priority rule takes less time than most
 strategies, and on some pipelines no rule is as good as a strategy.
 """
 
@@ -30,7 +30,7 @@ from ppopt.strategies import Options, Strategy, registry
 
 
 class ListScheduling:
-    """The priority rules, one schedule per turn."""
+    """List scheduling by priority rules, one schedule per turn."""
 
     name = "list scheduling"
 
@@ -46,7 +46,7 @@ class ListScheduling:
         self._seconds = building * pool.problem.operations
 
     def supports(self, problem: Problem) -> bool:
-        """Problems without slices, which list scheduling cannot handle."""
+        """Whether a problem has no slices, which list scheduling cannot handle."""
         return problem.pipeline.num_slices == 1
 
     def run(self, incumbent: Incumbent, budget: Budget) -> Outcome:
@@ -70,7 +70,7 @@ class ListScheduling:
 
 
 class HandStrategies:
-    """The published strategies of this placement, one per turn, repaired if over the limits."""
+    """The hand strategies of this placement, one per turn, repaired if over the limits."""
 
     name = "hand strategies"
 
@@ -79,7 +79,7 @@ class HandStrategies:
         self._orders: Iterator[Orders | None] | None = None
 
     def supports(self, problem: Problem) -> bool:  # noqa: ARG002
-        """All problems."""
+        """Whether the method applies: to all problems."""
         return True
 
     def run(self, incumbent: Incumbent, budget: Budget) -> Outcome:
@@ -109,16 +109,16 @@ class HandStrategies:
 
 
 class MixedHandStrategies:
-    """The published strategies of this placement that have whole and split backwards at once."""
+    """The hand strategies of this placement that have whole and split backwards at once."""
 
     name = HandStrategies.name
 
     def supports(self, problem: Problem) -> bool:
-        """Problems of mixed backwards; elsewhere `HandStrategies` converts them."""
+        """Whether backwards are mixed; else `HandStrategies` converts these strategies."""
         return problem.mixed
 
     def run(self, incumbent: Incumbent, budget: Budget) -> Outcome:
-        """Submit the orders of all of them as they are."""
+        """Submit the orders of all such strategies as they are."""
         pipeline = incumbent.problem.pipeline
         for orders in _hand_orders(incumbent.problem, budget.clock.deadline):
             if orders is not None and not _of_one_kind(pipeline, orders):
@@ -134,7 +134,7 @@ def _of_one_kind(pipeline: Pipeline, orders: Orders) -> bool:
 
 
 def initial_orders(problem: Problem, deadline: float = inf) -> Iterator[Orders | None]:
-    """One microbatch at a time, then the hand strategies; None where a strategy does not apply.
+    """One microbatch at a time, then the hand strategies; None if a strategy does not apply.
 
     All backwards are of the kind of the problem: a strategy that has others is converted.
     Strategies that may run beyond `deadline`, an instant of `time.monotonic`, are left out.
@@ -145,15 +145,15 @@ def initial_orders(problem: Problem, deadline: float = inf) -> Iterator[Orders |
 
 def _hand_orders(problem: Problem, deadline: float) -> Iterator[Orders | None]:
     pipeline, kind = problem.pipeline, problem.backward_kind
-    placed = stated(pipeline)
+    placed = with_explicit_placement(pipeline)
     for strategy in registry().values():
         if time.monotonic() + strategy.seconds(pipeline) < deadline:
-            orders = _hand_made(strategy, placed)
+            orders = _strategy_orders(strategy, placed)
             yield None if orders is None else of_kind(pipeline, orders, kind)
 
 
-def stated(pipeline: Pipeline) -> Pipeline:
-    """The pipeline with explicit chunks and placement, and without limits.
+def with_explicit_placement(pipeline: Pipeline) -> Pipeline:
+    """Pipeline with explicit chunks and placement, and without limits.
 
     Strategies that do not apply reject it at once. The others use it as it is, which saves the time
     to check another pipeline.
@@ -164,7 +164,7 @@ def stated(pipeline: Pipeline) -> Pipeline:
     return replace(pipeline, chunks=pipeline.num_chunks, placement=name, mem_limit=None)
 
 
-def _hand_made(strategy: Strategy, pipeline: Pipeline) -> Orders | None:
+def _strategy_orders(strategy: Strategy, pipeline: Pipeline) -> Orders | None:
     """Orders of a strategy on exactly this pipeline; None if it does not apply."""
     try:
         placed = strategy.apply(pipeline, Options())

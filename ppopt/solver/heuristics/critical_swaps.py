@@ -1,7 +1,7 @@
 """Local search over orders and modes, by moves on a critical path.
 
 A step makes one of the moves of `ppopt.solver.heuristics.moves`. A worse schedule is accepted now
-and then, and after a while without gain the search goes on from the best one.
+and then; after a number of steps without improvement the search continues from the best one.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from ppopt.solver.result import Result
 class CriticalSwaps:
     """Local search from the best schedule over the orders of devices and links.
 
-    It shortens the makespan. Where the objective is the device span, the orders that it ends with
-    are kept if they are better by that.
+    It shortens the makespan. If the objective is the device span, the orders that it ends with are
+    kept if they are better by that.
     """
 
     name = "critical swaps"
@@ -37,7 +37,7 @@ class CriticalSwaps:
         self._steps = params.first_steps
 
     def supports(self, problem: Problem) -> bool:
-        """All but those for which `IteratedLocalSearch` does as well."""
+        """Whether a problem is one for which `IteratedLocalSearch` is not as good."""
         return problem.has_further_operations or problem.mixed or not is_plain(problem)
 
     def run(self, incumbent: Incumbent, budget: Budget) -> Outcome:
@@ -61,17 +61,17 @@ class CriticalSwaps:
 
 
 class LongerDelays:
-    """Orders of searches in which links are longer delays, as if transfers waited for others."""
+    """Orders from searches in which links are longer delays, as if transfers waited for others."""
 
     name = "longer delays"
 
     def __init__(self, solve: Callable[[Problem, float], Result], params: LinkParams) -> None:
-        """`solve` searches a problem for so many seconds."""
+        """`solve` searches a problem for a number of seconds."""
         self._solve, self._share = solve, params.factor_share
         self._factors = list(params.factors)
 
     def supports(self, problem: Problem) -> bool:
-        """Problems whose links are resources."""
+        """Whether links are resources."""
         return problem.pipeline.has_links
 
     def run(self, incumbent: Incumbent, budget: Budget) -> Outcome:
@@ -90,7 +90,7 @@ class LongerDelays:
 
 
 def _stretched(pipeline: Pipeline, factor: Any) -> Pipeline:
-    """The pipeline with longer delays."""
+    """Multiply the delays of a pipeline."""
 
     def longer(given: Any) -> Any:
         if given is None:
@@ -109,7 +109,7 @@ def improve(
     bound: int,
     over: Callable[[int], bool],
 ) -> State:
-    """The state of least makespan found, until it is `bound` (ticks) or `over(value)` says so.
+    """Search for a state of less makespan, until it is `bound` (ticks) or `over(value)` is true.
 
     `flips` is the share of the steps that flip a mode. `over` is asked before every step, with the
     best makespan in ticks.

@@ -41,7 +41,7 @@ class Cycle(NamedTuple):
 
     period: int
     start: list[int]
-    """Per class of operations."""
+    """Start per class of operations."""
 
     def unroll(self, network: OperationNetwork) -> list[int]:
         """Earliest starts of all operations of the whole run, in the order of the cycle."""
@@ -54,17 +54,17 @@ class Cycle(NamedTuple):
 
 def cycles(
     problem: Problem,
-    most: int,
+    max_period: int,
     budget: Budget,
     seed: Callable[[], int],
     params: CyclicParams = CyclicParams(),
 ) -> Iterator[Cycle]:
-    """Cycles of ever shorter periods, at most `most` ticks, by bisection, while the budget lasts.
+    """Cycles of ever shorter periods, at most `max_period` ticks, by bisection, within the budget.
 
     Assumes one route, no slices, and no operations of no length. Raises KeyboardInterrupt on
     Ctrl-C.
     """
-    low, high, period = least_period(problem), most, least_period(problem)
+    low, high, period = least_period(problem), max_period, least_period(problem)
     while low <= high and not budget.over:
         limits = budget.alone(params.longest, params.effort, seed())
         found, work = cycle(problem, period, limits, params)
@@ -80,7 +80,7 @@ def cycles(
 
 
 def least_period(problem: Problem) -> int:
-    """The largest work of a device per microbatch, in ticks."""
+    """Largest work of a device per microbatch, in ticks."""
     instance = problem.instance
     return max(sum(instance.classes[i].duration for i in mine) for mine in instance.hosted)
 
@@ -89,7 +89,7 @@ def least_period(problem: Problem) -> int:
 def cycle(
     problem: Problem, period: int, limits: SolverLimits, params: CyclicParams = CyclicParams()
 ) -> tuple[Cycle | None, float]:
-    """A cycle of about this period (None: none found), and the deterministic units spent."""
+    """Find a cycle of about this period (None: none found), and the deterministic units spent."""
     instance = problem.instance
     grain = max(1, period // params.fineness)
     model = _CycleModel(instance, grain, period // grain, params.reach)
@@ -111,7 +111,7 @@ Counts = dict[tuple[int, int], cp_model.LinearExpr]
 
 
 class _CycleModel:
-    """The model in coarse units of time: CP-SAT is slow on fine ones."""
+    """CP-SAT model in coarse units of time: CP-SAT is slow on fine ones."""
 
     def __init__(self, instance: Instance, grain: int, period: int, reach: int) -> None:
         """`grain` is the number of ticks of a coarse unit; `period` counts coarse units."""
@@ -154,7 +154,7 @@ class _CycleModel:
             self._add_lifespans(held, room)
 
     def _counts(self, mine: list[int]) -> Counts:
-        """Add that operations of a device do not overlap; return their q, with q(a, a) = 0."""
+        """Constrain operations of a device not to overlap; return their q, with q(a, a) = 0."""
         counts: Counts = {(i, i): self.cp.new_constant(0) for i in mine}
         most = 1 + self.latest // self.period
         for a, b in combinations(mine, 2):
@@ -168,7 +168,7 @@ class _CycleModel:
     def _add_peak(self, held: list[Holding], counts: Counts, room: int) -> None:
         """Add the memory limit at the start of every operation that takes memory.
 
-        What it gives back itself, at its end, is held then.
+        The operation itself gives back memory at its end, so it is held then.
         """
         for at in dict.fromkeys(one.taker for one in held):
             copies = [

@@ -40,7 +40,7 @@ class IteratedLocalSearch:
         self._steps = pool.params.steps(pool.problem.operations)
 
     def supports(self, problem: Problem) -> bool:
-        """Problems without slices and overlapped pairs, which justification cannot handle."""
+        """Whether there are neither slices nor overlapped pairs: justification handles none."""
         return is_plain(problem)
 
     def run(self, incumbent: Incumbent, budget: Budget) -> Outcome:

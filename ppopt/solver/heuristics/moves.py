@@ -23,17 +23,17 @@ class State(NamedTuple):
     network: OperationNetwork
     sequences: Sequences
     start: list[int]
-    """In ticks."""
+    """Starts in ticks."""
 
     @classmethod
     def of(cls, network: OperationNetwork, sequences: Sequences) -> State | None:
-        """The state of these orders; None where they wait in a circle."""
+        """Make the state of these orders; None if they wait in a circle."""
         start = network.earliest(sequences)
         return None if start is None else cls(network, sequences, start)
 
     @classmethod
     def of_schedule(cls, problem: Problem, schedule: Schedule) -> State:
-        """The state of the orders of a schedule."""
+        """Make the state of the orders of a schedule."""
         network = OperationNetwork.of(problem, schedule)
         found = cls.of(network, network.sequences(network.starts(schedule)))
         assert found is not None, "a schedule has no circle"
@@ -51,11 +51,11 @@ class State(NamedTuple):
 
     @property
     def schedule(self) -> Schedule:
-        """The schedule of these starts."""
+        """Schedule of these starts."""
         return self.network.schedule(self.start)
 
     def changed(self, resource: int, sequence: list[int]) -> State | None:
-        """The state with another order of one resource; None: no order, or above a limit."""
+        """Return the state with another order of a resource; None: in a circle or over a limit."""
         sequences = [*self.sequences[:resource], sequence, *self.sequences[resource + 1 :]]
         found = State.of(self.network, sequences)
         return found if found is not None and self.network.fits(found.start, resource) else None
@@ -69,7 +69,7 @@ class Move(Protocol):
 
 
 class Swap:
-    """An operation that waits for the one before it moves in front of that or of earlier ones."""
+    """Moves an operation in front of the one that it waits for, or of earlier ones."""
 
     def propose(self, state: State, random: Random) -> State | None:
         """Draw from the operations of a critical path."""
@@ -88,7 +88,7 @@ class Swap:
 
 
 class Flip:
-    """A whole backward becomes a split one, its W right after its B, or a split one whole."""
+    """Splits a whole backward, with W right after B, or joins a split one."""
 
     def propose(self, state: State, random: Random) -> State | None:
         """Draw from the backwards of a critical path."""
@@ -111,13 +111,14 @@ class CriticalNode(NamedTuple):
 
     resource: int
     place: int
-    """Its place in the order of the resource."""
+    """Index in the order of the resource."""
     waits: bool
-    """Whether it starts when the one before it there ends, and waits for it by order alone."""
+    """Whether the operation starts when the one before it on the resource ends, and waits for it by
+    order alone."""
 
 
 def critical_path(state: State, random: Random) -> list[CriticalNode]:
-    """A critical path, from its last operation to its first; drawn where there are several."""
+    """A critical path, from its last operation to its first; drawn if there are several."""
     network, sequences, start = state
     ends = state.ends
     where = {

@@ -1,15 +1,15 @@
-"""The network of operations: a pipeline as a job shop, and double justification on it.
+"""The job-shop network of a pipeline in fixed modes, and double justification on it.
 
-Devices run one operation at a time, and everything else is precedence with a delay, memory too.
-Where a memory limit is a number of microbatches, its precedence is the same for all schedules
-(`ppopt.solver.relaxation.device_subset`). Elsewhere the order of allocations and releases of a
+Devices run one operation at a time, and everything else is precedence with a delay, memory too. If
+a memory limit is a number of microbatches, its precedence is the same for all schedules
+(`ppopt.solver.relaxation.device_relaxation`). Otherwise the order of allocations and releases of a
 given schedule is kept: the i-th allocation waits for the release that made room for it.
 
 Double justification moves every operation as late as possible, then as early as possible
 (forward-backward improvement: Li, Willis, EJOR 56, 1992; Valls, Ballestin, Quintanilla,
 "Justification and RCPSP: a technique that pays", EJOR 165, 2005). Each pass is a serial schedule
-generation: it takes the operations in the order of the given schedule and gives each the first
-gap of its device that is long enough. No pass makes a schedule longer, and most make it shorter.
+generation: it takes the operations in the order of the given schedule and gives each the first gap
+of its device that is long enough. No pass makes a schedule longer, and most make it shorter.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Precedence(NamedTuple):
     predecessors: Links
     """Per operation: (one that it waits for, least distance of their starts), in ticks."""
     mirrored: Links
-    """The same with time reversed: (one that waits for it, least distance of their ends)."""
+    """Precedence with time reversed: (one that waits for it, least distance of their ends)."""
 
 
 class OperationNetwork:
@@ -81,7 +81,7 @@ class OperationNetwork:
 
     @classmethod
     def of(cls, problem: Problem, schedule: Schedule) -> OperationNetwork:
-        """The network of the modes and the pairs of a schedule."""
+        """Make the network of the modes and the pairs of a schedule."""
         table = OperationTable.of(problem, schedule)
         return cls(problem, modes=table.modes_of(table.starts(schedule)), table=table)
 
@@ -93,7 +93,7 @@ class OperationNetwork:
 
     @cached_property
     def tight(self) -> list[int]:
-        """Devices whose memory limit the fixed precedence does not keep."""
+        """Devices whose memory limit the fixed precedence does not ensure."""
         return [
             device
             for device in range(self.problem.pipeline.num_devices)
@@ -103,7 +103,7 @@ class OperationNetwork:
 
     @cached_property
     def precedence(self) -> Precedence:
-        """Precedence that every schedule obeys whose microbatches are in order."""
+        """Precedence in every schedule whose microbatches are in order."""
         links = Precedence([[] for _ in self.time], [[] for _ in self.time])
         codes = self.table.codes
         for flow in self._constraints():
@@ -114,7 +114,7 @@ class OperationNetwork:
         return links
 
     def _constraints(self) -> Iterator[Constraints]:
-        """Data flow and the order of microbatches; of plain devices what memory limits imply."""
+        """Data flow, the order of microbatches, and what memory limits of plain devices imply."""
         pipeline, instance = self.problem.pipeline, self.instance
         if not self._uniform:
             return iter((instance.operation_flow, instance.microbatch_order))
@@ -124,7 +124,7 @@ class OperationNetwork:
 
     @property
     def _uniform(self) -> bool:
-        """Whether there are devices alone, and one mode."""
+        """Whether there are only devices, and one mode."""
         return not self.instance.mixed and len(self.instance.resources) == len(self._devices)
 
     @property
@@ -136,20 +136,20 @@ class OperationNetwork:
         links.mirrored[first].append((second, self.time[second] + lag))
 
     def with_flips(self, choices: Collection[int]) -> OperationNetwork:
-        """The network in which these choices have the other mode."""
+        """Return the network in which these choices have the other mode."""
         modes = self.modes.copy()
         modes[np.array([*choices], dtype=np.int64)] ^= SPLIT_MODE ^ WHOLE_MODE
         return self.in_modes(modes)
 
     def in_modes(self, modes: Ints) -> OperationNetwork:
-        """The network in these modes."""
+        """Return the network in these modes."""
         if np.array_equal(modes, self.modes):
             return self
         return OperationNetwork(self.problem, self._params, modes, self.table)
 
     @cached_property
     def present(self) -> list[int]:
-        """Operations that run: these modes do not leave them out, nor does a pair."""
+        """Operations that run: neither their modes nor a pair leave them out."""
         alone = self.table.node == np.arange(self.size)
         found: list[int] = np.flatnonzero((self.kind != ABSENT) & alone).tolist()
         return found
@@ -171,7 +171,7 @@ class OperationNetwork:
 
     @cached_property
     def _holdings(self) -> dict[int, list[tuple[int, int, Holding]]]:
-        """(choice, mode, what operations hold in it) on every device of `tight`, in all modes."""
+        """(choice, mode, holding) on every device of `tight`, in all modes."""
         instance, choice = self.instance, self.table.choice.tolist()
         place = [np.searchsorted(self.table.codes, codes).tolist() for codes in instance.codes]
         home = self.table.home.tolist()
@@ -189,9 +189,9 @@ class OperationNetwork:
         return found
 
     def open_choices(self, inside: Sequence[int]) -> dict[int, int]:
-        """Of some operations: what chooses their modes, if all operations of the choice are there.
+        """Mode choices of some operations, if all operations of the choice are among them.
 
-        There is none where every operation has one mode.
+        There is none if every operation has one mode.
         """
         choices = self.table.choice
         choice = {op: int(choices[op]) for op in inside if len(self.times(op)) > 1}
@@ -246,7 +246,7 @@ class OperationNetwork:
         return not all(self.time)
 
     def precedence_of(self, start: list[int]) -> Precedence:
-        """All precedence that a schedule obeys, including the order of its memory allocations."""
+        """All precedence in a schedule, including the order of its memory allocations."""
         if not self.tight:
             return self.precedence
         links = Precedence(*([list(links) for links in part] for part in self.precedence))
@@ -330,7 +330,7 @@ class OperationNetwork:
         return start
 
     def by_resource(self, order: list[int]) -> Sequences:
-        """Operations in this order, apart for every resource."""
+        """Operations of every resource, in this order."""
         found: Sequences = [[] for _ in self.instance.resources]
         for op in order:
             found[self.resource[op]].append(op)
@@ -430,14 +430,14 @@ class OperationNetwork:
         return first[:count], last[:count]
 
     def sequences(self, start: list[int]) -> Sequences:
-        """The operations of every resource in the order of their starts."""
+        """Operations of every resource in the order of their starts."""
         begin = np.array(start, dtype=np.int64)
         ops = np.array(self.present, dtype=np.int64)
         order = self.table.in_order(ops, begin, begin + np.array(self.time, dtype=np.int64))
         return self.by_resource(order.tolist())
 
     def earliest(self, sequences: Sequences) -> list[int] | None:
-        """Earliest starts of all operations in these orders; None where they wait in a circle.
+        """Earliest starts of all operations in these orders; None if they wait in a circle.
 
         Memory, and the order of microbatches, are ignored.
         """
@@ -469,9 +469,9 @@ class OperationNetwork:
         return None if left else start
 
     def fits(self, start: list[int], resource: int) -> bool:
-        """Whether these starts keep the limits of the devices whose memory a resource takes.
+        """Whether these starts meet the limits of the devices whose memory a resource takes.
 
-        And of the devices whose memory several resources take.
+        Devices whose memory several resources take are checked, too.
         """
         return all(
             self._keeps_limit(start, device)
@@ -484,7 +484,7 @@ class OperationNetwork:
         return all(self._keeps_limit(start, device) for device in self.table.memory_users)
 
     def _keeps_limit(self, start: list[int], device: int) -> bool:
-        """Whether a device holds no more than its limit; at one instant it first gives back."""
+        """Whether a device is within its limit; at one instant it first gives back."""
         events = [(start[op], takes) for op, takes, _ in self._changes[device]]
         events += [(start[op] + self.time[op], -gives) for op, _, gives in self._changes[device]]
         room = self.instance.room(device)
@@ -493,7 +493,7 @@ class OperationNetwork:
 
     @cached_property
     def _changes(self) -> dict[int, list[tuple[int, int, int]]]:
-        """What takes or gives the memory of devices that have a limit, and how much."""
+        """Operations that take or give memory of devices that have a limit, with the amounts."""
         found: dict[int, list[tuple[int, int, int]]] = {one: [] for one in self.table.memory_users}
         columns = (column.tolist() for column in (self.table.home, self._takes, self._gives))
         for op, (home, takes, gives) in enumerate(zip(*columns, strict=True)):
@@ -506,7 +506,7 @@ class OperationNetwork:
         return self.table.starts(schedule)
 
     def with_absent(self, start: list[int]) -> list[int]:
-        """These starts, with those of absent operations: each when it has to wait no longer."""
+        """Add the starts of absent operations: each when it has to wait no longer."""
         found = list(start)
         for op in self.absent:
             before = self.precedence.predecessors[op]
@@ -514,12 +514,12 @@ class OperationNetwork:
         return found
 
     def without_absent(self, start: list[int]) -> list[int]:
-        """These starts, ABSENT for absent operations."""
+        """Set the starts of absent operations to ABSENT."""
         found: list[int] = np.where(self.kind == ABSENT, ABSENT, start).tolist()
         return found
 
     def schedule(self, start: list[int]) -> Schedule:
-        """The schedule of these starts, the earliest at 0."""
+        """Schedule of these starts, the earliest at 0."""
         begin = np.array(start, dtype=np.int64)
         begin -= begin.min()
         return self.table.schedule(self.kind, begin, begin + np.array(self.time, dtype=np.int64))

@@ -1,4 +1,4 @@
-"""State that heuristics share: schedules, rules, network, justification."""
+"""Solution pool: schedules and priority rules that the heuristics of one search share."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ class Pool:
         self.problem = problem
         self.params = params
         self.constructed: list[tuple[int, bool, Orders]] = []
-        """Schedules to justify: value in ticks, whether it is of a priority rule, and orders."""
+        """Schedules to justify: value in ticks, whether it is from a priority rule, and orders."""
         self.rules: list[tuple[int, PriorityRule]] = []
         """Value in ticks and rule; only the best ones after construction."""
         self.schedules: list[tuple[int, Starts]] = []
         """Justified schedules of different values, the best first: value in ticks and starts."""
         self.alternatives: list[tuple[int, Starts]] = []
-        """Other schedules from which window LNS starts too."""
+        """Other schedules from which window LNS starts, too."""
 
     @cached_property
     def network(self) -> OperationNetwork:
-        """The network of operations of the problem."""
+        """Network of operations of the problem."""
         return OperationNetwork(self.problem, self.params.network)
 
     @cached_property

@@ -33,7 +33,7 @@ def priority_rules(
 
 
 def _without_idle_fields(rule: PriorityRule, instance: Instance) -> PriorityRule:
-    """The rule with ineffective fields reset: those on W without W, on memory without limits."""
+    """Reset ineffective fields of a rule: those on W without W, on memory without limits."""
     devices = len(rule.reserve)
     none, never = (0,) * devices, (False,) * devices
     if instance.fused:

@@ -29,12 +29,12 @@ class _Device:
     """State of one device: its operations so far, and the memory it holds."""
 
     classes: tuple[int, ...]
-    """In the order in which one microbatch alone runs them."""
+    """Classes in the order in which one microbatch alone runs them."""
     room: float
     enough: float
     """Free memory with which every microbatch can finish."""
     oldest: int = 0
-    """Place, in the order of microbatches, of the first one that is not completed here."""
+    """Index, in the order of microbatches, of the first one that is not completed on the device."""
 
 
 def repair(schedule: Schedule, instance: Instance, deadline: float = inf) -> Orders | None:
@@ -106,7 +106,7 @@ class _Repair:
         return self.run.orders() if self.run.complete else None
 
     def _choose(self, number: int, now: int) -> int | None:
-        """The first operation by priority that has arrived and fits; None: wait for it.
+        """First operation by priority that has arrived and fits; None: wait for it.
 
         A device does not wait after it has postponed an operation, because only other operations
         release memory for that one.
@@ -136,7 +136,7 @@ class _Repair:
         ]
 
     def _fits(self, device: _Device, held: int, number: int) -> bool:
-        """Whether it fits, and leaves a state that is safe."""
+        """Whether an operation fits, and leaves a safe state."""
         one = self.classes[number]
         if not one.takes:
             return True
@@ -161,7 +161,7 @@ class _Repair:
     def _rest(self, device: _Device, route: int, microbatch: int) -> tuple[int, int]:
         """Memory that a microbatch needs on a device to finish alone, and what it then keeps.
 
-        What it keeps is below 0 where it gives back what it holds now.
+        What it keeps is below 0 if it gives back what it holds now.
         """
         kept = most = 0
         for number in device.classes:
@@ -182,7 +182,7 @@ class _Repair:
 
 
 def _priorities(schedule: Schedule, instance: Instance) -> list[list[int]]:
-    """Starts of the schedule's operations in ticks, [class][microbatch], microbatches in order."""
+    """Starts of the operations in ticks, [class][microbatch], microbatches in order."""
     row = np.argsort(canonical(schedule))
     place = np.argsort(np.argsort(np.concatenate(instance.codes))).reshape(-1, instance.batches)
     starts: list[list[int]] = schedule.start[row][place].tolist()

@@ -1,12 +1,12 @@
-"""Very long runs: the steady state of a good schedule of fewer microbatches, unrolled.
+"""Unrolls the steady state of a good schedule of fewer microbatches to a very long run.
 
-Warm-up and cool-down are those of the short schedule. Between them its microbatches first to
-first + size - 1 are repeated, each time a period later. So every microbatch runs like one of the
-short schedule, shifted in time as a whole. Precedence joins only operations of the same microbatch,
-so the order of all operations by these times has no cycle, whatever section is repeated. Only its
-memory must be checked, and its makespan after it is timed. Steady states of pipelines that
-repeat are those of cyclic scheduling (Hanen and Munier, "A study of the cyclic scheduling problem
-on parallel processors", 1995) and of the repeating building blocks of arXiv 2405.15362, section 2.
+Warm-up and cool-down are those of the short schedule. Between them its microbatches first to first
++ size - 1 are repeated, each time a period later. So every microbatch runs like one of the short
+schedule, shifted in time as a whole. Precedence joins only operations of the same microbatch, so
+the order of all operations by these times has no cycle, whatever section is repeated. Only its
+memory must be checked, and its makespan after it is timed. Steady states of pipelines that repeat
+are those of cyclic scheduling (Hanen and Munier, "A study of the cyclic scheduling problem on
+parallel processors", 1995) and of the repeating building blocks of arXiv 2405.15362, section 2.
 """
 
 from __future__ import annotations
@@ -38,15 +38,15 @@ class Section(NamedTuple):
 
     first: int
     size: int
-    """Microbatches of one period."""
+    """Number of microbatches of one period."""
     repeats: int
-    """Periods of the short run that are averaged; the mean keeps precedence too."""
+    """Number of periods of the short run that are averaged; the mean meets precedence, too."""
     period: float
     """Ticks from one period to the next."""
 
     @property
     def after(self) -> int:
-        """The first microbatch of the short run after the section."""
+        """First microbatch of the short run after the section."""
         return self.first + self.size * self.repeats
 
 
@@ -54,7 +54,7 @@ class RatedSection(NamedTuple):
     """A section and its rating; in sorted order the best one comes first."""
 
     over: bool
-    """Whether it breaks the memory limits, so that its order has to be repaired."""
+    """Whether the section exceeds the memory limits, so that its order has to be repaired."""
     rate: float
     """Ticks per further microbatch."""
     section: Section
@@ -63,7 +63,7 @@ class RatedSection(NamedTuple):
 def short_problem(
     problem: Problem, params: SteadyStateParams = SteadyStateParams()
 ) -> Problem | None:
-    """The same pipeline with fewer microbatches; None if the run is not long."""
+    """Return the pipeline with fewer microbatches; None if the run is not long."""
     pipeline = problem.pipeline
     if pipeline.routes > 1 or pipeline.num_slices > 1:
         return None
@@ -85,12 +85,12 @@ class ShortRunUnrolling:
         solve: Callable[[Problem, float], Result],
         params: SteadyStateParams = SteadyStateParams(),
     ) -> None:
-        """`solve` searches the short problem for so many seconds."""
+        """`solve` searches the short problem for a number of seconds."""
         self._solve = solve
         self._params = params
 
     def supports(self, problem: Problem) -> bool:
-        """Long runs of one route, without slices and overlapped pairs."""
+        """Whether a problem is a long run of one route, without slices and overlapped pairs."""
         return is_plain(problem) and short_problem(problem, self._params) is not None
 
     def run(self, incumbent: Incumbent, budget: Budget) -> Outcome:
@@ -133,7 +133,7 @@ class SteadyStatePattern:
 
     short: Schedule
     problem: Problem
-    """The problem of the short schedule."""
+    """Problem of the short schedule."""
     params: SteadyStateParams = SteadyStateParams()
 
     @cached_property
@@ -187,11 +187,11 @@ class SteadyStatePattern:
         return [self._section(int(at), size, 1) for _, size, at in sorted(found)[:most]]
 
     def unroll(self, longer: Pipeline, section: Section) -> Schedule:
-        """The order of `orders` on a pipeline of more microbatches, timed; may exceed limits."""
+        """Schedule of `orders` on a pipeline of more microbatches; it may exceed the limits."""
         return timing.schedule(longer, self.orders(longer, section), self.problem.objective)
 
     def orders(self, longer: Pipeline, section: Section) -> Orders:
-        """The order by the unrolled times, ties in the order of the data flow."""
+        """Orders by the unrolled times, ties in the order of the data flow."""
         start = self._unrolled(longer.batches, section)
         classes = self.problem.instance.classes
         fields = ("kind", "stage", "device", "duration")
@@ -204,7 +204,7 @@ class SteadyStatePattern:
         return Schedule.from_columns(longer, *columns).orders
 
     def _unrolled(self, batches: int, section: Section) -> Ints:
-        """Starts of a run of so many microbatches: warm-up, repeated section, cool-down."""
+        """Starts of a run of `batches` microbatches: warm-up, repeated section, cool-down."""
         starts, (first, size, repeats, period) = self.starts, section
         kinds, stages, short = starts.shape
         parts = starts[:, :, first : section.after].reshape(kinds, stages, repeats, size)

@@ -39,17 +39,17 @@ class WindowResult(NamedTuple):
     """Result of the optimisation of a window."""
 
     order: list[int] | None
-    """Operations of the window in a better order; None: none found."""
+    """Operations of the window in a better order; None if none was found."""
     complete: bool
     """Whether it is proved that the window has no better order."""
     work: float
     """CP-SAT's deterministic units spent."""
     flips: tuple[int, ...] = ()
-    """Choices of modes that change."""
+    """Mode choices that change."""
 
 
 NO_BETTER_ORDER = WindowResult(None, True, 0.0)
-"""The result where bounds alone show that the window has no better order."""
+"""Result if bounds alone show that the window has no better order."""
 
 
 @dataclass(frozen=True)
@@ -58,17 +58,17 @@ class SemiActiveSchedule:
 
     network: OperationNetwork
     start: list[int]
-    """Of all operations, in ticks."""
+    """Starts of all operations, in ticks."""
 
     @classmethod
     def of(cls, network: OperationNetwork, start: list[int]) -> SemiActiveSchedule:
-        """The schedule in the order and the modes of some starts (`OperationNetwork.starts`)."""
+        """Make the schedule in the order and the modes of starts (`OperationNetwork.starts`)."""
         chosen = network.in_modes(network.table.modes_of(start))
         given = cls(chosen, chosen.with_absent(start))
         return given.changed(given.order, ())
 
     def changed(self, order: list[int], flips: Collection[int]) -> SemiActiveSchedule:
-        """The schedule in another order, with other modes of some choices."""
+        """Return the schedule in another order, with other modes of some choices."""
         network = self.network.with_flips(flips)
         return SemiActiveSchedule(network, network.earliest_starts(order))
 
@@ -79,7 +79,7 @@ class SemiActiveSchedule:
 
     @cached_property
     def order(self) -> list[int]:
-        """All operations by their starts; absent ones come before what starts with them."""
+        """All operations by their starts; absent ones come first among equal starts."""
         network = self.network
         return sorted([*network.absent, *network.present], key=self.start.__getitem__)
 
@@ -158,7 +158,7 @@ class TopologicalOrder:
 
     @cached_property
     def place(self) -> list[int]:
-        """Place of every operation in the order."""
+        """Index of every operation in the order."""
         found = [0] * len(self.order)
         for place, op in enumerate(self.order):
             found[op] = place
@@ -166,14 +166,14 @@ class TopologicalOrder:
 
     @cached_property
     def critical(self) -> tuple[Ints, Ints]:
-        """Places of the first and of the second operation of every critical pair."""
+        """Indices of the first and of the second operation of every critical pair."""
         places = np.array([*self.place, len(self.order), -1], dtype=np.int64)
         first, second = places[np.array(self.schedule.critical, dtype=np.int64).T]
         return first, second
 
     @cached_property
     def rows(self) -> list[list[int]]:
-        """Places of every resource's operations, ascending."""
+        """Indices of every resource's operations, ascending."""
         return [[self.place[op] for op in mine] for mine in self.schedule.by_resource]
 
 
@@ -184,7 +184,8 @@ class Window:
     whole: TopologicalOrder
     first: int
     after: int
-    """Its operations have the places first .. after - 1 in the order."""
+    """Index after the last operation: the window has the indices first .. after - 1 of the order.
+    """
 
     @cached_property
     def inside(self) -> list[int]:
@@ -199,14 +200,14 @@ class Window:
 
     @cached_property
     def _ends(self) -> list[tuple[int, int]]:
-        """Per resource: how many of its operations lie before the window, and before its end."""
+        """Per resource: number of its operations before the start and the end of the window."""
         return [
             (bisect_left(row, self.first), bisect_left(row, self.after)) for row in self.whole.rows
         ]
 
     @cached_property
     def free(self) -> list[int]:
-        """When every resource is done with what lies before the window."""
+        """Time at which every resource has ended the operations before the window."""
         schedule = self.whole.schedule
         lasts = [
             mine[low - 1] if low else None
@@ -216,7 +217,7 @@ class Window:
 
     @cached_property
     def following(self) -> list[int]:
-        """Longest way to the end from every resource's first operation after the window."""
+        """Longest path to the end from every resource's first operation after the window."""
         schedule = self.whole.schedule
         return [
             schedule.tails[mine[high]] if high < len(mine) else 0
@@ -233,12 +234,12 @@ class Window:
 
     @cached_property
     def choices(self) -> dict[int, int]:
-        """What chooses the modes of operations that may have another mode in the window."""
+        """Mode choices of operations that may have another mode in the window."""
         return self.whole.schedule.network.open_choices(self.inside)
 
     @cached_property
     def tasks(self) -> dict[int, Task]:
-        """The operations of the window."""
+        """Operations of the window as tasks of the model."""
         return {op: self._task(op) for op in self.inside}
 
     def _task(self, op: int) -> Task:
@@ -264,7 +265,7 @@ class Window:
 
     @cached_property
     def heads(self) -> dict[int, int]:
-        """Earliest starts by what lies before and by precedence."""
+        """Earliest starts by operations before the window and by precedence."""
         schedule, place, least = self.whole.schedule, self.whole.place, self.least
         network, heads = schedule.network, dict[int, int]()
         for op in self.inside:
@@ -279,7 +280,7 @@ class Window:
 
     @cached_property
     def tails(self) -> dict[int, int]:
-        """Least times from the starts to the end, by precedence and by what lies after."""
+        """Least times from the starts to the end, by precedence and by later operations."""
         schedule, place = self.whole.schedule, self.whole.place
         network, tails = schedule.network, dict[int, int]()
         for op in reversed(self.inside):
@@ -308,7 +309,7 @@ class Window:
 
     @cached_property
     def cannot_improve(self) -> bool:
-        """Whether a critical path has no two operations in the window, nor one of several modes."""
+        """Whether some critical path has neither two operations in the window nor one to flip."""
         first, second = self.whole.critical
         enters, leaves = first < self.first, second >= self.after
         entered, left = (
@@ -342,7 +343,7 @@ class Window:
     def _found(
         self, variables: Variables, solver: cp_model.CpSolver, result: WindowResult
     ) -> WindowResult:
-        """The result with the order and the modes of a solution; instants come first."""
+        """Result with the order and the modes of a solution; instants come first."""
         network = self.whole.schedule.network
         start = {op: solver.value(variables.start[op]) for op in self.inside}
         lasts = {op: solver.value(variables.end[op]) > start[op] for op in self.inside}
@@ -355,7 +356,7 @@ class Window:
         return result._replace(order=order, flips=flips)
 
     def parts(self) -> Iterator[ModelPart]:
-        """All that constrains the operations of the window."""
+        """Constraints of the operations of the window."""
         network, tasks = self.whole.schedule.network, self.tasks
         yield Operations([task for task in tasks.values() if task.choice is not None])
         for op in self.inside:
@@ -370,7 +371,7 @@ class Window:
         yield from map(self._memory, network.tight)
 
     def _memory(self, device: int) -> Memory:
-        """What is held across the whole window reduces the room."""
+        """Memory limit of a device, reduced by what is held across the whole window."""
         network = self.whole.schedule.network
         room = network.instance.room(device)
         assert room is not None
@@ -389,7 +390,7 @@ class Window:
 def _run(
     cp: cp_model.CpModel, limits: SolverLimits
 ) -> tuple[cp_model.CpSolver | None, WindowResult]:
-    """Solve the model of a window: its solution, if there is one, and a result without an order.
+    """Solve the model of a window; return its solution, if any, and a result without an order.
 
     Raises KeyboardInterrupt on Ctrl-C.
     """

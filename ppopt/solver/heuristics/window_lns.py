@@ -1,4 +1,4 @@
-"""Large neighbourhood search by windows of time, at random places.
+"""Large neighbourhood search by windows of time, at random positions.
 
 Most windows lie around an operation that a busy device waits for, because only these can make that
 device end sooner. Some windows are skewed and follow forwards or backwards through the devices.
@@ -43,8 +43,8 @@ def window_orders(schedule: SemiActiveSchedule, part: float) -> list[Topological
 class WindowLNS:
     """Large neighbourhood search by windows, half from the best schedule and half from another.
 
-    After turns without success, the next turns start from the next best schedules, and leave part
-    of their budget to the full model where it makes more of the time.
+    After turns without improvement, the next turns start from the next best schedules, and leave
+    part of their budget to the full model if that is more effective.
     """
 
     name = "window LNS"
@@ -52,7 +52,7 @@ class WindowLNS:
     def __init__(
         self, pool: Pool, rng: Random, params: WindowParams, views: Sequence[Incumbent] = ()
     ) -> None:
-        """`views` have further schedules of the problem: it starts from their best ones in turn."""
+        """`views` have further schedules of the problem: turns start from their best ones."""
         self._pool = pool
         self._views = deque(views)
         self._neighbourhood: WindowSearch | None = None
@@ -61,7 +61,7 @@ class WindowLNS:
         self._in_vain = 0
 
     def supports(self, problem: Problem) -> bool:
-        """Makespan problems without slices, overlapped pairs and operations of no length."""
+        """Whether windows apply to a problem."""
         return windows_apply(problem)
 
     def run(self, incumbent: Incumbent, budget: Budget) -> Outcome:
@@ -87,7 +87,7 @@ class WindowLNS:
         return Outcome(spent, fruitful=fruitful)
 
     def _of_next_view(self, incumbent: Incumbent) -> list[tuple[int, Starts]]:
-        """The best schedule of the next view that has another one than the incumbent."""
+        """Best schedule of the next view whose schedule differs from the incumbent."""
         self._views.rotate(-1)
         for view in self._views:
             if view.best is not None and view.value is not None and view.best != incumbent.best:
@@ -103,12 +103,12 @@ class WindowLNS:
         if self._neighbourhood is None:
             self._neighbourhood = WindowSearch(network, self._rng, self._params)
 
-        def submit(found: SemiActiveSchedule) -> None:
-            if incumbent.value is None or found.value < incumbent.value:
-                incumbent.submit(found.network.schedule(found.start))
+        def submit(report: SemiActiveSchedule) -> None:
+            if incumbent.value is None or report.value < incumbent.value:
+                incumbent.submit(report.network.schedule(report.start))
 
-        found = self._neighbourhood.search(SemiActiveSchedule.of(network, start), budget, submit)
-        return found.value, found.network.without_absent(found.start)
+        report = self._neighbourhood.search(SemiActiveSchedule.of(network, start), budget, submit)
+        return report.value, report.network.without_absent(report.start)
 
 
 def windows_apply(problem: Problem) -> bool:
@@ -138,9 +138,9 @@ class WindowSearch:
         self,
         current: SemiActiveSchedule,
         budget: Budget,
-        found: Callable[[SemiActiveSchedule], None],
+        report: Callable[[SemiActiveSchedule], None],
     ) -> SemiActiveSchedule:
-        """Search from a schedule while the budget lasts; `found` gets every improvement.
+        """Search from a schedule while the budget lasts; `report` gets every improvement.
 
         Raises KeyboardInterrupt on Ctrl-C.
         """
@@ -168,7 +168,7 @@ class WindowSearch:
                 if made.value < current.value:
                     current = made
                     orders = window_orders(current, self._params.skew)
-                    found(current)
+                    report(current)
         return current
 
     def _windows(self, whole: TopologicalOrder, count: int) -> list[Window]:
@@ -185,7 +185,7 @@ class WindowSearch:
         return made
 
     def _window(self, whole: TopologicalOrder) -> Window:
-        """One window around an operation that a busy device waits for, or anywhere."""
+        """Draw one window, around an operation that a busy device waits for, or anywhere."""
         rng, total, late = self._rng, self._network.size, whole.schedule.bottleneck_gaps
         size = min(total, max(1, int(self._size * rng.uniform(self._params.smallest, 1))))
         first = rng.randrange(-size // 2, total - size // 2)
@@ -214,7 +214,7 @@ class WindowSearch:
         windows: list[Window],
         outcomes: list[WindowResult],
     ) -> SemiActiveSchedule:
-        """The best schedule after all improvements together or after each alone.
+        """Best schedule after all improvements together or after each alone.
 
         Each window improved the schedule alone; together the changes may make it worse.
         """
@@ -238,7 +238,7 @@ Job = tuple[Window, SolverLimits]
 def _side_by_side(
     count: int,
 ) -> Iterator[Callable[[Callable[[Job], WindowResult], list[Job]], list[WindowResult]]]:
-    """A function that runs jobs, `count` at a time.
+    """Yield a function that runs jobs, `count` at a time.
 
     With a count of 1 they run in this thread, and Ctrl-C stops them. Else Ctrl-C takes effect when
     the running jobs have ended.

@@ -1,4 +1,4 @@
-"""Schedules from which local search starts: justified, expedited and cyclic ones."""
+"""Starting schedules of local search: justified ones, earlier backwards, cyclic schedules."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class DoubleJustification:
         self._params = params
 
     def supports(self, problem: Problem) -> bool:
-        """Problems without slices and overlapped pairs, which justification cannot handle."""
+        """Whether there are neither slices nor overlapped pairs: justification handles none."""
         return is_plain(problem)
 
     def run(self, incumbent: Incumbent, budget: Budget) -> Outcome:
@@ -48,7 +48,7 @@ class ExpediteBackwards:
     """Change the start of the best schedule: backwards reach the busiest device sooner.
 
     Idle gaps often cancel the gain until window LNS removes them, so a schedule that is about as
-    good is kept as an alternative. Where a memory limit is not a number of microbatches, cyclic
+    good is kept as an alternative. If a memory limit is not a number of microbatches, cyclic
     schedules are better alternatives.
     """
 
@@ -59,7 +59,7 @@ class ExpediteBackwards:
         self._params = params
 
     def supports(self, problem: Problem) -> bool:
-        """Problems of one route, without slices and overlapped pairs."""
+        """Whether a problem has one route, and neither slices nor overlapped pairs."""
         return is_plain(problem) and problem.pipeline.routes == 1
 
     def run(self, incumbent: Incumbent, budget: Budget) -> Outcome:
@@ -97,7 +97,7 @@ class CyclicSchedules:
         self._params = params
 
     def supports(self, problem: Problem) -> bool:
-        """Problems of one route with several microbatches and memory limits."""
+        """Whether a problem has one route, several microbatches and memory limits."""
         pipeline = problem.pipeline
         limited = pipeline.ticks.limits is not None
         return limited and pipeline.routes == 1 and pipeline.batches > 1 and windows_apply(problem)
