@@ -1,4 +1,4 @@
-"""What of a pipeline is chosen with the schedule, and the configurations to choose from."""
+"""Which of partition, placement, recompute and offload a pipeline leaves open, and their choice."""
 
 from __future__ import annotations
 

@@ -192,8 +192,8 @@ class StrategyProof:
         if self._candidates is None:
             return
         self._candidates.bound(deadline, ceiling)
-        self._bound = max(self._bound, self._candidates.least)
-        none = self._candidates.unknown((), None) is None
+        self._bound = max(self._bound, self._candidates.lower_bound)
+        none = self._candidates.unlisted_bound((), None) is None
         self._none_left |= none
         self.ended = none
 
@@ -222,7 +222,7 @@ class StrategyProof:
         """
         assert self._candidates is not None
         while True:
-            unknown = self._candidates.unknown(self._followed, self._ceiling)
+            unknown = self._candidates.unlisted_bound(self._followed, self._ceiling)
             proves = self._search.complete or not self._followed
             if unknown is None:
                 self.ended = True

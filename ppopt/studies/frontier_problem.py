@@ -150,7 +150,9 @@ class FrontierProblem:
             choice = choice_of(problem, options.deadline)
         assert choice is not None
         least = Fraction(0) if proved is None else proved.value
-        search = ConfigurationSearch(choice, problem, search_options, known=starts, least=least)
+        search = ConfigurationSearch(
+            choice, problem, search_options, start_schedules=starts, lower_bound=least
+        )
         if target is not None:
             with interrupts.heard():
                 search.bound(options.deadline.share(params.bounding), target)

@@ -163,7 +163,7 @@ def _searched(
     candidates = choice_of(problem, options.deadline)
     if candidates is not None:
         return ConfigurationSearch(
-            candidates, problem, options, known=schedules, least=earlier.lower_bound
+            candidates, problem, options, start_schedules=schedules, lower_bound=earlier.lower_bound
         ).run()
     ticks = ceil(earlier.lower_bound * pipeline.ticks.per_unit)
     proof = earlier.proof.removesuffix(links_scope(problem)).removesuffix(proof_scope(problem))

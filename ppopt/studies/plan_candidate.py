@@ -114,7 +114,7 @@ class PlanCandidate(ABC):
             self.impossible = device_bounds.infeasibility(reduced.instance) is not None
             return reduced.pipeline.ticks.time(device_bounds.known_bound(reduced).value)
         if self.problem.pipeline.partition != SEARCH:
-            return self._choice.least
+            return self._choice.lower_bound
         ticks = space_of(self.problem)
         limits = ticks.space.limits
         self.impossible = limits is not None and memory_of_all(ticks.space) > sum(limits)
@@ -249,16 +249,16 @@ class ScheduleCandidate(PlanCandidate):
     @property
     def exhausted(self) -> bool:
         """Whether more effort cannot help: no known partition may be better."""
-        return self._search is not None and self._search.stuck
+        return self._search is not None and self._search.exhausted
 
     def raise_bound(self, deadline: Deadline) -> None:
         """See `PlanCandidate.raise_bound`."""
         if self._search is None or self.impossible:
             return
         self._search.bound(deadline, self._useful)
-        self.impossible |= self._search.none
-        self.bound = max(self.bound, self._search.least)
-        self.bound_alone = max(self.bound_alone, self._search.choice.least)
+        self.impossible |= self._search.infeasible
+        self.bound = max(self.bound, self._search.lower_bound)
+        self.bound_alone = max(self.bound_alone, self._search.choice.lower_bound)
 
     def hint(self, schedule: Schedule) -> None:
         """See `PlanCandidate.hint`."""
@@ -414,7 +414,7 @@ class StrategyCandidate(PlanCandidate):
         if self._choice is None or self.impossible:
             return
         self._proof.bound(deadline, self._useful)
-        self.bound_alone = max(self.bound_alone, self._choice.least)
+        self.bound_alone = max(self.bound_alone, self._choice.lower_bound)
         self._note()
 
     def hint(self, schedule: Schedule) -> None:

@@ -63,7 +63,7 @@ class ManyForwards(Forwards):
     def required_candidates(self) -> Sequence[Key]:
         return [(19,)]
 
-    def unknown(self, known: Container[Key], ceiling: Fraction | None) -> UnlistedBound:  # noqa: ARG002
+    def unlisted_bound(self, known: Container[Key], ceiling: Fraction | None) -> UnlistedBound:  # noqa: ARG002
         return UnlistedBound(Fraction(0))
 
 

@@ -1,4 +1,4 @@
-"""What is chosen with the schedule: partition, placement, recompute, and one search over them.
+"""Choices made with the schedule (partition, placement, recompute), and one search over them.
 
-It may import the search of one pipeline. The rooms of single choices import `choice.py`.
+Imports the search of one pipeline. The packages of single choices import `choice.py`.
 """

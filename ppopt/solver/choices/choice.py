@@ -1,6 +1,6 @@
-"""What a choice is: the configurations to choose from, their bounds, and which to try.
+"""Interface of a choice: enumerates configurations, bounds them, and proposes which to try.
 
-A configuration is one way to set up a pipeline, such as a placement of its stages.
+A configuration is one way to set up a pipeline: a partition, a placement or recomputed layers.
 """
 
 from __future__ import annotations
@@ -21,144 +21,144 @@ if TYPE_CHECKING:
     from ppopt.solver.subset_bounding import SubsetBounding
 
 Key = tuple[int, ...]
-"""What tells a configuration from the others, such as the device of every stage."""
+"""Identity of a configuration, such as the device of every stage."""
 
 
 @dataclass(eq=False)
 class Configuration:
-    """What is known of one configuration; values in the user's unit."""
+    """State of one configuration in a search; values in the user's unit."""
 
     key: Key
     bound: Fraction
-    """No schedule of it is below."""
+    """Lower bound of its schedules."""
     impossible: bool = False
-    """Whether it is proved to have no schedule, or is not one to choose."""
+    """Whether the configuration is proved infeasible or is excluded."""
     result: Result | None = None
-    """Its best schedule."""
+    """Result of the best schedule."""
     level: int = -1
-    """Effort of its last search: rounds of all methods; -1: not searched."""
+    """Effort of the last search: rounds of all methods; -1: not searched."""
     refined: bool = False
-    """Whether the bounds of its pipeline are in `bound`."""
+    """Whether `bound` includes the one-device bounds of the pipeline."""
     bounding: SubsetBounding | None = None
-    """Raises its bound by subsets of its devices; None: not begun."""
+    """Dynamic programs that raise the bound by subsets of devices; None: not begun."""
 
     @property
     def value(self) -> Fraction | None:
-        """Objective of its best schedule."""
+        """Objective of the best schedule."""
         return None if self.result is None else self.result.value
 
 
 class UnlistedBound(NamedTuple):
-    """What is known of the configurations that are not known yet."""
+    """Lower bound of the configurations that are not enumerated yet."""
 
     bound: Fraction
-    """No schedule of them is below."""
+    """Lower bound of their schedules."""
     key: Key | None = None
-    """One of this bound; None: they have no order."""
+    """Next configuration, which has this bound; None: they have no order."""
 
 
 class SearchedConfigurations(Protocol):
-    """What a search has found of the configurations of a choice: its proof says so in words."""
+    """State of a search over configurations, which `Choice.proof` reads."""
 
     known: dict[Key, Configuration]
 
     @property
     def closed(self) -> bool:
-        """Whether the best value is proved least, or there is proved to be no schedule."""
+        """Whether the best value is proved optimal, or infeasibility is proved."""
 
     @property
-    def none(self) -> bool:
-        """Whether there is proved to be no schedule of any configuration to choose."""
+    def infeasible(self) -> bool:
+        """Whether all configurations are proved infeasible."""
 
     @property
     def searched(self) -> int:
-        """How many configurations were searched."""
+        """Number of configurations that were searched."""
 
     @property
     def examined(self) -> int:
-        """How many configurations were searched, or bounded by subsets of their devices."""
+        """Number of configurations that were searched, or bounded by subsets of their devices."""
 
     @property
     def ruled_out(self) -> int:
-        """How many configurations were ruled out by their bounds, without a search."""
+        """Number of configurations that were ruled out by their bounds, without a search."""
 
     @property
     def subsets_ruled_out(self) -> bool:
-        """Whether one of these was bounded by subsets of its devices."""
+        """Whether a configuration was ruled out by a bound on a subset of its devices."""
 
-    def is_open(self, one: Configuration) -> bool:
-        """Whether it may have a better schedule than the best one."""
+    def is_open(self, configuration: Configuration) -> bool:
+        """Whether a configuration may have a better schedule than the best one."""
 
 
 class Choice(ABC):
-    """The configurations to choose from: what each is, and which to try."""
+    """A set of configurations to choose from, with their bounds and neighbours."""
 
     name: str
-    """What a configuration is called."""
+    """Name of a configuration in texts."""
     argument: Argument
-    """The argument behind the bound over all of them."""
+    """Argument behind the bound over all configurations."""
 
     @abstractmethod
     def pipeline(self, key: Key) -> Pipeline:
-        """The pipeline of a configuration."""
+        """Pipeline of a configuration."""
 
     @abstractmethod
     def key(self, pipeline: Pipeline) -> Key | None:
-        """The configuration whose pipeline it is; None: it is none of these."""
+        """Key of the configuration with this pipeline; None if there is none."""
 
     @abstractmethod
     def configurations(self, keys: Sequence[Key]) -> Iterable[Configuration]:
-        """Configurations with their bounds."""
+        """Configurations of some keys, with their bounds."""
 
     def bound(  # noqa: B027  most are bounded as they are made
         self, deadline: Deadline, ceiling: Fraction | None = None
     ) -> None:
-        """Bound all configurations before any is searched, by the deadline or as well as may be.
+        """Bound all configurations before any is searched, until the deadline.
 
-        Those of bounds above the ceiling are of no use.
+        Configurations with bounds above the ceiling may be ignored.
         """
 
     @property
-    def least(self) -> Fraction:
-        """No schedule of any configuration is below, by bounds alone; 0 where that is not known."""
+    def lower_bound(self) -> Fraction:
+        """Lower bound of all configurations, from bounds alone; 0 if unknown."""
         return Fraction(0)
 
     @abstractmethod
     def first(self) -> Iterable[Key]:
-        """Configurations to schedule before all others; the next is asked for when it is due."""
+        """Configurations to schedule before all others, generated lazily."""
 
     def required_candidates(self) -> Sequence[Key]:
         """Baselines that the result must match.
 
-        Each is scheduled at any time left, and searched at every level of effort while it may be
-        better.
+        Each is scheduled even if time is up, and searched at every level of effort while it is
+        open.
         """
         return ()
 
     @abstractmethod
     def moves(self, key: Key) -> Iterable[Key]:
-        """Configurations that differ little from one."""
+        """Neighbouring configurations."""
 
     @abstractmethod
     def proof(self, search: SearchedConfigurations) -> str:
-        """The argument behind the bound over all, or why there is no schedule, in words."""
+        """Text of the argument behind the bound over all, or behind infeasibility."""
 
     def listed(self) -> Sequence[Key]:
-        """All configurations; none: there are too many, or they are found on the way."""
+        """All configurations; empty if there are too many, or if the search generates them."""
         return ()
 
-    def unknown(
+    def unlisted_bound(
         self,
         known: Container[Key],  # noqa: ARG002
         ceiling: Fraction | None,  # noqa: ARG002
     ) -> UnlistedBound | None:
-        """The least bound of the configurations that are not known; None: all are known.
+        """Lower bound of the configurations not in `known`; None if there are none.
 
-        Where they are given in the order of their bounds, also None where the next one is not below
-        the ceiling, if there is one.
+        If configurations are generated in the order of their bounds, also None if the next one is
+        not below the ceiling.
         """
         return None
 
     def perturbed(self, key: Key, random: Random) -> Key | None:  # noqa: ARG002
-        """A configuration some random moves away; None: all are tried in another way."""
+        """Configuration a few random moves away; None if the search does not need one."""
         return None

@@ -1,9 +1,9 @@
-"""The search over configurations: which one has the best schedule, with a bound over all of them.
+"""The search over configurations: finds the best schedule of any, with a bound over all of them.
 
-Each configuration of a choice has a bound of its own. A configuration is closed when its bound, or
-the bound of its own search, reaches the best value found in any; the best value is optimal when all
-are closed. Configurations are searched with more and more effort, so that an easy one does not wait
-for a hard one.
+Each configuration of a choice has its own bound. A configuration is closed when its bound, or the
+bound of its search, reaches the best value found in any; the best value is optimal when all are
+closed. The search gives every configuration a little effort first, and more in later rounds, so
+that an easy one does not wait for a hard one.
 """
 
 from __future__ import annotations
@@ -38,21 +38,21 @@ if TYPE_CHECKING:
 
 
 class Effort(NamedTuple):
-    """How far a run of the search goes; a further run with more effort continues it."""
+    """Effort limit of a run of the search; a later run with more effort resumes it."""
 
     level: float = inf
-    """Rounds of all methods on one configuration, at most; 0: heuristics alone, and no bounds by
+    """Most rounds of all methods on one configuration; 0: heuristics alone, and no bounds by
     subsets of devices."""
     quick: float = inf
-    """Searches of level 0, at most, of all runs together."""
+    """Most searches of level 0 over all runs."""
 
 
 ANY_EFFORT = Effort()
-"""Until proof, or until the time is up."""
+"""No limit: until proof, or until the time is up."""
 
 
 class ConfigurationSearch:
-    """One search over configurations: those known, the best schedule, and the bound over all."""
+    """Search over configurations: keeps them, the best schedule and the bound over all."""
 
     def __init__(
         self,
@@ -60,15 +60,15 @@ class ConfigurationSearch:
         problem: Problem,
         options: SolveOptions,
         *,
-        known: Sequence[Schedule] = (),
-        least: Fraction = Fraction(0),
+        start_schedules: Sequence[Schedule] = (),
+        lower_bound: Fraction = Fraction(0),
         ceiling: Callable[[], Fraction | None] = lambda: None,
     ) -> None:
         """Search the configurations of a choice.
 
-        `known`: schedules of some of them, to begin with; they may exceed the limits. No schedule
-        of any is below `least`, proved before, in the user's unit. Values from the `ceiling` on are
-        of no use.
+        `start_schedules` belong to some of them; they may exceed the limits. `lower_bound` of all
+        configurations was proved earlier, in the user's unit. `ceiling` gives the cutoff: values at
+        or above it are useless.
         """
         self.choice, self._problem, self._options = choice, problem, options
         self._params = options.params.configurations
@@ -77,40 +77,41 @@ class ConfigurationSearch:
         self._hint: HintRecord | None = None
         """The hint in the result: the schedule that the user gave, possibly re-timed."""
         self.searches = 0
-        """Searches of single configurations that were made."""
+        """Number of searches of single configurations."""
         self.known: dict[Key, Configuration] = {}
         self.best: Configuration | None = None
         self._interrupted = False
         self._strongest: tuple[tuple[int, ...], ...] = ()
-        """Subsets of devices that raised the bound of a configuration most, the last one first."""
+        """Subsets of devices that raised the bound of a configuration most, the latest first."""
         self._effort = ANY_EFFORT
         self._quick = 0
-        """Searches of level 0 that were made."""
+        """Number of searches of level 0."""
         self._level = 1
-        """The level at which configurations are searched next."""
+        """Level at which configurations are searched next."""
         self._raised: set[int] = set()
         """Levels at which bounds were raised by subsets of devices."""
-        self._firsts: Iterator[Key] | None = None
-        """Configurations to schedule before all others that are left; None: not begun."""
-        self._hints = list(reversed(known))
-        """Schedules of configurations that are to be scheduled next."""
-        self._given: dict[Key, list[Schedule]] = {}
-        """Those of configurations that are searched from them next."""
+        self._first_keys: Iterator[Key] | None = None
+        """Remaining configurations to schedule first; None: not begun."""
+        self._hints = list(reversed(start_schedules))
+        """Schedules whose configurations are to be scheduled next."""
+        self._start_from: dict[Key, list[Schedule]] = {}
+        """Schedules from which the next search of a configuration starts, by key."""
         self._first: list[Configuration] = []
-        """Those scheduled before all others."""
+        """Configurations scheduled first."""
         self._begun = False
-        """Whether a configuration was searched: the first one is, at any time left."""
+        """Whether a configuration was searched: the first one is, even if time is up."""
         self._list_added = False
-        """Whether the candidates were asked for all configurations: before, any may be better."""
+        """Whether the choice was asked for all configurations: before, any may be better."""
         self._listed = False
-        """Whether all configurations are known."""
+        """Whether all configurations are enumerated."""
         self._unknown: UnlistedBound | None = None
-        """Of the configurations that are not known; None: none may be better."""
-        self._least = least
-        """Bound over all configurations, while any may be better than the best; it never falls."""
-        self._exhausted = False
-        """Whether none may be better."""
-        self.stuck = False
+        """Bound of the configurations not enumerated; None if none may be better."""
+        self._least = lower_bound
+        """Lower bound of all configurations while any may be better than the best; it never falls.
+        """
+        self._none_better = False
+        """Whether no configuration may be better."""
+        self.exhausted = False
         """Whether the last run stopped because no ordered candidate is left: a further run does
         nothing, with any effort, before there are new bounds or hints."""
 
@@ -119,20 +120,20 @@ class ConfigurationSearch:
         self.choice.bound(deadline, ceiling)
         self._list()
 
-    def hint(self, made: Schedule) -> None:
-        """Take a schedule that was found elsewhere: its configuration is scheduled from it."""
-        self._hints.append(made)
+    def hint(self, schedule: Schedule) -> None:
+        """Add a schedule found elsewhere; its configuration is scheduled from it."""
+        self._hints.append(schedule)
 
-    def begin_from(self, made: Schedule, hint: HintRecord) -> None:
-        """Begin with a schedule that the user gave, and report it in the result."""
-        self._hints, self._hint = [made], hint
+    def begin_from(self, schedule: Schedule, hint: HintRecord) -> None:
+        """Start from the user's hint, and report it in the result."""
+        self._hints, self._hint = [schedule], hint
 
     def run(self, effort: Effort = ANY_EFFORT) -> Result:
         """Search until proof, until time or effort is spent, or until Ctrl-C.
 
-        A further run continues. The schedules handed in count also after an earlier Ctrl-C.
+        A further call resumes. Start schedules count also after an earlier Ctrl-C.
         """
-        self._effort, self.stuck = effort, False
+        self._effort, self.exhausted = effort, False
         try:
             with suppress(TimeoutError):
                 self._follow_hints()
@@ -155,52 +156,52 @@ class ConfigurationSearch:
     def _begin(self) -> None:
         """Schedule the first candidates quickly, then those of least bounds."""
         for anchor in self.choice.required_candidates():
-            self._solve(self._at(anchor), 0, anyway=True)
-        if self._firsts is None:
-            self._firsts = iter(self.choice.first())
+            self._solve(self._at(anchor), 0, ignore_deadline=True)
+        if self._first_keys is None:
+            self._first_keys = iter(self.choice.first())
         while not self._over and not self._quick_spent:
-            key = next(self._firsts, None)
+            key = next(self._first_keys, None)
             if key is None:
                 break
             if self._over:
-                self._firsts = chain((key,), self._firsts)
+                self._first_keys = chain((key,), self._first_keys)
                 return
             self._first.append(self._at(key))
             self._solve(self._first[-1], 0)
         self._raise_at(0)
-        for one in self._open()[: self._params.quick]:
-            self._solve(one, 0)
+        for configuration in self._open()[: self._params.quick]:
+            self._solve(configuration, 0)
 
     def _follow_hints(self) -> None:
         """Schedule the configurations of known schedules."""
         while self._hints and not self._over:
-            made = self._hints.pop()
-            key = self.choice.key(made.pipeline)
+            schedule = self._hints.pop()
+            key = self.choice.key(schedule.pipeline)
             if key is not None:
-                self._given.setdefault(key, []).append(made)
-                one = self._at(key)
-                one.level = -1
-                self._solve(one, 0)
+                self._start_from.setdefault(key, []).append(schedule)
+                configuration = self._at(key)
+                configuration.level = -1
+                self._solve(configuration, 0)
 
     def _deepen(self) -> None:
-        """Search longer and longer; between, raise the least bounds and try moves of the best."""
-        self.stuck = not self.known
+        """Search with growing effort; between, raise the least bounds and try moves of the best."""
+        self.exhausted = not self.known
         while self.known and not self._over:
             self._climb()
             level = self._level
             if level > self._effort.level:
                 return
             self._raise_at(level)
-            tried = sum(self._solve(one, level) for one in self._chosen(level))
+            tried = sum(self._solve(configuration, level) for configuration in self._chosen(level))
             if tried:
                 self._level += 1
-            elif self._quick_spent or not self._kick():
-                self.stuck = not (self._quick_spent or self._over)
+            elif self._quick_spent or not self._perturb():
+                self.exhausted = not (self._quick_spent or self._over)
                 return
 
     @property
     def _quick_spent(self) -> bool:
-        """Whether no configuration more may be searched at level 0."""
+        """Whether no further configuration may be searched at level 0."""
         return self._quick >= self._effort.quick
 
     def _raise_at(self, level: int) -> None:
@@ -210,33 +211,39 @@ class ConfigurationSearch:
             self._raised.add(level)
 
     def _raise_by_subsets(self, work: float) -> None:
-        """Raise the least bound of all by subsets of devices, for so many units of work.
+        """Raise the least bound of all by subsets of devices, for `work` units of work.
 
-        It ends where the configuration of the least bound has none that is higher: that is for its
-        search to raise.
+        Stops when subsets cannot raise the bound of the configuration that has the least one: only
+        its search can.
         """
         while work > 0 and self.value is not None and not self._over:
             self._follow()
-            one = next(iter(self._open()), None)
-            if one is None:
+            configuration = next(iter(self._open()), None)
+            if configuration is None:
                 return
-            work -= self._raise_one(one, self.value)
-            if one.bounding is not None and one.bounding.exhausted and self.is_open(one):
+            work -= self._raise_one(configuration, self.value)
+            if (
+                configuration.bounding is not None
+                and configuration.bounding.exhausted
+                and self.is_open(configuration)
+            ):
                 return
 
-    def _raise_one(self, one: Configuration, value: Fraction) -> float:
+    def _raise_one(self, configuration: Configuration, value: Fraction) -> float:
         """Raise the bound of a configuration towards a value; return the units of work."""
-        problem = replace(self._problem, pipeline=self.choice.pipeline(one.key)).reduced
-        self._refine(one, problem)
-        if not self.is_open(one):
+        problem = replace(self._problem, pipeline=self.choice.pipeline(configuration.key)).reduced
+        self._refine(configuration, problem)
+        if not self.is_open(configuration):
             self._raise_bound()
             return self._params.least_work
-        done = one.bounding
+        done = configuration.bounding
         if done is None or (done.exhausted and not done.first.issuperset(self._strongest)):
             from ppopt.solver.subset_bounding import SubsetBounding  # noqa: PLC0415  loads ortools
 
-            one.bounding = SubsetBounding(problem, self._options.params.subset, self._strongest)
-        ticks, bounding, work = problem.pipeline.ticks, one.bounding, 0.0
+            configuration.bounding = SubsetBounding(
+                problem, self._options.params.subset, self._strongest
+            )
+        ticks, bounding, work = problem.pipeline.ticks, configuration.bounding, 0.0
         assert bounding is not None
         if not bounding.exhausted:
             work = bounding.run(
@@ -248,14 +255,14 @@ class ConfigurationSearch:
         if len(bounding.base) > 1:
             latest = dict.fromkeys((bounding.base, *self._strongest))
             self._strongest = tuple(latest)[: self._params.subsets]
-        one.bound = max(one.bound, ticks.time(bounding.bound))
+        configuration.bound = max(configuration.bound, ticks.time(bounding.bound))
         self._raise_bound()
         return max(work, self._params.least_work)
 
     def _climb(self) -> None:
-        """Try the moves of the best configuration, while one of them is better.
+        """Hill climbing: try the moves of the best configuration, while one of them is better.
 
-        Where no schedule is known yet: of the first configuration.
+        If no schedule is known yet: of the first configuration.
         """
         tried, reserve = 0, (1 - self._params.climb_share) * self._left
         while not self._over:
@@ -273,11 +280,11 @@ class ConfigurationSearch:
                 return
 
     def _chosen(self, level: int) -> Iterator[Configuration]:
-        """The configurations to search at a level of effort.
+        """Configurations to search at a level of effort.
 
-        The best one and the required candidates, then those of least bounds: all of them, or where
-        not all are known a few, added in the order of their bounds, after one of the first. Where
-        they have no order, those of best values.
+        The best one and the required candidates come first, then those of least bounds: all of them
+        if all are enumerated; else a few in bound order, after one of the first. If they have no
+        order, those of best values.
         """
         if self.best is not None:
             yield self.best
@@ -298,12 +305,12 @@ class ConfigurationSearch:
             yield from islice(waiting, 1)
 
     def _follow(self) -> None:
-        """Add the next configuration, if no known one that may be better has a lower bound."""
+        """Enumerate the next configuration, if no open one has a lower bound."""
         if self._unknown is not None and self._unknown.key is not None:
             self._add([self._unknown.key])
 
-    def _kick(self) -> bool:
-        """Schedule a configuration some random moves away from the best; False: none is new."""
+    def _perturb(self) -> bool:
+        """Schedule a configuration a few random moves away from the best; False: none is new."""
         best = self.best or next(iter(self.known.values()))
         for _ in range(self._params.kicks):
             key = self.choice.perturbed(best.key, self._random)
@@ -317,7 +324,7 @@ class ConfigurationSearch:
     # What is known.
 
     def _add(self, keys: Iterable[Key]) -> None:
-        """Add configurations that are not known yet."""
+        """Add configurations that are not enumerated yet."""
         fresh = [key for key in dict.fromkeys(keys) if key not in self.known]
         self.known |= {
             configuration.key: configuration for configuration in self.choice.configurations(fresh)
@@ -331,44 +338,44 @@ class ConfigurationSearch:
 
     @property
     def value(self) -> Fraction | None:
-        """The best value found."""
+        """Best value found."""
         return None if self.best is None else self.best.value
 
     @property
-    def least(self) -> Fraction:
-        """No schedule of any configuration is below."""
+    def lower_bound(self) -> Fraction:
+        """Lower bound of the schedules of all configurations."""
         if self.value is None:
             return self._least
-        return self.value if self._exhausted else min(self._least, self.value)
+        return self.value if self._none_better else min(self._least, self.value)
 
     @property
     def closed(self) -> bool:
-        """Whether the best value is proved least, or there is proved to be no schedule."""
-        return self._exhausted or self.value == self.least
+        """Whether the best value is proved optimal, or infeasibility is proved."""
+        return self._none_better or self.value == self.lower_bound
 
     @property
-    def none(self) -> bool:
-        """Whether there is proved to be no schedule of any configuration to choose."""
-        return self._exhausted and self.value is None
+    def infeasible(self) -> bool:
+        """Whether all configurations are proved infeasible."""
+        return self._none_better and self.value is None
 
     @property
     def searched(self) -> int:
-        """How many configurations were searched."""
+        """Number of configurations that were searched."""
         return sum(one.level >= 0 for one in self.known.values())
 
     @property
     def examined(self) -> int:
-        """How many configurations were searched, or bounded by subsets of their devices."""
+        """Number of configurations that were searched, or bounded by subsets of their devices."""
         return sum(one.level >= 0 or one.bounding is not None for one in self.known.values())
 
     @property
     def ruled_out(self) -> int:
-        """How many configurations were ruled out by their bounds, without a search."""
+        """Number of configurations that were ruled out by their bounds, without a search."""
         return sum(one.level < 0 and not self.is_open(one) for one in self.known.values())
 
     @property
     def subsets_ruled_out(self) -> bool:
-        """Whether one of these was bounded by subsets of its devices."""
+        """Whether a configuration was ruled out by a bound on a subset of its devices."""
         closed = (one for one in self.known.values() if not self.is_open(one))
         return any(one.level < 0 and one.bounding is not None for one in closed)
 
@@ -381,12 +388,12 @@ class ConfigurationSearch:
     def _over(self) -> bool:
         """Whether the search ends now."""
         late = self._begun and self._left <= 0
-        if self._interrupted or late or self.closed or self._is_beaten(self.least):
+        if self._interrupted or late or self.closed or self._is_beaten(self.lower_bound):
             return True
         return self._stopped(f"{self.choice.name}s")
 
     def _is_beaten(self, bound: Fraction) -> bool:
-        """Whether a bound reaches the values that are of no use."""
+        """Whether a bound reaches the cutoff."""
         ceiling = self._ceiling()
         return ceiling is not None and bound >= ceiling
 
@@ -395,12 +402,14 @@ class ConfigurationSearch:
         stop = self._options.deadline.stop
         return stop is not None and stop(self._state(phase, value))
 
-    def is_open(self, one: Configuration) -> bool:
-        """Whether it may have a better schedule than the best one."""
-        return not one.impossible and (self.value is None or one.bound < self.value)
+    def is_open(self, configuration: Configuration) -> bool:
+        """Whether a configuration may have a better schedule than the best one."""
+        return not configuration.impossible and (
+            self.value is None or configuration.bound < self.value
+        )
 
     def _open(self) -> list[Configuration]:
-        """Those that may be better than the best, of least bounds first."""
+        """Open configurations, of least bounds first."""
         return sorted(filter(self.is_open, self.known.values()), key=_by_bound)
 
     def _raise_bound(self) -> None:
@@ -408,116 +417,123 @@ class ConfigurationSearch:
         ends = bounds if self.value is None else [*bounds, self.value]
         self._unknown = UnlistedBound(self._least)
         if self._list_added:
-            self._unknown = self.choice.unknown(self.known, min(ends, default=None))
+            self._unknown = self.choice.unlisted_bound(self.known, min(ends, default=None))
         if self._unknown is not None and (self.value is None or self._unknown.bound < self.value):
             bounds.append(self._unknown.bound)
-        self._exhausted = not bounds
+        self._none_better = not bounds
         self._least = max(self._least, min(bounds, default=self._least))
 
     # One configuration.
 
-    def _solve(self, one: Configuration, level: int, *, anyway: bool = False) -> bool:
-        """Search an open configuration with so many rounds of all methods, from what is known.
+    def _solve(
+        self, configuration: Configuration, level: int, *, ignore_deadline: bool = False
+    ) -> bool:
+        """Search an open configuration with `level` rounds of all methods, from what is known.
 
-        False: it is not open, or was searched as long. `anyway`: also when time is up.
+        Returns False if it is not open, or was searched as long. `ignore_deadline`: also if time is
+        up.
         """
-        if one.level >= level or not self.is_open(one) or self._interrupted:
+        if configuration.level >= level or not self.is_open(configuration) or self._interrupted:
             return False
-        if self._over and not anyway:
+        if self._over and not ignore_deadline:
             return False
-        if level == 0 and not anyway:
+        if level == 0 and not ignore_deadline:
             if self._quick_spent:
                 return False
             self._quick += 1
         self._begun = True
-        problem = replace(self._problem, pipeline=self.choice.pipeline(one.key))
-        self._refine(one, problem)
-        if self.is_open(one):
-            self._search(one, problem, level)
+        problem = replace(self._problem, pipeline=self.choice.pipeline(configuration.key))
+        self._refine(configuration, problem)
+        if self.is_open(configuration):
+            self._search(configuration, problem, level)
         self._raise_bound()
         return True
 
-    def _refine(self, one: Configuration, problem: Problem) -> None:
-        """Bound a configuration by the bounds of its devices."""
-        if one.refined:
+    def _refine(self, configuration: Configuration, problem: Problem) -> None:
+        """Include the one-device bounds in the bound of a configuration."""
+        if configuration.refined:
             return
-        one.refined = True
-        one.impossible = device_bounds.infeasibility(problem.reduced.instance) is not None
+        configuration.refined = True
+        configuration.impossible = device_bounds.infeasibility(problem.reduced.instance) is not None
         bound = device_bounds.known_bound(problem.reduced).value
-        one.bound = max(one.bound, problem.pipeline.ticks.time(bound))
+        configuration.bound = max(configuration.bound, problem.pipeline.ticks.time(bound))
 
     @interrupts.deferred()
-    def _search(self, one: Configuration, problem: Problem, level: int) -> None:
+    def _search(self, configuration: Configuration, problem: Problem, level: int) -> None:
         self.searches += 1
         share = 1.0 if level else self._params.quick_share
         deadline = Deadline.after(
             max(self._left * share, 0.01),
-            progress=lambda state: self._report(one, state),
-            stop=lambda state: self._enough(one, state),
+            progress=lambda state: self._report(configuration, state),
+            stop=lambda state: self._ends(configuration, state),
         )
         options = self._options.rounds(level).by(deadline)
-        result = search_from(self._known_of(one, problem), problem, options)
-        one.level = level
-        one.impossible |= result.status is Status.INFEASIBLE
+        result = search_from(self._warm_start(configuration, problem), problem, options)
+        configuration.level = level
+        configuration.impossible |= result.status is Status.INFEASIBLE
         if result.lower_bound is not None:
-            one.bound = max(one.bound, result.lower_bound)
-        if result.value is not None and (one.value is None or result.value < one.value):
-            one.result = result
-        if one.value is not None and (self.value is None or one.value < self.value):
-            self.best = one
+            configuration.bound = max(configuration.bound, result.lower_bound)
+        if result.value is not None and (
+            configuration.value is None or result.value < configuration.value
+        ):
+            configuration.result = result
+        if configuration.value is not None and (
+            self.value is None or configuration.value < self.value
+        ):
+            self.best = configuration
         self._interrupted |= result.interrupted
 
-    def _known_of(self, one: Configuration, problem: Problem) -> WarmStart:
-        """What is known before a search: its bound, and its schedule or the order of the best."""
+    def _warm_start(self, configuration: Configuration, problem: Problem) -> WarmStart:
+        """Warm start of a search: the bound, and the schedule or the order of the best one."""
         bound = Bound(
-            ceil(one.bound * problem.pipeline.ticks.per_unit),
+            ceil(configuration.bound * problem.pipeline.ticks.per_unit),
             "bounded before its search",
             Certificate(Argument.SEARCH),
         )
         own, given = (
-            None if one.result is None else one.result.schedule,
-            self._given.pop(one.key, ()),
+            None if configuration.result is None else configuration.result.schedule,
+            self._start_from.pop(configuration.key, ()),
         )
-        other = None if self.best is None or self.best is one else self.best.result
+        other = None if self.best is None or self.best is configuration else self.best.result
         best = () if other is None or other.schedule is None else (other.schedule,)
-        carried = (self._timed(made, problem) for made in (*given, *best))
+        carried = (self._timed(schedule, problem) for schedule in (*given, *best))
         return WarmStart(schedules=tuple(filter(None, (own, *carried))), bound=bound)
 
     @staticmethod
-    def _timed(made: Schedule, problem: Problem) -> Schedule | None:
-        """The order of a schedule, timed for another configuration of the same placement."""
-        if made.pipeline.hosts != problem.pipeline.hosts:
+    def _timed(schedule: Schedule, problem: Problem) -> Schedule | None:
+        """Time the order of a schedule for another configuration of the same placement."""
+        if schedule.pipeline.hosts != problem.pipeline.hosts:
             return None
-        orders = of_kind(problem.pipeline, portable(made), problem.reduced.backward_kind)
+        orders = of_kind(problem.pipeline, portable(schedule), problem.reduced.backward_kind)
         return timing.schedule(problem.pipeline, orders, problem.objective)
 
     # What is reported.
 
-    def _words(self, one: Configuration) -> str:
-        return f"{self.choice.name} {','.join(map(str, one.key))}"
+    def _words(self, configuration: Configuration) -> str:
+        return f"{self.choice.name} {','.join(map(str, configuration.key))}"
 
     def _state(self, phase: str, value: Fraction | None = None) -> Progress:
-        found = [one for one in (value, self.value) if one is not None]
+        found = [known for known in (value, self.value) if known is not None]
         spent = self._options.deadline.spent
-        return Progress(spent, phase, min(found, default=None), self.least)
+        return Progress(spent, phase, min(found, default=None), self.lower_bound)
 
-    def _report(self, one: Configuration, state: Progress) -> None:
+    def _report(self, configuration: Configuration, state: Progress) -> None:
         progress = self._options.deadline.progress
         if progress is not None:
-            progress(self._state(f"{self._words(one)}, {state.phase}", state.value))
+            progress(self._state(f"{self._words(configuration)}, {state.phase}", state.value))
 
-    def _enough(self, one: Configuration, state: Progress) -> bool:
-        """Whether one configuration can no longer be better, or the caller has enough."""
+    def _ends(self, configuration: Configuration, state: Progress) -> bool:
+        """Whether a configuration cannot be better any more, or the caller ends the search."""
         found = [value for value in (state.value, self.value) if value is not None]
-        bound = max(state.lower_bound, one.bound)
+        bound = max(state.lower_bound, configuration.bound)
         if (found and bound >= min(found)) or self._is_beaten(bound):
             return True
-        return self._stopped(self._words(one), state.value)
+        return self._stopped(self._words(configuration), state.value)
 
     # The result.
 
     def _result(self) -> Result:
-        """The best schedule, with the bound over all configurations."""
+        """Result: the best schedule, with the bound over all configurations."""
         problem = self._problem
         best = None if self.best is None else self.best.result
         result = Result(
@@ -527,8 +543,8 @@ class ConfigurationSearch:
             status=self._status,
             schedule=None,
             value=self.value,
-            lower_bound=None if self.none else self.least,
-            proof=self.choice.proof(self) + ("" if self.none else self._scope),
+            lower_bound=None if self.infeasible else self.lower_bound,
+            proof=self.choice.proof(self) + ("" if self.infeasible else self._scope),
             certificate=Certificate(self.choice.argument),
             provenance=self._options.provenance,
             solve_seconds=self._options.deadline.spent,
@@ -537,21 +553,21 @@ class ConfigurationSearch:
         )
         if best is None or best.schedule is None:
             return result
-        made = replace(best.schedule, origin=result.origin())
-        return replace(result, schedule=checked(made))
+        schedule = replace(best.schedule, origin=result.origin())
+        return replace(result, schedule=checked(schedule))
 
     @property
     def _scope(self) -> str:
-        """Words for the schedules that the bound covers: their starts and links."""
+        """Text on the schedules that the bound covers: their starts and links."""
         problem = self._problem
         return start_scope(problem) + device_bounds.links_scope(problem)
 
     @property
     def _status(self) -> Status:
         if self.value is None:
-            return Status.INFEASIBLE if self.none else Status.UNKNOWN
+            return Status.INFEASIBLE if self.infeasible else Status.UNKNOWN
         return Status.OPTIMAL if self.closed else Status.FEASIBLE
 
 
-def _by_bound(one: Configuration) -> tuple[Fraction, Key]:
-    return one.bound, one.key
+def _by_bound(configuration: Configuration) -> tuple[Fraction, Key]:
+    return configuration.bound, configuration.key

@@ -1,4 +1,4 @@
 """The search over partitions: which layers every stage holds, chosen with the schedule.
 
-Bounds over all partitions at once, and the choice among them.
+Contains the bounds over all partitions at once, and the choice among them.
 """

@@ -1,8 +1,8 @@
-"""The partitions that a search chooses from: in the order of their bounds.
+"""Candidate partitions, generated in the order of their lower bounds.
 
-Every partition has a bound of its own (`ppopt.solver.partitions.device_bounds`), and dynamic
-programs give the partitions in its order. The first to be scheduled are the most even partitions
-whose bound is within 0 to 5 % of the least, and those made by rule.
+Every partition has a lower bound (`ppopt.solver.partitions.layer_run_bounds`); dynamic programs
+enumerate partitions by that bound. The most even partitions whose bound is within 0 to 5 % of the
+least, and those made by rule, are scheduled first.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ EVEN_SHARE = 0.05
 """Most of the time left for one even partition of a low bound: of two stages per device it can take
 as long as the bound over all, while nothing is scheduled."""
 FURTHER = 0.01
-"""Share by which the order of partitions is followed further; it doubles every time."""
+"""Share by which the enumeration in bound order is extended; it doubles every time."""
 
 
 class BoundedPartitions(Choice):
@@ -57,15 +57,12 @@ class BoundedPartitions(Choice):
         self._space = ticks.space
         self._speeds = tuple(base.device_speed[host] for host in self._space.hosts)
         self._bounds: PartitionBounds | None = None
-        """None: not worked out yet."""
+        """Bounds over all partitions; None: not computed yet."""
         self._bounding = BoundingInTurns(self._space)
         self._order: PartitionOrder | None = None
 
     def bound(self, deadline: Deadline, ceiling: Fraction | None = None) -> None:
-        """Bound all partitions; where that takes longer, every stage alone.
-
-        A further call goes on.
-        """
+        """Bound all partitions; if that takes longer, every stage alone. A further call resumes."""
         if self._bounds is not None and self._bounds.complete:
             return
         most = None if ceiling is None else int(ceiling * self._ticks.per_unit)
@@ -74,14 +71,16 @@ class BoundedPartitions(Choice):
             self._order = PartitionOrder(self._space, self._bounds)
 
     @property
-    def least(self) -> Fraction:
-        """The least bound of all partitions; 0 where none keeps the memory limits."""
+    def lower_bound(self) -> Fraction:
+        """Least bound of all partitions; 0 if none is within the memory limits."""
         if self._bounds is None:
             return self._time(quick_bound(self._space))
         return self._time(self._bounds.least) if self._bounds.least < FOREVER else Fraction(0)
 
-    def unknown(self, known: Container[Key], ceiling: Fraction | None) -> UnlistedBound | None:
-        """The next configuration in the order of bounds; where there is none, the least bound."""
+    def unlisted_bound(
+        self, known: Container[Key], ceiling: Fraction | None
+    ) -> UnlistedBound | None:
+        """Next configuration in the order of bounds; if there is none, the least bound."""
         if self._bounds is None:
             return UnlistedBound(self._time(quick_bound(self._space)))
         if self._bounds.least == FOREVER:
@@ -98,15 +97,15 @@ class BoundedPartitions(Choice):
     def _following(
         self, order: PartitionOrder, known: Container[Key], most: int | None
     ) -> UnlistedBound | None:
-        """The next unknown configuration whose bound is at most so many ticks, if there is one."""
+        """Next unknown configuration whose bound is at most `most` ticks, if there is one."""
 
     @property
     def _counted(self) -> str:
-        """What of phases the bounds count, in words."""
+        """Text on what of phases the bounds count."""
         return "" if self._base.overlap is None else "; of phases, those on compute are counted"
 
     def _bounds_in_order(self) -> PartitionBounds | None:
-        """The bounds over all partitions, whose order begins; None: none keeps the limits."""
+        """Bounds over all partitions, whose order begins; None: none is within the limits."""
         if self._bounds is None:
             bounds = bounds_of(self._space, self._deadline)
             _ = bounds.least
@@ -130,7 +129,7 @@ class BoundedPartitions(Choice):
                 yield counts
 
     def _by_rule(self) -> list[Counts]:
-        """The partitions made by rule."""
+        """Partitions made by rule."""
         return all_by_rule(self._base.model, self._base.num_stages, self._speeds)
 
     def _time(self, ticks: int) -> Fraction:
@@ -146,17 +145,17 @@ class PartitionChoice(BoundedPartitions):
     def __init__(self, problem: Problem, deadline: Deadline) -> None:
         """Bounds raise TimeoutError after the deadline.
 
-        Raises NotApplicableError where partitions cannot be searched.
+        Raises NotApplicableError if partitions cannot be searched.
         """
         base = replace(problem.pipeline, mem_limit=problem.pipeline.limits)
         super().__init__(base, space_of(replace(problem, pipeline=base)), deadline)
 
     def pipeline(self, key: Key) -> Pipeline:
-        """The pipeline cut into these counts of layers."""
+        """Pipeline cut into these counts of layers."""
         return replace(self._base, partition=key)
 
     def key(self, pipeline: Pipeline) -> Key:
-        """Its counts of layers."""
+        """Counts of layers of a pipeline."""
         return pipeline.counts
 
     def configurations(self, keys: Sequence[Key]) -> Iterator[Configuration]:
@@ -179,9 +178,9 @@ class PartitionChoice(BoundedPartitions):
         return layer_moves(key)
 
     def proof(self, search: SearchedConfigurations) -> str:
-        """The argument behind the bound over all partitions, in words."""
+        """Text of the argument behind the bound over all partitions."""
         space = self._space
-        if search.none and self._bounds is not None:
+        if search.infeasible and self._bounds is not None:
             return no_partition_fits(self._ticks, self._bounds)
         return (
             f"over all {space.size} partitions of {space.num_layers} layers into "
@@ -196,7 +195,7 @@ class PartitionChoice(BoundedPartitions):
 
 
 def ruled_out_words(search: SearchedConfigurations) -> str:
-    """Why no partition is better than the bound, in words."""
+    """Text on why no partition is better than the bound."""
     searched, examined = search.searched, search.examined
     alone = "has a device that alone needs as long, by head, work, forced idle time and way out"
     end = "are proved to need as long" if search.closed else "have bounds as high, not all reached"
@@ -209,19 +208,19 @@ def ruled_out_words(search: SearchedConfigurations) -> str:
 
 
 class PartitionOrder:
-    """Partitions in the order of their bounds, followed as far as is asked for."""
+    """Partitions in the order of their bounds, enumerated on demand."""
 
     def __init__(self, space: PartitionSpace, bounds: PartitionBounds) -> None:
         self._bounds = bounds
         self._reached = bounds.least
-        """Bounds up to this are in the order at hand."""
+        """Largest bound of the partitions enumerated so far."""
         self._highest = highest_bound(space)
         self._share = FURTHER
         self._rest = bounds.in_order(self._reached)
         self._next: tuple[int, Counts] | None = None
 
     def peek(self, known: Container[Counts], ceiling: int | None) -> tuple[int, Counts] | None:
-        """The next unknown partition and its bound; None: no more have bounds up to the ceiling.
+        """Next unknown partition and its bound; None if no more have bounds up to the ceiling.
 
         Raises TimeoutError after the deadline of the bounds, and ever after.
         """
@@ -237,7 +236,7 @@ class PartitionOrder:
         return self._next if self._next[0] <= ceiling else None
 
     def _following(self) -> tuple[int, Counts] | None:
-        """The next partition at hand; once the time is up it is never taken for the last one."""
+        """Next enumerated partition; when time is up it is never taken for the last one."""
         try:
             return next(self._rest, None)
         except TimeoutError:
@@ -250,7 +249,7 @@ def _time_is_up() -> tuple[int, Counts]:
 
 
 def no_partition_fits(ticks: PartitionTicks, bounds: PartitionBounds) -> str:
-    """Why no partition has a schedule, with the least limit that would do, in words."""
+    """Text on why no partition has a schedule, with the least sufficient limit."""
     none = (
         f"no partition of {ticks.space.num_layers} layers keeps the limits even for one "
         "microbatch at a time"
@@ -273,7 +272,7 @@ def one_layer_moves(counts: Counts) -> Iterator[Counts]:
 def layer_moves(counts: Counts) -> Iterator[Counts]:
     """Partitions with one layer less in one stage and one more in another, near ones first.
 
-    Those of one cut are there in any case, farther ones while there are few.
+    Moves over one cut are always included, farther ones while there are few.
     """
     number = 0
     for distance in range(1, len(counts)):
@@ -284,7 +283,7 @@ def layer_moves(counts: Counts) -> Iterator[Counts]:
 
 
 def _moves(counts: Counts, distance: int) -> Iterator[Counts]:
-    """Partitions with one layer less in one stage, and one more so many stages before or after."""
+    """Partitions with one layer moved from one stage to another at this distance."""
     for stage in range(len(counts) - distance):
         for here, there in ((stage, stage + distance), (stage + distance, stage)):
             if counts[here] > 1:

@@ -1,4 +1,4 @@
-"""Lower bounds from one device alone, for every choice of the layers that it hosts at once.
+"""Lower bounds of one device, vectorised over all runs of layers that it may host.
 
 A device hosts stages 1 .. v (here numbered in forward order); a microbatch visits it at F of
 1 .. v, then at the backwards of v .. 1. Where these stages begin and end fixes its work, its

@@ -1,8 +1,8 @@
-"""What one device of a program over cuts may host, with the bound of each choice.
+"""Runs of consecutive layers that a device may host in the partition program, with bounds.
 
-A choice is one or two runs of layers: where they begin (the positions of the program before the
-device) and how long they are. Choices are sorted by these, so that those of one state of the
-program stand together.
+A choice is one or two runs of layers: the positions of the program before the device, where they
+begin, and their lengths. Choices are sorted by these, so that those of one state of the program are
+adjacent.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Bools = npt.NDArray[np.bool_]
 Numbers = npt.NDArray[Any]
 """Whole or other numbers."""
 TOGETHER = 2**14
-"""Choices whose paths are worked out at once."""
+"""Choices whose paths are computed at once."""
 
 
 class Runs(NamedTuple):
@@ -33,7 +33,7 @@ class Runs(NamedTuple):
 
 
 class Places(NamedTuple):
-    """Where runs begin and how long they are, one entry per choice; second: 0 where one is all."""
+    """Positions and lengths of runs, one entry per choice; second: 0 if there is one run."""
 
     first: Ints
     second: Ints
@@ -41,35 +41,35 @@ class Places(NamedTuple):
     second_run: Ints
 
     def at(self, kept: Ints | Bools | slice) -> Places:
-        """Some of the choices."""
+        """Select choices."""
         return Places(*(row[kept] for row in self))
 
 
 class DeviceChoices(NamedTuple):
-    """The choices of a device, sorted by their places."""
+    """The choices of a device, sorted by positions and lengths."""
 
     places: Places
     bound: DeviceBound
 
     def at(self, kept: Ints | Bools | slice) -> DeviceChoices:
-        """Some of the choices, in their order."""
+        """Select choices, in their order."""
         return DeviceChoices(self.places.at(kept), DeviceBound(*(row[kept] for row in self.bound)))
 
     def beginning_at(self, position: tuple[int, int]) -> DeviceChoices:
-        """The choices whose runs begin at these positions."""
+        """Select the choices whose runs begin at these positions."""
         first, second = self.places[:2]
         low, high = np.searchsorted(first, (position[0], position[0] + 1))
         lower, upper = np.searchsorted(second[low:high], (position[1], position[1] + 1))
         return self.at(slice(low + lower, low + upper))
 
     def runs(self) -> Iterator[Runs]:
-        """The lengths of the runs of every choice."""
+        """Lengths of the runs of every choice."""
         lengths = zip(self.places.first_run.tolist(), self.places.second_run.tolist(), strict=True)
         return (Runs(*length) for length in lengths)
 
 
 def joined(found: Sequence[Places]) -> Places:
-    """Choices that were found one after another, sorted."""
+    """Concatenate and sort choices."""
     if not found:
         return Places(*np.zeros((4, 0), np.int64))
     rows = Places(*map(np.concatenate, zip(*found, strict=True)))
@@ -79,7 +79,7 @@ def joined(found: Sequence[Places]) -> Places:
 def least_by_position(
     places: Places, own: Numbers, rest: Numbers, ends: tuple[Ints, Ints], join: np.ufunc
 ) -> Numbers:
-    """Least over the choices of every position, of their own figure joined to that of the rest.
+    """Least over the choices of every position, of their own value joined to that of the rest.
 
     `rest` is the least of what follows, by positions [first][second] and rows that do not change;
     it is read at the `ends` of the runs. Its largest value means that nothing follows. The result
@@ -98,13 +98,13 @@ def least_by_position(
 
 
 def _beginnings(first: Ints, second: Ints) -> Ints:
-    """Where the choices of another position begin."""
+    """Indices at which the choices of another position begin."""
     changes = (np.diff(first) != 0) | (np.diff(second) != 0)
     return np.concatenate([[0], 1 + np.flatnonzero(changes)])
 
 
 def _together(places: Places) -> Iterator[slice]:
-    """Choices in parts of some size, those of a position in one of them."""
+    """Choices in parts of limited size, those of a position in one of them."""
     count = len(places.first)
     if not count:
         return

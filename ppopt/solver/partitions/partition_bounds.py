@@ -1,4 +1,7 @@
-"""Bounds of one partition, and of all partitions of a space at once."""
+"""Lower bounds of one partition, and of all partitions of a space at once.
+
+`layer_run_bounds` has the formulas of one device, `partition_program` the minimum over partitions.
+"""
 
 from __future__ import annotations
 
@@ -33,19 +36,19 @@ from ppopt.solver.partitions.recompute_choices import chosen_bound, chosen_memor
 from ppopt.solver.partitions.space import FOREVER, PartitionSpace
 
 SHARES = (0.0, 0.01, 0.02, 0.05)
-"""How far above the least bound the bound of a most even partition may be: no single share is
+"""Shares above the least bound that the bound of a most even partition may have: no single one is
 always best."""
 EVEN = 0.02
-"""Share for the partition whose bound is the first ceiling where memory is limited."""
+"""Share for the partition whose bound is the first ceiling if memory is limited."""
 MOST_ENUMERATED = 20_000
 """Most partitions of a placement without a program that are bounded one by one."""
 TOGETHER = 128
-"""Partitions that are bounded at once, before the time is looked at."""
+"""Partitions that are bounded together between two looks at the time."""
 PROGRAM_SHARE = 0.9
 """Share of the first turn for bounds after which a program gives way to every stage alone."""
 NEAR = 0.1
-"""Share by which the first ceiling of a program in turns is above the quick bound, at most: it
-takes less time than one of a higher ceiling, and often does."""
+"""Largest share by which the first ceiling of a program in turns is above the quick bound: it takes
+less time than one of a higher ceiling, and often suffices."""
 FIRST_CEILING = 0.03
 """Share by which the first ceiling of a program is above the quick bound; it doubles until the
 least bound lies below it."""
@@ -54,12 +57,12 @@ PATIENCE = 0.5
 
 
 def partition_bound(space: PartitionSpace, counts: Counts) -> int:
-    """Bound of the schedules of one partition; FOREVER where memory does not suffice."""
+    """Bound of the schedules of one partition; FOREVER if memory does not suffice."""
     return partition_bounds(space, [counts])[0]
 
 
 def partition_bounds(space: PartitionSpace, partitions: Sequence[Counts]) -> list[int]:
-    """Bounds of the schedules of partitions; FOREVER where memory does not suffice."""
+    """Bounds of the schedules of partitions; FOREVER if memory does not suffice."""
     bounds = np.zeros(len(partitions), np.int64)
     lengths = np.array([counts[0] for counts in partitions])
     for length in np.unique(lengths):
@@ -80,7 +83,7 @@ def _bounds_alike(space: PartitionSpace, alike: Sequence[Counts]) -> Ints:
 
 
 def _hosted(space: PartitionSpace, partitions: Sequence[Counts]) -> list[list[Hosted]]:
-    """The stages of every device, one entry per partition."""
+    """Stages of every device, one entry per partition."""
     highs = np.cumsum(np.array(partitions), axis=1)
     lows = highs - np.array(partitions)
     return [
@@ -113,7 +116,7 @@ def quick_bound(space: PartitionSpace) -> int:
 
 
 def highest_bound(space: PartitionSpace) -> int:
-    """No partition whose memory suffices has a larger bound: nothing overlaps at the worst."""
+    """Upper bound of all bounds of partitions whose memory suffices, without any overlap."""
     layers, delays = space.layers, space.delays
     times = layers.forward, layers.backward_input, layers.weight, layers.backward
     links = sum(max(row) for rows in delays for row in rows)
@@ -139,7 +142,7 @@ class PartitionBounds(Protocol):
 
     @property
     def least(self) -> int:
-        """No schedule of any partition is below it; FOREVER: none keeps the memory limits."""
+        """Lower bound of all partitions; FOREVER: none is within the memory limits."""
 
     @property
     def least_limit(self) -> int:
@@ -156,39 +159,39 @@ class PartitionBounds(Protocol):
 
 
 def bounds_of(space: PartitionSpace, deadline: Deadline = NO_DEADLINE) -> PartitionBounds:
-    """The bounds of a space: by a program, one by one, or of every stage alone.
+    """Bounds of a space: by a program, one by one, or of every stage alone.
 
-    What is asked of them raises TimeoutError after the deadline.
+    Queries raise TimeoutError after the deadline.
     """
-    form = pattern_of(space)
-    if form is not None:
-        return _Programmed(space, form, deadline)
+    pattern = pattern_of(space)
+    if pattern is not None:
+        return _Programmed(space, pattern, deadline)
     if space.size <= MOST_ENUMERATED:
         return _Listed(space, deadline)
     return _StagesAlone(space, deadline)
 
 
 class BoundingInTurns:
-    """The bounds of a space, worked out in turns: each goes on where the last one ended."""
+    """Bounds of a space, computed in turns: each continues where the last one ended."""
 
     def __init__(self, space: PartitionSpace) -> None:
-        self._space, self._form = space, pattern_of(space)
+        self._space, self._pattern = space, pattern_of(space)
         self._program: PartitionProgram | None = None
-        """Of all partitions of bounds up to a ceiling; None: no turn had a ceiling yet."""
+        """Program of all partitions of bounds up to a ceiling; None: no turn had a ceiling yet."""
         self._above = -1
-        """All bounds are above this."""
+        """Value that all bounds exceed."""
         self._whole: PartitionBounds | None = None
-        """Without a ceiling; None: not begun."""
+        """Bounds without a ceiling; None: not begun."""
         self._alone: _StagesAlone | None = None
-        """Of every stage alone; None: they were not needed yet."""
+        """Bounds of every stage alone; None: not needed yet."""
 
     def run(
         self, turn: Deadline, deadline: Deadline, ceiling: int | None = None
     ) -> PartitionBounds:
-        """The bounds if the least one is found in a turn; else those of stages alone.
+        """Bounds if the least one is found in a turn; else those of stages alone.
 
-        Where there is a ceiling, partitions of bounds above it are of no use: programs tell whether
-        there are others. After the deadline, too, what is asked of the bounds raises TimeoutError.
+        With a ceiling, partitions of bounds above it are useless: programs tell whether there are
+        others. Queries raise TimeoutError after the deadline.
         """
         share = PROGRAM_SHARE if self._alone is None else 1
         try:
@@ -205,25 +208,25 @@ class BoundingInTurns:
         return found
 
     def _of_all(self, turn: Deadline, ceiling: int | None) -> PartitionBounds:
-        """The bounds of all partitions, the least one found in a turn."""
-        if self._form is not None and ceiling is not None:
-            return self._within(ceiling, self._form, turn)
+        """Bounds of all partitions, the least one found in a turn."""
+        if self._pattern is not None and ceiling is not None:
+            return self._within(ceiling, self._pattern, turn)
         self._whole = self._whole or bounds_of(self._space, turn)
         self._whole.extend(turn)
         if self._whole.complete:
             _ = self._whole.least
         return self._whole
 
-    def _within(self, ceiling: int, form: PlacementPattern, turn: Deadline) -> PartitionBounds:
-        """The bounds by programs up to a ceiling, the least one found in a turn."""
+    def _within(self, ceiling: int, pattern: PlacementPattern, turn: Deadline) -> PartitionBounds:
+        """Bounds by programs up to a ceiling, the least one found in a turn."""
         near = int(quick_bound(self._space) * (1 + NEAR))
         while self._above < ceiling:
             if self._program is None:
                 most = ceiling if self._above >= near else min(near, ceiling)
-                self._program = PartitionProgram(self._space, form, most, turn)
+                self._program = PartitionProgram(self._space, pattern, most, turn)
             self._program.deadline = turn
             if self._program.least < FOREVER:
-                return _Programmed(self._space, form, turn, self._program)
+                return _Programmed(self._space, pattern, turn, self._program)
             self._above, self._program = self._program.ceiling, None
         return _StagesAlone(self._space, above=self._above)
 
@@ -236,12 +239,12 @@ class _Programmed:
     def __init__(
         self,
         space: PartitionSpace,
-        form: PlacementPattern,
+        pattern: PlacementPattern,
         deadline: Deadline,
         program: PartitionProgram | None = None,
     ) -> None:
         """`program`: one that has partitions below its ceiling, if it is known."""
-        self._space, self._form, self._deadline = space, form, deadline
+        self._space, self._pattern, self._deadline = space, pattern, deadline
         self._program = program
 
     @cached_property
@@ -262,10 +265,10 @@ class _Programmed:
 
     @cached_property
     def _known_bound(self) -> int:
-        """The bound of an even partition: the least bound of all is no larger."""
+        """Bound of an even partition: the least bound of all is no larger."""
         if self._space.limits is None:
             return FOREVER
-        free = _Programmed(self._space.unlimited, self._form, self._deadline)
+        free = _Programmed(self._space.unlimited, self._pattern, self._deadline)
         if free.least == FOREVER:
             return FOREVER
         even = free.most_even(EVEN)
@@ -273,7 +276,7 @@ class _Programmed:
 
     @cached_property
     def _fits(self) -> bool:
-        """Whether some partition keeps the memory limits."""
+        """Whether some partition is within the memory limits."""
         limits = self._space.limits
         if limits is None:
             return True
@@ -303,7 +306,7 @@ class _Programmed:
         return self._program_for(ceiling).most_even(ceiling)
 
     def _program_for(self, ceiling: int) -> PartitionProgram:
-        """The program of all partitions of bounds up to a ceiling."""
+        """Program of all partitions of bounds up to a ceiling."""
         assert self._program is not None
         if self._program.ceiling < ceiling:
             self._program = self._stated(ceiling)
@@ -315,30 +318,30 @@ class _Programmed:
             self._program.deadline = deadline
 
     def _stated(self, ceiling: int, figure: BoundFunction = VALUE) -> PartitionProgram:
-        return PartitionProgram(self._space, self._form, ceiling, self._deadline, figure)
+        return PartitionProgram(self._space, self._pattern, ceiling, self._deadline, figure)
 
 
 class _Listed:
-    """Bounds of partitions one by one."""
+    """Bounds of partitions, computed one by one."""
 
     complete = True
 
     def __init__(self, space: PartitionSpace, deadline: Deadline = NO_DEADLINE) -> None:
         self._space, self._deadline = space, deadline
         self._found: list[tuple[int, Counts]] = []
-        """Partitions that are bounded, with their bounds."""
+        """Bounded partitions, with their bounds."""
         self._rest = _batches(space)
 
     @cached_property
     def _bounds(self) -> list[tuple[int, Counts]]:
-        """Partitions that keep the limits, the least bounds first."""
+        """Partitions within the limits, the least bounds first."""
         while alike := self._next_of(self._rest):
             bounds = _bounds_alike(self._space, alike).tolist()
             self._found += zip(bounds, alike, strict=True)
         return sorted(one for one in self._found if one[0] < FOREVER)
 
     def _next_of(self, batches: Iterator[list[Counts]]) -> list[Counts]:
-        """The next of these batches, until the deadline; empty: there are no more."""
+        """Next of these batches, until the deadline; empty: there are no more."""
         if self._deadline.over:
             raise TimeoutError
         return next(batches, [])
@@ -354,7 +357,7 @@ class _Listed:
         return min(int(self._need(alike).min()) for alike in every)
 
     def _need(self, partitions: Sequence[Counts]) -> Ints:
-        """The least memory of the fullest device of every partition."""
+        """Least memory of the fullest device of every partition."""
         hosted = enumerate(_hosted(self._space, partitions))
         return np.asarray(
             np.max([chosen_memory(self._space, device, one) for device, one in hosted], axis=0)
@@ -374,21 +377,21 @@ class _Listed:
 
 
 def _batches(space: PartitionSpace) -> Iterator[list[Counts]]:
-    """All partitions, some together whose stages 0 are alike."""
+    """All partitions in batches with equal stages 0."""
     for _, alike in groupby(every_partition(space), key=lambda counts: counts[0]):
         while batch := list(islice(alike, TOGETHER)):
             yield batch
 
 
 class _StagesAlone:
-    """The quick bound, and every stage alone on a device of its own."""
+    """The quick bound, and bounds of every stage alone on its own device."""
 
     complete = False
 
     def __init__(
         self, space: PartitionSpace, deadline: Deadline = NO_DEADLINE, above: int = -1
     ) -> None:
-        """`above`: all bounds are known to be above it."""
+        """`above`: all bounds are known to exceed it."""
         hosts, limits = tuple(range(space.num_stages)), space.limits
         apart = None if limits is None else tuple(limits[device] for device in space.hosts)
         slowness = tuple(map(space.slowness_of, space.hosts))
@@ -398,7 +401,7 @@ class _StagesAlone:
         self.raise_above(above)
 
     def raise_above(self, above: int) -> None:
-        """Count that all bounds are known to be above this."""
+        """Use that all bounds are known to exceed `above`."""
         self._quick = max(self._quick, above + 1)
 
     @property
@@ -407,7 +410,7 @@ class _StagesAlone:
 
     @cached_property
     def _least_alone(self) -> int:
-        """The least bound of stages alone; 0 where it is not found by the deadline."""
+        """Least bound of stages alone; 0 if it is not found by the deadline."""
         try:
             return self._alone.least
         except TimeoutError:
@@ -434,14 +437,14 @@ def _memory(space: PartitionSpace, low: Ints, high: Ints) -> Ints:
 
 
 def memory_of_all(space: PartitionSpace) -> int:
-    """Memory that all devices together need, however the layers are cut and recompute."""
+    """Memory that all devices together need with any partition and recompute."""
     return int(space.sums.least_memory_of(0, space.num_layers))
 
 
 def _need(
     space: PartitionSpace, device: int, hosted: Sequence[Hosted], ceiling: int, pace: int
 ) -> DeviceBound:
-    """The least memory of a device."""
+    """Least memory of a device."""
     del ceiling, pace
     need = chosen_memory(space, device, hosted)
     return DeviceBound(need, need - FOREVER)
@@ -450,7 +453,7 @@ def _need(
 def _need_beside_limit(
     space: PartitionSpace, device: int, hosted: Sequence[Hosted], ceiling: int, pace: int
 ) -> DeviceBound:
-    """The least memory of a device, raised by what its limit is below the largest one."""
+    """Least memory of a device, raised by the difference of its limit to the largest one."""
     del ceiling, pace
     assert space.limits is not None
     need = chosen_memory(space, device, hosted) + max(space.limits) - space.limits[device]

@@ -1,13 +1,13 @@
-"""Dynamic programs over cuts: the least bound of all partitions, and partitions in its order.
+"""Dynamic programs over cut positions: the least bound over all partitions, and their order.
 
 With one stage per device a device hosts one run of layers; with two it hosts two. Devices are taken
 in order of their first stage. Of a V the two runs grow from both ends of the model inwards; of the
-interleaved placement both grow forwards, one from the first layer, one from a middle cut that is
-fixed outside. So a state is one or two positions, and a device adds a run of layers at each. The
+interleaved placement both grow forwards, one from the first layer, one from a middle cut that the
+caller fixes. So a state is one or two positions, and a device adds a run of layers at each. The
 bound of a partition is the largest of its devices; the least over all partitions is a bottleneck
 path (a shortest path whose length is its largest arc).
 
-Fixed outside is also stage 0: every way out ends with its backward, and no stage gets its inputs
+The caller fixes stage 0, too: every way out ends with its backward, and no stage gets its inputs
 faster than F of stage 0 runs.
 """
 
@@ -45,14 +45,14 @@ from ppopt.solver.partitions.space import FOREVER, PartitionSpace
 Counts = tuple[int, ...]
 """Layers of every stage."""
 LOOK = 256
-"""Steps of the search for partitions in order from one look at the time to the next."""
+"""Steps of the search for partitions in order between two looks at the time."""
 
 
 class PlacementPattern(Enum):
     """How the second run of layers of every device grows."""
 
     ONE = 0
-    """There is none: one stage per device."""
+    """No second run: one stage per device."""
     LOOP = 1
     """Forwards: stages s and s + D share a device."""
     V = -1
@@ -60,7 +60,7 @@ class PlacementPattern(Enum):
 
 
 def pattern_of(space: PartitionSpace) -> PlacementPattern | None:
-    """The form of a placement; None: it has no program."""
+    """Pattern of a placement; None if it has no program."""
     devices = space.num_devices
     first, rest = space.hosts[:devices], space.hosts[devices:]
     if len(set(first)) < devices:
@@ -73,26 +73,27 @@ def pattern_of(space: PartitionSpace) -> PlacementPattern | None:
 
 
 class StageZeroContext(NamedTuple):
-    """What matters of stage 0 to other devices."""
+    """Properties of stage 0 that matter to other devices."""
 
     tail: int
-    """`first_stage_tail` of it."""
+    """`first_stage_tail` of stage 0."""
     pace: int
-    """Time of its F; 0: it does not matter to the figure, or is not known."""
+    """Time of F of stage 0; 0: it does not matter to the function, or is not known."""
 
 
 ANY = StageZeroContext(tail=0, pace=0)
-"""Lower bound for any first stage."""
+"""Context that gives a lower bound for any first stage."""
 
 
 class BoundFunction(NamedTuple):
-    """A figure of devices; that of a partition is the largest of its devices."""
+    """A function of devices; its value for a partition is the largest over the devices."""
 
     of_device: Callable[[PartitionSpace, int, Sequence[Hosted], int, int], DeviceBound]
-    """Of a device that hosts certain stages, one entry per choice of these; above a ceiling any
-    figure above it will do. Last comes the pace of stage 0; 0: not known."""
+    """Value of a device that hosts certain stages, one entry per choice of these; values above a
+    ceiling need not be exact. The last argument is the pace of stage 0; 0: not known."""
     part: Callable[[PartitionSpace, Ints, Ints], Ints]
-    """Of the layers between; the parts of a device's stages add up to no more than its figure."""
+    """Value of the layers between; the parts of a device's stages add up to no more than its value.
+    """
     paced: bool = False
     """Whether the pace of stage 0 matters."""
 
@@ -117,30 +118,29 @@ class PartitionProgram:
     def __init__(
         self,
         space: PartitionSpace,
-        form: PlacementPattern,
+        pattern: PlacementPattern,
         ceiling: int,
         deadline: Deadline,
         figure: BoundFunction = VALUE,
     ) -> None:
-        """A program of a figure.
+        """Make a program of a bound function.
 
-        What is asked of it raises TimeoutError after the deadline; once that is moved, it goes on
-        from there.
+        Queries raise TimeoutError after the deadline; once that is moved, they continue.
         """
-        self.space, self.form, self.ceiling, self._figure = space, form, ceiling, figure
+        self.space, self.pattern, self.ceiling, self._figure = space, pattern, ceiling, figure
         self.deadline = deadline
-        """It may be moved."""
+        """Deadline, which may be moved."""
         self._places = space.num_layers + 1
-        self._seconds = 1 if form is PlacementPattern.ONE else self._places
+        self._seconds = 1 if pattern is PlacementPattern.ONE else self._places
         self._choices: dict[StageZeroContext, list[DeviceChoices]] = {}
-        """Per device, as far as they are worked out, by what is known of stage 0."""
+        """Per device, as far as computed, by what is known of stage 0."""
         self._suffixes: dict[StageZeroContext, list[Ints]] = {}
-        """Per device, the last one first, as far as they are worked out."""
+        """Per device, the last one first, as far as computed."""
         self._bounded: dict[StageZeroContext, _Bounded] = {}
 
     @cached_property
     def least(self) -> int:
-        """Least bound of all partitions; FOREVER where it is above the ceiling."""
+        """Least bound of all partitions; FOREVER if it is above the ceiling."""
         waiting = dict.fromkeys(self._first_stages)
         while waiting:
             stage = min(waiting, key=self._known_bound)
@@ -151,9 +151,9 @@ class PartitionProgram:
 
     @property
     def least_so_far(self) -> int:
-        """No partition has a lower bound, by what was worked out until now; -1: nothing is known.
+        """Lower bound of all partitions, as far as computed; -1: nothing is known.
 
-        Above the ceiling any bound above it.
+        Above the ceiling it may be any bound above the ceiling.
         """
         if not self._bounded or len(self._bounded) < len(self._first_stages):
             return -1
@@ -208,59 +208,59 @@ class PartitionProgram:
     # The states: positions after every device.
 
     def _starts(self) -> Iterator[tuple[int, tuple[int, int]]]:
-        """The middle cut (0 where there is none) and the positions before the first device."""
+        """Middle cut (0 if there is none) and the positions before the first device."""
         last = self.space.num_layers
-        if self.form is PlacementPattern.ONE:
+        if self.pattern is PlacementPattern.ONE:
             yield 0, (0, 0)
-        elif self.form is PlacementPattern.V:
+        elif self.pattern is PlacementPattern.V:
             yield 0, (0, last)
         else:
             devices = self.space.num_devices
             yield from ((cut, (0, cut)) for cut in range(devices, last - devices + 1))
 
     def _end(self) -> Ints:
-        """[first][second][middle]: 0 where all layers are taken, else FOREVER."""
+        """[first][second][middle]: 0 if all layers are taken, else FOREVER."""
         last = self.space.num_layers
-        rows = self._places if self.form is PlacementPattern.LOOP else 1
+        rows = self._places if self.pattern is PlacementPattern.LOOP else 1
         end = np.full((self._places, self._seconds, rows), FOREVER)
-        if self.form is PlacementPattern.ONE:
+        if self.pattern is PlacementPattern.ONE:
             end[last, 0, 0] = 0
-        elif self.form is PlacementPattern.V:
+        elif self.pattern is PlacementPattern.V:
             end[range(self._places), range(self._places), 0] = 0
         else:
             end[range(self._places), last, range(self._places)] = 0
         return end
 
     def _hosted(self, level: int, here: Places) -> list[Hosted]:
-        """The stages of the device at a level."""
+        """Stages of the device at a level."""
         one, other = self._ends(here)
         found = [Hosted(level, here.first, one)]
-        if self.form is PlacementPattern.V:
+        if self.pattern is PlacementPattern.V:
             found.append(Hosted(self.space.num_stages - 1 - level, other, here.second))
-        elif self.form is PlacementPattern.LOOP:
+        elif self.pattern is PlacementPattern.LOOP:
             found.append(Hosted(level + self.space.num_devices, here.second, other))
         return found
 
     def _ends(self, here: Places) -> tuple[Ints, Ints]:
         """Positions after the runs of choices."""
-        return here.first + here.first_run, here.second + self.form.value * here.second_run
+        return here.first + here.first_run, here.second + self.pattern.value * here.second_run
 
     def _moved(self, positions: tuple[int, int], runs: Runs) -> tuple[int, int]:
         """Positions after runs."""
-        return positions[0] + runs.first, positions[1] + self.form.value * runs.second
+        return positions[0] + runs.first, positions[1] + self.pattern.value * runs.second
 
     def _window(self, runs: Runs) -> tuple[slice, slice]:
-        """The positions [first, second] from which runs lead on."""
+        """Positions [first, second] that runs continue from."""
         here = slice(0, self._places - runs.first)
-        if self.form is PlacementPattern.ONE:
+        if self.pattern is PlacementPattern.ONE:
             return here, slice(None)
         low, high = slice(0, self._places - runs.second), slice(runs.second, None)
-        return here, high if self.form is PlacementPattern.V else low
+        return here, high if self.pattern is PlacementPattern.V else low
 
     # Figures of every device.
 
     def _places_of(self, level: int) -> Places:
-        """What a device may host, by the parts of it and of all others alone."""
+        """Runs that a device may host, by its parts and those of all others alone."""
         self._check_time()
         here = self._possible
         here = here.at(self._leaves_room(level, here))
@@ -268,8 +268,8 @@ class PartitionProgram:
 
     @cached_property
     def _possible(self) -> Places:
-        """What any device may host, by the parts alone; sorted."""
-        seconds = range(1) if self.form is PlacementPattern.ONE else range(1, self._longest + 1)
+        """Runs that any device may host, by the parts alone; sorted."""
+        seconds = range(1) if self.pattern is PlacementPattern.ONE else range(1, self._longest + 1)
         grid = np.meshgrid(np.arange(self._places), np.arange(self._seconds), indexing="ij")
         least = self._parts_upto[-1] - (self.space.num_devices - 1) * self.ceiling
         found = []
@@ -299,9 +299,9 @@ class PartitionProgram:
         (one, other), last = self._ends(here), self.space.num_layers
         upto, after = self._parts_upto, self.space.num_devices - 1 - level
         done, rest = upto[here.first], 0 * here.first
-        if self.form is PlacementPattern.ONE:
+        if self.pattern is PlacementPattern.ONE:
             rest = upto[last] - upto[one]
-        elif self.form is PlacementPattern.V:
+        elif self.pattern is PlacementPattern.V:
             done, rest = done + upto[last] - upto[here.second], upto[other] - upto[one]
         else:
             rest = upto[last] - upto[other]
@@ -315,7 +315,7 @@ class PartitionProgram:
 
     @cached_property
     def _longest(self) -> int:
-        """Most layers of a stage: others hold one at least, and its part alone is not too much."""
+        """Most layers of a stage: others hold at least one, and its part is within the ceiling."""
         most = self.space.num_layers - self.space.num_stages + 1
         return max(
             (n for n in range(1, most + 1) if self._least_part(n) <= self.ceiling), default=0
@@ -326,15 +326,15 @@ class PartitionProgram:
         return int(self._figure.part(self.space, places, places + length).min())
 
     def _leaves_room(self, level: int, here: Places) -> Bools:
-        """Whether every other stage still finds a layer of its own, and none is left before all."""
+        """Whether every other stage still finds a layer, and none is left before all."""
         devices, last = self.space.num_devices, self.space.num_layers
         after = devices - 1 - level
         first, second = here[:2]
         (one, other) = self._ends(here)
         kept = first >= level if level else first == 0
-        if self.form is PlacementPattern.ONE:
+        if self.pattern is PlacementPattern.ONE:
             return np.asarray(kept & (one + after <= last))
-        if self.form is PlacementPattern.V:
+        if self.pattern is PlacementPattern.V:
             kept &= second <= last - level if level else second == last
             return np.asarray(kept & (other - one >= 2 * after))
         return np.asarray(kept & (one + after <= second - level) & (other + after <= last))
@@ -349,7 +349,7 @@ class PartitionProgram:
         return DeviceChoices(places, bound)
 
     def _choices_after(self, stage: StageZeroContext) -> list[DeviceChoices]:
-        """What every device may host within the ceiling after such a stage 0."""
+        """Runs that every device may host within the ceiling after such a stage 0."""
         known = self._choices.setdefault(stage if stage.pace else ANY, [])
         for level in range(len(known), self.space.num_devices):
             places = self._alive(level, stage) if stage.pace else self._places_of(level)
@@ -357,7 +357,7 @@ class PartitionProgram:
         return known
 
     def _alive(self, level: int, stage: StageZeroContext) -> Places:
-        """Choices with such a stage 0 on which others may follow, whatever its pace."""
+        """Choices with such a stage 0 that others may follow, with any pace."""
         unpaced = stage._replace(pace=0)
         choices = self._choices_after(unpaced)[level]
         followed = np.any(self._suffix(unpaced, level) < FOREVER, axis=-1)
@@ -368,7 +368,7 @@ class PartitionProgram:
 
     @cached_property
     def _first_stages(self) -> dict[StageZeroContext, list[int]]:
-        """What stage 0 may be, each with the lengths of that stage that make it so."""
+        """Possible contexts of stage 0, each with the lengths of stage 0 that have it."""
         found: dict[StageZeroContext, list[int]] = {}
         for length in np.unique(self._choices_after(ANY)[0].places.first_run).tolist():
             tail = int(first_stage_tail(self.space, np.array(length)))
@@ -377,7 +377,7 @@ class PartitionProgram:
         return found
 
     def _known_bound(self, stage: StageZeroContext) -> int:
-        """No partition with such a stage 0 has less; FOREVER: none is within the ceiling."""
+        """Lower bound of partitions with such a stage 0; FOREVER: none is within the ceiling."""
         return self._bounded[stage].bound if stage in self._bounded else -1
 
     def _is_exact(self, stage: StageZeroContext) -> bool:
@@ -387,7 +387,7 @@ class PartitionProgram:
     def _raise(self, stage: StageZeroContext) -> None:
         """Count more of a stage 0: the least tail of all at first, then its own, then its pace.
 
-        So the work that is different for each is done only where the bound does not rule it out.
+        So the work that is different for each is done only if the bound does not rule it out.
         """
         unpaced = stage._replace(pace=0)
         weakest = StageZeroContext(min(one.tail for one in self._first_stages), 0)
@@ -415,7 +415,7 @@ class PartitionProgram:
     ) -> list[tuple[int, int, Runs]]:
         """Choices of the first device with such a stage 0: least bound, middle cut, runs.
 
-        `counted`: what is counted of stage 0.
+        `counted`: the context that is counted.
         """
         lengths = self._first_stages[stage]
         return [
@@ -430,7 +430,7 @@ class PartitionProgram:
     ) -> list[tuple[int, Runs]]:
         """Choices of the next device within the ceiling, each with the least bound from it on."""
         choices = self._choices_after(first)[len(path)].beginning_at(self._positions(path, middle))
-        row = middle if self.form is PlacementPattern.LOOP else 0
+        row = middle if self.pattern is PlacementPattern.LOOP else 0
         rest = self._suffix(first, len(path))[(*self._ends(choices.places), row)]
         bounds = np.maximum(choices.bound.with_tail(first.tail), rest)
         kept = np.flatnonzero(bounds <= self.ceiling)
@@ -442,7 +442,7 @@ class PartitionProgram:
             PlacementPattern.V: (0, self.space.num_layers),
             PlacementPattern.LOOP: (0, middle),
         }
-        found = positions[self.form]
+        found = positions[self.pattern]
         for runs in path:
             found = self._moved(found, runs)
         return found
@@ -450,9 +450,9 @@ class PartitionProgram:
     def _counts(self, path: tuple[Runs, ...]) -> Counts:
         firsts = [runs.first for runs in path]
         seconds = [runs.second for runs in path]
-        if self.form is PlacementPattern.ONE:
+        if self.pattern is PlacementPattern.ONE:
             return tuple(firsts)
-        return (*firsts, *(seconds[::-1] if self.form is PlacementPattern.V else seconds))
+        return (*firsts, *(seconds[::-1] if self.pattern is PlacementPattern.V else seconds))
 
     # The most even partition.
 
@@ -467,7 +467,7 @@ class PartitionProgram:
         )
 
     def _within(self, level: int, stage: StageZeroContext, ceiling: int) -> Places:
-        """What a device may host within a ceiling after such a stage 0."""
+        """Runs that a device may host within a ceiling after such a stage 0."""
         choices = self._choices_after(stage)[level]
         return choices.places.at(choices.bound.with_tail(stage.tail) <= ceiling)
 
@@ -484,10 +484,10 @@ class PartitionProgram:
     def _evenest_start(
         self, stage: StageZeroContext, ceiling: int
     ) -> tuple[float, StageZeroContext, int, Runs]:
-        """The first device of the partition of least squares: that sum, middle cut and runs."""
+        """First device of the partition of least squares: that sum, middle cut and runs."""
         here = self._within(0, stage, ceiling)
         here = here.at(np.isin(here.first_run, self._first_stages[stage]))
-        middles = here.second if self.form is PlacementPattern.LOOP else 0 * here.second
+        middles = here.second if self.pattern is PlacementPattern.LOOP else 0 * here.second
         rest = self._square_suffix(stage, ceiling)[0][(*self._ends(here), middles)]
         squares = self._squares(0, here) + rest
         best = int(np.argmin(squares))
@@ -497,8 +497,8 @@ class PartitionProgram:
     def _trace(
         self, stage: StageZeroContext, middle: int, first_runs: Runs, ceiling: int
     ) -> Counts:
-        """The partition of least squares with these runs of the first device."""
-        path, row = [first_runs], middle if self.form is PlacementPattern.LOOP else 0
+        """Partition of least squares with these runs of the first device."""
+        path, row = [first_runs], middle if self.pattern is PlacementPattern.LOOP else 0
         for level, beyond in enumerate(self._square_suffix(stage, ceiling)[1:], 1):
             choices = self._choices_after(stage)[level]
             choices = choices.beginning_at(self._positions(tuple(path), middle))
@@ -511,8 +511,8 @@ class PartitionProgram:
 
 
 class _Bounded(NamedTuple):
-    """What is known of all partitions with a certain stage 0."""
+    """Bound of all partitions with a certain stage 0."""
 
     counted: StageZeroContext
-    """What of that stage counts in the bound."""
+    """Context of that stage which counts in the bound."""
     bound: int

@@ -1,9 +1,9 @@
-"""What the layers of a stage can gain by recompute, for every stage that a cut may make.
+"""Device bounds minimised over the recompute options of the stages.
 
-A choice of layers costs time and saves memory. A schedule in which a stage takes less time and
-keeps less memory is still a schedule. So a bound for several choices that are each at least as
-long, and keep at least as much, as a point (time, memory saved) holds for all of them. The points
-of a stage are its non-dominated choices. Where these are many, neighbours are merged into one
+A set of layers that recompute costs time and saves memory. A schedule in which a stage takes less
+time and keeps less memory is still a schedule. So a bound for several sets that are each at least
+as long, and keep at least as much, as a point (time, memory saved) holds for all of them. The
+points of a stage are its non-dominated sets. If these are many, neighbours are merged into one
 point, of the least time and the most memory saved.
 """
 
@@ -34,14 +34,14 @@ MOST_CARRIED = 64
 
 
 class RecomputeTradeoff(NamedTuple):
-    """Recompute of a stage: at least so much time for at most so much memory."""
+    """Recompute of a stage: at least `time` for at most `saved` memory."""
 
     time: int
     saved: int
 
 
 class Points(NamedTuple):
-    """The points of many stages, padded by repetition: [stage][point]."""
+    """Points of many stages, padded by repetition: [stage][point]."""
 
     time: Ints
     saved: Ints
@@ -56,7 +56,7 @@ def chosen_bound(
 ) -> DeviceBound:
     """Bound of a device, the least over what its stages may recompute.
 
-    Where it is above the ceiling, it may be any figure above. `pace` as in `device_bound`.
+    Above the ceiling, it need not be exact. `pace` as in `device_bound`.
     """
     floor = device_bound(space.unlimited, device, hosted, pace)
     kept = np.flatnonzero(floor.alone <= ceiling)
@@ -81,11 +81,11 @@ def _least_over_points(
     ceiling: int,
     pace: int,
 ) -> DeviceBound:
-    """The least bound over all combinations of points of a device's stages.
+    """Least bound over all combinations of points of a device's stages.
 
     `floor` is the bound without recompute and without a memory limit: it holds for all. A
-    combination is left out where its head and work are no less than the least bound so far, or
-    above the ceiling.
+    combination is left out if its head and work are no less than the least bound so far, or above
+    the ceiling.
     """
     first, *others = _recomputing(space, hosted)
     alone, through = device_bound(space, device, first, pace)
@@ -103,7 +103,7 @@ def _least_over_points(
 
 
 def chosen_memory(space: PartitionSpace, device: int, hosted: Sequence[Hosted]) -> Ints:
-    """Memory without which no schedule runs, whatever is recomputed."""
+    """Memory without which no schedule runs, with any recompute."""
     if space.recompute is None:
         return least_memory(space, device, hosted)
     needs = [least_memory(space, device, stages) for stages in _recomputing(space, hosted)]
@@ -111,7 +111,7 @@ def chosen_memory(space: PartitionSpace, device: int, hosted: Sequence[Hosted]) 
 
 
 def _recomputing(space: PartitionSpace, hosted: Sequence[Hosted]) -> list[tuple[Hosted, ...]]:
-    """The stages of a device with every combination of their points."""
+    """Stages of a device with every combination of their points."""
     assert space.recompute is not None
     most = MOST_POINTS[min(len(hosted), max(MOST_POINTS))]
     longest = space.num_layers - space.num_stages + 1
@@ -131,7 +131,7 @@ def _recomputing(space: PartitionSpace, hosted: Sequence[Hosted]) -> list[tuple[
 
 @lru_cache(maxsize=8)
 def _table(layers: RecomputeTicks, longest: int, most: int) -> tuple[Points, Ints]:
-    """Points of all stages of up to so many layers, and how many of them are different.
+    """Points of all stages of up to `longest` layers, and how many of them are different.
 
     By [first layer][end], of the points [number], the last one repeated.
     """
@@ -171,7 +171,7 @@ def undominated(points: list[RecomputeTradeoff]) -> list[RecomputeTradeoff]:
 
 
 def merged(points: list[RecomputeTradeoff], most: int) -> list[RecomputeTradeoff]:
-    """At most so many points, each with the time of the first and the savings of the last merged.
+    """Merge points to at most `most`, each with the first time and the last savings.
 
     The first stays alone: it is the stage without recompute.
     """

@@ -1,4 +1,4 @@
-"""The space of partitions: layers to be cut into the stages of a placement, in ticks."""
+"""Partition problem in ticks: layers to be cut into the stages of a placement."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from ppopt.problem.problem import Problem
 from ppopt.problem.recompute import SEARCH_RECOMPUTE
 
 FOREVER = 2**60
-"""Above every value in ticks: what no partition reaches."""
+"""Above every value in ticks."""
 
 
 class LayerTicks(NamedTuple):
@@ -48,10 +48,10 @@ class LayerTicks(NamedTuple):
 
 
 class RecomputeTicks(NamedTuple):
-    """What recompute of every layer costs and brings, as whole ticks."""
+    """Costs and savings of recompute per layer, as whole ticks."""
 
     time: tuple[int, ...]
-    """Added to B and BW."""
+    """Time added to B and BW."""
     saved: tuple[int, ...]
     """Memory that F does not keep; B or BW takes it at its start."""
 
@@ -68,7 +68,7 @@ class CutDelays(NamedTuple):
 
 @dataclass(frozen=True)
 class PartitionSpace:
-    """All partitions of layers into the stages of a placement, and what their schedules obey."""
+    """All partitions of layers into the stages of a placement, with costs, limits and delays."""
 
     layers: LayerTicks
     hosts: tuple[int, ...]
@@ -86,17 +86,18 @@ class PartitionSpace:
     forward_only: int = 0
     """Layers that run no backward: the first ones."""
     recompute: RecomputeTicks | None = None
-    """Where it is chosen which layers recompute; the costs of the layers are those without it."""
+    """Recompute per layer if it is chosen, else None; the costs of the layers are those without it.
+    """
     slowness: tuple[int, ...] = ()
-    """Per device, by how much the times of layers are multiplied; empty: 1."""
+    """Per device, the factor of the times of layers; empty: 1."""
 
     def slowness_of(self, device: int) -> int:
-        """By how much the times of layers are multiplied on a device."""
+        """Factor of the times of layers on a device."""
         return self.slowness[device] if self.slowness else 1
 
     @cached_property
     def least_slowness(self) -> int:
-        """That of the fastest device."""
+        """Slowness of the fastest device."""
         return min(self.slowness, default=1)
 
     @property
@@ -129,7 +130,7 @@ class PartitionSpace:
 
     @cached_property
     def unlimited(self) -> PartitionSpace:
-        """The same without memory limits, where no layer recomputes."""
+        """Return the space without memory limits, where no layer recomputes."""
         return replace(self, limits=None, recompute=None)
 
     @cached_property
@@ -143,7 +144,7 @@ class LayerPrefixSums(NamedTuple):
 
     forward: Ints
     hand_on: Ints
-    """Least time from the start of a backward to its gradient's leaving: B, BW, or the less."""
+    """Least time from the start of a backward until its gradient leaves: B, BW, or the less."""
     backward_input: Ints
     weight: Ints
     backward: Ints
@@ -151,13 +152,13 @@ class LayerPrefixSums(NamedTuple):
     memory_b: Ints
     static: Ints
     saved: Ints
-    """Most memory that F does not keep; 0 where it is not chosen what recomputes."""
+    """Most memory that F does not keep; 0 if recompute is not chosen."""
     lead_in: Ints
-    """`[s][l]`: least time of forwards and delays before stage s where it begins after l layers."""
+    """`[s][l]`: least time of forwards and delays before stage s if it begins after l layers."""
     way_out: Ints
-    """`[s][l]`: the same of backwards from the end of that of stage s to that of stage 0."""
+    """`[s][l]`: least time of backwards from the end of that of stage s to that of stage 0."""
     round_trip: Ints
-    """`[s][l]`: the same, both ways, beyond stage s where it ends after l layers."""
+    """`[s][l]`: least time of both ways beyond stage s if it ends after l layers."""
 
     def static_of(self, low: Ints | int, high: Ints | int) -> Ints:
         """Static memory of layers `low` to `high` - 1."""
@@ -221,21 +222,21 @@ def _least_before(delays: Ints, times: Ints, slowness: Ints) -> Ints:
 
 
 class PartitionTicks(NamedTuple):
-    """A space of partitions, and the ticks of its times and memory in the user's units."""
+    """A partition space, and its ticks of time and memory per user's unit."""
 
     space: PartitionSpace
     per_unit: int
     memory_per_unit: int
     passing: bool
-    """Whether operations need memory that is not in the space, while they run."""
+    """Whether operations need memory while they run that is not in the space."""
 
 
 def space_of(problem: Problem) -> PartitionTicks:
-    """The partitions of a problem's model into the stages of its placement.
+    """Make the partition space of a problem's model and placement.
 
-    Where layers have phases, the partitions are those of what the layers compute: a relaxation.
-    Without a memory limit no layer recomputes where it may be chosen: it would only cost time.
-    Raises NotApplicableError where a partition search does not apply.
+    If layers have phases, the partitions are those of what the layers compute: a relaxation.
+    Without a memory limit no layer recomputes if that is open: it would only cost time. Raises
+    NotApplicableError if a partition search does not apply.
     """
     pipeline = problem.pipeline
     if pipeline.model is None:
@@ -321,7 +322,7 @@ def _splitting_loses_nothing(ticks: Ticks) -> bool:
 
 
 def _slowness(speeds: tuple[Fraction, ...]) -> tuple[Fraction, tuple[int, ...], int]:
-    """Speed of a device of slowness 1, slowness of every device, and what divides a time tick.
+    """Speed of a device of slowness 1, slowness of every device, and divisor of a time tick.
 
     On devices of one speed it is that speed, and nothing else.
     """
@@ -351,7 +352,7 @@ def _one_layer_each(pipeline: Pipeline, speed: Fraction) -> tuple[Ticks, StageCo
 def _changes(ticks: Ticks, kind: OpKind) -> tuple[int, ...]:
     """Net change of memory by an operation of every layer.
 
-    What it needs while it runs is left out: bounds are of no more memory than is needed.
+    Memory needed only while it runs is left out: bounds are of no more memory than is needed.
     """
     return tuple(ticks.memory_change(kind, layer) for layer in range(len(ticks.activation)))
 

@@ -1,8 +1,8 @@
-"""The placements that a search chooses from.
+"""Candidate placements of a search.
 
-Where there are few placements, all are bounded one by one, and most are ruled out by that. Where
-there are many, one bound holds for all of them; the placements that have names are searched, and
-those that exchange two devices or move one stage of the best.
+A small space is enumerated, and every placement bounded, which rules out most of them. A large
+space has one common bound; the search tries the named placements (linear, interleaved, v) and
+neighbours of the best one: two devices exchanged or one stage moved.
 """
 
 from __future__ import annotations
@@ -26,10 +26,11 @@ from ppopt.solver.choices.choice import (
 )
 from ppopt.solver.placements.space import Hosts, PlacementSpace
 
-KICK = 4
-"""Random moves away from the best placement, where not all are known and moves gain no more."""
+PERTURBATION = 4
+"""Random moves away from the best placement, if not all are enumerated and moves improve no more.
+"""
 MOST_MEASURED = 1000
-"""Most placements whose least memory limits are compared, where none keeps the limits."""
+"""Most placements whose least memory limits are compared if none is within the limits."""
 
 
 class PlacementChoice(Choice):
@@ -39,16 +40,16 @@ class PlacementChoice(Choice):
     argument = Argument.PLACEMENTS
 
     def __init__(self, problem: Problem) -> None:
-        """Raises NotApplicableError where placements cannot be searched."""
+        """Raises NotApplicableError if placements cannot be searched."""
         self._problem = problem
         self._space = PlacementSpace(problem)
 
     def pipeline(self, key: Key) -> Pipeline:
-        """The stages on these devices."""
+        """Pipeline with its stages on these devices."""
         return self._space.pipeline(key)
 
     def key(self, pipeline: Pipeline) -> Key | None:
-        """The devices of its stages; None: another placement stands for it."""
+        """Devices of the stages; None if another placement is its representative."""
         hosts = pipeline.hosts[0]
         return hosts if hosts == self._space.representative(hosts) else None
 
@@ -57,40 +58,40 @@ class PlacementChoice(Choice):
         return self._space.configurations(keys)
 
     def listed(self) -> list[Hosts]:
-        """Every placement that stands for others; none: there are too many."""
+        """All representatives; empty if there are too many."""
         return self._space.listed or []
 
     def first(self) -> Iterator[Hosts]:
-        """Placements that have names; where not all are known, also what moves make of them."""
+        """Named placements; if not all are enumerated, also their local optima."""
         space, simple = self._space, self._space.simple()
         yield from map(space.representative, simple)
         if space.listed is None:
             yield from map(space.representative, map(space.local_optimum, simple))
 
-    def unknown(
+    def unlisted_bound(
         self,
         known: Container[Key],  # noqa: ARG002
         ceiling: Fraction | None,  # noqa: ARG002
     ) -> UnlistedBound | None:
-        """The bound of all placements, where not all are known."""
-        return UnlistedBound(self._space.least) if self._space.listed is None else None
+        """Bound of all placements, if not all are enumerated."""
+        return UnlistedBound(self._space.lower_bound) if self._space.listed is None else None
 
     def moves(self, key: Key) -> Iterator[Hosts]:
         """Placements that exchange two devices, or move one stage to another device."""
         return self._space.moves(key)
 
     def perturbed(self, key: Key, random: Random) -> Hosts | None:
-        """A placement some random moves away, and moved on; None: all placements are known."""
+        """Local optimum some random moves away; None if all placements are enumerated."""
         space, hosts = self._space, key
         if space.listed is not None:
             return None
-        for _ in range(KICK):
+        for _ in range(PERTURBATION):
             hosts = random.choice(list(space.moves(hosts)))
         return space.representative(space.local_optimum(hosts))
 
     def proof(self, search: SearchedConfigurations) -> str:
-        """The argument behind the bound over all placements, in words."""
-        if search.none:
+        """Text of the argument behind the bound over all placements."""
+        if search.infeasible:
             return self._infeasible(search.known)
         if self._space.listed is None:
             return (
@@ -111,7 +112,7 @@ class PlacementChoice(Choice):
 
     @property
     def _scope(self) -> str:
-        """How many placements there are, in words."""
+        """Text on the number of placements."""
         space, listed = self._space, self._space.listed
         words = (
             f"{space.size} placements of {space.num_stages} stages that use all "
@@ -124,7 +125,7 @@ class PlacementChoice(Choice):
         return words
 
     def _infeasible(self, known: Collection[Hosts]) -> str:
-        """Why no placement has a schedule, with the least limit where that is known."""
+        """Text on why no placement has a schedule, with the least limit if that is known."""
         words = f"none of the {self._scope} keeps the memory limits"
         if len(known) > MOST_MEASURED:
             return words

@@ -1,8 +1,9 @@
-"""Placements, each with its own partitions or choices of recompute: both are chosen together.
+"""Combines every placement with the partitions or recompute assignments of its pipeline.
 
-Every placement that stands for others has a choice of its own. A key is the device of every
-stage, then the key of that choice. The least bound of all is the least of all placements, and
-configurations come in the order of bounds of all placements together.
+Among placements that differ only by exchanging identical devices, one representative is used; it
+has an inner choice. A key is the device of every stage, then the key of the inner choice. The least
+bound of all is the least of all placements, and configurations come in the order of the bounds of
+all placements together.
 """
 
 from __future__ import annotations
@@ -27,12 +28,12 @@ from ppopt.solver.deadline import Deadline
 from ppopt.solver.placements.space import Hosts, PlacementSpace
 
 MOST_TOGETHER = 120
-"""Most placements that have a choice of their own: all assignments of four stages to two devices,
-or five devices that all differ in any order."""
+"""Most placements with an inner choice: all assignments of four stages to two devices, or five
+devices that all differ in any order."""
 SET_UP = 0.5
-"""Most of the time left in which the choices of placements are set up."""
+"""Most of the time left in which the inner choices are set up."""
 Inner = Callable[[Pipeline], Choice]
-"""The choice of a pipeline whose placement is given."""
+"""Makes the inner choice of a pipeline whose placement is given."""
 
 
 class PlacementProduct(Choice):
@@ -43,7 +44,7 @@ class PlacementProduct(Choice):
     def __init__(self, problem: Problem, inner: Inner, deadline: Deadline) -> None:
         """`deadline` is that of the search.
 
-        Raises NotApplicableError where placements or the inner choice cannot be searched.
+        Raises NotApplicableError if placements or the inner choice cannot be searched.
         """
         self._space = PlacementSpace(problem)
         self._stages = self._space.num_stages
@@ -63,24 +64,24 @@ class PlacementProduct(Choice):
                 break
             self._inner[hosts] = inner(self._space.pipeline(hosts))
         self._left_out = len(order) - len(self._inner)
-        """Placements that were not set up in time."""
+        """Number of placements that were not set up in time."""
         self._least_left_out = _least_of_all(problem) if self._left_out else None
-        """No schedule of these is below; None: there are none."""
+        """Lower bound of the placements left out; None if there are none."""
         own = next(iter(self._inner.values())).name
         self.name = f"placement with {own}"
 
     def _of(self, key: Key) -> tuple[Hosts, Choice, Key]:
-        """The placement of a key, its choice, and the key among its configurations."""
+        """Placement of a key, its inner choice, and the inner key."""
         hosts = key[: self._stages]
         return hosts, self._inner[hosts], key[self._stages :]
 
     def pipeline(self, key: Key) -> Pipeline:
-        """The pipeline of a placement and a configuration of it."""
+        """Pipeline of a placement and an inner configuration."""
         _, choice, own = self._of(key)
         return choice.pipeline(own)
 
     def key(self, pipeline: Pipeline) -> Key | None:
-        """Its placement and its configuration; None: another one stands for it."""
+        """Key of a pipeline; None if it has another representative."""
         hosts = pipeline.hosts[0]
         own = self._inner[hosts].key(pipeline) if hosts in self._inner else None
         return None if own is None else (*hosts, *own)
@@ -94,29 +95,29 @@ class PlacementProduct(Choice):
                 yield configuration
 
     def bound(self, deadline: Deadline, ceiling: Fraction | None = None) -> None:
-        """Bound the configurations of every placement, as well as may be by the deadline."""
+        """Bound the configurations of every placement until the deadline."""
         for place, choice in enumerate(self._inner.values()):
             choice.bound(deadline.share(1 / (len(self._inner) - place)), ceiling)
 
     @property
-    def least(self) -> Fraction:
-        """No schedule of any placement is below."""
-        known = [choice.least for choice in self._inner.values()]
+    def lower_bound(self) -> Fraction:
+        """Lower bound of all placements."""
+        known = [choice.lower_bound for choice in self._inner.values()]
         return min(known if self._least_left_out is None else [*known, self._least_left_out])
 
     def listed(self) -> list[Key]:
-        """The configurations of all placements that list their own."""
+        """Configurations of all placements whose inner choice lists its own."""
         each = self._inner.items()
         return [key for hosts, choice in each for key in _keys(hosts, choice.listed())]
 
     def first(self) -> Iterator[Key]:
-        """The first of every placement, then the second, and so on."""
+        """First configuration of every placement, then the second ones, and so on."""
         rows = [_keys(hosts, choice.first()) for hosts, choice in self._inner.items()]
         for together in zip_longest(*rows):
             yield from (key for key in together if key is not None)
 
     def moves(self, key: Key) -> Iterator[Key]:
-        """Moves within the placement; the same on placements that differ little."""
+        """Moves within the placement; the same inner configuration on neighbouring placements."""
         hosts, choice, own = self._of(key)
         yield from _keys(hosts, choice.moves(own))
         pipeline = choice.pipeline(own)
@@ -124,24 +125,26 @@ class PlacementProduct(Choice):
             if other in self._inner and (same := self._inner[other].key(pipeline)) is not None:
                 yield (*other, *same)
 
-    def unknown(self, known: Container[Key], ceiling: Fraction | None) -> UnlistedBound | None:
-        """The least bound of all placements; None: none of them has an unknown one that counts."""
+    def unlisted_bound(
+        self, known: Container[Key], ceiling: Fraction | None
+    ) -> UnlistedBound | None:
+        """Least bound of all placements; None if no inner choice has an unlisted one."""
         found = [] if self._least_left_out is None else [UnlistedBound(self._least_left_out)]
         for hosts, choice in self._inner.items():
-            one = choice.unknown(_Placed(hosts, known), ceiling)
+            one = choice.unlisted_bound(_Placed(hosts, known), ceiling)
             if one is not None:
                 key = None if one.key is None else (*hosts, *one.key)
                 found.append(UnlistedBound(one.bound, key))
         return min(found, key=lambda one: (one.bound, one.key is not None), default=None)
 
     def proof(self, search: SearchedConfigurations) -> str:
-        """The argument behind the bound over all placements, in words."""
+        """Text of the argument behind the bound over all placements."""
         scope = (
             f"all {self._space.size} placements of {self._stages} stages that use all "
             f"{self._space.num_devices} devices, {len(self._inner) + self._left_out} once devices "
             "that are alike are exchanged, each with all its configurations"
         )
-        if search.none:
+        if search.infeasible:
             return f"none of {scope} keeps the memory limits"
         if self._left_out:
             return (
@@ -155,15 +158,15 @@ class PlacementProduct(Choice):
 
 
 def _least_of_all(problem: Problem) -> Fraction:
-    """No schedule of any placement is below, whatever its partition and its recompute."""
+    """Lower bound of all placements with any partition and recompute."""
     pipeline = problem.pipeline
     model = pipeline.model.recomputing(lambda _: False)
     bare = replace(pipeline, model=model, recompute=None)
-    return PlacementSpace(replace(problem, pipeline=bare)).least
+    return PlacementSpace(replace(problem, pipeline=bare)).lower_bound
 
 
 def _keys(hosts: Hosts, own: Iterable[Key]) -> Iterator[Key]:
-    """The keys of the configurations of one placement."""
+    """Keys of the configurations of one placement."""
     return ((*hosts, *key) for key in own)
 
 

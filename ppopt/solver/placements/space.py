@@ -3,8 +3,8 @@
 The rule `balanced` cuts a model in layers again for every placement, because it depends on the
 speeds of the devices.
 
-Devices are alike where exchanging them changes nothing: equal speed, limit and delays. Of the
-placements that differ by an exchange of devices that are alike, one stands for all.
+Devices are interchangeable if they have equal speed, limit and delays. Of placements that differ by
+an exchange of interchangeable devices, only one representative is kept.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ from ppopt.solver.choices.choice import Configuration
 Hosts = tuple[int, ...]
 """Device of every stage."""
 MOST_LISTED = 20_000
-"""Most placements that are all bounded one by one."""
+"""Most placements that are enumerated and bounded."""
 MOST_DEVICES = 128
 MOST_STAGES = 512
 """Most devices and stages whose placements are searched."""
 MOST_CUT = 2000
-"""The same where every placement has a partition of its own."""
+"""Most devices and stages if every placement has its own partition."""
 
 
 class PlacementSpace:
@@ -48,7 +48,7 @@ class PlacementSpace:
     name = "placement"
 
     def __init__(self, problem: Problem) -> None:
-        """Raises NotApplicableError where placements cannot be searched."""
+        """Raises NotApplicableError if placements cannot be searched."""
         pipeline = problem.pipeline
         if pipeline.routes > 1:
             raise NotApplicableError("placement: search knows one route only; leave routes out")
@@ -65,12 +65,12 @@ class PlacementSpace:
         """Whether the stages of a placement depend on it."""
 
     def pipeline(self, key: Hosts) -> Pipeline:
-        """The pipeline of a placement; its limits are those of the pipeline given."""
+        """Pipeline of a placement; its limits are those of the given pipeline."""
         return self._base.placed(key)
 
     @property
     def size(self) -> int:
-        """Placements that use every device: surjections of stages onto devices."""
+        """Number of placements that use every device: surjections of stages onto devices."""
         stages, devices = self.num_stages, self.num_devices
         return sum(
             (-1) ** left * comb(devices, left) * (devices - left) ** stages
@@ -79,7 +79,7 @@ class PlacementSpace:
 
     @cached_property
     def alike(self) -> tuple[int, ...]:
-        """Per device, the least device that is alike.
+        """Per device, the least device that is interchangeable with it.
 
         If exchanging i with j and j with k changes nothing, neither does exchanging i with k.
         """
@@ -125,8 +125,8 @@ class PlacementSpace:
                 renamed[host] = free[self.alike[host]].pop(0)
         return tuple(renamed[host] for host in hosts)
 
-    def every(self) -> Iterator[Hosts]:
-        """Every placement that stands for others, in lexicographic order."""
+    def representatives(self) -> Iterator[Hosts]:
+        """All representatives, in lexicographic order."""
         begun: list[Hosts] = [()]
         while begun:
             hosts = begun.pop()
@@ -136,7 +136,7 @@ class PlacementSpace:
                 begun += [(*hosts, device) for device in reversed(self._next(hosts))]
 
     def _next(self, hosts: Hosts) -> list[int]:
-        """Devices of the next stage: of those alike and not used, one; all are used in the end."""
+        """Devices of the next stage: one of interchangeable unused ones; all are used at last."""
         used = set(hosts)
         fresh: dict[int, int] = {}
         for device in range(self.num_devices):
@@ -148,9 +148,9 @@ class PlacementSpace:
 
     @cached_property
     def listed(self) -> list[Hosts] | None:
-        """Every placement that stands for others; None where there are too many."""
+        """All representatives; None if there are too many."""
         most = MOST_CUT if self.cut_anew else MOST_LISTED
-        found = list(islice(self.every(), most + 1))
+        found = list(islice(self.representatives(), most + 1))
         return None if len(found) > most else found
 
     def simple(self) -> list[Hosts]:
@@ -180,12 +180,12 @@ class PlacementSpace:
     def configurations(self, keys: Iterable[Hosts]) -> list[Configuration]:
         """Placements with their bounds; one whose memory cannot suffice is impossible.
 
-        Where every placement has a partition of its own, the bound over all placements is also the
-        bound of each.
+        If every placement has its own partition, the bound over all placements is also the bound of
+        each.
         """
         keys = list(keys)
         if self.cut_anew or not keys:
-            return [Configuration(key, self.least) for key in keys]
+            return [Configuration(key, self.lower_bound) for key in keys]
         hosts = np.array(keys, dtype=np.int64)
         bounds, fit = self._bounds(hosts), self._fits(hosts)
         return [
@@ -330,22 +330,21 @@ class PlacementSpace:
         return fits
 
     @cached_property
-    def least(self) -> Fraction:
-        """Lower bound of all placements at once, in the user's unit.
+    def lower_bound(self) -> Fraction:
+        """Lower bound of all placements, in the user's unit.
 
-        Where every placement has a partition of its own, it is the bound over all placements of
-        single layers, whether those of a stage share a device or not.
-
-        The largest of four. Every device takes so long, and the k-th of them, in the order of
-        their lowest stages, waits for k forwards and delays at least. Its share of the work is its
-        speed times what is left; the waits lie as is best, the longest on the slowest. The time
-        within which all devices together have room for as many stages as there are, each for the
-        smallest. The stage of most work, on the fastest device. One microbatch on the fastest
-        device, down and up: links that reach every device, a spanning tree of them at least; not
-        for device span where stages run no backward.
+        If every placement has its own partition, it is the bound over all placements of single
+        layers, whether the layers of a stage share a device or not. It is the largest of four
+        bounds. First: every device takes this time, and the k-th of them, in the order of their
+        lowest stages, waits for k forwards and delays at least. Its share of the work is its speed
+        times the time left; the waits are assigned so that the bound is least, the longest to the
+        slowest device. Second: the time within which all devices together have room for all stages,
+        each for the smallest ones. Third: the stage of most work, on the fastest device. Fourth:
+        one microbatch on the fastest device, down and up, over links that reach every device, a
+        spanning tree of them at least; not for device span if stages run no backward.
         """
         if self.cut_anew:
-            return PlacementSpace(self._of_layers()).least
+            return PlacementSpace(self._of_layers()).lower_bound
         base, pieces = self._base, self._base.batches * self._base.num_slices
         fastest = int(np.argmax([float(speed) for speed in base.device_speed]))
         forward, backward = self._durations[OpKind.F], self._backward
@@ -418,10 +417,10 @@ class PlacementSpace:
                         yield self.representative(moved)
 
     def local_optimum(self, hosts: Hosts) -> Hosts:
-        """Move on while the bound falls, or stays and the work is spread more evenly.
+        """Make moves while the bound falls, or stays and the work is spread more evenly.
 
-        No schedules are made. Where every placement has a partition of its own, the placement
-        stays as it is.
+        No schedules are made. If every placement has its own partition, the placement stays as it
+        is.
         """
         if self.cut_anew:
             return hosts
@@ -435,7 +434,7 @@ class PlacementSpace:
             figure, best = least
 
     def _figures(self, placements: list[Hosts]) -> list[tuple[int, int]]:
-        """Bound, and sum of the squares of the devices' work, of every placement."""
+        """Bound and sum of squared device work of every placement."""
         if not placements:
             return []
         hosts = np.array(placements, dtype=np.int64)

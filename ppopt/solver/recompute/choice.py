@@ -1,10 +1,10 @@
-"""Recompute and offload as a choice: which layers of every stage do either, with bounds.
+"""Candidate assignments of recomputed or offloaded layers to stages, with lower bounds.
 
 The bound of a device (its head, work, and the idle time that its memory forces:
-`ppopt.solver.bounds.device_bounds`) depends on the choices of its own stages; those of others only
-make it wait longer. So it is worked out with no recompute or offload elsewhere, once for every
-choice of the device, and the largest of these over all devices holds for every choice of all. The
-least over the choices of one device holds whatever is chosen (the one-device bounds of a plan's
+`ppopt.solver.bounds.device_bounds`) depends on the options of its own stages; those of other stages
+only make it wait longer. So it is computed with no recompute or offload elsewhere, once for every
+option of the device, and the largest of these over all devices holds for every assignment. The
+least over the options of one device holds for all assignments (the one-device bounds of a plan's
 space).
 """
 
@@ -35,22 +35,22 @@ from ppopt.solver.recompute.stage_choices import StageChoices
 from ppopt.solver.relaxation.delays import Delays
 
 MOST_LISTED = 4096
-"""Most choices that are bounded one by one."""
+"""Most assignments that are bounded one by one."""
 MOST_OF_DEVICE = 512
-"""Most choices of one device."""
+"""Most options of one device."""
 
 
 class DeviceChoice(NamedTuple):
-    """A choice of every stage of a device."""
+    """An option for every stage of a device."""
 
     numbers: tuple[int, ...]
-    """Number of the choice of every stage."""
+    """Number of the option of every stage."""
     time: Fraction
-    """Added to the backwards of all of them, in the user's unit."""
+    """Time added to all backwards of these stages, in the user's unit."""
     moving: Fraction
-    """Time of each way to the host, of all of them."""
+    """Time of all of their moves to the host, each way."""
     bound: Fraction
-    """No schedule with it is below, in the user's unit."""
+    """Lower bound of the schedules with this option, in the user's unit."""
 
 
 ARGUMENTS = {
@@ -58,17 +58,17 @@ ARGUMENTS = {
     ("offload",): Argument.OFFLOAD,
     ("recompute", "offload"): Argument.RECOMPUTE_OFFLOAD,
 }
-"""What a proof over all choices is of, by what is chosen."""
+"""Argument of a proof over all assignments, by what is chosen."""
 
 
 class RecomputeChoice(Choice):
-    """Every choice of recompute, of offload or of both of a pipeline's layers that may be best.
+    """All assignments of recompute, of offload or of both to layers that may be best.
 
-    A key has the number of the choice of every device, the cheapest in time first.
+    A key has the number of the option of every device, the cheapest in time first.
     """
 
     def __init__(self, problem: Problem) -> None:
-        """Raises NotApplicableError where it cannot be searched."""
+        """Raises NotApplicableError if they cannot be searched."""
         pipeline = problem.pipeline
         fields = ("recompute", "offload")
         chosen = tuple(field for field in fields if getattr(pipeline, field) == "search")
@@ -95,12 +95,12 @@ class RecomputeChoice(Choice):
         )  # fmt: skip
         self._fronts = self._choices.of_partition(self._base.counts)
         self._none = [device for device, choices in enumerate(self.devices) if not choices]
-        """Devices without memory for one microbatch, whatever is chosen."""
+        """Devices without memory for one microbatch with any option."""
         self._listed = list(self.every()) if self.size <= MOST_LISTED else []
-        """All choices; empty: there are too many, or none."""
+        """All assignments; empty: there are too many, or none."""
 
     def pipeline(self, key: Key) -> Pipeline:
-        """The pipeline in which the layers of a choice recompute."""
+        """Pipeline in which the layers of an assignment recompute or offload."""
         numbers = [0] * self._base.num_stages
         for stages, number, choices in zip(self._base.hosted[0], key, self.devices, strict=True):
             for stage, own in zip(stages, choices[number].numbers, strict=True):
@@ -108,10 +108,7 @@ class RecomputeChoice(Choice):
         return replace(self._base, model=self._choices.model(self._base.counts, numbers))
 
     def key(self, pipeline: Pipeline) -> Key | None:
-        """The choice in which the layers of a pipeline recompute, or one that takes no more.
-
-        None: there is none.
-        """
+        """Key of the assignment of a pipeline, or of one that takes no more; None: none."""
         chosen = self._choices.numbers(pipeline)
         if chosen is None:
             return None
@@ -129,7 +126,7 @@ class RecomputeChoice(Choice):
         return self._base.without_model()
 
     def _of_stages(self, stages: Sequence[int], numbers: Sequence[int]) -> Pipeline:
-        """The costs with these choices of some stages, stage by stage: quicker than by layers."""
+        """Costs with these options of some stages, stage by stage: faster than by layers."""
         chosen = [front[0] for front in self._fronts]
         for stage, number in zip(stages, numbers, strict=True):
             chosen[stage] = self._fronts[stage][number]
@@ -143,7 +140,7 @@ class RecomputeChoice(Choice):
 
     @cached_property
     def devices(self) -> list[list[DeviceChoice]]:
-        """The choices of every device that has memory for one microbatch; perhaps none."""
+        """Options of every device that has memory for one microbatch; perhaps none."""
         return [self._of_device(device) for device in range(self._base.num_devices)]
 
     def _of_device(self, device: int) -> list[DeviceChoice]:
@@ -171,45 +168,45 @@ class RecomputeChoice(Choice):
 
     @property
     def size(self) -> int:
-        """Number of choices."""
+        """Number of assignments."""
         return prod(map(len, self.devices))
 
     @cached_property
     def bound_of_all(self) -> Fraction:
-        """No schedule is below, whatever is chosen."""
+        """Lower bound of all assignments."""
         return max(min(choice.bound for choice in choices) for choices in self.devices)
 
     def every(self) -> Iterator[Key]:
-        """Every choice."""
+        """All assignments."""
         return product(*(range(len(choices)) for choices in self.devices))
 
     def configurations(self, keys: Sequence[Key]) -> Iterator[Configuration]:
-        """Choices with their bounds."""
+        """Configurations of assignments, with their bounds."""
         for key in keys:
             chosen = zip(key, self.devices, strict=True)
             yield Configuration(key, max(choices[number].bound for number, choices in chosen))
 
     def listed(self) -> list[Key]:
-        """All choices; none: there are too many."""
+        """All assignments; empty if there are too many."""
         return self._listed
 
-    def unknown(
+    def unlisted_bound(
         self,
         known: Container[Key],  # noqa: ARG002
         ceiling: Fraction | None,  # noqa: ARG002
     ) -> UnlistedBound | None:
-        """The bound of all choices, where not all are known."""
+        """Bound of all assignments, if not all are enumerated."""
         return None if self._listed or self._none else UnlistedBound(self.bound_of_all)
 
     def required_candidates(self) -> list[Key]:
-        """As little recompute and offload as possible, and as much."""
+        """Assignments with as little recompute and offload as possible, and with as much."""
         if self._none:
             return []
         ends = [(0,) * len(self.devices), tuple(len(choices) - 1 for choices in self.devices)]
         return list(dict.fromkeys(ends))
 
     def first(self) -> list[Key]:
-        """As much as possible, as little, the bound's own choice, and levels between."""
+        """Assignments with as much as possible, as little, the bound's own, and levels between."""
         if self._none:
             return []
         bound = tuple(
@@ -230,7 +227,7 @@ class RecomputeChoice(Choice):
         return list(dict.fromkeys([*levels[4::5], levels[0], bound, *levels, within]))
 
     def _levels(self, among: Callable[[DeviceChoice], bool]) -> list[Key]:
-        """From none of some choices of every device to the last of them."""
+        """Assignments from none to the last of the options `among` some, on every device."""
         each = [
             [number for number, one in enumerate(choices) if among(one)] for choices in self.devices
         ]
@@ -239,7 +236,7 @@ class RecomputeChoice(Choice):
         return [tuple(some[(len(some) - 1) * part // 4] for some in each) for part in range(5)]
 
     def moves(self, key: Key) -> Iterator[Key]:
-        """One device with the next choice, either way; and all of them."""
+        """Assignments with the next option on one device, either way, and on all devices."""
         steps = [
             *(tuple(device == one for one in range(len(key))) for device in range(len(key))),
             (True,) * len(key),
@@ -251,7 +248,7 @@ class RecomputeChoice(Choice):
                     yield moved
 
     def proof(self, search: SearchedConfigurations) -> str:
-        """The argument behind the bound over all choices, in words."""
+        """Text of the argument behind the bound over all assignments."""
         if self._none:
             return (
                 f"device {self._none[0]} has no memory for one microbatch, however many of its "

@@ -1,10 +1,10 @@
-"""The layers of a stage that recompute or offload: its choices, and what they cost and bring.
+"""Pareto-optimal sets of recomputed or offloaded layers of one stage: time against memory.
 
-A choice says how many of its layers do either, of every sort of layer. Recompute costs time in
-every backward of the stage; offload takes the host link for some time, each way. Both bring memory
-between F and the backward. A choice that costs more and brings less than another of its stage is
-left out. In any schedule with it the other one can take its place: its backwards and its moves out
-at the same starts, its moves back at the same ends.
+An option says how many layers of every sort recompute or offload. Recompute costs time in every
+backward of the stage; offload takes the host link for some time, each way. Both save memory between
+F and the backward. An option that costs more and saves less than another of its stage is left out.
+In any schedule with it the other one can take its place: its backwards and its moves out at the
+same starts, its moves back at the same ends.
 """
 
 from __future__ import annotations
@@ -20,37 +20,37 @@ from ppopt.problem.partition import Counts
 from ppopt.problem.pipeline import Model, Pipeline
 
 MOST_KEPT = 4096
-"""Most stages whose choices are kept."""
+"""Most stages whose options are cached."""
 
 
 class StageChoice(NamedTuple):
     """Layers of a stage that recompute or offload; times and memory in the user's units."""
 
     time: Fraction
-    """Added to B and BW."""
+    """Time added to B and BW."""
     moving: Fraction
-    """Time of each way to the host."""
+    """Time of the moves to the host, each way."""
     kept: Fraction
-    """What F keeps of the activations of the stage."""
+    """Activations of the stage that F keeps."""
     left: Fraction
-    """The same without what moves to the host."""
+    """Activations kept, without those that move to the host."""
     layers: frozenset[int]
-    """Places in the stage of the layers that recompute."""
+    """Indices, within the stage, of the layers that recompute."""
     offloaded: frozenset[int]
-    """Places of those that offload."""
+    """Indices, within the stage, of the layers that offload."""
 
     def costs_no_more(self, other: StageChoice) -> bool:
-        """Whether it takes no more time than another choice, and no longer ways."""
+        """Whether the option takes no more time than another one, and no longer moves."""
         return self.time <= other.time and self.moving <= other.moving
 
     def takes_no_more(self, other: StageChoice) -> bool:
-        """Whether a schedule with another choice is one with this."""
+        """Whether a schedule with another option is valid with this one."""
         less = self.kept <= other.kept and self.left <= other.left
         return less and self.costs_no_more(other)
 
 
 class StageChoices:
-    """The choices of all stages that partitions of a model may have."""
+    """Options of all stages that partitions of a model may have."""
 
     def __init__(
         self,
@@ -63,19 +63,19 @@ class StageChoices:
     ) -> None:
         """Choose `recompute`, `offload` or both; what is not chosen is as the layers say.
 
-        Without a memory limit nothing recomputes or offloads that may. `full`: full recompute is
-        there in any case. It may take longer than the choice before and save no more; an order that
-        depends on times may hold less with it.
+        Without a memory limit, layers that need not recompute or offload do neither. `full`: full
+        recompute is included in any case. It may take longer than the option before and save no
+        more; an order that depends on times may hold less with it.
         """
         given = _as_given(model.layers)
         self.bare = model.with_choice(
             () if recompute else given.layers, () if offload else given.offloaded
         )
-        """The model without what is chosen."""
+        """Model without what is chosen."""
         self._limited, self._full = limited, full and recompute
         self._searched = recompute, offload
         self.of = lru_cache(maxsize=MOST_KEPT)(self._of)
-        """Those of the stage of the layers `low` to `high` - 1, the shortest first."""
+        """Options of the stage of the layers `low` to `high` - 1, the shortest first."""
 
     def _of(self, low: int, high: int) -> list[StageChoice]:
         layers = self.bare.costed[low:high]
@@ -90,17 +90,17 @@ class StageChoices:
 
     @property
     def leaves_out(self) -> bool:
-        """Whether dominated choices may be left out: not where all layers that may are alike."""
+        """Whether dominated options may be left out: not if the layers that may are all alike."""
         layers = [layer for layer in self.bare.layers if layer.recomputable]
         alike = {(layer.recompute_time, layer.saved) for layer in layers}
         return len(alike) > 1 or any(time <= 0 or saved <= 0 for time, saved in alike)
 
     def of_partition(self, counts: Counts) -> list[list[StageChoice]]:
-        """Those of every stage of a partition."""
+        """Options of every stage of a partition."""
         return [self.of(*ends) for ends in ends_of(counts)]
 
     def model(self, counts: Counts, numbers: Sequence[int]) -> Model:
-        """The model in which the layers of the choices of these numbers recompute or offload."""
+        """Model in which the layers of the options of these numbers recompute or offload."""
         again: set[int] = set()
         moved: set[int] = set()
         for (low, high), number in zip(ends_of(counts), numbers, strict=True):
@@ -110,9 +110,9 @@ class StageChoices:
         return self.bare.with_choice(again, moved)
 
     def numbers(self, pipeline: Pipeline) -> tuple[int, ...] | None:
-        """Number of the choice of every stage in which its layers do as here, or less do.
+        """Number of the option of every stage that does as the layers of a pipeline, or less.
 
-        None: a stage has none that takes no more.
+        None if a stage has no option that takes no more.
         """
         layers = pipeline.model.stage_layers(pipeline.counts)
         numbers = []
@@ -126,9 +126,9 @@ class StageChoices:
     def _choice_of(
         self, layers: Sequence[Layer], front: Sequence[StageChoice]
     ) -> StageChoice | None:
-        """The choice of a stage that does as these layers do, or one that takes no more.
+        """Option of a stage that does as these layers, or one that takes no more; None: none.
 
-        That is no more time, and where memory is limited no more memory. None: there is none.
+        No more means no more time, and with a memory limit no more memory.
         """
         given = _as_given(layers)
         same = (one for one in front if one[-2:] == given[-2:])
@@ -148,10 +148,10 @@ def ends_of(counts: Counts) -> Iterator[tuple[int, int]]:
 def stage_choices(
     layers: tuple[Layer, ...], *, recompute: bool = True, offload: bool = False
 ) -> list[StageChoice]:
-    """Non-dominated choices of a stage in time, ways and memory, the shortest first.
+    """Non-dominated options of a stage in time, moves and memory, the shortest first.
 
-    Layers of the same times and savings are alike: of these, the first so many recompute, and the
-    next so many offload.
+    Layers of the same times and savings are alike: of these, the first ones recompute, and the next
+    ones offload.
     """
     sorts: dict[tuple[Fraction, ...], list[int]] = {}
     for place, layer in enumerate(layers):
@@ -181,7 +181,7 @@ def stage_choices(
 
 
 def full_recompute(layers: tuple[Layer, ...]) -> StageChoice:
-    """All layers of a stage recompute that may, also where it saves nothing."""
+    """Option in which all layers of a stage recompute that may, also if it saves nothing."""
     places = frozenset(place for place, layer in enumerate(layers) if layer.recomputable)
     given, saved = _as_given(layers), sum(layers[place].saved for place in places)
     return given._replace(
@@ -193,7 +193,7 @@ def full_recompute(layers: tuple[Layer, ...]) -> StageChoice:
 
 
 def _as_given(layers: Sequence[Layer]) -> StageChoice:
-    """The choice of a stage whose layers do as they say."""
+    """Option of a stage whose layers do as they say."""
     again = frozenset(place for place, layer in enumerate(layers) if layer.recompute)
     moved = frozenset(place for place, layer in enumerate(layers) if layer.offload)
     time = sum((layers[place].recompute_time for place in again), Fraction(0))
@@ -205,7 +205,7 @@ def _as_given(layers: Sequence[Layer]) -> StageChoice:
 
 
 def _least(choices: Iterator[StageChoice]) -> list[StageChoice]:
-    """Those that no other takes the place of."""
+    """Options that no other one dominates."""
     found: list[StageChoice] = []
     for choice in sorted(choices, key=lambda choice: (*choice[:4], *map(sorted, choice[4:]))):
         if not any(one.takes_no_more(choice) for one in reversed(found)):

@@ -101,7 +101,7 @@ def check_bounds(cluster: Cluster, goal: Objective, wanted: dict[Hosts, Fraction
     for one in all_of_them.configurations(wanted):
         value = wanted[one.key]
         assert value is None or (one.bound <= value and not one.impossible), (cluster, one)
-        assert value is None or all_of_them.least <= value, (cluster, one)
+        assert value is None or all_of_them.lower_bound <= value, (cluster, one)
 
 
 def test_one_placement_stands_for_those_with_devices_exchanged_that_are_alike() -> None:
@@ -287,7 +287,7 @@ def test_a_model_in_layers_is_cut_anew_for_every_placement(count: int) -> None:
         known = [value for value in values.values() if value is not None]
         assert found.value == min(known, default=None)
         made = PlacementSpace(Problem(pipeline, Objective.MAKESPAN, BackwardKind.SPLIT))
-        assert all(made.least <= value for value in known)
+        assert all(made.lower_bound <= value for value in known)
         assert recheck(found, workers=1).verdict is Verdict.CONFIRMED
         differ += len(counts) > 1
     assert differ > count // 2
@@ -313,7 +313,7 @@ def test_delays_per_boundary_and_on_the_way_back() -> None:
             )
             assert found.value == min(values, default=None)
             kind = cluster.backward_kind
-            least = PlacementSpace(Problem(first, Objective.MAKESPAN, kind)).least
+            least = PlacementSpace(Problem(first, Objective.MAKESPAN, kind)).lower_bound
             assert all(least <= value for value in values)
     again = recheck(found, workers=1)
     assert again.verdict is Verdict.CONFIRMED
@@ -337,7 +337,7 @@ def test_the_bound_of_all_counts_the_stages_that_fit() -> None:
     """
     pipeline = Pipeline(stages=8, chunks=2, batches=16, forward=2, device_speed=[1] * 4 + [0.5] * 4)
     made = PlacementSpace(Problem(pipeline, Objective.DEVICE_SPAN, BackwardKind.SPLIT))
-    assert made.least == 144
+    assert made.lower_bound == 144
     found = solve(
         pipeline,
         placement="search",
@@ -357,5 +357,5 @@ def test_the_bound_of_all_holds_for_overlapped_pairs() -> None:
     for hosts in made.listed or ():
         placed = solve(pipeline.placed(hosts), backward_kind="whole", workers=1)
         assert placed.status is Status.OPTIMAL
-        assert made.least <= placed.value
+        assert made.lower_bound <= placed.value
         assert made.configurations([hosts])[0].bound <= placed.value
