@@ -16,7 +16,7 @@ from benchmarks.record import heading
 from ppopt import Plan, plan
 from ppopt.derivation.derived_model import DerivedModel
 from ppopt.derivation.gpus import gpu_named
-from ppopt.studies.parallel_plan import Choices, plan_parallelism
+from ppopt.studies.parallel_plan import PlanArguments, plan_parallelism
 from ppopt.studies.parallel_space import ParallelSpace
 
 LIMIT = 72 * 1024
@@ -53,7 +53,7 @@ def main() -> None:
     print(heading("A plan over the parallelism, beside one plan per combination"))
     print(f"\n{' '.join((__doc__ or '').split('DATE-parallel-plans.md')[1].split())}\n")
     began = time.monotonic()
-    found = plan_parallelism(SPACE, Choices(mem_limit=LIMIT), time_limit=SECONDS, workers=1)
+    found = plan_parallelism(SPACE, PlanArguments(mem_limit=LIMIT), time_limit=SECONDS, workers=1)
     together = time.monotonic() - began
     print("| combination | together: step | bound | seconds | alone: step | bound | seconds |")
     print("|---|---|---|---|---|---|---|", flush=True)

@@ -30,7 +30,7 @@ def plan_over_parallelism(
     from ppopt.derivation.config_json import read_architecture
     from ppopt.derivation.gpus import gpu_named
     from ppopt.report.parallel import of_parallel_plan
-    from ppopt.studies.parallel_plan import Choices, plan_parallelism
+    from ppopt.studies.parallel_plan import PlanArguments, plan_parallelism
     from ppopt.studies.parallel_space import ParallelSpace
 
     _check(settings, given)
@@ -52,7 +52,7 @@ def plan_over_parallelism(
     with progress.shown(quiet=settings.quiet, limit=settings.seconds) as line:
         found = plan_parallelism(
             space,
-            Choices(mem_limit=settings.get("mem_limit"), **chosen),
+            PlanArguments(mem_limit=settings.get("mem_limit"), **chosen),
             time_limit=settings.seconds,
             workers=settings.get("workers"),
             seed=settings.get("seed", 0),

@@ -178,16 +178,19 @@ def check(
                 "schema": 1,
                 "unchanged": not found.differences,
                 "differences": [entry._asdict() for entry in found.differences],
-                "order_compared": found.ordered,
-                "not_compared": [entry._asdict() for entry in found.free],
+                "order_compared": found.order_compared,
+                "not_compared": [entry._asdict() for entry in found.ignored_differences],
                 "notes": list(found.notes),
             }
         )
     elif not quiet:
-        same = "unchanged" if found.ordered else "status, value and lower bound unchanged"
+        same = "unchanged" if found.order_compared else "status, value and lower bound unchanged"
         for words in found.differences or [same]:
             print(f"{label(file)}: {words}")
-        for note in (*found.notes, *(f"not compared: {entry}" for entry in found.free)):
+        for note in (
+            *found.notes,
+            *(f"not compared: {entry}" for entry in found.ignored_differences),
+        ):
             print(f"note: {note}")
     return EXIT_CHANGED if found.differences else 0
 

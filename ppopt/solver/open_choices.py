@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Chosen(Flag):
-    """What is chosen with the schedule: none, some or all of these."""
+    """What is chosen with the schedule: any combination of these."""
 
     PARTITION = auto()
     PLACEMENT = auto()
@@ -28,7 +28,7 @@ class Chosen(Flag):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """What is chosen, in words."""
+        """Names of what is chosen."""
         return tuple(str(one.name).lower() for one in self)
 
 
@@ -36,7 +36,7 @@ NONE_CHOSEN = Chosen(0)
 
 
 def open_choices(pipeline: Pipeline) -> Chosen:
-    """What of a pipeline is to be searched."""
+    """What a pipeline leaves open."""
     choices = NONE_CHOSEN
     if pipeline.placement == placement.SEARCH:
         choices |= Chosen.PLACEMENT
@@ -50,10 +50,10 @@ def open_choices(pipeline: Pipeline) -> Chosen:
 
 
 def choice_of(problem: Problem, deadline: Deadline, further: Chosen = NONE_CHOSEN) -> Choice | None:
-    """The configurations of what is chosen with the schedule; None where nothing is.
+    """Configuration space of what a pipeline leaves open; None if nothing is.
 
-    `further` is chosen beside what the pipeline says. Bounds end by the deadline. Raises
-    NotApplicableError where the search does not apply. The classes load on use.
+    `further` is chosen in addition. Bounds end at the deadline. Raises NotApplicableError if the
+    search does not apply. The classes load on use.
     """
     choices = open_choices(problem.pipeline) | further
     if Chosen.PLACEMENT in choices:

@@ -1,6 +1,6 @@
 """Warm starts: a schedule given by the user (the hint), and known schedules and bounds.
 
-A hint must have the stages, microbatches and placement of the pipeline searched. If its durations
+A hint must have the stages, microbatches and placement of the searched pipeline. If its durations
 and delays are those of that pipeline, its starts are kept; else its order is timed again. A hint
 outside the search space is converted: whole backwards are split, or split backwards are joined. The
 order of a hint over the memory limit is over the limit at any starts, so it is repaired: list
@@ -37,18 +37,18 @@ OVER = "it is over the memory limit: followed as closely as the limit allows"
 
 
 class Hint(NamedTuple):
-    """A checked hint on the pipeline that is searched."""
+    """A checked hint on the searched pipeline."""
 
     given: Schedule
     """The hint as given, or timed again, on the pipeline searched; it may exceed the limits."""
     moved: Orders | None = None
-    """Its orders converted to the search space; None: they are in it."""
+    """Orders of the hint, converted to the search space; None: they are in it."""
     notes: tuple[str, ...] = ()
-    """What was changed, in words."""
+    """Text on what was changed."""
 
     @property
     def fits(self) -> bool:
-        """Whether it keeps the memory limits."""
+        """Whether the hint is within the memory limits."""
         return self.given.fits_limits
 
     def record(self, problem: Problem, *, followed: bool) -> HintRecord:
@@ -80,14 +80,14 @@ def read_hint(problem: Problem, schedule: Schedule) -> Hint:
 
 
 class WarmStart(NamedTuple):
-    """What is known before a search starts."""
+    """Schedules and bounds known before a search starts."""
 
     hint: Hint | None = None
-    """The schedule given by the user."""
+    """Hint of the user."""
     schedules: tuple[Schedule, ...] = ()
     """Further schedules of the same pipeline and search space; they may exceed the limits."""
     bound: Bound | None = None
-    """A lower bound proved before, for this problem or for larger limits."""
+    """Lower bound proved earlier, for this problem or for larger limits."""
 
     def record(self, problem: Problem, *, followed: bool) -> HintRecord | None:
         """The hint as the result reports it; None without a hint."""
@@ -97,9 +97,9 @@ class WarmStart(NamedTuple):
 def apply_warm_start(
     incumbent: Incumbent, view: Incumbent | None, clock: Clock, start: WarmStart
 ) -> None:
-    """Give a warm start to the incumbent, even when the time is already up.
+    """Give a warm start to the incumbent, even if time is up.
 
-    `view` shows links as delays where these are resources. Only the repair of schedules over the
+    `view` shows links as delays if these are resources. Only the repair of schedules over the
     limits takes time of the search.
     """
     if start.bound is not None:
@@ -154,7 +154,7 @@ def _check(pipeline: Pipeline, schedule: Schedule) -> None:
 
 
 def _on(problem: Problem, schedule: Schedule) -> tuple[Schedule, list[str]]:
-    """The schedule on the pipeline searched, and notes on what had to be changed."""
+    """Schedule on the searched pipeline, and notes on what had to be changed."""
     notes = []
     given = replace(schedule, pipeline=problem.pipeline)
     if _times(problem.pipeline) != _times(schedule.pipeline):
@@ -166,7 +166,7 @@ def _on(problem: Problem, schedule: Schedule) -> tuple[Schedule, list[str]]:
 
 
 def _times(pipeline: Pipeline) -> object:
-    """What the starts of a schedule depend on: the tick, the times of the stages, and all lags."""
+    """Data that the starts of a schedule depend on: tick, times of the stages, and all lags."""
     lags = Instance(pipeline, BackwardKind.MIXED).flow.lag.tolist()
     rules = pipeline.link_mode, pipeline.host_link, pipeline.optimizer_barrier
     return pipeline.ticks.per_unit, _costs(pipeline, Unit.TIME), lags, rules

@@ -145,7 +145,7 @@ def evaluate_strategies(
         if not (interrupted or deadline.pressed):
             try:
                 deadline.tell(f"strategy {evaluation.name}")
-                search.settle(turn.within(MOST_SECONDS))
+                search.run_until_stalled(turn.within(MOST_SECONDS))
             except KeyboardInterrupt:
                 interrupted = True
         yield evaluation._replace(

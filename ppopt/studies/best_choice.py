@@ -105,7 +105,7 @@ def best_choice(
 
     try:
         with interrupts.heard():
-            search.settle(deadline.share(SEARCHING), tell)
+            search.run_until_stalled(deadline.share(SEARCHING), tell)
             if not proof.proved:
                 proof = StrategyProof(search, bounded_points(search, deadline))
                 ceiling = search.value if search.fits else None

@@ -1,4 +1,4 @@
-"""A job: one search or one evaluation of a strategy, and the key of its content."""
+"""A job: a search or the evaluation of a strategy, with the hash of its content (the cache key)."""
 
 from __future__ import annotations
 
@@ -32,22 +32,22 @@ _APPEARANCE = (
     *("name", "rounded", "placement_name", "chunks", "mem_limit_given"),
     *("time_unit", "memory_unit", *(setting.field for setting in COUNTS)),
 )
-"""What a pipeline's object of JSON says besides its content: how its user gave it."""
+"""Keys of a pipeline's JSON object that are not content: how the user gave it."""
 NO_OPTIONS = Options()
 _SEARCH = (
     *("problem", "schedule", "solver", "strategies"),
     *("studies/evaluate.py", "studies/best_choice.py", "studies/strategy_search.py"),
     "studies/strategy_points.py",
 )
-"""Sources that decide which schedule a job comes to."""
+"""Sources that determine the schedule of a job."""
 
 
 @cache
 def search_version() -> str:
     """SHA-256 of the sources of the search and the strategies.
 
-    Nobody has to remember to count it up: a result of other sources is never taken for one of
-    these, were it only a bound that has since turned out to be wrong.
+    The version changes with the sources, so that results of other sources, perhaps with a bound
+    that turned out to be wrong, are never reused.
     """
     digest = hashlib.sha256()
     for name in _SEARCH:
@@ -58,23 +58,23 @@ def search_version() -> str:
 
 
 def version() -> str:
-    """The version of ppopt with that of its search, as in `0.1.0+3f2a9c01b7de`."""
+    """Version of ppopt with that of its search, as in `0.1.0+3f2a9c01b7de`."""
     return f"{metadata.version('ppopt-pipeline')}+{search_version()[:12]}"
 
 
-def _sources(name: str, place: Traversable) -> Iterator[tuple[str, bytes]]:
-    """The modules in a file or a folder, in the order of their names."""
-    if place.is_file():
+def _sources(name: str, path: Traversable) -> Iterator[tuple[str, bytes]]:
+    """Modules in a file or a folder, in the order of their names."""
+    if path.is_file():
         if name.endswith(".py"):
-            yield name, place.read_bytes()
+            yield name, path.read_bytes()
         return
-    for entry in sorted(place.iterdir(), key=lambda one: one.name):
+    for entry in sorted(path.iterdir(), key=lambda child: child.name):
         yield from _sources(f"{name}/{entry.name}", entry)
 
 
 @dataclass(frozen=True)
 class SolveJob:
-    """What to solve, or which strategy to evaluate, and with how much effort."""
+    """A pipeline to solve, or on which to evaluate a strategy, and the effort."""
 
     pipeline: Pipeline
     strategy: str = SEARCHED
@@ -82,30 +82,30 @@ class SolveJob:
     objective: Objective = Objective.MAKESPAN
     backward_kind: BackwardKind = BackwardKind.MIXED
     options: Options = NO_OPTIONS
-    """Of the strategy."""
+    """Options of the strategy."""
     seed: int = 0
     time_limit: float = TIME_LIMIT
-    """Seconds. This and `workers` are effort: they are no part of the content."""
+    """Time limit in seconds. This and `workers` are effort: they are no part of the content."""
     workers: int = 1
 
     @property
     def searched(self) -> bool:
-        """Whether it is a search, and not the evaluation of a strategy."""
+        """Whether the job is a search, and not the evaluation of a strategy."""
         return self.strategy == SEARCHED
 
     @property
     def limited(self) -> bool:
-        """Whether its schedule depends on the memory limits."""
+        """Whether the schedule depends on the memory limits."""
         return self.searched or has_open_choices(self.pipeline)
 
     @cached_property
     def key(self) -> str:
-        """SHA-256 of the content: equal for jobs whose results are of one kind.
+        """SHA-256 of the content: equal for jobs with interchangeable results.
 
         The content is the instance (in ticks; names and units are not part of it), the objective,
         what is searched or which strategy with its options, the seed, and the version of the search
-        (`search_version`). A strategy is held to memory limits only by what it may choose, so else
-        they are no part of its content.
+        (`search_version`). For a strategy, memory limits belong to the content only if they affect
+        what is chosen for it.
         """
         content: dict[str, Any] = {
             "version": search_version(),
@@ -121,7 +121,7 @@ class SolveJob:
 
     @property
     def checked(self) -> SolveJob:
-        """Itself; raises NotApplicableError where its strategy does not apply to what is asked."""
+        """Return self; raises NotApplicableError if the strategy does not apply."""
         if self.searched:
             return self
         rule = resolve(self.strategy)
@@ -135,15 +135,15 @@ class SolveJob:
 
     @property
     def fixed_pipeline(self) -> Pipeline | None:
-        """The pipeline of its schedules, where nothing of it is searched."""
+        """Pipeline of the schedules; None if something of it is searched."""
         requested = self.pipeline
         return None if open_choices(requested) else self.resolved_pipeline(requested)
 
     def resolved_pipeline(self, found: Pipeline) -> Pipeline:
         """Pipeline of the job with the placement, partition, recompute and offload of `found`.
 
-        What is not searched is as asked. Of a strategy, with its chunks and placement. Raises
-        InputError where these do not fit.
+        What is not searched is as in the job; a strategy sets its chunks and placement. Raises
+        InputError if these do not fit.
         """
         requested = self.pipeline
         limits = requested.limits if self.limited else None
@@ -169,34 +169,33 @@ class SolveJob:
 
 
 def job_of(pipeline: Pipeline, settings: Mapping[str, Any], strategy: str = SEARCHED) -> SolveJob:
-    """A job of settings of a run by their names in Python; raises InputError.
+    """Make a job from settings of a run by their names in Python; raises InputError.
 
-    One worker, unless they say otherwise.
+    The default is one worker.
     """
     seconds = TIME_LIMIT if strategy == SEARCHED else best_choice.TIME_LIMIT
-    given = {name: value for name, value in settings.items() if value is not None}
+    values = {name: value for name, value in settings.items() if value is not None}
     return SolveJob(
         pipeline=pipeline,
         strategy=strategy,
-        objective=Objective(given.get("objective", Objective.MAKESPAN)),
-        backward_kind=BackwardKind.read(given.get("backward_kind"), given.get("fused")),
-        options=Options(**{name: given.get(name) for name in OPTIONS}),
-        seed=given.get("seed", 0),
-        time_limit=given.get("time_limit", seconds),
-        workers=given.get("workers", 1),
+        objective=Objective(values.get("objective", Objective.MAKESPAN)),
+        backward_kind=BackwardKind.read(values.get("backward_kind"), values.get("fused")),
+        options=Options(**{name: values.get(name) for name in OPTIONS}),
+        seed=values.get("seed", 0),
+        time_limit=values.get("time_limit", seconds),
+        workers=values.get("workers", 1),
     )
 
 
 def instance_of(pipeline: Pipeline, *, limited: bool = True) -> dict[str, Any]:
-    """What a schedule of a pipeline depends on, as an object of JSON; costs are in ticks.
+    """Data that a schedule of a pipeline depends on, as an object of JSON; costs are in ticks.
 
-    With the layers where partition, recompute or offload is searched; without limits unless
-    `limited`.
+    It has the layers if partition, recompute or offload is searched; no limits unless `limited`.
     """
     ticks = pipeline.ticks
-    found = pipeline_json.pipeline_to_object(pipeline)
+    fields = pipeline_json.pipeline_to_object(pipeline)
     left_out = (*_APPEARANCE, *(() if limited else ("mem_limit",)))
-    content = {key: value for key, value in found.items() if key not in left_out}
+    content = {key: value for key, value in fields.items() if key not in left_out}
     content |= {"ticks": ticks.per_unit, "memory_ticks": ticks.memory_per_unit}
     searched = {
         "partition": pipeline.partition == partition.SEARCH,

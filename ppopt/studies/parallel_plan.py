@@ -1,10 +1,10 @@
 """Plan over the parallelism: one plan per combination, one bound over all of them.
 
-All combinations train the same batch on the same GPUs, so their steps compare by their length. At
-first each has a bound that takes no time: its work over its devices. The combination that promises
-most is planned first, for a share of the time. The best step found closes every combination whose
-bound is no lower, and a plan ends as soon as its own bound gets there. The better half of what is
-open at the end of a round goes on, for longer, from its best schedule.
+All combinations train the same batch on the same GPUs, so they are compared by step time. At first
+each has a quick bound: its work divided by its devices. The most promising combination is planned
+first, for a share of the time. A combination is closed when its bound is at least the best step
+time found; a plan ends as soon as its own bound reaches it. The better half of the combinations
+that are open at the end of a round continues, for longer, from its best schedules.
 """
 
 from __future__ import annotations
@@ -38,29 +38,29 @@ from ppopt.studies.plan_space import (
 )
 
 CLOSE = Fraction(1, 10**4)
-"""Share of the best step by which a bound is lower and its combination is closed all the same:
-derived times are whole microseconds, and combinations differ by their rounding."""
+"""Share of the best step time: a combination whose bound is lower by at most this is closed,
+because derived times are whole microseconds, and combinations differ by their rounding."""
 ROUND = 0.5
-"""Share of the time left of a round, unless it is of one combination."""
+"""Share of the time left for a round, unless it is of one combination."""
 SHORTEST = 0.5
-"""Seconds; with less left no plan is begun."""
+"""Least seconds to start a plan."""
 
 
 @dataclass(frozen=True)
-class Choices:
-    """What the plan of every combination chooses from, as of `ppopt.plan`."""
+class PlanArguments:
+    """Arguments of `ppopt.plan` that all combinations share."""
 
     placements: tuple[str, ...] = PLACEMENTS
     chunks: tuple[int, ...] = CHUNKS
     recompute: tuple[str, ...] | None = None
-    """None: as of `ppopt.plan`."""
+    """Recompute modes; None: the default of `ppopt.plan`."""
     strategies: tuple[str, ...] | None = None
     runtime: str = "any"
     mem_limit: Any = None
-    """Of every device; None: all that the GPU has."""
+    """Memory limit of every device; None: the memory of the GPU."""
 
     def space(self, model: DerivedModel) -> PlanSpace:
-        """The plan space of a combination."""
+        """Plan space of a combination."""
         pipeline = model.pipeline
         layers = pipeline.model
         assert layers is not None
@@ -81,7 +81,7 @@ class Choices:
 
 def plan_parallelism(
     space: ParallelSpace,
-    choices: Choices = Choices(),
+    choices: PlanArguments = PlanArguments(),
     *,
     time_limit: float = TIME_LIMIT,
     workers: int | None = None,
@@ -93,8 +93,8 @@ def plan_parallelism(
     """Find the parallelism of the shortest step, with a bound over all combinations.
 
     Each combination is planned as `ppopt.plan` does, on its derived model. Costs leave collective
-    communication out, which grows with tensor parallelism. Raises InputError where there is no
-    combination at all; "infeasible" is a result.
+    communication out, which grows with tensor parallelism. Raises InputError if there is no valid
+    combination; "infeasible" is a result.
     """
     models, skipped = space.models()
     if not models:
@@ -104,20 +104,20 @@ def plan_parallelism(
     )
     search = _ParallelSearch(models, choices, options)
     search.run()
-    best, least = search.best, search.least
-    rows = sorted((one.row() for one in search.combinations), key=_place)
+    best, lower_bound = search.best, search.lower_bound
+    rows = sorted((one.row() for one in search.combinations), key=_sort_key)
     if best is None:
-        status = Status.INFEASIBLE if least is None else Status.UNKNOWN
+        status = Status.INFEASIBLE if lower_bound is None else Status.UNKNOWN
     else:
-        status = Status.OPTIMAL if least == best else Status.FEASIBLE
+        status = Status.OPTIMAL if lower_bound == best else Status.FEASIBLE
     return ParallelPlan(
-        space, status, tuple(rows), least, skipped, options.provenance, options.deadline.spent,
-        search.interrupted,
+        space, status, tuple(rows), lower_bound, skipped, options.provenance,
+        options.deadline.spent, search.interrupted,
     )  # fmt: skip
 
 
-def _place(row: ParallelRow) -> tuple[bool, Fraction, bool, Fraction, Parallelism]:
-    """Where a row stands: by its step, then by its bound, those that do not fit last."""
+def _sort_key(row: ParallelRow) -> tuple[bool, Fraction, bool, Fraction, Parallelism]:
+    """Sort key of a row: its step, then its bound, infeasible ones last."""
     bound = row.lower_bound
     return (
         row.value is None, row.value or Fraction(0), bound is None, bound or Fraction(0),
@@ -126,9 +126,9 @@ def _place(row: ParallelRow) -> tuple[bool, Fraction, bool, Fraction, Parallelis
 
 
 def work_bound(pipeline: Pipeline, layers: Layers) -> Fraction:
-    """Work of a step over its devices: no partition, placement or order takes less.
+    """Total work divided by the number of devices, a lower bound on the step.
 
-    Of every layer F and the less of BW and of B and W, of all microbatches.
+    Counts F and the less of BW and of B + W of every layer and microbatch.
     """
     each = sum(
         (one.forward + min(one.backward, one.backward_input + one.weight) for one in layers.costed),
@@ -139,33 +139,33 @@ def work_bound(pipeline: Pipeline, layers: Layers) -> Fraction:
 
 @dataclass
 class _Combination:
-    """What is known of a combination while others are searched."""
+    """State of a combination during the search."""
 
     parallelism: Parallelism
     model: DerivedModel
     lower_bound: Fraction | None
     plan: Plan | None = None
     seconds: float = 0.0
-    stuck: bool = False
-    """Whether its last plan ended before its time was up: more time brings nothing."""
+    exhausted: bool = False
+    """Whether the last plan ended before its time was up: more time cannot help."""
 
     @property
     def value(self) -> Fraction | None:
-        """The shortest step found."""
+        """Shortest step found."""
         return None if self.plan is None else self.plan.value
 
     def row(self) -> ParallelRow:
-        """The same as a result."""
+        """Row of the result."""
         return ParallelRow(self.parallelism, self.model, self.lower_bound, self.plan, self.seconds)
 
 
 class _ParallelSearch:
-    """One search over combinations."""
+    """Search over combinations."""
 
     def __init__(
         self,
         models: Mapping[Parallelism, DerivedModel],
-        choices: Choices,
+        choices: PlanArguments,
         options: SolveOptions,
     ) -> None:
         self._choices, self._options = choices, options
@@ -177,21 +177,21 @@ class _ParallelSearch:
 
     @property
     def best(self) -> Fraction | None:
-        """The shortest step found."""
+        """Shortest step found."""
         return min((one.value for one in self.combinations if one.value is not None), default=None)
 
     @property
-    def least(self) -> Fraction | None:
-        """No step is shorter; None: no combination keeps the memory limit."""
+    def lower_bound(self) -> Fraction | None:
+        """Lower bound of all steps; None: no combination is within the memory limit."""
         bounds = [one.lower_bound for one in self.combinations if one.lower_bound is not None]
         found = min(bounds, default=None)
         best = self.best
         return found if best is None or found is None else min(found, best)
 
     def run(self) -> None:
-        """Plan in rounds, each for half of the time left; one combination at any time.
+        """Plan in rounds, each for half of the time left; one combination even if time is up.
 
-        Of those that are open every round has half as many as the one before (successive halving).
+        Every round has half as many open combinations as the one before (successive halving).
         """
         waiting, deadline = self._open(), self._options.deadline
         while waiting and not (deadline.over and self._planned):
@@ -207,56 +207,58 @@ class _ParallelSearch:
         return any(one.plan is not None for one in self.combinations)
 
     def _open(self) -> list[_Combination]:
-        """The combinations that may have a shorter step than the best, by their promise."""
-        return sorted(filter(self._is_open, self.combinations), key=_promise)
+        """Open combinations, the most promising first."""
+        return sorted(filter(self._is_open, self.combinations), key=_estimate)
 
-    def _is_open(self, one: _Combination) -> bool:
+    def _is_open(self, combination: _Combination) -> bool:
         """Whether a combination may have a shorter step than the best."""
-        if one.lower_bound is None or one.stuck or self.interrupted:
+        if combination.lower_bound is None or combination.exhausted or self.interrupted:
             return False
         best = self.best
-        return best is None or one.lower_bound < best * (1 - CLOSE)
+        return best is None or combination.lower_bound < best * (1 - CLOSE)
 
     def _round(self, waiting: Sequence[_Combination], deadline: Deadline) -> None:
-        for place, one in enumerate(waiting):
+        for index, combination in enumerate(waiting):
             left = deadline.left
-            if self._is_open(one) and (left > SHORTEST or not self._planned):
-                others = sum(map(self._is_open, waiting[place + 1 :]))
-                self._plan(one, max(SHORTEST, min(left, deadline.turn(others).seconds)))
+            if self._is_open(combination) and (left > SHORTEST or not self._planned):
+                others = sum(map(self._is_open, waiting[index + 1 :]))
+                self._plan(combination, max(SHORTEST, min(left, deadline.turn(others).seconds)))
 
-    def _plan(self, one: _Combination, seconds: float) -> None:
-        """Plan a combination for so many seconds, and take over what is better."""
+    def _plan(self, combination: _Combination, seconds: float) -> None:
+        """Plan a combination for `seconds`, and keep the better plan and bound."""
         best, turn = self.best, Deadline.after(seconds, progress=self._options.deadline.progress)
-        batches = one.model.training.batches
-        found = search_plan_space(
-            self._choices.space(one.model),
+        batches = combination.model.training.batches
+        plan = search_plan_space(
+            self._choices.space(combination.model),
             Objective.MAKESPAN,
             BackwardKind.MIXED,
             self._options.by(turn),
             known_value=None if best is None else best / batches,
-            start=None if one.plan is None else one.plan.schedule,
+            start=None if combination.plan is None else combination.plan.schedule,
         )
         took = turn.spent
-        one.seconds += took
-        one.stuck = took < seconds
-        self.interrupted |= found.interrupted
-        if all(row.status is RowStatus.INFEASIBLE for row in found.rows):
-            one.lower_bound = None
-        elif one.lower_bound is not None and found.lower_bound is not None:
-            one.lower_bound = max(one.lower_bound, found.lower_bound)
-        better = found.value is not None and (one.value is None or found.value < one.value)
-        if one.plan is None or better:
-            one.plan = found
+        combination.seconds += took
+        combination.exhausted = took < seconds
+        self.interrupted |= plan.interrupted
+        if all(row.status is RowStatus.INFEASIBLE for row in plan.rows):
+            combination.lower_bound = None
+        elif combination.lower_bound is not None and plan.lower_bound is not None:
+            combination.lower_bound = max(combination.lower_bound, plan.lower_bound)
+        better = plan.value is not None and (
+            combination.value is None or plan.value < combination.value
+        )
+        if combination.plan is None or better:
+            combination.plan = plan
 
 
-def _promise(one: _Combination) -> Fraction:
-    """Combinations are planned in this order: by the shortest step found, or by an estimate.
+def _estimate(combination: _Combination) -> Fraction:
+    """Sort key of a combination: the shortest step found or, before any, an estimate.
 
-    The estimate is the bound, and the idle time of 1F1B: (devices - 1) / microbatches of it
+    The estimate is the bound plus the bubble of 1F1B, (devices - 1) / microbatches of the bound
     (Megatron-LM, arXiv 2104.04473, section 2.2.1).
     """
-    if one.value is not None:
-        return one.value
-    assert one.lower_bound is not None
-    training = one.model.training
-    return one.lower_bound * (1 + Fraction(training.devices - 1, training.batches))
+    if combination.value is not None:
+        return combination.value
+    assert combination.lower_bound is not None
+    training = combination.model.training
+    return combination.lower_bound * (1 + Fraction(training.devices - 1, training.batches))

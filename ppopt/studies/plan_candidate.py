@@ -36,7 +36,7 @@ from ppopt.studies.frontier_problem import frontier_problem_of
 from ppopt.studies.frontier_search import ParetoSearch
 from ppopt.studies.plan_result import LeastMemory, PlanRow, RowStatus, WithinShare
 from ppopt.studies.plan_space import OPTIMAL, PlanConfiguration
-from ppopt.studies.strategy_search import PATIENCE, Rank, StrategySearch, Takes
+from ppopt.studies.strategy_search import PATIENCE, AcceptsPartition, Rank, StrategySearch
 from ppopt.verifier import checked
 
 ROUNDS = 4
@@ -387,7 +387,7 @@ class StrategyCandidate(PlanCandidate):
         problem: Problem,
         context: SearchContext,
         options: Options,
-        accepts_partition: Takes | None,
+        accepts_partition: AcceptsPartition | None,
     ) -> None:
         """`accepts_partition` says which partitions the runtime runs; None: all.
 
@@ -396,7 +396,7 @@ class StrategyCandidate(PlanCandidate):
         super().__init__(configuration, problem, context)
         self._choices = StrategySearch(
             problem.pipeline, configuration.strategy, problem.objective, options,
-            takes=accepts_partition, seed=context.options.seed,
+            accepts_partition=accepts_partition, seed=context.options.seed,
         )  # fmt: skip
         candidates = self._choice if problem.pipeline.partition == SEARCH else None
         self._proof = StrategyProof(self._choices, candidates)
@@ -456,7 +456,7 @@ class StrategyCandidate(PlanCandidate):
             deadline.tell(f"{self.configuration}, memory", self.value, self.bound)
 
         with suppress(KeyboardInterrupt), interrupts.heard():
-            self._choices.settle(deadline, tell)
+            self._choices.run_until_stalled(deadline, tell)
         self._note()
         peak = self.peak
         assert peak is not None

@@ -17,41 +17,40 @@ from ppopt.problem.pipeline_fields import PipelineFields
 from ppopt.strategies import Options, resolve
 
 PLACEMENTS = ("linear", "interleaved", "v")
-"""The placements of a plan, and its default."""
+"""Placements of a plan by default."""
 CHUNKS = (1, 2)
-"""Default stages per device."""
+"""Default numbers of stages per device."""
 OPTIMAL = "optimal"
-"""The value of `strategies` that means: the best schedule, whatever its order."""
+"""Value of `strategies` for the best schedule of any order."""
 MEGATRON = ("1f1b", "interleaved")
-"""The strategies that Megatron-LM runs (docs/user-guide/parallelism-guide.md of
-NVIDIA/Megatron-LM)."""
+"""Strategies that Megatron-LM runs (docs/user-guide/parallelism-guide.md of NVIDIA/Megatron-LM)."""
 RUNTIMES = ("any", "torch", "megatron")
-"""What is to run the schedule: PyTorch runs any order of a placement with a name, of one route."""
+"""Runtimes of the schedule: PyTorch runs any order of a named placement, of one route."""
 AS_GIVEN = "layers"
-"""The value of `recompute` that means: as the layers of the model say."""
+"""Value of `recompute` for the recompute that the layers of the model set."""
 CARRIED = (
     *("backward_p2p", "link_mode", "first_backward", "routes", "slices", "optimizer_barrier"),
     *("offload", "host_link"),
     *("tokens_per_microbatch", "flops_per_microbatch", "peak_flops"),
 )
-"""Further fields of a pipeline that a plan of it has."""
+"""Fields of a pipeline that a plan from it keeps."""
 RECOMPUTE = ("none", "full", "search", AS_GIVEN)
-"""What `recompute` may be in a plan."""
+"""Values of `recompute` in a plan."""
 
 
 class PlanConfiguration(NamedTuple):
     """One combination of the dimensions of a plan."""
 
     batches: int
-    """Microbatches."""
+    """Number of microbatches."""
     placement: str
     chunks: int
-    """Stages per device."""
+    """Number of stages per device."""
     recompute: str
-    """Which layers recompute: `none`, `full`, `search` (chosen per stage with the schedule), or
-    `layers` (as the layers of the model say)."""
+    """Layers that recompute: `none`, `full`, `search` (chosen per stage with the schedule), or
+    `layers` (as set per layer)."""
     strategy: str = OPTIMAL
-    """The schedules: any, of which the best is searched (`optimal`), or a hand strategy's."""
+    """Schedules: of any order, of which the best is searched (`optimal`), or of a hand strategy."""
 
     def __str__(self) -> str:
         strategy = "" if self.strategy == OPTIMAL else f"{self.strategy}, "
@@ -62,11 +61,11 @@ class PlanConfiguration(NamedTuple):
 
 @dataclass(frozen=True)
 class PlanSpace:
-    """What a plan chooses from: lists per dimension, and what is the same in all configurations.
+    """Search space of a plan: lists per dimension, and settings that all configurations share.
 
-    Raises InputError where a list is empty or holds something unknown, where no combination of
-    placements, chunks and strategies goes together, and where the runtime does not run a strategy
-    or the model with a choice of recompute.
+    Raises InputError if a list is empty or has an unknown entry, if no combination of placements,
+    chunks and strategies is valid, and if the runtime does not run a strategy or the model with a
+    recompute mode.
     """
 
     model: Model
@@ -77,9 +76,9 @@ class PlanSpace:
     recompute: tuple[str, ...] = (AS_GIVEN,)
     strategies: tuple[str, ...] = (OPTIMAL,)
     runtime: str = "any"
-    """What is to run the schedule, of `RUNTIMES`."""
+    """Runtime of the schedule, one of `RUNTIMES`."""
     options: Options = field(default_factory=Options)
-    """Of the strategies."""
+    """Options of the strategies."""
     partition: Any = SEARCH
     """`search`, or a partition as `ppopt.Pipeline` takes it, for every configuration."""
     fields: Mapping[str, Any] = field(default_factory=dict)
@@ -137,29 +136,29 @@ class PlanSpace:
         dimensions = (
             self.batches, self.placements, self.chunks, self.recompute, self.strategies
         )  # fmt: skip
-        for one in dict.fromkeys(product(*dimensions)):
-            configuration = PlanConfiguration(*one)
+        for combination in dict.fromkeys(product(*dimensions)):
+            configuration = PlanConfiguration(*combination)
             if self._is_set_up(configuration):
                 yield configuration
 
-    def _is_set_up(self, one: PlanConfiguration) -> bool:
-        """Whether its placement, chunks and strategy go together."""
-        if not _go_together(one.placement, one.chunks):
+    def _is_set_up(self, configuration: PlanConfiguration) -> bool:
+        """Whether placement, chunks and strategy are compatible."""
+        if not _go_together(configuration.placement, configuration.chunks):
             return False
-        if one.strategy == OPTIMAL:
+        if configuration.strategy == OPTIMAL:
             return True
-        rule = resolve(one.strategy)
+        rule = resolve(configuration.strategy)
         chunks = rule.chunks(self.options) if callable(rule.chunks) else rule.chunks
-        return rule.placement == one.placement and chunks in (None, one.chunks)
+        return rule.placement == configuration.placement and chunks in (None, configuration.chunks)
 
     def pipeline(self, configuration: PlanConfiguration) -> Pipeline:
-        """The pipeline of a configuration, on which its strategy and the runtime can run.
+        """Pipeline of a configuration, on which its strategy and the runtime can run.
 
-        Raises NotApplicableError where there is none.
+        Raises NotApplicableError if there is none.
         """
         recompute = configuration.recompute
         with not_applicable():
-            made = self.model.pipeline(
+            pipeline = self.model.pipeline(
                 devices=self.devices,
                 batches=configuration.batches,
                 placement=configuration.placement,
@@ -169,25 +168,25 @@ class PlanSpace:
                 **self.fields,
             )
         if self.runtime == "megatron":
-            check_megatron(made)
+            check_megatron(pipeline)
         if configuration.strategy == OPTIMAL:
-            return made
+            return pipeline
         rule, options = resolve(configuration.strategy), self.options_of(configuration)
-        placed = rule.apply(made, options)
+        placed = rule.apply(pipeline, options)
         rule.built(placed, options)
         return placed
 
     def options_of(self, configuration: PlanConfiguration) -> Options:
-        """The options that the strategy of a configuration takes."""
+        """Options that the strategy of a configuration takes."""
         return resolve(configuration.strategy).taken(self.options)
 
 
 def check_megatron(pipeline: Pipeline) -> None:
-    """Raise NotApplicableError where Megatron-LM takes no partition that a plan may choose.
+    """Raise NotApplicableError if Megatron-LM supports no partition that a plan may choose.
 
-    It wants all MTP layers in one stage, and takes at most a head after them. So where it takes any
-    partition, it takes one in which a single stage, the last or the one before, has more than one
-    layer.
+    Megatron-LM needs all MTP layers in one stage, and takes at most a head after them. So if it
+    supports any partition, it supports one in which a single stage, the last or the one before, has
+    more than one layer.
     """
     if pipeline.partition != SEARCH:
         trainer_partition.megatron_arguments(pipeline)
@@ -200,22 +199,22 @@ def check_megatron(pipeline: Pipeline) -> None:
 
 
 def partitions_on(runtime: str, pipeline: Pipeline) -> Callable[[Counts], bool] | None:
-    """Which partitions of a pipeline a runtime takes; None: all of them.
+    """Test of the partitions of a pipeline that a runtime supports; None: all of them.
 
-    Raises NotApplicableError where it takes none.
+    Raises NotApplicableError if it supports none.
     """
     return trainer_partition.megatron_partitions(pipeline) if runtime == "megatron" else None
 
 
 def default_strategies(runtime: str) -> tuple[str, ...]:
-    """The strategies of a plan that names none."""
+    """Default strategies of a plan."""
     return MEGATRON if runtime == "megatron" else (OPTIMAL,)
 
 
 def fields_of(pipeline: Pipeline) -> dict[str, Any]:
-    """What a pipeline says beside its model, limits and what a plan chooses: links, speeds, counts.
+    """Pipeline fields that a plan neither chooses nor takes as arguments: links, speeds, counts.
 
-    Values as by default are left out: they go with any number of devices.
+    Default values are left out: they hold for any number of devices.
     """
     given = {name: getattr(pipeline, name) for name in CARRIED}
     links = {"p2p": pipeline.p2p} if pipeline.link is None else {"link": pipeline.link}
@@ -226,10 +225,11 @@ def fields_of(pipeline: Pipeline) -> dict[str, Any]:
 
 
 def default_recompute(model: Model, runtime: str, *, limited: bool) -> tuple[str, ...]:
-    """The default of what a plan tries: recompute saves memory only, and takes time.
+    """Default recompute modes of a plan.
 
-    A model that says which layers recompute is taken at its word. Megatron-LM recomputes as many
-    layers in every stage, so for it nothing is chosen per stage.
+    If the model sets recompute for a layer, only that. Without a memory limit none: recompute saves
+    memory only, and takes time. Megatron-LM recomputes the same number of layers in every stage, so
+    `search`, which chooses per stage, is left out for it.
     """
     if any(layer.recompute for layer in model.layers):
         return (AS_GIVEN,)
@@ -242,9 +242,11 @@ def _go_together(placement: str, chunks: int) -> bool:
     return (chunks == 1) == (placement == "linear")
 
 
-def _check(name: str, given: tuple[str, ...], known: tuple[str, ...]) -> None:
-    if not given:
+def _check(name: str, values: tuple[str, ...], known: tuple[str, ...]) -> None:
+    if not values:
         raise InputError(f"{name}: the list is empty")
-    for one in given:
-        if one not in known:
-            raise InputError(f"{name}: {one!r} is unknown; a plan chooses from {', '.join(known)}")
+    for value in values:
+        if value not in known:
+            raise InputError(
+                f"{name}: {value!r} is unknown; a plan chooses from {', '.join(known)}"
+            )

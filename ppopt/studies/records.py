@@ -1,9 +1,9 @@
-"""Records of a storage, and how rows of SQLite become them: the one place where values are checked.
+"""Record types of the storage, and the validation of SQLite rows.
 
-A storage is input as any file is: SQLite keeps a value of any type in any column, a file may be
-damaged, and others can write it. Readers of records rely on them, so every value passes
-here: its type, its range, the form of compressed JSON. What a schedule says is for
-`ppopt.studies.outcome` to check. Every reader raises InputError, which names the column.
+A storage is untrusted input: SQLite keeps a value of any type in any column, a file may be damaged,
+and others can write it. Readers of records rely on them, so every value is checked here: its type,
+its range, the form of compressed JSON. `ppopt.studies.outcome` checks the content of a schedule.
+Every reader raises InputError, which names the column.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from ppopt.formats.schedule_json import LARGEST_FILE
 from ppopt.solver.result import Status
 
 LARGEST_RECORD = LARGEST_FILE
-"""Bytes of JSON that a compressed value may hold: those of a schedule file."""
+"""Most bytes of JSON in a compressed value: those of a schedule file."""
 DEEPEST = 8
-"""Most lists and objects within one another, in settings and figures of a row."""
+"""Deepest nesting of lists and objects in settings and figures of a row."""
 LARGEST_INT = 2**63 - 1
 """Largest whole number of SQLite."""
 COMPLETE, FAIL = "complete", "fail"
-"""States of a trial, in Optuna's words."""
+"""States of a trial, in Optuna's terms."""
 Check = Callable[[object], Any]
 
 
@@ -38,7 +38,7 @@ class DamagedError(InputError):
 
 @contextmanager
 def damage(what: str, advice: str = "") -> Iterator[None]:
-    """Let an error of the block say that a record is damaged: a DamagedError."""
+    """Context manager that turns errors of the block into DamagedError."""
     try:
         yield
     except (InputError, NotApplicableError) as error:
@@ -53,9 +53,9 @@ class StoredResult(NamedTuple):
     strategy: str
     status: str
     closed: bool
-    """Whether more time cannot improve it."""
+    """Whether more time cannot improve the result."""
     time_limit: float | None
-    """Seconds it was given; None: it takes no limit."""
+    """Time limit in seconds; None: the job has none."""
     workers: int | None
     seconds: float
     version: str
@@ -63,7 +63,7 @@ class StoredResult(NamedTuple):
 
     @property
     def effort(self) -> tuple[bool, float]:
-        """How much was spent on it: all that it takes, or so many seconds."""
+        """Effort as a sort key: (closed, seconds)."""
         return self.closed, self.time_limit or 0.0
 
 
@@ -71,13 +71,13 @@ class Trial(NamedTuple):
     """One row of a study."""
 
     params: Mapping[str, Any]
-    """The settings in which it differs from other rows."""
+    """Settings in which the row differs from other rows."""
     state: str
     """`complete` or `fail`."""
     key: str | None
-    """Of its result; None where it failed."""
+    """Key of the result; None if the row failed."""
     row: Mapping[str, Any]
-    """Its figures, under the keys of `ppopt sweep --json`; `failed` alone where it failed."""
+    """Metrics of the row, under the keys of `ppopt sweep --json`; `failed` alone if it failed."""
 
 
 class StudyRecord(NamedTuple):
@@ -86,26 +86,26 @@ class StudyRecord(NamedTuple):
     number: int
     name: str
     base: str
-    """What all its trials share."""
+    """Identity of what all its trials share."""
     created: str
     asked: tuple[str, ...]
-    """Settings of the rows that were asked for, each as text of JSON."""
+    """Settings of the requested rows, each as text of JSON."""
     command: str | None
-    """The last command that asked for rows; None: it was asked for in Python."""
+    """Last command that requested rows; None: they were requested from Python."""
 
 
 def canonical(value: object) -> str:
-    """JSON text, the same for equal values."""
+    """JSON text that is the same for equal values."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
 
 
 def packed(value: object) -> bytes:
-    """JSON, compressed; its checksum tells whether it is whole."""
+    """Compressed JSON; its checksum tells whether it is complete."""
     return zlib.compress(json.dumps(value, separators=(",", ":"), allow_nan=False).encode())
 
 
 def unpacked(value: object) -> object:
-    """What `packed` has compressed."""
+    """Reverse `packed`."""
     if not isinstance(value, bytes):
         raise InputError(f"{shown(value)} is no compressed JSON")
     reader = zlib.decompressobj()
@@ -119,12 +119,12 @@ def unpacked(value: object) -> object:
 
 
 def result_of(row: Sequence[object]) -> StoredResult:
-    """The result in a row of `results`, whose columns are the fields."""
+    """Result in a row of `results`, whose columns are the fields."""
     return StoredResult(**_checked(_RESULT, row))
 
 
 def trial_of(row: Sequence[object]) -> Trial:
-    """The trial in a row of `trials`, whose columns are the fields."""
+    """Trial in a row of `trials`, whose columns are the fields."""
     found = Trial(**_checked(_TRIAL, row))
     if found.state == FAIL:
         return found._replace(row={"failed": within("row", _reason, found.row)})
@@ -134,7 +134,7 @@ def trial_of(row: Sequence[object]) -> Trial:
 
 
 def study_of(row: Sequence[object]) -> StudyRecord:
-    """The study in a row of `studies`, whose columns are the fields."""
+    """Study in a row of `studies`, whose columns are the fields."""
     return StudyRecord(**_checked(_STUDY, row))
 
 
@@ -201,7 +201,7 @@ def _asked(value: object) -> tuple[str, ...]:
 
 
 def _object(value: object) -> dict[str, Any]:
-    """An object of JSON, from its text; no number is beyond floats, and it is not deep."""
+    """Read an object of JSON from its text: no number beyond floats, and limited depth."""
     found = parse_json(utf8(value), "JSON", finite_float)
     if not isinstance(found, dict):
         raise InputError(f"{shown(found)} is not an object {{...}}")
@@ -223,7 +223,7 @@ def _reason(row: Mapping[str, Any]) -> str:
 
 
 def _figures(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Figures of a row that is done; those that an earlier version did not know are null."""
+    """Check metrics of a row that is done; those that an earlier version lacks are null."""
     known = {name: within(name, check, row.get(name)) for name, check in FIGURES.items()}
     return dict(row) | known
 
@@ -280,4 +280,4 @@ FIGURES: Mapping[str, Check] = {
     "placement": lambda value: value if isinstance(value, str | None) else _list_of(_whole)(value),
     "status": _STATUS,
 }
-"""Check of every figure of a row that is done; see `ppopt.studies.outcome.row`."""
+"""Check of every metric of a row that is done; see `ppopt.studies.outcome.row`."""

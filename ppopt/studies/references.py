@@ -1,4 +1,4 @@
-"""Reference schedules: made again as their file says they were made, and compared."""
+"""Recomputes a reference schedule from the settings in its file and reports differences."""
 
 from __future__ import annotations
 
@@ -23,10 +23,11 @@ from ppopt.studies.evaluate import evaluate
 from ppopt.verifier.measured import planned
 
 FREE = ("order", "times", "proof", "peak memory")
-"""What schedules of equal value may differ in: not compared where a search had several workers."""
+"""Items in which schedules of equal value may differ: not compared if a search had several workers.
+"""
 
 
-_EVERY = {
+_CLAIMED_OVER = {
     Argument.PARTITIONS: "partitions",
     Argument.RECOMPUTE: "choices of recompute",
     Argument.PARTITIONS_RECOMPUTE: "partitions and choices of recompute",
@@ -34,11 +35,11 @@ _EVERY = {
     Argument.RECOMPUTE_OFFLOAD: "choices of recompute and offload",
     Argument.PLACEMENTS: "placements",
 }
-"""What a bound may be claimed over, by its argument."""
+"""Objects that a bound may be claimed over, by its argument."""
 
 
 class Difference(NamedTuple):
-    """What is not as it was."""
+    """A difference between a reference and its recomputation."""
 
     what: str
     """`status`, `value`, `lower bound`, `proof`, `peak memory`, `order` or `times`."""
@@ -49,47 +50,47 @@ class Difference(NamedTuple):
         return f"{self.what}: was {self.before}, is {self.after}"
 
 
-class Check(NamedTuple):
-    """A reference made again."""
+class ReferenceCheck(NamedTuple):
+    """Result of recomputing a reference."""
 
-    made: Schedule | None
-    """None where a search found nothing within its time."""
+    schedule: Schedule | None
+    """Recomputed schedule; None if a search found nothing within its time."""
     differences: tuple[Difference, ...]
     notes: tuple[str, ...]
-    """What may make a difference that means nothing."""
-    free: tuple[Difference, ...] = ()
-    """Differences in what is not compared."""
-    ordered: bool = True
+    """Reasons why a difference may be insignificant."""
+    ignored_differences: tuple[Difference, ...] = ()
+    """Differences in items that are not compared."""
+    order_compared: bool = True
     """Whether the order and what follows from it (`FREE`) were compared."""
 
 
 def check_reference(
     reference: Schedule, progress: Callable[[Progress], None] | None = None
-) -> Check:
-    """Make a reference again and compare.
+) -> ReferenceCheck:
+    """Recompute a reference and compare.
 
     A search runs with the objective, seed, workers and time limit that the file names, a strategy
-    with its options; any other order (an imported one) is timed again. Where a search had several
+    with its options; any other order (an imported one) is timed again. If a search had several
     workers, which may find another schedule of equal value, orders are not compared, nor what
-    follows from them (`FREE`); `Check.free` tells what is otherwise there. Raises InputError where
-    the file does not say enough, or a strategy no longer applies.
+    follows from them (`FREE`); differences in these are in `ignored_differences`. Raises InputError
+    if the file does not say enough, or a strategy no longer applies.
     """
     planned(reference, "check")
-    made = _remade(reference, progress)
-    notes = _notes(reference, made)
-    ordered = not (_searched(reference) and reference.origin.workers != 1)
-    if made is None:
+    schedule = _remade(reference, progress)
+    notes = _notes(reference, schedule)
+    order_compared = not (_searched(reference) and reference.origin.workers != 1)
+    if schedule is None:
         status = Difference("status", _said(reference, "status"), "unknown")
-        return Check(None, (status,), notes, ordered=ordered)
-    found = differences(reference, made)
-    uncompared = {*(() if ordered else FREE), *_of_more(reference)}
+        return ReferenceCheck(None, (status,), notes, order_compared=order_compared)
+    found = differences(reference, schedule)
+    uncompared = {*(() if order_compared else FREE), *_not_repeated(reference)}
     free = tuple(entry for entry in found if entry.what in uncompared)
     counted = tuple(entry for entry in found if entry not in free)
-    return Check(made, counted, notes, free, ordered)
+    return ReferenceCheck(schedule, counted, notes, free, order_compared)
 
 
 def differences(before: Schedule, after: Schedule) -> tuple[Difference, ...]:
-    """Compare what is claimed, the figures, then the order or, where that is the same, the times.
+    """Compare the claims, the metrics, then the order or, if that is the same, the times.
 
     Both are schedules of the same pipeline, complete enough to be measured.
     """
@@ -107,7 +108,7 @@ def differences(before: Schedule, after: Schedule) -> tuple[Difference, ...]:
 
 
 def first_difference(before: Schedule, after: Schedule) -> Difference | None:
-    """Find the first place where two schedules run something else, or at another time."""
+    """Find the first operation in which two schedules differ, or that runs at another time."""
     for device, (old, new) in enumerate(zip(before.orders, after.orders, strict=True)):
         shared = min(len(old), len(new))  # an overlapped pair differs from its parts in turn
         unequal = np.flatnonzero(old[:shared] != new[:shared])
@@ -127,7 +128,7 @@ def first_difference(before: Schedule, after: Schedule) -> Difference | None:
 
 
 def _first_around(before: Schedule, after: Schedule) -> Difference | None:
-    """The first operation around the microbatches that is not the same, or not at its time."""
+    """Find the first operation around the microbatches that differs, or at another time."""
     time = before.pipeline.ticks.time
 
     def shown(row: ScheduledAuxiliary | None) -> str:
@@ -162,37 +163,37 @@ def _remade(reference: Schedule, progress: Callable[[Progress], None] | None) ->
     return timing.schedule(reference.pipeline, reference.orders, reference.objective, origin)
 
 
-def _options(given: Mapping[str, int]) -> Options:
-    for name, value in given.items():
+def _options(values: Mapping[str, int]) -> Options:
+    for name, value in values.items():
         if name not in OPTIONS:
             unknown_key(str(name), OPTIONS)
         within(name, whole, value, 1, 2**31)
-    return Options(**given)
+    return Options(**values)
 
 
-def _of_more(reference: Schedule) -> tuple[str, ...]:
-    """What was said of all configurations, and is not compared with a search of one.
+def _not_repeated(reference: Schedule) -> tuple[str, ...]:
+    """Claims about all configurations, which are not compared with a search of one.
 
-    The proof; where a gap was left, status and bound too, which may be better for one alone.
+    The proof; if a gap was left, also status and bound, which may be better for one alone.
     """
-    if _every(reference) is None:
+    if _claimed_over(reference) is None:
         return ()
     return (
         ("proof",) if reference.origin.status == "optimal" else ("proof", "status", "lower bound")
     )
 
 
-def _every(reference: Schedule) -> str | None:
-    """What the claim of a file is said of all of, beside orders; None where of nothing."""
+def _claimed_over(reference: Schedule) -> str | None:
+    """Objects besides orders that the bound of a file is claimed over all of; None if none."""
     certificate = reference.origin.certificate
-    return None if certificate is None else _EVERY.get(certificate.argument)
+    return None if certificate is None else _CLAIMED_OVER.get(certificate.argument)
 
 
 def _searched(reference: Schedule) -> bool:
     return reference.origin.strategy == SEARCHED
 
 
-def _notes(reference: Schedule, made: Schedule | None) -> tuple[str, ...]:
+def _notes(reference: Schedule, schedule: Schedule | None) -> tuple[str, ...]:
     origin = reference.origin
     notes = []
     if _searched(reference) and origin.workers != 1:
@@ -200,7 +201,7 @@ def _notes(reference: Schedule, made: Schedule | None) -> tuple[str, ...]:
             "order not compared: the search had several workers, which may find another of equal "
             "value; --workers 1 repeats itself"
         )
-    every = _every(reference)
+    every = _claimed_over(reference)
     if every is not None:
         notes.append(
             f"the file claims its bound over all {every}; that is not proved again here, where the "
@@ -210,7 +211,7 @@ def _notes(reference: Schedule, made: Schedule | None) -> tuple[str, ...]:
         notes.append("the search began from a schedule of its user's, which is not at hand")
     if _searched(reference) and origin.status != "optimal":
         notes.append("the search ended by its time limit: another machine may find more or less")
-    versions = {} if made is None else made.origin.versions or {}
+    versions = {} if schedule is None else schedule.origin.versions or {}
     for name, old in (origin.versions or {}).items():
         if name in versions and versions[name] != old:
             notes.append(f"{name} was {old}, is {versions[name]}")
@@ -230,11 +231,11 @@ def _figures(schedule: Schedule) -> dict[str, str]:
     }
 
 
-def _op(schedule: Schedule, order: Any, place: int) -> str:
-    if place >= len(order):
+def _op(schedule: Schedule, order: Any, position: int) -> str:
+    if position >= len(order):
         return "nothing"
-    alone = str(schedule.pipeline.op(codes(order)[place]))
-    return alone if order[place] >= 0 else f"{alone} overlapped"
+    name = str(schedule.pipeline.op(codes(order)[position]))
+    return name if order[position] >= 0 else f"{name} overlapped"
 
 
 def _interval(schedule: Schedule, row: int) -> str:

@@ -1,8 +1,8 @@
-"""What a hand strategy may choose of a pipeline: its partition, and the layers that recompute.
+"""Search space of a hand strategy: partitions with recompute options per stage.
 
-A point is a partition and, for every stage, the number of one of its choices of recompute
-(`ppopt.solver.recompute.stage_choices`), the one of least time first. Where one of the two is
-given, all points have it.
+A point is a partition and, for every stage, the number of one of its options
+(`ppopt.solver.recompute.stage_options`); options are ordered by time. If the partition or the
+recompute is given, all points have it.
 """
 
 from __future__ import annotations
@@ -24,85 +24,85 @@ from ppopt.problem.recompute import SEARCH_RECOMPUTE
 from ppopt.solver.recompute.stage_choices import StageChoices
 
 FEW_LAYERS = 24
-"""Layers up to which all choices of recompute of all partitions are counted."""
+"""Most layers for which all recompute options of all partitions are counted."""
 MANY = 2**31
-"""More choices of recompute than any stage has."""
+"""More recompute options than any stage has."""
 FAR = 24
-"""Most stages between the two stages of a move."""
+"""Largest distance between the two stages of a move."""
 TILT, NOISE = 0.6, 0.25
 """A random partition gives the stages shares of the work that grow or fall along the pipeline by up
 to `TILT`, times the exponential of normal noise of this standard deviation."""
 
 
 class Point(NamedTuple):
-    """One choice; hashable."""
+    """A partition with one recompute option per stage; hashable."""
 
     counts: Counts
     """Layers of every stage."""
     recompute: tuple[int, ...]
-    """Number of the choice of recompute of every stage."""
+    """Number of the recompute option of every stage."""
 
 
 class Points(NamedTuple):
-    """Choices, one per row: `[point, stage]`."""
+    """Several points, one per row: `[point, stage]`."""
 
     counts: Ints
     recompute: Ints
 
     @classmethod
     def of(cls, point: Point) -> Points:
-        """One point."""
+        """Points with one row."""
         return cls(np.array([point.counts]), np.array([point.recompute]))
 
     @classmethod
     def joined(cls, parts: list[Points]) -> Points:
-        """All points of several."""
+        """Concatenate points."""
         return cls(*(np.concatenate(rows) for rows in zip(*parts, strict=True)))
 
     def at(self, number: int) -> Point:
-        """The point of this number."""
+        """Point of a row."""
         return Point(tuple(self.counts[number].tolist()), tuple(self.recompute[number].tolist()))
 
     def some(self, which: slice | Ints) -> Points:
-        """Some of the points."""
+        """Select rows."""
         return Points(self.counts[which], self.recompute[which])
 
     def part(self, number: int, parts: int) -> Points:
-        """One of so many parts of about equal size."""
+        """Every `parts`-th row, from row `number` on."""
         return self.some(slice(number, None, parts))
 
     def shuffled(self, random: np.random.Generator) -> Points:
-        """The points in random order."""
+        """Points in random order."""
         return self.some(random.permutation(len(self.counts)))
 
 
 class Fronts(NamedTuple):
-    """The choices of recompute of stages, in ticks."""
+    """Pareto fronts of the recompute options of stages, in ticks."""
 
     number: Ints
     """Row of every stage of every partition: `[point, stage]`."""
     sizes: Ints
-    """Choices of every stage: `[point, stage]`."""
+    """Number of options of every stage: `[point, stage]`."""
     time: Ints
-    """`[row, choice]`; the last one is repeated."""
+    """Added time, `[row, option]`; the last one is repeated."""
     kept: Ints
-    """`[row, choice]`; the last one is repeated."""
+    """Kept memory, `[row, option]`; the last one is repeated."""
 
 
 class StrategyPoints:
     """All points of a pipeline that a strategy has placed."""
 
     def __init__(self, placed: Pipeline) -> None:
-        """Where its partition or recompute is to be searched, it is part of the choice.
+        """Make the points of what a pipeline leaves open: partition, recompute and offload.
 
-        Raises NotApplicableError where times or memory are too finely divided to stay exact.
+        Raises NotApplicableError if times or memory are too finely divided to stay exact.
         """
         self.cut = placed.partition == SEARCH
         """Whether the partition is chosen."""
         again, moved = placed.recompute == SEARCH_RECOMPUTE, placed.offload == SEARCH_OFFLOAD
         limited = placed.limits is not None
         self.recomputed = (again or moved) and limited
-        """Whether recompute or offload is chosen; without a limit nothing does that might."""
+        """Whether recompute or offload is chosen; without a limit no layer that may does either."""
         self.offloaded = moved and limited
         """Whether offload is chosen."""
         model = placed.model
@@ -113,7 +113,7 @@ class StrategyPoints:
             placed, model=self._choices.bare, recompute=None, offload=None,
             partition=placed.counts, mem_limit=placed.limits,
         )  # fmt: skip
-        """The pipeline on one partition, where no layer recomputes unless that is given."""
+        """Pipeline on one partition, where no layer recomputes unless that is given."""
         self.costs = PartitionCosts(self.base)
         self.limits: Ints | None = None
         """Memory limit, `[device, 1]`, in ticks of `costs`; None: unlimited."""
@@ -134,7 +134,7 @@ class StrategyPoints:
 
     @property
     def has_dominated(self) -> bool:
-        """Whether there are more choices of recompute: each takes more time, and saves no more.
+        """Whether there are dominated recompute options: each takes more time, and saves no more.
 
         An order that depends on times may be shorter with one of them, or hold less.
         """
@@ -142,7 +142,7 @@ class StrategyPoints:
 
     @property
     def size(self) -> float:
-        """Number of points; infinite where there are too many to be counted."""
+        """Number of points; infinite if there are too many to be counted."""
         if not self.recomputed:
             return self.partitions
         if not self.cut:
@@ -157,12 +157,12 @@ class StrategyPoints:
             ]
         return ways[-1]
 
-    def every(self, together: int) -> Iterator[Points]:
-        """All points, so many at a time."""
+    def batches(self, size: int) -> Iterator[Points]:
+        """All points in batches."""
         partitions = self._every_partition()
         if not self.recomputed:
-            while some := list(islice(partitions, together)):
-                counts = np.array(some)
+            while part := list(islice(partitions, size)):
+                counts = np.array(part)
                 yield Points(counts, np.zeros_like(counts))
             return
         points = (
@@ -170,7 +170,7 @@ class StrategyPoints:
             for counts in partitions
             for numbers in product(*(range(len(one)) for one in self._choices.of_partition(counts)))
         )
-        while chosen := list(islice(points, together)):
+        while chosen := list(islice(points, size)):
             yield Points(*(np.array(rows) for rows in zip(*chosen, strict=True)))
 
     def _every_partition(self) -> Iterator[Counts]:
@@ -183,7 +183,7 @@ class StrategyPoints:
     # What a point is.
 
     def table(self, points: Points, fronts: Fronts | None = None) -> CostTable:
-        """The costs of the pipelines of points; `fronts` are those of their partitions."""
+        """Costs of the pipelines of points; `fronts` are those of their partitions."""
         if not self.recomputed:
             return self.costs.table(points.counts)
         fronts = fronts or self.fronts(points.counts)
@@ -191,7 +191,7 @@ class StrategyPoints:
         return self.costs.table(points.counts, Recomputed(fronts.time[chosen], fronts.kept[chosen]))
 
     def fronts(self, counts: Ints) -> Fronts:
-        """The choices of recompute of the stages of partitions."""
+        """Recompute options of the stages of partitions."""
         high = np.cumsum(counts, axis=1)
         keys = (high - counts) * (self._layers + 1) + high
         distinct, number = np.unique(keys, return_inverse=True)
@@ -202,7 +202,7 @@ class StrategyPoints:
         return Fronts(number, sizes[number], padded[:, :, 0], padded[:, :, 1])
 
     def _ticks(self, low: int, high: int) -> list[tuple[int, int]]:
-        """Time and memory kept of the choices of a stage, in ticks, as if moves took no time."""
+        """Time and kept memory of the options of a stage, in ticks, as if moves took no time."""
         key = low, high
         if key not in self._in_ticks:
             slices = self.base.num_slices
@@ -214,16 +214,16 @@ class StrategyPoints:
         return self._in_ticks[key]
 
     def pipeline(self, point: Point) -> Pipeline:
-        """The pipeline of a point."""
-        made = replace(self.base, partition=point.counts)
+        """Pipeline of a point."""
+        pipeline = replace(self.base, partition=point.counts)
         if not self.recomputed:
-            return made
-        return replace(made, model=self._choices.model(point.counts, point.recompute))
+            return pipeline
+        return replace(pipeline, model=self._choices.model(point.counts, point.recompute))
 
     def point(self, pipeline: Pipeline) -> Point | None:
-        """The point of a pipeline of as many stages, or one that is no worse; None: there is none.
+        """Point of a pipeline of as many stages, or one that is no worse; None: there is none.
 
-        What it says of recompute does not matter where that is given.
+        The recompute of the pipeline does not matter if the recompute of all points is given.
         """
         counts = pipeline.counts
         if len(counts) != self._stages or not (self.cut or counts == self.base.counts):
@@ -236,7 +236,7 @@ class StrategyPoints:
     # Which points to try.
 
     def starts(self, random: np.random.Generator) -> Iterator[Counts]:
-        """Partitions to begin with: those by rule, then random ones without end."""
+        """Partitions to start from: those by rule, then random ones without end."""
         if not self.cut:
             yield self.base.counts
             return
@@ -259,12 +259,12 @@ class StrategyPoints:
     def moved(self, point: Point) -> Points:
         """Partitions in which one layer moves from one stage to another; not too far if many.
 
-        Every stage keeps the number of its choice of recompute, or takes the last one.
+        Every stage keeps the number of its option, or takes the last one.
         """
         return self._with(point, self._moves)
 
     def moved_twice(self, point: Point, random: np.random.Generator, number: int) -> Points:
-        """Partitions after so many random pairs of moves of one layer."""
+        """Partitions after `number` random pairs of moves of one layer."""
         if not len(self._moves):
             return self._with(point, self._moves)
         pairs = random.integers(0, len(self._moves), (2, number))
@@ -279,9 +279,9 @@ class StrategyPoints:
         return Points(counts, recompute)
 
     def rechosen(self, point: Point) -> Points:
-        """The same partition with other choices of recompute.
+        """Points of the same partition with other recompute options.
 
-        In one stage, one choice or two more or less, the first or the last; or one choice more in
+        In one stage, one option or two more or less, the first or the last; or one option more in
         one stage and one less in another stage of its device.
         """
         sizes = self.fronts(np.array([point.counts])).sizes[0] - 1
@@ -297,12 +297,12 @@ class StrategyPoints:
         return Points(np.tile(point.counts, (len(chosen), 1)), chosen)
 
     def full(self, point: Point) -> Point:
-        """The same partition where all recomputes that saves memory."""
-        every = np.ones(self.base.num_devices, dtype=bool)
-        return self.with_more_recompute(point, every, steps=MANY)
+        """Point of the same partition with full recompute of layers that save memory by it."""
+        all_devices = np.ones(self.base.num_devices, dtype=bool)
+        return self.with_more_recompute(point, all_devices, steps=MANY)
 
     def with_more_recompute(self, point: Point, devices: Bools, steps: int = 1) -> Point:
-        """The same partition with the next choices of recompute on some devices."""
+        """Point of the same partition with the next recompute options on some devices."""
         if not self.recomputed:
             return point
         last = self.fronts(np.array([point.counts])).sizes[0] - 1
@@ -310,7 +310,7 @@ class StrategyPoints:
         return point._replace(recompute=tuple(np.minimum(more, last).tolist()))
 
     def perturbed(self, point: Point, random: np.random.Generator) -> Point:
-        """A point a few random moves away."""
+        """Point a few random moves away."""
         for _ in range(random.integers(2, 6)):
             near = self.moved(point) if self.cut else self.rechosen(point)
             if len(near.counts):
@@ -319,7 +319,7 @@ class StrategyPoints:
 
 
 def _moves_of(stages: int) -> Ints:
-    """What moves of one layer change, near ones first: `[move, stage]`."""
+    """Changes of layer counts by moves of one layer, near ones first: `[move, stage]`."""
     pairs = [
         (here, there)
         for distance in range(1, min(stages - 1, FAR) + 1)

@@ -1,16 +1,15 @@
-"""The search for the partition and the recompute on which a hand strategy is best.
+"""Iterated local search for the best partition and recompute of one hand strategy.
 
 The order of most strategies does not depend on times, so one order is timed on hundreds of points
-at once (`ppopt.schedule.fixed_order`). From every start the search goes to a better point near, as
-long as there is one. It then starts again some random moves away (iterated local search: Lourenco,
-Martin and Stuetzle, "Iterated Local Search", 2003), and from random partitions where that brings
-nothing. Where there are few points, all are tried.
+at once (`ppopt.schedule.fixed_order`). From every start the search descends to a local optimum. It
+then restarts some random moves away (iterated local search: Lourenco, Martin and Stuetzle,
+"Iterated Local Search", 2003), and from random partitions if that does not help. If there are few
+points, all are tried.
 
-An order that does depend on times is made for the best point known, and stands for those of other
-points on the way. What it leads to is then evaluated with the order of its own.
+If the order depends on times, the order of the best known point approximates the orders of its
+neighbours. The resulting points are then evaluated with their own orders.
 
-Of two points that one is better that exceeds the memory limits less, then the one of less value,
-then the one of less memory.
+Points are ranked by memory excess, then objective, then peak memory.
 """
 
 from __future__ import annotations
@@ -36,39 +35,38 @@ from ppopt.studies.evaluate import evaluate, timed
 from ppopt.studies.strategy_points import Point, Points, StrategyPoints
 
 FEW = 20_000
-"""Points that are all tried, where the order does not depend on times."""
+"""Most points that are all tried, if the order does not depend on times."""
 FEW_ORDERS = 30
-"""The same where every point has an order of its own."""
+"""Most points that are all tried, if every point has its own order."""
 PATIENCE = 40
-"""Rounds without a better point after which a search settles."""
+"""Rounds without a better point after which a search stalls."""
 PATIENCE_ONE_BY_ONE = 10
-"""The same where every point has an order of its own."""
+"""Rounds without a better point after which a search stalls, if every point has its own order."""
 BARREN = 15
-"""Rounds that bring nothing, after which the search begins at a random partition."""
+"""Descents without improvement after which the search starts from a random partition."""
 NEAR = 64
-"""Points near one that are ranked at once, at most: the best of them is the next, if it is better.
-"""
+"""Most neighbours that are ranked at once: the best of them is next, if it is better."""
 TWICE = 256
-"""Most points where two layers move."""
+"""Most points in which two layers move."""
 CLIMBS = 4
-"""Local searches with an order that stands for those of other points, before these are made."""
+"""Local searches with the order of the best point, before their ends are evaluated."""
 EVALUATED = 2
-"""Ends of these that are evaluated with orders of their own, at most."""
+"""Most ends of these that are evaluated with their own orders."""
 REPAIRS = 6
 """Most evaluations of a point that is over its limits, each with more recompute."""
 REFUSED = 2**60
-"""Excess of a partition that the runtime does not take."""
+"""Excess of a partition that the runtime does not support."""
 
 
-Takes = Callable[[Counts], bool]
-"""Whether a runtime takes a partition."""
+AcceptsPartition = Callable[[Counts], bool]
+"""Whether a runtime supports a partition."""
 
 
 class Rank(NamedTuple):
-    """How good a point is: the less, the better; in ticks of the space's costs."""
+    """Sort key of a point (smaller is better), in ticks of the space's costs."""
 
     excess: int
-    """Memory by which devices exceed their limits, all together."""
+    """Memory by which devices exceed their limits, summed over the devices."""
     value: int
     """Makespan or device span."""
     peak: int
@@ -76,16 +74,16 @@ class Rank(NamedTuple):
 
 
 class _Ranking:
-    """Ranks of points by one order."""
+    """Ranks points by timing one fixed operation order."""
 
     def __init__(
         self,
         space: StrategyPoints,
         orders: Orders,
         objective: Objective,
-        takes: Takes | None,
+        accepts_partition: AcceptsPartition | None,
     ) -> None:
-        self._space, self._objective, self._takes = space, objective, takes
+        self._space, self._objective, self._accepts_partition = space, objective, accepts_partition
         self._order = FixedOrder(space.base, orders)
         self.together = self._order.together
 
@@ -104,17 +102,17 @@ class _Ranking:
         excess = np.zeros(len(points.counts), dtype=np.int64)
         if self._space.limits is not None:
             excess = np.maximum(peaks - self._space.limits, 0).sum(axis=0)
-        if self._takes is not None:
-            taken = [self._takes(tuple(counts)) for counts in points.counts.tolist()]
+        if self._accepts_partition is not None:
+            taken = [self._accepts_partition(tuple(counts)) for counts in points.counts.tolist()]
             excess = np.where(taken, excess, REFUSED)
         value = self._order.values(table, self._objective)
         return np.stack([excess, value, peaks.max(axis=0)], axis=1)
 
     def least_recompute(self, counts: Ints) -> Points:
-        """Partitions with as little recompute as keeps the limits; at most that of full recompute.
+        """Partitions with the least recompute within the limits, or else with full recompute.
 
-        All stages of a device have the choice of the same number, or their last one: the least
-        number with which the device keeps its limit, by bisection.
+        All stages of a device have the option of the same number, or their last one: the least
+        number with which the device is within its limit, by bisection.
         """
         space = self._space
         points = Points(counts, np.zeros_like(counts))
@@ -135,7 +133,7 @@ class _Ranking:
 
 
 class StrategySearch:
-    """One search: the best point known, and what to try next. A further run continues it."""
+    """Search for the best point; `run` can be called again to continue."""
 
     def __init__(
         self,
@@ -144,80 +142,78 @@ class StrategySearch:
         objective: Objective,
         options: Options | None = None,
         *,
-        takes: Takes | None = None,
+        accepts_partition: AcceptsPartition | None = None,
         seed: int = 0,
     ) -> None:
-        """Choose what the pipeline says is to be searched, `partition` and `recompute`.
+        """Search what the pipeline leaves open of partition, recompute and offload.
 
-        `takes` says whether the runtime takes a partition; None: it takes all. Raises
-        NotApplicableError where the strategy does not apply, or where times or memory are too
-        finely divided to stay exact, and InputError where the strategy is unknown.
+        `accepts_partition` says whether the runtime supports a partition; None: it supports all.
+        Raises NotApplicableError if the strategy does not apply, or if times or memory are too
+        finely divided to stay exact, and InputError if the strategy is unknown.
         """
         rule, options = resolve(strategy), options or Options()
         self.strategy, self.options, self.objective = strategy, options, objective
         self.placed = rule.apply(replace(pipeline, mem_limit=pipeline.limits), options)
-        """The pipeline of the strategy, as it is asked for."""
+        """Pipeline of the strategy, as requested."""
         self.space = StrategyPoints(self.placed)
         self.rank: Rank | None = None
-        """Of the best point; None: nothing is tried yet."""
+        """Rank of the best point; None: nothing is tried yet."""
         self.exhausted = False
         """Whether every point is tried."""
         self.barren = 0
         """Rounds since the best point was found."""
         self.evaluations = 0
-        """Points that were ranked; one that was ranked twice counts twice."""
-        self._takes, self._random = takes, np.random.default_rng(seed)
+        """Number of points that were ranked; one that was ranked twice counts twice."""
+        self._accepts_partition, self._random = accepts_partition, np.random.default_rng(seed)
         self._best: Point | None = None
         self._current: tuple[Rank, Point] | None = None
-        """Where the last descent ended that was no worse than the one before it."""
+        """Last local optimum that was no worse than the one before it."""
         self._cut: Point | None = None
-        """Where the deadline ended a descent: the next one goes on there."""
+        """Point at which the deadline ended a descent: the next one continues there."""
         self._failed = 0
         """Descents since one was better than the one before it."""
         self._hints: list[Point] = []
         self._hinted: set[Point] = set()
         self._starts = self.space.starts(self._random)
         self._tried: dict[Point, Rank] = {}
-        """Points that were evaluated with an order of their own."""
+        """Points that were evaluated with their own orders."""
         base = self.space.base
         span = objective is Objective.DEVICE_SPAN
         self._own_orders = rule.adaptive or base.has_links or span
         """Whether orders depend on times."""
         by_rule = self._own_orders or base.has_offload
         self.complete = not (self.space.offloaded or (by_rule and self.space.has_dominated))
-        """Whether no other choice of recompute than those of the points may be better.
-
-        Moves to the host are timed by rule: a choice that takes less may be slower.
-        """
+        """Whether no recompute option beyond those of the points may be better. Moves to the host
+        are timed by rule: an option that takes less may be slower."""
         uncertain = self.space.limits is not None and self.space.costs.lengthless
         orders = rule.built(base, options)
         pairs = base.overlap is not None and any((order < 0).any() for order in orders)
         frozen = base.model is not None and base.model.forward_only > 0
         untimed = base.has_auxiliary or self.space.offloaded or pairs or frozen
         self._one_by_one = self._own_orders or uncertain or untimed
-        """Whether the true rank of a point takes an evaluation of its own."""
+        """Whether the true rank of a point takes a separate evaluation."""
         self._ranking = self._ranking_by(orders)
         few = self.space.size <= (FEW_ORDERS if self._one_by_one else FEW)
-        self._every = self.space.every(self.together) if few else None
-        """All points that are left, where they are few."""
+        self._every = self.space.batches(self.together) if few else None
+        """Remaining points, if they are few."""
 
     def _ranking_by(self, orders: Orders) -> _Ranking:
-        return _Ranking(self.space, orders, self.objective, self._takes)
+        return _Ranking(self.space, orders, self.objective, self._accepts_partition)
 
     @property
     def best(self) -> Point:
-        """The best point known."""
+        """Best known point."""
         assert self._best is not None, "run tries a point at any time left"
         return self._best
 
     @property
     def fits(self) -> bool:
-        """Whether the best point keeps the limits, and the runtime takes its partition."""
+        """Whether the best point is within the limits, and the runtime supports its partition."""
         return self.rank is not None and not self.rank.excess
 
     @property
     def refused(self) -> bool:
-        """Whether the runtime takes none of the partitions that were tried."""
+        """Whether the runtime supports none of the partitions tried."""
         return self.rank is not None and self.rank.excess >= REFUSED
 
     @property
@@ -227,7 +223,7 @@ class StrategySearch:
         return Fraction(self.rank.value, self.space.costs.per_unit)
 
     def schedule(self) -> Schedule:
-        """The verified schedule of the best point."""
+        """Verified schedule of the best point."""
         pipeline = self.space.pipeline(self.best)
         return evaluate(pipeline, self.strategy, self.objective, self.options)
 
@@ -239,7 +235,7 @@ class StrategySearch:
             self._hints.append(point)
 
     def run(self, rounds: float, deadline: Deadline = NO_DEADLINE) -> None:
-        """Search for so many rounds, by the deadline; at least one start."""
+        """Search for `rounds` rounds until the deadline; at least one start."""
         if self._one_by_one:
             self._begin()
         if self._every is not None:
@@ -249,8 +245,10 @@ class StrategySearch:
             self._round(deadline)
             number += 1
 
-    def settle(self, deadline: Deadline, tell: Callable[[], None] = lambda: None) -> None:
-        """Search until rounds bring nothing any more, by the deadline."""
+    def run_until_stalled(
+        self, deadline: Deadline, tell: Callable[[], None] = lambda: None
+    ) -> None:
+        """Search until several rounds bring no improvement, or until the deadline."""
         patience = PATIENCE_ONE_BY_ONE if self._one_by_one else PATIENCE
         self.run(1, deadline)
         while self.barren < patience and not self._over(deadline):
@@ -262,7 +260,7 @@ class StrategySearch:
         return late or self.exhausted
 
     def _try_all(self, every: Iterator[Points], deadline: Deadline) -> None:
-        """Try every point that is left, unless there is no time for that."""
+        """Try all remaining points, unless there is no time for that."""
         while not self._over(deadline):
             points = next(every, None)
             if points is None:
@@ -272,7 +270,7 @@ class StrategySearch:
 
     @property
     def together(self) -> int:
-        """Points that are best tried at once."""
+        """Number of points that are best tried at once."""
         return 1 if self._one_by_one else self._ranking.together
 
     def try_points(self, points: Points) -> None:
@@ -297,7 +295,7 @@ class StrategySearch:
     # Rounds.
 
     def _round(self, deadline: Deadline) -> None:
-        """One descent; of orders that depend on times, a few, and the best ends evaluated."""
+        """Make one descent; if orders depend on times, a few, and evaluate the best ends."""
         if self._one_by_one:
             self._round_of_own_orders(deadline)
         else:
@@ -310,7 +308,7 @@ class StrategySearch:
         self.barren += 1
 
     def _start(self) -> Point:
-        """Where the next descent begins."""
+        """Start of the next descent."""
         if self._cut is not None:
             cut, self._cut = self._cut, None
             return cut
@@ -325,18 +323,18 @@ class StrategySearch:
         return self._perturbed(self._current[1])
 
     def _with_recompute(self, counts: Counts) -> Point:
-        """A partition with as little recompute as keeps the limits."""
+        """Point of a partition with the least recompute within the limits."""
         return self._ranking.least_recompute(np.array([counts])).at(0)
 
     def _perturbed(self, point: Point) -> Point:
-        """A point some random moves away, with its recompute kept or as little as fits."""
+        """Point some random moves away, with its recompute kept or the least that fits."""
         near = self.space.perturbed(point, self._random)
         if not (self.space.cut and self.space.recomputed):
             return near
         return min(near, self._with_recompute(near.counts), key=self._ranking.rank)
 
     def _follow(self, rank: Rank, point: Point) -> None:
-        """Go on from the end of a descent, unless it is worse than the last one."""
+        """Continue from the end of a descent, unless it is worse than the last one."""
         before = self._current
         if before is None or rank < before[0]:
             self._failed = 0
@@ -346,7 +344,7 @@ class StrategySearch:
             self._current = rank, point
 
     def _descend(self, point: Point, deadline: Deadline) -> tuple[Rank, Point]:
-        """Go to a better point near, as long as there is one."""
+        """Descend to a local optimum."""
         rank, better = self._ranking.rank(point), True
         while better:
             better = False
@@ -362,10 +360,10 @@ class StrategySearch:
         return rank, point
 
     def _near(self, point: Point) -> Iterator[Points]:
-        """The points near one, some at a time, in random order.
+        """Neighbours of a point in batches, in random order.
 
-        Those where one layer moves, each with its recompute kept and with as little as fits; those
-        where recompute alone is chosen otherwise; at last some where layers move twice.
+        First points in which one layer moves, each with its recompute kept and with the least that
+        fits, and points that differ in recompute alone; at last some in which layers move twice.
         """
         space, ranking, random = self.space, self._ranking, self._random
         moved = space.moved(point).shuffled(random)
@@ -383,7 +381,7 @@ class StrategySearch:
         yield from _any(ranking.least_recompute(twice.counts))
 
     def _begin(self) -> None:
-        """Evaluate hints, or the first start; and where it is over the limits, full recompute."""
+        """Evaluate hints, or the first start; if it is over the limits, full recompute, too."""
         while self._hints or self.rank is None:
             self._evaluate(self._start())
         if not self.fits:
@@ -399,36 +397,36 @@ class StrategySearch:
                 self._evaluate(point)
 
     def _evaluate(self, point: Point) -> None:
-        """Evaluate a point with its own order; one over its limits again with more recompute.
+        """Evaluate a point with its own order; if it is over its limits, again with more recompute.
 
         An order by other times may hold more than the one by which the point was chosen.
         """
         for _ in range(REPAIRS):
             if point in self._tried:
                 return
-            made = self._timed(point)
-            over = _over_limits(made)
+            schedule = self._timed(point)
+            over = _over_limits(schedule)
             if not over.any():
                 return
             point = self.space.with_more_recompute(point, over)
 
     def _timed(self, point: Point) -> Schedule:
-        """The schedule of a point with its own order; that of the best point ranks others."""
+        """Schedule of a point with its own order; that of the best point ranks others."""
         pipeline = self.space.pipeline(point)
-        made = timed(pipeline, self.strategy, self.objective, self.options)
+        schedule = timed(pipeline, self.strategy, self.objective, self.options)
         self.evaluations += 1
-        self._tried[point] = rank = self._rank_of(made)
+        self._tried[point] = rank = self._rank_of(schedule)
         if self._own_orders and (self.rank is None or rank < self.rank):
-            self._ranking = self._ranking_by(portable(made))
+            self._ranking = self._ranking_by(portable(schedule))
         self._take(rank, point)
-        return made
+        return schedule
 
-    def _rank_of(self, made: Schedule) -> Rank:
-        """The rank of a schedule, in the ticks of the space."""
-        ticks, costs, figures = made.pipeline.ticks, self.space.costs, made.metrics
+    def _rank_of(self, schedule: Schedule) -> Rank:
+        """Rank of a schedule, in the ticks of the space."""
+        ticks, costs, figures = schedule.pipeline.ticks, self.space.costs, schedule.metrics
         value = int(ticks.time(figures.value(self.objective)) * costs.per_unit)
         peaks = [int(ticks.memory(peak) * costs.memory_per_unit) for peak in figures.peak_memory]
-        taken = self._takes is None or self._takes(made.pipeline.counts)
+        taken = self._accepts_partition is None or self._accepts_partition(schedule.pipeline.counts)
         excess = 0 if taken else REFUSED
         if self.space.limits is not None:
             limits = self.space.limits[:, 0].tolist()
@@ -436,18 +434,18 @@ class StrategySearch:
         return Rank(excess, value, max(peaks))
 
 
-def _over_limits(made: Schedule) -> Bools:
+def _over_limits(schedule: Schedule) -> Bools:
     """Whether the peak of every device is over its limit."""
-    peaks, limits = np.array(made.metrics.peak_memory), made.pipeline.ticks.limits
+    peaks, limits = np.array(schedule.metrics.peak_memory), schedule.pipeline.ticks.limits
     return peaks > (peaks if limits is None else np.array(limits))
 
 
 def _any(points: Points) -> Iterator[Points]:
-    """The points, if there are any."""
+    """Yield the points, if there are any."""
     if len(points.counts):
         yield points
 
 
 def _least(ranks: Ints) -> int:
-    """Number of the least rank, the first of equal ones."""
+    """Index of the least rank, the first of equal ones."""
     return int(np.lexsort(ranks.T[::-1])[0])

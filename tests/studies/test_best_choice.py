@@ -132,7 +132,7 @@ def test_the_search_alone_finds_the_best_partition(
     for seed in range(2):
         pipe = drawn(seed, 8).pipeline(devices=2, batches=4, partition="search", mem_limit=40)
         search = strategy_search.StrategySearch(pipe, strategy, Objective.MAKESPAN)
-        search.settle(NO_DEADLINE)
+        search.run_until_stalled(NO_DEADLINE)
         assert not search.exhausted and search.schedule().fits_limits
         every = every_partition(pipe, search.space.base.num_stages)
         made = (ppopt.evaluate(one, strategy) for one in every)

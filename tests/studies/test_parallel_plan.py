@@ -16,13 +16,15 @@ from ppopt.derivation.config_json import architecture_of
 from ppopt.derivation.gpus import gpu_named
 from ppopt.problem.backward_kind import BackwardKind
 from ppopt.solver.options import checked_options
-from ppopt.studies.parallel_plan import CLOSE, Choices, plan_parallelism, work_bound
+from ppopt.studies.parallel_plan import CLOSE, PlanArguments, plan_parallelism, work_bound
 from ppopt.studies.parallel_result import ParallelPlan
 from ppopt.studies.parallel_space import Parallelism, ParallelSpace
 from ppopt.studies.plan_search import PlanSearch
 from tests.factories.configs import SMALL
 
-LINEAR = Choices(placements=("linear",), chunks=(1,), strategies=("1f1b",), recompute=("none",))
+LINEAR = PlanArguments(
+    placements=("linear",), chunks=(1,), strategies=("1f1b",), recompute=("none",)
+)
 
 
 def space(**more: Any) -> ParallelSpace:

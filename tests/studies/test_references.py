@@ -84,14 +84,16 @@ class TestCheck:
 
     def test_several_workers_may_find_another_order(self) -> None:
         found = check_reference(solved(workers=2))
-        assert (found.differences, found.ordered) == ((), False)
+        assert (found.differences, found.order_compared) == ((), False)
         assert found.notes[0].startswith("order not compared: the search had several workers")
         made = solved()
         turned = np.where(made.microbatch < 2, 1 - made.microbatch, made.microbatch)
         other = replace(made, microbatch=turned, origin=replace(made.origin, workers=2))
         found = check_reference(other)
         assert found.differences == ()
-        assert "order: was 0F1 as number 0 on device 0, is 0F0" in map(str, found.free)
+        assert "order: was 0F1 as number 0 on device 0, is 0F0" in map(
+            str, found.ignored_differences
+        )
 
     def test_times(self) -> None:
         made = evaluate(Pipeline(stages=1, batches=1), "gpipe")
@@ -306,5 +308,5 @@ def test_a_claim_over_all_partitions_is_not_said_to_be_proved_again() -> None:
     assert found.schedule is not None and found.status is ppopt.Status.OPTIMAL
     again = check_reference(found.schedule)
     assert again.differences == ()
-    assert [entry.what for entry in again.free] == ["proof"]
+    assert [entry.what for entry in again.ignored_differences] == ["proof"]
     assert any("over all partitions; that is not proved again" in note for note in again.notes)

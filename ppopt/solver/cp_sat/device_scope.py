@@ -1,8 +1,8 @@
-"""What is in a model of some or all devices: its operations, and the parts that constrain them.
+"""Selects the operations and constraints of a CP-SAT model of some or all devices.
 
-Where backwards are all split or all whole and microbatches are not cut into slices, precedence and
-objective have what the devices left out, and memory limits, imply
-(`ppopt.solver.relaxation.device_subset`). Otherwise all devices are kept.
+If some devices are left out, precedence constraints and objective cuts include what those devices
+and the memory limits imply (`ppopt.solver.relaxation.device_relaxation`). That needs backwards that
+are all split or all whole, and no slices; otherwise all devices are kept.
 """
 
 from __future__ import annotations
@@ -50,23 +50,23 @@ CLOSING = (OpKind.W, OpKind.BW)
 
 @dataclass(frozen=True)
 class DeviceScope:
-    """The operations of some or all devices, and what constrains them."""
+    """Operations of some or all devices, and their constraints."""
 
     problem: Problem
     devices: frozenset[int]
-    """The devices kept."""
+    """Devices kept."""
     horizon: int
     """Largest objective, in ticks."""
 
     @property
     def instance(self) -> Instance:
-        """The instance of the problem; with links, where all devices are kept."""
+        """Instance of the problem; with links, if all devices are kept."""
         every = len(self.devices) == self.pipeline.num_devices
         return self.problem.full_instance if every else self.problem.instance
 
     @property
     def pipeline(self) -> Pipeline:
-        """The pipeline of the problem."""
+        """Pipeline of the problem."""
         return self.problem.pipeline
 
     @property
@@ -104,7 +104,7 @@ class DeviceScope:
 
     @cached_property
     def numbers(self) -> list[int]:
-        """Classes of what is kept: those of devices by route, as they can run; then of links."""
+        """Classes of the kept resources: of devices by route, as they can run; then of links."""
         places, classes = self.instance.places, self.instance.classes
 
         def key(number: int) -> tuple[int, ...]:
@@ -114,7 +114,7 @@ class DeviceScope:
         return sorted(filter(self._is_kept, range(len(classes))), key=key)
 
     def _is_kept(self, number: int) -> bool:
-        """Whether a class is of a resource kept, and not absent in all modes of its stage."""
+        """Whether a class is of a kept resource, and not absent in all modes of its stage."""
         one = self.instance.classes[number]
         modes = (one.modes_by_option[option] for option in self._options(one.stage))
         kept = one.resource in self.devices or one.resource in self._links
@@ -122,7 +122,7 @@ class DeviceScope:
 
     @cached_property
     def tasks(self) -> list[Task]:
-        """The operations of these classes."""
+        """Operations of these classes, as tasks."""
         return list(chain.from_iterable(map(self._tasks, self.numbers)))
 
     def _tasks(self, number: int) -> Iterator[Task]:
@@ -164,7 +164,7 @@ class DeviceScope:
         return [TaskMode(code, duration) for code in codes.tolist()]
 
     def _choices(self, number: int) -> list[int]:
-        """What chooses the modes of the operations of a class: the numbers of their F."""
+        """Mode choices of the operations of a class: the numbers of their F."""
         forward = self.instance.number(OpKind.F, *self.instance.classes[number][:3])
         choices: list[int] = self.instance.codes[forward].tolist()
         return choices
@@ -176,7 +176,7 @@ class DeviceScope:
         return any(code != ABSENT and not duration for code, duration in modes)
 
     def parts(self) -> Iterator[ModelPart]:
-        """All that constrains the operations, in the order in which it is added."""
+        """Constraints of the operations, in the order in which they are added."""
         yield Pairs(self._pairs)
         yield Operations(self.tasks)
         yield from map(NoOverlap, [*self.devices, *self._links])
@@ -211,7 +211,7 @@ class DeviceScope:
 
     @cached_property
     def _subsets(self) -> list[DeviceSubset]:
-        """The devices kept, per route."""
+        """Kept devices, per route."""
         routes = range(self.pipeline.routes)
         instance = self.problem.instance
         return [DeviceSubset(Delays(instance, route), self.devices) for route in routes]
@@ -220,8 +220,8 @@ class DeviceScope:
         """Precedence and objective of one route, with what the devices left out imply.
 
         With two routes the first operation of a device may be of either route. So the span of a
-        device is also at least an end on one route minus the first start on the other. What runs
-        before all compute of a route begins the span, too.
+        device is also at least an end on one route minus the first start on the other. Operations
+        before all compute of a route begin the span, too.
         """
         yield Precedence(_rows(device_subset.implied_precedence(subset)))
         if not self._spans:
@@ -271,9 +271,9 @@ class DeviceScope:
         return [self._first({device}, route) for route in range(self.pipeline.routes)]
 
     def _first(self, devices: Collection[int], route: int) -> int:
-        """The first operation of devices on a route: F of microbatch 0 of their lowest stage.
+        """First operation of devices on a route: F of microbatch 0 of their lowest stage.
 
-        Or what that F waits for on its device, if it waits for nothing itself.
+        Or the operation that this F waits for on its device, if that waits for nothing itself.
         """
         instance, hosts = self.instance, self.pipeline.hosts[route]
         lowest = next(stage for stage, host in enumerate(hosts) if host in devices)
@@ -293,7 +293,7 @@ class DeviceScope:
         return Origin([self._first(devices, route) for devices in opened for route in routes])
 
     def _work(self) -> Iterator[Work]:
-        """The work of every device after its earliest start, where no pairs save time."""
+        """Work of every device after its earliest start, if no pairs save time."""
         if self._pairs:
             return
         for device in sorted(self.devices):
@@ -326,7 +326,7 @@ class DeviceScope:
 
     @cached_property
     def _lasting(self) -> dict[int, list[Held]]:
-        """What every device holds once, from one operation to another."""
+        """Memory that every device holds once, from one operation to another."""
         instance, found = self.instance, defaultdict(list)
         for taker, giver, amount in instance.lasting:
             first, last = (int(instance.codes[number][0]) for number in (taker, giver))
@@ -334,7 +334,7 @@ class DeviceScope:
         return found
 
     def _held(self) -> list[Held]:
-        """What the devices of limits hold, in order of stage and microbatch."""
+        """Memory that the devices of limits hold, in order of stage and microbatch."""
         found = []
         for option in (SPLIT_MODE, WHOLE_MODE):
             for taker, giver, amount in self.instance.holdings_in(option):

@@ -1,4 +1,4 @@
-"""The CP-SAT model of all devices, solved from the best schedule known, or without one."""
+"""Solves the CP-SAT model of all devices, with or without a known schedule."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class FullModel:
         self._turn = 0
 
     def supports(self, problem: Problem) -> bool:
-        """Small problems, and larger ones with slices or overlapped pairs."""
+        """Whether a problem is small, or larger and has slices or overlapped pairs."""
         small = problem.operations <= self._params.operations or not is_plain(problem)
         return small and problem.operations <= self._params.most_operations
 
@@ -57,7 +57,7 @@ class FullModel:
 def _searched(
     incumbent: Incumbent, budget: Budget, limits: SolverLimits, params: FullModelParams
 ) -> bool:
-    """Search below the best value until proof, time limit or Ctrl-C, and submit what is found.
+    """Search below the best value until proof, time limit or Ctrl-C; submit what is found.
 
     Returns whether no schedule is better by a whole step, so that a search with finer steps may
     follow.
@@ -101,7 +101,7 @@ def _searched(
 
 
 def searched(problem: Problem) -> str:
-    """Words of a proof by search; the caller appends what was not found."""
+    """Text of a proof by search; the caller appends what was not found."""
     sent = " and their transfers" if problem.pipeline.has_links else ""
     sent += " and all that runs once in a step" if problem.pipeline.has_gradient_work else ""
     sent += " and all moves to the host" if problem.pipeline.has_offload else ""
@@ -116,7 +116,7 @@ def _step(state: Incumbent, steps: int) -> int:
 
 
 def _horizon(state: Incumbent) -> int:
-    """The best value; without one, more than the best schedule needs if there is any.
+    """Best value; without one, more than the best schedule needs if there is any.
 
     A time in which no operation and no transfer runs can be cut out of a schedule. So the best
     schedule takes at most the sum of all operations and transfers. The horizon is one tick more,

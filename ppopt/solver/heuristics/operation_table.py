@@ -1,8 +1,8 @@
-"""The operations of a problem on all its resources: what is the same in all their modes.
+"""Mode-independent arrays of the operations of a problem on all its resources.
 
-Where links are resources, transfers are operations of links. Operations are numbered 0, 1, ... in
-the order of their operation numbers. The two operations of an overlapped pair run as one, in place
-of the F: the backward is left out, and what waits for it waits for the F.
+If links are resources, transfers are operations of links. Operations are numbered 0, 1, ... in the
+order of their operation numbers. The two operations of an overlapped pair run as one, in place of
+the F: the backward is left out, and what waits for it waits for the F.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ NO_PAIRS: Ints = np.empty((0, 2), dtype=np.int64)
 
 
 class OperationTable:
-    """The operations as columns, their modes and their data flow."""
+    """Columns of the operations, their modes and their data flow."""
 
     def __init__(self, problem: Problem, pairs: Ints = NO_PAIRS) -> None:
         """`pairs` has a row per overlapped pair: the F and the backward."""
@@ -43,16 +43,16 @@ class OperationTable:
         self.codes: Ints = codes[by_code]
         """Operation numbers in the first modes."""
         self.number: Ints = np.repeat(np.arange(len(sizes)), sizes)[by_code]
-        """Classes."""
+        """Class of every operation."""
         _, self.stage, self.microbatch, self.slice = split_codes(problem.pipeline, self.codes)
         self.size = len(codes)
         resources = instance.resources
         self.resource: Ints = np.array([one.resource for one in instance.classes])[self.number]
         self.home: Ints = np.array([resource.devices[0] for resource in resources])[self.resource]
-        """Devices whose memory their modes take and give."""
+        """Device whose memory the modes of an operation take and give."""
         self.choices = problem.pipeline.num_codes // NUM_KINDS
         self.choice: Ints = self.codes % self.choices
-        """What chooses their modes: a stage, microbatch and slice."""
+        """Mode choice of every operation: a stage, microbatch and slice."""
         self._modes: Ints = np.array(
             [[mode or LEFT_OUT for mode in one.modes_by_option] for one in instance.classes],
             dtype=np.int64,
@@ -60,7 +60,7 @@ class OperationTable:
 
     @classmethod
     def of(cls, problem: Problem, schedule: Schedule) -> OperationTable:
-        """The table with the pairs of a schedule."""
+        """Make the table with the pairs of a schedule."""
         second = np.flatnonzero(schedule.seconds)
         if not len(second):
             return cls(problem)
@@ -84,7 +84,7 @@ class OperationTable:
 
     @cached_property
     def flips(self) -> list[int]:
-        """What chooses the mode of each backward, also at the F of its pair; ABSENT: nothing."""
+        """Mode choice of each backward, also at the F of its pair; ABSENT: none."""
         backward = [len(one.modes) > 1 and None not in one.modes for one in self.instance.classes]
         choice = np.where(np.array(backward)[self.number], self.choice, ABSENT)
         choice[self.pairs[:, 0]] = choice[self.pairs[:, 1]]
@@ -92,7 +92,7 @@ class OperationTable:
         return found
 
     def weights(self, choice: int) -> list[int]:
-        """The operations that some mode of a choice leaves out: the W of a whole backward."""
+        """Operations that some mode of a choice leaves out: the W of a whole backward."""
         left_out = np.array([None in one.modes for one in self.instance.classes])[self.number]
         found: list[int] = np.flatnonzero(left_out & (self.choice == choice)).tolist()
         return found
@@ -106,7 +106,7 @@ class OperationTable:
 
     @cached_property
     def memory_users(self) -> dict[int, set[int]]:
-        """Of devices that have a limit: the resources whose operations take or give memory."""
+        """Per device that has a limit: the resources whose operations take or give its memory."""
         found: dict[int, set[int]] = {}
         for one in self.instance.classes:
             home = self.instance.resources[one.resource].devices[0]
@@ -117,7 +117,7 @@ class OperationTable:
 
     @cached_property
     def node(self) -> Ints:
-        """Where every operation runs: itself, or the F of its pair."""
+        """Operation in whose place every operation runs: itself, or the F of its pair."""
         node = np.arange(self.size)
         node[self.pairs[:, 1]] = self.pairs[:, 0]
         return node
@@ -134,7 +134,7 @@ class OperationTable:
 
     @cached_property
     def waits(self) -> list[int]:
-        """Per operation: how many it waits for."""
+        """Per operation: number of operations that it waits for."""
         return [len(links) for links in self.before]
 
     def _flow(self, end: int) -> Links:
@@ -153,14 +153,14 @@ class OperationTable:
 
     @cached_property
     def _depth(self) -> Ints:
-        """Place of every class in a topological order."""
+        """Position of every class in a topological order."""
         waits = enumerate(self.instance.predecessors)
         sorter = TopologicalSorter({number: [one for one, _ in links] for number, links in waits})
         return np.argsort(list(sorter.static_order()))
 
     @cached_property
     def _place(self) -> Ints:
-        """The operation of every operation number, in whichever mode."""
+        """Operation of every operation number, in any mode."""
         found = np.full(self.instance.num_codes, ABSENT)
         found[self.codes] = np.arange(self.size)
         for number, one in enumerate(self.instance.classes):
@@ -183,13 +183,13 @@ class OperationTable:
         return found
 
     def modes_of(self, start: list[int]) -> Ints:
-        """The mode of every choice, from starts of which some are ABSENT."""
+        """Mode of every choice, from starts of which some are ABSENT."""
         modes = np.full(self.choices, SPLIT_MODE, dtype=np.int64)
         modes[self.choice[np.array(start, dtype=np.int64) == ABSENT]] = WHOLE_MODE
         return modes
 
     def schedule(self, kind: Ints, start: Ints, end: Ints) -> Schedule:
-        """The schedule of these times, in ticks; kind ABSENT: left out."""
+        """Schedule of these times, in ticks; kind ABSENT: left out."""
         start, end = start[self.node], end[self.node]
         pair = np.full(self.size, ALONE, dtype=np.int64)
         pair[self.pairs] = np.arange(len(self.pairs))[:, None]

@@ -39,7 +39,7 @@ class Delays:
 
     @property
     def batches(self) -> int:
-        """Microbatches of the route."""
+        """Number of microbatches of the route."""
         return self.instance.batches
 
     @cached_property
@@ -49,11 +49,11 @@ class Delays:
 
     @cached_property
     def operations(self) -> list[list[OperationClass]]:
-        """The classes of every stage (of its first slice), in the order in which they can run."""
+        """Classes of every stage (of its first slice), in the order in which they can run."""
         return [[self.instance.classes[number] for number in mine] for mine in self.numbers]
 
     def graph(self) -> ClassGraph:
-        """The precedence between these classes."""
+        """Precedence between these classes."""
         return ClassGraph(self.instance, chain.from_iterable(self.numbers))
 
     @cached_property
@@ -176,6 +176,6 @@ class Delays:
         ]
 
     def _most(self, device: int, each: int, beside: int = 0) -> int | None:
-        """How many times `each` fits beside an amount; None: any number."""
+        """Number of times that `each` fits in addition to an amount; None: any number."""
         room = self.instance.room(device)
         return None if room is None or not each else max(0, room - beside) // each

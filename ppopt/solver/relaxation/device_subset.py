@@ -1,4 +1,4 @@
-"""Precedence constraints and objective cuts of some or all devices.
+"""Precedence constraints and objective cuts of a problem reduced to some or all devices.
 
 The kept devices remain resources; each dropped device is replaced by the delays it causes. The
 constraints hold in every schedule of the whole pipeline whose microbatches are in order (see
