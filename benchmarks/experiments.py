@@ -56,7 +56,7 @@ from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.objective import Objective
 from ppopt.schedule import communication
 from ppopt.solver.parameters import RoundParams
-from ppopt.solver.partitions.choice import one_layer_moves
+from ppopt.solver.partitions.partition_choice import one_layer_moves
 
 Other = Callable[[float], Fraction | None]
 """The value of what a search is compared with, from the seconds of a search."""

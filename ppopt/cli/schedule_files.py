@@ -167,7 +167,7 @@ def check(
     from ppopt.cli.files import valid_schedule
     from ppopt.cli.output import print_json
     from ppopt.formats.documents import label
-    from ppopt.studies.references import check_reference as make_again
+    from ppopt.studies.reference_check import check_reference as make_again
 
     reference = valid_schedule(file)
     with progress.shown(quiet=quiet) as line:

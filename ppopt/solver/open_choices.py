@@ -66,7 +66,7 @@ def choice_of(problem: Problem, deadline: Deadline, further: Chosen = NONE_CHOSE
     if Chosen.PARTITION in choices:
         return _partitions(problem, deadline, recompute=Chosen.RECOMPUTE in choices)
     if choices:
-        from ppopt.solver.recompute.choice import RecomputeChoice  # noqa: PLC0415
+        from ppopt.solver.recompute.recompute_choice import RecomputeChoice  # noqa: PLC0415
 
         return RecomputeChoice(problem)
     return None
@@ -74,7 +74,7 @@ def choice_of(problem: Problem, deadline: Deadline, further: Chosen = NONE_CHOSE
 
 def _placements(problem: Problem, deadline: Deadline, *, alone: bool) -> Choice:
     if alone:
-        from ppopt.solver.placements.choice import PlacementChoice  # noqa: PLC0415
+        from ppopt.solver.placements.placement_choice import PlacementChoice  # noqa: PLC0415
 
         return PlacementChoice(problem)
     from ppopt.solver.placements.product import PlacementProduct  # noqa: PLC0415
@@ -89,11 +89,11 @@ def _placements(problem: Problem, deadline: Deadline, *, alone: bool) -> Choice:
 
 def _partitions(problem: Problem, deadline: Deadline, *, recompute: bool) -> Choice:
     if recompute:
-        from ppopt.solver.partitions.choice_with_recompute import (  # noqa: PLC0415
+        from ppopt.solver.partitions.partition_recompute_choice import (  # noqa: PLC0415
             PartitionRecomputeChoice,
         )
 
         return PartitionRecomputeChoice(problem, deadline)
-    from ppopt.solver.partitions.choice import PartitionChoice  # noqa: PLC0415
+    from ppopt.solver.partitions.partition_choice import PartitionChoice  # noqa: PLC0415
 
     return PartitionChoice(problem, deadline)

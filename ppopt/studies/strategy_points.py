@@ -21,7 +21,7 @@ from ppopt.problem.partition import SEARCH, Counts, all_by_rule
 from ppopt.problem.partition_costs import CostTable, PartitionCosts, Recomputed
 from ppopt.problem.pipeline import Pipeline
 from ppopt.problem.recompute import SEARCH_RECOMPUTE
-from ppopt.solver.recompute.stage_choices import StageChoices
+from ppopt.solver.recompute.stage_options import StageOptions
 
 FEW_LAYERS = 24
 """Most layers for which all recompute options of all partitions are counted."""
@@ -106,7 +106,7 @@ class StrategyPoints:
         self.offloaded = moved and limited
         """Whether offload is chosen."""
         model = placed.model
-        self._choices = StageChoices(
+        self._choices = StageOptions(
             model, limited=self.recomputed, full=True, recompute=again, offload=moved
         )
         self.base = replace(

@@ -12,7 +12,7 @@ from ppopt.problem.costs import flat
 from ppopt.problem.pipeline import Pipeline
 from ppopt.problem.settings import STAGE_COSTS, Setting
 from ppopt.schedule.schedule import Schedule
-from ppopt.studies.references import first_difference
+from ppopt.studies.reference_check import first_difference
 from ppopt.verifier import explain, verify
 
 

@@ -15,7 +15,7 @@ from ppopt.solver.dynamic_programming.classes import Classes
 from ppopt.solver.dynamic_programming.layered import Beam, LayeredDP
 from ppopt.solver.incumbent import Incumbent
 from ppopt.solver.relaxation.delays import Delays
-from ppopt.solver.relaxation.device_subset import DeviceSubset
+from ppopt.solver.relaxation.device_relaxation import DeviceSubset
 
 
 @dataclass

@@ -14,8 +14,8 @@ from ppopt.problem.layers import Layer
 from ppopt.problem.problem import Problem
 from ppopt.rechecker import check
 from ppopt.rechecker.verdict import Verdict
-from ppopt.solver.recompute.choice import RecomputeChoice
-from ppopt.solver.recompute.stage_choices import stage_choices
+from ppopt.solver.recompute.recompute_choice import RecomputeChoice
+from ppopt.solver.recompute.stage_options import stage_options
 from ppopt.solver.result import Status
 from tests.oracles.gradient_exhaustive import least_value
 from tests.oracles.offload_choices import least_of_all
@@ -103,11 +103,11 @@ def test_a_choice_is_left_out_where_another_takes_its_place() -> None:
     layer = Layer(
         forward=1, activation=4, recompute_time=1, kept=1, offload_time=2, offload_memory=3
     )
-    both = stage_choices((layer, layer), offload=True)
+    both = stage_options((layer, layer), offload=True)
     assert [tuple(map(int, one[:4])) for one in both] == [
         (0, 0, 8, 8), (0, 2, 8, 5), (0, 4, 8, 2), (1, 0, 5, 5), (1, 2, 5, 2), (2, 0, 2, 2),
     ]  # fmt: skip
     free = replace(layer, recompute_time=0)
-    assert [tuple(map(int, one[:4])) for one in stage_choices((free, free), offload=True)] == [
+    assert [tuple(map(int, one[:4])) for one in stage_options((free, free), offload=True)] == [
         (0, 0, 2, 2)
     ]

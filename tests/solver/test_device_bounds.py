@@ -15,7 +15,7 @@ from ppopt.problem.instance import Instance
 from ppopt.solver.bounds import device_bounds as solver_bounds
 from ppopt.solver.bounds import idle_bounds, subset_selection
 from ppopt.solver.parameters import SolveParams
-from ppopt.solver.relaxation import device_subset
+from ppopt.solver.relaxation import device_relaxation
 from ppopt.solver.relaxation.delays import Delays
 from tests.factories.instances import Case, tiny_cases
 from tests.oracles import bounds
@@ -69,17 +69,17 @@ def memory_window_too_tight(patch: Patch) -> None:
 
 
 def cut_too_large(patch: Patch) -> None:
-    right = device_subset.objective_cuts
+    right = device_relaxation.objective_cuts
 
     def wrong(*given: Any) -> Any:
         return (cut._replace(rest=cut.rest + 1) for cut in right(*given))
 
-    patch.setattr(device_subset, "objective_cuts", wrong)
+    patch.setattr(device_relaxation, "objective_cuts", wrong)
 
 
 def work_counted_twice(patch: Patch) -> None:
-    right = device_subset._work_after_b
-    patch.setattr(device_subset, "_work_after_b", lambda *place: 2 * right(*place))
+    right = device_relaxation._work_after_b
+    patch.setattr(device_relaxation, "_work_after_b", lambda *place: 2 * right(*place))
 
 
 def ends_too_idle(patch: Patch) -> None:

@@ -28,7 +28,7 @@ from ppopt.solver.dynamic_programming.layered import Beam, LayeredDP
 from ppopt.solver.exact.dynamic_program import BeamSearch, DynamicProgram
 from ppopt.solver.parameters import DynamicProgramParams, SubsetParams
 from ppopt.solver.relaxation.delays import Delays
-from ppopt.solver.relaxation.device_subset import DeviceSubset
+from ppopt.solver.relaxation.device_relaxation import DeviceSubset
 from tests.factories.instances import Case, V, middle_cases, tiny_cases
 from tests.factories.searches import Begun, begun, ended
 from tests.oracles import exhaustive, pyjobshop

@@ -24,9 +24,9 @@ from ppopt.solver.bounds.relaxation_bound import RelaxationBound
 from ppopt.solver.cp_sat import cpsat
 from ppopt.solver.heuristics.priority_rules import priority_rules
 from ppopt.solver.parameters import RelaxationParams
-from ppopt.solver.relaxation import device_subset
+from ppopt.solver.relaxation import device_relaxation
 from ppopt.solver.relaxation.delays import Delays
-from ppopt.solver.relaxation.device_subset import DeviceSubset
+from ppopt.solver.relaxation.device_relaxation import DeviceSubset
 from ppopt.solver.relaxation.symmetry import canonical
 from tests.factories.instances import tiny_cases
 from tests.factories.schedules import durations, schedules
@@ -41,15 +41,15 @@ def assert_all_hold(schedule: Schedule, subset: DeviceSubset) -> None:
     assert pipeline.ticks.per_unit == schedule.pipeline.ticks.per_unit
     duration = durations(pipeline)
     for before, after, lag in zip(
-        *(column.tolist() for column in device_subset.implied_precedence(subset)), strict=True
+        *(column.tolist() for column in device_relaxation.implied_precedence(subset)), strict=True
     ):
         gap = start[after] - start[before] - int(duration[before])
         assert gap >= lag, (pipeline.op(before), pipeline.op(after), lag, gap)
-    for code, earliest in device_subset.releases(subset):
+    for code, earliest in device_relaxation.releases(subset):
         assert start[code] >= earliest, pipeline.op(code)
     for objective in Objective:
         value = schedule.metrics.value(objective)
-        for cut in device_subset.objective_cuts(subset, objective):
+        for cut in device_relaxation.objective_cuts(subset, objective):
             low = start[cut.last] + int(duration[cut.last]) + cut.rest
             low -= 0 if cut.first is None else start[cut.first]
             assert value >= low, (objective, cut, pipeline.op(cut.last), low)
@@ -136,9 +136,9 @@ def test_no_bound_is_above_the_optimum(objective: Objective, count: int) -> None
 
 def test_a_planted_wrong_constraint_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     """One tick too much in one family is caught by the checks above."""
-    right = device_subset.Delays.round_trip
+    right = device_relaxation.Delays.round_trip
     monkeypatch.setattr(
-        device_subset.Delays, "round_trip", lambda delays, stage: right(delays, stage) + 1
+        device_relaxation.Delays, "round_trip", lambda delays, stage: right(delays, stage) + 1
     )
     with pytest.raises(AssertionError):
         test_constraints_hold_in_dense_schedules_under_tight_limits()
@@ -151,7 +151,8 @@ def test_with_every_device_kept_only_the_data_flow_is_left() -> None:
     flow = {
         (str(pipeline.op(before)), str(pipeline.op(after)), lag)
         for before, after, lag in zip(
-            *(column.tolist() for column in device_subset.implied_precedence(subset)), strict=True
+            *(column.tolist() for column in device_relaxation.implied_precedence(subset)),
+            strict=True,
         )
     }
     assert ("0F1", "1F1", 0) in flow

@@ -27,7 +27,7 @@ from ppopt.solver.incumbent import Incumbent
 from ppopt.solver.method import Outcome
 from ppopt.solver.parameters import SubsetParams
 from ppopt.solver.relaxation.delays import Delays
-from ppopt.solver.relaxation.device_subset import DeviceSubset
+from ppopt.solver.relaxation.device_relaxation import DeviceSubset
 
 
 @dataclass

@@ -33,9 +33,9 @@ from ppopt.solver.cp_sat.parts import (
     Work,
 )
 from ppopt.solver.cp_sat.variables import ModelPart, Task, TaskMode
-from ppopt.solver.relaxation import device_subset
+from ppopt.solver.relaxation import device_relaxation
 from ppopt.solver.relaxation.delays import Delays
-from ppopt.solver.relaxation.device_subset import DeviceSubset, ObjectiveCut
+from ppopt.solver.relaxation.device_relaxation import DeviceSubset, ObjectiveCut
 from ppopt.solver.relaxation.pairs import Pair, candidate_pairs
 
 OPTIONS = {
@@ -223,10 +223,10 @@ class DeviceScope:
         device is also at least an end on one route minus the first start on the other. Operations
         before all compute of a route begin the span, too.
         """
-        yield Precedence(_rows(device_subset.implied_precedence(subset)))
+        yield Precedence(_rows(device_relaxation.implied_precedence(subset)))
         if not self._spans:
-            yield Releases(device_subset.releases(subset))
-        yield ObjectiveCuts(device_subset.objective_cuts(subset, self.problem.objective))
+            yield Releases(device_relaxation.releases(subset))
+        yield ObjectiveCuts(device_relaxation.objective_cuts(subset, self.problem.objective))
         if not self._spans:
             return
         own = len(self.instance.auxiliary) > 0
@@ -313,7 +313,7 @@ class DeviceScope:
             and (
                 device in self._lasting
                 or device in self._moving
-                or device_subset.needs_cumulative(self.problem.instance, device)
+                or device_relaxation.needs_cumulative(self.problem.instance, device)
             )
         }
 

@@ -87,9 +87,10 @@ def build_model(
     """Model of all schedules with objective in [bound, horizon] (ticks), least objective first.
 
     The model treats objectives within the same `step` ticks from the bound as equal. `devices` are
-    those kept (default all): a subset gives a relaxation (`ppopt.solver.relaxation.device_subset`)
-    of problems whose backwards are all split, or all whole, and not cut into slices. Where links
-    are resources, the model of all devices has their transfers; that of a subset has delays.
+    those kept (default all): a subset gives a relaxation
+    (`ppopt.solver.relaxation.device_relaxation`) of problems whose backwards are all split, or all
+    whole, and not cut into slices. If links are resources, the model of all devices has their
+    transfers; that of a subset has delays.
     """
     every = range(problem.pipeline.num_devices)
     scope = DeviceScope(problem, frozenset(every if devices is None else devices), horizon)

@@ -9,7 +9,7 @@ from ortools.sat.python import cp_model
 
 from ppopt.problem.instance import ABSENT
 from ppopt.solver.cp_sat.variables import Task, Variables
-from ppopt.solver.relaxation.device_subset import ObjectiveCut
+from ppopt.solver.relaxation.device_relaxation import ObjectiveCut
 
 
 class Precedence(NamedTuple):

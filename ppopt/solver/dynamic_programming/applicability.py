@@ -9,7 +9,7 @@ from ppopt.solver.dynamic_programming.classes import Classes
 from ppopt.solver.dynamic_programming.layered import LayeredDP
 from ppopt.solver.parameters import DynamicProgramParams
 from ppopt.solver.relaxation import pairs
-from ppopt.solver.relaxation.device_subset import DeviceSubset
+from ppopt.solver.relaxation.device_relaxation import DeviceSubset
 
 
 def is_supported(problem: Problem) -> bool:

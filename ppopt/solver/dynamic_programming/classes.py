@@ -18,7 +18,7 @@ from ppopt.problem.objective import Objective
 from ppopt.problem.operation import OpKind
 from ppopt.schedule.generation import class_orders
 from ppopt.schedule.orders import Orders
-from ppopt.solver.relaxation.device_subset import DeviceSubset, objective_cuts, releases
+from ppopt.solver.relaxation.device_relaxation import DeviceSubset, objective_cuts, releases
 
 
 class ClassPrecedence(NamedTuple):
@@ -47,7 +47,7 @@ class Classes:
     """The classes of the kept devices of a subset, and their constraints.
 
     Without dropped devices this is the whole pipeline. With dropped devices, those constraints of
-    `ppopt.solver.relaxation.device_subset` that join different microbatches are left out: the
+    `ppopt.solver.relaxation.device_relaxation` that join different microbatches are left out: the
     least makespan under the other constraints is still a lower bound.
     """
 

@@ -22,7 +22,7 @@ from ppopt.solver.incumbent import Incumbent
 from ppopt.solver.method import Outcome
 from ppopt.solver.parameters import DynamicProgramParams
 from ppopt.solver.relaxation.delays import Delays
-from ppopt.solver.relaxation.device_subset import DeviceSubset
+from ppopt.solver.relaxation.device_relaxation import DeviceSubset
 
 
 class DynamicProgram:

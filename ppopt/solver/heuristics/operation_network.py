@@ -36,9 +36,9 @@ from ppopt.schedule.generation import NEVER
 from ppopt.schedule.schedule import Schedule
 from ppopt.solver.heuristics.operation_table import Links, OperationTable
 from ppopt.solver.parameters import NetworkParams
-from ppopt.solver.relaxation import device_subset
+from ppopt.solver.relaxation import device_relaxation
 from ppopt.solver.relaxation.delays import Delays
-from ppopt.solver.relaxation.device_subset import DeviceSubset
+from ppopt.solver.relaxation.device_relaxation import DeviceSubset
 
 Sequences = list[list[int]]
 """Operations of every resource, in order."""
@@ -98,7 +98,9 @@ class OperationNetwork:
             device
             for device in range(self.problem.pipeline.num_devices)
             if self.instance.room(device) is not None
-            and not (self._uniform and not device_subset.needs_cumulative(self.instance, device))
+            and not (
+                self._uniform and not device_relaxation.needs_cumulative(self.instance, device)
+            )
         ]
 
     @cached_property
@@ -120,7 +122,7 @@ class OperationNetwork:
             return iter((instance.operation_flow, instance.microbatch_order))
         kept = frozenset(range(pipeline.num_devices))
         subsets = (DeviceSubset(Delays(instance, route), kept) for route in range(pipeline.routes))
-        return map(device_subset.implied_precedence, subsets)
+        return map(device_relaxation.implied_precedence, subsets)
 
     @property
     def _uniform(self) -> bool:

@@ -32,7 +32,7 @@ from ppopt.solver.cp_sat.no_overlap import NoOverlap, Operations
 from ppopt.solver.cp_sat.parts import Held, Memory, ObjectiveCuts, Precedence
 from ppopt.solver.cp_sat.variables import ModelPart, Task, TaskMode, Variables
 from ppopt.solver.heuristics.operation_network import OperationNetwork
-from ppopt.solver.relaxation.device_subset import ObjectiveCut
+from ppopt.solver.relaxation.device_relaxation import ObjectiveCut
 
 
 class WindowResult(NamedTuple):

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ppopt.problem.arrays import Ints
-from ppopt.solver.partitions.device_bounds import DeviceBound
+from ppopt.solver.partitions.layer_run_bounds import DeviceBound
 from ppopt.solver.partitions.space import FOREVER
 
 Bools = npt.NDArray[np.bool_]

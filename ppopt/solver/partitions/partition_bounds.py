@@ -18,7 +18,7 @@ import numpy as np
 
 from ppopt.problem.arrays import Ints
 from ppopt.solver.deadline import NO_DEADLINE, Deadline
-from ppopt.solver.partitions.device_bounds import (
+from ppopt.solver.partitions.layer_run_bounds import (
     DeviceBound,
     Hosted,
     first_stage_tail,
@@ -32,7 +32,7 @@ from ppopt.solver.partitions.partition_program import (
     PlacementPattern,
     pattern_of,
 )
-from ppopt.solver.partitions.recompute_choices import chosen_bound, chosen_memory
+from ppopt.solver.partitions.recompute_bounds import chosen_bound, chosen_memory
 from ppopt.solver.partitions.space import FOREVER, PartitionSpace
 
 SHARES = (0.0, 0.01, 0.02, 0.05)

@@ -24,13 +24,6 @@ import numpy as np
 
 from ppopt.problem.arrays import Ints
 from ppopt.solver.deadline import Deadline
-from ppopt.solver.partitions.device_bounds import (
-    DeviceBound,
-    Hosted,
-    backward_times,
-    first_stage_tail,
-    pace_of,
-)
 from ppopt.solver.partitions.device_choices import (
     Bools,
     DeviceChoices,
@@ -39,7 +32,14 @@ from ppopt.solver.partitions.device_choices import (
     joined,
     least_by_position,
 )
-from ppopt.solver.partitions.recompute_choices import chosen_bound
+from ppopt.solver.partitions.layer_run_bounds import (
+    DeviceBound,
+    Hosted,
+    backward_times,
+    first_stage_tail,
+    pace_of,
+)
+from ppopt.solver.partitions.recompute_bounds import chosen_bound
 from ppopt.solver.partitions.space import FOREVER, PartitionSpace
 
 Counts = tuple[int, ...]

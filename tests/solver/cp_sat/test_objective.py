@@ -8,7 +8,7 @@ from ppopt.problem.instance import ABSENT
 from ppopt.solver.cp_sat.no_overlap import Operations
 from ppopt.solver.cp_sat.parts import ObjectiveCuts, Origin, Precedence, Releases, Work
 from ppopt.solver.cp_sat.variables import ModelPart, Task, TaskMode
-from ppopt.solver.relaxation.device_subset import ObjectiveCut
+from ppopt.solver.relaxation.device_relaxation import ObjectiveCut
 from tests.solver.cp_sat.models import feasible, solved, task, variables
 
 TASKS = [task(1, 3), task(2, 4)]

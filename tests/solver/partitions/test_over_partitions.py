@@ -10,7 +10,7 @@ import pytest
 from ppopt import Argument, Objective, Pipeline
 from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.problem import Problem
-from ppopt.solver.partitions.recompute_choices import RecomputeTradeoff, merged, undominated
+from ppopt.solver.partitions.recompute_bounds import RecomputeTradeoff, merged, undominated
 from tests.oracles import exhaustive
 from tests.oracles.configurations import least_value
 from tests.solver.partitions.over_partitions import over_partitions

@@ -17,8 +17,7 @@ from ppopt.problem.instance import Instance
 from ppopt.solver import deadline as deadlines
 from ppopt.solver.bounds.device_bounds import minimum_memory
 from ppopt.solver.deadline import NO_DEADLINE, Deadline
-from ppopt.solver.partitions import device_bounds, partition_bounds, partition_program
-from ppopt.solver.partitions.choice import PartitionOrder
+from ppopt.solver.partitions import layer_run_bounds, partition_bounds, partition_program
 from ppopt.solver.partitions.partition_bounds import (
     BoundingInTurns,
     _StagesAlone,
@@ -27,6 +26,7 @@ from ppopt.solver.partitions.partition_bounds import (
     partition_bound,
     quick_bound,
 )
+from ppopt.solver.partitions.partition_choice import PartitionOrder
 from ppopt.solver.partitions.partition_program import pattern_of
 from ppopt.solver.partitions.space import FOREVER, CutDelays, LayerTicks, PartitionSpace
 from tests.factories.partitions import draw_space, pipeline_of
@@ -151,7 +151,7 @@ def test_no_bound_from_memory_that_recurs_is_above_the_optimum(
         for counts in every_partition(space):
             bound = partition_bound(space, counts)
             with monkeypatch.context() as patch:
-                patch.setattr(device_bounds._Device, "_repetitions", lambda *_: iter(()))
+                patch.setattr(layer_run_bounds._Device, "_repetitions", lambda *_: iter(()))
                 if bound in (FOREVER, partition_bound(space, counts)):
                     continue
             best = pyjobshop.best_makespan(

@@ -14,8 +14,8 @@ from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.objective import Objective
 from ppopt.problem.problem import Problem
 from ppopt.solver.deadline import NO_DEADLINE
-from ppopt.solver.partitions import choice_with_recompute
-from ppopt.solver.partitions.choice_with_recompute import PartitionRecomputeChoice
+from ppopt.solver.partitions import partition_recompute_choice
+from ppopt.solver.partitions.partition_recompute_choice import PartitionRecomputeChoice
 from tests.factories.models import with_ends
 from tests.oracles.configurations import least_value
 from tests.oracles.rechecked import assert_proved
@@ -117,7 +117,7 @@ def test_a_schedule_whose_choice_is_not_looked_at_is_no_start(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Of eleven choices of a device four at most are looked at; a hint may have any of them."""
-    monkeypatch.setattr(choice_with_recompute, "MOST_OF_DEVICE", 4)
+    monkeypatch.setattr(partition_recompute_choice, "MOST_OF_DEVICE", 4)
     given = Pipeline(
         stages=1, batches=4, model=[LAYER], partition="search", recompute="search", mem_limit=30
     )

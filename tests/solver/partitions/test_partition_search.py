@@ -14,8 +14,8 @@ from benchmarks.record import processor_clock
 from ppopt import InputError, Status, stop
 from ppopt.formats import schedule_json
 from ppopt.problem.backward_kind import BackwardKind
-from ppopt.solver.partitions.choice import layer_moves, one_layer_moves
 from ppopt.solver.partitions.partition_bounds import bounds_of, every_partition
+from ppopt.solver.partitions.partition_choice import layer_moves, one_layer_moves
 from ppopt.solver.partitions.space import CutDelays, PartitionSpace
 from tests.factories.partitions import draw_space
 from tests.oracles import exhaustive

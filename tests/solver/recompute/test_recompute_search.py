@@ -13,8 +13,8 @@ import pytest
 from ppopt import InputError, Model, Objective, Pipeline, Status, evaluate, solve
 from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.problem import Problem
-from ppopt.solver.recompute.choice import RecomputeChoice
-from ppopt.solver.recompute.stage_choices import stage_choices
+from ppopt.solver.recompute.recompute_choice import RecomputeChoice
+from ppopt.solver.recompute.stage_options import stage_options
 from ppopt.verifier import verify
 from tests.factories.models import with_ends
 from tests.oracles import exhaustive
@@ -113,7 +113,7 @@ def test_only_counts_of_alike_layers_matter() -> None:
             {"forward": 2, "activation": 1},
         ]
     )
-    choices = stage_choices(model.with_recompute("none").layers)
+    choices = stage_options(model.with_recompute("none").layers)
     assert [(int(one.time), int(one.kept)) for one in choices] == [
         (0, 13), (1, 9), (2, 5), (3, 1), (5, 0),
     ]  # fmt: skip

@@ -23,7 +23,7 @@ MOST_KEPT = 4096
 """Most stages whose options are cached."""
 
 
-class StageChoice(NamedTuple):
+class StageOption(NamedTuple):
     """Layers of a stage that recompute or offload; times and memory in the user's units."""
 
     time: Fraction
@@ -39,17 +39,17 @@ class StageChoice(NamedTuple):
     offloaded: frozenset[int]
     """Indices, within the stage, of the layers that offload."""
 
-    def costs_no_more(self, other: StageChoice) -> bool:
+    def costs_no_more(self, other: StageOption) -> bool:
         """Whether the option takes no more time than another one, and no longer moves."""
         return self.time <= other.time and self.moving <= other.moving
 
-    def takes_no_more(self, other: StageChoice) -> bool:
+    def takes_no_more(self, other: StageOption) -> bool:
         """Whether a schedule with another option is valid with this one."""
         less = self.kept <= other.kept and self.left <= other.left
         return less and self.costs_no_more(other)
 
 
-class StageChoices:
+class StageOptions:
     """Options of all stages that partitions of a model may have."""
 
     def __init__(
@@ -77,10 +77,10 @@ class StageChoices:
         self.of = lru_cache(maxsize=MOST_KEPT)(self._of)
         """Options of the stage of the layers `low` to `high` - 1, the shortest first."""
 
-    def _of(self, low: int, high: int) -> list[StageChoice]:
+    def _of(self, low: int, high: int) -> list[StageOption]:
         layers = self.bare.costed[low:high]
         recompute, offload = self._searched
-        found = stage_choices(layers, recompute=recompute, offload=offload)
+        found = stage_options(layers, recompute=recompute, offload=offload)
         if not self._limited:
             return found[:1]
         if not self._full:
@@ -95,7 +95,7 @@ class StageChoices:
         alike = {(layer.recompute_time, layer.saved) for layer in layers}
         return len(alike) > 1 or any(time <= 0 or saved <= 0 for time, saved in alike)
 
-    def of_partition(self, counts: Counts) -> list[list[StageChoice]]:
+    def of_partition(self, counts: Counts) -> list[list[StageOption]]:
         """Options of every stage of a partition."""
         return [self.of(*ends) for ends in ends_of(counts)]
 
@@ -124,8 +124,8 @@ class StageChoices:
         return tuple(numbers)
 
     def _choice_of(
-        self, layers: Sequence[Layer], front: Sequence[StageChoice]
-    ) -> StageChoice | None:
+        self, layers: Sequence[Layer], front: Sequence[StageOption]
+    ) -> StageOption | None:
         """Option of a stage that does as these layers, or one that takes no more; None: none.
 
         No more means no more time, and with a memory limit no more memory.
@@ -145,9 +145,9 @@ def ends_of(counts: Counts) -> Iterator[tuple[int, int]]:
     return pairwise(accumulate(counts, initial=0))
 
 
-def stage_choices(
+def stage_options(
     layers: tuple[Layer, ...], *, recompute: bool = True, offload: bool = False
-) -> list[StageChoice]:
+) -> list[StageOption]:
     """Non-dominated options of a stage in time, moves and memory, the shortest first.
 
     Layers of the same times and savings are alike: of these, the first ones recompute, and the next
@@ -165,7 +165,7 @@ def stage_choices(
     front = [_as_given(layers)]
     for (time, saved, moving, memory), places in sorts.items():
         front = _least(
-            StageChoice(
+            StageOption(
                 one.time + again * time,
                 one.moving + moved * moving,
                 one.kept - again * saved,
@@ -180,7 +180,7 @@ def stage_choices(
     return front
 
 
-def full_recompute(layers: tuple[Layer, ...]) -> StageChoice:
+def full_recompute(layers: tuple[Layer, ...]) -> StageOption:
     """Option in which all layers of a stage recompute that may, also if it saves nothing."""
     places = frozenset(place for place, layer in enumerate(layers) if layer.recomputable)
     given, saved = _as_given(layers), sum(layers[place].saved for place in places)
@@ -192,7 +192,7 @@ def full_recompute(layers: tuple[Layer, ...]) -> StageChoice:
     )
 
 
-def _as_given(layers: Sequence[Layer]) -> StageChoice:
+def _as_given(layers: Sequence[Layer]) -> StageOption:
     """Option of a stage whose layers do as they say."""
     again = frozenset(place for place, layer in enumerate(layers) if layer.recompute)
     moved = frozenset(place for place, layer in enumerate(layers) if layer.offload)
@@ -201,12 +201,12 @@ def _as_given(layers: Sequence[Layer]) -> StageChoice:
     kept = activation_of(layers) - saved
     moving = sum((layers[place].offload_time for place in moved), Fraction(0))
     left = kept - sum(layers[place].offload_memory for place in moved)
-    return StageChoice(time, moving, kept, left, again, moved)
+    return StageOption(time, moving, kept, left, again, moved)
 
 
-def _least(choices: Iterator[StageChoice]) -> list[StageChoice]:
+def _least(choices: Iterator[StageOption]) -> list[StageOption]:
     """Options that no other one dominates."""
-    found: list[StageChoice] = []
+    found: list[StageOption] = []
     for choice in sorted(choices, key=lambda choice: (*choice[:4], *map(sorted, choice[4:]))):
         if not any(one.takes_no_more(choice) for one in reversed(found)):
             found.append(choice)

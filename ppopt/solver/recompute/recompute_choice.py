@@ -31,7 +31,7 @@ from ppopt.solver.choices.choice import (
     SearchedConfigurations,
     UnlistedBound,
 )
-from ppopt.solver.recompute.stage_choices import StageChoices
+from ppopt.solver.recompute.stage_options import StageOptions
 from ppopt.solver.relaxation.delays import Delays
 
 MOST_LISTED = 4096
@@ -83,7 +83,7 @@ class RecomputeChoice(Choice):
             raise NotApplicableError(f"{chosen[-1]}: search knows one route only; leave routes out")
         limited = pipeline.limits is not None
         self._problem = problem
-        self._choices = StageChoices(
+        self._choices = StageOptions(
             pipeline.model,
             limited=limited,
             recompute="recompute" in chosen,

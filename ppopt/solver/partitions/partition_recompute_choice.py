@@ -25,17 +25,17 @@ from ppopt.problem.problem import Problem
 from ppopt.schedule.origin import Argument
 from ppopt.solver.choices.choice import Configuration, Key, SearchedConfigurations, UnlistedBound
 from ppopt.solver.deadline import Deadline
-from ppopt.solver.partitions.choice import (
+from ppopt.solver.partitions.layer_run_bounds import Hosted, device_bound, first_stage_tail
+from ppopt.solver.partitions.partition_choice import (
     BoundedPartitions,
     PartitionOrder,
     no_partition_fits,
     one_layer_moves,
     ruled_out_words,
 )
-from ppopt.solver.partitions.device_bounds import Hosted, device_bound, first_stage_tail
 from ppopt.solver.partitions.partition_program import Counts, PlacementPattern, pattern_of
 from ppopt.solver.partitions.space import FOREVER, space_of
-from ppopt.solver.recompute.stage_choices import StageChoices, ends_of
+from ppopt.solver.recompute.stage_options import StageOptions, ends_of
 from ppopt.strategies.v_half import most_activations
 
 MOST_OF_DEVICE = 256
@@ -96,7 +96,7 @@ class PartitionRecomputeChoice(BoundedPartitions):
         self._choices = lru_cache(maxsize=4096)(self._choices_of)
         self._of_device = lru_cache(maxsize=16_384)(self._options_of_device)
         limited = self._space.limits is not None
-        self._stage_choices = StageChoices(base.model, limited=limited)
+        self._stage_choices = StageOptions(base.model, limited=limited)
 
     def pipeline(self, key: Key) -> Pipeline:
         """Pipeline cut into these counts of layers, in which the chosen layers recompute."""

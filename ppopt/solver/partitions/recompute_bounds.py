@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ppopt.problem.arrays import Ints
-from ppopt.solver.partitions.device_bounds import (
+from ppopt.solver.partitions.layer_run_bounds import (
     DeviceBound,
     Hosted,
     device_bound,

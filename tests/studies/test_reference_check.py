@@ -17,7 +17,7 @@ from ppopt import Pipeline, Schedule, evaluate, solve
 from ppopt.errors import InputError
 from ppopt.formats.schedule_json import schedule_from_object, schedule_to_object
 from ppopt.strategies import Options
-from ppopt.studies.references import check_reference, differences
+from ppopt.studies.reference_check import check_reference, differences
 from ppopt.testing import assert_not_worse_than, assert_schedule_equal
 from ppopt.testing.plugin import References
 from tests.cli.cli_run import done, run, shown
