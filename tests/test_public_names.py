@@ -153,7 +153,7 @@ class TestResultsAreOfPublicTypes:
         for part in (compared, compared.rows[0], compared.rows[0].jitter, compared.optimum):
             assert_public(part)
         found = ppopt.frontier(PIPELINE, workers=1)
-        for part in (found, found.points[0], found.hands[0]):
+        for part in (found, found.points[0], found.baselines[0]):
             assert_public(part)
 
 

@@ -183,8 +183,8 @@ class Interrupted(Category):
                 timer.join()
         if not pressed:
             raise SkippedError("it ended before")
-        if not found.points and (values or found.hands):
-            words = f"{len(found.hands)} hand strategies, {len(values)} reports of a value"
+        if not found.points and (values or found.baselines):
+            words = f"{len(found.baselines)} hand strategies, {len(values)} reports of a value"
             yield Finding("points-lost", f"{found.status}, {found.proof}: {words}")
         best = min((point.result.value for point in found.points if point.result.value), default=0)
         if values and best > min(values):

@@ -177,7 +177,7 @@ def of_comparison(comparison: Comparison) -> dict[str, Any]:
     strategy on paper and the one that is better on average, or is null.
     """
     optimum = comparison.optimum
-    hands = [row.schedule for row in comparison.hands]
+    hands = [row.schedule for row in comparison.baselines]
     searched = of_result(optimum, best(hands, optimum))
     return {
         "schema": SCHEMA,
@@ -248,7 +248,7 @@ def of_frontier(found: Frontier, within: Fraction | None = None) -> dict[str, An
     than the best found, its `value`, and the largest limit proved not to do (`beyond`, or null).
     """
     least, enough = found.least, found.enough
-    hands = [hand.schedule for hand in found.hands]
+    hands = [hand.schedule for hand in found.baselines]
     provenance = found.provenance
     return {
         "schema": SCHEMA,
@@ -272,7 +272,7 @@ def of_frontier(found: Frontier, within: Fraction | None = None) -> dict[str, An
         "bounds": [
             {"limit": plain(limit), "lower_bound": plain(bound)} for limit, bound in found.bounds
         ],
-        "strategies": [_hand(hand) for hand in found.hands],
+        "strategies": [_hand(hand) for hand in found.baselines],
         "skipped": _skipped(found.skipped),
         "backward_kind": found.backward_kind.value,
         "seed": provenance.seed,

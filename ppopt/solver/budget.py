@@ -130,7 +130,7 @@ class Budget:
             )
         return SolverLimits(self.clock.left, self.workers, self.seed, work=most, focus=focus)
 
-    def alone(self, seconds: float, work: float, seed: int) -> SolverLimits:
+    def single_worker_limits(self, seconds: float, work: float, seed: int) -> SolverLimits:
         """Limits of one small run by one worker; `seconds` counts only with several workers."""
         limits = self.limits()
         return replace(

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Chosen(Flag):
-    """What is chosen with the schedule: any combination of these."""
+    """Decisions that are made with the schedule: any combination of these."""
 
     PARTITION = auto()
     PLACEMENT = auto()
@@ -36,7 +36,7 @@ NONE_CHOSEN = Chosen(0)
 
 
 def open_choices(pipeline: Pipeline) -> Chosen:
-    """What a pipeline leaves open."""
+    """Decisions that a pipeline leaves open."""
     choices = NONE_CHOSEN
     if pipeline.placement == placement.SEARCH:
         choices |= Chosen.PLACEMENT

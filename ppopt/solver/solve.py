@@ -114,9 +114,9 @@ def _known_configuration(
         )
     own = replace(problem, pipeline=candidates.pipeline(key))
     found = warm_starts.read_hint(own, hint)
-    made = found.given
-    if found.moved is not None:
-        made = timing.schedule(own.pipeline, found.moved, problem.objective)
+    made = found.schedule
+    if found.orders is not None:
+        made = timing.schedule(own.pipeline, found.orders, problem.objective)
     return made, found.record(own, followed=True)
 
 

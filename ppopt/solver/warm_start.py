@@ -39,9 +39,9 @@ OVER = "it is over the memory limit: followed as closely as the limit allows"
 class Hint(NamedTuple):
     """A checked hint on the searched pipeline."""
 
-    given: Schedule
+    schedule: Schedule
     """The hint as given, or timed again, on the pipeline searched; it may exceed the limits."""
-    moved: Orders | None = None
+    orders: Orders | None = None
     """Orders of the hint, converted to the search space; None: they are in it."""
     notes: tuple[str, ...] = ()
     """Text on what was changed."""
@@ -49,11 +49,11 @@ class Hint(NamedTuple):
     @property
     def fits(self) -> bool:
         """Whether the hint is within the memory limits."""
-        return self.given.fits_limits
+        return self.schedule.fits_limits
 
     def record(self, problem: Problem, *, followed: bool) -> HintRecord:
         """The hint as the result reports it; `followed`: whether the search started from it."""
-        figures, ticks = self.given.metrics, problem.pipeline.ticks
+        figures, ticks = self.schedule.metrics, problem.pipeline.ticks
         notes = self.notes if self.fits or not followed else (*self.notes, OVER)
         return HintRecord(
             value=ticks.time(figures.value(problem.objective)),
@@ -69,14 +69,14 @@ def read_hint(problem: Problem, schedule: Schedule) -> Hint:
     Raises InputError if it is of another pipeline or breaks a rule other than the memory limit.
     """
     _check(problem.pipeline, schedule)
-    given, notes = _on(problem, schedule)
-    moved = None
+    schedule, notes = _on(problem, schedule)
+    orders = None
     kind = problem.reduced.backward_kind
     strange = {BackwardKind.WHOLE: (OpKind.B, JOINED), BackwardKind.SPLIT: (OpKind.BW, SPLIT)}
-    if kind in strange and strange[kind][0] in given.kind:
-        moved = of_kind(problem.pipeline, given.orders, kind)
+    if kind in strange and strange[kind][0] in schedule.kind:
+        orders = of_kind(problem.pipeline, schedule.orders, kind)
         notes.append(strange[kind][1])
-    return Hint(given, moved, tuple(notes))
+    return Hint(schedule, orders, tuple(notes))
 
 
 class WarmStart(NamedTuple):
@@ -113,9 +113,9 @@ def apply_warm_start(
 def _submit(incumbent: Incumbent, view: Incumbent, hint: Hint, deadline: float) -> None:
     """Submit a hint at its own starts and at those of its order, repaired if over the limits."""
     pipeline, objective = incumbent.problem.pipeline, incumbent.problem.objective
-    made = hint.given
-    if hint.moved is not None:
-        made = timing.schedule(pipeline, hint.moved, objective)
+    made = hint.schedule
+    if hint.orders is not None:
+        made = timing.schedule(pipeline, hint.orders, objective)
     if made.fits_limits:
         incumbent.submit(made)
         view.submit_orders(made.orders)
@@ -156,13 +156,13 @@ def _check(pipeline: Pipeline, schedule: Schedule) -> None:
 def _on(problem: Problem, schedule: Schedule) -> tuple[Schedule, list[str]]:
     """Schedule on the searched pipeline, and notes on what had to be changed."""
     notes = []
-    given = replace(schedule, pipeline=problem.pipeline)
+    moved = replace(schedule, pipeline=problem.pipeline)
     if _times(problem.pipeline) != _times(schedule.pipeline):
-        given = timing.schedule(problem.pipeline, portable(schedule), problem.objective)
+        moved = timing.schedule(problem.pipeline, portable(schedule), problem.objective)
         notes.append(RETIMED)
     if _costs(problem.pipeline, Unit.MEMORY) != _costs(schedule.pipeline, Unit.MEMORY):
         notes.append(OTHER_MEMORY)
-    return given, notes
+    return moved, notes
 
 
 def _times(pipeline: Pipeline) -> object:

@@ -71,7 +71,7 @@ class Baseline(NamedTuple):
     skipped: tuple[str, ...] = ()
     """Strategies with this placement that were left out because they take long."""
     chosen: tuple[str, ...] = ()
-    """What the search chose (partition, recompute): every strategy was evaluated with its own."""
+    """Decisions of the search (partition, recompute), which each strategy has made for itself."""
 
 
 class EvaluationRequest(NamedTuple):
@@ -373,7 +373,7 @@ def _baseline_of(schedule: Schedule, result: Result) -> Baseline:
 
 
 def _chosen(result: Result) -> Chosen:
-    """What a search of a model in layers chose in addition to the order, from its proof."""
+    """Decisions of a search of a model in layers besides the order, from its proof."""
     chosen = {
         Argument.PARTITIONS: Chosen.PARTITION,
         Argument.RECOMPUTE: Chosen.RECOMPUTE,

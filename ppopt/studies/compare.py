@@ -106,7 +106,7 @@ class Comparison(NotebookView):
         return next((optimum for optimum in self.optima if optimum.schedule is row.schedule), None)
 
     @property
-    def hands(self) -> list[ComparisonRow]:
+    def baselines(self) -> list[ComparisonRow]:
         """Rows of hand strategies."""
         return [row for row in self.rows if self.search(row) is None]
 

@@ -79,7 +79,7 @@ class Frontier(NotebookView):
     """Points by limit ascending, value descending."""
     bounds: tuple[tuple[Fraction, Fraction], ...]
     """(limit, bound), by limit ascending: the bound holds for that limit and every smaller one."""
-    hands: tuple[FrontierHand, ...]
+    baselines: tuple[FrontierHand, ...]
     """Hand strategies by memory, then value."""
     skipped: tuple[tuple[str, str], ...]
     """Strategies that do not apply, each with the reason."""
@@ -121,7 +121,7 @@ class Frontier(NotebookView):
 
     @property
     def searched(self) -> tuple[str, ...]:
-        """What is searched for every point with the schedule: partition, placement, recompute."""
+        """Decisions searched with every schedule: partition, placement, recompute."""
         return open_choices(self.pipeline).names
 
     @property
@@ -187,7 +187,7 @@ def frontier(
     if not impossible:
         search.run(schedule for schedule, _ in evaluated)
     points = tuple(_point(search, point) for point in curve.points)
-    hands = _hands(space, evaluated, points)
+    baselines = _baselines(space, evaluated, points)
     return Frontier(
         pipeline=pipeline,
         objective=problem.objective,
@@ -196,7 +196,7 @@ def frontier(
         proof=impossible or _proof(search),
         points=points,
         bounds=_bounds(space, curve),
-        hands=hands,
+        baselines=baselines,
         skipped=skipped,
         provenance=search_options.provenance,
         solve_seconds=deadline.spent,
@@ -283,12 +283,12 @@ def _proof(search: ParetoSearch) -> str:
     return f"{infeasible[1]}; between is not decided" if infeasible else "less is not decided"
 
 
-def _hands(
+def _baselines(
     space: FrontierProblem,
     evaluated: list[tuple[Schedule, float]],
     points: tuple[FrontierPoint, ...],
 ) -> tuple[FrontierHand, ...]:
-    hands = []
+    baselines = []
     for schedule, seconds in evaluated:
         ticks, figures = schedule.pipeline.ticks, schedule.metrics
         memory = ticks.memory(max(figures.peak_memory))
@@ -296,5 +296,5 @@ def _hands(
         best = [point.result.value for point in points if point.limit <= memory]
         same = schedule.fits_limits and space.comparable(schedule)
         ratio = value / best[-1] if same and best and best[-1] else None
-        hands.append(FrontierHand(schedule, seconds, memory, value, ratio))
-    return tuple(sorted(hands, key=lambda hand: (hand.memory, hand.value)))
+        baselines.append(FrontierHand(schedule, seconds, memory, value, ratio))
+    return tuple(sorted(baselines, key=lambda baseline: (baseline.memory, baseline.value)))

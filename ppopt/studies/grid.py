@@ -109,7 +109,7 @@ def _json_form(key: str, value: Any) -> Any:
 
 @dataclass(frozen=True)
 class Base:
-    """What all rows of a sweep share: settings by their names in Python, or a pipeline."""
+    """Settings, by their names in Python, or a pipeline, which all rows of a sweep share."""
 
     settings: Mapping[str, Any]
     pipeline: Pipeline | None = None

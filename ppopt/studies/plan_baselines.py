@@ -134,7 +134,7 @@ class PlanBaselines:
             best.setdefault(baseline.strategy, baseline)
         names = (setting.request.strategy.name for setting in self._left.get(batches, ()))
         late = dict.fromkeys(name for name in names if name not in best)
-        return replace(plan, hands=tuple(best.values()), late_hands=tuple(late))
+        return replace(plan, baselines=tuple(best.values()), late_baselines=tuple(late))
 
     def _settings(self, batches: int) -> Iterator[_Setting]:
         """All strategies with every number of chunks and every recompute mode of the plan.

@@ -50,7 +50,7 @@ _BOUNDED = (
 
 
 class SearchContext(NamedTuple):
-    """What the plan gives to the search of a configuration."""
+    """Options and cutoff that the plan gives to the search of a configuration."""
 
     options: SolveOptions
     """Options of the plan, with its deadline."""

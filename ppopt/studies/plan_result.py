@@ -20,7 +20,7 @@ from ppopt.studies.plan_space import PlanConfiguration, PlanSpace
 
 
 class RowStatus(StrEnum):
-    """How far one configuration of a plan is decided."""
+    """State of one configuration of a plan."""
 
     OPTIMAL = "optimal"
     """The best schedule is found and proved."""
@@ -166,7 +166,7 @@ class PlanBaseline(NamedTuple):
     value: Fraction
     """Objective of the schedule, in the user's unit."""
     recompute: str
-    """How layers recompute: `none`, `full`, `search` (chosen for the strategy), or `layers`."""
+    """Recompute mode: `none`, `full`, `search` (chosen for the strategy), or `layers`."""
     in_space: bool
     """Whether the plan could have chosen this schedule."""
 
@@ -201,10 +201,10 @@ class Plan(NotebookView):
     """Least memory that is almost as fast; None unless requested, and if no time was left."""
     more_memory: MoreMemory | None = None
     """Effect of 10 % more memory, by a short search; None without a limit or a schedule."""
-    hands: tuple[PlanBaseline, ...] = ()
+    baselines: tuple[PlanBaseline, ...] = ()
     """Hand strategies within the memory limit, each with the best partition and recompute found for
     it, the best first; also those with placements and chunks outside the space."""
-    late_hands: tuple[str, ...] = ()
+    late_baselines: tuple[str, ...] = ()
     """Hand strategies that were not evaluated for lack of time."""
 
     @property

@@ -86,7 +86,7 @@ def test_the_bound_of_a_choice_holds_for_its_schedules(pipeline: Pipeline) -> No
     if not all(choice.devices):
         assert least_of_all(pipeline, whole=True) is None
         return
-    for configuration in choice.configurations(list(choice.every())):
+    for configuration in choice.configurations(list(choice.assignments())):
         made = choice.pipeline(configuration.key)
         value = least_value(made, whole=True)
         if value is not None:

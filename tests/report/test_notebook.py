@@ -75,7 +75,7 @@ def test_parts_print_in_a_line(shown: dict[str, Any]) -> None:
     """No screen of arrays or fractions."""
     parts = [
         *(PIPELINE, PIPELINE.costs, PIPELINE.ticks, MODEL, MODEL.layers[0], ppopt.SolveParams()),
-        *(shown["comparison"].rows[0], shown["frontier"].points[0], shown["frontier"].hands[0]),
+        *(shown["comparison"].rows[0], shown["frontier"].points[0], shown["frontier"].baselines[0]),
         *(shown["plan"].rows[0], ppopt.jitter(shown["schedule"], 0.1), shown["schedule"].metrics),
     ]
     for part in parts:

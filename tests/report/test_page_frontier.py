@@ -145,7 +145,7 @@ def test_many_names_at_one_spot_are_cut(view: View) -> None:
     schedules = [made for point in found.points if (made := point.result.schedule)]
     view.open(frontier_page(of_frontier(found), schedules))
     names = [name for name, *_ in view.wait(lambda: view.run(NAMES), "the curve")]
-    same = sum((hand.memory, hand.value) == (1, 6) for hand in found.hands)
+    same = sum((hand.memory, hand.value) == (1, 6) for hand in found.baselines)
     assert any(name.endswith(f" and {same - 3} more") for name in names)
     view.quiet()
 

@@ -111,7 +111,7 @@ def test_a_frontier_has_the_values_of_streams() -> None:
         assert same.result.lower_bound <= point.result.value
     values = [point.result.value for point in found.points]
     assert all(one > other for one, other in pairwise(values))
-    assert all(hand.schedule.pipeline.streams for hand in found.hands)
+    assert all(hand.schedule.pipeline.streams for hand in found.baselines)
 
 
 def test_a_plan_over_streams() -> None:

@@ -261,10 +261,10 @@ def test_compare_gives_every_strategy_its_recompute(partition: str) -> None:
     assert found.optimum.value is not None
     rows = {row.schedule.origin.strategy: row for row in found.rows}
     assert rows["1f1b"].fits_limit
-    assert any(any(row.schedule.pipeline.recomputed) for row in found.hands)
+    assert any(any(row.schedule.pipeline.recomputed) for row in found.baselines)
     assert all(
         row.ratio_to_optimum is None or row.ratio_to_optimum >= 1
-        for row in found.hands
+        for row in found.baselines
         if row.fits_limit and row.optimum_proved
     )
 

@@ -102,7 +102,7 @@ def test_a_search_that_chooses_recompute_starts_from_the_best_strategy(
     )
     (best,) = found.optima
     assert best.schedule is not None
-    own = [row for row in found.hands if row.fits_limit]
+    own = [row for row in found.baselines if row.fits_limit]
     assert own
     assert best.value is not None
     assert all(best.value <= row.schedule.pipeline.ticks.time(row.value) for row in own)
@@ -125,7 +125,7 @@ def test_partitions_of_strategies_are_chosen_within_the_time_limit() -> None:
         found = compare.compare(pipeline, time_limit=1, workers=1)
         taken = time.process_time() - began
     assert taken < 1.1 * 1 + 1
-    assert "1f1b" in {row.schedule.origin.strategy for row in found.hands}
+    assert "1f1b" in {row.schedule.origin.strategy for row in found.baselines}
 
 
 def test_its_frame_has_a_row_per_schedule() -> None:

@@ -213,14 +213,14 @@ def test_the_documented_frontier(documented: Frontier) -> None:
 
 def test_hand_strategies_stand_beside_it(documented: Frontier) -> None:
     """1F1B holds 4 and takes 33, GPipe holds 8 and takes as long; the best takes 27."""
-    hands = {hand.schedule.origin.strategy: hand for hand in documented.hands}
+    hands = {hand.schedule.origin.strategy: hand for hand in documented.baselines}
     assert (hands["1f1b"].memory, hands["1f1b"].value) == (4, 33)
     assert (hands["gpipe"].memory, hands["gpipe"].value) == (8, 33)
     assert hands["1f1b"].ratio == hands["gpipe"].ratio == Fraction(33, 27)
     assert hands["interleaved"].ratio is None
-    for hand in documented.hands:
+    for hand in documented.baselines:
         assert hand.ratio is None or hand.ratio >= 1
-    memory = [hand.memory for hand in documented.hands]
+    memory = [hand.memory for hand in documented.baselines]
     assert memory == sorted(memory)
 
 

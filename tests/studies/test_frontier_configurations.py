@@ -169,4 +169,4 @@ def test_strategies_are_timed_where_a_partition_is_searched() -> None:
     found = frontier(
         model.pipeline(devices=2, batches=32, partition="search"), time_limit=2, workers=1
     )
-    assert {hand.schedule.origin.strategy for hand in found.hands} >= {"1f1b", "gpipe"}
+    assert {hand.schedule.origin.strategy for hand in found.baselines} >= {"1f1b", "gpipe"}

@@ -97,10 +97,10 @@ def test_a_frontier_keeps_its_points(pipeline: Pipeline, steps: int) -> None:
     for point in found.points:
         assert point.result.schedule is not None
         assert verify(point.result.schedule) == []
-    evaluated = {hand.schedule.origin.strategy for hand in found.hands}
+    evaluated = {hand.schedule.origin.strategy for hand in found.baselines}
     left_out = {name for name, _ in found.skipped}
     assert evaluated | left_out == set(ppopt.strategies())
-    for hand in found.hands:
+    for hand in found.baselines:
         if hand.ratio is not None:
             best = found.at(hand.memory)
             assert best is not None and best.result.value is not None
@@ -125,7 +125,7 @@ def test_a_comparison_keeps_its_rows(pipeline: Pipeline, steps: int) -> None:
     found = ppopt.compare(pipeline, workers=1, time_limit=60, progress=press)
     assert found.interrupted is press.pressed
     done = {words.removeprefix("strategy ") for words in press.words[:-1]}
-    rows = {row.schedule.origin.strategy for row in found.hands}
+    rows = {row.schedule.origin.strategy for row in found.baselines}
     missing = {name for name, reason in found.skipped if reason == STOPPED}
     assert not done & missing
     assert rows | {name for name, _ in found.skipped} == set(ppopt.strategies())

@@ -41,10 +41,10 @@ def planned(**changes: object) -> ppopt.Plan:
 def test_every_hand_strategy_keeps_the_limit_and_none_within_beats_the_proof() -> None:
     plan = planned()
     assert plan.status is Status.OPTIMAL and plan.value is not None
-    names = [hand.strategy for hand in plan.hands]
+    names = [hand.strategy for hand in plan.baselines]
     assert {"1f1b", "interleaved", "zb-h1"} <= set(names) and len(set(names)) == len(names)
-    assert [hand.value for hand in plan.hands] == sorted(hand.value for hand in plan.hands)
-    for hand in plan.hands:
+    assert [hand.value for hand in plan.baselines] == sorted(hand.value for hand in plan.baselines)
+    for hand in plan.baselines:
         made = hand.schedule
         assert ppopt.verify(made) == [] and made.fits_limits
         assert hand.value == made.pipeline.ticks.time(made.metrics.makespan)
@@ -61,7 +61,7 @@ def test_where_the_plan_chooses_recompute_so_do_hand_strategies() -> None:
         layers, devices=2, batches=6, mem_limit=10, recompute=("none", "full", "search"),
         chunks=1, placement="linear", workers=1, time_limit=20,
     )  # fmt: skip
-    one = next(hand for hand in plan.hands if hand.strategy == "1f1b")
+    one = next(hand for hand in plan.baselines if hand.strategy == "1f1b")
     asked = layers.pipeline(
         devices=2, batches=6, mem_limit=10, recompute="search", partition="search"
     )
@@ -75,7 +75,7 @@ def test_where_the_plan_chooses_recompute_so_do_hand_strategies() -> None:
 
 def test_a_strategy_stands_on_a_partition_from_which_no_layer_moves() -> None:
     """Balanced is 3,3 here; the head is as long as two and a half layers."""
-    one = next(hand for hand in planned().hands if hand.strategy == "1f1b")
+    one = next(hand for hand in planned().baselines if hand.strategy == "1f1b")
     balanced = ppopt.evaluate(LAYERS.pipeline(devices=2, batches=4), "1f1b")
     assert one.value <= balanced.metrics.makespan
     low, high = one.schedule.pipeline.counts
@@ -95,18 +95,18 @@ def evaluated(plan: ppopt.Plan, kind: BackwardKind, deadline: Deadline) -> ppopt
 
 def test_nothing_is_begun_after_the_deadline() -> None:
     plan = planned()
-    assert evaluated(plan, BackwardKind.MIXED, Deadline.after(0)).hands == ()
+    assert evaluated(plan, BackwardKind.MIXED, Deadline.after(0)).baselines == ()
     whole = evaluated(plan, BackwardKind.WHOLE, NO_DEADLINE)
-    assert whole.hands and whole.late_hands == ()
-    assert not {hand.strategy for hand in whole.hands} & {"zb-h1", "zbv", "zb-2p"}
+    assert whole.baselines and whole.late_baselines == ()
+    assert not {hand.strategy for hand in whole.baselines} & {"zb-h1", "zbv", "zb-2p"}
 
 
 def test_strategies_without_time_are_named_the_best_known_first() -> None:
     plan = planned()
-    late = evaluated(plan, BackwardKind.MIXED, Deadline.after(0)).late_hands
-    assert {hand.strategy for hand in plan.hands} <= set(late) and len(set(late)) == len(late)
+    late = evaluated(plan, BackwardKind.MIXED, Deadline.after(0)).late_baselines
+    assert {hand.strategy for hand in plan.baselines} <= set(late) and len(set(late)) == len(late)
     assert late[:2] == ("1f1b", "interleaved")
-    assert plan.late_hands == () and of_plan(plan)["late_hands"] == []
+    assert plan.late_baselines == () and of_plan(plan)["late_hands"] == []
     assert late_words(shown(late_hands=[])) == ""
     assert late_words(shown(late_hands=["zbv", "v-min"])) == (
         "no time was left to compare zbv, v-min: raise --time-limit"
@@ -123,7 +123,7 @@ def test_megatron_is_compared_with_what_it_runs() -> None:
         )
         for name in ("1f1b", "interleaved")
     }
-    assert {hand.strategy: hand.value for hand in plan.hands} == best
+    assert {hand.strategy: hand.value for hand in plan.baselines} == best
     assert plan.value == min(best.values())
 
 
@@ -148,7 +148,7 @@ def check_gain(plan: ppopt.Plan, seconds: float, known_seconds: float) -> None:
     finds one that is faster by more than 0.5 %: of the best, and of those of `KNOWN`.
     """
     assert plan.value is not None
-    within = [one for one in plan.hands if one.in_space]
+    within = [one for one in plan.baselines if one.in_space]
     told = {one["strategy"]: one for one in of_plan(plan)["hands"]}
     assert within
     for hand in (*within[:1], *(one for one in within if one.strategy in KNOWN)):

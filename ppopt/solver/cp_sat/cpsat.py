@@ -138,8 +138,8 @@ def _focus(solver: cp_model.CpSolver, limits: SolverLimits, params: CpSatParams)
         _merge(solver, text)
 
 
-def _merge(made: cp_model.CpSolver, text: str) -> None:
-    if not made.parameters.merge_text_format(text):
+def _merge(solver: cp_model.CpSolver, text: str) -> None:
+    if not solver.parameters.merge_text_format(text):
         raise AssertionError(f"CP-SAT does not know these parameters: {text}")
 
 

@@ -212,7 +212,7 @@ class Classes:
         return [*TopologicalSorter(waiting).static_order()][::-1]
 
     def _most_ahead(self, place: int) -> tuple[int | None, int]:
-        """How many F of its stage later an F waits for the W of this one, and after how long."""
+        """Number of F of its stage after which an F waits for the W of this one, and the lag."""
         if self.of[place].kind is not OpKind.F:
             return None, 0
         stage, delays = self.of[place].stage, self.subset.delays

@@ -79,14 +79,16 @@ def hashed(counts: Matrix) -> Hashes:
     return found
 
 
-def _dominated_by(rows: list[Matrix], flags: Matrix, these: Places, others: Places) -> Mask:
+def _dominated_by(
+    rows: list[Matrix], flags: Matrix, columns: Places, other_columns: Places
+) -> Mask:
     """Whether each column has no earlier time than the other column, and all of its flags."""
-    found = np.zeros(these.size, dtype=bool)
-    left = np.arange(these.size)
+    found = np.zeros(columns.size, dtype=bool)
+    left = np.arange(columns.size)
     for row in rows:
-        fits = row[these] >= row[others]
-        left, these, others = left[fits], these[fits], others[fits]
+        fits = row[columns] >= row[other_columns]
+        left, columns, other_columns = left[fits], columns[fits], other_columns[fits]
         if not left.size:
             return found
-    found[left[flags[others] & ~flags[these] == 0]] = True
+    found[left[flags[other_columns] & ~flags[columns] == 0]] = True
     return found

@@ -38,7 +38,7 @@ class RuleAnnealing:
     def run(self, incumbent: Incumbent, budget: Budget) -> Outcome:
         """Search for a number of steps around each rule; the next turn takes twice as many."""
         pool, objective = self._pool, self._pool.problem.objective
-        if pool.late(budget):
+        if pool.out_of_time(budget):
             return Outcome(exhausted=True)
         for place, (value, rule) in enumerate(pool.rules):
             if budget.over:
@@ -55,7 +55,7 @@ class RuleAnnealing:
                 params=self._params,
             )
             built = pool.scheduler.build(pool.rules[place][1])
-            if built is not None and not pool.late(budget):
+            if built is not None and not pool.out_of_time(budget):
                 pool.add(*pool.justify_orders(built.arrays(), incumbent, budget))
         pool.rules.sort()
         self._steps *= 2

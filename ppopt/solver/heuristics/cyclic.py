@@ -66,7 +66,7 @@ def cycles(
     """
     low, high, period = least_period(problem), max_period, least_period(problem)
     while low <= high and not budget.over:
-        limits = budget.alone(params.longest, params.effort, seed())
+        limits = budget.single_worker_limits(params.longest, params.effort, seed())
         found, work = cycle(problem, period, limits, params)
         budget.spent += work + params.overhead
         if found is None:

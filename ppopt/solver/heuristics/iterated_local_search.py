@@ -46,7 +46,7 @@ class IteratedLocalSearch:
     def run(self, incumbent: Incumbent, budget: Budget) -> Outcome:
         """Search for a number of steps from each schedule; the next turn takes twice as many."""
         pool = self._pool
-        if pool.late(budget):
+        if pool.out_of_time(budget):
             return Outcome(exhausted=True)
         if pool.schedules:
             pool.add_best(incumbent)
@@ -61,7 +61,7 @@ class IteratedLocalSearch:
         return Outcome(budget.spent)
 
     def _stops(self, budget: Budget) -> bool:
-        return budget.over or self._pool.late(budget)
+        return budget.over or self._pool.out_of_time(budget)
 
     def search(self, start: Starts, incumbent: Incumbent, budget: Budget) -> Starts:
         """Search from these starts; submit every improvement and return the best starts found."""

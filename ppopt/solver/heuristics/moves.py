@@ -76,14 +76,15 @@ class Swap:
         waiting = [node for node in critical_path(state, random) if node.waits]
         if not waiting:
             return None
-        resource, place, _ = random.choice(waiting)
+        resource, position, _ = random.choice(waiting)
         sequence = state.sequences[resource]
-        target = place - 1
+        target = position - 1
         while target > 0 and random.random() < 0.3:
             target -= 1
-        op = sequence[place]
+        op = sequence[position]
         return state.changed(
-            resource, [*sequence[:target], op, *sequence[target:place], *sequence[place + 1 :]]
+            resource,
+            [*sequence[:target], op, *sequence[target:position], *sequence[position + 1 :]],
         )
 
 
@@ -94,7 +95,7 @@ class Flip:
         """Draw from the backwards of a critical path."""
         network, flips = state.network, state.network.table.flips
         path = critical_path(state, random)
-        nodes = [(node.resource, state.sequences[node.resource][node.place]) for node in path]
+        nodes = [(node.resource, state.sequences[node.resource][node.position]) for node in path]
         backwards = [(resource, op) for resource, op in nodes if flips[op] != ABSENT]
         if not backwards:
             return None
@@ -110,7 +111,7 @@ class CriticalNode(NamedTuple):
     """An operation of a critical path."""
 
     resource: int
-    place: int
+    position: int
     """Index in the order of the resource."""
     waits: bool
     """Whether the operation starts when the one before it on the resource ends, and waits for it by
@@ -122,22 +123,22 @@ def critical_path(state: State, random: Random) -> list[CriticalNode]:
     network, sequences, start = state
     ends = state.ends
     where = {
-        op: (resource, place)
+        op: (resource, position)
         for resource, sequence in enumerate(sequences)
-        for place, op in enumerate(sequence)
+        for position, op in enumerate(sequence)
     }
     last = max(ends)
     op = random.choice([one for one in where if ends[one] == last])
     path = []
     while True:
-        resource, place = where[op]
+        resource, position = where[op]
         before = network.table.before[op]
         present = [(other, lag) for other, lag in before if other in where]
         causes = [other for other, lag in present if ends[other] + lag == start[op]]
-        ahead = sequences[resource][place - 1] if place else None
+        ahead = sequences[resource][position - 1] if position else None
         follows = ahead is not None and ends[ahead] == start[op]
         free = follows and all(ahead != other for other, _ in before)
-        path.append(CriticalNode(resource, place, free))
+        path.append(CriticalNode(resource, position, free))
         if follows and ahead is not None:
             causes.append(ahead)
         if not causes or start[op] == 0:

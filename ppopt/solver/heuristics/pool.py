@@ -68,7 +68,7 @@ class Pool:
         if not self.schedules or value < self.schedules[0][0]:
             self.add(value, self.network.starts(best))
 
-    def late(self, budget: Budget) -> bool:
+    def out_of_time(self, budget: Budget) -> bool:
         """Whether the search is over or too little time is left to justify a schedule."""
         seconds = self.params.justifying_seconds * self.problem.operations
         return budget.search_over or budget.clock.left < seconds
@@ -78,7 +78,7 @@ class Pool:
         network = self.network
         value = network.value(start)
         for _ in range(self.params.passes):
-            if self.late(budget):
+            if self.out_of_time(budget):
                 break
             moved = network.double_justified(start)
             reached = network.value(moved)

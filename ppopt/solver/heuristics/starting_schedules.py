@@ -37,7 +37,7 @@ class DoubleJustification:
         for _ in range(most):
             if not pool.constructed:
                 return Outcome(exhausted=True)
-            if pool.late(budget):
+            if pool.out_of_time(budget):
                 break
             _, _, orders = pool.constructed.pop(0)
             pool.add(*pool.justify_orders(orders, incumbent, budget))
@@ -65,14 +65,14 @@ class ExpediteBackwards:
     def run(self, incumbent: Incumbent, budget: Budget) -> Outcome:
         """Expedite the backwards of some microbatches by a part of the possible gain, once."""
         pool = self._pool
-        if pool.late(budget):
+        if pool.out_of_time(budget):
             return Outcome(exhausted=True)
         pool.add_best(incumbent)
         if not pool.schedules or pool.network.tight:
             return Outcome(exhausted=True)
         known, made = pool.schedules[0], []
         for count, part in self._params.expedited:
-            if pool.late(budget):
+            if pool.out_of_time(budget):
                 break
             start = pool.network.expedite_backwards(
                 known[1], count or pool.problem.pipeline.batches, part
@@ -105,7 +105,7 @@ class CyclicSchedules:
     def run(self, incumbent: Incumbent, budget: Budget) -> Outcome:
         """Search for cycles once; keep the best of their unrolled schedules."""
         pool, params, found = self._pool, self._params, []
-        if pool.late(budget):
+        if pool.out_of_time(budget):
             return Outcome(exhausted=True)
         if incumbent.value is None:
             return Outcome()

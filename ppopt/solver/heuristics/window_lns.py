@@ -67,7 +67,7 @@ class WindowLNS:
     def run(self, incumbent: Incumbent, budget: Budget) -> Outcome:
         """Search from the best schedule, then from an alternative."""
         pool = self._pool
-        if pool.late(budget):
+        if pool.out_of_time(budget):
             return Outcome(exhausted=True)
         pool.add_best(incumbent)
         if not pool.schedules:
@@ -152,7 +152,7 @@ class WindowSearch:
                 jobs = [
                     (
                         window,
-                        budget.alone(
+                        budget.single_worker_limits(
                             self._params.longest, self._params.effort, self._rng.getrandbits(31)
                         ),
                     )

@@ -68,11 +68,11 @@ class DeviceChoices(NamedTuple):
         return (Runs(*length) for length in lengths)
 
 
-def joined(found: Sequence[Places]) -> Places:
+def joined(parts: Sequence[Places]) -> Places:
     """Concatenate and sort choices."""
-    if not found:
+    if not parts:
         return Places(*np.zeros((4, 0), np.int64))
-    rows = Places(*map(np.concatenate, zip(*found, strict=True)))
+    rows = Places(*map(np.concatenate, zip(*parts, strict=True)))
     return rows.at(np.lexsort(rows[::-1]))
 
 

@@ -148,7 +148,7 @@ def first_stage_tail(space: PartitionSpace, high: Ints) -> Ints:
 
 
 def pace_of(space: PartitionSpace, high: int) -> int:
-    """Time of F of stage 0 where it ends after so many layers: no stage gets its inputs faster."""
+    """Time of F of stage 0 if it has `high` layers: no stage gets its inputs faster."""
     return int(space.sums.forward[high]) * space.slowness_of(space.hosts[0])
 
 
@@ -178,7 +178,7 @@ def device_bound(
 
 
 def _stage_alone(space: PartitionSpace, device: int, stage: Hosted, pace: int) -> DeviceBound:
-    """Bound of one stage on a device of its own, worked out once for equal layers where it can."""
+    """Bound of one stage alone on a device, computed once for equal layers if possible."""
     key = stage.low * (space.num_layers + 1) + stage.high
     _, one, same = np.unique(key, return_index=True, return_inverse=True)
     different = stage.at(one)
@@ -231,13 +231,15 @@ def most_work(items: Sequence[KnapsackItems], room: Ints | None) -> Ints:
 
 
 def _fitting(item: KnapsackItems, room: Ints) -> Ints:
-    """How often an item fits."""
+    """Number of times that an item fits."""
     counted = np.maximum(0, room) // np.maximum(item.memory, 1)
     return np.where(item.memory > 0, np.minimum(item.copies, counted), item.copies)
 
 
-def _larger(one: DeviceBound, other: DeviceBound) -> DeviceBound:
-    return DeviceBound(*(np.maximum(left, right) for left, right in zip(one, other, strict=True)))
+def _larger(first: DeviceBound, second: DeviceBound) -> DeviceBound:
+    return DeviceBound(
+        *(np.maximum(left, right) for left, right in zip(first, second, strict=True))
+    )
 
 
 class _Ramp(NamedTuple):
@@ -365,7 +367,7 @@ class _Device:
 
     @cached_property
     def _taken_by_b(self) -> Ints:
-        """The same of the only hosted stage; 0 where there are several."""
+        """Memory that B of the only hosted stage takes; 0 if there are several stages."""
         return self._taken(0) * (len(self.hosted) == 1)
 
     @cached_property

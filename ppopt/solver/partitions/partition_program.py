@@ -49,7 +49,7 @@ LOOK = 256
 
 
 class PlacementPattern(Enum):
-    """How the second run of layers of every device grows."""
+    """Direction in which the second run of layers of every device grows."""
 
     ONE = 0
     """No second run: one stage per device."""

@@ -89,12 +89,12 @@ class PlacementSpace:
             found.append(next(same, device))
         return tuple(found)
 
-    def _exchange(self, one: int, other: int) -> bool:
+    def _exchange(self, first: int, second: int) -> bool:
         """Whether exchanging two devices changes nothing."""
         base, order = self._base, list(range(self.num_devices))
-        order[one], order[other] = other, one
+        order[first], order[second] = second, first
         limits = base.limits or (None,) * self.num_devices
-        if base.device_speed[one] != base.device_speed[other] or limits[one] != limits[other]:
+        if base.device_speed[first] != base.device_speed[second] or limits[first] != limits[second]:
             return False
         return all((matrix[np.ix_(order, order)] == matrix).all() for matrix in self._matrices)
 

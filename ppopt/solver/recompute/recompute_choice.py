@@ -96,7 +96,7 @@ class RecomputeChoice(Choice):
         self._fronts = self._choices.of_partition(self._base.counts)
         self._none = [device for device, choices in enumerate(self.devices) if not choices]
         """Devices without memory for one microbatch with any option."""
-        self._listed = list(self.every()) if self.size <= MOST_LISTED else []
+        self._listed = list(self.assignments()) if self.size <= MOST_LISTED else []
         """All assignments; empty: there are too many, or none."""
 
     def pipeline(self, key: Key) -> Pipeline:
@@ -176,7 +176,7 @@ class RecomputeChoice(Choice):
         """Lower bound of all assignments."""
         return max(min(choice.bound for choice in choices) for choices in self.devices)
 
-    def every(self) -> Iterator[Key]:
+    def assignments(self) -> Iterator[Key]:
         """All assignments."""
         return product(*(range(len(choices)) for choices in self.devices))
 

@@ -95,7 +95,7 @@ def test_bounds_hold_for_every_choice() -> None:
         if not all(space.devices):
             assert least_value(pipeline, fused=fused) is None
             continue
-        every = list(space.every())
+        every = list(space.assignments())
         assert len(every) == space.size
         for key in every:
             made = space.pipeline(key)
