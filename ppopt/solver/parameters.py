@@ -69,7 +69,7 @@ class ConstructionParams(NamedTuple):
 
 
 class PriorityRuleParams(NamedTuple):
-    """Which priority rules list scheduling tries.
+    """Priority rules that list scheduling tries.
 
     The styles were tuned on half of the smaller instances of the core suite: of more candidates,
     these together reach the best schedules.
@@ -324,7 +324,7 @@ class DynamicProgramParams(NamedTuple):
     """In the first turn, the DP over all devices may overrun its budget while its remaining layers,
     at the present width, take less than this share of the whole search."""
     reach: float = 0.5
-    """Same limit in later turns."""
+    """Value of `first_reach` in later turns."""
     least_beam: int = 200
     """Least width of a beam."""
     most_classes: int = 30
@@ -423,8 +423,8 @@ class RoundParams(NamedTuple):
     swaps_over_links: Share = Share(8)
     longer_delays: Share = Share(1)
     lagging: float = 0.25
-    """Where backwards are mixed: the part of its turn that a method for one kind of backward uses
-    while schedules of another kind, or of both, are better."""
+    """Part of its turn that a method for one kind of backward uses, if backwards are mixed and
+    schedules of another kind, or of both, are better."""
 
 
 class RemoteParams(NamedTuple):
@@ -451,7 +451,7 @@ class ConfigurationParams(NamedTuple):
     """Most of the time left that these moves take each time: on 16 devices with 64 microbatches
     all of them would take half a minute."""
     together: int = 3
-    """Configurations that are searched at a level of effort, where not all are known."""
+    """Configurations that are searched at a level of effort, if not all are enumerated."""
     bounding: float = 4.0
     """Units of work in which the least bounds are raised by subsets of devices, at first; at each
     level of effort twice as many."""
@@ -491,7 +491,7 @@ class MoveParams(NamedTuple):
 
 
 class PlanParams(NamedTuple):
-    """How a plan divides its time; shares are of its time limit, unless said otherwise."""
+    """Division of the time of a plan; shares are of its time limit, unless said otherwise."""
 
     beginning: float = 0.2
     """Largest share for hand strategies before the search."""
@@ -518,7 +518,7 @@ class PlanParams(NamedTuple):
     """Share of a turn that bounds may take in a round. A configuration that needs longer has a
     weaker bound until a later round, which continues."""
     more_bounding: float = 0.8
-    """Same share in the search with more memory: there, bounds matter more than schedules."""
+    """Share for bounds in the search with more memory: there, bounds matter more."""
     margin: Fraction = Fraction(11, 10)
     """Multiple of the best value up to which bounds are exact, to report by how much a
     configuration is slower."""
@@ -534,7 +534,7 @@ class PlanParams(NamedTuple):
 
 
 class FrontierParams(NamedTuple):
-    """How a frontier, and a search for less memory, divide their time."""
+    """Division of the time of a frontier, and of a search for less memory."""
 
     strategies: float = 0.25
     """Largest share of the time limit that evaluating hand strategies may take."""

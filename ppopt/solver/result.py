@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class Status(StrEnum):
-    """How a search ended."""
+    """Outcome of a search in one word."""
 
     OPTIMAL = "optimal"
     """The value equals the lower bound."""

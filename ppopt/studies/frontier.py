@@ -38,7 +38,7 @@ class FrontierPoint(NamedTuple):
     result: Result
     """Best schedule within the limit, with bound and status, as `ppopt.solve` returns it."""
     least: bool
-    """Whether it is proved that every smaller limit has a larger optimum, or no schedule."""
+    """Whether every smaller limit is proved to have a larger optimum, or no schedule."""
 
     def __repr__(self) -> str:
         return f"FrontierPoint(limit {plain(self.limit)}: {self.result!r})"
@@ -136,7 +136,7 @@ class Frontier(NotebookView):
 
     @property
     def enough_proved(self) -> bool:
-        """Whether it is proved that more memory does not help and that less memory costs time."""
+        """Whether more memory is proved not to help, and less memory to cost time."""
         last = self.enough
         return last is not None and last.least and self.bounds[-1][1] == last.result.value
 
@@ -242,7 +242,7 @@ def _proved(space: FrontierProblem, curve: Curve, limit: int) -> Proved:
 
 
 def _is_least(curve: Curve, point: ParetoPoint) -> bool:
-    """Whether it is proved that every smaller limit has a larger optimum, or no schedule."""
+    """Whether every smaller limit is proved to have a larger optimum, or no schedule."""
     index = bisect_left(curve.limits, point.limit)
     return index == 0 or curve.lower_bound(curve.limits[index - 1]) > point.value
 

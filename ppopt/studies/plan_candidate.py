@@ -1,6 +1,7 @@
 """Bound and search of one configuration of a plan, continued with more and more effort.
 
-The configuration covers all orders of operations, or the order of one hand strategy.
+The configuration covers all orders of operations, or the order of one hand strategy. Its partition
+and recompute are searched: each such assignment is a configuration of `ppopt.solver.choices`.
 """
 
 from __future__ import annotations

@@ -211,7 +211,7 @@ class PlanSearch:
     def with_less_memory(self) -> Plan:
         """Add the least memory for the value of the plan that a short search finds.
 
-        This takes at most as long as the plan so far, if enough of the time limit is left.
+        This takes about as long as the plan so far, if so much of the time limit is left.
         """
         best = self._best
         assert best is not None

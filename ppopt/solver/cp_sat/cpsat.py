@@ -55,7 +55,7 @@ class CpSatOutcome:
     complete: bool
     """Whether the best solution is proved best."""
     infeasible: bool
-    """Whether it is proved that no schedule is within the horizon."""
+    """Whether infeasibility within the horizon is proved."""
     interrupted: bool
 
 

@@ -88,7 +88,7 @@ class States:
         return found
 
     def starts(self, states: Matrix) -> Matrix:
-        """Earliest start of the next operation of every class; `never` where it is not eligible."""
+        """Earliest start of the next operation of every class; `never` if it is not eligible."""
         classes = self.classes
         found = np.empty((len(classes), states.shape[1]), dtype=self.dtype)
         used = [self._sum(states, change) for change in self.changes]

@@ -212,7 +212,7 @@ class OperationNetwork:
     def held(
         self, device: int, choices: Collection[int]
     ) -> Iterator[tuple[Holding, tuple[int, bool] | None]]:
-        """What operations hold on a device of `tight`, and in which modes if these are open.
+        """Holdings of operations on a device of `tight`, and their modes if these are open.
 
         In the modes of these choices that is (choice, whether they are the first).
         """

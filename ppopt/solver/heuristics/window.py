@@ -41,7 +41,7 @@ class WindowResult(NamedTuple):
     order: list[int] | None
     """Operations of the window in a better order; None if none was found."""
     complete: bool
-    """Whether it is proved that the window has no better order."""
+    """Whether the window is proved to have no better order."""
     work: float
     """CP-SAT's deterministic units spent."""
     flips: tuple[int, ...] = ()

@@ -24,9 +24,9 @@ import numpy as np
 
 from ppopt.problem.arrays import Ints
 from ppopt.solver.deadline import Deadline
-from ppopt.solver.partitions.device_choices import (
+from ppopt.solver.partitions.device_runs import (
     Bools,
-    DeviceChoices,
+    DeviceRuns,
     Places,
     Runs,
     joined,
@@ -132,7 +132,7 @@ class PartitionProgram:
         """Deadline, which may be moved."""
         self._places = space.num_layers + 1
         self._seconds = 1 if pattern is PlacementPattern.ONE else self._places
-        self._choices: dict[StageZeroContext, list[DeviceChoices]] = {}
+        self._choices: dict[StageZeroContext, list[DeviceRuns]] = {}
         """Per device, as far as computed, by what is known of stage 0."""
         self._suffixes: dict[StageZeroContext, list[Ints]] = {}
         """Per device, the last one first, as far as computed."""
@@ -339,16 +339,16 @@ class PartitionProgram:
             return np.asarray(kept & (other - one >= 2 * after))
         return np.asarray(kept & (one + after <= second - level) & (other + after <= last))
 
-    def _bounded_choices(self, level: int, places: Places, pace: int) -> DeviceChoices:
+    def _bounded_choices(self, level: int, places: Places, pace: int) -> DeviceRuns:
         """Choices of a device with their figures."""
         self._check_time()
         if not places.first.size:
-            return DeviceChoices(places, DeviceBound(places.first, places.first))
+            return DeviceRuns(places, DeviceBound(places.first, places.first))
         device, hosted = self.space.hosts[level], self._hosted(level, places)
         bound = self._figure.of_device(self.space, device, hosted, self.ceiling, pace)
-        return DeviceChoices(places, bound)
+        return DeviceRuns(places, bound)
 
-    def _choices_after(self, stage: StageZeroContext) -> list[DeviceChoices]:
+    def _choices_after(self, stage: StageZeroContext) -> list[DeviceRuns]:
         """Runs that every device may host within the ceiling after such a stage 0."""
         known = self._choices.setdefault(stage if stage.pace else ANY, [])
         for level in range(len(known), self.space.num_devices):

@@ -96,17 +96,17 @@ class PartitionRecomputeChoice(BoundedPartitions):
         self._choices = lru_cache(maxsize=4096)(self._choices_of)
         self._of_device = lru_cache(maxsize=16_384)(self._options_of_device)
         limited = self._space.limits is not None
-        self._stage_choices = StageOptions(base.model, limited=limited)
+        self._stage_options = StageOptions(base.model, limited=limited)
 
     def pipeline(self, key: Key) -> Pipeline:
         """Pipeline cut into these counts of layers, in which the chosen layers recompute."""
         counts = key[: self._stages]
-        model = self._stage_choices.model(counts, key[self._stages :])
+        model = self._stage_options.model(counts, key[self._stages :])
         return replace(self._base, model=model, partition=counts)
 
     def key(self, pipeline: Pipeline) -> Key | None:
         """Key of a pipeline, or of options that take no more; None if there are none."""
-        numbers = self._stage_choices.numbers(pipeline)
+        numbers = self._stage_options.numbers(pipeline)
         key = None if numbers is None else (*pipeline.counts, *numbers)
         return key if key is not None and self._is_kept(key) else None
 
@@ -221,7 +221,7 @@ class PartitionRecomputeChoice(BoundedPartitions):
         self, device: int, ends: tuple[tuple[int, int], ...], tail: int
     ) -> tuple[DeviceOption, ...]:
         """Options of a device whose stages have these layers, after a stage 0 of this tail."""
-        fronts = [self._stage_choices.of(low, high) for low, high in ends]
+        fronts = [self._stage_options.of(low, high) for low, high in ends]
         numbers = [list(range(len(front))) for front in fronts]
         while prod(map(len, numbers)) > MOST_OF_DEVICE:
             self._left_out = True
@@ -251,7 +251,7 @@ class PartitionRecomputeChoice(BoundedPartitions):
 
     def _points(self, low: int, high: int) -> tuple[list[int], list[int]]:
         """Time and saved memory of the options of a stage, in ticks."""
-        front = self._stage_choices.of(low, high)
+        front = self._stage_options.of(low, high)
         whole = activation_of(self._base.model.costed[low:high])
         per_unit = self._ticks.per_unit / self._base.device_speed[0] / self._space.slowness_of(0)
         times = [int(one.time * per_unit) for one in front]

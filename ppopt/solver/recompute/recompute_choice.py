@@ -40,7 +40,7 @@ MOST_OF_DEVICE = 512
 """Most options of one device."""
 
 
-class DeviceChoice(NamedTuple):
+class DeviceOption(NamedTuple):
     """An option for every stage of a device."""
 
     numbers: tuple[int, ...]
@@ -139,11 +139,11 @@ class RecomputeChoice(Choice):
         )
 
     @cached_property
-    def devices(self) -> list[list[DeviceChoice]]:
+    def devices(self) -> list[list[DeviceOption]]:
         """Options of every device that has memory for one microbatch; perhaps none."""
         return [self._of_device(device) for device in range(self._base.num_devices)]
 
-    def _of_device(self, device: int) -> list[DeviceChoice]:
+    def _of_device(self, device: int) -> list[DeviceOption]:
         stages = self._base.hosted[0][device]
         fronts = [self._fronts[stage] for stage in stages]
         if prod(map(len, fronts)) > MOST_OF_DEVICE:
@@ -163,7 +163,7 @@ class RecomputeChoice(Choice):
             time, moving = (
                 sum(row, Fraction(0)) for row in zip(*(one[:2] for one in chosen), strict=True)
             )
-            found.append(DeviceChoice(numbers, time, moving, pipeline.ticks.time(bound)))
+            found.append(DeviceOption(numbers, time, moving, pipeline.ticks.time(bound)))
         return sorted(found, key=lambda one: one[1:3])
 
     @property
@@ -226,7 +226,7 @@ class RecomputeChoice(Choice):
         )  # fmt: skip
         return list(dict.fromkeys([*levels[4::5], levels[0], bound, *levels, within]))
 
-    def _levels(self, among: Callable[[DeviceChoice], bool]) -> list[Key]:
+    def _levels(self, among: Callable[[DeviceOption], bool]) -> list[Key]:
         """Assignments from none to the last of the options `among` some, on every device."""
         each = [
             [number for number, one in enumerate(choices) if among(one)] for choices in self.devices

@@ -45,17 +45,17 @@ class Places(NamedTuple):
         return Places(*(row[kept] for row in self))
 
 
-class DeviceChoices(NamedTuple):
+class DeviceRuns(NamedTuple):
     """The choices of a device, sorted by positions and lengths."""
 
     places: Places
     bound: DeviceBound
 
-    def at(self, kept: Ints | Bools | slice) -> DeviceChoices:
+    def at(self, kept: Ints | Bools | slice) -> DeviceRuns:
         """Select choices, in their order."""
-        return DeviceChoices(self.places.at(kept), DeviceBound(*(row[kept] for row in self.bound)))
+        return DeviceRuns(self.places.at(kept), DeviceBound(*(row[kept] for row in self.bound)))
 
-    def beginning_at(self, position: tuple[int, int]) -> DeviceChoices:
+    def beginning_at(self, position: tuple[int, int]) -> DeviceRuns:
         """Select the choices whose runs begin at these positions."""
         first, second = self.places[:2]
         low, high = np.searchsorted(first, (position[0], position[0] + 1))
