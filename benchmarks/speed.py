@@ -1,6 +1,7 @@
 """Speed of evaluation, of fixed orders under random times, and of short commands.
 
     python -m benchmarks.speed evaluate --baseline PP-Schedule-Visualization
+    python -m benchmarks.speed features
     python -m benchmarks.speed jitter
     python -m benchmarks.speed startup TREE ...
 
@@ -13,6 +14,8 @@ baseline charges it to W as well, and as a gap after a transfer in warm-up and c
 for each operation in its device's list, so its time grows with the square of the microbatches; it
 runs on the smallest size alone. Targets at 16 devices x 512 microbatches: a million operations a
 second, and ten times the rate of the baseline in the same run.
+
+`features`: the same with each part of a whole iteration on, alone and together.
 
 `jitter`: a fixed order under random times, drawing excluded.
 
@@ -255,6 +258,50 @@ def beside(baseline: Baseline, repeats: int) -> Iterator[str]:
     yield "\nThe same makespans, too, with different times on every device."
 
 
+HALF = [True] * (SIZES[0][0] // 2) + [False] * (SIZES[0][0] // 2)
+GRADIENT = {"unshard": 3, "unshard_memory": 1, "gradient_sync": 3, "optimizer": 2}
+OFFLOAD = {"offload_memory": 1, "offload_time": 1}
+LINKS = {"p2p": 1, "link_mode": "exclusive"}
+FEATURES: dict[str, tuple[str, dict[str, Any]]] = {
+    "nothing": ("1f1b", {}),
+    "gradient work": ("1f1b", GRADIENT),
+    "offload": ("1f1b", OFFLOAD),
+    "frozen half": ("1f1b", {"frozen": HALF}),
+    "exclusive links": ("1f1b", LINKS),
+    "all of these": ("1f1b", {**GRADIENT, **OFFLOAD, **LINKS, "frozen": HALF}),
+    "pairs by a matrix": ("1f1b-overlap", {"overlap": [[5] * 16] * 16}),
+}
+"""Part of an iteration -> strategy and settings; F = 2, BW = 4."""
+
+
+def features(repeats: int) -> Iterator[str]:
+    """A row for every part, timed in turn."""
+    size = SIZES[0]
+    yield heading("Speed of evaluation by features", "numpy")
+    yield (
+        f"\n{size[0]} devices, {size[1]} microbatches: order, timing, verifying. Medians of "
+        f"{repeats} runs in turn. Operations: all rows of the schedule. Time: over that of nothing "
+        "in the same turn.\n"
+    )
+    runs: dict[str, list[Clock]] = {name: [] for name in FEATURES}
+    counts: dict[str, int] = {}
+    for _ in range(repeats):
+        for name, (strategy, fields) in FEATURES.items():
+            pipeline = Pipeline(stages=size[0], batches=size[1], forward=2, backward=4, **fields)
+            clock, made = clocked(lambda: ppopt.evaluate(pipeline, strategy))  # noqa: B023
+            runs[name].append(clock)
+            counts[name] = len(made) + len(made.transfers.kind) + len(made.auxiliary.kind)
+    rows = (_row(name, counts[name], runs[name], runs["nothing"]) for name in FEATURES)
+    yield from table(("feature", "operations", "s", "M/s", "M/s (CPU)", "time"), rows)
+
+
+def _row(name: str, count: int, clocks: list[Clock], plain: list[Clock]) -> list[object]:
+    ours = medians(clocks)
+    times = median(one.cpu / other.cpu for one, other in zip(clocks, plain, strict=True))
+    rates = (f"{ours.wall:.4f}", rate(count, ours.wall), rate(count, ours.cpu))
+    return [name, f"{count:,}", *rates, f"{times:.2f}"]
+
+
 def jitter(repeats: int) -> Iterator[str]:
     """A row for every strategy and size."""
     yield heading("Speed under random times", "numpy")
@@ -322,7 +369,7 @@ def main() -> None:
     """Print the record."""
     parser = argparse.ArgumentParser(description="speed of evaluation, random times, start-up")
     parts = parser.add_subparsers(dest="part", required=True)
-    for name, repeats in (("evaluate", 15), ("jitter", 7), ("startup", 25)):
+    for name, repeats in (("evaluate", 15), ("features", 7), ("jitter", 7), ("startup", 25)):
         part = parts.add_parser(name)
         part.add_argument("--repeats", type=int, default=repeats, help=f"default {repeats}")
     parts.choices["evaluate"].add_argument("--baseline", type=Path, help="a checkout")
@@ -330,6 +377,7 @@ def main() -> None:
     given = parser.parse_args()
     lines = {
         "evaluate": lambda: evaluation(given.baseline, given.repeats),
+        "features": lambda: features(given.repeats),
         "jitter": lambda: jitter(given.repeats),
         "startup": lambda: startup([tree.resolve() for tree in given.trees], given.repeats),
     }
