@@ -63,7 +63,7 @@ def _throughput(schedule: Schedule, value: int) -> dict[str, int | float | None]
 
 def _runs(model: Model, field: str) -> Iterator[dict[str, Any]]:
     """Runs of layers that do this and have one name, with their places in the model, from 0."""
-    named = ((layer.name, bool(getattr(layer, field))) for layer in model.layers)
+    named = ((layer.name, bool(getattr(layer, field))) for layer in model.costed)
     for (name, does), run in groupby(enumerate(named), key=lambda numbered: numbered[1]):
         places = [place for place, _ in run]
         if does:

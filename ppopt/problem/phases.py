@@ -56,9 +56,11 @@ class Phases:
         if isinstance(given, Phases):
             return given
         if not isinstance(given, Mapping) or set(given) != set(PARTS):
-            said = ", ".join(map(str, given)) if isinstance(given, Mapping) else repr(given)
+            said = (
+                ", ".join(map(str, given)) if given and isinstance(given, Mapping) else repr(given)
+            )
             raise InputError(
-                f"{said}: not F and B; write {{F: [{EXAMPLE}, ...], B: [{EXAMPLE}, ...]}}"
+                f"{said} given, not F and B; write {{F: [{EXAMPLE}, ...], B: [{EXAMPLE}, ...]}}"
             )
         return cls(**{field: tuple(_part(key, given[key])) for key, field in PARTS.items()})
 

@@ -108,6 +108,7 @@ class ShortPairs:
             "weight": weight,
             "overlap": matrix,
             "recompute_time": [0] * given.num_stages,
+            "offload_time": ticks.offload_time,
             "unshard": ticks.unshard,
             "gradient_sync": ticks.gradient_sync,
             "optimizer": ticks.optimizer,

@@ -72,6 +72,8 @@ def least_memory_words(shown: Mapping[str, Any]) -> str:
     words = f"as fast with {measured(least['value'], unit)} each"
     if least["value"] == least["lower_bound"]:
         return f"{words}, slower with less: proved for this configuration"
+    if not least["lower_bound"]:
+        return f"{words}, perhaps with less"
     low = measured(least["lower_bound"], unit)
     return f"{words}, perhaps with less; slower below {low}: proved for this configuration"
 

@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ppopt.errors import DeadlockError, InputError
-from ppopt.problem.arrays import Ints
+from ppopt.problem.arrays import Bools, Ints
 from ppopt.problem.link_mode import LinkMode
 from ppopt.problem.objective import Objective
 from ppopt.problem.operation import AuxiliaryKind, OpKind
@@ -184,32 +184,44 @@ def with_own_stage_actions(schedule: Schedule) -> list[list[Cell]]:
 
     An UNSHARD stands before the first operation that starts no sooner. As the model has it, weights
     stay gathered until gradients are reduced: REDUCE_GRAD and RESHARD follow the last W or BW of a
-    stage.
+    stage. A frozen stage reduces nothing, and one without backward ends with its last F.
     """
     rows = computations(schedule.pipeline, schedule.orders)
     given, found = schedule.auxiliary, []
+    counted = _is_present(schedule) & ~schedule.seconds
     for device, row in enumerate(rows):
-        starts = schedule.start[(schedule.device == device) & ~schedule.seconds]
+        starts = schedule.start[(schedule.device == device) & counted]
         opens = (given.device == device) & (given.kind == AuxiliaryKind.UNSHARD)
         before = np.searchsorted(starts, given.start[opens]).tolist()
         gathered = list(zip(before, given.stage[opens].tolist(), strict=True))
-        found.append(list(_around(row, gathered, schedule.pipeline.batches)))
+        found.append(list(_around(schedule.pipeline, row, gathered)))
     return found
 
 
+def _is_present(schedule: Schedule) -> Bools:
+    """Whether `computations` has an operation, per row of a schedule."""
+    pipeline = schedule.pipeline
+    frozen = np.array(pipeline.frozen_stages or (False,) * pipeline.num_stages)[schedule.stage]
+    absent = (schedule.kind == OpKind.W) | (schedule.stage < pipeline.forward_only)
+    return ~(frozen & absent & (schedule.kind != OpKind.F))
+
+
 def _around(
-    row: Sequence[Cell], gathered: Sequence[tuple[int, int]], batches: int
+    pipeline: Pipeline, row: Sequence[Cell], gathered: Sequence[tuple[int, int]]
 ) -> Iterator[Cell]:
     """A row with the UNSHARD of every (cell, stage) before that cell, and what closes stages."""
+    frozen = pipeline.frozen_stages or (False,) * pipeline.num_stages
     done: Counter[int] = Counter()
     for number, cell in enumerate(row):
         yield from ((Action(ActionKind.UNSHARD, stage),) for at, stage in gathered if at == number)
         yield cell
-        for action in cell:
-            done[action.stage] += action.kind in _CLOSING
-            if action.kind in _CLOSING and done[action.stage] == batches:
-                yield (Action(ActionKind.REDUCE_GRAD, action.stage),)
-                yield (Action(ActionKind.RESHARD, action.stage),)
+        for kind, stage, _ in cell:
+            closes = (ActionKind.F,) if stage < pipeline.forward_only else _CLOSING
+            done[stage] += kind in closes
+            if kind in closes and done[stage] == pipeline.batches:
+                if not frozen[stage]:
+                    yield (Action(ActionKind.REDUCE_GRAD, stage),)
+                yield (Action(ActionKind.RESHARD, stage),)
 
 
 def _upcoming_stages(cells: Sequence[Cell]) -> list[list[int]]:
@@ -316,6 +328,7 @@ def _posts(
 
 def _merged(row: Sequence[Cell], posts: dict[int, list[Action]]) -> Iterator[Cell]:
     """A row with its posts; its last cell is a stage action, so none stands after that."""
+    assert len(row) not in posts, "a post behind the last cell"
     for number, cell in enumerate(row):
         yield from ((action,) for action in posts.get(number, ()))
         yield cell

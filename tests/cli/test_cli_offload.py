@@ -43,6 +43,21 @@ def test_layers_that_offload_are_chosen_and_confirmed(config: Path, tmp_path: Pa
     assert "confirmed: whatever offloads" in said
 
 
+@pytest.mark.parametrize("words", ["--offload all", "--recompute full"])
+def test_layers_without_backward_do_neither(tmp_path: Path, words: str) -> None:
+    """The first two are frozen: they have nothing to keep for a backward."""
+    file = tmp_path / "model.json"
+    frozen = {"name": "encoder", "count": 2, "forward": 1, "activation": 1, "frozen": True}
+    trained = {"name": "block", "count": 2, "forward": 1, "activation": 1}
+    layers = [layer | {"offload_time": 1} for layer in (frozen, trained)]
+    file.write_text(json.dumps({"stages": 2, "batches": 2, "layers": layers}))
+    found = shown(f"eval 1f1b --config {file} {words} --partition 2,2")
+    which = "offload" if "offload" in words else "recompute"
+    assert found[which] == [0, 2]
+    runs = found["offloaded_layers" if which == "offload" else "recomputed_layers"]
+    assert runs == [{"name": "block", "first": 2, "last": 3}]
+
+
 @pytest.mark.parametrize(
     ("line", "told"),
     [

@@ -55,6 +55,20 @@ def test_gathers_at_the_times_of_the_schedule() -> None:
         assert torch_comms.communication_csv(made) == TEXT
 
 
+def test_a_stage_without_backward_is_gathered_until_its_last_forward() -> None:
+    """It sends every activation, and reduces nothing; PyTorch wants its empty backwards."""
+    made = evaluate(replace(SMALL, frozen=[True, False], unshard=1, gradient_sync=1), "1f1b")
+    first, second = torch_comms.communication_csv(made).splitlines()
+    assert first == ("0UNSHARD,0F0,0SEND_F0,0F1,0SEND_F1,0RESHARD,0RECV_B0,0B0,0RECV_B1,0B1")
+    assert second == "1RECV_F0,1RECV_F1,1UNSHARD,1F0,1B0,1F1,1B1,1REDUCE_GRAD,1RESHARD"
+
+
+def test_a_frozen_stage_with_a_backward_reduces_nothing() -> None:
+    made = evaluate(replace(SMALL, frozen=[False, True], unshard=1, gradient_sync=1), "1f1b")
+    _, second = torch_comms.communication_csv(made).splitlines()
+    assert second.endswith("1F1,1B1,1SEND_B1,1RESHARD")
+
+
 @pytest.mark.parametrize("strategy", ["1f1b", "interleaved", "zbv", "1f1b-overlap"])
 @pytest.mark.parametrize("limit", [None, 9])
 def test_every_stage_is_gathered_and_reduced_once(strategy: str, limit: int | None) -> None:

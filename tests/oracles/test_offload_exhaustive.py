@@ -106,3 +106,18 @@ def test_backwards_that_are_free_are_no_worse_and_proved(
         assert found.status is Status.OPTIMAL
         assert found.value <= min(value for value in known if value is not None)
         assert verify(found.schedule) == []
+
+
+def test_pairs_that_save_time_go_with_moves() -> None:
+    """One after the other: F0 and F1, then B, W, B and W, from 0 to 2 * 2 + 2 * 3 = 10.
+
+    F1 with a backward of 0 starts at 4, as that is back then, and ends at 6 or later. The second
+    activation is out and back at 8, so its backward ends at 11.
+    """
+    pipeline = Pipeline(
+        stages=1, batches=2, forward=2, backward_input=2, weight=1, overlap=[[2]],
+        activation=2, offload_memory=2, offload_time=1,
+    )  # fmt: skip
+    found = solve(pipeline, workers=1)
+    assert (found.status, found.value) == (Status.OPTIMAL, 10)
+    assert recheck(found, workers=1).verdict is Verdict.CONFIRMED

@@ -185,9 +185,9 @@ def test_strategies_run_pairs(strategy: str) -> None:
 @pytest.mark.parametrize(
     ("layer", "told"),
     [
-        ({"phases": [1]}, "layer 0: phases: [1]: not F and B; write {F: [{on: compute"),
-        ({"phases": {"F": PHASES["F"]}}, "layer 0: phases: F: not F and B; write"),
-        ({"phases": {**PHASES, "W": []}}, "layer 0: phases: F, B, W: not F and B; write"),
+        ({"phases": [1]}, "layer 0: phases: [1] given, not F and B; write {F: [{on: compute"),
+        ({"phases": {"F": PHASES["F"]}}, "layer 0: phases: F given, not F and B; write"),
+        ({"phases": {**PHASES, "W": []}}, "layer 0: phases: F, B, W given, not F and B; write"),
         ({"phases": {**PHASES, "B": []}}, "layer 0: phases: B: [] is no list of phases"),
         ({"phases": {**PHASES, "F": [3]}}, "phases: F: phase 0: 3 is no phase; write {on: compute"),
         (
