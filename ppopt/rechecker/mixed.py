@@ -23,6 +23,7 @@ from operator import add, mul
 from typing import Any
 
 from ppopt.problem.backward_kind import BackwardKind
+from ppopt.problem.layers import Layer
 from ppopt.problem.operation import OpKind
 from ppopt.problem.pipeline import Pipeline
 from ppopt.problem.settings import STAGE_COSTS, Shape
@@ -70,6 +71,13 @@ def by_layers(claim: Claim) -> Claim:
     model = replace(claim.pipeline.model, layers=tuple(layers))
     pipeline = replace(claim.pipeline, model=model)
     return claim._replace(pipeline=pipeline, backward_kind=BackwardKind.SPLIT)
+
+
+def computes(layer: Layer) -> bool:
+    """Whether the F of a layer takes time on compute, where its phases on a link take none."""
+    if layer.phases is None:
+        return True
+    return any(phase.on == "compute" and phase.time for phase in layer.phases.forward)
 
 
 def _computed(claim: Claim) -> Claim:

@@ -25,7 +25,7 @@ from ppopt.rechecker import recompute
 from ppopt.rechecker.claim import Claim, bound_in_ticks
 from ppopt.rechecker.device_time import DeviceTime, StageRange
 from ppopt.rechecker.layer_sums import LayerSums
-from ppopt.rechecker.mixed import by_layers
+from ppopt.rechecker.mixed import by_layers, computes
 
 MOST_LEFT = 64
 """Most partitions that are left to searches."""
@@ -52,8 +52,11 @@ def left_to_search(claim: Claim, deadline: float) -> list[Left] | None:
     """The partitions, with the choices of recompute, that no device alone rules out.
 
     None where there are more than `MOST_LEFT`, where `time.monotonic` passes the deadline, and
-    where the claim is out of reach: several routes, slices or pairs.
+    where the claim is out of reach: several routes, slices or pairs, or a layer whose F computes
+    nothing.
     """
+    if not all(map(computes, claim.pipeline.model.layers)):
+        return None
     claim = by_layers(recompute.without(claim) if claim.of_layers else claim)
     pipeline = claim.pipeline
     if pipeline.routes > 1 or pipeline.num_slices > 1 or claim.paired:

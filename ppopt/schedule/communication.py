@@ -203,7 +203,8 @@ def _is_present(schedule: Schedule) -> Bools:
     pipeline = schedule.pipeline
     frozen = np.array(pipeline.frozen_stages or (False,) * pipeline.num_stages)[schedule.stage]
     absent = (schedule.kind == OpKind.W) | (schedule.stage < pipeline.forward_only)
-    return ~(frozen & absent & (schedule.kind != OpKind.F))
+    present: Bools = ~(frozen & absent & (schedule.kind != OpKind.F))
+    return present
 
 
 def _around(

@@ -104,3 +104,20 @@ def test_a_rule_cuts_once_for_all_choices() -> None:
     assert cut.pipeline.counts == (1, 2)
     assert (cut.status, given.status) == (Status.INFEASIBLE, Status.OPTIMAL)
     assert ppopt.recheck(cut, workers=1).verdict is Verdict.CONFIRMED
+
+
+def test_a_layer_whose_forward_computes_nothing_leaves_it_undecided() -> None:
+    """Without its phases on the link the layer has no F, so no device rules anything out."""
+    phases = {"F": [{"on": "link", "time": 2}], "B": [{"on": "compute", "time": 1, "weight": 1}]}
+    layers = [
+        ppopt.Layer(forward=3, backward_input=2, weight=2, activation=2, recompute_time=1),
+        ppopt.Layer(activation=1, phases=phases, recompute_time=0),
+    ]
+    pipeline = Model(layers).pipeline(
+        devices=2, batches=2, partition=(1, 1), recompute="search", mem_limit=5
+    )
+    found = ppopt.solve(pipeline, workers=1)
+    assert found.status is Status.OPTIMAL
+    checked = ppopt.recheck(found, workers=1)
+    assert checked.verdict is Verdict.UNDECIDED
+    assert "for this partition and choice" in checked.reason
