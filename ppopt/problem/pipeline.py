@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property
+from itertools import pairwise
 from typing import Any
 
 from ppopt.errors import ConflictError, Faults, InputError
@@ -148,6 +149,12 @@ class Pipeline(PipelineFields):
     def has_links(self) -> bool:
         """Whether links are resources, which carry one transfer at a time; else they are delays."""
         return bool(self.link_mode.has_links)
+
+    @cached_property
+    def has_transfers(self) -> bool:
+        """Whether links are resources, and some stages next to each other are on two devices."""
+        boundaries = (pair for row in self.hosts for pair in pairwise(row))
+        return self.has_links and any(here != there for here, there in boundaries)
 
     @cached_property
     def has_gradient_work(self) -> bool:

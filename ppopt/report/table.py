@@ -191,7 +191,7 @@ def why_table(rows: Sequence[Mapping[str, Any]]) -> Table:
     table = _table("% idle in", *causes, *uneven, "sent")
     for row in rows:
         total = row["makespan"] * len(row["peak_memory"])
-        shares = [100 * sum(row["idle"][cause]) / total for cause in causes]
+        shares = [100 * sum(row["idle"].get(cause, ())) / total for cause in causes]
         shares += [100 * row["imbalance"]["idle_share"] for _ in uneven]
         cells = (f"{share:.1f}" if share else "" for share in shares)
         _add_row(table, (_name(row, rows), *cells, str(row["communication"])), row)

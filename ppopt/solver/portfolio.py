@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from random import Random
 
-from ppopt.problem.objective import Objective
 from ppopt.problem.problem import Problem
 from ppopt.solver.bounds.relaxation_bound import RelaxationBound
 from ppopt.solver.bounds.subset_dynamic_program import SubsetDP
@@ -164,14 +163,11 @@ class _Portfolio:
         if view is None:
             return ((swaps, share.swaps),)
         problem = self._problem
-        full_model = FullModel(problem, self._params.full_model)
-        plain = problem.objective is Objective.MAKESPAN and not problem.mixed
-        recheckable = plain or not problem.pipeline.has_links
         return (
             (swaps, share.swaps_over_links),
             (WindowLNS(Pool(problem, self._params.pool), rng, self._params.windows), share.windows),
             (LongerDelays(solve, self._params.links), share.longer_delays),
-            *(((full_model, share.full_model),) if recheckable else ()),
+            (FullModel(problem, self._params.full_model), share.full_model),
         )
 
     def entries(self) -> list[TurnTaker]:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.cli_run import done, run, shown
+from tests.packages import needed
 
 LAYER = {
     "forward": 1,
@@ -92,4 +93,10 @@ def test_an_order_for_pytorch_says_that_nothing_moves(tmp_path: Path) -> None:
         made = done(f"export {path} --to {form} -o {tmp_path / form}.csv")
         assert "note: this order moves no activation to the host" in made.err
         assert "unshard" not in made.err
+
+
+@needed("torch")
+def test_pytorch_does_not_run_moves(tmp_path: Path) -> None:
+    path = tmp_path / "a.json"
+    done(STEP, path)
     assert "run: it moves no activation to the host" in run(f"run {path}").err

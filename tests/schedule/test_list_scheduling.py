@@ -167,7 +167,7 @@ def test_local_search_betters_its_start_and_repeats_itself() -> None:
             Objective.MAKESPAN,
             steps=150,
             rng=Random(5),
-            found=lambda built, met=met: met.append(built.makespan),
+            report=lambda built, met=met: met.append(built.makespan),
             stop=lambda: False,
         )
         again = scheduler.build(rule)

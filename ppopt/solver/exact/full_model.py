@@ -27,6 +27,11 @@ class FullModel:
     def __init__(self, problem: Problem, params: FullModelParams) -> None:
         self._problem = problem
         self._params = params
+        plain = problem.objective is Objective.MAKESPAN and not problem.mixed
+        self._proves = plain or not problem.pipeline.has_transfers
+        """Whether the re-checker can confirm what the model proves; else it finds schedules."""
+        self._exhausted = False
+        """Whether it has searched all, and proves nothing."""
         self._turn = 0
 
     def supports(self, problem: Problem) -> bool:
@@ -41,10 +46,10 @@ class FullModel:
         limits = budget.limits(focus=focuses[turn % len(focuses)]).turned(turn)
         limits = self._with_presolve(limits)
         before = incumbent.value, incumbent.bound.value
-        while _searched(incumbent, budget, limits, self._params) and not budget.search_over:
+        while self._searched(incumbent, budget, limits) and not budget.search_over:
             limits = replace(limits, seconds=min(limits.seconds, budget.clock.left))
         fruitful = (incumbent.value, incumbent.bound.value) != before
-        return Outcome(budget.spent, fruitful=fruitful)
+        return Outcome(budget.spent, fruitful=fruitful, exhausted=self._exhausted)
 
     def _with_presolve(self, limits: SolverLimits) -> SolverLimits:
         """Reserve the time by which presolve may overrun the limit, or skip presolve."""
@@ -53,51 +58,53 @@ class FullModel:
             return replace(limits, seconds=limits.seconds - presolve)
         return replace(limits, presolve=False)
 
+    def _searched(self, incumbent: Incumbent, budget: Budget, limits: SolverLimits) -> bool:
+        """Search below the best value until proof, time limit or Ctrl-C; submit what is found.
 
-def _searched(
-    incumbent: Incumbent, budget: Budget, limits: SolverLimits, params: FullModelParams
-) -> bool:
-    """Search below the best value until proof, time limit or Ctrl-C; submit what is found.
-
-    Returns whether no schedule is better by a whole step, so that a search with finer steps may
-    follow.
-    """
-    problem = incumbent.problem
-    built = model.build_model(
-        problem,
-        horizon=_horizon(incumbent),
-        bound=incumbent.bound.value,
-        step=_step(incumbent, params.steps),
-    )
-    if incumbent.best is not None:
-        model.hint(built, incumbent.best)
-    value = incumbent.value
-
-    def follow(found: int | None, bound: int) -> None:
-        nonlocal value
-        value = value if found is None else found
-        incumbent.announce(value, bound)
-
-    def enough() -> bool:
-        return limits.enough() or value == incumbent.bound.value
-
-    outcome = cpsat.search(built, replace(limits, enough=enough), follow)
-    budget.pay(outcome.work, interrupted=outcome.interrupted)
-    beyond = incumbent.value is None and outcome.bound >= built.horizon
-    if outcome.infeasible or (outcome.schedule is None and beyond):
-        _close_infeasible(
-            incumbent, min(params.recheck_seconds, max(1.0, budget.clock.left)), limits
+        Returns whether no schedule is better by a whole step, so that a search with finer steps may
+        follow.
+        """
+        problem, params = incumbent.problem, self._params
+        built = model.build_model(
+            problem,
+            horizon=_horizon(incumbent),
+            bound=incumbent.bound.value,
+            step=_step(incumbent, params.steps),
         )
-        return True
-    if outcome.schedule is not None:
-        incumbent.submit_orders(outcome.schedule.orders)
-        incumbent.submit(outcome.schedule)
-    ended = outcome.complete or (incumbent.value is not None and outcome.bound >= incumbent.value)
-    cut = "CP-SAT proved on the whole model that none is below this bound"
-    words = f"{searched(problem)} below" if ended else cut
-    argument = Argument.TRANSFERS if problem.pipeline.has_links else Argument.SEARCH
-    incumbent.raise_bound(Bound(outcome.bound, words, Certificate(argument)))
-    return outcome.ended
+        if incumbent.best is not None:
+            model.hint(built, incumbent.best)
+        value = incumbent.value
+
+        def follow(found: int | None, bound: int) -> None:
+            nonlocal value
+            value = value if found is None else found
+            incumbent.announce(value, bound if self._proves else incumbent.bound.value)
+
+        def enough() -> bool:
+            return limits.enough() or value == incumbent.bound.value
+
+        outcome = cpsat.search(built, replace(limits, enough=enough), follow)
+        budget.pay(outcome.work, interrupted=outcome.interrupted)
+        beyond = incumbent.value is None and outcome.bound >= built.horizon
+        if outcome.infeasible or (outcome.schedule is None and beyond):
+            _close_infeasible(
+                incumbent, min(params.recheck_seconds, max(1.0, budget.clock.left)), limits
+            )
+            return True
+        if outcome.schedule is not None:
+            incumbent.submit_orders(outcome.schedule.orders)
+            incumbent.submit(outcome.schedule)
+        if not self._proves:
+            self._exhausted = outcome.complete
+            return False
+        ended = outcome.complete or (
+            incumbent.value is not None and outcome.bound >= incumbent.value
+        )
+        cut = "CP-SAT proved on the whole model that none is below this bound"
+        words = f"{searched(problem)} below" if ended else cut
+        argument = Argument.TRANSFERS if problem.pipeline.has_links else Argument.SEARCH
+        incumbent.raise_bound(Bound(outcome.bound, words, Certificate(argument)))
+        return outcome.ended
 
 
 def searched(problem: Problem) -> str:
