@@ -56,11 +56,11 @@ def trained_stages(pipeline: Pipeline) -> set[int]:
 
 
 def optimizer_time(claim: Claim, device: int) -> int | None:
-    """Time of a device's optimizer; None: there is none."""
+    """Time of a device's optimizer; None: there is none, as where nothing on it is trained."""
     ticks = claim.pipeline.ticks
-    if not any(ticks.optimizer):
-        return None
     stages = [stage for hosted in claim.pipeline.hosted for stage in hosted[device]]
+    if not any(ticks.optimizer) or trained_stages(claim.pipeline).isdisjoint(stages):
+        return None
     return sum(ticks.optimizer[stage] for stage in stages)
 
 

@@ -158,8 +158,6 @@ class _Building:
             return
         key = AuxiliaryKind.OPTIMIZER, (device, device)
         self.made.busy[device] = self._add(*key, device, time)
-        if not any(hosts[stage] == device for hosts in pipeline.hosts for stage in trained):
-            return
         for (route, stage), ends in done.items():
             if stage not in trained:
                 continue

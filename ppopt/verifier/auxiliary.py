@@ -120,7 +120,8 @@ def memory_changes(pipeline: Pipeline, work: Work) -> tuple[int, int]:
 def wanted(pipeline: Pipeline) -> dict[tuple[AuxiliaryKind, Place], int]:
     """Every operation that a step of the pipeline has once, with its time in ticks.
 
-    Where any stage has gathered weights, or time for one kind, all stages have that kind.
+    Where any stage has gathered weights, or time for one kind, all stages have that kind. A device
+    of frozen stages alone has no optimizer.
     """
     costs, per_unit = pipeline.costs, pipeline.ticks.per_unit
     gathered = any(costs.unshard_memory)
@@ -134,12 +135,23 @@ def wanted(pipeline: Pipeline) -> dict[tuple[AuxiliaryKind, Place], int]:
                 for stage, time in enumerate(times):
                     found[kind, (route, stage)] = int(time * per_unit)
     if any(costs.optimizer):
+        frozen = _frozen(pipeline)
         for device in range(pipeline.num_devices):
             stages = [stage for hosted in pipeline.hosted for stage in hosted[device]]
+            if all(frozen[stage] for stage in stages):
+                continue
             speed = pipeline.device_speed[device]
             time = sum(costs.optimizer[stage] for stage in stages) / speed
             found[AuxiliaryKind.OPTIMIZER, (device, device)] = int(time * per_unit)
     return found
+
+
+def _frozen(pipeline: Pipeline) -> list[bool]:
+    """Whether nothing in a stage is trained, per stage."""
+    if pipeline.model is None:
+        return list(pipeline.frozen or (False,) * pipeline.num_stages)
+    layers = iter(pipeline.model.layers)
+    return [all(layer.frozen for layer in list(islice(layers, n))) for n in pipeline.counts]
 
 
 def of_auxiliary(schedule: Timetable, rows: Rows) -> Iterator[Violation]:
@@ -183,21 +195,6 @@ class _Check:
             if (work.kind, work.place) in self.wanted:
                 found.setdefault((work.kind, work.place), work)
         return found
-
-    @cached_property
-    def _is_frozen(self) -> list[bool]:
-        """Whether nothing in a stage is trained, per stage."""
-        pipeline = self.pipeline
-        if pipeline.model is None:
-            return list(pipeline.frozen or (False,) * pipeline.num_stages)
-        layers = iter(pipeline.model.layers)
-        return [all(layer.frozen for layer in list(islice(layers, n))) for n in pipeline.counts]
-
-    @cached_property
-    def _updated(self) -> set[int]:
-        """Devices of stages that are trained."""
-        hosts = (enumerate(row) for row in self.pipeline.hosts)
-        return {host for row in hosts for stage, host in row if not self._is_frozen[stage]}
 
     @cached_property
     def compute(self) -> dict[Place, tuple[int, int]]:
@@ -267,16 +264,15 @@ class _Check:
     def _optimizer_order(self) -> Iterator[Violation]:
         """OPTIMIZER after the gradients of its stages, or of all where there is a barrier.
 
-        Frozen stages have no gradients, and a device of frozen stages alone has nothing to update.
+        Frozen stages have no gradients.
         """
         syncs = {place for kind, place in self.wanted if kind is AuxiliaryKind.GRADIENT_SYNC}
+        frozen = _frozen(self.pipeline)
         for work in self.first.values():
             if work.kind is not AuxiliaryKind.OPTIMIZER:
                 continue
-            if work.device not in self._updated:
-                continue
             for place, (_, last) in self.compute.items():
-                if self._is_frozen[place[1]]:
+                if frozen[place[1]]:
                     continue
                 device = self.pipeline.hosts[place[0]][place[1]]
                 if device != work.device and not self.pipeline.optimizer_barrier:

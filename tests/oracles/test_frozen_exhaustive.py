@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ppopt import Objective, Pipeline, recheck, solve, verify
+from ppopt.problem.operation import AuxiliaryKind
 from ppopt.rechecker import check
 from ppopt.rechecker.verdict import Verdict
 from ppopt.solver.result import Status
@@ -108,3 +109,16 @@ def test_so_they_are_with_work_around_the_microbatches(drawn: Drawn, span: bool)
     if span and whole:
         drawn = drawn._replace(pipeline=replace(drawn.pipeline, batches=1))
     _judge(drawn, whole=whole, span=span)
+
+
+def test_a_device_that_trains_nothing_has_no_optimizer() -> None:
+    """Device 0: UNSHARD takes 1, then two F take 3 each; device 1: 3 + 2 + 1 + 1. Both need 7."""
+    pipeline = Pipeline(
+        stages=3, placement=(0, 0, 1), batches=1, forward=3, backward_input=2, weight=1,
+        frozen=[True, True, False], unshard=[1, 1, 0], optimizer=1, optimizer_barrier=True,
+    )  # fmt: skip
+    found = solve(pipeline, objective=Objective.DEVICE_SPAN, workers=1)
+    assert (found.status, found.value) == (Status.OPTIMAL, 7)
+    assert found.schedule is not None
+    steps = found.schedule.auxiliary.kind == AuxiliaryKind.OPTIMIZER
+    assert found.schedule.auxiliary.device[steps].tolist() == [1]

@@ -5,12 +5,12 @@
     GRADIENT_SYNC(s) -> OPTIMIZER(d)         for all stages s of device d; with a barrier, for all
                                              stages of all devices
 
-Optimizers wait for no frozen stage (`ppopt.problem.frozen`), and one of frozen stages alone for
-none at all: both have no length. Unshard and gradient sync run on the collective queue of their
-device, one at a time; the optimizer of a device is one operation of its compute. Gathered weights
-are held from the start of UNSHARD to the end of GRADIENT_SYNC (arXiv 2304.11277, section 3.2).
-Where a pipeline has any unshard time or memory, every stage has the operation; the same holds of
-the sync, and of optimizers.
+Optimizers wait for no frozen stage (`ppopt.problem.frozen`), and a device of frozen stages alone
+has none. Unshard and gradient sync run on the collective queue of their device, one at a time; the
+optimizer of a device is one operation of its compute. Gathered weights are held from the start of
+UNSHARD to the end of GRADIENT_SYNC (arXiv 2304.11277, section 3.2). Where a pipeline has any
+unshard time or memory, every stage has the operation; the same holds of the sync. Where it has
+optimizer time, every device that trains a stage has an optimizer.
 
 Where memory does not matter, UNSHARDs of one route and device run in the order of stages. This
 loses nothing. Let UNSHARD(t) come before UNSHARD(s), s < t. F(s, j) comes before F(t, j), so no F
@@ -65,9 +65,11 @@ def add_gradient_work(draft: InstanceDraft) -> None:
             (AuxiliaryKind.GRADIENT_SYNC, ticks.gradient_sync, nothing, ticks.unshard_memory),
         )
     )
+    frozen = pipeline.frozen_stages or (False,) * pipeline.num_stages
+    trained = [key for key in host if not frozen[key[1]]]
     optimizers = {}
     if any(ticks.optimizer):
-        for device in devices:
+        for device in sorted({host[key] for key in trained}):
             mine = [key for key in host if host[key] == device]
             time = sum(ticks.optimizer[stage] for _, stage in mine)
             optimizers[device] = _add(draft, mine[0], device, Mode(AuxiliaryKind.OPTIMIZER, time))
@@ -76,11 +78,9 @@ def add_gradient_work(draft: InstanceDraft) -> None:
     draft.precedence += [
         Precedence(last, sync[key], 0) for key in sync for last in _last_classes(draft, key)
     ]
-    frozen = pipeline.frozen_stages or (False,) * pipeline.num_stages
-    trained = [key for key in host if not frozen[key[1]]]
     draft.precedence += [
-        Precedence(end, optimizers[device], 0)
-        for device in sorted({host[key] for key in trained} & set(optimizers))
+        Precedence(end, optimizer, 0)
+        for device, optimizer in optimizers.items()
         for key in trained
         if pipeline.optimizer_barrier or host[key] == device
         for end in ends[key]
