@@ -30,7 +30,7 @@ CAUGHT = {
     "studies/sweep.py _submit": "a storage that fails: the sweep ends with what is stored",
     "studies/sweep.py _end": "a storage that fails: the sweep ends with what is stored",
     "studies/cached_solve.py solve_stored": "a storage that fails: the result is given anyway",
-    "studies/cached_solve.py _stored_outcome": "a stored result that is damaged: it is searched again",
+    "studies/cached_solve.py _stored_outcome": "a damaged stored result: it is searched again",
     "studies/sweep.py _stored": "a stored result that is damaged: it is searched again",
     "studies/storage.py _sound_results": "a stored result that is damaged: merging leaves it out",
     "studies/storage.py _sound_result": "a stored result that is damaged: a merge replaces it",

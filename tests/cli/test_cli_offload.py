@@ -95,8 +95,8 @@ def test_an_order_for_pytorch_says_that_nothing_moves(tmp_path: Path) -> None:
         assert "unshard" not in made.err
 
 
-@needed("torch")
 def test_pytorch_does_not_run_moves(tmp_path: Path) -> None:
+    needed("torch")
     path = tmp_path / "a.json"
     done(STEP, path)
     assert "run: it moves no activation to the host" in run(f"run {path}").err
