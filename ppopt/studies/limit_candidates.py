@@ -77,7 +77,11 @@ def candidates(problem: Problem) -> Sequence[int]:
 
 
 def _held(instances: Sequence[Instance], device: int) -> _Held:
-    """Amounts that a device may hold with any of these kinds of backwards."""
+    """Amounts that a device may hold with any of these kinds of backwards.
+
+    Compute alone has what moves to the host no longer once F ends. Until it has moved, and once it
+    is back, the device holds it.
+    """
     places: dict[tuple[int, ...], set[int]] = defaultdict(set)
     during = set()
     for instance in instances:
@@ -88,8 +92,11 @@ def _held(instances: Sequence[Instance], device: int) -> _Held:
             during.add(now[key] + operations.takes)
             now[key] += operations.change
             places[key].add(now[key])
-    between = [tuple(sorted(amounts)) for amounts in places.values()]
     pipeline = instances[0].pipeline
+    for (stage, *_), amounts in places.items():
+        moved = pipeline.ticks.offload_memory[stage]
+        amounts |= {amount + moved for amount in amounts}
+    between = [tuple(sorted(amounts)) for amounts in places.values()]
     memory = pipeline.ticks.unshard_memory
     gathered = [memory[stage] for hosted in pipeline.hosted for stage in hosted[device]]
     return _Held(between, sorted(during.difference(*between)), gathered)

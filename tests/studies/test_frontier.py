@@ -11,6 +11,7 @@ from fractions import Fraction
 from itertools import islice
 from math import log2
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
@@ -576,3 +577,25 @@ def test_it_is_told_on_the_command_line() -> None:
     assert found == {"share": 0.05, "limit": 4, "value": 27, "beyond": 3}
     assert "within 5 % of the best: 27 in 4; not in 3, proved" in done(f"{line} 0.05").out
     assert run(f"{line} fast").code == 2
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_frontier_with_moves_has_the_optimum_of_every_limit(seed: int) -> None:
+    """Between F and its move out, and from its return on, a device holds all of an activation."""
+    rng = Random(seed)
+
+    def row(low: int, high: int) -> list[int]:
+        return [rng.randint(low, high) for _ in range(3)]
+
+    pipeline = Pipeline(
+        stages=3, placement=rng.choice([(0, 0, 1), (0, 1, 0)]), batches=2,
+        forward=row(1, 3), backward_input=row(1, 2), weight=row(1, 2), activation=[2, 3, 2],
+        kept=row(1, 2), recompute_time=row(0, 2), offload_memory=[1, 1, 0], offload_time=[1, 1, 0],
+        unshard_memory=row(0, 2),
+    )  # fmt: skip
+    found = frontier(pipeline, backward_kind="whole", workers=1, time_limit=60)
+    assert found.status is Status.OPTIMAL
+    for limit in range(2, 20):
+        best = solve(pipeline, mem_limit=limit, backward_kind="whole", workers=1)
+        reached = [point.result.value for point in found.points if point.limit <= limit]
+        assert best.value == min(reached, default=None)
