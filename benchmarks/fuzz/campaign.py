@@ -18,7 +18,7 @@ from benchmarks.fuzz import known
 from benchmarks.fuzz.category import Case, Category, Finding, SkippedError
 from benchmarks.fuzz.choices import Compositions, Layers, Mixed, Phases, Placements, Recompute
 from benchmarks.fuzz.exports import Exports
-from benchmarks.fuzz.gradient_work import GradientWork, Offload, OffloadChoices
+from benchmarks.fuzz.gradient_work import GradientWork, Offload, OffloadChoices, StepFrontiers
 from benchmarks.fuzz.hands import Hands
 from benchmarks.fuzz.hostile import Hostile, Traps
 from benchmarks.fuzz.plans import Climbs, Megatron, Plans
@@ -43,8 +43,8 @@ CATEGORIES: Mapping[str, Category] = {
         Tiny(), Mixed(), Placements(), Layers(), Recompute(), Pairs(), Middle(), Bounds(),
         EveryBound(), Frontiers(), Strategies(), Deadlines(), Valid(), Mutants(), Damaged(),
         Edited(), Hostile(), Traps(), Killed(), Disks(), ClosedStreams(), Streams(), Transfers(),
-        GradientWork(), Offload(), OffloadChoices(), Posts(), Plans(), Megatron(), Climbs(),
-        Hands(), Exports(), Compositions(), SweepWords(), Storages(), Interrupted(),
+        GradientWork(), Offload(), OffloadChoices(), StepFrontiers(), Posts(), Plans(), Megatron(),
+        Climbs(), Hands(), Exports(), Compositions(), SweepWords(), Storages(), Interrupted(),
         StudyDeadlines(), Phases(),
     )
 }  # fmt: skip

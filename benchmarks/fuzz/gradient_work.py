@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from fractions import Fraction
+from math import floor
 from random import Random
 from typing import Any
 
@@ -21,6 +22,8 @@ WORK = ("unshard", "gradient_sync", "optimizer", "unshard_memory")
 KINDS = ("split", "whole", "mixed")
 TINY = 10
 """Most operations of compute that the oracle schedules."""
+MOST_CODES, MOST_LIMITS = 36, 12
+"""Most numbers of operations of a frontier, and most limits at which it is searched again."""
 
 
 class GradientWork(Category):
@@ -104,6 +107,36 @@ class Offload(GradientWork):
         if isinstance(most, int) and rng.random() < 0.3:
             return most // 2
         return rng.choice((0, most, most))
+
+
+class StepFrontiers(Offload):
+    """Frontiers of such pipelines, beside a search at every limit from their least one on."""
+
+    name = "step-frontiers"
+    goal = 150
+
+    def draw(self, rng: Random) -> Case:
+        """Draw a tiny pipeline without limits."""
+        case = super().draw(rng)
+        while pipelines.made(case).num_codes > MOST_CODES:
+            case = super().draw(rng)
+        case["pipeline"].pop("mem_limit", None)
+        return case
+
+    def check(self, case: Case) -> Iterator[Finding]:
+        """Compare the values at every limit, and the last point without any."""
+        pipeline, options = pipelines.made(case), case["options"] | {"workers": 1}
+        found = ppopt.frontier(pipeline, **options)
+        if found.status is not Status.OPTIMAL:
+            raise SkippedError("the frontier is not proved")
+        least, most = (floor(found.points[place].limit) for place in (0, -1))
+        for limit in (*range(least + 1, min(most, least + MOST_LIMITS) + 1), None):
+            best = ppopt.solve(pipeline, mem_limit=limit, **options)
+            within = [one for one in found.points if limit is None or one.limit <= limit]
+            if best.value is not None and best.value < min(
+                one.result.value for one in within if one.result.value is not None
+            ):
+                yield Finding("missing-point", f"{best.value} at {limit}")
 
 
 class OffloadChoices(Category):
