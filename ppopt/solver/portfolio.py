@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from random import Random
 
 from ppopt.problem.problem import Problem
@@ -10,7 +10,7 @@ from ppopt.solver.bounds.relaxation_bound import RelaxationBound
 from ppopt.solver.bounds.subset_dynamic_program import SubsetDP
 from ppopt.solver.budget import Clock
 from ppopt.solver.exact.dynamic_program import BeamSearch, DynamicProgram
-from ppopt.solver.exact.full_model import FullModel
+from ppopt.solver.exact.full_model import FullModel, can_prove
 from ppopt.solver.exact.target_feasibility import TargetFeasibility
 from ppopt.solver.heuristics.annealing import RuleAnnealing
 from ppopt.solver.heuristics.construction import HandStrategies, ListScheduling
@@ -28,7 +28,7 @@ from ppopt.solver.incumbent import Incumbent
 from ppopt.solver.method import Method, supported
 from ppopt.solver.options import SolveOptions
 from ppopt.solver.parameters import Share
-from ppopt.solver.problem_views import BackwardPool, View, on, relaxation
+from ppopt.solver.problem_views import BackwardPool, View, delays_view, on, relaxation
 from ppopt.solver.result import Result
 from ppopt.solver.subset_dp_process import SubsetDPProxy
 from ppopt.solver.turns import Turn, Turns, TurnTaker, rounds
@@ -149,13 +149,17 @@ class _Portfolio:
                 (on(own, WindowLNS(pool, rng, params.windows, views)), share.windows)
                 for pool in pools
             ),
-            *self._orders(own, rng, solve),
+            *self._orders(incumbent, own, rng, solve),
             (full_model, share.full_model),
             (on(own, TargetFeasibility(problem, params.questions)), share.questions),
         )
 
     def _orders(
-        self, view: View | None, rng: Random, solve: Callable[[Problem, float], Result]
+        self,
+        incumbent: Incumbent,
+        view: View | None,
+        rng: Random,
+        solve: Callable[[Problem, float], Result],
     ) -> tuple[tuple[Method, Share], ...]:
         """Methods that work on the problem of the search itself, not on a view of it."""
         share = self._params.rounds
@@ -168,7 +172,15 @@ class _Portfolio:
             (WindowLNS(Pool(problem, self._params.pool), rng, self._params.windows), share.windows),
             (LongerDelays(solve, self._params.links), share.longer_delays),
             (FullModel(problem, self._params.full_model), share.full_model),
+            *self._delays(incumbent),
         )
+
+    def _delays(self, incumbent: Incumbent) -> Iterator[tuple[Method, Share]]:
+        """The full model where links are delays, if it proves more there than for compute alone."""
+        if self._problem.pipeline.has_auxiliary and not can_prove(self._problem):
+            view = delays_view(incumbent)
+            model = FullModel(view.problem, self._params.full_model)
+            yield on(view, model), self._params.rounds.full_model
 
     def entries(self) -> list[TurnTaker]:
         """Methods of a round in the order of their turns."""

@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from ppopt.problem.features import compute_alone
+from ppopt.problem.link_mode import LinkMode
 from ppopt.problem.problem import Problem
 from ppopt.schedule import timing
 from ppopt.schedule.schedule import Schedule
@@ -141,6 +142,17 @@ def compute_view(target: Incumbent) -> View:
         return bound._replace(value=bound.value + ends, proof=words)
 
     return View(compute, target, known_bound(compute), lift_schedule=complete, lift_bound=with_ends)
+
+
+def delays_view(target: Incumbent) -> View:
+    """View of the bounds of all operations where links are delays."""
+    problem = target.problem
+    delays = replace(problem, pipeline=replace(problem.pipeline, link_mode=LinkMode.DELAY))
+
+    def lifted(bound: Bound) -> Bound:
+        return bound._replace(proof=f"{bound.proof}, where links are delays")
+
+    return View(delays, target, target.bound, lift_schedule=None, lift_bound=lifted)
 
 
 @dataclass

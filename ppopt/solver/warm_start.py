@@ -166,10 +166,11 @@ def _on(problem: Problem, schedule: Schedule) -> tuple[Schedule, list[str]]:
 
 
 def _times(pipeline: Pipeline) -> object:
-    """Data that the starts of a schedule depend on: tick, times of the stages, and all lags."""
+    """Data that the starts of a schedule depend on: operations, tick, times of stages, all lags."""
     lags = Instance(pipeline, BackwardKind.MIXED).flow.lag.tolist()
     rules = pipeline.link_mode, pipeline.host_link, pipeline.optimizer_barrier
-    return pipeline.ticks.per_unit, _costs(pipeline, Unit.TIME), lags, rules
+    operations = any(pipeline.costs.unshard_memory), pipeline.frozen_stages
+    return pipeline.ticks.per_unit, _costs(pipeline, Unit.TIME), lags, rules, operations
 
 
 def _costs(pipeline: Pipeline, unit: Unit) -> list[object]:

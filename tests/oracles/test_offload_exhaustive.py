@@ -121,3 +121,19 @@ def test_pairs_that_save_time_go_with_moves() -> None:
     found = solve(pipeline, workers=1)
     assert (found.status, found.value) == (Status.OPTIMAL, 10)
     assert recheck(found, workers=1).verdict is Verdict.CONFIRMED
+
+
+def test_links_without_delay_change_nothing_for_a_device_span() -> None:
+    """Transfers of no length wait for no link, so the optimum is that of delays, and is proved."""
+    pipeline = Pipeline(
+        stages=2, batches=2, forward=3, backward_input=1, weight=2, activation=[1, 2],
+        offload_memory=[0, 1], offload_time=[0, 3], mem_limit=6,
+    )  # fmt: skip
+    links = replace(pipeline, link_mode="exclusive")
+    one, other = (
+        solve(each, objective=Objective.DEVICE_SPAN, backward_kind="split", workers=1)
+        for each in (pipeline, links)
+    )
+    assert one.status is other.status is Status.OPTIMAL
+    assert one.value == other.value
+    assert recheck(other, workers=1).verdict is Verdict.CONFIRMED

@@ -137,6 +137,15 @@ def test_other_memory_is_that_of_the_search() -> None:
 
 
 @pytest.mark.usefixtures("alone")
+def test_a_hint_without_an_operation_that_memory_brings_is_timed_again() -> None:
+    """Gathered weights are held until a GRADIENT_SYNC, which the hint does not have."""
+    plain = Pipeline(stages=2, batches=2, forward=2, activation=2, unshard=[1, 0])
+    hint = solve(plain, workers=1).schedule
+    found = solve(replace(plain, unshard_memory=1), hint=hint, workers=1)
+    assert found.schedule is not None and len(found.schedule.auxiliary) == 4
+    assert found.hint is not None and hints.RETIMED in found.hint.notes
+
+
 def test_split_backwards_are_made_whole_where_all_must_be() -> None:
     """Every BW at the place of its B: F F F BW F BW .. on device 0, that is 1F1B's order."""
     given = evaluate(UNIT, "zb-h1")

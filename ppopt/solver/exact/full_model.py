@@ -19,6 +19,12 @@ from ppopt.solver.parameters import FullModelParams
 from ppopt.solver.relaxation.delays import Delays
 
 
+def can_prove(problem: Problem) -> bool:
+    """Whether the re-checker can confirm what the model proves; else it finds schedules."""
+    plain = problem.objective is Objective.MAKESPAN and not problem.mixed
+    return plain or not problem.pipeline.has_transfers
+
+
 class FullModel:
     """Search for values below the incumbent by the model of all devices, until proof."""
 
@@ -27,9 +33,7 @@ class FullModel:
     def __init__(self, problem: Problem, params: FullModelParams) -> None:
         self._problem = problem
         self._params = params
-        plain = problem.objective is Objective.MAKESPAN and not problem.mixed
-        self._proves = plain or not problem.pipeline.has_transfers
-        """Whether the re-checker can confirm what the model proves; else it finds schedules."""
+        self._proves = can_prove(problem)
         self._exhausted = False
         """Whether it has searched all, and proves nothing."""
         self._turn = 0
