@@ -157,6 +157,11 @@ class Pipeline(PipelineFields):
         return self.has_links and any(here != there for here, there in boundaries)
 
     @cached_property
+    def has_unshard(self) -> bool:
+        """Whether weights of stages are gathered before their first F."""
+        return any(self.costs.unshard) or any(self.costs.unshard_memory)
+
+    @cached_property
     def has_gradient_work(self) -> bool:
         """Whether a step has operations around its microbatches."""
         return any(any(getattr(self.costs, field)) for field in STEP_COSTS)

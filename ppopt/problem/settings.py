@@ -545,6 +545,15 @@ SETTINGS = (
     ),
     _run("waves", Shape.WHOLE, "waves of hanayo", 2, least=1, under=Heading.STRATEGIES),
     _run(
+        "unshard_ahead",
+        Shape.WHOLE,
+        "device r gathers the weights of the next r + N stages that it computes, no more; 2 is "
+        "`auto` of torchtitan",
+        "all stages, as early as memory admits",
+        least=1,
+        under=Heading.STRATEGIES,
+    ),
+    _run(
         "output",
         Shape.FILES,
         "file to write: page (.html), picture (.svg, .png), exact schedule (.json), or order for "

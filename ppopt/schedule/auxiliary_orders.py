@@ -11,7 +11,9 @@ Given when everything runs, `as_memory_admits` delays what takes memory before c
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 
@@ -22,6 +24,7 @@ from ppopt.problem.operation_classes import ResourceKind
 from ppopt.problem.pipeline import Pipeline
 from ppopt.schedule.auxiliary import ONCE, AuxiliaryOperations
 from ppopt.schedule.metrics import memory_of_auxiliary, memory_profile
+from ppopt.schedule.orders import Orders, codes
 from ppopt.schedule.schedule import Schedule, split_codes
 
 
@@ -53,6 +56,45 @@ def auxiliary_orders(instance: Instance, position: Ints) -> list[Ints]:
         np.array([instance.codes[number][0] for number in sorted(mine, key=key)], dtype=np.int64)
         for mine in auxiliary_classes(instance)
     ]
+
+
+def lookahead_waits(pipeline: Pipeline, orders: Orders, ahead: int) -> tuple[Ints, Ints]:
+    """What unshards wait for where device r gathers the next r + `ahead` stages alone.
+
+    Numbers of operations that end before others start. A stage is among the next ones of a row if
+    fewer than so many other stages are computed before it. Its unshard is issued behind the
+    operation from which on it is (torchtitan's `pipeline_parallel_unshard_lookahead`: `auto` is
+    r + 2; PyTorch pull request 196706). Weights are gathered once, so of a stage its first
+    operation counts.
+    """
+    waits = [
+        (code, int(pipeline.code(AuxiliaryKind.UNSHARD, stage, first)))
+        for device, order in enumerate(orders)
+        for stage, first, code in _issues(pipeline, order, device + ahead)
+    ]
+    before, after = np.array(waits, dtype=np.int64).reshape(-1, 2).T
+    return before, after
+
+
+def _issues(pipeline: Pipeline, order: Ints, window: int) -> Iterator[tuple[int, int, int]]:
+    """Stage, first microbatch of its route and number of the operation that its unshard waits for.
+
+    One for every stage that is not among the first ones of the row, so many as in the window.
+    """
+    _, stage, microbatch, _ = split_codes(pipeline, codes(order))
+    each = pipeline.batches // pipeline.routes
+    first = microbatch // each * each
+    starts = np.flatnonzero(order >= 0)
+    keys = list(zip(stage.tolist(), first.tolist(), strict=True))
+    computed = [set(keys[low:high]) for low, high in pairwise((*starts.tolist(), len(keys)))]
+    for key in dict.fromkeys(keys):
+        place = next(number for number, mine in enumerate(computed) if key in mine)
+        between: set[tuple[int, int]] = set()
+        while place and len(between | computed[place - 1]) < window:
+            place -= 1
+            between |= computed[place]
+        if place:
+            yield *key, int(order[starts[place - 1]])
 
 
 def releases(instance: Instance, position: Ints, named: Ints) -> dict[int, int]:

@@ -24,7 +24,13 @@ from ppopt.problem.operation_classes import Constraints
 from ppopt.problem.partition_costs import link_number
 from ppopt.problem.pipeline import Pipeline
 from ppopt.schedule.auxiliary import AuxiliaryOp
-from ppopt.schedule.auxiliary_orders import as_memory_admits, auxiliary_orders, releases, timed
+from ppopt.schedule.auxiliary_orders import (
+    as_memory_admits,
+    auxiliary_orders,
+    lookahead_waits,
+    releases,
+    timed,
+)
 from ppopt.schedule.host_orders import Prefetch, host_orders, just_in_time
 from ppopt.schedule.link_queues import (
     LinkQueues,
@@ -152,12 +158,14 @@ def network(
     orders: Orders,
     queues: Queues | None = None,
     prefetch: Prefetch = Prefetch.LATE,
+    unshard_ahead: int | None = None,
 ) -> Network:
     """Join orders and data flow; raises InputError where the orders are not complete.
 
-    With `queues` links are resources, else delays.
+    With `queues` links are resources, else delays. `unshard_ahead` is as for `schedule`.
     """
-    return _cut(pipeline, listed_orders(pipeline, orders, queues, prefetch=prefetch), queues)
+    listed = listed_orders(pipeline, orders, queues, prefetch=prefetch, unshard_ahead=unshard_ahead)
+    return _cut(pipeline, listed, queues)
 
 
 def linked_network(pipeline: Pipeline, orders: Orders) -> tuple[Network, Ints]:
@@ -221,6 +229,7 @@ def listed_orders(
     queues: Queues | None = None,
     *,
     prefetch: Prefetch = Prefetch.LATE,
+    unshard_ahead: int | None = None,
     compute_alone: bool = False,
 ) -> ListedOrders:
     """Join orders and precedence; raises InputError where the orders are not complete.
@@ -256,10 +265,12 @@ def listed_orders(
     position = np.full(len(times), FREE)
     position[ops] = place
     before, after, lag = instance.chosen_flow(split)
-    for further in (queues, host):
-        if further is not None:
-            before, after = np.append(before, further.before), np.append(after, further.after)
-            lag = np.append(lag, np.zeros(len(further.after), dtype=np.int64))
+    waits = [(one.before, one.after) for one in (queues, host) if one is not None]
+    if whole and unshard_ahead is not None and pipeline.has_unshard:
+        waits.append(lookahead_waits(pipeline, orders, unshard_ahead))
+    for earlier, later in waits:
+        before, after = np.append(before, earlier), np.append(after, later)
+        lag = np.append(lag, np.zeros(len(later), dtype=np.int64))
     by_position = Constraints(position[before], position[after], lag)
     return ListedOrders(ops, place, duration, starts, position, split, by_position)
 
@@ -370,23 +381,29 @@ def schedule(
     origin: Origin | None = None,
     queues: Queues | None = None,
     prefetch: Prefetch | None = None,
+    unshard_ahead: int | None = None,
 ) -> Schedule:
     """Time an order: the earliest starts from 0, or the starts of least device span.
 
     Where links are resources and no `queues` are given, these are the best of `own_queues`; so is
-    the `prefetch` of what moves to the host. Empty backwards of frozen stages at one instant are
-    put in the order of files. Raises InputError where the orders are not complete, DeadlockError
-    where they wait in a circle.
+    the `prefetch` of what moves to the host. With `unshard_ahead`, device r gathers the weights of
+    the next r + so many stages alone. Empty backwards of frozen stages at one instant are put in
+    the order of files. Raises InputError where the orders are not complete, DeadlockError where
+    they wait in a circle.
     """
     if pipeline.has_links and queues is None:
         each = (
-            schedule(pipeline, orders, objective, origin, q) for q in own_queues(pipeline, orders)
+            schedule(pipeline, orders, objective, origin, q, unshard_ahead=unshard_ahead)
+            for q in own_queues(pipeline, orders)
         )
         return min(each, key=lambda one: one.metrics.value(objective))
     if pipeline.has_offload and prefetch is None:
-        every = (schedule(pipeline, orders, objective, origin, queues, way) for way in Prefetch)
+        every = (
+            schedule(pipeline, orders, objective, origin, queues, way, unshard_ahead)
+            for way in Prefetch
+        )
         return min(every, key=lambda one: (not one.fits_limits, one.metrics.value(objective)))
-    net = network(pipeline, orders, queues, prefetch or Prefetch.LATE)
+    net = network(pipeline, orders, queues, prefetch or Prefetch.LATE, unshard_ahead)
     end = run(net)
     if objective is Objective.DEVICE_SPAN:
         end = run(net, _least_span_release(net, end))

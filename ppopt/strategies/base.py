@@ -40,6 +40,9 @@ class Options:
     number of devices where it divides the microbatches."""
     waves: int | None = None
     """Waves of hanayo; default: 2."""
+    unshard_ahead: int | None = None
+    """Of any strategy with `unshard`: device r gathers the weights of the next stages that it
+    computes, at most r + this many; default: of all, as early as memory admits."""
 
     def __post_init__(self) -> None:
         for name, value in self.given.items():
@@ -53,6 +56,8 @@ class Options:
 
 OPTIONS = tuple(one.name for one in fields(Options))
 """Names of all options."""
+OF_TIMING = ("unshard_ahead",)
+"""Options of every strategy: the order does not depend on them, its times do."""
 Build = Callable[[Pipeline, Options], Orders]
 Defaults = Callable[[Pipeline], Options]
 
@@ -92,8 +97,10 @@ class Strategy:
         InputError on an option that the strategy does not take.
         """
         for field in options.given:
-            if field not in self.takes:
+            if field not in (*self.takes, *OF_TIMING):
                 raise InputError(f"{field}: strategy {self.name} takes no {field}; leave it out")
+        if options.unshard_ahead is not None and not pipeline.has_unshard:
+            raise InputError("unshard_ahead: no weights are gathered; give unshard, or leave it out")
         own = self.chunks(options) if callable(self.chunks) else self.chunks
         units = self._units(pipeline)
         if not pipeline.named_placement:
@@ -114,7 +121,7 @@ class Strategy:
 
     def taken(self, options: Options) -> Options:
         """Those of the options that the strategy takes."""
-        return Options(**{field: getattr(options, field) for field in self.takes})
+        return Options(**{field: getattr(options, field) for field in (*self.takes, *OF_TIMING)})
 
     def with_defaults(self, pipeline: Pipeline, options: Options) -> Options:
         """The options with defaults filled in, for the strategy's own pipeline."""
@@ -132,7 +139,8 @@ class Strategy:
 
     def built(self, pipeline: Pipeline, options: Options) -> Orders:
         """The orders that `build` gives, cached; they do not depend on the memory limit."""
-        options = self.with_defaults(pipeline, options)
+        none: dict[str, Any] = dict.fromkeys(OF_TIMING)
+        options = replace(self.with_defaults(pipeline, options), **none)
         return _built(self, _changed(pipeline, mem_limit=None), options)
 
     def seconds(self, pipeline: Pipeline) -> float:

@@ -45,7 +45,7 @@ def timed(
         strategy=strategy, objective=objective, status="feasible", options=options.given
     )
     schedules = (
-        timing.schedule(placed, orders, objective, origin)
+        timing.schedule(placed, orders, objective, origin, unshard_ahead=options.unshard_ahead)
         for orders in rule.orders(placed, options)
     )
     return min(schedules, key=lambda schedule: schedule.metrics.value(objective))

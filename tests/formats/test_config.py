@@ -78,6 +78,7 @@ SPELLINGS = {
     "workers": ("workers",),
     "seed": ("seed",),
     "group_size": ("group_size",),
+    "unshard_ahead": ("unshard_ahead",),
     "waves": ("waves",),
     "output": ("output_file", "output"),
 }

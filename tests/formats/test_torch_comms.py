@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 
-from ppopt import Pipeline, Schedule, evaluate, verify
+from ppopt import Options, Pipeline, Schedule, evaluate, verify
 from ppopt.errors import InputError
 from ppopt.formats import schedule_json, torch_comms, torch_csv
 from ppopt.problem.costs import StageCosts
@@ -53,6 +53,37 @@ def test_gathers_at_the_times_of_the_schedule() -> None:
     for work in ({"unshard": 1, "gradient_sync": 1}, {"gradient_sync": 1}):
         made = evaluate(replace(SMALL, **work), "zb-h1")
         assert torch_comms.communication_csv(made) == TEXT
+
+
+@pytest.mark.parametrize("ahead", [1, 2, 3])
+def test_weights_are_gathered_ahead_as_pytorch_does(ahead: int) -> None:
+    """Device 0 gathers the next `ahead` stages before the cells where PyTorch gathers them first.
+
+    A gather takes no time here, so that each stands where it is issued.
+    """
+    torch_schedules = needed("torch.distributed.pipelining.schedules")
+    pipeline = Pipeline(stages=2, batches=6, chunks=4, unshard_memory=1, p2p=1, link_mode="streams")
+    made = evaluate(pipeline, "interleaved", options=Options(unshard_ahead=ahead))
+    row, *_ = torch_comms.communication_csv(made).splitlines()
+    ours = [cell for cell in row.split(",") if re.fullmatch(r"\d+(UNSHARD|[FBIW]\d*)", cell)]
+    computed = [cell for cell in ours if "UNSHARD" not in cell]
+    actions = [torch_schedules._Action.from_str(cell) for cell in computed]
+    theirs: list[str] = []
+    for action in torch_schedules._add_unshard_reshard(actions, ahead):
+        told = str(action)
+        if "RESHARD" not in told and not ("UNSHARD" in told and told in theirs):
+            theirs.append(told)
+    assert ours == theirs
+
+
+def test_gathering_later_may_cost_time() -> None:
+    """Of three stages, device 0 gathers the next one alone; all three cost nothing."""
+    pipeline = Pipeline(stages=2, batches=4, chunks=3, forward=3, backward=6, unshard=2)
+    spans = [
+        evaluate(pipeline, "interleaved", options=Options(unshard_ahead=ahead)).metrics.makespan
+        for ahead in (1, 3)
+    ]
+    assert spans[0] > spans[1] == evaluate(pipeline, "interleaved").metrics.makespan
 
 
 def test_a_stage_without_backward_is_gathered_until_its_last_forward() -> None:
