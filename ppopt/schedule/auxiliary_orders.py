@@ -29,19 +29,19 @@ from ppopt.schedule.schedule import Schedule, split_codes
 
 
 def auxiliary_classes(instance: Instance) -> list[list[int]]:
-    """Classes of what devices run once in a step; empty where a pipeline has none."""
+    """Classes of what devices run once in a step; of the devices that have any."""
     mine: list[list[int]] = [[] for _ in range(instance.pipeline.num_devices)]
     for number in instance.auxiliary:
         if not instance.classes[number].per_microbatch:
             mine[instance.device(number)].append(number)
-    return mine if any(mine) else []
+    return list(filter(None, mine))
 
 
 def auxiliary_orders(instance: Instance, position: Ints) -> list[Ints]:
-    """Numbers of what every device runs once in a step, in order.
+    """Numbers of what devices run once in a step, in order; of the devices that run any.
 
     `position` says of every number of a compute operation when its device runs it, in any measure
-    that grows along its order. Empty where the pipeline has none.
+    that grows along its order.
     """
 
     def key(number: int) -> tuple[int, int]:

@@ -205,6 +205,40 @@ class _Device:
         return [move for _, move in sorted(keys, key=lambda key: key[0])]
 
 
+def own_moves(schedule: Schedule) -> HostOrders:
+    """The moves of a schedule in its own order, and what they wait for at its own times.
+
+    Under a memory limit a RELOAD waits for the last operation of its device that has ended as it
+    starts, and an operation for an OFFLOAD that ends as it starts.
+    """
+    pipeline, given = schedule.pipeline, schedule.auxiliary.where(schedule.auxiliary.moves)
+    compute = pipeline.code(schedule.kind, schedule.stage, schedule.microbatch, schedule.slice)
+    moved = pipeline.code(given.kind, given.stage, given.microbatch, given.slice)
+    shared = pipeline.host_link is HostLink.SHARED
+    ways = [[AuxiliaryKind.OFFLOAD, AuxiliaryKind.RELOAD]]
+    if not shared:
+        ways = [[kind] for kind in ways[0]]
+    by_start = np.lexsort((given.end, given.start))
+    order: list[Ints] = []
+    waits: list[tuple[int, int]] = []
+    for device in range(pipeline.num_devices):
+        mine = by_start[given.device[by_start] == device]
+        order += [moved[mine[np.isin(given.kind[mine], kinds)]] for kinds in ways]
+        if pipeline.ticks.room(device) is None:
+            continue
+        here = np.flatnonzero(schedule.device == device)
+        for row in mine.tolist():
+            if given.kind[row] == AuxiliaryKind.RELOAD:
+                done = here[schedule.end[here] <= given.start[row]]
+                last = done[np.argsort(schedule.end[done], kind="stable")[-1:]]
+                waits += [(int(compute[one]), int(moved[row])) for one in last]
+            else:
+                at_once = here[schedule.start[here] == given.end[row]]
+                waits += [(int(moved[row]), int(compute[one])) for one in at_once]
+    before, after = np.array(waits, dtype=np.int64).reshape(-1, 2).T
+    return HostOrders([one for one in order if len(one)], before, after)
+
+
 def just_in_time(schedule: Schedule) -> Schedule:
     """The same, every RELOAD as late as delays nothing; devices hold less, at no time more."""
     given = schedule.auxiliary

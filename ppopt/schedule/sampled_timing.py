@@ -20,6 +20,7 @@ import numpy as np
 from ppopt.problem.arrays import Bools, Floats, Ints
 from ppopt.problem.objective import Objective
 from ppopt.schedule import timing
+from ppopt.schedule.host_orders import Prefetch, own_moves
 from ppopt.schedule.link_queues import queues_of_schedule
 from ppopt.schedule.schedule import Schedule
 
@@ -64,7 +65,8 @@ class SampledTiming:
     def of(cls, schedule: Schedule) -> SampledTiming:
         """Take the order and the first start of every device from a schedule."""
         queues = queues_of_schedule(schedule) if schedule.pipeline.has_links else None
-        net = timing.network(schedule.pipeline, schedule.orders, queues)
+        moves = own_moves(schedule) if schedule.pipeline.has_offload else Prefetch.LATE
+        net = timing.network(schedule.pipeline, schedule.orders, queues, moves)
         release = np.zeros(len(net.bounds) - 1, dtype=np.int64)
         for machine, device in enumerate(net.owner):
             release[machine] = 0 if device == timing.FREE else schedule.metrics.first[device]

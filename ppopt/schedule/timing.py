@@ -31,7 +31,7 @@ from ppopt.schedule.auxiliary_orders import (
     releases,
     timed,
 )
-from ppopt.schedule.host_orders import Prefetch, host_orders, just_in_time
+from ppopt.schedule.host_orders import HostOrders, Prefetch, host_orders, just_in_time
 from ppopt.schedule.link_queues import (
     LinkQueues,
     QueuedOrder,
@@ -90,22 +90,34 @@ class Network:
     @cached_property
     def owner(self) -> list[int]:
         """Device of every machine; FREE: it is a link, between devices or to a host."""
-        devices, machines = self.pipeline.num_devices, len(self.bounds) - 1
-        links = 0 if self.queues is None else len(self.queues.order)
-        own = list(range(devices))
-        queues = own if self.pipeline.has_gradient_work else []
-        known = [*own, *[FREE] * links, *queues]
-        return [*known, *[FREE] * (machines - len(known))]
+        devices, links = self.pipeline.num_devices, [FREE] * self._links
+        queues = [
+            FREE if first.kind.per_microbatch else self.pipeline.hosts[first.route][first.stage]
+            for first in self._first_of_queues
+        ]
+        return [*range(devices), *links, *queues]
 
     @cached_property
     def opening(self) -> Ints:
         """Machine whose first operation is the first of every device: its queue, or itself."""
-        queues = [place for place, owner in enumerate(self.owner) if owner != FREE][
-            self.pipeline.num_devices :
-        ]
-        first = self.op(int(self.first[self.bounds[queues[0]]])) if queues else None
-        opens = isinstance(first, AuxiliaryOp) and first.kind.opens
-        return np.array(queues if opens else range(self.pipeline.num_devices))
+        devices = self.pipeline.num_devices
+        found = list(range(devices))
+        for number, first in enumerate(self._first_of_queues):
+            if first.kind.opens:
+                machine = devices + self._links + number
+                found[self.owner[machine]] = machine
+        return np.array(found)
+
+    @property
+    def _links(self) -> int:
+        return 0 if self.queues is None else len(self.queues.order)
+
+    @cached_property
+    def _first_of_queues(self) -> list[AuxiliaryOp]:
+        """First operation of every queue of auxiliary operations."""
+        steps = self.bounds[self.pipeline.num_devices + self._links : -1]
+        first = (self.op(int(position)) for position in self.first[steps])
+        return [one for one in first if isinstance(one, AuxiliaryOp)]
 
     @cached_property
     def host(self) -> list[int]:
@@ -157,7 +169,7 @@ def network(
     pipeline: Pipeline,
     orders: Orders,
     queues: Queues | None = None,
-    prefetch: Prefetch = Prefetch.LATE,
+    prefetch: Prefetch | HostOrders = Prefetch.LATE,
     unshard_ahead: int | None = None,
 ) -> Network:
     """Join orders and data flow; raises InputError where the orders are not complete.
@@ -228,7 +240,7 @@ def listed_orders(
     orders: Orders,
     queues: Queues | None = None,
     *,
-    prefetch: Prefetch = Prefetch.LATE,
+    prefetch: Prefetch | HostOrders = Prefetch.LATE,
     unshard_ahead: int | None = None,
     compute_alone: bool = False,
 ) -> ListedOrders:
@@ -251,7 +263,11 @@ def listed_orders(
     if whole:
         rows += auxiliary_orders(instance, _positions(instance, orders))
         if pipeline.has_offload:
-            host = host_orders(instance, orders, prefetch)
+            host = (
+                prefetch
+                if isinstance(prefetch, HostOrders)
+                else host_orders(instance, orders, prefetch)
+            )
             rows += host.order
     listed = np.concatenate(rows)
     ops, place = codes(listed), np.cumsum(listed >= 0) - 1
@@ -380,7 +396,7 @@ def schedule(
     objective: Objective = Objective.MAKESPAN,
     origin: Origin | None = None,
     queues: Queues | None = None,
-    prefetch: Prefetch | None = None,
+    prefetch: Prefetch | HostOrders | None = None,
     unshard_ahead: int | None = None,
 ) -> Schedule:
     """Time an order: the earliest starts from 0, or the starts of least device span.

@@ -100,7 +100,9 @@ class Strategy:
             if field not in (*self.takes, *OF_TIMING):
                 raise InputError(f"{field}: strategy {self.name} takes no {field}; leave it out")
         if options.unshard_ahead is not None and not pipeline.has_unshard:
-            raise InputError("unshard_ahead: no weights are gathered; give unshard, or leave it out")
+            raise InputError(
+                "unshard_ahead: no weights are gathered; give unshard, or leave it out"
+            )
         own = self.chunks(options) if callable(self.chunks) else self.chunks
         units = self._units(pipeline)
         if not pipeline.named_placement:

@@ -68,7 +68,9 @@ def test_options_stand_in_groups(name: str) -> None:
     found = sections(done(f"{name} -h").out)
     shown = [heading for heading in found if heading in set(Heading)]
     assert shown == [one.value for one in Heading if one.value in found]
-    left_out = {"solve": {"group_size", "waves"}, "eval": {"workers"}}.get(name, set())
+    left_out = {"solve": {"group_size", "waves", "unshard_ahead"}, "eval": {"workers"}}.get(
+        name, set()
+    )
     for setting in SETTINGS:
         if setting.has_flag:
             written = [heading for heading, rows in found.items() if f"{setting.flag} " in rows]

@@ -101,3 +101,20 @@ def _evaluated(pipeline: ppopt.Pipeline, strategy: str, objective: Objective) ->
         return ppopt.evaluate(pipeline, strategy, objective=objective)
     except ppopt.NotApplicableError:
         return None
+
+
+def test_moves_to_the_host_keep_their_order() -> None:
+    """Both stages sync 2 and 3 at the end; nothing else of the schedule depends on them."""
+    pipeline = ppopt.Pipeline(
+        stages=3, placement=(0, 1, 1), batches=2, forward=[1, 2, 1], backward_input=[1, 2, 2],
+        weight=[1, 2, 1], activation=[3, 2, 3], gradient_sync=[2, 2, 3], p2p=2,
+        offload_memory=[2, 1, 2], offload_time=3,
+    )  # fmt: skip
+    made = ppopt.solve(pipeline, workers=1).schedule
+    assert made is not None
+    closed = max(
+        int(made.end[made.device == device].max()) for device in range(pipeline.num_devices)
+    )
+    found = exposed(made)
+    assert found is not None and found >= 0
+    assert found * pipeline.ticks.per_unit <= made.metrics.makespan - closed + made.start.min()

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ppopt import Comparison, Objective, Op, OpKind, Pipeline, Schedule, compare, evaluate
+from ppopt import Comparison, Objective, Op, OpKind, Pipeline, Schedule, compare, evaluate, solve
 from ppopt.errors import InputError
 from ppopt.schedule.orders import codes
 from ppopt.schedule.sampled_timing import SampledTiming
@@ -196,3 +196,24 @@ def test_a_level_runs_nearly_all_devices(name: str) -> None:
         before = np.arange(len(run.duration))[level.before]
         for needed in (before, *(wait.source for wait in level.waits)):
             assert needed.max() < level.rows.start
+
+
+@pytest.mark.parametrize("limit", [None, 5])
+def test_moves_of_a_schedule_keep_its_times_where_nothing_is_random(limit: int | None) -> None:
+    pipeline = Pipeline(
+        stages=2, placement=(0, 0), batches=1, forward=3, backward_input=1, weight=2,
+        backward=[2, 4], activation=[2, 3], offload_memory=[2, 1], offload_time=2,
+        host_link="shared", mem_limit=limit,
+    )  # fmt: skip
+    made = solve(pipeline, workers=1).schedule
+    assert made is not None
+    found = SampledTiming.of(made)
+    times = found.duration[:, None].astype(float)
+    assert found.values(times, Objective.MAKESPAN).tolist() == [made.metrics.makespan]
+
+
+def test_a_device_without_optimizer_has_no_queue() -> None:
+    """Device 1 trains nothing, and runs nothing once in a step."""
+    pipeline = Pipeline(stages=2, batches=2, optimizer=1, frozen=[False, True])
+    made = evaluate(pipeline, "1f1b")
+    assert jitter(made, 0.1).nominal == pipeline.ticks.time(made.metrics.makespan)
