@@ -18,7 +18,7 @@ from ppopt import InputError, Rule, Schedule, read_schedule, verify
 from tests.factories.schedules import BACKWARDS, build, limited, peaks
 from tests.verifier import verify_naive
 from tests.verifier.test_verify_hostile import damaged
-from tests.verifier.verify_mutations import GRADIENTS, MUTATIONS, Broken
+from tests.verifier.verify_mutations import GRADIENTS, MUTATIONS, OFFLOADS, Broken
 
 TIMES = {
     *("forward_times", "backward_times", "weight_times", "input_times", "overlap_times"),
@@ -110,7 +110,7 @@ class Mutants(Schedules):
 
     def draw(self, rng: Random) -> Case:
         """Draw a schedule and the rule to break."""
-        rules = [rule for rule in MUTATIONS if rule not in GRADIENTS]
+        rules = [rule for rule in MUTATIONS if rule not in GRADIENTS | OFFLOADS]
         return super().draw(rng) | {"rule": rng.choice(rules).value}
 
     def check(self, case: Case) -> Iterator[Finding]:

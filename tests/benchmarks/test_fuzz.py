@@ -223,7 +223,7 @@ class TestFaults:
 
         monkeypatch.setitem(partition.RULES, "balanced", lopsided)
         monkeypatch.setitem(partition.RULES, "even", lopsided)
-        assert {"not-balanced", "not-even"} <= self.kinds("layers", 25)
+        assert {"not-balanced", "not-even"} <= self.kinds("layers", 60)
 
     def test_a_frontier_whose_bounds_are_too_high(self, monkeypatch: pytest.MonkeyPatch) -> None:
         frontier = ppopt.frontier
@@ -243,7 +243,7 @@ class TestFaults:
             return replace(found, points=found.points[:1])
 
         monkeypatch.setattr(ppopt, "frontier", cut)
-        assert "wrong-end" in self.kinds("frontiers", 10)
+        assert "wrong-end" in self.kinds("frontiers", 60)
 
     def test_a_rechecker_that_believes_all(self, monkeypatch: pytest.MonkeyPatch) -> None:
         believed = ppopt.Recheck(Verdict.CONFIRMED, "why not", (), 0.0)
@@ -278,7 +278,7 @@ class TestFaults:
             return found | wrong
 
         monkeypatch.setattr(configs, "answer", altered)
-        assert kinds <= self.kinds(name, 3 if name == "hands" else 4)
+        assert kinds <= self.kinds(name, 8 if name == "hands" else 4)
 
     def test_an_export_that_recomputes_other_layers(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(trainer_partition, "_recomputes_fully", lambda *_: False)

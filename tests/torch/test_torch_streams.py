@@ -71,7 +71,7 @@ def test_any_order_of_posts(world: World, seed: int) -> None:
         (*row, *((Action(ActionKind.REDUCE_GRAD, stage),) for stage in pipeline.hosted[0][rank]))
         for rank, row in enumerate(made.rows)
     ]
-    text = torch_comms.written(rows, numbers)
+    text = torch_csv.written(rows, numbers)
     ran = execution.run_synthetic(world, made.schedule, text=text, seconds_per_unit=1e-4)
     assert ran.difference <= 1e-12
 
