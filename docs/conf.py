@@ -44,7 +44,7 @@ autodoc_typehints_description_target = "documented_params"
 default_role = "code"
 nitpick_ignore_regex = [
     ("py:.*", r"(?!ppopt\.).*"),
-    ("py:class", r"ppopt\.(problem\..*|derivation\..*|studies\.plan_result\.Hand)"),
+    ("py:class", r"ppopt\.(problem\..*|derivation\..*|studies\.plan_result\.PlanBaseline)"),
 ]
 """Types of other libraries, and those that are not public, have no page here."""
 

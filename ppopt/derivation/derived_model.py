@@ -136,7 +136,7 @@ class DerivedModel:
             f"static: 6 + 12 / {training.ranks} bytes a parameter: parameters in BF16, gradients",
             f"  in FP32, optimizer states sharded over {training.ranks} ranks"
             + (f"; experts over {training.expert}" if training.expert > 1 else ""),
-            "output: 2 bytes for each element of a layer's output; workspace: gradients alive at",
+            "output: 2 bytes for each output element of a layer; workspace: gradients alive at",
             "  once, and logits; kept: what a layer that recomputes keeps, its input",
             "Not in it: norms, activation functions, communication but for `link`, the optimizer.",
         ]
