@@ -146,8 +146,9 @@ def compute_view(target: Incumbent) -> View:
 
 def delays_view(target: Incumbent) -> View:
     """View of the bounds of all operations where links are delays."""
-    problem = target.problem
-    delays = replace(problem, pipeline=replace(problem.pipeline, link_mode=LinkMode.DELAY))
+    problem, pipeline = target.problem, target.problem.pipeline
+    relaxed = replace(pipeline, link_mode=LinkMode.DELAY, mem_limit=pipeline.limits)
+    delays = replace(problem, pipeline=relaxed)
 
     def lifted(bound: Bound) -> Bound:
         return bound._replace(proof=f"{bound.proof}, where links are delays")

@@ -137,3 +137,18 @@ def test_links_without_delay_change_nothing_for_a_device_span() -> None:
     assert one.status is other.status is Status.OPTIMAL
     assert one.value == other.value
     assert recheck(other, workers=1).verdict is Verdict.CONFIRMED
+
+
+def test_the_limit_of_1f1b_is_that_of_the_pipeline_with_moves() -> None:
+    """Compute alone, without what moves, has a lower 1F1B peak: no limit of the pipeline."""
+    pipeline = Pipeline(
+        stages=3, batches=2, forward=[1, 1, 40], backward=[0, 50, 30], activation=[2, 0, 2],
+        offload_memory=[1, 0, 1], offload_time=[1, 0, 1], mem_limit="1f1b",
+    )  # fmt: skip
+    same = replace(pipeline, mem_limit=pipeline.limits)
+    named, numbers = (
+        solve(each, objective=Objective.DEVICE_SPAN, backward_kind="split", workers=1)
+        for each in (pipeline, same)
+    )
+    assert named.status is numbers.status is Status.OPTIMAL
+    assert named.value == numbers.value

@@ -72,4 +72,5 @@ def without_offload(pipeline: Pipeline) -> Pipeline:
         offload_memory=None,
         offload_time=None,
         host_link=HostLink.DUPLEX,
+        mem_limit=pipeline.limits,
     )
