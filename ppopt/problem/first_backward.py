@@ -8,31 +8,22 @@ the whole backward in W, unless the stage has a `dw_builder` (torch 2.13, `backw
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from enum import StrEnum
 from fractions import Fraction
 from typing import Any
 
 from ppopt.errors import ConflictError, InputError
+from ppopt.problem.named_enum import NamedEnum
 
 Costs = tuple[Fraction, ...]
 
 
-class FirstBackward(StrEnum):
+class FirstBackward(NamedEnum):
     """What B and W of the first stage run."""
 
     SPLIT = "split"
     """B and W, as on every stage."""
     WEIGHT = "weight"
     """B nothing, W the whole backward."""
-
-    @classmethod
-    def read(cls, given: object) -> FirstBackward:
-        """Read it from its name; raises InputError for another word."""
-        try:
-            return cls(given)  # type: ignore[arg-type]
-        except ValueError:
-            names = " or ".join(cls)
-            raise InputError(f"first_backward: {given!r} is unknown; use {names}") from None
 
     def check(self, model: object, routes: int, searched: Iterable[str]) -> None:
         """Raise InputError where a pipeline of these does not go with it.

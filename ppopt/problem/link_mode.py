@@ -38,12 +38,11 @@ keep every rule of `delay`. So a lower bound of the delay model holds for them.
 
 from __future__ import annotations
 
-from enum import StrEnum
+from ppopt.errors import ConflictError
+from ppopt.problem.named_enum import NamedEnum
 
-from ppopt.errors import ConflictError, InputError
 
-
-class LinkMode(StrEnum):
+class LinkMode(NamedEnum):
     """What a link does with its transfers."""
 
     DELAY = "delay"
@@ -67,15 +66,6 @@ class LinkMode(StrEnum):
     def words(self) -> str:
         """What it is, in a few words for tables and pages; empty for the default."""
         return _WORDS[self]
-
-    @classmethod
-    def read(cls, given: object) -> LinkMode:
-        """Read a mode from its name; raises InputError for another word."""
-        try:
-            return cls(given)  # type: ignore[arg-type]
-        except ValueError:
-            names = " or ".join(cls)
-            raise InputError(f"link_mode: {given!r} is unknown; use {names}") from None
 
     def check(self, routes: int, slices: int) -> None:
         """Raise ConflictError where a pipeline of these has no such links."""

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
-
-from ppopt.errors import InputError
+from ppopt.problem.named_enum import NamedEnum
 
 
-class Objective(StrEnum):
+class Objective(NamedEnum):
     """What a search minimises."""
 
     MAKESPAN = "makespan"
@@ -15,7 +13,3 @@ class Objective(StrEnum):
     DEVICE_SPAN = "device-span"
     """Longest time any one device takes from its first operation to its last (zero-bubble
     papers, arXiv 2401.10241, section 2.3: cost without the synchronisation at the end)."""
-
-    @classmethod
-    def _missing_(cls, value: object) -> Objective:
-        raise InputError(f"objective: {value!r} is unknown; use {' or '.join(cls)}")

@@ -6,12 +6,12 @@ As the layers say, none, all that can, or chosen with the schedule.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from enum import StrEnum
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ppopt.errors import InputError
 from ppopt.problem.exact import plain
+from ppopt.problem.named_enum import NamedEnum
 
 if TYPE_CHECKING:
     from ppopt.problem.layers import Layers
@@ -22,22 +22,13 @@ SEARCH_OFFLOAD = "search"
 CHOICES = ("none", "all", SEARCH_OFFLOAD)
 
 
-class HostLink(StrEnum):
+class HostLink(NamedEnum):
     """What runs at once between a device and its host."""
 
     DUPLEX = "duplex"
     """One move each way."""
     SHARED = "shared"
     """One move."""
-
-    @classmethod
-    def read(cls, given: object) -> HostLink:
-        """Read it from its name; raises InputError for another word."""
-        try:
-            return cls(given)  # type: ignore[arg-type]
-        except ValueError:
-            names = " or ".join(cls)
-            raise InputError(f"host_link: {given!r} is unknown; use {names}") from None
 
 
 def refuse_offload_search(offload: object, what: str) -> None:

@@ -86,10 +86,10 @@ class Pipeline(PipelineFields):
         hosting.check_routes(self.routes, self.batches)
         if not isinstance(self.optimizer_barrier, bool):
             raise InputError(f"optimizer_barrier: {self.optimizer_barrier!r} is not true or false")
-        self._set(host_link=offload.HostLink.read(self.host_link))
-        self._set(link_mode=LinkMode.read(self.link_mode))
+        self._set(host_link=offload.HostLink(self.host_link))
+        self._set(link_mode=LinkMode(self.link_mode))
         self.link_mode.check(self.routes, self.num_slices)
-        self._set(first_backward=FirstBackward.read(self.first_backward))
+        self._set(first_backward=FirstBackward(self.first_backward))
         fields = ("partition", "recompute", "offload")
         chosen = {field: getattr(self, field) for field in fields}
         searched = [what for what, given in chosen.items() if given == partition.SEARCH]

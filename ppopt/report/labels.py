@@ -40,7 +40,7 @@ CAUSE_WORDS = {
 
 def link_words(figures: Mapping[str, Any]) -> str:
     """What links are, where they are more than delays."""
-    return LinkMode.read(figures.get("link_mode") or LinkMode.DELAY).words
+    return LinkMode(figures.get("link_mode") or LinkMode.DELAY).words
 
 
 def link_label(resource: Resource) -> str:
