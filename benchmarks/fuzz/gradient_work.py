@@ -206,7 +206,7 @@ class OffloadChoices(Category):
 def _size(pipeline: Pipeline, options: dict[str, Any]) -> int:
     """Operations of compute where the oracle knows the rules; else more than it takes."""
     simple = (
-        pipeline.frozen_stages is None
+        not any(pipeline.frozen_stages)
         and pipeline.routes == pipeline.num_slices == 1
         and not any(pipeline.links.given)
     )

@@ -198,7 +198,7 @@ class Middle(Search):
         """Least value in ticks."""
         fused = is_fused(case["options"])
         span = case["options"]["objective"] == "device-span"
-        if span and pipeline.frozen_stages:
+        if span and any(pipeline.frozen_stages):
             raise SkippedError("the oracle's backwards of frozen stages wait for gradients")
         best = pyjobshop.best_device_span if span else pyjobshop.best_makespan
         try:

@@ -90,7 +90,7 @@ def pipeline_to_object(pipeline: Pipeline) -> dict[str, Any]:
         **({"link_mode": pipeline.link_mode.value} if pipeline.has_links else {}),
         **({"optimizer_barrier": True} if pipeline.optimizer_barrier else {}),
         **({"host_link": host_link.value} if host_link is not HostLink.DUPLEX else {}),
-        **({} if pipeline.frozen_stages is None else {"frozen": list(pipeline.frozen_stages)}),
+        **({"frozen": list(pipeline.frozen_stages)} if any(pipeline.frozen_stages) else {}),
     }
 
 

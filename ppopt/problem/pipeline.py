@@ -189,32 +189,31 @@ class Pipeline(PipelineFields):
     @property
     def recomputed(self) -> tuple[int, ...]:
         """Layers that recompute, per stage; empty without a model in layers."""
-        if self.model is None:
-            return ()
-        stages = self.model.stage_layers(self.counts)
-        return tuple(sum(layer.recompute for layer in stage) for stage in stages)
+        return self._layers_that("recompute")
 
     @property
     def offloaded(self) -> tuple[int, ...]:
         """Layers that offload, per stage; empty without a model in layers."""
+        return self._layers_that("offload")
+
+    def _layers_that(self, field: str) -> tuple[int, ...]:
         if self.model is None:
             return ()
         stages = self.model.stage_layers(self.counts)
-        return tuple(sum(layer.offload for layer in stage) for stage in stages)
+        return tuple(sum(getattr(layer, field) for layer in stage) for stage in stages)
 
     @cached_property
-    def frozen_stages(self) -> tuple[bool, ...] | None:
-        """Whether a stage is frozen, that is all its layers are; None: no stage is."""
-        found = self.frozen
-        if self.model is not None:
-            stages = self.model.stage_layers(self.counts)
-            found = tuple(all(layer.frozen for layer in stage) for stage in stages)
-        return found if any(found or ()) else None
+    def frozen_stages(self) -> tuple[bool, ...]:
+        """Whether a stage is frozen, that is all its layers are."""
+        if self.model is None:
+            return self.frozen or (False,) * self.num_stages
+        stages = self.model.stage_layers(self.counts)
+        return tuple(all(layer.frozen for layer in stage) for stage in stages)
 
     @cached_property
     def forward_only(self) -> int:
         """Stages that run no backward: the first ones, as long as they are frozen."""
-        return frozen.num_forward_only(self.frozen_stages or ())
+        return frozen.num_forward_only(self.frozen_stages)
 
     @cached_property
     def counts(self) -> tuple[int, ...]:

@@ -99,7 +99,7 @@ class Claim(NamedTuple):
         Their B, W and BW take no time and no memory, and get nothing from the stages after them. A
         makespan is none the longer if they wait for these all the same; a device span may be.
         """
-        return first_trained(self.pipeline.frozen_stages or ())
+        return first_trained(self.pipeline.frozen_stages)
 
     @property
     def horizon(self) -> int:

@@ -51,8 +51,7 @@ def times_of(claim: Claim, stage: int) -> Times:
 
 def trained_stages(pipeline: Pipeline) -> set[int]:
     """Stages that are not frozen: optimizers wait for these alone."""
-    frozen = pipeline.frozen_stages or (False,) * pipeline.num_stages
-    return {stage for stage, is_frozen in enumerate(frozen) if not is_frozen}
+    return {stage for stage, frozen in enumerate(pipeline.frozen_stages) if not frozen}
 
 
 def optimizer_time(claim: Claim, device: int) -> int | None:

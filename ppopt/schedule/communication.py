@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
-from itertools import zip_longest
+from itertools import product, zip_longest
 from typing import NamedTuple
 
 import numpy as np
@@ -48,28 +48,32 @@ _CLOSING = (ActionKind.W, ActionKind.BW)
 def computations(pipeline: Pipeline, orders: Orders) -> list[list[Cell]]:
     """The operations of every device, as cells; without those that frozen stages do not have."""
     rows: list[list[Cell]] = []
+    absent = _absent_of(pipeline)
     for order in orders:
         row: list[list[Action]] = []
         for code in order.tolist():
             if code >= 0:
                 row.append([])
-            row[-1] += _present(pipeline, *pipeline.op(~code if code < 0 else code)[:3])
+            kind, stage, microbatch, _ = pipeline.op(~code if code < 0 else code)
+            if (kind, stage) not in absent:
+                row[-1].append(_action(pipeline, kind, stage, microbatch))
             row[-1].sort(key=lambda one: one.kind is not ActionKind.F)
         rows.append([tuple(cell) for cell in row if cell])
     return rows
 
 
-def _present(pipeline: Pipeline, kind: OpKind, stage: int, microbatch: int) -> Iterator[Action]:
-    """An operation as an action, if it is there.
-
-    The B of a frozen stage is BW: that is all of its backward.
-    """
-    frozen = pipeline.frozen_stages is not None and pipeline.frozen_stages[stage]
-    if frozen and kind is not OpKind.F:
-        if stage < pipeline.forward_only or kind is OpKind.W:
-            return
+def _action(pipeline: Pipeline, kind: OpKind, stage: int, microbatch: int) -> Action:
+    """An operation as an action. The B of a frozen stage is BW: that is all of its backward."""
+    if kind is OpKind.B and pipeline.frozen_stages[stage]:
         kind = OpKind.BW
-    yield Action(ActionKind[kind.name], stage, microbatch)
+    return Action(ActionKind[kind.name], stage, microbatch)
+
+
+def _absent_of(pipeline: Pipeline) -> frozenset[tuple[OpKind, int]]:
+    """Kinds and stages of the operations that frozen stages do not have."""
+    backwards = product((OpKind.B, OpKind.BW), range(pipeline.forward_only))
+    frozen = enumerate(pipeline.frozen_stages)
+    return frozenset(((OpKind.W, stage) for stage, is_frozen in frozen if is_frozen)) | {*backwards}
 
 
 def with_empty_backwards(
@@ -200,18 +204,15 @@ def with_own_stage_actions(schedule: Schedule) -> list[list[Cell]]:
 
 def _is_present(schedule: Schedule) -> Bools:
     """Whether `computations` has an operation, per row of a schedule."""
-    pipeline = schedule.pipeline
-    frozen = np.array(pipeline.frozen_stages or (False,) * pipeline.num_stages)[schedule.stage]
-    absent = (schedule.kind == OpKind.W) | (schedule.stage < pipeline.forward_only)
-    present: Bools = ~(frozen & absent & (schedule.kind != OpKind.F))
-    return present
+    absent = _absent_of(schedule.pipeline)
+    rows = zip(schedule.kind.tolist(), schedule.stage.tolist(), strict=True)
+    return np.array([row not in absent for row in rows], dtype=np.bool_)
 
 
 def _around(
     pipeline: Pipeline, row: Sequence[Cell], gathered: Sequence[tuple[int, int]]
 ) -> Iterator[Cell]:
     """A row with the UNSHARD of every (cell, stage) before that cell, and what closes stages."""
-    frozen = pipeline.frozen_stages or (False,) * pipeline.num_stages
     done: Counter[int] = Counter()
     for number, cell in enumerate(row):
         yield from ((Action(ActionKind.UNSHARD, stage),) for at, stage in gathered if at == number)
@@ -220,7 +221,7 @@ def _around(
             closes = (ActionKind.F,) if stage < pipeline.forward_only else _CLOSING
             done[stage] += kind in closes
             if kind in closes and done[stage] == pipeline.batches:
-                if not frozen[stage]:
+                if not pipeline.frozen_stages[stage]:
                     yield (Action(ActionKind.REDUCE_GRAD, stage),)
                 yield (Action(ActionKind.RESHARD, stage),)
 

@@ -165,8 +165,7 @@ def sleep_times(schedule: Schedule, seconds_per_unit: float) -> list[SleepTimes]
 
 def frozen_stages(pipeline: Pipeline) -> frozenset[int]:
     """The stages of a pipeline that are frozen."""
-    frozen = enumerate(pipeline.frozen_stages or ())
-    return frozenset(stage for stage, is_frozen in frozen if is_frozen)
+    return frozenset(stage for stage, frozen in enumerate(pipeline.frozen_stages) if frozen)
 
 
 def build_synthetic_stages(

@@ -346,7 +346,7 @@ def _predecessors(pipeline: Pipeline, op: Op, split: dict[Place, bool]) -> list[
 
 def forward_only(pipeline: Pipeline) -> int:
     """Stages that run no backward: DESIGN section 3, rule 19."""
-    frozen = [*(pipeline.frozen_stages or ()), False]
+    frozen = [*pipeline.frozen_stages, False]
     return frozen.index(False)
 
 

@@ -208,7 +208,7 @@ def _chain(pipeline: Pipeline, group: Group) -> tuple[Step, ...]:
 
 def _forward_only(pipeline: Pipeline) -> int:
     """Stages that run no backward, whose chain of a microbatch ends before it comes back there."""
-    frozen = [*(pipeline.frozen_stages or ()), False]
+    frozen = [*pipeline.frozen_stages, False]
     return frozen.index(False)
 
 

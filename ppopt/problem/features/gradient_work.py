@@ -65,8 +65,7 @@ def add_gradient_work(draft: InstanceDraft) -> None:
             (AuxiliaryKind.GRADIENT_SYNC, ticks.gradient_sync, nothing, ticks.unshard_memory),
         )
     )
-    frozen = pipeline.frozen_stages or (False,) * pipeline.num_stages
-    trained = [key for key in host if not frozen[key[1]]]
+    trained = [key for key in host if not pipeline.frozen_stages[key[1]]]
     optimizers = {}
     if any(ticks.optimizer):
         for device in sorted({host[key] for key in trained}):
