@@ -12,7 +12,7 @@ from typing import TypeVar
 
 from ppopt.errors import VerificationError
 from ppopt.schedule.timetable import Timetable
-from ppopt.verifier import auxiliary, grid, measure, moves, origin, rules
+from ppopt.verifier import auxiliary, grid, measure, moves, origin, rules, work
 from ppopt.verifier.measure import Figures
 from ppopt.verifier.rows import read
 from ppopt.verifier.transfers import of_transfers
@@ -44,14 +44,14 @@ def verify(
     Raises InputError where the columns are not whole numbers of one length.
     """
     rows = read(schedule)
-    works, _ = auxiliary.read(schedule)
+    works, strange = work.read(schedule)
     trace = measure.memory_trace(rows.sane, works)
     found = measure.of_rows(rows.sane, trace, works)
     return in_order(
         chain(
             rules.of_operations(rows),
             of_transfers(schedule, rows),
-            auxiliary.of_auxiliary(schedule, rows),
+            auxiliary.of_auxiliary(rows, works, strange),
             moves.of_moves(rows, works),
             measure.over_limit(rows.sane, trace, works) if enforce_limit else (),
             () if claims is None else measure.wrong_claims(rows, found, claims),
@@ -65,7 +65,7 @@ def figures(schedule: Timetable) -> Figures:
 
     Raises InputError where the columns are not whole numbers of one length.
     """
-    sane, (works, _) = read(schedule).sane, auxiliary.read(schedule)
+    sane, (works, _) = read(schedule).sane, work.read(schedule)
     return measure.of_rows(sane, measure.memory_trace(sane, works), works)
 
 

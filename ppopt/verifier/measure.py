@@ -14,9 +14,9 @@ import numpy as np
 from ppopt.problem import exact
 from ppopt.problem.operation import AuxiliaryKind, OpKind
 from ppopt.problem.pipeline import Pipeline
-from ppopt.verifier.auxiliary import Work, memory_changes
 from ppopt.verifier.rows import Ints, Rows, first_of_device, sum_safe
 from ppopt.verifier.violation import Rule, Violation
+from ppopt.verifier.work import Work, memory_changes
 
 ROUNDING = 1e-12
 """Difference allowed between floats of one exact ratio, computed in different ways."""

@@ -83,11 +83,12 @@ def _wanted(pipeline: Pipeline) -> dict[Action, _Ends]:
     No gradient goes to a stage that runs no backward.
     """
     (hosts,) = pipeline.hosts
+    trained = first_trained(pipeline)
     found: dict[Action, _Ends] = {}
     for stage, (here, there) in enumerate(pairwise(hosts)):
         if here == there:
             continue
-        ways = _WAYS[: 1 if stage < first_trained(pipeline) else 2]
+        ways = _WAYS[: 1 if stage < trained else 2]
         for microbatch in range(pipeline.batches):
             ends = (stage, here), (stage + 1, there)
             for send, receive in ways:

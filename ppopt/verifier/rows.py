@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -232,18 +233,21 @@ class Places:
         """Ticks from stage s + 1 to s, shape [stages - 1, microbatch, 1]."""
 
 
+def frozen_stages(pipeline: Pipeline) -> list[bool]:
+    """Whether nothing in a stage is trained, per stage."""
+    if pipeline.model is None:
+        return list(pipeline.frozen or (False,) * pipeline.num_stages)
+    layers = iter(pipeline.model.layers)
+    return [all(layer.frozen for layer in list(islice(layers, n))) for n in pipeline.counts]
+
+
 def first_trained(pipeline: Pipeline) -> int:
     """The first stage that is not frozen, or of which some layer is not; all stages: there is none.
 
     Nothing is handed back to the stages before it, which have no gradients.
     """
-    model, stages = pipeline.model, pipeline.num_stages
-    frozen = list(pipeline.frozen or (False,) * stages)
-    if model is not None:
-        ends = np.cumsum(pipeline.counts).tolist()
-        layers = [layer.frozen for layer in model.layers]
-        frozen = [all(layers[:end]) for end in ends]
-    return next((stage for stage, is_frozen in enumerate(frozen) if not is_frozen), stages)
+    frozen = [*frozen_stages(pipeline), False]
+    return frozen.index(False)
 
 
 def _given(pipeline: Pipeline) -> tuple[Any, Any]:
