@@ -1,22 +1,55 @@
-"""The re-checker's answer to a search that ended by proof, and to more than it proved."""
+"""A search beside the optimum of an oracle, and the re-checker's answer to it and to more."""
 
 from __future__ import annotations
 
 from fractions import Fraction
 
 import ppopt
-from ppopt import Result, Status, Verdict
+from ppopt import Objective, Pipeline, Result, Status, Verdict, solve
 from ppopt.rechecker import check
 
 
-def assert_proved(found: Result) -> None:
-    """The re-checker confirms the result, and refutes a bound of one tick more by a schedule."""
+def assert_solved(
+    pipeline: Pipeline,
+    least: Fraction | None,
+    *,
+    whole: bool,
+    span: bool,
+    more: Fraction | None = None,
+) -> None:
+    """A search proves the least value, in the user's unit, or that there is none (None).
+
+    The re-checker confirms it, and refutes a bound above it, as `assert_proved` says.
+    """
+    found = solve(
+        pipeline,
+        objective=Objective.DEVICE_SPAN if span else Objective.MAKESPAN,
+        backward_kind="whole" if whole else "split",
+        workers=1,
+        time_limit=60,
+    )
+    assert found.status is (Status.INFEASIBLE if least is None else Status.OPTIMAL)
+    assert found.value == least
+    if least is not None:
+        assert found.schedule is not None
+        assert ppopt.verify(found.schedule) == []
+    assert_proved(found, more)
+
+
+def assert_proved(found: Result, more: Fraction | None = None) -> None:
+    """The re-checker confirms the result, and refutes a bound of one tick more by a schedule.
+
+    Of several pipelines the bound is `more` higher, where that is given.
+    """
     assert ppopt.recheck(found, workers=1).verdict is Verdict.CONFIRMED
     if found.status is Status.INFEASIBLE:
         return
     claim = found.claim
-    assert claim is not None and claim.bound_time is not None
-    tick = Fraction(1, found.pipeline.ticks.per_unit)
-    wrong = check(claim._replace(bound_time=claim.bound_time + tick), 30.0, 1, 1, lambda _: None)
+    assert claim is not None and claim.bound is not None
+    higher = claim._replace(bound=claim.bound + 1)
+    if claim.bound_time is not None:
+        tick = Fraction(1, found.pipeline.ticks.per_unit)
+        higher = claim._replace(bound_time=claim.bound_time + (more or tick))
+    wrong = check(higher, 60.0, 1, 1, lambda _: None)
     assert wrong.verdict is Verdict.WRONG
     assert wrong.counterexample is not None and ppopt.verify(wrong.counterexample) == []

@@ -8,12 +8,11 @@ from typing import Any, NamedTuple
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ppopt import Objective, Pipeline, recheck, solve, verify
+from ppopt import Objective, Pipeline, solve
 from ppopt.problem.operation import AuxiliaryKind
-from ppopt.rechecker import check
-from ppopt.rechecker.verdict import Verdict
 from ppopt.solver.result import Status
 from tests.oracles.frozen_exhaustive import StageGiven, least_frozen_value
+from tests.oracles.rechecked import assert_solved
 
 PLACEMENTS = ((0,), (0, 1), (0, 0), (0, 1, 0), (0, 0, 1), (0, 1, 1))
 """Device of every stage."""
@@ -76,22 +75,8 @@ def _stage(draw: st.DrawFn, device: int, *, once: bool) -> StageGiven:
 def _judge(drawn: Drawn, *, whole: bool, span: bool) -> None:
     pipeline, stages, delay = drawn
     least = least_frozen_value(pipeline, stages, delay, whole=whole, span=span)
-    found = solve(
-        pipeline,
-        objective=Objective.DEVICE_SPAN if span else Objective.MAKESPAN,
-        backward_kind="whole" if whole else "split",
-        workers=1,
-        time_limit=60,
-    )
-    assert found.status is (Status.INFEASIBLE if least is None else Status.OPTIMAL)
-    assert recheck(found, workers=1).verdict is Verdict.CONFIRMED
-    if least is None:
-        assert found.value is None
-        return
-    assert found.value == pipeline.ticks.time(least)
-    assert verify(found.schedule) == []
-    above = found.claim._replace(bound=least + 1)
-    assert check(above, 60, 1, 0, lambda _: None).verdict is Verdict.WRONG
+    time = None if least is None else pipeline.ticks.time(least)
+    assert_solved(pipeline, time, whole=whole, span=span)
 
 
 @given(frozen_pipelines(once=False), st.booleans(), st.booleans())

@@ -10,10 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ppopt import Objective, Pipeline, frontier, recheck, solve
-from ppopt.rechecker import check
 from ppopt.rechecker.verdict import Verdict
 from ppopt.solver.result import Status
 from tests.oracles.gradient_exhaustive import least_value
+from tests.oracles.rechecked import assert_solved
 
 PLACEMENTS = ((0,), (0, 1), (0, 0), (0, 1, 0))
 
@@ -55,23 +55,8 @@ def test_status_and_value_are_those_of_every_schedule(
         pipeline = replace(pipeline, batches=1)
     whole = whole or size > 2
     least = least_value(pipeline, whole=whole, span=span)
-    found = solve(
-        pipeline,
-        objective=Objective.DEVICE_SPAN if span else Objective.MAKESPAN,
-        backward_kind="whole" if whole else "split",
-        workers=1,
-        time_limit=60,
-    )
-    if least is None:
-        assert found.status is Status.INFEASIBLE
-        assert found.value is None
-    else:
-        assert found.status is Status.OPTIMAL
-        assert found.value == pipeline.ticks.time(least)
-    assert recheck(found, workers=1).verdict is Verdict.CONFIRMED
-    if least is not None:
-        above = found.claim._replace(bound=least + 1)
-        assert check(above, 60, 1, 0, lambda _: None).verdict is Verdict.WRONG
+    time = None if least is None else pipeline.ticks.time(least)
+    assert_solved(pipeline, time, whole=whole, span=span)
 
 
 def test_of_two_gradient_syncs_the_longer_one_begins_first() -> None:

@@ -8,17 +8,15 @@ from fractions import Fraction
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ppopt import Objective, Pipeline, recheck, solve, verify
+from ppopt import Objective, Pipeline
 from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.layers import Layer
 from ppopt.problem.problem import Problem
-from ppopt.rechecker import check
-from ppopt.rechecker.verdict import Verdict
 from ppopt.solver.recompute.recompute_choice import RecomputeChoice
 from ppopt.solver.recompute.stage_options import stage_options
-from ppopt.solver.result import Status
 from tests.oracles.gradient_exhaustive import least_value
 from tests.oracles.offload_choices import least_of_all
+from tests.oracles.rechecked import assert_solved
 
 
 @st.composite
@@ -59,24 +57,7 @@ def pipelines(draw: st.DrawFn) -> Pipeline:
 @settings(deadline=None, max_examples=12)
 def test_no_choice_of_layers_is_better(pipeline: Pipeline, whole: bool, span: bool) -> None:
     expected = least_of_all(pipeline, whole=whole, span=span)
-    found = solve(
-        pipeline,
-        objective=Objective.DEVICE_SPAN if span else Objective.MAKESPAN,
-        backward_kind="whole" if whole else "split",
-        workers=1,
-        time_limit=60,
-    )
-    assert found.status is (Status.INFEASIBLE if expected is None else Status.OPTIMAL)
-    assert found.value == expected
-    assert recheck(found, workers=1).verdict is Verdict.CONFIRMED
-    if expected is None:
-        return
-    assert found.schedule is not None
-    assert verify(found.schedule) == []
-    more = found.claim._replace(bound_time=expected + Fraction(1, 2))
-    wrong = check(more, 60, 1, 0, lambda _: None)
-    assert wrong.verdict is Verdict.WRONG
-    assert verify(wrong.counterexample) == []
+    assert_solved(pipeline, expected, whole=whole, span=span, more=Fraction(1, 2))
 
 
 @given(pipelines())
