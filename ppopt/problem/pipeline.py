@@ -181,7 +181,7 @@ class Pipeline(PipelineFields):
         """Whether links are streams: what PyTorch posts, in its order."""
         return self.link_mode is LinkMode.STREAMS
 
-    def refuse_recompute_search(self, what: str) -> None:
+    def refuse_search_of_layers(self, what: str) -> None:
         """Raise InputError where recompute or offload is to be searched; `what` does not do it."""
         recompute.refuse_recompute_search(self.recompute, what)
         offload.refuse_offload_search(self.offload, what)

@@ -27,6 +27,7 @@ from ppopt.problem.offload import HostLink
 from ppopt.problem.operation import AuxiliaryKind, OpKind
 from ppopt.problem.pipeline import Pipeline
 from ppopt.schedule.auxiliary import AuxiliaryOperations
+from ppopt.schedule.auxiliary_orders import auxiliary_numbers
 from ppopt.schedule.orders import Orders, codes
 from ppopt.schedule.schedule import Schedule, split_codes
 
@@ -212,31 +213,38 @@ def own_moves(schedule: Schedule) -> HostOrders:
     starts, and an operation for an OFFLOAD that ends as it starts.
     """
     pipeline, given = schedule.pipeline, schedule.auxiliary.where(schedule.auxiliary.moves)
-    compute = pipeline.code(schedule.kind, schedule.stage, schedule.microbatch, schedule.slice)
-    moved = pipeline.code(given.kind, given.stage, given.microbatch, given.slice)
+    numbers, by_start = auxiliary_numbers(pipeline, given), np.lexsort((given.end, given.start))
+    device, out = given.device[by_start], given.kind[by_start] == AuxiliaryKind.OFFLOAD
     shared = pipeline.host_link is HostLink.SHARED
-    ways = [[AuxiliaryKind.OFFLOAD, AuxiliaryKind.RELOAD]]
-    if not shared:
-        ways = [[kind] for kind in ways[0]]
-    by_start = np.lexsort((given.end, given.start))
-    order: list[Ints] = []
-    waits: list[tuple[int, int]] = []
-    for device in range(pipeline.num_devices):
-        mine = by_start[given.device[by_start] == device]
-        order += [moved[mine[np.isin(given.kind[mine], kinds)]] for kinds in ways]
-        if pipeline.ticks.room(device) is None:
-            continue
-        here = np.flatnonzero(schedule.device == device)
-        for row in mine.tolist():
-            if given.kind[row] == AuxiliaryKind.RELOAD:
-                done = here[schedule.end[here] <= given.start[row]]
-                last = done[np.argsort(schedule.end[done], kind="stable")[-1:]]
-                waits += [(int(compute[one]), int(moved[row])) for one in last]
-            else:
-                at_once = here[schedule.start[here] == given.end[row]]
-                waits += [(int(moved[row]), int(compute[one])) for one in at_once]
-    before, after = np.array(waits, dtype=np.int64).reshape(-1, 2).T
+    ways = (np.ones_like(out),) if shared else (out, ~out)
+    order = [
+        numbers[by_start[(device == here) & way]]
+        for here in range(pipeline.num_devices)
+        for way in ways
+    ]
+    waits = [
+        _own_waits(schedule, given, numbers, here)
+        for here in range(pipeline.num_devices)
+        if pipeline.ticks.room(here) is not None
+    ]
+    before, after = np.concatenate([np.zeros((2, 0), dtype=np.int64), *waits], axis=1)
     return HostOrders([one for one in order if len(one)], before, after)
+
+
+def _own_waits(schedule: Schedule, given: AuxiliaryOperations, numbers: Ints, device: int) -> Ints:
+    """Numbers of what ends before others start on a device: [before, after]; see `own_moves`."""
+    here = np.flatnonzero(schedule.device == device)
+    here = here[np.argsort(schedule.end[here], kind="stable")]
+    places = (schedule.microbatch, schedule.slice)
+    codes = schedule.pipeline.code(schedule.kind, schedule.stage, *places)[here]
+    mine = given.device == device
+    back = np.flatnonzero(mine & (given.kind == AuxiliaryKind.RELOAD))
+    out = np.flatnonzero(mine & (given.kind == AuxiliaryKind.OFFLOAD))
+    last = np.searchsorted(schedule.end[here], given.start[back], side="right") - 1
+    back, last = back[last >= 0], last[last >= 0]
+    gone, next_ = np.nonzero(given.end[out][:, None] == schedule.start[here])
+    before = np.append(codes[last], numbers[out[gone]])
+    return np.stack([before, np.append(numbers[back], codes[next_])])
 
 
 def just_in_time(schedule: Schedule) -> Schedule:

@@ -162,7 +162,7 @@ class StrategyProof:
         """
         search = self._search
         bounded = search.fits and self._bound >= search.value
-        return (search.exhausted and search.complete) or self._none_left or bounded
+        return search.conclusive or self._none_left or bounded
 
     @property
     def lower_bound(self) -> Fraction:
@@ -175,7 +175,7 @@ class StrategyProof:
     @property
     def proof_text(self) -> str:
         """Text of the proof."""
-        if self._search.exhausted and self._search.complete:
+        if self._search.conclusive:
             return "every partition was tried, with every choice of recompute that may be best"
         if not self.proved:
             return "not every partition was tried or ruled out"

@@ -28,7 +28,7 @@ def evaluate(
     unknown, and NotApplicableError if it does not apply to the pipeline.
     """
     refuse_partition_search(pipeline.partition, "evaluate (ppopt.best_choice does)")
-    pipeline.refuse_recompute_search("evaluate, unlike ppopt.best_choice,")
+    pipeline.refuse_search_of_layers("evaluate, unlike ppopt.best_choice,")
     return checked(timed(pipeline, strategy, objective, options), enforce_limit=False)
 
 

@@ -461,8 +461,7 @@ class StrategyCandidate(PlanCandidate):
         self._note()
         peak = self.peak
         assert peak is not None
-        every = self._choices.exhausted and self._choices.complete
-        return LeastMemory(peak, peak if every else self._least_peak)
+        return LeastMemory(peak, peak if self._choices.conclusive else self._least_peak)
 
     @property
     def _least_peak(self) -> Fraction:

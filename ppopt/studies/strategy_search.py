@@ -201,6 +201,11 @@ class StrategySearch:
         return _Ranking(self.space, orders, self.objective, self._accepts_partition)
 
     @property
+    def conclusive(self) -> bool:
+        """Whether every choice that may be best was tried."""
+        return self.exhausted and self.complete
+
+    @property
     def best(self) -> Point:
         """Best known point."""
         assert self._best is not None, "run tries a point at any time left"

@@ -11,6 +11,7 @@ from ppopt import InputError, Pipeline, Schedule, evaluate, verify
 from ppopt.problem.operation import AuxiliaryKind
 from ppopt.schedule.auxiliary import NO_AUXILIARY, AuxiliaryOperations
 from ppopt.verifier import Rule
+from tests.verifier.verify_fixtures import with_auxiliary
 
 UNSHARD, SYNC, OPTIMIZER = (kind for kind in AuxiliaryKind if not kind.per_microbatch)
 LINEAR = Pipeline(
@@ -39,13 +40,7 @@ def rows(schedule: Schedule) -> dict[Row, int]:
 
 def changed(schedule: Schedule, key: Row, **columns: int) -> Schedule:
     """The schedule with other values in the row of an auxiliary operation; times in units."""
-    given, row, unit = schedule.auxiliary, rows(schedule)[key], schedule.pipeline.ticks.per_unit
-    found = {}
-    for name, value in columns.items():
-        column = getattr(given, name).copy()
-        column[row] = value * unit if name in ("start", "end") else value
-        found[name] = column
-    return replace(schedule, auxiliary=replace(given, **found))
+    return with_auxiliary(schedule, rows(schedule)[key], **columns)
 
 
 def rules(schedule: Schedule) -> list[Rule]:

@@ -11,6 +11,7 @@ from ppopt import InputError, Pipeline, Schedule, evaluate, verify
 from ppopt.problem.operation import AuxiliaryKind
 from ppopt.schedule.auxiliary import NO_AUXILIARY
 from ppopt.verifier import Rule, figures
+from tests.verifier.verify_fixtures import with_auxiliary
 
 OFFLOAD, RELOAD = AuxiliaryKind.OFFLOAD, AuxiliaryKind.RELOAD
 LINEAR = Pipeline(stages=2, batches=2, offload_memory=(1, 0), offload_time=(1, 0))
@@ -29,13 +30,7 @@ def row_of(schedule: Schedule, kind: int, microbatch: int) -> int:
 
 def changed(schedule: Schedule, move: tuple[int, int], **columns: int) -> Schedule:
     """The schedule with other values in the row of a move; times in units."""
-    given, unit = schedule.auxiliary, schedule.pipeline.ticks.per_unit
-    row, found = row_of(schedule, *move), {}
-    for name, value in columns.items():
-        column = getattr(given, name).copy()
-        column[row] = value * unit if name in ("start", "end") else value
-        found[name] = column
-    return replace(schedule, auxiliary=replace(given, **found))
+    return with_auxiliary(schedule, row_of(schedule, *move), **columns)
 
 
 def rules(schedule: Schedule) -> list[Rule]:

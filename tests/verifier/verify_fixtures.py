@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from ppopt.problem.pipeline import Pipeline
 from ppopt.schedule.schedule import Schedule
 from ppopt.verifier import Rule, Violation
@@ -55,3 +57,14 @@ def split_with_p2p() -> Schedule:
 
 def rules(violations: list[Violation]) -> set[Rule]:
     return {violation.rule for violation in violations}
+
+
+def with_auxiliary(schedule: Schedule, row: int, **columns: int) -> Schedule:
+    """The schedule with other values in a row of its auxiliary operations; times in units."""
+    given, unit = schedule.auxiliary, schedule.pipeline.ticks.per_unit
+    found = {}
+    for name, value in columns.items():
+        column = getattr(given, name).copy()
+        column[row] = value * unit if name in ("start", "end") else value
+        found[name] = column
+    return replace(schedule, auxiliary=replace(given, **found))
