@@ -26,16 +26,16 @@ hold them.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
 from operator import add, sub
 from typing import Any
 
 from ppopt.problem.backward_kind import BackwardKind
+from ppopt.problem.link_mode import LinkMode
 from ppopt.problem.operation import OpKind
 from ppopt.problem.pipeline import Pipeline
-from ppopt.problem.settings import STAGE_COSTS, Shape
 
 Times = tuple[Fraction, ...]
 
@@ -139,10 +139,10 @@ class BackwardChoice:
 
     def _relaxed(self, partial: Times, weight: Times, again: Times) -> Pipeline:
         """The pipeline with these times per stage, whose placement is spelled out."""
-        given, costs = self.pipeline, self.pipeline.costs
+        costs = self.pipeline.costs
         full = tuple(map(add, partial, weight))
         none = (Fraction(0),) * len(full)
-        fields = costs._asdict() | {
+        relaxed = {
             "backward_input": partial,
             "weight": weight,
             "backward": full,
@@ -150,31 +150,10 @@ class BackwardChoice:
             "memory_b": tuple(map(min, costs.memory_b, none)),
             "input_workspace": tuple(map(min, costs.input_workspace, costs.backward_workspace)),
             "weight_workspace": tuple(map(min, costs.weight_workspace, costs.backward_workspace)),
-            "overlap": self._overlap(full),
+            "overlap": () if self.pipeline.overlap is None else self._overlap(full),
+            "overlap_input": (),
         }
-        values: dict[str, Any] = {
-            cost.field: [
-                value * (given.num_slices if cost.per_microbatch else 1)
-                for value in fields[cost.field]
-            ]
-            for cost in STAGE_COSTS
-            if cost.shape is not Shape.PAIRS or (cost.field == "overlap" and given.overlap)
-        }
-        made = Pipeline(
-            stages=given.num_stages,
-            batches=given.batches,
-            placement=given.hosts[0],
-            p2p=given.p2p,
-            backward_p2p=given.backward_p2p,
-            device_speed=given.device_speed,
-            mem_limit=given.limits,
-            slices=given.slices,
-            routes=given.routes,
-            frozen=given.frozen_stages,
-            **values,
-        )
-        finer = given.ticks.per_unit // made.ticks.per_unit
-        return made if finer == 1 else replace(made, tick_divisor=finer)
+        return self.pipeline.with_stage_costs(relaxed, link_mode=LinkMode.DELAY)
 
     def _overlap(self, full: Times) -> Times:
         """Time of F and BW' as one, which saves what F and BW save, as far as it can."""

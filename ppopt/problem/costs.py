@@ -144,6 +144,13 @@ def _cut(values: tuple[Any, ...], share: Sequence[int], parts: int) -> tuple[Any
     return tuple(cut[entry] for entry in share)
 
 
+def times(values: Any, factor: int) -> Any:
+    """Numbers, in rows of any depth, so many times."""
+    if isinstance(values, list | tuple):
+        return tuple(times(value, factor) for value in values)
+    return values * factor
+
+
 def is_matrix(values: Any) -> bool:
     """Whether there is a row of numbers per stage, or per device, and not one number."""
     return isinstance(values, tuple) and bool(values) and isinstance(values[0], tuple)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property
@@ -23,7 +23,7 @@ from ppopt.problem import (
     recompute,
     units,
 )
-from ppopt.problem.costs import Links, StageCosts, Ticks, costs_of, links_of, ticks_of
+from ppopt.problem.costs import Links, StageCosts, Ticks, costs_of, links_of, ticks_of, times
 from ppopt.problem.field_values import FieldReader, check_grid, whole
 from ppopt.problem.first_backward import FirstBackward
 from ppopt.problem.hosting import Hosts, Layout
@@ -32,7 +32,7 @@ from ppopt.problem.link_mode import LinkMode
 from ppopt.problem.memory import check_limit, limits_of, static_of
 from ppopt.problem.operation import Op, OperationNumbers
 from ppopt.problem.pipeline_fields import PipelineFields
-from ppopt.problem.settings import COUNTS, Unit, accepts_every_name
+from ppopt.problem.settings import COUNTS, STAGE_COSTS, Unit, accepts_every_name
 
 
 @accepts_every_name
@@ -307,6 +307,32 @@ class Pipeline(PipelineFields):
             first_backward=FirstBackward.SPLIT,
             frozen=self.frozen_stages,
         )
+
+    def with_stage_costs(self, costs: Mapping[str, Any], **fields: Any) -> Pipeline:
+        """The same pipeline with other costs given stage by stage, in the same ticks of time.
+
+        `costs` holds those of one slice, as the fields of `costs` do; what it lacks stays. `fields`
+        are further fields of the pipeline. Raises InputError if they make no pipeline.
+        """
+        values, slices = self.costs._asdict(), self.num_slices
+        if self.overlap is None:
+            values |= {"overlap": (), "overlap_input": ()}
+        values |= costs
+        of_stages: dict[str, Any] = {
+            cost.field: times(values[cost.field], slices if cost.per_microbatch else 1) or None
+            for cost in STAGE_COSTS
+        }
+        made = replace(
+            self.without_model(),
+            stages=self.num_stages,
+            placement=self.hosts[0],
+            chunks=None,
+            mem_limit=self.limits,
+            **of_stages,
+            **fields,
+        )
+        finer = self.ticks.per_unit // made.ticks.per_unit
+        return made if finer == 1 else replace(made, tick_divisor=made.tick_divisor * finer)
 
     def placed(self, hosts: Sequence[int]) -> Pipeline:
         """The same stages on other devices, by a list with the device of every stage.

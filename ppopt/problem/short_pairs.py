@@ -27,16 +27,16 @@ B' takes no memory beyond the activation, and B' and W' have no more workspace t
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import product
 from typing import Any
 
 from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.costs import is_matrix
+from ppopt.problem.link_mode import LinkMode
 from ppopt.problem.operation import OpKind
 from ppopt.problem.pipeline import Pipeline
-from ppopt.problem.settings import STAGE_COSTS, Unit
 
 KINDS = {
     BackwardKind.SPLIT: (OpKind.B,),
@@ -107,13 +107,15 @@ class ShortPairs:
             "backward_input": backward,
             "weight": weight,
             "overlap": matrix,
+            "overlap_input": (),
             "recompute_time": [0] * given.num_stages,
             "offload_time": ticks.offload_time,
             "unshard": ticks.unshard,
             "gradient_sync": ticks.gradient_sync,
             "optimizer": ticks.optimizer,
         }
-        return self._made({field: _in_units(given, row) for field, row in times.items()})
+        costs = self._memory | {field: _in_units(given, row) for field, row in times.items()}
+        return given.with_stage_costs(costs, device_speed=1, link_mode=LinkMode.DELAY)
 
     def _least(self, kind: OpKind) -> Row:
         """Least time of F, B or BW per stage: alone, or in any pair."""
@@ -149,47 +151,17 @@ class ShortPairs:
                 found[other] = min(found[other], left)
         return found
 
-    def _made(self, times: dict[str, Any]) -> Pipeline:
-        """The pipeline with these times per stage, whose placement is spelled out."""
-        given = self.pipeline
-        fields = self._memory | times
-        made = Pipeline(
-            stages=given.num_stages,
-            batches=given.batches,
-            placement=given.hosts[0],
-            p2p=given.p2p,
-            backward_p2p=given.backward_p2p,
-            mem_limit=given.limits,
-            slices=given.slices,
-            routes=given.routes,
-            frozen=given.frozen_stages,
-            optimizer_barrier=given.optimizer_barrier,
-            host_link=given.host_link,
-            **{
-                cost.field: _times(fields[cost.field], given.num_slices)
-                if cost.per_microbatch
-                else fields[cost.field]
-                for cost in STAGE_COSTS
-                if cost.field in fields
-            },
-        )
-        finer = given.ticks.per_unit // made.ticks.per_unit
-        return made if finer == 1 else replace(made, tick_divisor=finer)
-
     @property
     def _memory(self) -> dict[str, Any]:
-        """Memory of the stages; where backwards may be either, the least of both."""
+        """Memory of the stages that changes: where backwards may be either, the least of both."""
         costs = self.pipeline.costs
-        amounts = {
-            cost.field: getattr(costs, cost.field)
-            for cost in STAGE_COSTS
-            if cost.unit is Unit.MEMORY
+        if self.backward_kind is not BackwardKind.MIXED:
+            return {}
+        fields = ("input_workspace", "weight_workspace")
+        return {"memory_b": [min(change, 0) for change in costs.memory_b]} | {
+            field: list(map(min, getattr(costs, field), costs.backward_workspace))
+            for field in fields
         }
-        if self.backward_kind is BackwardKind.MIXED:
-            amounts["memory_b"] = [min(change, 0) for change in costs.memory_b]
-            for field in ("input_workspace", "weight_workspace"):
-                amounts[field] = list(map(min, amounts[field], costs.backward_workspace))
-        return amounts
 
 
 def _in_units(pipeline: Pipeline, values: Any) -> Any:
@@ -197,10 +169,3 @@ def _in_units(pipeline: Pipeline, values: Any) -> Any:
     if isinstance(values, int):
         return pipeline.ticks.time(values)
     return [_in_units(pipeline, value) for value in values]
-
-
-def _times(values: Any, factor: int) -> Any:
-    """Numbers, in lists of any depth, so many times."""
-    if isinstance(values, list | tuple):
-        return [_times(value, factor) for value in values]
-    return values * factor

@@ -20,13 +20,12 @@ from collections.abc import Iterable
 from dataclasses import replace
 from fractions import Fraction
 from operator import add, mul
-from typing import Any
 
 from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.layers import Layer
+from ppopt.problem.link_mode import LinkMode
 from ppopt.problem.operation import OpKind
 from ppopt.problem.pipeline import Pipeline
-from ppopt.problem.settings import STAGE_COSTS, Shape
 from ppopt.rechecker.claim import Claim
 from ppopt.rechecker.pair_times import meet, pair_time
 
@@ -147,14 +146,13 @@ def _relaxed(claim: Claim) -> Pipeline:
     Stage by stage: its costs per slice, times the number of slices.
     """
     given, costs, zero = claim.pipeline, claim.pipeline.costs, Fraction(0)
-    slices = given.num_slices
     times = list(zip(costs.backward_input, costs.weight, costs.backward, strict=True))
     partial = [zero if claim.paired else min(b, bw) for b, _, bw in times]
     weight = [zero if claim.paired else max(min(w, bw - b), zero) for b, w, bw in times]
     most = costs.backward_workspace
     speeds = (given.device_speed[host] for host in given.hosts[0])
     forward = map(given.ticks.time, claim.least[OpKind.F])
-    rows: dict[str, Iterable[Fraction]] = costs._asdict() | {
+    relaxed: dict[str, Iterable[Fraction]] = {
         "forward": map(mul, forward, speeds),
         "recompute_time": [zero] * len(times) if claim.paired else costs.recompute_time,
         "backward_input": partial,
@@ -163,25 +161,8 @@ def _relaxed(claim: Claim) -> Pipeline:
         "memory_b": (min(change, zero) for change in costs.memory_b),
         "input_workspace": map(min, costs.input_workspace, most),
         "weight_workspace": map(min, costs.weight_workspace, most),
+        "overlap": (),
+        "overlap_input": (),
     }
-    fields: dict[str, Any] = {
-        cost.field: [value * (slices if cost.per_microbatch else 1) for value in rows[cost.field]]
-        for cost in STAGE_COSTS
-        if cost.shape is not Shape.PAIRS
-    }
-    made = Pipeline(
-        stages=given.num_stages,
-        batches=given.batches,
-        placement=given.hosts[0],
-        p2p=given.p2p,
-        backward_p2p=given.backward_p2p,
-        device_speed=given.device_speed,
-        mem_limit=given.limits,
-        slices=given.slices,
-        routes=given.routes,
-        frozen=given.frozen_stages,
-        optimizer_barrier=given.optimizer_barrier,
-        host_link=given.host_link,
-        **fields,
-    )
-    return replace(made, tick_divisor=given.ticks.per_unit // made.ticks.per_unit)
+    rows = {field: tuple(row) for field, row in relaxed.items()}
+    return given.with_stage_costs(rows, link_mode=LinkMode.DELAY)

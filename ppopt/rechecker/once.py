@@ -25,7 +25,6 @@ from ppopt.problem.layers import STEP_COSTS
 from ppopt.problem.link_mode import LinkMode
 from ppopt.problem.operation import OpKind
 from ppopt.problem.pipeline import Pipeline
-from ppopt.problem.settings import STAGE_COSTS
 from ppopt.rechecker.claim import Claim
 from ppopt.rechecker.route_times import RouteTimes
 
@@ -189,36 +188,10 @@ def of_compute(claim: Claim) -> Claim:
 
 
 def _unmoved(given: Pipeline) -> Pipeline:
-    """The pipeline whose memory is given back as F ends and taken as the backward starts.
-
-    Its costs are written stage by stage, for whole microbatches.
-    """
-    costs, slices = given.costs, given.num_slices
+    """The pipeline whose memory is given back as F ends and taken as the backward starts."""
+    costs = given.costs
     rows = zip(costs.kept, costs.forward_workspace, costs.offload_memory, strict=True)
     changed = [(kept - moved, workspace + moved) for kept, workspace, moved in rows]
     kept, workspace = zip(*changed, strict=True)
-    fields: dict[str, Any] = costs._asdict() | {"kept": kept, "forward_workspace": workspace}
-    if given.overlap is None:
-        fields["overlap"] = None
-    made = replace(
-        given.without_model(),
-        stages=given.num_stages,
-        placement=given.hosts[0],
-        chunks=None,
-        **{
-            cost.field: _times(fields[cost.field], slices if cost.per_microbatch else 1)
-            for cost in STAGE_COSTS
-            if not cost.field.startswith("offload")
-        },
-        offload_memory=None,
-        offload_time=None,
-        mem_limit=given.limits,
-    )
-    return replace(made, tick_divisor=given.ticks.per_unit // made.ticks.per_unit)
-
-
-def _times(values: Any, factor: int) -> Any:
-    """Numbers, in tuples of any depth, so many times."""
-    if isinstance(values, tuple):
-        return tuple(_times(value, factor) for value in values)
-    return None if values is None else values * factor
+    fields = {"kept": kept, "forward_workspace": workspace}
+    return given.with_stage_costs(fields | {"offload_memory": (), "offload_time": ()})
