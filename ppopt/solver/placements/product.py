@@ -1,17 +1,14 @@
 """Combines every placement with the partitions or recompute assignments of its pipeline.
 
 Among placements that differ only by exchanging identical devices, one representative is used; it
-has an inner choice. A key is the device of every stage, then the key of the inner choice. The least
-bound of all is the least of all placements, and configurations come in the order of the bounds of
-all placements together.
+has an inner choice. A key is the device of every stage, then the key of the inner choice.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator
 from dataclasses import replace
 from fractions import Fraction
-from itertools import zip_longest
 
 from ppopt.errors import NotApplicableError
 from ppopt.problem.pipeline import Pipeline
@@ -19,11 +16,11 @@ from ppopt.problem.problem import Problem
 from ppopt.schedule.origin import Argument
 from ppopt.solver.choices.choice import (
     Choice,
-    Configuration,
     Key,
     SearchedConfigurations,
     UnlistedBound,
 )
+from ppopt.solver.choices.product import ProductChoice
 from ppopt.solver.deadline import Deadline
 from ppopt.solver.placements.space import Hosts, PlacementSpace
 
@@ -36,7 +33,7 @@ Inner = Callable[[Pipeline], Choice]
 """Makes the inner choice of a pipeline whose placement is given."""
 
 
-class PlacementProduct(Choice):
+class PlacementProduct(ProductChoice):
     """Every placement with the choice of its pipeline, as many as are set up in time."""
 
     argument = Argument.SEARCH
@@ -58,90 +55,53 @@ class PlacementProduct(Choice):
         simple = dict.fromkeys(map(self._space.representative, self._space.simple()))
         order = [*simple, *(hosts for hosts in placements if hosts not in simple)]
         setting_up = deadline.share(SET_UP)
-        self._inner: dict[Hosts, Choice] = {}
+        choices: dict[Hosts, Choice] = {}
         for hosts in order:
-            if self._inner and setting_up.over:
+            if choices and setting_up.over:
                 break
-            self._inner[hosts] = inner(self._space.pipeline(hosts))
-        self._left_out = len(order) - len(self._inner)
+            choices[hosts] = inner(self._space.pipeline(hosts))
+        super().__init__(choices)
+        self._left_out = len(order) - len(choices)
         """Number of placements that were not set up in time."""
         self._least_left_out = _least_of_all(problem) if self._left_out else None
         """Lower bound of the placements left out; None if there are none."""
-        own = next(iter(self._inner.values())).name
+        own = next(iter(choices.values())).name
         self.name = f"placement with {own}"
 
-    def _of(self, key: Key) -> tuple[Hosts, Choice, Key]:
-        """Placement of a key, its inner choice, and the inner key."""
-        hosts = key[: self._stages]
-        return hosts, self._inner[hosts], key[self._stages :]
-
-    def pipeline(self, key: Key) -> Pipeline:
-        """Pipeline of a placement and an inner configuration."""
-        _, choice, own = self._of(key)
-        return choice.pipeline(own)
-
-    def key(self, pipeline: Pipeline) -> Key | None:
-        """Key of a pipeline; None if it has another representative."""
+    def prefixes(self, pipeline: Pipeline) -> list[Hosts]:
+        """Placement of a pipeline; none if it has another representative."""
         hosts = pipeline.hosts[0]
-        own = self._inner[hosts].key(pipeline) if hosts in self._inner else None
-        return None if own is None else (*hosts, *own)
-
-    def configurations(self, keys: Sequence[Key]) -> Iterator[Configuration]:
-        """Configurations with their bounds."""
-        for key in keys:
-            hosts, choice, own = self._of(key)
-            for configuration in choice.configurations([own]):
-                configuration.key = (*hosts, *configuration.key)
-                yield configuration
-
-    def bound(self, deadline: Deadline, ceiling: Fraction | None = None) -> None:
-        """Bound the configurations of every placement until the deadline."""
-        for place, choice in enumerate(self._inner.values()):
-            choice.bound(deadline.share(1 / (len(self._inner) - place)), ceiling)
+        return [hosts] if hosts in self.inner else []
 
     @property
     def lower_bound(self) -> Fraction:
         """Lower bound of all placements."""
-        known = [choice.lower_bound for choice in self._inner.values()]
-        return min(known if self._least_left_out is None else [*known, self._least_left_out])
-
-    def listed(self) -> list[Key]:
-        """Configurations of all placements whose inner choice lists its own."""
-        each = self._inner.items()
-        return [key for hosts, choice in each for key in _keys(hosts, choice.listed())]
-
-    def first(self) -> Iterator[Key]:
-        """First configuration of every placement, then the second ones, and so on."""
-        rows = [_keys(hosts, choice.first()) for hosts, choice in self._inner.items()]
-        for together in zip_longest(*rows):
-            yield from (key for key in together if key is not None)
+        known = super().lower_bound
+        return known if self._least_left_out is None else min(known, self._least_left_out)
 
     def moves(self, key: Key) -> Iterator[Key]:
         """Moves within the placement; the same inner configuration on neighbouring placements."""
-        hosts, choice, own = self._of(key)
-        yield from _keys(hosts, choice.moves(own))
-        pipeline = choice.pipeline(own)
+        yield from super().moves(key)
+        hosts, pipeline = key[: self._stages], self.pipeline(key)
         for other in dict.fromkeys(map(self._space.representative, self._space.moves(hosts))):
-            if other in self._inner and (same := self._inner[other].key(pipeline)) is not None:
+            if other in self.inner and (same := self.inner[other].key(pipeline)) is not None:
                 yield (*other, *same)
 
     def unlisted_bound(
         self, known: Container[Key], ceiling: Fraction | None
     ) -> UnlistedBound | None:
         """Least bound of all placements; None if no inner choice has an unlisted one."""
-        found = [] if self._least_left_out is None else [UnlistedBound(self._least_left_out)]
-        for hosts, choice in self._inner.items():
-            one = choice.unlisted_bound(_Placed(hosts, known), ceiling)
-            if one is not None:
-                key = None if one.key is None else (*hosts, *one.key)
-                found.append(UnlistedBound(one.bound, key))
-        return min(found, key=lambda one: (one.bound, one.key is not None), default=None)
+        least = super().unlisted_bound(known, ceiling)
+        left_out = self._least_left_out
+        if left_out is None or (least is not None and least.bound < left_out):
+            return least
+        return UnlistedBound(left_out)
 
     def proof(self, search: SearchedConfigurations) -> str:
         """Text of the argument behind the bound over all placements."""
         scope = (
             f"all {self._space.size} placements of {self._stages} stages that use all "
-            f"{self._space.num_devices} devices, {len(self._inner) + self._left_out} once devices "
+            f"{self._space.num_devices} devices, {len(self.inner) + self._left_out} once devices "
             "that are alike are exchanged, each with all its configurations"
         )
         if search.infeasible:
@@ -163,18 +123,3 @@ def _least_of_all(problem: Problem) -> Fraction:
     model = pipeline.model.recomputing(lambda _: False)
     bare = replace(pipeline, model=model, recompute=None)
     return PlacementSpace(replace(problem, pipeline=bare)).lower_bound
-
-
-def _keys(hosts: Hosts, own: Iterable[Key]) -> Iterator[Key]:
-    """Keys of the configurations of one placement."""
-    return ((*hosts, *key) for key in own)
-
-
-class _Placed:
-    """The known configurations of one placement."""
-
-    def __init__(self, hosts: Hosts, known: Container[Key]) -> None:
-        self._hosts, self._known = hosts, known
-
-    def __contains__(self, key: object) -> bool:
-        return isinstance(key, tuple) and (*self._hosts, *key) in self._known

@@ -1,0 +1,124 @@
+"""Several choices in one search: a configuration of any of them, under a prefix of its key.
+
+The prefix says which choice: the device of every stage, or one configuration of a plan. The least
+bound of all is the least of all choices, and configurations come in the order of the bounds of all
+choices together.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from fractions import Fraction
+from itertools import zip_longest
+
+from ppopt.problem.pipeline import Pipeline
+from ppopt.solver.choices.choice import Choice, Configuration, Key, UnlistedBound
+from ppopt.solver.deadline import Deadline
+
+
+class ProductChoice(Choice):
+    """The configurations of several choices."""
+
+    def __init__(self, inner: Mapping[Key, Choice]) -> None:
+        """`inner`: the choice of every prefix, in the order of their first configurations.
+
+        All prefixes have one length. Raises ValueError if there is none.
+        """
+        self.inner = dict(inner)
+        self._width = len(min(self.inner))
+
+    @abstractmethod
+    def prefixes(self, pipeline: Pipeline) -> Iterable[Key]:
+        """Prefixes of the choices that may have a pipeline, the best first."""
+
+    def _of(self, key: Key) -> tuple[Key, Choice, Key]:
+        """Prefix of a key, its choice, and the key there."""
+        prefix = key[: self._width]
+        return prefix, self.inner[prefix], key[self._width :]
+
+    def pipeline(self, key: Key) -> Pipeline:
+        """Pipeline of a configuration."""
+        _, choice, own = self._of(key)
+        return choice.pipeline(own)
+
+    def key(self, pipeline: Pipeline) -> Key | None:
+        """Key of a pipeline, of the first choice that has it; None if none has."""
+        for prefix in self.prefixes(pipeline):
+            own = self.inner[prefix].key(pipeline)
+            if own is not None:
+                return (*prefix, *own)
+        return None
+
+    def least(self, prefix: Key) -> Fraction:
+        """Lower bound of the configurations of a choice."""
+        return self.inner[prefix].lower_bound
+
+    def configurations(self, keys: Sequence[Key]) -> Iterator[Configuration]:
+        """Configurations with their bounds."""
+        for key in keys:
+            prefix, choice, own = self._of(key)
+            for configuration in choice.configurations([own]):
+                configuration.key = (*prefix, *configuration.key)
+                yield configuration
+
+    def bound(self, deadline: Deadline, ceiling: Fraction | None = None) -> None:
+        """Bound the configurations of every choice until the deadline."""
+        for place, choice in enumerate(self.inner.values()):
+            choice.bound(deadline.share(1 / (len(self.inner) - place)), ceiling)
+
+    @property
+    def lower_bound(self) -> Fraction:
+        """Lower bound of all choices."""
+        return min(map(self.least, self.inner))
+
+    def listed(self) -> list[Key]:
+        """Configurations of all choices that list their own."""
+        each = self.inner.items()
+        return [key for prefix, choice in each for key in _keys(prefix, choice.listed())]
+
+    def first(self) -> Iterator[Key]:
+        """First configuration of every choice, then the second ones, and so on."""
+        rows = [_keys(prefix, choice.first()) for prefix, choice in self.inner.items()]
+        for together in zip_longest(*rows):
+            yield from (key for key in together if key is not None)
+
+    def moves(self, key: Key) -> Iterator[Key]:
+        """Moves within a choice."""
+        prefix, choice, own = self._of(key)
+        yield from _keys(prefix, choice.moves(own))
+
+    def unlisted_bound(
+        self, known: Container[Key], ceiling: Fraction | None
+    ) -> UnlistedBound | None:
+        """Least bound of all choices; None if none has an unlisted one."""
+        bounds = (self.unlisted_of(prefix, known, ceiling) for prefix in self.inner)
+        return min(
+            (bound for bound in bounds if bound is not None),
+            key=lambda bound: (bound.bound, bound.key is not None),
+            default=None,
+        )
+
+    def unlisted_of(
+        self, prefix: Key, known: Container[Key], ceiling: Fraction | None
+    ) -> UnlistedBound | None:
+        """Lower bound of the configurations of a choice not in `known`."""
+        unlisted = self.inner[prefix].unlisted_bound(_Own(prefix, known), ceiling)
+        if unlisted is None or unlisted.key is None:
+            return unlisted
+        return UnlistedBound(unlisted.bound, (*prefix, *unlisted.key))
+
+
+def _keys(prefix: Key, own: Iterable[Key]) -> Iterator[Key]:
+    """Keys of the configurations of one choice."""
+    return ((*prefix, *key) for key in own)
+
+
+class _Own:
+    """The known configurations of one choice."""
+
+    def __init__(self, prefix: Key, known: Container[Key]) -> None:
+        self._prefix, self._known = prefix, known
+
+    def __contains__(self, key: object) -> bool:
+        return isinstance(key, tuple) and (*self._prefix, *key) in self._known
