@@ -26,11 +26,16 @@ Key = tuple[int, ...]
 
 @dataclass(eq=False)
 class Configuration:
-    """State of one configuration in a search; values in the user's unit."""
+    """State of one configuration in a search.
+
+    Bounds and values are in the user's unit, per microbatch if `batches` is set.
+    """
 
     key: Key
     bound: Fraction
     """Lower bound of its schedules."""
+    batches: int = 1
+    """Number that divides its times: the microbatches, where numbers of them are compared."""
     impossible: bool = False
     """Whether the configuration is proved infeasible or is excluded."""
     result: Result | None = None
@@ -45,7 +50,9 @@ class Configuration:
     @property
     def value(self) -> Fraction | None:
         """Objective of the best schedule."""
-        return None if self.result is None else self.result.value
+        if self.result is None or self.result.value is None:
+            return None
+        return self.result.value / self.batches
 
 
 class UnlistedBound(NamedTuple):

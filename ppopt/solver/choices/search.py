@@ -247,7 +247,7 @@ class ConfigurationSearch:
         assert bounding is not None
         if not bounding.exhausted:
             work = bounding.run(
-                ceil(value * ticks.per_unit),
+                ceil(value * configuration.batches * ticks.per_unit),
                 self._params.bounding_step,
                 self._left,
                 lambda: self._over,
@@ -255,7 +255,7 @@ class ConfigurationSearch:
         if len(bounding.base) > 1:
             latest = dict.fromkeys((bounding.base, *self._strongest))
             self._strongest = tuple(latest)[: self._params.subsets]
-        configuration.bound = max(configuration.bound, ticks.time(bounding.bound))
+        self._raise(configuration, ticks.time(bounding.bound))
         self._raise_bound()
         return max(work, self._params.least_work)
 
@@ -456,7 +456,12 @@ class ConfigurationSearch:
         configuration.refined = True
         configuration.impossible = device_bounds.infeasibility(problem.reduced.instance) is not None
         bound = device_bounds.known_bound(problem.reduced).value
-        configuration.bound = max(configuration.bound, problem.pipeline.ticks.time(bound))
+        self._raise(configuration, problem.pipeline.ticks.time(bound))
+
+    @staticmethod
+    def _raise(configuration: Configuration, bound: Fraction) -> None:
+        """Raise the bound of a configuration to one of all of its microbatches."""
+        configuration.bound = max(configuration.bound, bound / configuration.batches)
 
     @interrupts.deferred()
     def _search(self, configuration: Configuration, problem: Problem, level: int) -> None:
@@ -472,10 +477,9 @@ class ConfigurationSearch:
         configuration.level = level
         configuration.impossible |= result.status is Status.INFEASIBLE
         if result.lower_bound is not None:
-            configuration.bound = max(configuration.bound, result.lower_bound)
-        if result.value is not None and (
-            configuration.value is None or result.value < configuration.value
-        ):
+            self._raise(configuration, result.lower_bound)
+        own = None if configuration.result is None else configuration.result.value
+        if result.value is not None and (own is None or result.value < own):
             configuration.result = result
         if configuration.value is not None and (
             self.value is None or configuration.value < self.value
@@ -486,7 +490,7 @@ class ConfigurationSearch:
     def _warm_start(self, configuration: Configuration, problem: Problem) -> WarmStart:
         """Warm start of a search: the bound, and the schedule or the order of the best one."""
         bound = Bound(
-            ceil(configuration.bound * problem.pipeline.ticks.per_unit),
+            ceil(configuration.bound * configuration.batches * problem.pipeline.ticks.per_unit),
             "bounded before its search",
             Certificate(Argument.SEARCH),
         )
@@ -502,7 +506,8 @@ class ConfigurationSearch:
     @staticmethod
     def _timed(schedule: Schedule, problem: Problem) -> Schedule | None:
         """Time the order of a schedule for another configuration of the same placement."""
-        if schedule.pipeline.hosts != problem.pipeline.hosts:
+        own, other = problem.pipeline, schedule.pipeline
+        if (other.hosts, other.batches) != (own.hosts, own.batches):
             return None
         orders = of_kind(problem.pipeline, portable(schedule), problem.reduced.backward_kind)
         return timing.schedule(problem.pipeline, orders, problem.objective)
@@ -520,30 +525,32 @@ class ConfigurationSearch:
     def _report(self, configuration: Configuration, state: Progress) -> None:
         progress = self._options.deadline.progress
         if progress is not None:
-            progress(self._state(f"{self._words(configuration)}, {state.phase}", state.value))
+            value = None if state.value is None else state.value / configuration.batches
+            progress(self._state(f"{self._words(configuration)}, {state.phase}", value))
 
     def _ends(self, configuration: Configuration, state: Progress) -> bool:
         """Whether a configuration cannot be better any more, or the caller ends the search."""
-        found = [value for value in (state.value, self.value) if value is not None]
-        bound = max(state.lower_bound, configuration.bound)
+        own = None if state.value is None else state.value / configuration.batches
+        found = [value for value in (own, self.value) if value is not None]
+        bound = max(state.lower_bound / configuration.batches, configuration.bound)
         if (found and bound >= min(found)) or self._is_beaten(bound):
             return True
-        return self._stopped(self._words(configuration), state.value)
+        return self._stopped(self._words(configuration), own)
 
     # The result.
 
     def _result(self) -> Result:
         """Result: the best schedule, with the bound over all configurations."""
         problem = self._problem
-        best = None if self.best is None else self.best.result
+        best, batches = (None, 1) if self.best is None else (self.best.result, self.best.batches)
         result = Result(
             pipeline=problem.pipeline if best is None else best.pipeline,
             objective=problem.objective,
             backward_kind=problem.backward_kind,
             status=self._status,
             schedule=None,
-            value=self.value,
-            lower_bound=None if self.infeasible else self.lower_bound,
+            value=None if self.value is None else self.value * batches,
+            lower_bound=None if self.infeasible else self.lower_bound * batches,
             proof=self.choice.proof(self) + ("" if self.infeasible else self._scope),
             certificate=Certificate(self.choice.argument),
             provenance=self._options.provenance,
