@@ -20,7 +20,8 @@ from ppopt.problem.pipeline import Pipeline
 from ppopt.problem.problem import Problem
 from ppopt.schedule.schedule import Schedule
 from ppopt.solver import interrupts
-from ppopt.solver.choices.choice import Choice, Key
+from ppopt.solver.choices.choice import Choice
+from ppopt.solver.choices.configuration import Key
 from ppopt.solver.deadline import Deadline
 from ppopt.solver.open_choices import Chosen, choice_of, open_choices
 from ppopt.strategies import Options, resolve

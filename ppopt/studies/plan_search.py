@@ -1,20 +1,18 @@
-"""The search of a plan: successive halving over its configurations.
+"""The search of a plan: all of its configurations in one search, in rounds of growing effort.
 
 Every configuration has a lower bound over all of its partitions: first a quick one, then one by
-dynamic programming. The configurations that may be best are searched in rounds: first the balanced
-partition alone, by heuristics, then a few partitions, then more and more, with more effort for
-configurations with better schedules (successive halving: Jamieson and Talwalkar, "Non-stochastic
-best arm identification and hyperparameter optimization", AISTATS 2016). The configuration with the
-least bound is searched in every round, too, because its bound determines the gap, even if it is not
-the best one. Every search continues from its earlier results, and from the best schedule of
-configurations that differ in recompute only. It ends when it cannot beat the best schedule of any
-configuration. The proof is complete when every bound reaches the best value. The plan also ends if
-no known partition may be better.
+dynamic programming. One search serves the partitions and recompute of all configurations
+(`ppopt.studies.plan_product`): first a few partitions of each by heuristics, then more and more,
+and with all methods those of the best values and of the least bounds. After the first round the
+best schedule's own partition is searched alone. Configurations of hand strategies have a search of
+their own, which has its turn in every round. The plan ends when no configuration can beat the best
+schedule; the proof is complete when every bound reaches the best value. It also ends if no known
+partition may be better.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from fractions import Fraction
@@ -28,32 +26,21 @@ from ppopt.problem.problem import Problem
 from ppopt.schedule.schedule import Schedule
 from ppopt.solver import interrupts
 from ppopt.solver.bounds import device_bounds
-from ppopt.solver.choices.search import Effort
+from ppopt.solver.choices.given import GivenPipeline
+from ppopt.solver.choices.search import ConfigurationSearch, Effort
 from ppopt.solver.deadline import Deadline
+from ppopt.solver.open_choices import choice_of
 from ppopt.solver.options import SolveOptions
 from ppopt.solver.result import Progress, Status
 from ppopt.solver.search import problem_of
 from ppopt.strategies import resolve
 from ppopt.studies.baselines import BEYOND, GRACE
 from ppopt.studies.plan_baselines import PlanBaselines
-from ppopt.studies.plan_candidate import (
-    PlanCandidate,
-    ScheduleCandidate,
-    SearchContext,
-    StrategyCandidate,
-)
+from ppopt.studies.plan_candidate import PlanCandidate, ScheduleCandidate, StrategyCandidate
 from ppopt.studies.plan_least_memory import within_share
+from ppopt.studies.plan_product import PlanChoice, PlanProduct
 from ppopt.studies.plan_result import MoreMemory, Plan, counted
-from ppopt.studies.plan_space import (
-    OPTIMAL,
-    PlanConfiguration,
-    PlanSpace,
-    partitions_on,
-)
-
-FIRST = Effort(level=0, quick=1)
-"""Effort for one configuration before any bound: the balanced partition, by heuristics and hand
-strategies."""
+from ppopt.studies.plan_space import OPTIMAL, PlanConfiguration, PlanSpace, partitions_on
 
 
 class PlanSearch:
@@ -80,34 +67,66 @@ class PlanSearch:
         """Seconds of the whole plan."""
         self._deadline = replace(options.deadline, seconds=share * self._limit)
         """Deadline of this search."""
+        self._turn = self._deadline
+        """Deadline of the current turn of the search of all orders."""
         self._baselines = PlanBaselines(space, objective, backward_kind)
         self._known_value: Fraction | None = None
         """Time per microbatch that is known to be possible."""
+        self._cutoff: Fraction | None = None
+        """Best time per microbatch as the search of all orders began its turn."""
         self._skipped: list[tuple[str, str]] = []
         self._interrupted = False
-        self._candidates: list[PlanCandidate] = []
-        self._candidates += self._set_up()
+        self._strategies: list[StrategyCandidate] = []
+        """Configurations of hand strategies."""
+        choices = list(self._set_up())
+        self._product = PlanProduct(choices, self._params.margin) if choices else None
+        self._search: ConfigurationSearch | None = None
+        """Search of the configurations of all orders; None: there are none."""
+        self._orders: list[ScheduleCandidate] = []
+        """These configurations."""
+        if self._product is not None:
+            self._search = self._search_of(self._product, choices[0].problem)
+            self._search.enumerate_listed()
+            self._orders = [
+                ScheduleCandidate(choice, self._search, prefix, options)
+                for prefix, choice in zip(self._product.inner, choices, strict=True)
+            ]
+        self._candidates: list[PlanCandidate] = [*self._orders, *self._strategies]
         if not self._candidates:
             raise InputError(self._skipped[0][1])
         self._set_up_seconds = setting_up.spent
 
-    def _set_up(self) -> Iterator[PlanCandidate]:
+    def _set_up(self) -> Iterator[PlanChoice]:
+        """Set up every configuration: yields those of all orders, and keeps those of strategies."""
         for configuration in self._space:
             try:
                 pipeline = self._space.pipeline(configuration)
                 problem = problem_of(pipeline, self._objective, self._kind_of(configuration))
-                yield self._candidate(configuration, problem)
+                choice = choice_of(problem, self._deadline) or GivenPipeline(problem)
+                made = PlanChoice(configuration, problem, choice)
+                if configuration.strategy == OPTIMAL:
+                    yield made
+                else:
+                    self._strategies.append(self._strategy_candidate(made))
             except NotApplicableError as error:
                 self._skipped.append((str(configuration), str(error)))
 
-    def _candidate(self, configuration: PlanConfiguration, problem: Problem) -> PlanCandidate:
-        """Candidate of a configuration; raises NotApplicableError if it cannot be searched."""
-        context = self._context(configuration)
-        if configuration.strategy == OPTIMAL:
-            return ScheduleCandidate(configuration, problem, context)
-        accepts_partition = partitions_on(self._space.runtime, problem.pipeline)
-        options = self._space.options_of(configuration)
-        return StrategyCandidate(configuration, problem, context, options, accepts_partition)
+    def _strategy_candidate(self, made: PlanChoice) -> StrategyCandidate:
+        """Candidate of a hand strategy; raises NotApplicableError if it cannot be searched."""
+        accepts_partition = partitions_on(self._space.runtime, made.problem.pipeline)
+        options = self._space.options_of(made.configuration)
+        return StrategyCandidate(made, self._options, options, accepts_partition)
+
+    def _search_of(self, product: PlanProduct, problem: Problem) -> ConfigurationSearch:
+        """Search of all configurations, which ends with its turn and reports for the plan."""
+        deadline = replace(
+            self._deadline,
+            progress=lambda state: self._tell(state.phase, state.value),
+            stop=self._stopped,
+        )
+        return ConfigurationSearch(
+            product, problem, self._options.by(deadline), ceiling=lambda: self._cutoff, grace=GRACE
+        )
 
     def _kind_of(self, configuration: PlanConfiguration) -> BackwardKind:
         """Kind of backwards of the schedules of a configuration.
@@ -126,12 +145,8 @@ class PlanSearch:
     def set_known_value(self, value: Fraction | None, schedule: Schedule | None) -> None:
         """Use a known achievable time per microbatch, and start from a schedule of the space."""
         self._known_value = value
-        for candidate in self._candidates:
-            if (
-                schedule is not None
-                and isinstance(candidate, ScheduleCandidate)
-                and candidate.contains(schedule)
-            ):
+        for candidate in self._orders:
+            if schedule is not None and candidate.contains(schedule):
                 candidate.start_from(schedule)
 
     def start_from_baselines(self) -> None:
@@ -150,16 +165,15 @@ class PlanSearch:
 
     def _start_from_best_baselines(self) -> None:
         """Start every configuration from the best hand strategy that it could have chosen."""
-        for candidate in self._candidates:
-            if isinstance(candidate, ScheduleCandidate):
-                baselines = [
-                    baseline
-                    for baseline in self._baselines.results
-                    if candidate.contains(baseline.schedule)
-                ]
-                best = min(baselines, key=lambda baseline: baseline.value, default=None)
-                if best is not None and (candidate.value is None or best.value < candidate.value):
-                    candidate.start_from(best.schedule)
+        for candidate in self._orders:
+            baselines = [
+                baseline
+                for baseline in self._baselines.results
+                if candidate.contains(baseline.schedule)
+            ]
+            best = min(baselines, key=lambda baseline: baseline.value, default=None)
+            if best is not None and (candidate.value is None or best.value < candidate.value):
+                candidate.start_from(best.schedule)
 
     def run(self) -> Plan:
         """Search until proof, until the time is up, or until Ctrl-C."""
@@ -171,26 +185,12 @@ class PlanSearch:
                 before = self._least, self._ceiling
                 self._round(number, self._params.bounding)
                 if number == 0:
-                    self._search_best_assignment()
+                    self._search_best_partition()
                 if self._exhausted and before == (self._least, self._ceiling):
                     break
         except KeyboardInterrupt:
             self._interrupted = True
         return self._plan()
-
-    def _search_best_assignment(self) -> None:
-        """Search only the partition and recompute of the best schedule, for a share of the time.
-
-        Rounds divide their time between configurations and partitions. Methods that improve large
-        pipelines most, such as windows, have no long turn in them.
-        """
-        best = self._best
-        if self._over or not isinstance(best, ScheduleCandidate) or not self._is_open(best):
-            return
-        with interrupts.heard():
-            best.search_best_assignment(self._deadline.share(self._params.polishing))
-        self._interrupted |= best.interrupted
-        self._tell("configurations")
 
     def refine(self) -> Plan:
         """Continue the hand strategies that the gain names; returns the updated plan.
@@ -234,17 +234,6 @@ class PlanSearch:
             within = within_share(self._candidates, max_time, deadline)
         self._interrupted |= bool(pressed)
         return replace(plan, within=within, interrupted=self._interrupted)
-
-    def _search_first(self) -> None:
-        """Search one configuration after the other until one has a schedule.
-
-        The first is searched even if time is up, the others up to `GRACE` seconds later.
-        """
-        latest = self._deadline.longer(GRACE)
-        for candidate in filter(self._is_open, self._in_order()):
-            self._search(candidate, FIRST, self._deadline.share(self._params.first))
-            if self._best is not None or self._interrupted or latest.over:
-                return
 
     def with_baselines(self, plan: Plan) -> Plan:
         """Add the hand strategies; the remaining ones may slightly exceed the time limit."""
@@ -308,57 +297,117 @@ class PlanSearch:
             self._options.by(self._deadline),
         )  # fmt: skip
         free._known_value = self._known_value
-        with interrupts.heard():
-            free._bound_all(self._params.more_bounding)
+        free._bound(self._params.more_bounding)
         bounded = {candidate.configuration: candidate for candidate in free._candidates}
         for candidate in self._candidates:
             if candidate.configuration in bounded:
                 candidate.raise_to(bounded[candidate.configuration])
 
-    def _round(self, number: int, bounding: float) -> None:
-        """Bound the configurations that may be best, and search them."""
-        if number == 0:
-            self._first_round(bounding)
-            return
-        with interrupts.heard():
-            self._bound_all(bounding)
-        self._search_all(self._efforts_of(number - 1))
+    # The rounds.
 
-    def _first_round(self, bounding: float) -> None:
-        """Bound every configuration and search it shortly, one after the other.
+    def _search_first(self) -> None:
+        """Search one configuration after the other until one has a schedule.
 
-        So bounds of later ones are computed only up to the best schedule of earlier ones. The order
-        is by quick bounds, then fewer stages first.
+        The first is searched even if time is up, the others up to `GRACE` seconds later.
         """
-        waiting = sorted(self._candidates, key=_bounding_order)
-        short = Effort(level=0, quick=self._params.short)
-        for index, candidate in enumerate(waiting):
+        number = 0
+        while self._search is not None and self._best is None and number < len(self._orders):
+            number += 1
+            self._search_orders(Effort(0, number), self._deadline)
+            if self._over:
+                break
+        latest = self._deadline.longer(GRACE)
+        for candidate in filter(self._is_open, self._strategies):
+            if self._best is not None or self._interrupted:
+                return
+            self._search_strategy(candidate, 0, self._deadline.share(self._params.first))
+            if latest.over:
+                return
+
+    def _round(self, number: int, bounding: float) -> None:
+        """Bound the configurations that may be best, and search them.
+
+        The search of all orders has the turns of all of its open configurations.
+        """
+        self._bound(bounding)
+        ceiling, params = self._ceiling, self._params
+        waiting = sum(map(self._is_open, self._strategies))
+        if self._search is not None and self._product is not None:
+            opened = len(self._product.open_prefixes(ceiling))
+            quick = params.short + (params.few * 2 ** (number - 1) if number else 0)
+            self._search_orders(
+                Effort(max(0, number - 1), quick * opened),
+                self._deadline.share(opened / (opened + waiting)) if waiting else self._deadline,
+            )
+        for candidate in self._strategies:
             if self._over:
                 return
-            others = sum(map(self._is_open, waiting[index + 1 :]))
-            with interrupts.heard():
-                self._bound(candidate, self._deadline.turn(others).share(bounding))
             if self._is_open(candidate):
-                self._search(candidate, short, self._deadline.turn(others))
+                waiting -= 1
+                self._search_strategy(candidate, max(0, number - 1), self._deadline.turn(waiting))
 
-    def _bound_all(self, share: float) -> None:
+    def _bound(self, share: float) -> None:
         """Bound the configurations that may be best for a share of the time left."""
-        deadline = self._deadline.share(share)
-        waiting = list(filter(self._is_open, sorted(self._candidates, key=_bounding_order)))
-        for index, candidate in enumerate(waiting):
-            self._bound(candidate, deadline.turn(len(waiting) - index - 1))
+        deadline, ceiling = self._deadline.share(share), self._ceiling
+        with interrupts.heard():
+            if self._search is not None:
+                waiting = sum(map(self._is_open, self._strategies))
+                part = len(self._orders) / (len(self._orders) + waiting)
+                self._search.bound(deadline.share(part), ceiling)
+                self._refresh()
+                self._tell("bounds")
+            opened = list(filter(self._is_open, self._strategies))
+            for place, candidate in enumerate(opened):
+                useful = None if ceiling is None else ceiling * candidate.configuration.batches
+                turn = deadline.turn(len(opened) - place - 1)
+                candidate.raise_bound(turn, useful and useful * self._params.margin)
+                self._tell("bounds")
 
-    def _bound(self, candidate: PlanCandidate, turn: Deadline) -> None:
-        """Bound a configuration for a turn, if it may be best.
+    def _search_orders(self, effort: Effort, turn: Deadline) -> None:
+        """Search the configurations of all orders for at most a turn."""
+        assert self._search is not None
+        self._turn, self._cutoff = turn, self._ceiling
+        self._search.search(effort)
+        self._interrupted |= self._search.interrupted
+        self._refresh()
+        self._tell("configurations")
 
-        Bounds with chosen recompute also hold for every other recompute mode of the same placement.
+    def _search_best_partition(self) -> None:
+        """Search only the partition and recompute of the best schedule, for a share of the time.
+
+        Rounds divide their time between configurations and partitions. Methods that improve large
+        pipelines most, such as windows, have no long turn in them.
         """
-        for relaxed in self._candidates:
-            if relaxed.configuration == candidate.configuration._replace(recompute=SEARCH):
-                candidate.raise_to(relaxed)
-        if self._is_open(candidate):
-            candidate.raise_bound(turn)
-            self._tell("bounds")
+        if self._search is None or self._over or not isinstance(self._best, ScheduleCandidate):
+            return
+        from ppopt.solver.portfolio import PROVING  # noqa: PLC0415  ortools takes long to load
+
+        self._search.search_best(self._deadline.share(self._params.polishing), PROVING)
+        self._interrupted |= self._search.interrupted
+        self._refresh()
+        self._tell("configurations")
+
+    def _search_strategy(self, candidate: StrategyCandidate, level: int, turn: Deadline) -> None:
+        """Search the configuration of a hand strategy for at most a turn."""
+        candidate.search(level, turn)
+        self._tell("configurations")
+
+    def _refresh(self) -> None:
+        """Read what the search of all orders has found."""
+        ceiling = self._ceiling
+        if self._search is not None and self._search.state.value is not None:
+            value = self._search.state.value
+            ceiling = value if ceiling is None else min(ceiling, value)
+        for candidate in self._orders:
+            candidate.refresh(ceiling)
+
+    def _stopped(self, state: Progress) -> bool:
+        """Whether the search of all orders ends: with its turn, or as the user says."""
+        stop = self._options.deadline.stop
+        found = any(value is not None for value in (state.value, self._cutoff))
+        return (found and self._turn.over) or (
+            stop is not None and stop(self._state(state.phase, state.value))
+        )
 
     # Which configuration.
 
@@ -397,18 +446,6 @@ class PlanSearch:
             times if self._known_value is None else [*times, self._known_value], default=None
         )
 
-    def _in_order(self) -> list[PlanCandidate]:
-        """Configurations by value, then by bound.
-
-        Those with bounds too high are skipped when their turn comes.
-        """
-
-        def sort_key(candidate: PlanCandidate) -> tuple[bool, Fraction, Fraction]:
-            value = Fraction(0) if candidate.value is None else _value(candidate)
-            return candidate.value is None, value, candidate.per_microbatch(candidate.bound)
-
-        return sorted(self._candidates, key=sort_key)
-
     @property
     def _over(self) -> bool:
         """Whether the search ends now.
@@ -429,100 +466,30 @@ class PlanSearch:
     @property
     def _exhausted(self) -> bool:
         """Whether no configuration that may be best has anything left to search."""
-        return all(
-            candidate.exhausted for candidate in self._candidates if self._is_open(candidate)
+        orders = self._search is None or self._search.exhausted
+        return orders and all(
+            candidate.exhausted for candidate in self._strategies if self._is_open(candidate)
         )
-
-    # One configuration.
-
-    def _efforts_of(self, number: int) -> Callable[[PlanCandidate], Effort]:
-        """Effort of every configuration in a round: less for those of higher values.
-
-        The one of least bound is at most one level behind the best.
-        """
-        contenders = list(filter(self._is_open, self._in_order()))
-        levels = {
-            id(candidate): max(0, number - rank.bit_length())
-            for rank, candidate in enumerate(contenders)
-        }
-        least = min(
-            contenders,
-            key=lambda candidate: candidate.per_microbatch(candidate.bound),
-            default=None,
-        )
-        levels[id(least)] = max(levels.get(id(least), 0), number - 1)
-
-        def effort(candidate: PlanCandidate) -> Effort:
-            level = levels.get(id(candidate), 0)
-            return Effort(level, self._params.few * 2**level)
-
-        return effort
-
-    def _search_all(self, effort_of: Callable[[PlanCandidate], Effort]) -> None:
-        """Run one round: search the configurations that may be best, each with its effort."""
-        waiting = self._in_order()
-        for index, candidate in enumerate(waiting):
-            if self._over:
-                return
-            if self._is_open(candidate):
-                others = sum(map(self._is_open, waiting[index + 1 :]))
-                self._search(candidate, effort_of(candidate), self._deadline.turn(others))
-
-    def _search(self, candidate: PlanCandidate, effort: Effort, turn: Deadline) -> None:
-        """Search a configuration for at most a turn."""
-        for other in self._candidates:
-            alike = _differ_in_recompute_only(other.configuration, candidate.configuration)
-            if other is not candidate and alike and other.schedule is not None:
-                candidate.hint(other.schedule)
-        candidate.search(effort, turn)
-        if candidate.result is not None:
-            self._interrupted |= candidate.result.interrupted
-        self._tell("configurations")
-
-    def _context(self, configuration: PlanConfiguration) -> SearchContext:
-        def ceiling() -> Fraction | None:
-            least = self._ceiling
-            return None if least is None else least * configuration.batches
-
-        def follow(state: Progress) -> None:
-            self._tell(f"{configuration}, {state.phase}", configuration, state.value)
-
-        def stop(state: Progress) -> bool:
-            user_stop = self._deadline.stop
-            return user_stop is not None and user_stop(
-                self._state(state.phase, configuration, state.value)
-            )
-
-        deadline = replace(self._deadline, progress=follow, stop=stop)
-        return SearchContext(self._options.by(deadline), ceiling)
 
     # What is reported.
 
     def _state(
-        self,
-        phase: str,
-        configuration: PlanConfiguration | None = None,
-        value: Fraction | None = None,
+        self, phase: str, value: Fraction | None = None, least: Fraction = Fraction(0)
     ) -> Progress:
-        """Best value and bound over all, for the microbatches of the best configuration."""
-        best, known = self._best, []
-        if best is not None:
-            known.append((_value(best), best.configuration.batches))
-        if configuration is not None and value is not None:
-            known.append((value / configuration.batches, configuration.batches))
-        each, batches = min(known, default=(None, self._space.batches[0]))
-        least = self._least or Fraction(0)
-        shown = None if each is None else each * batches
-        return Progress(self._deadline.spent, phase, shown, least * batches)
+        """Best value and bound over all, for the microbatches of the best configuration.
 
-    def _tell(
-        self,
-        phase: str,
-        configuration: PlanConfiguration | None = None,
-        value: Fraction | None = None,
-    ) -> None:
+        `value` and `least` are those that a search has found since, per microbatch.
+        """
+        best = self._best
+        known = [time for time in (value, None if best is None else _value(best)) if time]
+        batches = self._space.batches[0] if best is None else best.configuration.batches
+        bound = max(self._least or Fraction(0), least) * batches
+        shown = min(known) * batches if known else None
+        return Progress(self._deadline.spent, phase, shown, bound)
+
+    def _tell(self, phase: str, value: Fraction | None = None) -> None:
         if self._deadline.progress is not None:
-            self._deadline.progress(self._state(phase, configuration, value))
+            self._deadline.progress(self._state(phase, value))
 
     def _told(self, deadline: Deadline) -> Deadline:
         """Deadline of work whose progress the plan reports, with its own value and bound."""
@@ -530,26 +497,18 @@ class PlanSearch:
 
     # The plan.
 
-    def _take_over(self) -> None:
-        """Copy better schedules to configurations of chosen recompute from those they include."""
+    def _take_included(self) -> None:
+        """Give configurations of chosen recompute the better schedules of those they include."""
+        scheduled = [candidate for candidate in self._candidates if candidate.schedule is not None]
         for candidate in self._candidates:
-            if candidate.configuration.recompute != SEARCH:
-                continue
-            included = [
-                other
-                for other in self._candidates
-                if _differ_in_recompute_only(other.configuration, candidate.configuration)
-                and other.value is not None
-            ]
-            best = min(included, key=_value, default=candidate)
-            if best is not candidate and (
-                candidate.value is None or _value(best) < _value(candidate)
-            ):
-                assert best.schedule is not None
-                candidate.result = candidate.feasible(best.schedule)
+            for other in scheduled:
+                chosen = other.configuration._replace(recompute=SEARCH)
+                if other is not candidate and chosen == candidate.configuration:
+                    assert other.schedule is not None
+                    candidate.take(other.schedule)
 
     def _plan(self) -> Plan:
-        self._take_over()
+        self._take_included()
         best, least = self._best, self._least
         ceiling = None if best is None else _value(best)
         rows = [candidate.row(ceiling) for candidate in self._candidates]
@@ -584,21 +543,6 @@ class PlanSearch:
             key=lambda candidate: candidate.per_microbatch(candidate.bound),
         )
         return f"; the least bound is that of {candidate.configuration}"
-
-
-def _bounding_order(candidate: PlanCandidate) -> tuple[Fraction, int, bool]:
-    """Sort key for bounding: chosen recompute comes before the other modes of a placement."""
-    stages = candidate.problem.pipeline.num_stages
-    return (
-        candidate.per_microbatch(candidate.bound),
-        stages,
-        candidate.configuration.recompute != SEARCH,
-    )
-
-
-def _differ_in_recompute_only(first: PlanConfiguration, second: PlanConfiguration) -> bool:
-    """Whether two configurations differ in recompute alone."""
-    return first._replace(recompute="") == second._replace(recompute="")
 
 
 def _value(candidate: PlanCandidate) -> Fraction:

@@ -15,7 +15,8 @@ from ppopt.problem.objective import Objective
 from ppopt.problem.problem import Problem
 from ppopt.schedule.origin import Argument
 from ppopt.solver.choices import search as searching
-from ppopt.solver.choices.choice import Choice, Configuration, Key, UnlistedBound
+from ppopt.solver.choices.choice import Choice, UnlistedBound
+from ppopt.solver.choices.configuration import Configuration, Key
 from ppopt.solver.choices.search import ConfigurationSearch, Effort
 from ppopt.solver.options import SolveOptions, checked_options
 from ppopt.solver.result import Result, Status

@@ -20,8 +20,9 @@ from ppopt.formats import schedule_json
 from ppopt.formats.config import model_of
 from ppopt.formats.models import read_settings
 from ppopt.formats.trainer_partition import megatron_arguments
+from ppopt.solver.choices.configuration import Configuration
+from ppopt.solver.choices.search import ConfigurationSearch
 from ppopt.studies.plan_baselines import PlanBaselines
-from ppopt.studies.plan_candidate import ScheduleCandidate
 from ppopt.studies.plan_search import PlanSearch
 from ppopt.studies.plan_space import PlanConfiguration, check_megatron
 from tests.oracles.configurations import configurations, least_value, partitions
@@ -500,13 +501,14 @@ def test_chosen_recompute_is_never_shown_worse_than_none_or_full(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """As if there were no time for hand strategies and the search of chosen recompute."""
-    search = ScheduleCandidate.search
+    solve_one = ConfigurationSearch._solve
 
-    def late(self: ScheduleCandidate, *given: Any) -> None:
-        if self.configuration.recompute != "search":
-            search(self, *given)
+    def late(self: ConfigurationSearch, one: Configuration, level: int, **more: Any) -> bool:
+        return "recompute search" not in self.choice.words(one.key) and solve_one(
+            self, one, level, **more
+        )
 
-    monkeypatch.setattr(ScheduleCandidate, "search", late)
+    monkeypatch.setattr(ConfigurationSearch, "_solve", late)
     monkeypatch.setattr(PlanBaselines, "search", lambda *_: None)
     layers = Model([{"forward": 2, "activation": 1, "count": 4}])
     plan = ppopt.plan(

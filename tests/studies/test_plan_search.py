@@ -9,9 +9,8 @@ from ppopt import Objective, verify
 from ppopt.problem.backward_kind import BackwardKind
 from ppopt.schedule.list_scheduling import one_at_a_time
 from ppopt.schedule.timing import schedule
-from ppopt.solver.deadline import Deadline
+from ppopt.solver.choices.result import known_result
 from ppopt.solver.options import checked_options
-from ppopt.studies.plan_candidate import ScheduleCandidate
 from ppopt.studies.plan_search import PlanSearch
 from ppopt.studies.plan_space import PlanSpace
 
@@ -27,12 +26,15 @@ def test_polishing_betters_the_schedule_of_one_partition() -> None:
         recompute=("none",), fields={"mem_limit": 24},
     )  # fmt: skip
     search = PlanSearch(space, Objective.MAKESPAN, BackwardKind.SPLIT, checked_options(20, 1))
-    (candidate,) = search._candidates
-    assert isinstance(candidate, ScheduleCandidate)
+    (candidate,), orders = search._orders, search._search
+    assert orders is not None
     pipeline = space.model.pipeline(devices=4, batches=6, partition=[2, 2, 2, 2], mem_limit=24)
-    candidate.start_from(schedule(pipeline, one_at_a_time(candidate.problem.instance)))
+    made = schedule(pipeline, one_at_a_time(candidate.problem.instance))
+    known = known_result(candidate.problem, made, checked_options(20, 1))
+    orders._take(orders._at((0, 2, 2, 2, 2)), known)
+    candidate.refresh(None)
     bound, before = candidate.bound, candidate.value
-    candidate.search_best_assignment(Deadline.after(2))
+    search._search_best_partition()
     assert candidate.bound == bound
     assert candidate.value < before / 2
     assert candidate.schedule.pipeline.counts == (2, 2, 2, 2)

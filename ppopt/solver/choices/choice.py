@@ -1,58 +1,17 @@
-"""Interface of a choice: enumerates configurations, bounds them, and proposes which to try.
-
-A configuration is one way to set up a pipeline: a partition, a placement or recomputed layers.
-"""
+"""Interface of a choice: enumerates configurations, bounds them, and proposes which to try."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Container, Iterable, Sequence
-from dataclasses import dataclass
 from fractions import Fraction
 from random import Random
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import NamedTuple
 
 from ppopt.problem.pipeline import Pipeline
 from ppopt.schedule.origin import Argument
+from ppopt.solver.choices.configuration import Configuration, Key, SearchedConfigurations
 from ppopt.solver.deadline import Deadline
-from ppopt.solver.result import Result
-
-if TYPE_CHECKING:
-    from ppopt.solver.subset_bounding import SubsetBounding
-
-Key = tuple[int, ...]
-"""Identity of a configuration, such as the device of every stage."""
-
-
-@dataclass(eq=False)
-class Configuration:
-    """State of one configuration in a search.
-
-    Bounds and values are in the user's unit, per microbatch if `batches` is set.
-    """
-
-    key: Key
-    bound: Fraction
-    """Lower bound of its schedules."""
-    batches: int = 1
-    """Number that divides its times: the microbatches, where numbers of them are compared."""
-    impossible: bool = False
-    """Whether the configuration is proved infeasible or is excluded."""
-    result: Result | None = None
-    """Result of the best schedule."""
-    level: int = -1
-    """Effort of the last search: rounds of all methods; -1: not searched."""
-    refined: bool = False
-    """Whether `bound` includes the one-device bounds of the pipeline."""
-    bounding: SubsetBounding | None = None
-    """Dynamic programs that raise the bound by subsets of devices; None: not begun."""
-
-    @property
-    def value(self) -> Fraction | None:
-        """Objective of the best schedule."""
-        if self.result is None or self.result.value is None:
-            return None
-        return self.result.value / self.batches
 
 
 class UnlistedBound(NamedTuple):
@@ -62,39 +21,6 @@ class UnlistedBound(NamedTuple):
     """Lower bound of their schedules."""
     key: Key | None = None
     """Next configuration, which has this bound; None: they have no order."""
-
-
-class SearchedConfigurations(Protocol):
-    """State of a search over configurations, which `Choice.proof` reads."""
-
-    known: dict[Key, Configuration]
-
-    @property
-    def closed(self) -> bool:
-        """Whether the best value is proved optimal, or infeasibility is proved."""
-
-    @property
-    def infeasible(self) -> bool:
-        """Whether all configurations are proved infeasible."""
-
-    @property
-    def searched(self) -> int:
-        """Number of configurations that were searched."""
-
-    @property
-    def examined(self) -> int:
-        """Number of configurations that were searched, or bounded by subsets of their devices."""
-
-    @property
-    def ruled_out(self) -> int:
-        """Number of configurations that were ruled out by their bounds, without a search."""
-
-    @property
-    def subsets_ruled_out(self) -> bool:
-        """Whether a configuration was ruled out by a bound on a subset of its devices."""
-
-    def is_open(self, configuration: Configuration) -> bool:
-        """Whether a configuration may have a better schedule than the best one."""
 
 
 class Choice(ABC):
@@ -142,6 +68,10 @@ class Choice(ABC):
         """
         return ()
 
+    def group(self, key: Key) -> Key:  # noqa: ARG002
+        """Group of a configuration: moves are tried from the best configuration of every group."""
+        return ()
+
     @abstractmethod
     def moves(self, key: Key) -> Iterable[Key]:
         """Neighbouring configurations."""
@@ -149,6 +79,10 @@ class Choice(ABC):
     @abstractmethod
     def proof(self, search: SearchedConfigurations) -> str:
         """Text of the argument behind the bound over all, or behind infeasibility."""
+
+    def words(self, key: Key) -> str:
+        """Text that names a configuration."""
+        return f"{self.name} {','.join(map(str, key))}"
 
     def listed(self) -> Sequence[Key]:
         """All configurations; empty if there are too many, or if the search generates them."""

@@ -13,7 +13,8 @@ from fractions import Fraction
 from itertools import zip_longest
 
 from ppopt.problem.pipeline import Pipeline
-from ppopt.solver.choices.choice import Choice, Configuration, Key, UnlistedBound
+from ppopt.solver.choices.choice import Choice, UnlistedBound
+from ppopt.solver.choices.configuration import Configuration, Key
 from ppopt.solver.deadline import Deadline
 
 

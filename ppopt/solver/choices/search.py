@@ -23,15 +23,16 @@ from ppopt.schedule.orders import of_kind, portable
 from ppopt.schedule.origin import Argument, Certificate, HintRecord
 from ppopt.schedule.schedule import Schedule
 from ppopt.solver import interrupts
-from ppopt.solver.bound import Bound, start_scope
+from ppopt.solver.bound import Bound
 from ppopt.solver.bounds import device_bounds
-from ppopt.solver.choices.choice import Choice, Configuration, Key, UnlistedBound
-from ppopt.solver.deadline import Deadline
+from ppopt.solver.choices.choice import Choice, UnlistedBound
+from ppopt.solver.choices.configuration import Configuration, Key, SearchedConfigurations, by_bound
+from ppopt.solver.choices.result import known_result, result_of
+from ppopt.solver.deadline import TURN, Deadline
 from ppopt.solver.options import SolveOptions
 from ppopt.solver.result import Progress, Result, Status
 from ppopt.solver.search import search_from
 from ppopt.solver.warm_start import WarmStart
-from ppopt.verifier import checked
 
 if TYPE_CHECKING:
     pass
@@ -63,24 +64,27 @@ class ConfigurationSearch:
         start_schedules: Sequence[Schedule] = (),
         lower_bound: Fraction = Fraction(0),
         ceiling: Callable[[], Fraction | None] = lambda: None,
+        grace: float = 0.0,
     ) -> None:
         """Search the configurations of a choice.
 
         `start_schedules` belong to some of them; they may exceed the limits. `lower_bound` of all
         configurations was proved earlier, in the user's unit. `ceiling` gives the cutoff: values at
-        or above it are useless.
+        or above it are useless. While nothing is found, the search goes on for `grace` seconds
+        after the deadline.
         """
         self.choice, self._problem, self._options = choice, problem, options
         self._params = options.params.configurations
         self._random = Random(options.seed)
-        self._ceiling = ceiling
+        self._ceiling, self._grace = ceiling, grace
         self._hint: HintRecord | None = None
         """The hint in the result: the schedule that the user gave, possibly re-timed."""
         self.searches = 0
         """Number of searches of single configurations."""
-        self.known: dict[Key, Configuration] = {}
-        self.best: Configuration | None = None
-        self._interrupted = False
+        self.state = SearchedConfigurations(lower_bound)
+        """What is known of the configurations."""
+        self.interrupted = False
+        """Whether Ctrl-C ended a search."""
         self._strongest: tuple[tuple[int, ...], ...] = ()
         """Subsets of devices that raised the bound of a configuration most, the latest first."""
         self._effort = ANY_EFFORT
@@ -106,11 +110,6 @@ class ConfigurationSearch:
         """Whether all configurations are enumerated."""
         self._unknown: UnlistedBound | None = None
         """Bound of the configurations not enumerated; None if none may be better."""
-        self._least = lower_bound
-        """Lower bound of all configurations while any may be better than the best; it never falls.
-        """
-        self._none_better = False
-        """Whether no configuration may be better."""
         self.exhausted = False
         """Whether the last run stopped because no ordered candidate is left: a further run does
         nothing, with any effort, before there are new bounds or hints."""
@@ -118,7 +117,7 @@ class ConfigurationSearch:
     def bound(self, deadline: Deadline, ceiling: Fraction | None = None) -> None:
         """Bound all configurations before any is searched; see `Choice.bound`."""
         self.choice.bound(deadline, ceiling)
-        self._list()
+        self.enumerate_listed()
 
     def hint(self, schedule: Schedule) -> None:
         """Add a schedule found elsewhere; its configuration is scheduled from it."""
@@ -128,7 +127,20 @@ class ConfigurationSearch:
         """Start from the user's hint, and report it in the result."""
         self._hints, self._hint = [schedule], hint
 
+    def adopt(self, schedule: Schedule) -> None:
+        """Take a schedule found elsewhere as it is, if its configuration has no better one."""
+        key = self.choice.key(schedule.pipeline)
+        if key is None:
+            return
+        self._take(self._at(key), known_result(self._problem, schedule, self._options))
+        self._raise_bound()
+
     def run(self, effort: Effort = ANY_EFFORT) -> Result:
+        """Search, as `search` does, and return the result."""
+        self.search(effort)
+        return self.result()
+
+    def search(self, effort: Effort = ANY_EFFORT) -> None:
         """Search until proof, until time or effort is spent, or until Ctrl-C.
 
         A further call resumes. Start schedules count also after an earlier Ctrl-C.
@@ -138,16 +150,38 @@ class ConfigurationSearch:
             with suppress(TimeoutError):
                 self._follow_hints()
             with interrupts.heard(), suppress(TimeoutError):
-                self._list()
+                self.enumerate_listed()
                 self._begin()
                 self._deepen()
         except KeyboardInterrupt:
-            self._interrupted = True
-        return self._result()
+            self.interrupted = True
+
+    def search_best(self, deadline: Deadline, without: frozenset[str]) -> None:
+        """Search only the configuration of the best schedule, without some methods."""
+        best = self.state.best
+        if best is None or self._over or not self._is_open(best):
+            return
+        params = self._options.params
+        options = replace(self._options, params=replace(params, without=params.without | without))
+        with interrupts.heard():
+            self._search(best, self._problem_of(best), options, deadline.left)
+        self._raise_bound()
+
+    def result(self) -> Result:
+        """Result: the best schedule, with the bound over all configurations."""
+        return result_of(
+            self.choice,
+            self._problem,
+            self.state,
+            self._options,
+            interrupted=self.interrupted,
+            hint=self._hint,
+        )
 
     # Which configurations, and how long.
 
-    def _list(self) -> None:
+    def enumerate_listed(self) -> None:
+        """Add the configurations that the choice lists, and bound those that it does not."""
         listed = self.choice.listed()
         self._add(listed)
         self._listed, self._list_added = len(listed) > 0, True
@@ -185,8 +219,8 @@ class ConfigurationSearch:
 
     def _deepen(self) -> None:
         """Search with growing effort; between, raise the least bounds and try moves of the best."""
-        self.exhausted = not self.known
-        while self.known and not self._over:
+        self.exhausted = not self.state.known
+        while self.state.known and not self._over:
             self._climb()
             level = self._level
             if level > self._effort.level:
@@ -216,16 +250,16 @@ class ConfigurationSearch:
         Stops when subsets cannot raise the bound of the configuration that has the least one: only
         its search can.
         """
-        while work > 0 and self.value is not None and not self._over:
+        while work > 0 and self.state.value is not None and not self._over:
             self._follow()
             configuration = next(iter(self._open()), None)
             if configuration is None:
                 return
-            work -= self._raise_one(configuration, self.value)
+            work -= self._raise_one(configuration, self.state.value)
             if (
                 configuration.bounding is not None
                 and configuration.bounding.exhausted
-                and self.is_open(configuration)
+                and self._is_open(configuration)
             ):
                 return
 
@@ -233,7 +267,7 @@ class ConfigurationSearch:
         """Raise the bound of a configuration towards a value; return the units of work."""
         problem = replace(self._problem, pipeline=self.choice.pipeline(configuration.key)).reduced
         self._refine(configuration, problem)
-        if not self.is_open(configuration):
+        if not self._is_open(configuration):
             self._raise_bound()
             return self._params.least_work
         done = configuration.bounding
@@ -255,29 +289,46 @@ class ConfigurationSearch:
         if len(bounding.base) > 1:
             latest = dict.fromkeys((bounding.base, *self._strongest))
             self._strongest = tuple(latest)[: self._params.subsets]
-        self._raise(configuration, ticks.time(bounding.bound))
+        configuration.raise_bound(ticks.time(bounding.bound))
         self._raise_bound()
         return max(work, self._params.least_work)
 
     def _climb(self) -> None:
         """Hill climbing: try the moves of the best configuration, while one of them is better.
 
-        If no schedule is known yet: of the first configuration.
+        That of every group, the best first. If no schedule is known yet: of the first
+        configuration.
         """
+        bests = self._best_of_groups()
+        for place, begin in enumerate(bests):
+            allowed = (self._effort.quick - self._quick) / (len(bests) - place)
+            self._climb_from(begin, min(self._params.moves, allowed))
+
+    def _climb_from(self, begin: Configuration, most: float) -> None:
+        """Hill climbing from a configuration, by at most so many searches each time."""
         tried, reserve = 0, (1 - self._params.climb_share) * self._left
         while not self._over:
-            best = self.best
-            begin = best or next(iter(self.known.values()))
             in_time = takewhile(lambda _: not self._over, self.choice.moves(begin.key))
             moves = list(dict.fromkeys(in_time))
             self._add(moves)
-            fresh = [one for one in map(self._at, moves) if one.level < 0]
-            for one in sorted(fresh, key=_by_bound):
-                if self._over or tried >= self._params.moves or self._left < reserve:
+            better, fresh = begin, [one for one in map(self._at, moves) if one.level < 0]
+            for one in by_bound(fresh):
+                if self._over or tried >= most or self._left < reserve:
                     return
                 tried += self._solve(one, 0)
-            if self.best is best:
+                if one.value is not None and (better.value is None or one.value < better.value):
+                    better = one
+            if better is begin:
                 return
+            begin = better
+
+    def _best_of_groups(self) -> list[Configuration]:
+        """Best configuration of every group, the best first; without values, the first one."""
+        bests: dict[Key, Configuration] = {}
+        valued = (one for one in self.state.known.values() if one.value is not None)
+        for one in sorted(valued, key=lambda one: (one.value, one.key)):
+            bests.setdefault(self.choice.group(one.key), one)
+        return list(bests.values()) or [next(iter(self.state.known.values()))]
 
     def _chosen(self, level: int) -> Iterator[Configuration]:
         """Configurations to search at a level of effort.
@@ -286,8 +337,8 @@ class ConfigurationSearch:
         if all are enumerated; else a few in bound order, after one of the first. If they have no
         order, those of best values.
         """
-        if self.best is not None:
-            yield self.best
+        if self.state.best is not None:
+            yield self.state.best
         yield from map(self._at, self.choice.required_candidates())
         if self._unknown is not None and self._unknown.key is None:
             valued = [one for one in self._open() if one.value is not None]
@@ -297,7 +348,7 @@ class ConfigurationSearch:
         if self._listed:
             yield from self._open()
             return
-        firsts = (one for one in sorted(self._first, key=_by_bound) if one.level < level)
+        firsts = (one for one in by_bound(self._first) if one.level < level)
         yield from islice(firsts, 1)
         for _ in range(self._params.together - 1):
             self._follow()
@@ -311,12 +362,12 @@ class ConfigurationSearch:
 
     def _perturb(self) -> bool:
         """Schedule a configuration a few random moves away from the best; False: none is new."""
-        best = self.best or next(iter(self.known.values()))
+        best = self.state.best or next(iter(self.state.known.values()))
         for _ in range(self._params.kicks):
             key = self.choice.perturbed(best.key, self._random)
             if key is None:
                 return False
-            if key not in self.known or self.known[key].level < 0:
+            if key not in self.state.known or self.state.known[key].level < 0:
                 self._solve(self._at(key), 0)
                 return True
         return False
@@ -325,59 +376,16 @@ class ConfigurationSearch:
 
     def _add(self, keys: Iterable[Key]) -> None:
         """Add configurations that are not enumerated yet."""
-        fresh = [key for key in dict.fromkeys(keys) if key not in self.known]
-        self.known |= {
+        fresh = [key for key in dict.fromkeys(keys) if key not in self.state.known]
+        self.state.known |= {
             configuration.key: configuration for configuration in self.choice.configurations(fresh)
         }
         self._raise_bound()
 
     def _at(self, key: Key) -> Configuration:
-        if key not in self.known:
+        if key not in self.state.known:
             self._add([key])
-        return self.known[key]
-
-    @property
-    def value(self) -> Fraction | None:
-        """Best value found."""
-        return None if self.best is None else self.best.value
-
-    @property
-    def lower_bound(self) -> Fraction:
-        """Lower bound of the schedules of all configurations."""
-        if self.value is None:
-            return self._least
-        return self.value if self._none_better else min(self._least, self.value)
-
-    @property
-    def closed(self) -> bool:
-        """Whether the best value is proved optimal, or infeasibility is proved."""
-        return self._none_better or self.value == self.lower_bound
-
-    @property
-    def infeasible(self) -> bool:
-        """Whether all configurations are proved infeasible."""
-        return self._none_better and self.value is None
-
-    @property
-    def searched(self) -> int:
-        """Number of configurations that were searched."""
-        return sum(one.level >= 0 for one in self.known.values())
-
-    @property
-    def examined(self) -> int:
-        """Number of configurations that were searched, or bounded by subsets of their devices."""
-        return sum(one.level >= 0 or one.bounding is not None for one in self.known.values())
-
-    @property
-    def ruled_out(self) -> int:
-        """Number of configurations that were ruled out by their bounds, without a search."""
-        return sum(one.level < 0 and not self.is_open(one) for one in self.known.values())
-
-    @property
-    def subsets_ruled_out(self) -> bool:
-        """Whether a configuration was ruled out by a bound on a subset of its devices."""
-        closed = (one for one in self.known.values() if not self.is_open(one))
-        return any(one.level < 0 and one.bounding is not None for one in closed)
+        return self.state.known[key]
 
     @property
     def _left(self) -> float:
@@ -387,8 +395,8 @@ class ConfigurationSearch:
     @property
     def _over(self) -> bool:
         """Whether the search ends now."""
-        late = self._begun and self._left <= 0
-        if self._interrupted or late or self.closed or self._is_beaten(self.lower_bound):
+        late = self._begun and self._left <= (0 if self.state.value is not None else -self._grace)
+        if self.interrupted or late or self.state.closed or self._is_beaten(self.state.lower_bound):
             return True
         return self._stopped(f"{self.choice.name}s")
 
@@ -402,26 +410,25 @@ class ConfigurationSearch:
         stop = self._options.deadline.stop
         return stop is not None and stop(self._state(phase, value))
 
-    def is_open(self, configuration: Configuration) -> bool:
-        """Whether a configuration may have a better schedule than the best one."""
-        return not configuration.impossible and (
-            self.value is None or configuration.bound < self.value
-        )
+    def _is_open(self, configuration: Configuration) -> bool:
+        """Whether a configuration may have a schedule that is better than the best, and useful."""
+        return self.state.is_open(configuration) and not self._is_beaten(configuration.bound)
 
     def _open(self) -> list[Configuration]:
         """Open configurations, of least bounds first."""
-        return sorted(filter(self.is_open, self.known.values()), key=_by_bound)
+        return by_bound(filter(self._is_open, self.state.known.values()))
 
     def _raise_bound(self) -> None:
-        bounds = [one.bound for one in self.known.values() if self.is_open(one)]
-        ends = bounds if self.value is None else [*bounds, self.value]
-        self._unknown = UnlistedBound(self._least)
+        state = self.state
+        bounds = [one.bound for one in state.known.values() if state.is_open(one)]
+        ends = bounds if state.value is None else [*bounds, state.value]
+        self._unknown = UnlistedBound(state.least)
         if self._list_added:
-            self._unknown = self.choice.unlisted_bound(self.known, min(ends, default=None))
-        if self._unknown is not None and (self.value is None or self._unknown.bound < self.value):
+            self._unknown = self.choice.unlisted_bound(state.known, min(ends, default=None))
+        if self._unknown is not None and (state.value is None or self._unknown.bound < state.value):
             bounds.append(self._unknown.bound)
-        self._none_better = not bounds
-        self._least = max(self._least, min(bounds, default=self._least))
+        state.none_better = not bounds
+        state.least = max(state.least, min(bounds, default=state.least))
 
     # One configuration.
 
@@ -433,7 +440,7 @@ class ConfigurationSearch:
         Returns False if it is not open, or was searched as long. `ignore_deadline`: also if time is
         up.
         """
-        if configuration.level >= level or not self.is_open(configuration) or self._interrupted:
+        if configuration.level >= level or not self._is_open(configuration) or self.interrupted:
             return False
         if self._over and not ignore_deadline:
             return False
@@ -442,12 +449,17 @@ class ConfigurationSearch:
                 return False
             self._quick += 1
         self._begun = True
-        problem = replace(self._problem, pipeline=self.choice.pipeline(configuration.key))
+        problem = self._problem_of(configuration)
         self._refine(configuration, problem)
-        if self.is_open(configuration):
-            self._search(configuration, problem, level)
+        if self._is_open(configuration):
+            seconds = self._left * self._share(level)
+            self._search(configuration, problem, self._options.rounds(level), seconds)
+            configuration.level = level
         self._raise_bound()
         return True
+
+    def _problem_of(self, configuration: Configuration) -> Problem:
+        return replace(self._problem, pipeline=self.choice.pipeline(configuration.key))
 
     def _refine(self, configuration: Configuration, problem: Problem) -> None:
         """Include the one-device bounds in the bound of a configuration."""
@@ -456,36 +468,42 @@ class ConfigurationSearch:
         configuration.refined = True
         configuration.impossible = device_bounds.infeasibility(problem.reduced.instance) is not None
         bound = device_bounds.known_bound(problem.reduced).value
-        self._raise(configuration, problem.pipeline.ticks.time(bound))
-
-    @staticmethod
-    def _raise(configuration: Configuration, bound: Fraction) -> None:
-        """Raise the bound of a configuration to one of all of its microbatches."""
-        configuration.bound = max(configuration.bound, bound / configuration.batches)
+        configuration.raise_bound(problem.pipeline.ticks.time(bound))
 
     @interrupts.deferred()
-    def _search(self, configuration: Configuration, problem: Problem, level: int) -> None:
+    def _search(
+        self, configuration: Configuration, problem: Problem, options: SolveOptions, seconds: float
+    ) -> None:
         self.searches += 1
-        share = 1.0 if level else self._params.quick_share
         deadline = Deadline.after(
-            max(self._left * share, 0.01),
+            max(seconds, 0.01),
             progress=lambda state: self._report(configuration, state),
             stop=lambda state: self._ends(configuration, state),
         )
-        options = self._options.rounds(level).by(deadline)
-        result = search_from(self._warm_start(configuration, problem), problem, options)
-        configuration.level = level
+        start = self._warm_start(configuration, problem)
+        result = search_from(start, problem, options.by(deadline))
         configuration.impossible |= result.status is Status.INFEASIBLE
         if result.lower_bound is not None:
-            self._raise(configuration, result.lower_bound)
+            configuration.raise_bound(result.lower_bound)
+        self._take(configuration, result)
+        self.interrupted |= result.interrupted
+
+    def _take(self, configuration: Configuration, result: Result) -> None:
+        """Take the schedule of a result if it is the best of its configuration, or of all."""
         own = None if configuration.result is None else configuration.result.value
-        if result.value is not None and (own is None or result.value < own):
-            configuration.result = result
-        if configuration.value is not None and (
-            self.value is None or configuration.value < self.value
-        ):
-            self.best = configuration
-        self._interrupted |= result.interrupted
+        if result.value is None or (own is not None and result.value > own):
+            return
+        configuration.result = result
+        value = configuration.value
+        if self.state.value is None or (value is not None and value < self.state.value):
+            self.state.best = configuration
+
+    def _share(self, level: int) -> float:
+        """Share of the time left that a search may take."""
+        if level:
+            return 1.0
+        waiting, share = self._effort.quick - self._quick, self._params.quick_share
+        return share if waiting == inf else min(share, TURN / (waiting + 2))
 
     def _warm_start(self, configuration: Configuration, problem: Problem) -> WarmStart:
         """Warm start of a search: the bound, and the schedule or the order of the best one."""
@@ -494,13 +512,11 @@ class ConfigurationSearch:
             "bounded before its search",
             Certificate(Argument.SEARCH),
         )
-        own, given = (
-            None if configuration.result is None else configuration.result.schedule,
-            self._start_from.pop(configuration.key, ()),
-        )
-        other = None if self.best is None or self.best is configuration else self.best.result
-        best = () if other is None or other.schedule is None else (other.schedule,)
-        carried = (self._timed(schedule, problem) for schedule in (*given, *best))
+        own = None if configuration.result is None else configuration.result.schedule
+        given, best = self._start_from.pop(configuration.key, []), self.state.best
+        if best is not None and best is not configuration and best.result is not None:
+            given = [*given, *filter(None, (best.result.schedule,))]
+        carried = (self._timed(schedule, problem) for schedule in given)
         return WarmStart(schedules=tuple(filter(None, (own, *carried))), bound=bound)
 
     @staticmethod
@@ -514,67 +530,22 @@ class ConfigurationSearch:
 
     # What is reported.
 
-    def _words(self, configuration: Configuration) -> str:
-        return f"{self.choice.name} {','.join(map(str, configuration.key))}"
-
     def _state(self, phase: str, value: Fraction | None = None) -> Progress:
-        found = [known for known in (value, self.value) if known is not None]
+        found = [known for known in (value, self.state.value) if known is not None]
         spent = self._options.deadline.spent
-        return Progress(spent, phase, min(found, default=None), self.lower_bound)
+        return Progress(spent, phase, min(found, default=None), self.state.lower_bound)
 
     def _report(self, configuration: Configuration, state: Progress) -> None:
         progress = self._options.deadline.progress
         if progress is not None:
             value = None if state.value is None else state.value / configuration.batches
-            progress(self._state(f"{self._words(configuration)}, {state.phase}", value))
+            progress(self._state(f"{self.choice.words(configuration.key)}, {state.phase}", value))
 
     def _ends(self, configuration: Configuration, state: Progress) -> bool:
         """Whether a configuration cannot be better any more, or the caller ends the search."""
         own = None if state.value is None else state.value / configuration.batches
-        found = [value for value in (own, self.value) if value is not None]
+        found = [value for value in (own, self.state.value) if value is not None]
         bound = max(state.lower_bound / configuration.batches, configuration.bound)
         if (found and bound >= min(found)) or self._is_beaten(bound):
             return True
-        return self._stopped(self._words(configuration), own)
-
-    # The result.
-
-    def _result(self) -> Result:
-        """Result: the best schedule, with the bound over all configurations."""
-        problem = self._problem
-        best, batches = (None, 1) if self.best is None else (self.best.result, self.best.batches)
-        result = Result(
-            pipeline=problem.pipeline if best is None else best.pipeline,
-            objective=problem.objective,
-            backward_kind=problem.backward_kind,
-            status=self._status,
-            schedule=None,
-            value=None if self.value is None else self.value * batches,
-            lower_bound=None if self.infeasible else self.lower_bound * batches,
-            proof=self.choice.proof(self) + ("" if self.infeasible else self._scope),
-            certificate=Certificate(self.choice.argument),
-            provenance=self._options.provenance,
-            solve_seconds=self._options.deadline.spent,
-            interrupted=self._interrupted,
-            hint=self._hint,
-        )
-        if best is None or best.schedule is None:
-            return result
-        schedule = replace(best.schedule, origin=result.origin())
-        return replace(result, schedule=checked(schedule))
-
-    @property
-    def _scope(self) -> str:
-        """Text on the schedules that the bound covers: their starts and links."""
-        problem = self._problem
-        return start_scope(problem) + device_bounds.links_scope(problem)
-
-    @property
-    def _status(self) -> Status:
-        if self.value is None:
-            return Status.INFEASIBLE if self.infeasible else Status.UNKNOWN
-        return Status.OPTIMAL if self.closed else Status.FEASIBLE
-
-
-def _by_bound(configuration: Configuration) -> tuple[Fraction, Key]:
-    return configuration.bound, configuration.key
+        return self._stopped(self.choice.words(configuration.key), own)

@@ -19,13 +19,8 @@ from ppopt.problem.partition import all_by_rule
 from ppopt.problem.pipeline import Pipeline
 from ppopt.problem.problem import Problem
 from ppopt.schedule.origin import Argument
-from ppopt.solver.choices.choice import (
-    Choice,
-    Configuration,
-    Key,
-    SearchedConfigurations,
-    UnlistedBound,
-)
+from ppopt.solver.choices.choice import Choice, UnlistedBound
+from ppopt.solver.choices.configuration import Configuration, Key, SearchedConfigurations
 from ppopt.solver.deadline import Deadline
 from ppopt.solver.partitions.partition_bounds import (
     SHARES,

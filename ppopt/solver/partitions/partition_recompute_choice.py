@@ -23,7 +23,8 @@ from ppopt.problem.layers import activation_of
 from ppopt.problem.pipeline import Pipeline
 from ppopt.problem.problem import Problem
 from ppopt.schedule.origin import Argument
-from ppopt.solver.choices.choice import Configuration, Key, SearchedConfigurations, UnlistedBound
+from ppopt.solver.choices.choice import UnlistedBound
+from ppopt.solver.choices.configuration import Configuration, Key, SearchedConfigurations
 from ppopt.solver.deadline import Deadline
 from ppopt.solver.partitions.layer_run_bounds import Hosted, device_bound, first_stage_tail
 from ppopt.solver.partitions.partition_choice import (

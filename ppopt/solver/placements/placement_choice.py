@@ -17,13 +17,8 @@ from ppopt.problem.pipeline import Pipeline
 from ppopt.problem.problem import Problem
 from ppopt.schedule.origin import Argument
 from ppopt.solver.bounds import device_bounds
-from ppopt.solver.choices.choice import (
-    Choice,
-    Configuration,
-    Key,
-    SearchedConfigurations,
-    UnlistedBound,
-)
+from ppopt.solver.choices.choice import Choice, UnlistedBound
+from ppopt.solver.choices.configuration import Configuration, Key, SearchedConfigurations
 from ppopt.solver.placements.space import Hosts, PlacementSpace
 
 PERTURBATION = 4

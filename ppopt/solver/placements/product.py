@@ -14,12 +14,8 @@ from ppopt.errors import NotApplicableError
 from ppopt.problem.pipeline import Pipeline
 from ppopt.problem.problem import Problem
 from ppopt.schedule.origin import Argument
-from ppopt.solver.choices.choice import (
-    Choice,
-    Key,
-    SearchedConfigurations,
-    UnlistedBound,
-)
+from ppopt.solver.choices.choice import Choice, UnlistedBound
+from ppopt.solver.choices.configuration import Key, SearchedConfigurations
 from ppopt.solver.choices.product import ProductChoice
 from ppopt.solver.deadline import Deadline
 from ppopt.solver.placements.space import Hosts, PlacementSpace

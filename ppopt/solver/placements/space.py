@@ -29,7 +29,7 @@ from ppopt.problem.objective import Objective
 from ppopt.problem.operation import OpKind
 from ppopt.problem.pipeline import Pipeline
 from ppopt.problem.problem import Problem
-from ppopt.solver.choices.choice import Configuration
+from ppopt.solver.choices.configuration import Configuration
 
 Hosts = tuple[int, ...]
 """Device of every stage."""

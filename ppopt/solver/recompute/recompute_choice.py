@@ -24,13 +24,8 @@ from ppopt.problem.pipeline import Pipeline
 from ppopt.problem.problem import Problem
 from ppopt.schedule.origin import Argument
 from ppopt.solver.bounds.device_bounds import device_infeasible, one_device_bound
-from ppopt.solver.choices.choice import (
-    Choice,
-    Configuration,
-    Key,
-    SearchedConfigurations,
-    UnlistedBound,
-)
+from ppopt.solver.choices.choice import Choice, UnlistedBound
+from ppopt.solver.choices.configuration import Configuration, Key, SearchedConfigurations
 from ppopt.solver.recompute.stage_options import StageOptions
 from ppopt.solver.relaxation.delays import Delays
 

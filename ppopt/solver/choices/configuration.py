@@ -1,0 +1,136 @@
+"""One configuration of a choice, and what a search knows of all of them.
+
+A configuration is one way to set up a pipeline: a partition, a placement or recomputed layers.
+Bounds and values are in the user's unit; where numbers of microbatches are compared, they are per
+microbatch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from fractions import Fraction
+from typing import TYPE_CHECKING
+
+from ppopt.solver.result import Result
+
+if TYPE_CHECKING:
+    from ppopt.solver.subset_bounding import SubsetBounding
+
+Key = tuple[int, ...]
+"""Identity of a configuration, such as the device of every stage."""
+
+
+@dataclass(eq=False)
+class Configuration:
+    """State of one configuration in a search."""
+
+    key: Key
+    bound: Fraction
+    """Lower bound of its schedules."""
+    impossible: bool = False
+    """Whether the configuration is proved infeasible or is excluded."""
+    batches: int = 1
+    """Number that divides its times: its microbatches, where numbers of them are compared."""
+    result: Result | None = None
+    """Result of the best schedule."""
+    level: int = -1
+    """Effort of the last search: rounds of all methods; -1: not searched."""
+    refined: bool = False
+    """Whether `bound` includes the one-device bounds of the pipeline."""
+    bounding: SubsetBounding | None = None
+    """Dynamic programs that raise the bound by subsets of devices; None: not begun."""
+
+    @property
+    def value(self) -> Fraction | None:
+        """Objective of the best schedule."""
+        if self.result is None or self.result.value is None:
+            return None
+        return self.result.value / self.batches
+
+    def raise_bound(self, bound: Fraction) -> None:
+        """Raise the bound to one of the schedules of all microbatches."""
+        self.bound = max(self.bound, bound / self.batches)
+
+
+@dataclass(eq=False)
+class SearchedConfigurations:
+    """What a search knows of the configurations of a choice."""
+
+    least: Fraction
+    """Lower bound of all configurations while any may be better than the best."""
+    known: dict[Key, Configuration] = field(default_factory=dict)
+    """Configurations that are enumerated."""
+    best: Configuration | None = None
+    """Configuration of the best schedule."""
+    none_better: bool = False
+    """Whether no configuration may be better."""
+
+    @property
+    def value(self) -> Fraction | None:
+        """Best value found."""
+        return None if self.best is None else self.best.value
+
+    def take(self, configuration: Configuration) -> None:
+        """Take a configuration as that of the best schedule."""
+        self.best = configuration
+        self.raise_least(self.least)
+
+    def raise_least(self, bound: Fraction) -> None:
+        """Raise the lower bound of all configurations that may be better."""
+        self.least = max(self.least, bound)
+        self.none_better |= self.value is not None and self.least >= self.value
+
+    @property
+    def lower_bound(self) -> Fraction:
+        """Lower bound of the schedules of all configurations."""
+        if self.value is None:
+            return self.least
+        return self.value if self.none_better else min(self.least, self.value)
+
+    @property
+    def closed(self) -> bool:
+        """Whether the best value is proved optimal, or infeasibility is proved."""
+        return self.none_better or self.value == self.lower_bound
+
+    @property
+    def infeasible(self) -> bool:
+        """Whether all configurations are proved infeasible."""
+        return self.none_better and self.value is None
+
+    def is_open(self, configuration: Configuration) -> bool:
+        """Whether a configuration may have a better schedule than the best one."""
+        return not configuration.impossible and (
+            self.value is None or configuration.bound < self.value
+        )
+
+    @property
+    def open(self) -> list[Configuration]:
+        """Open configurations, of least bounds first."""
+        return by_bound(filter(self.is_open, self.known.values()))
+
+    @property
+    def searched(self) -> int:
+        """Number of configurations that were searched."""
+        return sum(one.level >= 0 for one in self.known.values())
+
+    @property
+    def examined(self) -> int:
+        """Number of configurations that were searched, or bounded by subsets of their devices."""
+        return sum(one.level >= 0 or one.bounding is not None for one in self.known.values())
+
+    @property
+    def ruled_out(self) -> int:
+        """Number of configurations that were ruled out by their bounds, without a search."""
+        return sum(one.level < 0 and not self.is_open(one) for one in self.known.values())
+
+    @property
+    def subsets_ruled_out(self) -> bool:
+        """Whether a configuration was ruled out by a bound on a subset of its devices."""
+        closed = (one for one in self.known.values() if not self.is_open(one))
+        return any(one.level < 0 and one.bounding is not None for one in closed)
+
+
+def by_bound(configurations: Iterable[Configuration]) -> list[Configuration]:
+    """Configurations by their bounds."""
+    return sorted(configurations, key=lambda one: (one.bound, one.key))

@@ -1,0 +1,73 @@
+"""The result of a search over configurations: the best schedule, with the bound over all."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from ppopt.problem.problem import Problem
+from ppopt.schedule.origin import Argument, Certificate, HintRecord
+from ppopt.schedule.schedule import Schedule
+from ppopt.solver.bound import start_scope
+from ppopt.solver.bounds import device_bounds
+from ppopt.solver.choices.choice import Choice
+from ppopt.solver.choices.configuration import SearchedConfigurations
+from ppopt.solver.options import SolveOptions
+from ppopt.solver.result import Result, Status
+from ppopt.verifier import checked
+
+
+def result_of(
+    choice: Choice,
+    problem: Problem,
+    state: SearchedConfigurations,
+    options: SolveOptions,
+    *,
+    interrupted: bool = False,
+    hint: HintRecord | None = None,
+) -> Result:
+    """Result of a search of the configurations of a choice, whose schedule is verified."""
+    best = None if state.best is None else state.best.result
+    batches = 1 if state.best is None else state.best.batches
+    scope = start_scope(problem) + device_bounds.links_scope(problem)
+    result = Result(
+        pipeline=problem.pipeline if best is None else best.pipeline,
+        objective=problem.objective,
+        backward_kind=problem.backward_kind,
+        status=_status(state),
+        schedule=None,
+        value=None if best is None else best.value,
+        lower_bound=None if state.infeasible else state.lower_bound * batches,
+        proof=choice.proof(state) + ("" if state.infeasible else scope),
+        certificate=Certificate(choice.argument),
+        provenance=options.provenance,
+        solve_seconds=options.deadline.spent,
+        interrupted=interrupted,
+        hint=hint,
+    )
+    if best is None or best.schedule is None:
+        return result
+    return replace(result, schedule=checked(replace(best.schedule, origin=result.origin())))
+
+
+def known_result(problem: Problem, schedule: Schedule, options: SolveOptions) -> Result:
+    """Result of a schedule that is known without a search, and of which nothing is proved."""
+    pipeline = schedule.pipeline
+    return Result(
+        pipeline=pipeline,
+        objective=problem.objective,
+        backward_kind=problem.backward_kind,
+        status=Status.FEASIBLE,
+        schedule=schedule,
+        value=pipeline.ticks.time(schedule.metrics.value(problem.objective)),
+        lower_bound=None,
+        proof="known without a search",
+        certificate=Certificate(Argument.SEARCH),
+        provenance=options.provenance,
+        solve_seconds=0.0,
+    )
+
+
+def _status(state: SearchedConfigurations) -> Status:
+    if state.value is None:
+        return Status.INFEASIBLE if state.infeasible else Status.UNKNOWN
+    return Status.OPTIMAL if state.closed else Status.FEASIBLE

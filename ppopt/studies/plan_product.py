@@ -1,0 +1,187 @@
+"""The configurations of a plan as one choice: each with its own partitions and recompute.
+
+Times are per microbatch, so that numbers of microbatches can be compared.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from fractions import Fraction
+from typing import NamedTuple
+
+from ppopt.problem.partition import SEARCH
+from ppopt.problem.pipeline import Pipeline
+from ppopt.problem.problem import Problem
+from ppopt.schedule.origin import Argument
+from ppopt.solver.choices.choice import Choice, UnlistedBound
+from ppopt.solver.choices.configuration import Configuration, Key, SearchedConfigurations
+from ppopt.solver.choices.product import ProductChoice
+from ppopt.solver.deadline import Deadline
+from ppopt.studies.evaluate import peak_memory
+from ppopt.studies.plan_space import PlanConfiguration
+
+
+class PlanChoice(NamedTuple):
+    """One configuration of a plan, with the choice of its partitions and recompute."""
+
+    configuration: PlanConfiguration
+    problem: Problem
+    choice: Choice
+
+    @property
+    def batches(self) -> int:
+        """Number of microbatches."""
+        return self.configuration.batches
+
+
+class PlanProduct(ProductChoice):
+    """The partitions and recompute of every configuration of a plan."""
+
+    name = "configuration"
+    argument = Argument.SEARCH
+
+    def __init__(self, choices: Sequence[PlanChoice], margin: Fraction = Fraction(1)) -> None:
+        """Bounds are exact up to `margin` times the ceiling. Prefixes are indices of `choices`."""
+        super().__init__({(index,): one.choice for index, one in enumerate(choices)})
+        self._choices: Mapping[Key, PlanChoice] = dict(zip(self.inner, choices, strict=True))
+        self._margin = margin
+        self._ceiling: Fraction | None = None
+        """Ceiling of the last bounds: configurations with bounds above it are of no use."""
+        self._floors = dict.fromkeys(self.inner, Fraction(0))
+        """Lower bounds of relaxations of the configurations, per microbatch."""
+        wider = {one.configuration: prefix for prefix, one in self._choices.items()}
+        self._wider = {
+            prefix: wider[chosen]
+            for prefix, one in self._choices.items()
+            for chosen in [one.configuration._replace(recompute=SEARCH)]
+            if chosen in wider and chosen != one.configuration
+        }
+        """Configurations whose recompute is chosen, by those that they include."""
+
+    def prefixes(self, pipeline: Pipeline) -> Iterator[Key]:
+        """Configurations with the layout, microbatches and recompute of a pipeline."""
+        for prefix, one in self._choices.items():
+            own = one.problem.pipeline
+            if (own.layout, own.batches) == (pipeline.layout, pipeline.batches) and (
+                own.recompute == SEARCH or pipeline.model.layers == own.model.layers
+            ):
+                yield prefix
+
+    def group(self, key: Key) -> Key:
+        """Configuration of the plan."""
+        return key[:1]
+
+    def words(self, key: Key) -> str:
+        """Text that names a configuration of the plan."""
+        return str(self._choices[key[:1]].configuration)
+
+    def least(self, prefix: Key) -> Fraction:
+        """Lower bound of a configuration, per microbatch."""
+        return max(super().least(prefix) / self._choices[prefix].batches, self._floors[prefix])
+
+    def raise_floor(self, prefix: Key, bound: Fraction) -> None:
+        """Raise the bound of a configuration to that of a relaxation, per microbatch."""
+        self._floors[prefix] = max(self._floors[prefix], bound)
+
+    def configurations(self, keys: Sequence[Key]) -> Iterator[Configuration]:
+        """Configurations with their bounds."""
+        for configuration in super().configurations(keys):
+            prefix = configuration.key[:1]
+            configuration.batches = self._choices[prefix].batches
+            bound = configuration.bound / configuration.batches
+            configuration.bound = max(bound, self._floors[prefix])
+            yield configuration
+
+    def bound(self, deadline: Deadline, ceiling: Fraction | None = None) -> None:
+        """Bound the configurations that may be below the ceiling, in turns."""
+        self._ceiling = ceiling
+        waiting = self.open_prefixes(ceiling)
+        for place, prefix in enumerate(waiting):
+            self._share_bounds()
+            if self._is_open(prefix, ceiling):
+                batches = self._choices[prefix].batches
+                useful = None if ceiling is None else ceiling * self._margin * batches
+                self.inner[prefix].bound(deadline.turn(len(waiting) - place - 1), useful)
+        self._share_bounds()
+
+    def _share_bounds(self) -> None:
+        """Raise bounds to those with chosen recompute, which hold for any of the same placement."""
+        for prefix, wider in self._wider.items():
+            self.raise_floor(prefix, self.least(wider))
+
+    def open_prefixes(self, ceiling: Fraction | None) -> list[Key]:
+        """Configurations with bounds below a ceiling: by bound, then number of stages.
+
+        Chosen recompute comes before the other modes of a placement.
+        """
+
+        def order(prefix: Key) -> tuple[Fraction, int, bool]:
+            pipeline = self._choices[prefix].problem.pipeline
+            return self.least(prefix), pipeline.num_stages, pipeline.recompute != SEARCH
+
+        return sorted((one for one in self.inner if self._is_open(one, ceiling)), key=order)
+
+    def _is_open(self, prefix: Key, ceiling: Fraction | None) -> bool:
+        return ceiling is None or self.least(prefix) < ceiling
+
+    def first(self) -> Iterator[Key]:
+        """First partition of every open configuration by bound, then the second ones, and so on."""
+        rows = {prefix: iter(self.inner[prefix].first()) for prefix in self.open_prefixes(None)}
+        while rows:
+            for prefix, keys in list(rows.items()):
+                key = next(keys, None) if self._is_open(prefix, self._ceiling) else None
+                if key is None:
+                    del rows[prefix]
+                else:
+                    yield (*prefix, *key)
+
+    def unlisted_of(
+        self, prefix: Key, known: Container[Key], ceiling: Fraction | None
+    ) -> UnlistedBound | None:
+        """Lower bound of the partitions and recompute of a configuration not in `known`."""
+        if not self._is_open(prefix, ceiling):
+            return None
+        batches = self._choices[prefix].batches
+        most = None if ceiling is None else ceiling * batches
+        unlisted = super().unlisted_of(prefix, known, most)
+        if unlisted is None:
+            return None
+        return UnlistedBound(max(unlisted.bound / batches, self._floors[prefix]), unlisted.key)
+
+    def state_of(
+        self, prefix: Key, state: SearchedConfigurations, ceiling: Fraction | None
+    ) -> SearchedConfigurations:
+        """What a search of all knows of one configuration of the plan, under its own keys.
+
+        `ceiling` is the best value of all: bounds above it need not be exact.
+        """
+        known = {key[1:]: one for key, one in state.known.items() if key[:1] == prefix}
+        own = SearchedConfigurations(self.least(prefix), known)
+        best = _best(known.values())
+        if best is not None:
+            own.take(best)
+        if not self._is_open(prefix, ceiling):
+            return own
+        ends = [end for end in (own.value, ceiling) if end is not None]
+        bounds = [one.bound for one in known.values() if own.is_open(one)]
+        unlisted = self.unlisted_of(prefix, state.known, min(ends, default=None))
+        if unlisted is not None:
+            bounds.append(unlisted.bound)
+        elif not bounds and own.value is None:
+            own.none_better = self.unlisted_of(prefix, state.known, None) is None
+        own.raise_least(min([*bounds, *ends], default=own.least))
+        return own
+
+    def proof(self, search: SearchedConfigurations) -> str:
+        """Text of the argument behind the bound over all."""
+        return f"over {len(self.inner)} configurations, {search.searched} partitions were searched"
+
+
+def _best(configurations: Iterable[Configuration]) -> Configuration | None:
+    """Configuration of the best schedule; of several, that of the least memory."""
+    scheduled = [
+        (one.value, peak_memory(one.result.schedule), one.key, one)
+        for one in configurations
+        if one.value is not None and one.result is not None and one.result.schedule is not None
+    ]
+    return min(scheduled)[-1] if scheduled else None
