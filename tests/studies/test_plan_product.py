@@ -1,0 +1,128 @@
+"""The configurations of a plan as one choice: their order, their bounds, what is known of each."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from random import Random
+
+import pytest
+
+import ppopt
+from ppopt import Objective, PlanSpace
+from ppopt.problem.backward_kind import BackwardKind
+from ppopt.solver.choices.configuration import Key, SearchedConfigurations
+from ppopt.solver.choices.given import GivenPipeline
+from ppopt.solver.choices.search import ConfigurationSearch
+from ppopt.solver.deadline import NO_DEADLINE, Deadline
+from ppopt.solver.open_choices import choice_of
+from ppopt.solver.options import checked_options
+from ppopt.solver.search import problem_of
+from ppopt.studies.plan_product import PlanChoice, PlanProduct
+from tests.oracles import exhaustive
+from tests.oracles.configurations import partitions
+from tests.tiers import first
+
+
+def drawn(seed: int) -> PlanSpace:
+    """Four or five layers on two devices: one or two microbatches, one stage per device or two."""
+    rng = Random(seed)
+    layers = [
+        {"forward": rng.randint(1, 4), "backward": rng.randint(2, 5), "activation": 1}
+        for _ in range(rng.randint(4, 5))
+    ]
+    return PlanSpace(
+        model=ppopt.Model(layers), devices=2, batches=(1, 2), recompute=("none",),
+        fields={"p2p": rng.choice((0, 1))},
+    )  # fmt: skip
+
+
+def choices_of(space: PlanSpace, kind: BackwardKind = BackwardKind.WHOLE) -> list[PlanChoice]:
+    """The choice of every configuration."""
+    choices = []
+    for configuration in space:
+        problem = problem_of(space.pipeline(configuration), Objective.MAKESPAN, kind)
+        choice = choice_of(problem, Deadline.after(60)) or GivenPipeline(problem)
+        choices.append(PlanChoice(configuration, problem, choice))
+    return choices
+
+
+@pytest.mark.parametrize("seed", first(2, range(6)))
+def test_all_partitions_come_once_in_the_order_of_bounds_per_microbatch(seed: int) -> None:
+    """Against the exhaustive optimum of each, and the number of partitions of each."""
+    space = drawn(seed)
+    product = PlanProduct(choices_of(space))
+    product.bound(Deadline.after(60))
+    known: dict[Key, Fraction] = {}
+    while (unlisted := product.unlisted_bound(known, None)) is not None:
+        assert unlisted.key is not None and unlisted.key not in known
+        known[unlisted.key] = unlisted.bound
+    assert list(known.values()) == sorted(known.values())
+    layers = len(space.model)
+    stages = [configuration.chunks * 2 for configuration in space]
+    assert len(known) == sum(len(list(partitions(layers, number))) for number in stages)
+    for key, bound in known.items():
+        (configuration,), pipeline = product.configurations([key]), product.pipeline(key)
+        best = exhaustive.best(pipeline, fused=True, objective="makespan")
+        assert best is not None
+        least = pipeline.ticks.time(best) / pipeline.batches
+        assert bound <= least and configuration.bound <= least
+        assert product.key(pipeline) == key
+
+
+def test_one_configuration_is_told_from_the_others() -> None:
+    """The state of each has its own best value and bound, whatever the others have."""
+    choices = choices_of(drawn(0))
+    product = PlanProduct(choices)
+    search = ConfigurationSearch(product, choices[0].problem, checked_options(60, 1))
+    search.search()
+    best = search.state.value
+    assert best is not None and search.state.closed
+    for prefix, choice in zip(product.inner, choices, strict=True):
+        own = product.state_of(prefix, search.state, best)
+        assert own.least >= best or own.value == best
+        if own.value is not None:
+            assert own.best is not None and own.best.result is not None
+            pipeline = own.best.result.pipeline
+            assert pipeline.layout == choice.problem.pipeline.layout
+            assert pipeline.batches == choice.batches
+
+
+def test_a_configuration_is_infeasible_only_if_no_partition_is_left() -> None:
+    """Two of four layers on a device hold 8, and no partition has less on both."""
+    layers = ppopt.Model([{"forward": 1, "activation": 4} for _ in range(4)])
+    for limit, infeasible in ((7, True), (8, False)):
+        space = PlanSpace(
+            model=layers, devices=2, batches=(1,), recompute=("none",), chunks=(1,),
+            placements=("linear",), fields={"mem_limit": limit},
+        )  # fmt: skip
+        choices = choices_of(space)
+        product = PlanProduct(choices)
+        search = ConfigurationSearch(product, choices[0].problem, checked_options(60, 1))
+        search.search()
+        assert product.state_of((0,), search.state, None).infeasible is infeasible
+
+
+def test_a_bound_of_chosen_recompute_holds_for_the_others() -> None:
+    layers = ppopt.Model([{"forward": 1, "activation": 2, "kept": 1} for _ in range(4)])
+    space = PlanSpace(
+        model=layers, devices=2, batches=(3,), recompute=("none", "search"), chunks=(1,),
+        placements=("linear",), fields={"mem_limit": 9},
+    )  # fmt: skip
+    product = PlanProduct(choices_of(space))
+    product.raise_floor((1,), Fraction(1000))
+    assert product.least((0,)) < 1000
+    product.bound(NO_DEADLINE)
+    assert product.least((0,)) == 1000
+
+
+def test_what_is_above_the_ceiling_is_not_scheduled_first() -> None:
+    choices = choices_of(drawn(1))
+    product = PlanProduct(choices)
+    product.bound(NO_DEADLINE)
+    least = product.lower_bound
+    product.bound(NO_DEADLINE, least)
+    assert list(product.first()) == []
+    product.bound(NO_DEADLINE, least + Fraction(1, 1000))
+    firsts = {key[:1] for key in product.first()}
+    assert firsts == {prefix for prefix in product.inner if product.least(prefix) == least}
+    assert product.state_of((0,), SearchedConfigurations(Fraction(0)), least).searched == 0
