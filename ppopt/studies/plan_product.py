@@ -96,13 +96,13 @@ class PlanProduct(ProductChoice):
         """Bound the configurations that may be below the ceiling, in turns."""
         self._ceiling = ceiling
         waiting = self.open_prefixes(ceiling)
-        for place, prefix in enumerate(waiting):
+        while waiting:
+            prefix, *waiting = waiting
+            batches = self._choices[prefix].batches
+            useful = None if ceiling is None else ceiling * self._margin * batches
+            self.inner[prefix].bound(deadline.turn(len(waiting)), useful)
             self._share_bounds()
-            if self._is_open(prefix, ceiling):
-                batches = self._choices[prefix].batches
-                useful = None if ceiling is None else ceiling * self._margin * batches
-                self.inner[prefix].bound(deadline.turn(len(waiting) - place - 1), useful)
-        self._share_bounds()
+            waiting = [prefix for prefix in waiting if self._is_open(prefix, ceiling)]
 
     def _share_bounds(self) -> None:
         """Raise bounds to those with chosen recompute, which hold for any of the same placement."""

@@ -22,12 +22,11 @@ from ppopt.errors import InputError, NotApplicableError
 from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.objective import Objective
 from ppopt.problem.partition import SEARCH
-from ppopt.problem.problem import Problem
 from ppopt.schedule.schedule import Schedule
 from ppopt.solver import interrupts
 from ppopt.solver.bounds import device_bounds
 from ppopt.solver.choices.given import GivenPipeline
-from ppopt.solver.choices.search import ConfigurationSearch, Effort
+from ppopt.solver.choices.search import Effort
 from ppopt.solver.deadline import Deadline
 from ppopt.solver.open_choices import choice_of
 from ppopt.solver.options import SolveOptions
@@ -36,11 +35,13 @@ from ppopt.solver.search import problem_of
 from ppopt.strategies import resolve
 from ppopt.studies.baselines import BEYOND, GRACE
 from ppopt.studies.plan_baselines import PlanBaselines
-from ppopt.studies.plan_candidate import PlanCandidate, ScheduleCandidate, StrategyCandidate
+from ppopt.studies.plan_candidate import PlanCandidate
 from ppopt.studies.plan_least_memory import within_share
-from ppopt.studies.plan_product import PlanChoice, PlanProduct
+from ppopt.studies.plan_orders import OrdersSearch
+from ppopt.studies.plan_product import PlanChoice
 from ppopt.studies.plan_result import MoreMemory, Plan, counted
 from ppopt.studies.plan_space import OPTIMAL, PlanConfiguration, PlanSpace, partitions_on
+from ppopt.studies.plan_strategy import StrategyCandidate
 
 
 class PlanSearch:
@@ -67,33 +68,29 @@ class PlanSearch:
         """Seconds of the whole plan."""
         self._deadline = replace(options.deadline, seconds=share * self._limit)
         """Deadline of this search."""
-        self._turn = self._deadline
-        """Deadline of the current turn of the search of all orders."""
         self._baselines = PlanBaselines(space, objective, backward_kind)
         self._known_value: Fraction | None = None
         """Time per microbatch that is known to be possible."""
-        self._cutoff: Fraction | None = None
-        """Best time per microbatch as the search of all orders began its turn."""
+        self._candidates: list[PlanCandidate] = []
         self._skipped: list[tuple[str, str]] = []
         self._interrupted = False
         self._strategies: list[StrategyCandidate] = []
         """Configurations of hand strategies."""
+        told = self._options.by(
+            replace(
+                self._deadline,
+                progress=lambda state: self._tell(state.phase, state.value),
+                stop=self._stopped,
+            )
+        )
         choices = list(self._set_up())
-        self._product = PlanProduct(choices, self._params.margin) if choices else None
-        self._search: ConfigurationSearch | None = None
-        """Search of the configurations of all orders; None: there are none."""
-        self._orders: list[ScheduleCandidate] = []
-        """These configurations."""
-        if self._product is not None:
-            self._search = self._search_of(self._product, choices[0].problem)
-            self._search.enumerate_listed()
-            self._orders = [
-                ScheduleCandidate(choice, self._search, prefix, options)
-                for prefix, choice in zip(self._product.inner, choices, strict=True)
-            ]
-        self._candidates: list[PlanCandidate] = [*self._orders, *self._strategies]
-        if not self._candidates:
+        problems = [choice.problem for choice in choices]
+        problems += [candidate.problem for candidate in self._strategies]
+        if not problems:
             raise InputError(self._skipped[0][1])
+        self._orders = OrdersSearch(choices, problems[0], told, lambda: self._ceiling)
+        """Configurations of all orders."""
+        self._candidates += [*self._orders.candidates, *self._strategies]
         self._set_up_seconds = setting_up.spent
 
     def _set_up(self) -> Iterator[PlanChoice]:
@@ -117,17 +114,6 @@ class PlanSearch:
         options = self._space.options_of(made.configuration)
         return StrategyCandidate(made, self._options, options, accepts_partition)
 
-    def _search_of(self, product: PlanProduct, problem: Problem) -> ConfigurationSearch:
-        """Search of all configurations, which ends with its turn and reports for the plan."""
-        deadline = replace(
-            self._deadline,
-            progress=lambda state: self._tell(state.phase, state.value),
-            stop=self._stopped,
-        )
-        return ConfigurationSearch(
-            product, problem, self._options.by(deadline), ceiling=lambda: self._cutoff, grace=GRACE
-        )
-
     def _kind_of(self, configuration: PlanConfiguration) -> BackwardKind:
         """Kind of backwards of the schedules of a configuration.
 
@@ -145,7 +131,7 @@ class PlanSearch:
     def set_known_value(self, value: Fraction | None, schedule: Schedule | None) -> None:
         """Use a known achievable time per microbatch, and start from a schedule of the space."""
         self._known_value = value
-        for candidate in self._orders:
+        for candidate in self._orders.candidates:
             if schedule is not None and candidate.contains(schedule):
                 candidate.start_from(schedule)
 
@@ -165,7 +151,7 @@ class PlanSearch:
 
     def _start_from_best_baselines(self) -> None:
         """Start every configuration from the best hand strategy that it could have chosen."""
-        for candidate in self._orders:
+        for candidate in self._orders.candidates:
             baselines = [
                 baseline
                 for baseline in self._baselines.results
@@ -184,8 +170,9 @@ class PlanSearch:
                     break
                 before = self._least, self._ceiling
                 self._round(number, self._params.bounding)
-                if number == 0:
-                    self._search_best_partition()
+                if number == 0 and not self._over:
+                    self._orders.search_best_partition(self._deadline.share(self._params.polishing))
+                    self._note("configurations")
                 if self._exhausted and before == (self._least, self._ceiling):
                     break
         except KeyboardInterrupt:
@@ -297,7 +284,8 @@ class PlanSearch:
             self._options.by(self._deadline),
         )  # fmt: skip
         free._known_value = self._known_value
-        free._bound(self._params.more_bounding)
+        with interrupts.heard():
+            free._bound(free._deadline.share(self._params.more_bounding))
         bounded = {candidate.configuration: candidate for candidate in free._candidates}
         for candidate in self._candidates:
             if candidate.configuration in bounded:
@@ -310,17 +298,16 @@ class PlanSearch:
 
         The first is searched even if time is up, the others up to `GRACE` seconds later.
         """
-        number = 0
-        while self._search is not None and self._best is None and number < len(self._orders):
-            number += 1
-            self._search_orders(Effort(0, number), self._deadline)
-            if self._over:
-                break
+        for number in range(1, len(self._orders.candidates) + 1):
+            if self._best is None and not self._over:
+                self._orders.search(Effort(0, number), self._deadline)
+                self._note("configurations")
         latest = self._deadline.longer(GRACE)
         for candidate in filter(self._is_open, self._strategies):
             if self._best is not None or self._interrupted:
                 return
-            self._search_strategy(candidate, 0, self._deadline.share(self._params.first))
+            candidate.search(0, self._deadline.share(self._params.first))
+            self._note("configurations")
             if latest.over:
                 return
 
@@ -329,85 +316,44 @@ class PlanSearch:
 
         The search of all orders has the turns of all of its open configurations.
         """
-        self._bound(bounding)
-        ceiling, params = self._ceiling, self._params
-        waiting = sum(map(self._is_open, self._strategies))
-        if self._search is not None and self._product is not None:
-            opened = len(self._product.open_prefixes(ceiling))
-            quick = params.short + (params.few * 2 ** (number - 1) if number else 0)
-            self._search_orders(
-                Effort(max(0, number - 1), quick * opened),
-                self._deadline.share(opened / (opened + waiting)) if waiting else self._deadline,
-            )
+        with interrupts.heard():
+            self._bound(self._deadline.share(bounding))
+        waiting, opened = sum(map(self._is_open, self._strategies)), self._orders.num_open
+        if opened:
+            part = opened / (opened + waiting)
+            self._orders.search_round(number, self._deadline.share(part))
+            self._note("configurations")
         for candidate in self._strategies:
             if self._over:
                 return
             if self._is_open(candidate):
                 waiting -= 1
-                self._search_strategy(candidate, max(0, number - 1), self._deadline.turn(waiting))
+                candidate.search(max(0, number - 1), self._deadline.turn(waiting))
+                self._note("configurations")
 
-    def _bound(self, share: float) -> None:
-        """Bound the configurations that may be best for a share of the time left."""
-        deadline, ceiling = self._deadline.share(share), self._ceiling
-        with interrupts.heard():
-            if self._search is not None:
-                waiting = sum(map(self._is_open, self._strategies))
-                part = len(self._orders) / (len(self._orders) + waiting)
-                self._search.bound(deadline.share(part), ceiling)
-                self._refresh()
-                self._tell("bounds")
-            opened = list(filter(self._is_open, self._strategies))
-            for place, candidate in enumerate(opened):
-                useful = None if ceiling is None else ceiling * candidate.configuration.batches
-                turn = deadline.turn(len(opened) - place - 1)
-                candidate.raise_bound(turn, useful and useful * self._params.margin)
-                self._tell("bounds")
+    def _bound(self, deadline: Deadline) -> None:
+        """Bound the configurations that may be best, until the deadline."""
+        waiting = list(filter(self._is_open, self._strategies))
+        if self._orders.candidates:
+            opened = self._orders.num_open
+            self._orders.bound(deadline.share(opened / ((opened + len(waiting)) or 1)))
+            self._note("bounds")
+        for place, candidate in enumerate(waiting):
+            ceiling = self._ceiling
+            useful = None if ceiling is None else ceiling * candidate.configuration.batches
+            turn = deadline.turn(len(waiting) - place - 1)
+            candidate.raise_bound(turn, useful and useful * self._params.margin)
+            self._note("bounds")
 
-    def _search_orders(self, effort: Effort, turn: Deadline) -> None:
-        """Search the configurations of all orders for at most a turn."""
-        assert self._search is not None
-        self._turn, self._cutoff = turn, self._ceiling
-        self._search.search(effort)
-        self._interrupted |= self._search.interrupted
-        self._refresh()
-        self._tell("configurations")
-
-    def _search_best_partition(self) -> None:
-        """Search only the partition and recompute of the best schedule, for a share of the time.
-
-        Rounds divide their time between configurations and partitions. Methods that improve large
-        pipelines most, such as windows, have no long turn in them.
-        """
-        if self._search is None or self._over or not isinstance(self._best, ScheduleCandidate):
-            return
-        from ppopt.solver.portfolio import PROVING  # noqa: PLC0415  ortools takes long to load
-
-        self._search.search_best(self._deadline.share(self._params.polishing), PROVING)
-        self._interrupted |= self._search.interrupted
-        self._refresh()
-        self._tell("configurations")
-
-    def _search_strategy(self, candidate: StrategyCandidate, level: int, turn: Deadline) -> None:
-        """Search the configuration of a hand strategy for at most a turn."""
-        candidate.search(level, turn)
-        self._tell("configurations")
-
-    def _refresh(self) -> None:
-        """Read what the search of all orders has found."""
-        ceiling = self._ceiling
-        if self._search is not None and self._search.state.value is not None:
-            value = self._search.state.value
-            ceiling = value if ceiling is None else min(ceiling, value)
-        for candidate in self._orders:
-            candidate.refresh(ceiling)
+    def _note(self, phase: str) -> None:
+        """Report the state after a search or a bound, and note whether Ctrl-C ended it."""
+        self._interrupted |= self._orders.interrupted
+        self._tell(phase)
 
     def _stopped(self, state: Progress) -> bool:
-        """Whether the search of all orders ends: with its turn, or as the user says."""
-        stop = self._options.deadline.stop
-        found = any(value is not None for value in (state.value, self._cutoff))
-        return (found and self._turn.over) or (
-            stop is not None and stop(self._state(state.phase, state.value))
-        )
+        """Whether the user ends the search of all orders."""
+        stop = self._deadline.stop
+        return stop is not None and stop(self._state(state.phase, state.value))
 
     # Which configuration.
 
@@ -466,8 +412,7 @@ class PlanSearch:
     @property
     def _exhausted(self) -> bool:
         """Whether no configuration that may be best has anything left to search."""
-        orders = self._search is None or self._search.exhausted
-        return orders and all(
+        return self._orders.exhausted and all(
             candidate.exhausted for candidate in self._strategies if self._is_open(candidate)
         )
 

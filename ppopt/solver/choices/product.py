@@ -24,10 +24,10 @@ class ProductChoice(Choice):
     def __init__(self, inner: Mapping[Key, Choice]) -> None:
         """`inner`: the choice of every prefix, in the order of their first configurations.
 
-        All prefixes have one length. Raises ValueError if there is none.
+        All prefixes have one length.
         """
         self.inner = dict(inner)
-        self._width = len(min(self.inner))
+        self._width = len(min(self.inner, default=()))
 
     @abstractmethod
     def prefixes(self, pipeline: Pipeline) -> Iterable[Key]:
@@ -71,7 +71,7 @@ class ProductChoice(Choice):
     @property
     def lower_bound(self) -> Fraction:
         """Lower bound of all choices."""
-        return min(map(self.least, self.inner))
+        return min(map(self.least, self.inner), default=Fraction(0))
 
     def listed(self) -> list[Key]:
         """Configurations of all choices that list their own."""

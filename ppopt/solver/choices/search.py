@@ -28,7 +28,7 @@ from ppopt.solver.bounds import device_bounds
 from ppopt.solver.choices.choice import Choice, UnlistedBound
 from ppopt.solver.choices.configuration import Configuration, Key, SearchedConfigurations, by_bound
 from ppopt.solver.choices.result import known_result, result_of
-from ppopt.solver.deadline import TURN, Deadline
+from ppopt.solver.deadline import Deadline
 from ppopt.solver.options import SolveOptions
 from ppopt.solver.result import Progress, Result, Status
 from ppopt.solver.search import search_from
@@ -156,15 +156,18 @@ class ConfigurationSearch:
         except KeyboardInterrupt:
             self.interrupted = True
 
-    def search_best(self, deadline: Deadline, without: frozenset[str]) -> None:
-        """Search only the configuration of the best schedule, without some methods."""
+    def search_best(self, without: frozenset[str]) -> None:
+        """Search only the configuration of the best schedule, without some methods.
+
+        It ends with the deadline of the search, or as the caller says.
+        """
         best = self.state.best
         if best is None or self._over or not self._is_open(best):
             return
         params = self._options.params
         options = replace(self._options, params=replace(params, without=params.without | without))
         with interrupts.heard():
-            self._search(best, self._problem_of(best), options, deadline.left)
+            self._search(best, self._problem_of(best), options, self._left)
         self._raise_bound()
 
     def result(self) -> Result:
@@ -307,7 +310,7 @@ class ConfigurationSearch:
     def _climb_from(self, begin: Configuration, most: float) -> None:
         """Hill climbing from a configuration, by at most so many searches each time."""
         tried, reserve = 0, (1 - self._params.climb_share) * self._left
-        while not self._over:
+        while not self._over and not self._quick_spent:
             in_time = takewhile(lambda _: not self._over, self.choice.moves(begin.key))
             moves = list(dict.fromkeys(in_time))
             self._add(moves)
@@ -452,7 +455,7 @@ class ConfigurationSearch:
         problem = self._problem_of(configuration)
         self._refine(configuration, problem)
         if self._is_open(configuration):
-            seconds = self._left * self._share(level)
+            seconds = self._left * (1.0 if level else self._params.quick_share)
             self._search(configuration, problem, self._options.rounds(level), seconds)
             configuration.level = level
         self._raise_bound()
@@ -497,13 +500,6 @@ class ConfigurationSearch:
         value = configuration.value
         if self.state.value is None or (value is not None and value < self.state.value):
             self.state.best = configuration
-
-    def _share(self, level: int) -> float:
-        """Share of the time left that a search may take."""
-        if level:
-            return 1.0
-        waiting, share = self._effort.quick - self._quick, self._params.quick_share
-        return share if waiting == inf else min(share, TURN / (waiting + 2))
 
     def _warm_start(self, configuration: Configuration, problem: Problem) -> WarmStart:
         """Warm start of a search: the bound, and the schedule or the order of the best one."""

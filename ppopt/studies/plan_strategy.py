@@ -1,0 +1,171 @@
+"""A configuration of a plan whose order is that of one hand strategy."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import replace
+from fractions import Fraction
+
+from ppopt.problem.partition import SEARCH
+from ppopt.schedule.origin import Argument, Certificate
+from ppopt.schedule.schedule import Schedule
+from ppopt.solver import interrupts
+from ppopt.solver.choices.result import known_result
+from ppopt.solver.deadline import Deadline
+from ppopt.solver.options import SolveOptions
+from ppopt.solver.partitions.partition_bounds import memory_of_all
+from ppopt.solver.partitions.space import space_of
+from ppopt.solver.result import Result, Status
+from ppopt.strategies import Options
+from ppopt.studies.best_choice import StrategyProof
+from ppopt.studies.plan_candidate import PlanCandidate
+from ppopt.studies.plan_product import PlanChoice
+from ppopt.studies.plan_result import LeastMemory
+from ppopt.studies.strategy_search import PATIENCE, AcceptsPartition, Rank, StrategySearch
+from ppopt.verifier import checked
+
+ROUNDS = 4
+"""Rounds of the search for the best partition and recompute at level 0; doubled at every level."""
+SEARCHING = 0.5
+"""Share of a turn that these rounds may take; the proof has the rest."""
+_BOUNDED = (
+    "every partition has a device that alone needs as long, by head, work, forced idle time and "
+    "way out, or too much memory"
+)
+
+
+class StrategyCandidate(PlanCandidate):
+    """A configuration whose order is that of one strategy; partition and recompute are searched."""
+
+    def __init__(
+        self,
+        given: PlanChoice,
+        options: SolveOptions,
+        strategy_options: Options,
+        accepts_partition: AcceptsPartition | None,
+    ) -> None:
+        """`accepts_partition` says which partitions the runtime runs; None: all.
+
+        Raises NotApplicableError if the strategy or the search of its partition does not apply.
+        """
+        super().__init__(given.configuration, given.problem, options)
+        problem, self._choice = given.problem, given.choice
+        self._choices = StrategySearch(
+            problem.pipeline, given.configuration.strategy, problem.objective, strategy_options,
+            accepts_partition=accepts_partition, seed=options.seed,
+        )  # fmt: skip
+        candidates = self._choice if problem.pipeline.partition == SEARCH else None
+        self._proof = StrategyProof(self._choices, candidates)
+        self._raise_alone()
+        self._taken: Rank | None = None
+        """Rank of the schedule in the result."""
+        self._result: Result | None = None
+        """Result of the best schedule; None: none is found."""
+
+    @property
+    def exhausted(self) -> bool:
+        """Whether more effort cannot help: no other known partition may be better."""
+        return self._proof.proved or (self._proof.ended and self._choices.barren >= PATIENCE)
+
+    def raise_bound(self, deadline: Deadline, ceiling: Fraction | None) -> None:
+        """Bound all partitions until the deadline; above a ceiling, bounds need not be exact."""
+        if self.problem.pipeline.partition == SEARCH and not self.impossible:
+            self._proof.bound(deadline, ceiling)
+        self._raise_alone()
+        self._note()
+
+    def _raise_alone(self) -> None:
+        self.bound_alone = max(self.bound_alone, self._choice.lower_bound)
+        self.bound = max(self.bound, self.bound_alone)
+
+    def raise_to(self, other: PlanCandidate) -> None:
+        """See `PlanCandidate.raise_to`."""
+        self.impossible |= other.impossible
+        if not other.impossible:
+            self.bound = max(self.bound, other.bound)
+            self.bound_alone = max(self.bound_alone, other.bound_alone)
+
+    def hint(self, schedule: Schedule) -> None:
+        """See `PlanCandidate.hint`."""
+        self._choices.hint(schedule.pipeline)
+
+    def search(self, level: int, turn: Deadline) -> None:
+        """Search near the best partition, then in the order of bounds, from the last search on."""
+        self.searches += 1
+        self._choices.run(ROUNDS * 2**level, turn.share(SEARCHING))
+        self._proof.run(turn)
+        self._note()
+
+    def _note(self) -> None:
+        """Record what the search and the proof have found."""
+        choices = self._choices
+        self.bound = max(self.bound, self._proof.lower_bound)
+        if choices.fits and choices.rank != self._taken:
+            self._taken = choices.rank
+            self._result = self._of_strategy(choices.schedule())
+        self.impossible |= self._proof.proved and not (choices.fits or choices.refused)
+
+    @property
+    def schedule(self) -> Schedule | None:
+        """Best schedule."""
+        return None if self._result is None else self._result.schedule
+
+    @property
+    def result(self) -> Result:
+        """See `PlanCandidate.result`."""
+        return self._result or self._bounded()
+
+    def take(self, schedule: Schedule) -> None:
+        """See `PlanCandidate.take`."""
+        if self._is_better(schedule):
+            self._result = self._of_strategy(schedule)
+
+    def _of_strategy(self, schedule: Schedule) -> Result:
+        """Result of a schedule of the strategy that is within the limits.
+
+        A bound of the strategy is no bound of other schedules, so the result states none.
+        """
+        proof = f"of {self.configuration.strategy} alone: {self._proof.proof_text}"
+        return replace(known_result(self.problem, checked(schedule), self._options), proof=proof)
+
+    def _bounded(self) -> Result:
+        """Result by bounds alone, without a schedule."""
+        pipeline = self.problem.pipeline
+        argument = Argument.PARTITIONS if pipeline.partition == SEARCH else Argument.ENDS
+        if pipeline.recompute == SEARCH:
+            argument = Argument.PARTITIONS_RECOMPUTE
+        return Result(
+            pipeline=pipeline,
+            objective=self.problem.objective,
+            backward_kind=self.problem.backward_kind,
+            status=Status.INFEASIBLE if self.impossible else Status.UNKNOWN,
+            schedule=None,
+            value=None,
+            lower_bound=None if self.impossible else self.bound,
+            proof=_BOUNDED,
+            certificate=Certificate(argument),
+            provenance=self._options.provenance,
+            solve_seconds=0.0,
+        )
+
+    def minimize_memory(self, deadline: Deadline) -> LeastMemory:
+        """See `PlanCandidate.minimize_memory`: of equal values, the search prefers less memory."""
+
+        def tell() -> None:
+            deadline.tell(f"{self.configuration}, memory", self.value, self.bound)
+
+        with suppress(KeyboardInterrupt), interrupts.heard():
+            self._choices.run_until_stalled(deadline, tell)
+        self._note()
+        peak = self.peak
+        assert peak is not None
+        return LeastMemory(peak, peak if self._choices.conclusive else self._least_peak)
+
+    @property
+    def _least_peak(self) -> Fraction:
+        """Least memory of all devices together, spread evenly over them."""
+        if self.problem.pipeline.partition != SEARCH:
+            return Fraction(0)
+        ticks = space_of(self.problem)
+        share = Fraction(memory_of_all(ticks.space), ticks.space.num_devices)
+        return share / ticks.memory_per_unit
