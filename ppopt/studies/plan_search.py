@@ -303,7 +303,7 @@ class PlanSearch:
                 self._orders.search(Effort(0, number), self._deadline)
                 self._note("configurations")
         latest = self._deadline.longer(GRACE)
-        for candidate in filter(self._is_open, self._strategies):
+        for candidate in sorted(filter(self._is_open, self._strategies), key=_bound):
             if self._best is not None or self._interrupted:
                 return
             candidate.search(0, self._deadline.share(self._params.first))
@@ -323,7 +323,7 @@ class PlanSearch:
             part = opened / (opened + waiting)
             self._orders.search_round(number, self._deadline.share(part))
             self._note("configurations")
-        for candidate in self._strategies:
+        for candidate in sorted(self._strategies, key=_bound):
             if self._over:
                 return
             if self._is_open(candidate):
@@ -368,11 +368,7 @@ class PlanSearch:
     @property
     def _least(self) -> Fraction | None:
         """Lower bound of the times per microbatch of all configurations; None: none is feasible."""
-        bounds = [
-            candidate.per_microbatch(candidate.bound)
-            for candidate in self._candidates
-            if not candidate.impossible
-        ]
+        bounds = [_bound(candidate) for candidate in self._candidates if not candidate.impossible]
         if self._ceiling is not None:
             bounds.append(self._ceiling)
         return min(bounds, default=None)
@@ -382,7 +378,7 @@ class PlanSearch:
         if candidate.impossible:
             return False
         ceiling = self._ceiling
-        return ceiling is None or candidate.per_microbatch(candidate.bound) < ceiling
+        return ceiling is None or _bound(candidate) < ceiling
 
     @property
     def _ceiling(self) -> Fraction | None:
@@ -484,8 +480,7 @@ class PlanSearch:
         if least is None or best is None or least == _value(best):
             return ""
         candidate = min(
-            (candidate for candidate in self._candidates if not candidate.impossible),
-            key=lambda candidate: candidate.per_microbatch(candidate.bound),
+            (candidate for candidate in self._candidates if not candidate.impossible), key=_bound
         )
         return f"; the least bound is that of {candidate.configuration}"
 
@@ -494,3 +489,8 @@ def _value(candidate: PlanCandidate) -> Fraction:
     """Time per microbatch of the best schedule of a configuration that has one."""
     assert candidate.value is not None
     return candidate.per_microbatch(candidate.value)
+
+
+def _bound(candidate: PlanCandidate) -> Fraction:
+    """Lower bound of a configuration, per microbatch."""
+    return candidate.per_microbatch(candidate.bound)
