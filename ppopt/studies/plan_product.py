@@ -135,6 +135,10 @@ class PlanProduct(ProductChoice):
                 else:
                     yield (*prefix, *key)
 
+    def moves(self, key: Key) -> Iterator[Key]:
+        """Moves within a configuration of the plan, if it is open."""
+        return super().moves(key) if self._is_open(key[:1], self._ceiling) else iter(())
+
     def unlisted_of(
         self, prefix: Key, known: Container[Key], ceiling: Fraction | None
     ) -> UnlistedBound | None:

@@ -15,7 +15,7 @@ from fractions import Fraction
 from itertools import chain, islice, takewhile
 from math import ceil, inf
 from random import Random
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from ppopt.problem.problem import Problem
 from ppopt.schedule import timing
@@ -33,9 +33,6 @@ from ppopt.solver.options import SolveOptions
 from ppopt.solver.result import Progress, Result, Status
 from ppopt.solver.search import search_from
 from ppopt.solver.warm_start import WarmStart
-
-if TYPE_CHECKING:
-    pass
 
 
 class Effort(NamedTuple):
@@ -268,7 +265,7 @@ class ConfigurationSearch:
 
     def _raise_one(self, configuration: Configuration, value: Fraction) -> float:
         """Raise the bound of a configuration towards a value; return the units of work."""
-        problem = replace(self._problem, pipeline=self.choice.pipeline(configuration.key)).reduced
+        problem = self._problem_of(configuration).reduced
         self._refine(configuration, problem)
         if not self._is_open(configuration):
             self._raise_bound()
@@ -297,10 +294,9 @@ class ConfigurationSearch:
         return max(work, self._params.least_work)
 
     def _climb(self) -> None:
-        """Hill climbing: try the moves of the best configuration, while one of them is better.
+        """Hill climbing from the best configuration of every group, the best first.
 
-        That of every group, the best first. If no schedule is known yet: of the first
-        configuration.
+        If no schedule is known yet: from the first configuration.
         """
         bests = self._best_of_groups()
         for place, begin in enumerate(bests):
@@ -308,7 +304,10 @@ class ConfigurationSearch:
             self._climb_from(begin, min(self._params.moves, allowed))
 
     def _climb_from(self, begin: Configuration, most: float) -> None:
-        """Hill climbing from a configuration, by at most so many searches each time."""
+        """Hill climbing: try the moves of a configuration, while one of them is better.
+
+        `most` is the largest number of searches.
+        """
         tried, reserve = 0, (1 - self._params.climb_share) * self._left
         while not self._over and not self._quick_spent:
             in_time = takewhile(lambda _: not self._over, self.choice.moves(begin.key))
@@ -422,6 +421,7 @@ class ConfigurationSearch:
         return by_bound(filter(self._is_open, self.state.known.values()))
 
     def _raise_bound(self) -> None:
+        """Raise the bound of all to the least of those that may be better than the best."""
         state = self.state
         bounds = [one.bound for one in state.known.values() if state.is_open(one)]
         ends = bounds if state.value is None else [*bounds, state.value]
@@ -477,6 +477,7 @@ class ConfigurationSearch:
     def _search(
         self, configuration: Configuration, problem: Problem, options: SolveOptions, seconds: float
     ) -> None:
+        """Search a configuration for at most `seconds`, from what is known."""
         self.searches += 1
         deadline = Deadline.after(
             max(seconds, 0.01),
