@@ -124,14 +124,6 @@ class ConfigurationSearch:
         """Start from the user's hint, and report it in the result."""
         self._hints, self._hint = [schedule], hint
 
-    def adopt(self, schedule: Schedule) -> None:
-        """Take a schedule found elsewhere as it is, if its configuration has no better one."""
-        key = self.choice.key(schedule.pipeline)
-        if key is None:
-            return
-        self._take(self._at(key), known_result(self._problem, schedule, self._options))
-        self._raise_bound()
-
     def run(self, effort: Effort = ANY_EFFORT) -> Result:
         """Search, as `search` does, and return the result."""
         self.search(effort)
