@@ -27,7 +27,7 @@ from ppopt.solver.bound import Bound
 from ppopt.solver.bounds import device_bounds
 from ppopt.solver.choices.choice import Choice, UnlistedBound
 from ppopt.solver.choices.configuration import Configuration, Key, SearchedConfigurations, by_bound
-from ppopt.solver.choices.result import known_result, result_of
+from ppopt.solver.choices.result import result_of
 from ppopt.solver.deadline import Deadline
 from ppopt.solver.options import SolveOptions
 from ppopt.solver.result import Progress, Result, Status
