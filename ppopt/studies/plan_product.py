@@ -42,26 +42,26 @@ class PlanProduct(ProductChoice):
 
     def __init__(self, choices: Sequence[PlanChoice], margin: Fraction = Fraction(1)) -> None:
         """Bounds are exact up to `margin` times the ceiling. Prefixes are indices of `choices`."""
-        super().__init__({(index,): one.choice for index, one in enumerate(choices)})
+        super().__init__({(index,): given.choice for index, given in enumerate(choices)})
         self._choices: Mapping[Key, PlanChoice] = dict(zip(self.inner, choices, strict=True))
         self._margin = margin
         self._ceiling: Fraction | None = None
         """Ceiling of the last bounds: configurations with bounds above it are of no use."""
         self._floors = dict.fromkeys(self.inner, Fraction(0))
         """Lower bounds of relaxations of the configurations, per microbatch."""
-        wider = {one.configuration: prefix for prefix, one in self._choices.items()}
+        wider = {given.configuration: prefix for prefix, given in self._choices.items()}
         self._wider = {
             prefix: wider[chosen]
-            for prefix, one in self._choices.items()
-            for chosen in [one.configuration._replace(recompute=SEARCH)]
-            if chosen in wider and chosen != one.configuration
+            for prefix, given in self._choices.items()
+            for chosen in [given.configuration._replace(recompute=SEARCH)]
+            if chosen in wider and chosen != given.configuration
         }
         """Configurations whose recompute is chosen, by those that they include."""
 
     def prefixes(self, pipeline: Pipeline) -> Iterator[Key]:
         """Configurations with the layout, microbatches and recompute of a pipeline."""
-        for prefix, one in self._choices.items():
-            own = one.problem.pipeline
+        for prefix, given in self._choices.items():
+            own = given.problem.pipeline
             if (own.layout, own.batches) == (pipeline.layout, pipeline.batches) and (
                 own.recompute == SEARCH or pipeline.model.layers == own.model.layers
             ):
@@ -119,7 +119,7 @@ class PlanProduct(ProductChoice):
             pipeline = self._choices[prefix].problem.pipeline
             return self.least(prefix), pipeline.num_stages, pipeline.recompute != SEARCH
 
-        return sorted((one for one in self.inner if self._is_open(one, ceiling)), key=order)
+        return sorted((key for key in self.inner if self._is_open(key, ceiling)), key=order)
 
     def _is_open(self, prefix: Key, ceiling: Fraction | None) -> bool:
         return ceiling is None or self.least(prefix) < ceiling
@@ -167,7 +167,7 @@ class PlanProduct(ProductChoice):
         if not self._is_open(prefix, ceiling):
             return own
         ends = [end for end in (own.value, ceiling) if end is not None]
-        bounds = [one.bound for one in known.values() if own.is_open(one)]
+        bounds = [configuration.bound for configuration in own.open]
         unlisted = self.unlisted_of(prefix, state.known, min(ends, default=None))
         if unlisted is not None:
             bounds.append(unlisted.bound)
@@ -184,8 +184,9 @@ class PlanProduct(ProductChoice):
 def _best(configurations: Iterable[Configuration]) -> Configuration | None:
     """Configuration of the best schedule; of several, that of the least memory."""
     scheduled = [
-        (one.value, peak_memory(one.result.schedule), one.key, one)
-        for one in configurations
-        if one.value is not None and one.result is not None and one.result.schedule is not None
+        (configuration.value, peak_memory(result.schedule), configuration.key, configuration)
+        for configuration in configurations
+        for result in [configuration.result]
+        if result is not None and result.schedule is not None
     ]
     return min(scheduled)[-1] if scheduled else None

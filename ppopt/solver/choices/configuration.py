@@ -48,6 +48,11 @@ class Configuration:
             return None
         return self.result.value / self.batches
 
+    @property
+    def searched(self) -> bool:
+        """Whether the configuration was searched."""
+        return self.level >= 0
+
     def raise_bound(self, bound: Fraction) -> None:
         """Raise the bound to one of the schedules of all microbatches."""
         self.bound = max(self.bound, bound / self.batches)
@@ -106,31 +111,49 @@ class SearchedConfigurations:
 
     @property
     def open(self) -> list[Configuration]:
-        """Open configurations, of least bounds first."""
-        return by_bound(filter(self.is_open, self.known.values()))
+        """Configurations that may have a better schedule than the best one."""
+        return list(filter(self.is_open, self.known.values()))
 
     @property
     def searched(self) -> int:
         """Number of configurations that were searched."""
-        return sum(one.level >= 0 for one in self.known.values())
+        return sum(configuration.searched for configuration in self.known.values())
 
     @property
     def examined(self) -> int:
         """Number of configurations that were searched, or bounded by subsets of their devices."""
-        return sum(one.level >= 0 or one.bounding is not None for one in self.known.values())
+        return sum(
+            configuration.searched or configuration.bounding is not None
+            for configuration in self.known.values()
+        )
+
+    @property
+    def _ruled_out(self) -> list[Configuration]:
+        return [
+            configuration
+            for configuration in self.known.values()
+            if not configuration.searched and not self.is_open(configuration)
+        ]
 
     @property
     def ruled_out(self) -> int:
         """Number of configurations that were ruled out by their bounds, without a search."""
-        return sum(one.level < 0 and not self.is_open(one) for one in self.known.values())
+        return len(self._ruled_out)
 
     @property
     def subsets_ruled_out(self) -> bool:
         """Whether a configuration was ruled out by a bound on a subset of its devices."""
-        closed = (one for one in self.known.values() if not self.is_open(one))
-        return any(one.level < 0 and one.bounding is not None for one in closed)
+        return any(configuration.bounding is not None for configuration in self._ruled_out)
 
 
 def by_bound(configurations: Iterable[Configuration]) -> list[Configuration]:
     """Configurations by their bounds."""
-    return sorted(configurations, key=lambda one: (one.bound, one.key))
+    return sorted(
+        configurations, key=lambda configuration: (configuration.bound, configuration.key)
+    )
+
+
+def by_value(configurations: Iterable[Configuration]) -> list[Configuration]:
+    """Configurations with schedules, by their values."""
+    valued = [configuration for configuration in configurations if configuration.value is not None]
+    return sorted(valued, key=lambda configuration: (configuration.value, configuration.key))

@@ -26,7 +26,13 @@ from ppopt.solver import interrupts
 from ppopt.solver.bound import Bound
 from ppopt.solver.bounds import device_bounds
 from ppopt.solver.choices.choice import Choice, UnlistedBound
-from ppopt.solver.choices.configuration import Configuration, Key, SearchedConfigurations, by_bound
+from ppopt.solver.choices.configuration import (
+    Configuration,
+    Key,
+    SearchedConfigurations,
+    by_bound,
+    by_value,
+)
 from ppopt.solver.choices.result import result_of
 from ppopt.solver.deadline import Deadline
 from ppopt.solver.options import SolveOptions
@@ -305,23 +311,21 @@ class ConfigurationSearch:
             in_time = takewhile(lambda _: not self._over, self.choice.moves(begin.key))
             moves = list(dict.fromkeys(in_time))
             self._add(moves)
-            better, fresh = begin, [one for one in map(self._at, moves) if one.level < 0]
-            for one in by_bound(fresh):
+            fresh = [move for move in map(self._at, moves) if not move.searched]
+            for move in by_bound(fresh):
                 if self._over or tried >= most or self._left < reserve:
                     return
-                tried += self._solve(one, 0)
-                if one.value is not None and (better.value is None or one.value < better.value):
-                    better = one
-            if better is begin:
+                tried += self._solve(move, 0)
+            better = by_value([begin, *fresh])
+            if not better or better[0].value == begin.value:
                 return
-            begin = better
+            begin = better[0]
 
     def _best_of_groups(self) -> list[Configuration]:
         """Best configuration of every group, the best first; without values, the first one."""
         bests: dict[Key, Configuration] = {}
-        valued = (one for one in self.state.known.values() if one.value is not None)
-        for one in sorted(valued, key=lambda one: (one.value, one.key)):
-            bests.setdefault(self.choice.group(one.key), one)
+        for configuration in by_value(self.state.known.values()):
+            bests.setdefault(self.choice.group(configuration.key), configuration)
         return list(bests.values()) or [next(iter(self.state.known.values()))]
 
     def _chosen(self, level: int) -> Iterator[Configuration]:
@@ -335,19 +339,16 @@ class ConfigurationSearch:
             yield self.state.best
         yield from map(self._at, self.choice.required_candidates())
         if self._unknown is not None and self._unknown.key is None:
-            valued = [one for one in self._open() if one.value is not None]
-            valued.sort(key=lambda one: (one.value, one.key))
-            yield from valued[: self._params.together] or self._open()
+            yield from by_value(self._open())[: self._params.together] or self._open()
             return
         if self._listed:
             yield from self._open()
             return
-        firsts = (one for one in by_bound(self._first) if one.level < level)
-        yield from islice(firsts, 1)
+        firsts = by_bound(self._first)
+        yield from islice((first for first in firsts if first.level < level), 1)
         for _ in range(self._params.together - 1):
             self._follow()
-            waiting = (one for one in self._open() if one.level < level)
-            yield from islice(waiting, 1)
+            yield from islice((least for least in self._open() if least.level < level), 1)
 
     def _follow(self) -> None:
         """Enumerate the next configuration, if no open one has a lower bound."""
@@ -415,7 +416,7 @@ class ConfigurationSearch:
     def _raise_bound(self) -> None:
         """Raise the bound of all to the least of those that may be better than the best."""
         state = self.state
-        bounds = [one.bound for one in state.known.values() if state.is_open(one)]
+        bounds = [configuration.bound for configuration in state.open]
         ends = bounds if state.value is None else [*bounds, state.value]
         self._unknown = UnlistedBound(state.least)
         if self._list_added:
