@@ -66,6 +66,15 @@ class PlanCandidate(ABC):
         """Time per microbatch of the configuration."""
         return time / self.configuration.batches
 
+    @property
+    def bound_per_microbatch(self) -> Fraction:
+        """Lower bound of the time per microbatch."""
+        return self.bound / self.configuration.batches
+
+    def is_open(self, ceiling: Fraction | None) -> bool:
+        """Whether the configuration may be below a ceiling, per microbatch."""
+        return not self.impossible and (ceiling is None or self.bound_per_microbatch < ceiling)
+
     @abstractmethod
     def raise_to(self, other: PlanCandidate) -> None:
         """Raise the bound to that of a relaxation, whose schedules include all of this one."""

@@ -69,8 +69,9 @@ class ScheduleCandidate(PlanCandidate):
         """See `PlanCandidate.result`."""
         state = self._state
         if state.best is not None and state.best is state.known.get(ONLY):
-            assert state.best.result is not None
-            return state.best.result
+            own, bound = state.best.result, state.lower_bound * self.configuration.batches
+            if own is not None and own.lower_bound == bound:
+                return own
         return result_of(self._choice, self.problem, state, self._options)
 
     def raise_to(self, other: PlanCandidate) -> None:
@@ -152,6 +153,8 @@ class OrdersSearch:
         self._turn = options.deadline
         self._cutoff: Fraction | None = None
         """Ceiling as the turn began."""
+        self._quick = 0
+        """Most searches of level 0 in all rounds so far."""
         deadline = options.deadline
         self._stop = deadline.stop
         self._product = PlanProduct(choices, self._params.margin)
@@ -168,12 +171,13 @@ class OrdersSearch:
     @property
     def num_open(self) -> int:
         """Number of configurations that may be below the ceiling."""
-        return len(self._product.open_prefixes(self._ceiling()))
+        ceiling = self._ceiling()
+        return sum(candidate.is_open(ceiling) for candidate in self.candidates)
 
     @property
     def exhausted(self) -> bool:
         """Whether more effort cannot help: no known partition may be better."""
-        return not self.candidates or self._search.exhausted
+        return self._search.exhausted or not self.num_open
 
     @property
     def interrupted(self) -> bool:
@@ -193,8 +197,9 @@ class OrdersSearch:
 
     def search_round(self, number: int, turn: Deadline) -> None:
         """Search for at most a turn, with the effort of a round, counted from 0."""
-        quick = self._params.short + (self._params.few * 2 ** (number - 1) if number else 0)
-        self.search(Effort(max(0, number - 1), quick * self.num_open), turn)
+        each = self._params.few * 2 ** (number - 1) if number else self._params.short
+        self._quick += each * self.num_open
+        self.search(Effort(max(0, number - 1), self._quick), turn)
 
     def search_best_partition(self, turn: Deadline) -> None:
         """Search only the partition and recompute of the best schedule.

@@ -164,15 +164,15 @@ class PlanProduct(ProductChoice):
         best = _best(known.values())
         if best is not None:
             own.take(best)
-        if not self._is_open(prefix, ceiling):
+        if own.value is None and not own.open:
+            own.none_better = super().unlisted_of(prefix, state.known, None) is None
+        if own.none_better or not self._is_open(prefix, ceiling):
             return own
         ends = [end for end in (own.value, ceiling) if end is not None]
         bounds = [configuration.bound for configuration in own.open]
         unlisted = self.unlisted_of(prefix, state.known, min(ends, default=None))
         if unlisted is not None:
             bounds.append(unlisted.bound)
-        elif not bounds and own.value is None:
-            own.none_better = self.unlisted_of(prefix, state.known, None) is None
         own.raise_least(min([*bounds, *ends], default=own.least))
         return own
 

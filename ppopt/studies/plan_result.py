@@ -94,17 +94,18 @@ class PlanRow:
 
     @property
     def sort_key(self) -> tuple[bool, Fraction, Fraction, bool, bool, Fraction, PlanConfiguration]:
-        """Sort key: time per microbatch, then memory, then bound.
+        """Sort key: time per microbatch, then memory; without a schedule, the bound.
 
         A configuration of chosen recompute that copied its schedule comes after the one it is from.
         """
+        scheduled = self.value is not None
         return (
-            self.value is None,
+            not scheduled,
             self.per_microbatch or Fraction(0),
             self.peak or Fraction(0),
             self.configuration.recompute == SEARCH,
-            self.lower_bound is None,
-            self.bound_per_microbatch or Fraction(0),
+            not scheduled and self.lower_bound is None,
+            Fraction(0) if scheduled else self.bound_per_microbatch or Fraction(0),
             self.configuration,
         )
 

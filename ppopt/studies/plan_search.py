@@ -17,6 +17,7 @@ from contextlib import suppress
 from dataclasses import replace
 from fractions import Fraction
 from itertools import count
+from typing import Any
 
 from ppopt.errors import InputError, NotApplicableError
 from ppopt.problem.backward_kind import BackwardKind
@@ -79,7 +80,7 @@ class PlanSearch:
         told = self._options.by(
             replace(
                 self._deadline,
-                progress=lambda state: self._tell(state.phase, state.value),
+                progress=lambda state: self._tell(state.phase, state),
                 stop=self._stopped,
             )
         )
@@ -303,7 +304,7 @@ class PlanSearch:
                 self._orders.search(Effort(0, number), self._deadline)
                 self._note("configurations")
         latest = self._deadline.longer(GRACE)
-        for candidate in sorted(filter(self._is_open, self._strategies), key=_bound):
+        for candidate in sorted(filter(self._is_open, self._strategies), key=_by_bound):
             if self._best is not None or self._interrupted:
                 return
             candidate.search(0, self._deadline.share(self._params.first))
@@ -323,7 +324,7 @@ class PlanSearch:
             part = opened / (opened + waiting)
             self._orders.search_round(number, self._deadline.share(part))
             self._note("configurations")
-        for candidate in sorted(self._strategies, key=_bound):
+        for candidate in sorted(self._strategies, key=_by_bound):
             if self._over:
                 return
             if self._is_open(candidate):
@@ -345,40 +346,54 @@ class PlanSearch:
             candidate.raise_bound(turn, useful and useful * self._params.margin)
             self._note("bounds")
 
+    def _raise_strategies(self) -> None:
+        """Raise the bounds of hand strategies to those of all orders of the same configuration."""
+        orders = {candidate.configuration: candidate for candidate in self._orders.candidates}
+        for candidate in self._strategies:
+            wider = orders.get(candidate.configuration._replace(strategy=OPTIMAL))
+            if wider is not None:
+                candidate.raise_to(wider)
+
     def _note(self, phase: str) -> None:
         """Report the state after a search or a bound, and note whether Ctrl-C ended it."""
         self._interrupted |= self._orders.interrupted
+        self._raise_strategies()
         self._tell(phase)
 
     def _stopped(self, state: Progress) -> bool:
         """Whether the user ends the search of all orders."""
         stop = self._deadline.stop
-        return stop is not None and stop(self._state(state.phase, state.value))
+        return stop is not None and stop(self._state(state.phase, state))
 
     # Which configuration.
 
     @property
     def _best(self) -> PlanCandidate | None:
-        """Configuration of the best schedule; of several, that of the least memory."""
+        """Configuration of the best schedule, which is in the first row (`PlanRow.sort_key`)."""
+
+        def rank(candidate: PlanCandidate) -> tuple[Any, ...]:
+            configuration = candidate.configuration
+            chosen = configuration.recompute == SEARCH
+            return _value(candidate), candidate.peak, chosen, configuration
+
         scheduled = [candidate for candidate in self._candidates if candidate.value is not None]
-        return min(
-            scheduled, key=lambda candidate: (_value(candidate), candidate.peak), default=None
-        )
+        return min(scheduled, key=rank, default=None)
 
     @property
     def _least(self) -> Fraction | None:
         """Lower bound of the times per microbatch of all configurations; None: none is feasible."""
-        bounds = [_bound(candidate) for candidate in self._candidates if not candidate.impossible]
-        if self._ceiling is not None:
+        bounds = [
+            candidate.bound_per_microbatch
+            for candidate in self._candidates
+            if not candidate.impossible
+        ]
+        if bounds and self._ceiling is not None:
             bounds.append(self._ceiling)
         return min(bounds, default=None)
 
     def _is_open(self, candidate: PlanCandidate) -> bool:
         """Whether a configuration may be better than the best one, or is the best one, unproved."""
-        if candidate.impossible:
-            return False
-        ceiling = self._ceiling
-        return ceiling is None or _bound(candidate) < ceiling
+        return candidate.is_open(self._ceiling)
 
     @property
     def _ceiling(self) -> Fraction | None:
@@ -414,23 +429,25 @@ class PlanSearch:
 
     # What is reported.
 
-    def _state(
-        self, phase: str, value: Fraction | None = None, least: Fraction = Fraction(0)
-    ) -> Progress:
+    def _state(self, phase: str, orders: Progress | None = None) -> Progress:
         """Best value and bound over all, for the microbatches of the best configuration.
 
-        `value` and `least` are those that a search has found since, per microbatch.
+        `orders` is the state of the running search of all orders, per microbatch.
         """
-        best = self._best
-        known = [time for time in (value, None if best is None else _value(best)) if time]
+        best, bound = self._best, self._least or Fraction(0)
+        known = [None if best is None else _value(best)]
+        if orders is not None:
+            others = [one.bound_per_microbatch for one in self._strategies if not one.impossible]
+            bound = max(bound, min([orders.lower_bound, *others]))
+            known.append(orders.value)
         batches = self._space.batches[0] if best is None else best.configuration.batches
-        bound = max(self._least or Fraction(0), least) * batches
-        shown = min(known) * batches if known else None
-        return Progress(self._deadline.spent, phase, shown, bound)
+        value = min((time for time in known if time is not None), default=None)
+        shown = None if value is None else value * batches
+        return Progress(self._deadline.spent, phase, shown, bound * batches)
 
-    def _tell(self, phase: str, value: Fraction | None = None) -> None:
+    def _tell(self, phase: str, orders: Progress | None = None) -> None:
         if self._deadline.progress is not None:
-            self._deadline.progress(self._state(phase, value))
+            self._deadline.progress(self._state(phase, orders))
 
     def _told(self, deadline: Deadline) -> Deadline:
         """Deadline of work whose progress the plan reports, with its own value and bound."""
@@ -480,7 +497,7 @@ class PlanSearch:
         if least is None or best is None or least == _value(best):
             return ""
         candidate = min(
-            (candidate for candidate in self._candidates if not candidate.impossible), key=_bound
+            (candidate for candidate in self._candidates if not candidate.impossible), key=_by_bound
         )
         return f"; the least bound is that of {candidate.configuration}"
 
@@ -491,6 +508,5 @@ def _value(candidate: PlanCandidate) -> Fraction:
     return candidate.per_microbatch(candidate.value)
 
 
-def _bound(candidate: PlanCandidate) -> Fraction:
-    """Lower bound of a configuration, per microbatch."""
-    return candidate.per_microbatch(candidate.bound)
+def _by_bound(candidate: PlanCandidate) -> Fraction:
+    return candidate.bound_per_microbatch

@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import signal
 from random import Random
 
+import pytest
+
 import ppopt
-from ppopt import Objective, verify
+from ppopt import Objective, RowStatus, Status, verify
 from ppopt.problem.backward_kind import BackwardKind
 from ppopt.schedule.list_scheduling import one_at_a_time
 from ppopt.schedule.timing import schedule
+from ppopt.solver.choices.configuration import Configuration
 from ppopt.solver.choices.result import known_result
+from ppopt.solver.choices.search import Effort
 from ppopt.solver.deadline import Deadline
 from ppopt.solver.options import checked_options
+from ppopt.solver.result import Result
 from ppopt.studies.plan_search import PlanSearch
 from ppopt.studies.plan_space import PlanSpace
+from tests.tiers import first
 
 
 def test_polishing_betters_the_schedule_of_one_partition() -> None:
@@ -40,3 +47,81 @@ def test_polishing_betters_the_schedule_of_one_partition() -> None:
     assert candidate.value < before / 2
     assert candidate.schedule.pipeline.counts == (2, 2, 2, 2)
     assert verify(candidate.schedule) == []
+
+
+def test_ctrl_c_keeps_what_the_search_of_one_partition_has_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Pressed just after a better schedule is found, in the search of the best partition alone."""
+    random = Random(1)
+    layers = [{"forward": random.randint(20, 60), "activation": 1} for _ in range(14)]
+    space = PlanSpace(
+        model=ppopt.Model(layers), devices=4, batches=(12,), placements=("v",), recompute=("none",),
+        fields={"mem_limit": 16, "p2p": 3},
+    )  # fmt: skip
+    search = PlanSearch(space, Objective.MAKESPAN, BackwardKind.MIXED, checked_options(20, 1))
+    search._orders.search(Effort(0, 1), Deadline.after(20))
+    inner, found = search._orders._search, []
+    take = inner._take
+
+    def pressed(configuration: Configuration, result: Result) -> None:
+        take(configuration, result)
+        found.append(result.value)
+        signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr(inner, "_take", pressed)
+    search._orders.search_best_partition(Deadline.after(5))
+    assert search._orders.interrupted
+    assert search._plan().value == min(found)
+
+
+def test_rows_of_equal_time_per_microbatch_share_one_best() -> None:
+    """One device without a bubble: 3 per microbatch, of one or of two; the bound is that of the
+    row that comes first."""
+    plan = ppopt.plan(
+        ppopt.Model([{"forward": 1, "activation": 1}]), devices=1, batches=(2, 1),
+        placement="linear", chunks=1, recompute="none", workers=1, time_limit=10,
+    )  # fmt: skip
+    assert plan.best is not None and plan.value == 3 * plan.best.configuration.batches
+    assert plan.lower_bound == plan.value and plan.gap == 0
+
+
+def test_a_configuration_without_memory_is_infeasible_also_above_the_best() -> None:
+    """Three of forward on device 0 hold 6 of 5; interleaved stages hold 4, and are better."""
+    layers = [{"forward": size, "activation": size} for size in (3, 3, 1, 1)]
+    plan = ppopt.plan(
+        ppopt.Model(layers), devices=2, batches=2, mem_limit=5, recompute="none",
+        partition="even", workers=1, time_limit=20,
+    )  # fmt: skip
+    status = {row.configuration.placement: row.status for row in plan.rows}
+    assert status["linear"] is RowStatus.INFEASIBLE
+    assert plan.status is Status.OPTIMAL and "1 does not fit the memory limit" in plan.proof
+
+
+@pytest.mark.parametrize("seed", first(2, range(6)))
+def test_rows_of_a_given_partition_say_what_is_proved_of_them(seed: int) -> None:
+    """Status and bound of the result, and of the schedule's origin, are those of the row."""
+    random = Random(seed)
+    layers = [{"forward": random.randint(1, 4), "activation": random.randint(1, 3)} for _ in "1234"]
+    plan = ppopt.plan(
+        ppopt.Model(layers), devices=2, batches=3, mem_limit=7, recompute="none",
+        partition="even", workers=1, time_limit=20,
+    )  # fmt: skip
+    for row in plan.rows:
+        if row.schedule is not None:
+            origin = row.schedule.origin
+            assert row.result.lower_bound == row.lower_bound == origin.lower_bound
+            optimal = row.status is RowStatus.OPTIMAL
+            assert (row.result.status is Status.OPTIMAL) == optimal == (origin.status == "optimal")
+
+
+def test_hand_strategies_have_the_bounds_of_all_orders() -> None:
+    """1F1B is proved to need at least what the best order of its configuration needs."""
+    layers = ppopt.Model([{"forward": size, "activation": 1} for size in (1, 2, 2, 1)])
+    plan = ppopt.plan(
+        layers, devices=2, batches=4, placement="linear", chunks=1, recompute="none",
+        strategies=("optimal", "1f1b"), workers=1, time_limit=20,
+    )  # fmt: skip
+    rows = {row.configuration.strategy: row for row in plan.rows}
+    assert rows["optimal"].status is RowStatus.OPTIMAL
+    assert rows["1f1b"].lower_bound >= rows["optimal"].value

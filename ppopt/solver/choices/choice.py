@@ -9,7 +9,7 @@ from random import Random
 from typing import NamedTuple
 
 from ppopt.problem.pipeline import Pipeline
-from ppopt.schedule.origin import Argument
+from ppopt.schedule.origin import Argument, Certificate
 from ppopt.solver.choices.configuration import Configuration, Key, SearchedConfigurations
 from ppopt.solver.deadline import Deadline
 
@@ -83,6 +83,10 @@ class Choice(ABC):
     def words(self, key: Key) -> str:
         """Text that names a configuration."""
         return f"{self.name} {','.join(map(str, key))}"
+
+    def certificate(self, search: SearchedConfigurations) -> Certificate:  # noqa: ARG002
+        """Certificate of the bound over all."""
+        return Certificate(self.argument)
 
     def listed(self) -> Sequence[Key]:
         """All configurations; empty if there are too many, or if the search generates them."""

@@ -7,26 +7,30 @@ from fractions import Fraction
 
 from ppopt.problem.pipeline import Pipeline
 from ppopt.problem.problem import Problem
+from ppopt.schedule.origin import Argument, Certificate
 from ppopt.solver.bounds import device_bounds
 from ppopt.solver.choices.choice import Choice
 from ppopt.solver.choices.configuration import Configuration, Key, SearchedConfigurations
 
 ONLY: Key = ()
 """Key of the one configuration."""
+SEARCHED = "a search of the pipeline, or of subsets of its devices, rules out less"
+"""Proof of a bound above the one-device bound."""
 
 
 class GivenPipeline(Choice):
     """One pipeline."""
 
     name = "pipeline"
+    argument = Argument.SEARCH
 
     def __init__(self, problem: Problem) -> None:
-        self._pipeline = problem.pipeline
-        reduced = problem.reduced
-        self._impossible = device_bounds.infeasibility(reduced.instance) is not None
-        bound = device_bounds.known_bound(reduced)
-        self._bound = problem.pipeline.ticks.time(bound.value)
-        self.argument, self._proof = bound.certificate.argument, bound.proof
+        self._pipeline, reduced = problem.pipeline, problem.reduced
+        self._impossible = device_bounds.infeasibility(reduced.instance)
+        """Why no schedule is within the memory limits; None: one may be."""
+        self._known = device_bounds.known_bound(reduced)
+        """One-device bound."""
+        self._bound = problem.pipeline.ticks.time(self._known.value)
 
     def pipeline(self, key: Key) -> Pipeline:  # noqa: ARG002
         """The pipeline."""
@@ -38,7 +42,7 @@ class GivenPipeline(Choice):
 
     def configurations(self, keys: Sequence[Key]) -> Iterator[Configuration]:
         """The configuration with its one-device bound."""
-        return (Configuration(key, self._bound, self._impossible) for key in keys)
+        return (Configuration(key, self._bound, self._impossible is not None) for key in keys)
 
     @property
     def lower_bound(self) -> Fraction:
@@ -57,6 +61,19 @@ class GivenPipeline(Choice):
         """None."""
         return []
 
-    def proof(self, search: SearchedConfigurations) -> str:  # noqa: ARG002
-        """Text of the argument behind the one-device bound."""
-        return self._proof
+    def certificate(self, search: SearchedConfigurations) -> Certificate:
+        """Certificate of the bound: the one known before the search, or a search's."""
+        if search.infeasible and self._impossible is not None:
+            return Certificate(Argument.MEMORY)
+        return super().certificate(search) if self._is_raised(search) else self._known.certificate
+
+    def proof(self, search: SearchedConfigurations) -> str:
+        """Text of the argument behind the bound, or behind infeasibility."""
+        if search.infeasible and self._impossible is not None:
+            return self._impossible
+        return SEARCHED if self._is_raised(search) else self._known.proof
+
+    def _is_raised(self, search: SearchedConfigurations) -> bool:
+        """Whether a search has raised the bound."""
+        batches = search.known[ONLY].batches if ONLY in search.known else 1
+        return search.infeasible or search.lower_bound * batches > self._bound

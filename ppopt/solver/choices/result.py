@@ -38,7 +38,7 @@ def result_of(
         value=None if best is None else best.value,
         lower_bound=None if state.infeasible else state.lower_bound * batches,
         proof=choice.proof(state) + ("" if state.infeasible else scope),
-        certificate=Certificate(choice.argument),
+        certificate=choice.certificate(state),
         provenance=options.provenance,
         solve_seconds=options.deadline.spent,
         interrupted=interrupted,

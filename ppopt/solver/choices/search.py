@@ -161,9 +161,12 @@ class ConfigurationSearch:
             return
         params = self._options.params
         options = replace(self._options, params=replace(params, without=params.without | without))
-        with interrupts.heard():
-            self._search(best, self._problem_of(best), options, self._left)
-        self._raise_bound()
+        try:
+            with interrupts.heard():
+                self._search(best, self._problem_of(best), options, self._left)
+                self._raise_bound()
+        except KeyboardInterrupt:
+            self.interrupted = True
 
     def result(self) -> Result:
         """Result: the best schedule, with the bound over all configurations."""
@@ -206,7 +209,7 @@ class ConfigurationSearch:
 
     def _follow_hints(self) -> None:
         """Schedule the configurations of known schedules."""
-        while self._hints and not self._over:
+        while self._hints and not self._over and not self._quick_spent:
             schedule = self._hints.pop()
             key = self.choice.key(schedule.pipeline)
             if key is not None:

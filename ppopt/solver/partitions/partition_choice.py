@@ -231,10 +231,10 @@ class PartitionOrder:
         return self._next if self._next[0] <= ceiling else None
 
     def _following(self) -> tuple[int, Counts] | None:
-        """Next enumerated partition; when time is up it is never taken for the last one."""
+        """Next enumerated partition; none is the last after Ctrl-C, or when time is up."""
         try:
             return next(self._rest, None)
-        except TimeoutError:
+        except (TimeoutError, KeyboardInterrupt):
             self._rest = iter(_time_is_up, None)
             raise
 

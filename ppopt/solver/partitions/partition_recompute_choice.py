@@ -93,7 +93,7 @@ class PartitionRecomputeChoice(BoundedPartitions):
         self._heap: list[tuple[int, int, Key, Iterator[tuple[int, Key]]]] = []
         """Next option of every started partition, with its bound."""
         self._left_out = False
-        """Whether a partition has options that are no configuration."""
+        """Whether a partition has options that are no configuration, or Ctrl-C lost some."""
         self._choices = lru_cache(maxsize=4096)(self._choices_of)
         self._of_device = lru_cache(maxsize=16_384)(self._options_of_device)
         limited = self._space.limits is not None
@@ -167,7 +167,11 @@ class PartitionRecomputeChoice(BoundedPartitions):
     ) -> UnlistedBound | None:
         most = FOREVER - 1 if most is None else most
         if not self._left_out:
-            passed = self._fill(order, known, most)
+            try:
+                passed = self._fill(order, known, most)
+            except KeyboardInterrupt:
+                self._left_out = True
+                raise
             if passed is not None:
                 return UnlistedBound(self._time(passed))
         if self._left_out:
