@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+from collections.abc import Iterator
 from dataclasses import replace
 from random import Random
 from typing import Any
@@ -11,9 +12,13 @@ import pytest
 
 import ppopt
 from benchmarks.record import processor_clock
-from ppopt import InputError, Status, stop
+from ppopt import InputError, Objective, Status, stop
 from ppopt.formats import schedule_json
 from ppopt.problem.backward_kind import BackwardKind
+from ppopt.problem.problem import Problem
+from ppopt.solver.choices.choice import UnlistedBound
+from ppopt.solver.deadline import Deadline
+from ppopt.solver.open_choices import choice_of
 from ppopt.solver.partitions.partition_bounds import bounds_of, every_partition
 from ppopt.solver.partitions.partition_choice import layer_moves, one_layer_moves
 from ppopt.solver.partitions.space import CutDelays, PartitionSpace
@@ -244,3 +249,27 @@ def test_moves_of_a_layer_come_near_ones_first_and_far_ones_while_there_are_few(
     many = (2,) * 33
     assert list(layer_moves(many)) == list(one_layer_moves(many))
     assert len(list(one_layer_moves(many))) == 64
+
+
+@pytest.mark.parametrize("recompute", [None, "search"])
+def test_partitions_that_ctrl_c_hides_are_not_taken_for_none(recompute: str | None) -> None:
+    """The enumeration is interrupted once: from then on the least bound holds for all others."""
+    model = ppopt.Model([{"forward": size, "activation": 2, "kept": 1} for size in (1, 3, 2, 2, 1)])
+    pipeline = model.pipeline(
+        devices=2, batches=3, partition="search", recompute=recompute, mem_limit=9
+    )
+    problem = Problem(pipeline, Objective.MAKESPAN, BackwardKind.WHOLE)
+    choice = choice_of(problem, Deadline.after(60))
+    assert choice is not None
+    choice.bound(Deadline.after(60))
+    least = choice.lower_bound
+
+    def pressed() -> Iterator[Any]:
+        raise KeyboardInterrupt
+        yield
+
+    choice._order._rest = pressed()
+    with pytest.raises(KeyboardInterrupt):
+        choice.unlisted_bound({}, None)
+    for ceiling in (None, 2 * least):
+        assert choice.unlisted_bound({}, ceiling) == UnlistedBound(least)
