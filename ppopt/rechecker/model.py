@@ -137,7 +137,8 @@ def _add_device(model: FeasibilityModel, device: int) -> None:
     """One operation, or pair, at a time, and never more memory than the limit.
 
     With one stage on which all memory is held from F to W (or BW), memory is held by numbers of
-    microbatches alone, and the rules have counted them; not so where microbatches are sliced.
+    microbatches alone, and the rules have counted them, if one fits; not so where microbatches are
+    sliced.
     """
     claim = model.claim
     mine = [op for op in model.start if claim.device(op) == device]
@@ -153,7 +154,10 @@ def _add_device(model: FeasibilityModel, device: int) -> None:
     between += (*((kind, claim.takes) for kind in claim.kinds[1:]),)
     counted = not any(amount(kind, stage) for kind, amount in between for stage, _ in stages)
     room = claim.pipeline.ticks.room(device)
-    if room is None or (simple and counted and not gathered):
+    if room is None:
+        return
+    one_fits = all(claim.takes(OpKind.F, stage) <= room for stage, _ in stages)
+    if simple and counted and one_fits and not gathered:
         return
     held = [part for op in mine if op.kind is OpKind.F for part in _held(model, op)]
     held += gathered

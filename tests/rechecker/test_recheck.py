@@ -413,3 +413,14 @@ def test_pipelines_deeper_than_functions_may_call_themselves() -> None:
         assert partial_schedules.refuted(claim._replace(bound=3 * 100 + 1), never, print) is None
     finally:
         sys.setrecursionlimit(limit)
+
+
+@pytest.mark.parametrize("objective", ["makespan", "device-span"])
+@pytest.mark.parametrize("kind", ["split", "whole", "mixed"])
+def test_a_bound_of_a_pipeline_without_memory_is_confirmed(kind: str, objective: str) -> None:
+    """Not one microbatch fits, so that no schedule is below any bound."""
+    pipeline = ppopt.Pipeline(stages=2, batches=3, activation=3, mem_limit=2)
+    result = ppopt.solve(pipeline, workers=1, backward_kind=kind, objective=objective)
+    assert result.status is ppopt.Status.INFEASIBLE
+    claim = replace(result, status=ppopt.Status.UNKNOWN, lower_bound=Fraction(40))
+    assert ppopt.recheck(claim, workers=1).verdict == "confirmed"
