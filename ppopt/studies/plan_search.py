@@ -437,7 +437,8 @@ class PlanSearch:
         best, bound = self._best, self._least or Fraction(0)
         known = [None if best is None else _value(best)]
         if orders is not None:
-            others = [one.bound_per_microbatch for one in self._strategies if not one.impossible]
+            possible = [candidate for candidate in self._strategies if not candidate.impossible]
+            others = [candidate.bound_per_microbatch for candidate in possible]
             bound = max(bound, min([orders.lower_bound, *others]))
             known.append(orders.value)
         batches = self._space.batches[0] if best is None else best.configuration.batches
