@@ -331,8 +331,12 @@ class Pipeline(PipelineFields):
             **of_stages,
             **fields,
         )
-        finer = self.ticks.per_unit // made.ticks.per_unit
-        return made if finer == 1 else replace(made, tick_divisor=made.tick_divisor * finer)
+        return made.in_ticks_of(self)
+
+    def in_ticks_of(self, finer: Pipeline) -> Pipeline:
+        """The same pipeline in the ticks of time of another, whose ticks are as fine or finer."""
+        divisor = self.tick_divisor * (finer.ticks.per_unit // self.ticks.per_unit)
+        return self if divisor == self.tick_divisor else replace(self, tick_divisor=divisor)
 
     def placed(self, hosts: Sequence[int]) -> Pipeline:
         """The same stages on other devices, by a list with the device of every stage.

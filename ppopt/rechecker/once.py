@@ -181,10 +181,8 @@ def of_compute(claim: Claim) -> Claim:
     made = replace(
         bare, **fields, mem_limit=limits, optimizer_barrier=False, link_mode=LinkMode.DELAY
     )
-    finer = given.ticks.per_unit // made.ticks.per_unit
-    made = replace(made, tick_divisor=made.tick_divisor * finer)
     bound = None if claim.bound is None else claim.bound - margin
-    return claim._replace(pipeline=made, bound=bound)
+    return claim._replace(pipeline=made.in_ticks_of(given), bound=bound)
 
 
 def _unmoved(given: Pipeline) -> Pipeline:

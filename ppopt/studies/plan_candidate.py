@@ -69,7 +69,7 @@ class PlanCandidate(ABC):
     @property
     def bound_per_microbatch(self) -> Fraction:
         """Lower bound of the time per microbatch."""
-        return self.bound / self.configuration.batches
+        return self.per_microbatch(self.bound)
 
     def is_open(self, ceiling: Fraction | None) -> bool:
         """Whether the configuration may be below a ceiling, per microbatch."""
@@ -129,7 +129,7 @@ class PlanCandidate(ABC):
             status = RowStatus.INFEASIBLE
         elif self.value is not None and self.bound >= self.value:
             status = RowStatus.OPTIMAL
-        elif best is not None and self.per_microbatch(self.bound) >= best:
+        elif best is not None and self.bound_per_microbatch >= best:
             status = RowStatus.PRUNED
         else:
             status = RowStatus.UNKNOWN if self.value is None else RowStatus.FEASIBLE

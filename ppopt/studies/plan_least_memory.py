@@ -52,7 +52,7 @@ def _bound(
     open_to_all = any(
         candidate.configuration not in searched
         and not candidate.impossible
-        and candidate.per_microbatch(candidate.bound) <= max_time
+        and candidate.bound_per_microbatch <= max_time
         for candidate in candidates
     )
     bounds = [result.lower_bound for result in results if result.lower_bound is not None]

@@ -17,12 +17,11 @@ from ppopt.solver.deadline import Deadline
 from ppopt.solver.options import SolveOptions
 from ppopt.solver.result import Progress, Result
 from ppopt.studies.baselines import GRACE
-from ppopt.studies.evaluate import peak_memory
 from ppopt.studies.frontier_curve import Curve
 from ppopt.studies.frontier_problem import frontier_problem_of
 from ppopt.studies.frontier_search import ParetoSearch
 from ppopt.studies.plan_candidate import PlanCandidate
-from ppopt.studies.plan_product import PlanChoice, PlanProduct
+from ppopt.studies.plan_product import PlanChoice, PlanProduct, value_and_peak
 from ppopt.studies.plan_result import LeastMemory, WithinShare
 
 Ceiling = Callable[[], Fraction | None]
@@ -51,8 +50,8 @@ class ScheduleCandidate(PlanCandidate):
         if self._taken is not None:
             known = known_result(self.problem, self._taken, self._options)
             taken = Configuration((), Fraction(0), batches=self.configuration.batches, result=known)
-            state.take(min(filter(None, (state.best, taken)), key=_by_value))
-        state.raise_least(self.per_microbatch(self.bound))
+            state.take(min(filter(None, (state.best, taken)), key=value_and_peak))
+        state.raise_least(self.bound_per_microbatch)
         self._state, self.searches = state, state.searched
         self.impossible = state.infeasible
         self.bound = state.least * self.configuration.batches
@@ -76,7 +75,7 @@ class ScheduleCandidate(PlanCandidate):
 
     def raise_to(self, other: PlanCandidate) -> None:
         """See `PlanCandidate.raise_to`."""
-        self._product.raise_floor(self._prefix, other.per_microbatch(other.bound))
+        self._product.raise_floor(self._prefix, other.bound_per_microbatch)
         self.refresh(None)
 
     def hint(self, schedule: Schedule) -> None:
@@ -86,7 +85,7 @@ class ScheduleCandidate(PlanCandidate):
     def contains(self, schedule: Schedule) -> bool:
         """Whether a schedule belongs to the configuration."""
         pipeline = schedule.pipeline
-        return self._prefix in self._product.prefixes(pipeline) and (
+        return self._product.allows(self._prefix, pipeline) and (
             self.problem.pipeline.partition == SEARCH
             or pipeline.counts == self.problem.pipeline.counts
         )
@@ -217,18 +216,12 @@ class OrdersSearch:
         self._turn, self._cutoff = turn, self._ceiling()
 
     def _refresh(self) -> None:
-        values = [value for value in (self._ceiling(), self._search.state.value) if value]
+        values = (self._ceiling(), self._search.state.value)
+        ceiling = min((value for value in values if value is not None), default=None)
         for candidate in self.candidates:
-            candidate.refresh(min(values, default=None))
+            candidate.refresh(ceiling)
 
     def _ends(self, state: Progress) -> bool:
         """Whether the search ends: with its turn, or as the caller says."""
         found = state.value is not None or self._cutoff is not None
         return (found and self._turn.over) or (self._stop is not None and self._stop(state))
-
-
-def _by_value(configuration: Configuration) -> tuple[Fraction, Fraction]:
-    """Value and largest device peak of the best schedule of a configuration."""
-    result = configuration.result
-    assert configuration.value is not None and result is not None and result.schedule is not None
-    return configuration.value, peak_memory(result.schedule)

@@ -14,7 +14,7 @@ from ppopt.problem.pipeline import Pipeline
 from ppopt.problem.problem import Problem
 from ppopt.schedule.origin import Argument
 from ppopt.solver.choices.choice import Choice, UnlistedBound
-from ppopt.solver.choices.configuration import Configuration, Key, SearchedConfigurations
+from ppopt.solver.choices.configuration import Configuration, Key, SearchedConfigurations, by_value
 from ppopt.solver.choices.product import ProductChoice
 from ppopt.solver.deadline import Deadline
 from ppopt.studies.evaluate import peak_memory
@@ -60,12 +60,14 @@ class PlanProduct(ProductChoice):
 
     def prefixes(self, pipeline: Pipeline) -> Iterator[Key]:
         """Configurations with the layout, microbatches and recompute of a pipeline."""
-        for prefix, given in self._choices.items():
-            own = given.problem.pipeline
-            if (own.layout, own.batches) == (pipeline.layout, pipeline.batches) and (
-                own.recompute == SEARCH or pipeline.model.layers == own.model.layers
-            ):
-                yield prefix
+        return (prefix for prefix in self.inner if self.allows(prefix, pipeline))
+
+    def allows(self, prefix: Key, pipeline: Pipeline) -> bool:
+        """Whether a configuration has the layout, microbatches and recompute of a pipeline."""
+        own = self._choices[prefix].problem.pipeline
+        return (own.layout, own.batches) == (pipeline.layout, pipeline.batches) and (
+            own.recompute == SEARCH or pipeline.model.layers == own.model.layers
+        )
 
     def group(self, key: Key) -> Key:
         """Configuration of the plan."""
@@ -95,7 +97,7 @@ class PlanProduct(ProductChoice):
     def bound(self, deadline: Deadline, ceiling: Fraction | None = None) -> None:
         """Bound the configurations that may be below the ceiling, in turns."""
         self._ceiling = ceiling
-        waiting = self.open_prefixes(ceiling)
+        waiting = self._open_prefixes(ceiling)
         while waiting:
             prefix, *waiting = waiting
             batches = self._choices[prefix].batches
@@ -109,7 +111,7 @@ class PlanProduct(ProductChoice):
         for prefix, wider in self._wider.items():
             self.raise_floor(prefix, self.least(wider))
 
-    def open_prefixes(self, ceiling: Fraction | None) -> list[Key]:
+    def _open_prefixes(self, ceiling: Fraction | None) -> list[Key]:
         """Configurations with bounds below a ceiling: by bound, then number of stages.
 
         Chosen recompute comes before the other modes of a placement.
@@ -126,7 +128,7 @@ class PlanProduct(ProductChoice):
 
     def first(self) -> Iterator[Key]:
         """First partition of every open configuration by bound, then the second ones, and so on."""
-        rows = {prefix: iter(self.inner[prefix].first()) for prefix in self.open_prefixes(None)}
+        rows = {prefix: iter(self.inner[prefix].first()) for prefix in self._open_prefixes(None)}
         while rows:
             for prefix, keys in list(rows.items()):
                 key = next(keys, None) if self._is_open(prefix, self._ceiling) else None
@@ -183,10 +185,15 @@ class PlanProduct(ProductChoice):
 
 def _best(configurations: Iterable[Configuration]) -> Configuration | None:
     """Configuration of the best schedule; of several, that of the least memory."""
-    scheduled = [
-        (configuration.value, peak_memory(result.schedule), configuration.key, configuration)
-        for configuration in configurations
-        for result in [configuration.result]
-        if result is not None and result.schedule is not None
-    ]
-    return min(scheduled)[-1] if scheduled else None
+    return min(
+        by_value(configurations),
+        key=lambda configuration: (*value_and_peak(configuration), configuration.key),
+        default=None,
+    )
+
+
+def value_and_peak(configuration: Configuration) -> tuple[Fraction, Fraction]:
+    """Value and largest device peak of the best schedule of a configuration that has one."""
+    result = configuration.result
+    assert configuration.value is not None and result is not None and result.schedule is not None
+    return configuration.value, peak_memory(result.schedule)

@@ -72,7 +72,6 @@ class PlanSearch:
         self._baselines = PlanBaselines(space, objective, backward_kind)
         self._known_value: Fraction | None = None
         """Time per microbatch that is known to be possible."""
-        self._candidates: list[PlanCandidate] = []
         self._skipped: list[tuple[str, str]] = []
         self._interrupted = False
         self._strategies: list[StrategyCandidate] = []
@@ -91,7 +90,7 @@ class PlanSearch:
             raise InputError(self._skipped[0][1])
         self._orders = OrdersSearch(choices, problems[0], told, lambda: self._ceiling)
         """Configurations of all orders."""
-        self._candidates += [*self._orders.candidates, *self._strategies]
+        self._candidates: list[PlanCandidate] = [*self._orders.candidates, *self._strategies]
         self._set_up_seconds = setting_up.spent
 
     def _set_up(self) -> Iterator[PlanChoice]:
@@ -341,9 +340,9 @@ class PlanSearch:
             self._note("bounds")
         for place, candidate in enumerate(waiting):
             ceiling = self._ceiling
-            useful = None if ceiling is None else ceiling * candidate.configuration.batches
-            turn = deadline.turn(len(waiting) - place - 1)
-            candidate.raise_bound(turn, useful and useful * self._params.margin)
+            if ceiling is not None:
+                ceiling *= candidate.configuration.batches * self._params.margin
+            candidate.raise_bound(deadline.turn(len(waiting) - place - 1), ceiling)
             self._note("bounds")
 
     def _raise_strategies(self) -> None:

@@ -149,8 +149,7 @@ def without_gradient_work(pipeline: Pipeline) -> Pipeline:
     model = pipeline.model
     fields = dict.fromkeys(STEP_COSTS) if model is None else {"model": model.without(STEP_COSTS)}
     made = replace(pipeline, mem_limit=left, optimizer_barrier=False, **fields)
-    finer = pipeline.ticks.per_unit // made.ticks.per_unit
-    return replace(made, tick_divisor=made.tick_divisor * finer)
+    return made.in_ticks_of(pipeline)
 
 
 def _add(draft: InstanceDraft, key: Key, resource: int, mode: Mode) -> int:

@@ -82,8 +82,6 @@ class ConfigurationSearch:
         self._ceiling, self._grace = ceiling, grace
         self._hint: HintRecord | None = None
         """The hint in the result: the schedule that the user gave, possibly re-timed."""
-        self.searches = 0
-        """Number of searches of single configurations."""
         self.state = SearchedConfigurations(lower_bound)
         """What is known of the configurations."""
         self.interrupted = False
@@ -474,7 +472,6 @@ class ConfigurationSearch:
         self, configuration: Configuration, problem: Problem, options: SolveOptions, seconds: float
     ) -> None:
         """Search a configuration for at most `seconds`, from what is known."""
-        self.searches += 1
         deadline = Deadline.after(
             max(seconds, 0.01),
             progress=lambda state: self._report(configuration, state),
