@@ -32,7 +32,7 @@ class HostLink(NamedEnum):
 
 
 def refuse_offload_search(offload: object, what: str) -> None:
-    """Raise InputError where offload is to be searched, which `what` does not do."""
+    """Raise InputError if offload is to be searched: `what` does not search it."""
     if offload == SEARCH_OFFLOAD:
         raise InputError(f"offload: {what} does not search it; use none or all, or solve")
 

@@ -148,7 +148,7 @@ def all_by_rule(model: Layers, stages: int, speeds: Speeds | None = None) -> lis
 
 
 def refuse_partition_search(partition: str | Counts | None, where: str) -> None:
-    """Raise InputError where the partition is to be searched, which `where` does not do."""
+    """Raise InputError if the partition is to be searched: `where` does not search it."""
     if partition == SEARCH:
         raise InputError(f"partition: {where} does not search it; give counts, even or balanced")
 

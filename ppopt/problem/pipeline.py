@@ -182,7 +182,7 @@ class Pipeline(PipelineFields):
         return self.link_mode is LinkMode.STREAMS
 
     def refuse_search_of_layers(self, what: str) -> None:
-        """Raise InputError where recompute or offload is to be searched; `what` does not do it."""
+        """Raise InputError if recompute or offload is to be searched: `what` searches neither."""
         recompute.refuse_recompute_search(self.recompute, what)
         offload.refuse_offload_search(self.offload, what)
 

@@ -13,7 +13,7 @@ L = TypeVar("L", bound=Layers)
 
 
 def refuse_recompute_search(recompute: object, what: str) -> None:
-    """Raise InputError where recompute is to be searched, which `what` does not do."""
+    """Raise InputError if recompute is to be searched: `what` does not search it."""
     if recompute == SEARCH_RECOMPUTE:
         raise InputError(f"recompute: {what} does not search it; use none or full, or solve")
 

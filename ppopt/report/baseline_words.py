@@ -1,4 +1,4 @@
-"""A search beside the best hand strategies, in words."""
+"""A search compared with the best hand strategies, in words."""
 
 from __future__ import annotations
 
