@@ -7,10 +7,9 @@ the best value, no other point is better.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
-from itertools import islice
 
 import numpy as np
 
@@ -105,6 +104,7 @@ def best_choice(
         progress(f"strategy {strategy}, {search.evaluations} evaluations")
 
     try:
+        search.begin()
         with interrupts.heard():
             search.run_until_stalled(deadline.share(SEARCHING), tell)
             if not proof.proved:
@@ -114,7 +114,6 @@ def best_choice(
                 proof.run(deadline, tell)
     except KeyboardInterrupt:
         interrupted = True
-        search.run(0)
     return StrategyChoice(
         schedule=search.schedule(),
         value=search.value,
@@ -206,33 +205,35 @@ class StrategyProof:
         """Try points in the order of their bounds until the deadline."""
         while not (self.ended or self.proved) and not deadline.over:
             tell()
-            keys = list(islice(self._following(), self._search.together))
-            if keys:
-                rows = np.array(keys)
-                stages = len(self._search.space.hosts)
-                counts, recompute = rows[:, :stages], rows[:, stages:]
-                if not recompute.shape[1]:
-                    recompute = np.zeros_like(counts)
-                self._search.try_points(Points(counts, recompute))
+            self._follow(self._search.together)
 
-    def _following(self) -> Iterator[Key]:
-        """Next points in the order of their bounds.
+    def _follow(self, number: int) -> None:
+        """Try the next points in the order of their bounds.
+
+        What follows from them is kept once all of them are tried: Ctrl-C may come before that.
 
         A dominated choice of recompute has no lower bound than the point that dominates it. So
         if the search is not complete, nothing more is proved once a point is followed.
         """
         assert self._candidates is not None
-        while True:
-            unknown = self._candidates.unlisted_bound(self._followed, self._ceiling)
-            proves = self._search.complete or not self._followed
-            if unknown is None:
-                self.ended = True
-                self._none_left |= proves
-                return
-            if proves:
-                self._bound = max(self._bound, unknown.bound)
-            if unknown.key is None:
-                self.ended = True
-                return
-            self._followed.add(unknown.key)
-            yield unknown.key
+        followed, bound, ended, none_left = set(self._followed), self._bound, False, False
+        keys: list[Key] = []
+        while len(keys) < number and not ended:
+            unknown = self._candidates.unlisted_bound(followed, self._ceiling)
+            proves = self._search.complete or not followed
+            if unknown is not None and proves:
+                bound = max(bound, unknown.bound)
+            if unknown is None or unknown.key is None:
+                ended, none_left = True, unknown is None and proves
+            else:
+                keys.append(unknown.key)
+                followed.add(unknown.key)
+        if keys:
+            self._search.try_points(self._points(keys))
+        self._followed, self._bound, self.ended = followed, bound, ended
+        self._none_left |= none_left
+
+    def _points(self, keys: list[Key]) -> Points:
+        rows, stages = np.array(keys), len(self._search.space.hosts)
+        counts, recompute = rows[:, :stages], rows[:, stages:]
+        return Points(counts, recompute if recompute.shape[1] else np.zeros_like(counts))

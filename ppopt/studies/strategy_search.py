@@ -29,6 +29,7 @@ from ppopt.problem.pipeline import Pipeline
 from ppopt.schedule.fixed_order import FixedOrder
 from ppopt.schedule.orders import Orders, portable
 from ppopt.schedule.schedule import Schedule
+from ppopt.solver import interrupts
 from ppopt.solver.deadline import NO_DEADLINE, Deadline
 from ppopt.strategies import Options, resolve
 from ppopt.studies.evaluate import evaluate, timed
@@ -193,9 +194,12 @@ class StrategySearch:
         self._one_by_one = self._own_orders or uncertain or untimed
         """Whether the true rank of a point takes a separate evaluation."""
         self._ranking = self._ranking_by(orders)
-        few = self.space.size <= (FEW_ORDERS if self._one_by_one else FEW)
-        self._every = self.space.batches(self.together) if few else None
-        """Remaining points, if they are few."""
+        self._few = self.space.size <= (FEW_ORDERS if self._one_by_one else FEW)
+        """Whether all points are tried."""
+        self._every: list[Points] | None = None
+        """All points in batches, once they are listed."""
+        self._done = 0
+        """Number of batches that were tried."""
 
     def _ranking_by(self, orders: Orders) -> _Ranking:
         return _Ranking(self.space, orders, self.objective, self._accepts_partition)
@@ -208,7 +212,7 @@ class StrategySearch:
     @property
     def best(self) -> Point:
         """Best known point."""
-        assert self._best is not None, "run tries a point at any time left"
+        assert self._best is not None, "begin or run tries a point"
         return self._best
 
     @property
@@ -239,12 +243,17 @@ class StrategySearch:
             self._hinted.add(point)
             self._hints.append(point)
 
+    def begin(self) -> None:
+        """Try a first point, so that there is a best one; Ctrl-C takes effect after that."""
+        with interrupts.deferred():
+            self.run(0, Deadline(seconds=0))
+
     def run(self, rounds: float, deadline: Deadline = NO_DEADLINE) -> None:
         """Search for `rounds` rounds until the deadline; at least one start."""
         if self._one_by_one:
             self._begin()
-        if self._every is not None:
-            self._try_all(self._every, deadline)
+        if self._few:
+            self._try_all(deadline)
         number = 0
         while (number < rounds or self.rank is None) and not self._over(deadline):
             self._round(deadline)
@@ -264,14 +273,14 @@ class StrategySearch:
         late = self.rank is not None and deadline.over
         return late or self.exhausted
 
-    def _try_all(self, every: Iterator[Points], deadline: Deadline) -> None:
-        """Try all remaining points, unless there is no time for that."""
+    def _try_all(self, deadline: Deadline) -> None:
+        """Try all remaining points until the deadline. A batch that Ctrl-C cuts is tried again."""
+        if self._every is None:
+            self._every = list(self.space.batches(self.together))
         while not self._over(deadline):
-            points = next(every, None)
-            if points is None:
-                self.exhausted = True
-            else:
-                self.try_points(points)
+            self.try_points(self._every[self._done])
+            self._done += 1
+            self.exhausted = self._done == len(self._every)
 
     @property
     def together(self) -> int:

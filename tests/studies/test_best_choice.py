@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterator
 from dataclasses import replace
 from fractions import Fraction
 from itertools import combinations
 from random import Random
+from typing import Any
 
 import pytest
 
 import ppopt
 from ppopt import InputError, Layer, Model, Pipeline, Schedule
 from ppopt.problem.objective import Objective
+from ppopt.schedule.fixed_order import FixedOrder
+from ppopt.solver import interrupts
 from ppopt.solver.deadline import NO_DEADLINE
 from ppopt.strategies import Options, registry, resolve
 from ppopt.studies import strategy_search
@@ -146,6 +150,42 @@ def test_a_gap_is_told_where_there_are_too_many_partitions() -> None:
     assert not found.proved and found.gap is not None and found.lower_bound is not None
     assert 0 < found.gap < Fraction(1, 2)
     assert found.lower_bound < found.value
+
+
+@pytest.mark.parametrize("few", [0, strategy_search.FEW])
+def test_what_ctrl_c_cuts_is_not_said_to_be_proved(
+    few: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whenever it comes, there is a result, and its bound holds."""
+    ranking = strategy_search._Ranking
+    ranks, left = ranking._ranks, 0
+
+    def interrupted(self: Any, points: Any) -> Any:
+        nonlocal left
+        left -= 1
+        if left == 0:
+            signal.raise_signal(signal.SIGINT)
+        return ranks(self, points)
+
+    monkeypatch.setattr(strategy_search, "FEW", few)
+    monkeypatch.setattr(FixedOrder, "together", 2)
+    monkeypatch.setattr(ranking, "_ranks", interrupted)
+    pipe = drawn(3, 8).pipeline(devices=3, batches=4, partition="search", mem_limit=24)
+    every = [ppopt.evaluate(one, "1f1b") for one in every_partition(pipe, 3)]
+    best = min(value_of(made) for made in every if made.fits_limits)
+    moment, cut = 0, True
+    while cut:
+        left = moment = moment + 1
+        with interrupts.recorded(inner=True):
+            found = ppopt.best_choice(pipe, "1f1b")
+        cut = found.interrupted
+        assert found.value == value_of(found.schedule) >= best
+        if found.schedule.fits_limits:
+            assert found.lower_bound <= best
+            assert found.proved <= (found.value == best)
+        else:
+            assert not found.proved and found.lower_bound is None
+    assert moment > 8 and found.proved
 
 
 def test_what_is_given_is_kept() -> None:
