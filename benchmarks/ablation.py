@@ -46,7 +46,7 @@ class Row(NamedTuple):
 
     @property
     def gap(self) -> float:
-        """(value - bound) / value; 0 where there is no schedule."""
+        """(value - bound) / value; 0 if there is no schedule."""
         return suite.gap(self.value, self.bound)
 
 

@@ -131,7 +131,7 @@ class Requests:
 
 
 def requests(minutes: float, seed: int) -> int:
-    """Random requests for some minutes; 1 where there was a fault."""
+    """Random requests for some minutes; 1 if there was a fault."""
     print(heading(f"Random requests, seed {seed}, {minutes:g} minutes", "starlette", "uvicorn"))
     print("\n| minute | requests | memory MiB |\n|---|---|---|")
     with served() as address, httpx.Client(base_url=address, timeout=60) as client:

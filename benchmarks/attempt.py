@@ -60,7 +60,7 @@ class Attempt(NamedTuple):
     trace: list[tuple[float, int | None, int]]
     """Seconds, best value, best bound at every change."""
     hand: str = ""
-    """The best strategy that keeps the limit, where that was asked for and there is one."""
+    """The best strategy that keeps the limit, if that was asked for and there is one."""
     hand_value: int | None = None
     """Its value."""
 
@@ -81,7 +81,7 @@ class Attempt(NamedTuple):
 
 
 def attempt(side: str, instance: Instance, limits: Limits, *, trace: bool = True) -> Attempt:
-    """Run a side on an instance, in a fresh process; raises RuntimeError where the side does."""
+    """Run a side on an instance, in a fresh process; raises RuntimeError if the side does."""
     spawn = multiprocessing.get_context("spawn")
     here, there = spawn.Pipe(duplex=False)
     process = spawn.Process(target=_work, args=(side, instance, limits, there), daemon=True)

@@ -3,7 +3,7 @@
     python -m benchmarks.derived_measured > benchmarks/records/DATE-derived-measured.md
 
 Nothing is measured here. Three sources, each at its table below: Megatron-LM on eight B200, Llama
-3 405B, DeepSeek-V3. Where an efficiency is set, it is set by the row that says so, and every other
+3 405B, DeepSeek-V3. If an efficiency is set, it is set by the row that says so, and every other
 row is predicted with it. What the models leave out (collective communication, gradient reduction,
 the optimizer, the exchange of tokens between experts) is in what was measured.
 """

@@ -16,7 +16,7 @@
 
 Each search has `--seconds` of the processor on one worker, other searches the same or as stated. A
 dash: nothing keeps the limit, or does not apply. `gain %` is how much longer the best of the others
-takes; the exit code is 1 where it is below 0: the search is worse. Every case is a line of the
+takes; the exit code is 1 if it is below 0: the search is worse. Every case is a line of the
 `.jsonl` beside the record as soon as it ends; what is there is not run again.
 """
 
@@ -101,7 +101,7 @@ def solved(pipeline: Pipeline, seconds: float) -> Result:
 
 
 def value(pipeline: Callable[[], Pipeline], share: float = 1.0) -> Other:
-    """The value of a search with a share of the time; None where the pipeline does not apply."""
+    """The value of a search with a share of the time; None if the pipeline does not apply."""
 
     def other(seconds: float) -> Fraction | None:
         try:

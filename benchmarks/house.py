@@ -314,7 +314,7 @@ def _constants(tree: ast.Module) -> Iterator[str]:
 
 
 def _word(node: ast.AST) -> str:
-    """The last name of an expression, empty where it has none."""
+    """The last name of an expression, empty if it has none."""
     if isinstance(node, ast.Name):
         return node.id
     return node.attr if isinstance(node, ast.Attribute) else ""

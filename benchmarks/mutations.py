@@ -91,7 +91,7 @@ class Mutation(NamedTuple):
         return path.exists() and path.read_text(encoding="utf-8").count(self.before) > self.nth
 
     def apply(self, root: Path) -> None:
-        """Put it into a checkout. Raises ValueError where its lines are not there."""
+        """Put it into a checkout. Raises ValueError if its lines are not there."""
         if not self.applies(root):
             raise ValueError(f"{self.file}: {self.before!r} is not there any more")
         path = root / self.file
@@ -297,7 +297,7 @@ def _processor_seconds() -> float:
 
 
 def _first_failure(copy: Path, mutation: Mutation, tier: str) -> str:
-    """The first test that sees the mutation; empty where none does."""
+    """The first test that sees the mutation; empty if none does."""
     for tests in groups_of_tests(copy, mutation.file):
         unrelated: list[str] = []
         while by := _failure(copy, [*tests, *unrelated], tier):
@@ -320,7 +320,7 @@ def _sees(copy: Path, mutation: Mutation, test: str) -> bool:
 
 
 def _failure(copy: Path, tests: Sequence[str], tier: str) -> str:
-    """Run tests until one fails; its name, or what else went wrong, empty where nothing did."""
+    """Run tests until one fails; its name, or what else went wrong, empty if nothing did."""
     words = [sys.executable, "-m", "pytest", "-x", "-p", "no:cacheprovider", *tests]
     words += ["-m", ""] if tier == "whole" else []
     with subprocess.Popen(

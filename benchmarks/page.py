@@ -128,7 +128,7 @@ class Shown(NamedTuple):
     processor: float
     """Processor time until then, in seconds, of all processes of the browser."""
     zoom: float | None
-    """Seconds of a zoom; None where there is none."""
+    """Seconds of a zoom; None if there is none."""
 
 
 def shown(path: Path, patience: float) -> Shown | None:

@@ -10,7 +10,7 @@ both on every partition, within a limit with no recompute and with full recomput
 the models are smaller: every partition of linear, interleaved and V placement, of one and two
 chunks, is solved to its end. `loss` is how much longer the plan's schedule is than the best one. A
 false proof is a plan that says `optimal` where a better one exists, `infeasible` where one fits, or
-states a bound above the best; `missed` found nothing where a schedule fits.
+states a bound above the best; `missed` found nothing though a schedule fits.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class Outcome(NamedTuple):
 
     @property
     def loss(self) -> float | None:
-        """How much longer the plan's schedule is, in percent; None where one of both has none."""
+        """How much longer the plan's schedule is, in percent; None if one of both has none."""
         if self.value is None or self.best is None:
             return None
         return float(100 * (self.value / self.best - 1))
@@ -81,7 +81,7 @@ class Outcome(NamedTuple):
 
     @property
     def missed(self) -> bool:
-        """Whether it found nothing where a schedule keeps the limit."""
+        """Whether it found nothing though a schedule keeps the limit."""
         return self.value is None and self.best is not None
 
 
@@ -239,7 +239,7 @@ def recorded(path: Path) -> list[Outcome]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run all cases and write the record; 1 where a plan claims a false proof."""
+    """Run all cases and write the record; 1 if a plan claims a false proof."""
     parser = argparse.ArgumentParser(description="plans beside brute force over partitions")
     parser.add_argument("--models", type=int, default=200, help="of each kind (default 200)")
     parser.add_argument("--jobs", type=int, default=1, help="processes (default 1)")

@@ -5,7 +5,7 @@
 A model per row, its devices and microbatches as in its file, 80 GiB a device, one worker. `plan`
 searches linear, interleaved and V placement, one and two chunks, and recompute `none`, `full` and
 `search`, for `--seconds`. `ruled out` is the share of configurations that bounds alone rule out.
-`by hand` is 1F1B (or interleaved 1F1B) on the published partition of that model, where there is
+`by hand` is 1F1B (or interleaved 1F1B) on the published partition of that model, if there is
 one, else on the even partition: the layout of DeepSeek-V3 is that of Megatron-LM's documentation
 (docs/user-guide/features/pipeline_parallel_layout.md of NVIDIA/Megatron-LM).
 

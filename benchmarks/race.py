@@ -54,7 +54,7 @@ def run(
 ) -> Iterator[Attempt]:
     """Every side on every instance, another side first each time.
 
-    Where `lost` is given, a side that fails to prove two instances in a row (one may be bad luck)
+    If `lost` is given, a side that fails to prove two instances in a row (one may be bad luck)
     takes no part in the next ones.
     """
     for place, instance in enumerate(instances):

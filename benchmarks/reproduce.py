@@ -2,7 +2,7 @@
 
 python -m benchmarks.reproduce
 
-Exits with 1 where a figure differs that should not. A published figure that follows a formula
+Exits with 1 if a figure differs that should not. A published figure that follows a formula
 instead of a simulation is printed with both, and only the formula must agree.
 """
 
@@ -44,7 +44,7 @@ class Line:
     """Empty: not at hand."""
     ours: str
     note: str = ""
-    """Why they differ, where they may."""
+    """Why they differ, if they may."""
 
     @property
     def wrong(self) -> bool:
@@ -324,7 +324,7 @@ def tables() -> Iterator[Table]:
 
 
 def main() -> None:
-    """Print every table; exit with 1 where a figure differs without a reason."""
+    """Print every table; exit with 1 if a figure differs without a reason."""
     print(heading("Published figures rebuilt", "numpy"), end="\n\n")
     wrong = checked = 0
     for table in tables():

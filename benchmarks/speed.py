@@ -9,7 +9,7 @@
 of Victarry/PP-Schedule-Visualization: its `src/strategies.py` and `src/execution_model.py` need
 nothing but Python. Both run in turn in one process; the baseline verifies nothing. Its times are
 floats, ours are exact: stage times are whole and halve exactly, so that both makespans must be
-equal to the last digit, and the script stops where they are not. The link delay is 0, because the
+equal to the last digit, and the script stops if they are not. The link delay is 0, because the
 baseline charges it to W as well, and as a gap after a transfer in warm-up and cool-down. It looks
 for each operation in its device's list, so its time grows with the square of the microbatches; it
 runs on the smallest size alone. Targets at 16 devices x 512 microbatches: a million operations a

@@ -35,7 +35,7 @@ def is_proved(status: str) -> bool:
 
 
 def gap(value: float | None, bound: float | None) -> float:
-    """(value - bound) / value; 0 where there is no schedule or no bound."""
+    """(value - bound) / value; 0 if there is no schedule or no bound."""
     return (value - bound) / value if value and bound is not None else 0.0
 
 

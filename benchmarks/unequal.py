@@ -162,7 +162,7 @@ CASES = (
     ),
     Case("zbv", "4 x 8, heavy last stage, 4 activations", Pipeline(**EQUAL, **HEAVY, mem_limit=4)),
 )
-"""Where a hand strategy is optimal, or where it is not known."""
+"""Cases in which a hand strategy is optimal, or in which nobody knows."""
 
 
 def example_text(example: Example, seconds: float) -> str:

@@ -39,7 +39,7 @@ class InputError(PpoptError):
 class ConflictError(InputError):
     """Parts of the input that do not go together, such as two routes and an odd number of batches.
 
-    Where the user gave only some of these parts and ppopt tries a value for the others, this is no
+    If the user gave only some of these parts and ppopt tries a value for the others, this is no
     fault of the input: see `not_applicable`.
     """
 
@@ -85,7 +85,7 @@ class Faults:
     def check(self) -> None:
         """Raise one InputError, of one line, that names all faults.
 
-        It is a ConflictError where all faults are.
+        It is a ConflictError if all faults are.
         """
         if self.found:
             more = len(self.found) - MOST_FAULTS

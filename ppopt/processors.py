@@ -7,7 +7,7 @@ import sys
 
 
 def available() -> int:
-    """Processors that the system grants this process; where it does not say, those there are."""
+    """Processors that the system grants this process; if it does not say, those there are."""
     if sys.platform == "linux":
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1

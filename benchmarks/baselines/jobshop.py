@@ -58,7 +58,7 @@ def _add_operations(model: Model, jobs: Jobs) -> dict[int, Task]:
 
 
 def _add_memory(model: Model, jobs: Jobs, tasks: dict[int, Task], device: int) -> bool:
-    """Add the memory of a device; False where one holding alone is more than there is.
+    """Add the memory of a device; False if one holding alone is more than there is.
 
     PyJobShop refuses such a task.
     """

@@ -1,6 +1,6 @@
 """The MILP of the zero-bubble paper on HiGHS (arXiv 2401.10241, appendix G).
 
-    E[o]  end of every operation, continuous;   O[a, b] = 1 where a runs before b, binary
+    E[o]  end of every operation, continuous;   O[a, b] = 1 if a runs before b, binary
     E[b] >= E[a] + lag + time[b]                     data flow                        (3), (4)
     E[b] >= E[a] + time[b] - M (1 - O[a, b])         pairs of one device              (5)
     E[a] >= E[b] + time[a] - M O[a, b]

@@ -12,7 +12,7 @@ schedule, the number of models that the search gave to CP-SAT and a digest of th
 lines, whose names begin with `model-`, hold digests of models that are built directly.
 
 `check` does the same and compares with a record; `compare` compares two. They print every
-difference and exit with code 1 where there is one. With `--answers` only answers are compared.
+difference and exit with code 1 if there is one. With `--answers` only answers are compared.
 `--tree` takes `ppopt` from another checkout, `--only` what has a name that begins so.
 """
 

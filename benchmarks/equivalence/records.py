@@ -127,7 +127,7 @@ def _figures(row: Fields) -> tuple[Fraction | float, Fraction | float]:
 
 
 def compare(old: dict[str, Fields], new: Iterable[Fields], *, answers: bool = False) -> int:
-    """Print the differences of two records; 1 where there is one, or nothing to compare."""
+    """Print the differences of two records; 1 if there is one, or nothing to compare."""
     count = 0
     for difference in differences(old, new, answers=answers):
         print(difference, flush=True)

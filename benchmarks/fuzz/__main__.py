@@ -18,7 +18,7 @@ from benchmarks.record import heading
 
 
 def main() -> int:
-    """Attack, print counts and findings, write tests; 1 where there is a finding."""
+    """Attack, print counts and findings, write tests; 1 if there is a finding."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.fuzz", description=__doc__)
     parser.add_argument("--minutes", type=float, default=1.0, help="of each process, all starts")
     parser.add_argument("--seed", type=int, default=0)
@@ -55,7 +55,7 @@ def main() -> int:
 
 
 def report(journal: Journal, failures: Path) -> int:
-    """Print counts and findings of a journal, and write tests; 1 where there is a finding."""
+    """Print counts and findings of a journal, and write tests; 1 if there is a finding."""
     seconds, tallies = journal.done()
     first, *further = journal.headings()
     print(first)

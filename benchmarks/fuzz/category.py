@@ -31,7 +31,7 @@ class Category(ABC):
     goal: int
     """Cases of a whole run; the categories of a run keep this ratio at any time."""
     tries: int = 200
-    """Most smaller cases that are checked to shrink one; 0 where a case does not repeat."""
+    """Most smaller cases that are checked to shrink one; 0 if a case does not repeat."""
 
     @abstractmethod
     def draw(self, rng: Random) -> Case:
@@ -39,7 +39,7 @@ class Category(ABC):
 
     @abstractmethod
     def check(self, case: Case) -> Iterator[Finding]:
-        """Attack the product; raises SkippedError where the case cannot be checked."""
+        """Attack the product; raises SkippedError if the case cannot be checked."""
 
     def smaller(self, case: Case) -> Iterator[Case]:
         """Yield simpler variants of a case, the simplest first."""

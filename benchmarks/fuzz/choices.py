@@ -69,7 +69,7 @@ class Choice(Category):
         return min(found, default=None)
 
     def optimum(self, pipeline: Pipeline, case: Case) -> int | None:
-        """Least value of a configuration in ticks; None where nothing keeps the limit."""
+        """Least value of a configuration in ticks; None if nothing keeps the limit."""
         return optimum(pipeline, case)
 
     def configurations(self, case: Case) -> Iterator[Pipeline]:

@@ -55,7 +55,7 @@ class Ran(NamedTuple):
 
     @property
     def shown(self) -> Any:
-        """The JSON on stdout; None where there is none."""
+        """The JSON on stdout; None if there is none."""
         try:
             return json.loads(self.out)
         except ValueError:

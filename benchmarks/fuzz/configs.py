@@ -72,7 +72,7 @@ def asked(words: Sequence[str], fields: dict[str, Any]) -> Ran:
 
 
 def answer(words: Sequence[str], fields: dict[str, Any]) -> Any:
-    """The JSON that a command prints; raises SkippedError where it refuses what is asked."""
+    """The JSON that a command prints; raises SkippedError if it refuses what is asked."""
     ran = asked(words, fields)
     if ran.code == 2:
         raise SkippedError(ran.last)

@@ -77,7 +77,7 @@ class Hands(Category):
     def _every(
         self, case: Case, recompute: str, own: list[int]
     ) -> Iterator[tuple[list[int], layers.Chosen]]:
-        """Partitions, where these are searched, else its own; and which layers recompute."""
+        """Partitions, if these are searched, else its own; and which layers recompute."""
         fields, every = case["pipeline"], [own]
         stages = CHUNKS[case["strategy"]] * fields["stages"]
         if case["partition"] == SEARCH:

@@ -88,7 +88,7 @@ class Journal:
 def run(journal: Journal, names: Sequence[str], seed: str, seconds: float) -> None:
     """Attack in one process, in pieces, until all of its pieces together have taken so long.
 
-    Where the process that began it is gone, this one ends without noting its last piece: another
+    If the process that began it is gone, this one ends without noting its last piece: another
     may go on from the journal already.
     """
     parent = multiprocessing.parent_process()

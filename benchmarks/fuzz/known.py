@@ -15,7 +15,7 @@ OPEN: dict[tuple[str, str], str] = {}
 
 
 def reason(category: str, finding: Finding) -> str | None:
-    """Why a finding is open; None where it is not known."""
+    """Why a finding is open; None if it is not known."""
     found = (
         why
         for (name, kind), why in OPEN.items()

@@ -215,7 +215,7 @@ def hosts_of(fields: dict[str, Any]) -> list[int]:
 
 
 def recomputed(fields: dict[str, Any]) -> Chosen:
-    """Which layers recompute where that is not searched."""
+    """Which layers recompute if that is not searched."""
     if fields["recompute"] == "none":
         return (False,) * len(fields["model"])
     if fields["recompute"] == "full":
@@ -232,7 +232,7 @@ def may_recompute(fields: dict[str, Any]) -> Chosen:
 
 
 def choices(fields: dict[str, Any]) -> Iterator[Chosen]:
-    """Every choice of layers that recompute, where it is searched; else the one that is given."""
+    """Every choice of layers that recompute, if it is searched; else the one that is given."""
     if fields["recompute"] == "search":
         yield from product(*((False, True) if one else (False,) for one in may_recompute(fields)))
     else:

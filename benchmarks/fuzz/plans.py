@@ -34,7 +34,7 @@ class Configuration(NamedTuple):
 
 
 Best = Mapping[Configuration, Fraction | None]
-"""The least value of every configuration; None where it has no schedule within the limits."""
+"""The least value of every configuration; None if it has no schedule within the limits."""
 
 
 class Plans(Category):

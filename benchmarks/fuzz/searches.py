@@ -54,10 +54,10 @@ def is_fused(options: dict[str, Any]) -> bool:
 
 
 def optimum(pipeline: Pipeline, case: Case) -> int | None:
-    """Least value in whole ticks, by exhaustive search; None where nothing keeps the limit.
+    """Least value in whole ticks, by exhaustive search; None if nothing keeps the limit.
 
     Starts that are no whole ticks can gain less than a tick: rounding all of them down keeps every
-    wait and every limit. Raises SkippedError where that takes the oracle too long.
+    wait and every limit. Raises SkippedError if that takes the oracle too long.
     """
     options = case["options"]
     same, tick = pipelines.reduced(pipeline)
@@ -94,7 +94,7 @@ class Search(Category):
         return pipelines.draw(rng, ops=self.ops, fused=fused)
 
     def optimum(self, pipeline: Pipeline, case: Case) -> int | None:
-        """Least value in ticks; None where nothing keeps the limit."""
+        """Least value in ticks; None if nothing keeps the limit."""
         return optimum(pipeline, case)
 
     def check(self, case: Case) -> Iterator[Finding]:
@@ -334,7 +334,7 @@ class Frontiers(Category):
             yield Finding("wrong-end", f"it ends at {last}, the least is {least} ticks")
 
     def _optimum(self, pipeline: Pipeline, limit: Fraction | None, case: Case) -> int | None:
-        """The least value in ticks at a limit for every device; None where there is none."""
+        """The least value in ticks at a limit for every device; None if there is none."""
         devices = range(pipeline.num_devices)
         if limit is not None and limit < max(map(pipeline.static_of, devices)):
             return None

@@ -21,10 +21,10 @@ OPTIMUM = "optimum"
 
 
 class Drawing:
-    """The schedules of a query: those of its strategies, and the best one where it is known."""
+    """The schedules of a query: those of its strategies, and the best one if it is known."""
 
     def __init__(self, query: Query, limits: Limits, optimum: Schedule | None = None) -> None:
-        """Raises InputError where there is nothing to draw."""
+        """Raises InputError if there is nothing to draw."""
         self.query = query
         pipeline = query.pipeline()
         limits.check(pipeline, len(query.strategies))
@@ -61,7 +61,7 @@ class Drawing:
     def file(self, form: str, name: str) -> str:
         """The text of a file: `html` has all schedules, `json` and `csv` have the one of a name.
 
-        Raises InputError where there is no such file, NotApplicableError where PyTorch's format
+        Raises InputError if there is no such file, NotApplicableError if PyTorch's format
         cannot express the schedule.
         """
         if form == "html":
@@ -79,7 +79,7 @@ _FILES: Mapping[str, Callable[[Schedule], str]] = {
 
 
 def field_of(error: Exception) -> str:
-    """The field of the form that an error is about; empty where it names none."""
+    """The field of the form that an error is about; empty if it names none."""
     word = str(error).split(":")[0].strip()
     if word in (MODEL, CONFIG, STRATEGIES):
         return word

@@ -37,7 +37,7 @@ class Limits:
         return max(1, processors.available() // self.searches)
 
     def check_size(self, stages: object, batches: object, chunks: object) -> None:
-        """Raise InputError where a pipeline of these would be too large, before it is made."""
+        """Raise InputError if a pipeline of these would be too large, before it is made."""
         size = {"stages": stages, "batches": batches, "chunks": chunks}
         numbers = {name: n for name, n in size.items() if isinstance(n, int)}
         for name in ("stages", "chunks"):
@@ -49,7 +49,7 @@ class Limits:
             raise InputError(self._too_many(name, count))
 
     def check(self, pipeline: Pipeline, strategies: int) -> None:
-        """Raise InputError where the schedules of a pipeline have too many operations."""
+        """Raise InputError if the schedules of a pipeline have too many operations."""
         count = pipeline.num_codes * max(1, strategies)
         if count > self.operations:
             raise InputError(self._too_many("batches", count))

@@ -74,7 +74,7 @@ class Query:
         return cls(tuple(given.items()), settings, tuple(names))
 
     def pipeline(self) -> Pipeline:
-        """The pipeline; raises InputError where there is none."""
+        """The pipeline; raises InputError if there is none."""
         return pipeline_of(self.settings)
 
     @property

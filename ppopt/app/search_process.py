@@ -41,7 +41,7 @@ class SearchProcess:
     """A search under way."""
 
     def __init__(self, task: Task) -> None:
-        """Raises RunError where no process can be started."""
+        """Raises RunError if no process can be started."""
         executable = child_process.interpreter()
         if executable is None:
             raise RunError("search: no process can be started here")
@@ -52,9 +52,9 @@ class SearchProcess:
         self._link.send(task)
 
     async def messages(self) -> AsyncIterator[Progress | Result | None]:
-        """Its progress as it comes, None where there is none yet, and last its result.
+        """Its progress as it comes, None if there is none yet, and last its result.
 
-        Raises InputError where there is nothing to search, RunError where the process fails.
+        Raises InputError if there is nothing to search, RunError if the process fails.
         """
         while True:
             if not await asyncio.to_thread(self._link.poll, POLL):

@@ -19,7 +19,7 @@ def option(flag: str, metavar: str, words: str, heading: Heading = Heading.PIPEL
 
 
 def refuse_without_configuration(names: Iterable[str]) -> None:
-    """Raise InputError where options of --from are given without it."""
+    """Raise InputError if options of --from are given without it."""
     flags = ", ".join(name.replace("_", "-") for name in names)
     if flags:
         raise InputError(f"{flags}: only with --from config.json; give it too")

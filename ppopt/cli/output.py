@@ -64,7 +64,7 @@ def show_result(
     """Show one schedule, or why there is none; return the exit code of the files.
 
     `stopped`: whether the search was ended early. `details`: whether to print why every device is
-    idle. `last`: a line to print last, where there is a schedule.
+    idle. `last`: a line to print last, if there is a schedule.
     """
     code = _files(settings, [] if schedule is None else [schedule], schedule_json.dumps)
     if _table_wanted(settings, shown):
@@ -82,20 +82,20 @@ def show_result(
 
 
 def _table_wanted(settings: Settings, shown: Mapping[str, Any]) -> bool:
-    """Print JSON where it is asked for; return whether to print a table instead."""
+    """Print JSON if it is asked for; return whether to print a table instead."""
     if settings.json:
         print_json(shown)
     return not settings.json and not settings.quiet
 
 
 def check_formats(settings: Settings, pipeline: Pipeline) -> None:
-    """Raise NotApplicableError where a file asked for cannot express schedules of a pipeline."""
+    """Raise NotApplicableError if a file asked for cannot express schedules of a pipeline."""
     if any(target.is_order for target in settings.output):
         torch_csv.check_pipeline(pipeline)
 
 
 def refuse_orders(settings: Settings, what: str) -> None:
-    """Raise InputError where a file of one order is asked for and there will be several."""
+    """Raise InputError if a file of one order is asked for and there will be several."""
     if any(target.is_order for target in settings.output):
         raise InputError(f"output: a {what} is no single order; write .html or .json")
 
@@ -156,7 +156,7 @@ def _comparison_words(
 
 
 def _links(shown: Mapping[str, Any]) -> Iterator[str]:
-    """A line on links, where they are more than delays."""
+    """A line on links, if they are more than delays."""
     if words := link_words(shown):
         yield f"links: {words}"
 
@@ -295,7 +295,7 @@ def _files(
 ) -> int:
     """Write the files asked for, the first schedule as the best; return the exit code.
 
-    Every file is tried. One line names each that cannot be written. `page` makes the page, where
+    Every file is tried. One line names each that cannot be written. `page` makes the page, if
     that is more than the schedules; it stands for pictures, too, unless one is `drawn`. That is
     the schedule that a picture shows, else the first.
     """
@@ -359,7 +359,7 @@ def picture_of(schedule: Schedule, target: Target) -> str | bytes:
 
 
 def write_target(target: Target, words: str | bytes) -> None:
-    """Write a file; print a note where a page is written in place of something else."""
+    """Write a file; print a note if a page is written in place of something else."""
     write(target.path, words)
     if target.asked != target.path:
         note(f"note: {target.asked} is written as a page, {target.path}")

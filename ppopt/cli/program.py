@@ -23,7 +23,7 @@ def run_process(
 ) -> NoReturn:
     """Run the words of a command, those of the process for None, and exit.
 
-    `blocked`: the signals that the system shall hold back again, where it has held back more.
+    `blocked`: the signals that the system shall hold back again, if it has held back more.
     `began`: the instant of `time.monotonic` from which time limits count.
     Ctrl-C while modules load takes effect when the application begins: code that an import runs may
     swallow an exception. After the application has printed its result Ctrl-C does nothing.

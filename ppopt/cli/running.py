@@ -179,7 +179,7 @@ def contradictions(shown: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
 def _check_together(
     schedules: Sequence[Schedule], stages_from: str | None, backend: str | None, device: str
 ) -> None:
-    """Raise InputError where the options or the schedules do not go together."""
+    """Raise InputError if the options or the schedules do not go together."""
     from ppopt.errors import InputError
 
     if stages_from is None and (backend is not None or device != "cpu"):
@@ -197,7 +197,7 @@ def _check_together(
 
 
 def _seconds(sleep: str | None, schedules: Sequence[Schedule], stages_from: str | None) -> float:
-    """Seconds of a unit of time; 0 where nothing is predicted."""
+    """Seconds of a unit of time; 0 if nothing is predicted."""
     from ppopt.errors import InputError
     from ppopt.problem import exact, units
 

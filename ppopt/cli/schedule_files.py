@@ -276,7 +276,7 @@ def _note_offload(schedule: Schedule) -> None:
 
 
 def _note_order(schedule: Schedule) -> None:
-    """Say that Megatron-LM's arguments are the partition alone, where it has another order."""
+    """Say that Megatron-LM's arguments are the partition alone, if it has another order."""
     from ppopt.cli.streams import note
     from ppopt.studies.plan_space import MEGATRON
 

@@ -75,7 +75,7 @@ def app(
 
 
 def _check_free(host: str, port: int) -> None:
-    """Raise InputError where no server can listen at an address."""
+    """Raise InputError if no server can listen at an address."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -84,13 +84,13 @@ class Settings:
         return float(self.get("time_limit", TIME_LIMIT))
 
     def get(self, name: str, default: Any = None) -> Any:
-        """Return a setting of the run, or the default where it is not given."""
+        """Return a setting of the run, or the default if it is not given."""
         found = self.values.get(name)
         return default if found is None else found
 
 
 def note_equal_chunks(pipeline: Pipeline) -> None:
-    """Print a note where chunks cut devices' shares of a model whose parts may be unequal."""
+    """Print a note if chunks cut devices' shares of a model whose parts may be unequal."""
     if pipeline.num_chunks > 1 and pipeline.has_unequal_shares:
         note(
             f"note: chunks: stages differ, and each is cut into {pipeline.num_chunks} equal "
@@ -99,14 +99,14 @@ def note_equal_chunks(pipeline: Pipeline) -> None:
 
 
 def _note_unknown_rates(pipeline: Pipeline) -> None:
-    """Print a note where throughput is asked for and the unit of time is missing."""
+    """Print a note if throughput is asked for and the unit of time is missing."""
     given = [one.name for one in COUNTS if getattr(pipeline, one.field) is not None]
     if given and pipeline.time_unit is None:
         note(f"note: {given[0]}: no throughput without the unit of the times; give time_unit")
 
 
 def _note_slow_pairs(pipeline: Pipeline) -> None:
-    """Print a note where an F and a BW as one take longer than one after the other."""
+    """Print a note if an F and a BW as one take longer than one after the other."""
     from ppopt.problem.exact import plain  # noqa: PLC0415  commands load on use
 
     if slow := list(_slow_pairs(pipeline)):
@@ -144,7 +144,7 @@ def _model_names(incomplete: str) -> list[str]:
 
 
 def _parameter(setting: Setting, *, hidden: bool, meaning: str | None) -> Parameter:
-    """Make the option of a setting; `meaning`: what it means to the command, where that differs."""
+    """Make the option of a setting; `meaning`: what it means to the command, if that differs."""
     names = ("-o", setting.flag) if setting.shape is Shape.FILES else (setting.flag,)
     metavar = setting.placeholder or setting.shape.value or None
     kind: Any = {Shape.FLAG: bool, Shape.FILES: list[str] | None}.get(setting.shape, str | None)
@@ -223,7 +223,7 @@ def with_settings_but(
     """The same, the help leaving out settings that make no difference to the command.
 
     They are accepted, so that all commands can be called with the same options. `meanings` says
-    what settings mean to the command, where that differs.
+    what settings mean to the command, if that differs.
     """
     return partial(_WithSettings, unused=unused, meanings=meanings)
 
@@ -277,7 +277,7 @@ def _settings(
 
 
 def _value(setting: Setting, given: Any) -> Any:
-    """Turn what a flag holds into what a file would hold; None where it is not given."""
+    """Turn what a flag holds into what a file would hold; None if it is not given."""
     if not given and not isinstance(given, str):
         return None
     return typed_value(setting, given) if isinstance(given, str) else given

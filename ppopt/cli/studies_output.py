@@ -161,7 +161,7 @@ def _page_of_sweep(found: Study, shown: Shown) -> str:
 
 
 def _page(shown: Shown, keys: Sequence[str | None], storage: Storage) -> str:
-    """The page of a study; raises InputError where there is no schedule to show."""
+    """The page of a study; raises InputError if there is no schedule to show."""
     from ppopt.report.study import study_page  # noqa: PLC0415  plotly takes long to load
     from ppopt.studies import outcome  # noqa: PLC0415
 

@@ -247,7 +247,7 @@ def studies(
 
 
 def _merge(url: str, others: list[str], *, as_json: bool, quiet: bool) -> int:
-    """Take over storages, all of which can be read, into one that is made where there is none."""
+    """Take over storages, all of which can be read, into one that is made if there is none."""
     from ppopt.cli import studies_output
     from ppopt.studies.storage import Storage, named_by
 

@@ -2,7 +2,7 @@
 
 Each family has its keys and defaults, those of `configuration_*.py` of its model type in
 github.com/huggingface/transformers. What a family does not derive (sliding windows, layers of other
-kinds) is refused where a configuration switches it on.
+kinds) is refused if a configuration switches it on.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ MOST = 2**31
 
 
 def read_architecture(path: Path) -> Architecture:
-    """Read a config.json; raises InputError, naming the file, where its model is not known."""
+    """Read a config.json; raises InputError, naming the file, if its model is not known."""
     return parse_architecture(read_text(path, LARGEST_FILE), label(path))
 
 

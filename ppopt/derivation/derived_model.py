@@ -29,8 +29,8 @@ class DerivedModel:
     """A model in layers whose costs are derived from its dimensions; nothing is measured.
 
     `pipeline` is the pipeline that trains it, `model` its layers, and `text` the model file that
-    holds both. Raises InputError where the ranks of the training cannot share the architecture, and
-    where it has too few layers for the devices.
+    holds both. Raises InputError if the ranks of the training cannot share the architecture, and
+    if it has too few layers for the devices.
     """
 
     architecture: Architecture

@@ -36,7 +36,7 @@ class Gpu(NamedTuple):
     source: str
 
     def peak(self, precision: Precision) -> float:
-        """Dense FLOP/s at a precision; raises InputError where the GPU does not have it."""
+        """Dense FLOP/s at a precision; raises InputError if the GPU does not have it."""
         peak = self.bf16 if precision is Precision.BF16 else self.fp8
         if peak is None:
             raise InputError(f"precision: {self.name} has no {precision}; leave it at bf16")
@@ -54,7 +54,7 @@ def gpus() -> Mapping[str, Gpu]:
 
 
 def gpu_named(name: str) -> Gpu:
-    """A GPU by its name, in any case; raises InputError where there is none."""
+    """A GPU by its name, in any case; raises InputError if there is none."""
     found = gpus().get(name.lower())
     if found is None:
         raise InputError(

@@ -93,7 +93,7 @@ class Costing:
         role: str = DECODER,
         tokens: int | None = None,
     ) -> LayerCosts:
-        """Costs of a layer; `tokens` of a microbatch where they are not those of the training."""
+        """Costs of a layer; `tokens` of a microbatch if they are not those of the training."""
         training = self.training
         many = (training.tokens if tokens is None else tokens) / training.tensor
         slower = training_peak_share(self.gpu, training)
@@ -139,7 +139,7 @@ class Costing:
 
 
 def training_peak_share(gpu: Gpu, training: Training) -> float:
-    """Peak of BF16 over the peak of the training's precision; InputError where there is none."""
+    """Peak of BF16 over the peak of the training's precision; InputError if there is none."""
     return gpu.bf16 / gpu.peak(training.precision)
 
 

@@ -78,7 +78,7 @@ class Training:
         return self.microbatch * self.sequence
 
     def check(self, architecture: Architecture) -> None:
-        """Raise ConflictError where the ranks cannot share what the architecture has."""
+        """Raise ConflictError if the ranks cannot share what the architecture has."""
         for run in architecture.runs:
             heads = run.decoder.attention.heads
             if heads % self.tensor:

@@ -102,7 +102,7 @@ def canonical(document: Mapping[str, Any]) -> dict[str, Any]:
 def merged(lower: Mapping[str, Any], upper: Mapping[str, Any]) -> dict[str, Any]:
     """Merge two layers of settings; what `REPLACES` says makes void what the lower one has.
 
-    Where the upper layer declares another unit, the numbers of the lower one keep theirs.
+    If the upper layer declares another unit, the numbers of the lower one keep theirs.
     """
     void = {old for name, others in REPLACES.items() if name in upper for old in others}
     kept = {name: value for name, value in lower.items() if name not in void}
@@ -134,7 +134,7 @@ def _attached(
 
 
 def model_of(settings: Mapping[str, Any]) -> Model:
-    """Build the model in layers that settings describe; raises InputError where there is none."""
+    """Build the model in layers that settings describe; raises InputError if there is none."""
     if settings.get("model") is None:
         raise InputError(
             "layers: missing; a model is a list of layers, see `ppopt init`; stages of given times "
@@ -149,7 +149,7 @@ def pipeline_of(settings: Mapping[str, Any]) -> Pipeline:
 
     Of a model in layers, `stages` is the number of devices under every placement.
 
-    Raises InputError where they are no pipeline, or the number of stages or batches is missing.
+    Raises InputError if they are no pipeline, or the number of stages or batches is missing.
     """
     given = {
         setting.field: settings[setting.field]

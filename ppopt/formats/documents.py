@@ -23,7 +23,7 @@ def label(path: Path) -> str:
 def read_text(path: Path, limit: int, encoding: str = "utf-8-sig") -> str:
     """Read a UTF-8 file of at most `limit` bytes that holds more than white space.
 
-    A byte order mark is dropped, or kept under encoding `utf-8`. Raises InputError where the
+    A byte order mark is dropped, or kept under encoding `utf-8`. Raises InputError if the
     file cannot be read.
     """
     where = label(path)
@@ -72,7 +72,7 @@ def parse_json(text: str, where: str, parse_float: Callable[[str], object] = Dec
 
 
 def finite_float(digits: str) -> float:
-    """Parse a fraction of JSON as a float; raises OverflowError where it is beyond the largest."""
+    """Parse a fraction of JSON as a float; raises OverflowError if it is beyond the largest."""
     value = float(digits)
     if not isfinite(value):
         raise OverflowError(digits)

@@ -40,18 +40,18 @@ def of_metrics(schedule: Schedule) -> dict[str, Any]:
 
 
 def limits(pipeline: Pipeline) -> list[int | float] | None:
-    """The memory limit of every device; None where there is none."""
+    """The memory limit of every device; None if there is none."""
     found = pipeline.limits
     return None if found is None else [plain(limit) for limit in found]
 
 
 def unit_names(pipeline: Pipeline) -> dict[str, str | None]:
-    """The units of a pipeline's times and memory; None where unknown."""
+    """The units of a pipeline's times and memory; None if unknown."""
     return {"time_unit": pipeline.time_unit, "memory_unit": pipeline.memory_unit}
 
 
 def _throughput(schedule: Schedule, value: int) -> dict[str, int | float | None]:
-    """Tokens per second and MFU, by the value of the objective; None where unknown."""
+    """Tokens per second and MFU, by the value of the objective; None if unknown."""
     devices = schedule.pipeline.num_devices
     tokens, mfu = throughput(schedule.pipeline, value)
     return {
@@ -73,7 +73,7 @@ def _runs(model: Model, field: str) -> Iterator[dict[str, Any]]:
 def placed(pipeline: Pipeline) -> dict[str, Any]:
     """Placement and links, and of a model in layers the layers of every stage and their layout.
 
-    A placement is its name, or the device of every stage; chunks are null where devices differ.
+    A placement is its name, or the device of every stage; chunks are null if devices differ.
     """
     name = pipeline.resolved_placement if pipeline.named_placement else list(pipeline.hosts[0])
     many = {len(stages) for stages in pipeline.hosted[0]}

@@ -27,8 +27,8 @@ _PART = re.compile(rf"\..+\.[a-z0-9_]{{8}}{re.escape(SUFFIX)}")
 def write(path: Path, content: str | bytes) -> None:
     """Write a file whole: into a temporary file of the same folder, which then replaces it.
 
-    Where `path` is a link, the file it points to is written. Temporary files that processes left
-    in the folder when they were killed are removed. Raises InputError where writing fails.
+    If `path` is a link, the file it points to is written. Temporary files that processes left
+    in the folder when they were killed are removed. Raises InputError if writing fails.
     """
     try:
         path = resolved(path)
@@ -58,7 +58,7 @@ def failed(path: Path, error: OSError) -> InputError:
 
 
 def resolved(path: Path) -> Path:
-    """The file that a path leads to, through links; raises OSError where they lead in a circle."""
+    """The file that a path leads to, through links; raises OSError if they lead in a circle."""
     try:
         found = path.resolve()
     except RuntimeError:  # Python before 3.13; later ones return the path
@@ -71,7 +71,7 @@ def resolved(path: Path) -> Path:
 def _new_part(path: Path) -> IO[bytes]:
     """Create a temporary file for a path, locked for as long as it is open.
 
-    Where another process took it for one of a dead process before it was locked, it is made again.
+    If another process took it for one of a dead process before it was locked, it is made again.
     """
     while True:
         file = tempfile.NamedTemporaryFile(  # noqa: SIM115  closed by the caller

@@ -115,7 +115,7 @@ def _phases(value: object, per_unit: int) -> Phases:
 
 
 def _is_default(layer: Layer, cost: Setting) -> bool:
-    """Whether an optional cost is what it is where it is not given."""
+    """Whether an optional cost is what it is if it is not given."""
     default = layer.forward if cost.field == "recompute_time" else 0
     if cost.field == "offload_memory" and layer.offload_time:
         default = layer.activation
@@ -130,7 +130,7 @@ def _unit(cost: Setting) -> Unit:
 def restored(pipeline: Pipeline, value: object) -> Pipeline:
     """Read what `model_to_object` writes: the pipeline of the file with its model and partition.
 
-    Raises InputError where the object is no model, or where its layers, so cut and placed, do not
+    Raises InputError if the object is no model, or if its layers, so cut and placed, do not
     make the stages of the pipeline.
     """
     file = section(value, _REQUIRED, _OPTIONAL)

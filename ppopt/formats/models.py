@@ -69,7 +69,7 @@ def read_model(source: str | Path) -> Model:
     """Read the model in layers of a config file, or of a model that comes with ppopt by its name.
 
     Only the layers: stages, batches and mem_limit of the file are ignored, and are given to
-    `Model.pipeline`; `read_pipeline` keeps them. Raises InputError where there is no such file or
+    `Model.pipeline`; `read_pipeline` keeps them. Raises InputError if there is no such file or
     model, or what it holds has no layers.
     """
     settings, where = _settings(source)
@@ -80,7 +80,7 @@ def read_pipeline(source: str | Path) -> Pipeline:
     """Read the pipeline of a config file (.yaml, .yml, .json, .toml), or of a model by its name.
 
     With all that the file says: stages, batches and mem_limit too, which `read_model` ignores.
-    Raises InputError where there is no such file or model, or what it holds is no pipeline.
+    Raises InputError if there is no such file or model, or what it holds is no pipeline.
     """
     settings, where = _settings(source)
     return within(where, pipeline_of, settings)

@@ -3,10 +3,10 @@
 A device is a process, and its operations are complete events (`X`) on the thread `compute`. A
 transfer is a slice on a thread `send` of the sender and on a thread `receive` of the receiver.
 A collective of a device is a slice on its thread `collective`; its optimizer is one on `compute`.
-Moves to the host and back are slices on `host out` and `host in`, or on `host` where both share it.
+Moves to the host and back are slices on `host out` and `host in`, or on `host` if both share it.
 Slices of one thread must nest, so overlapping transfers get extra threads (`send 2`). Flow arrows
 (`s`, `f`) connect an operation with its successors on other devices. The counter (`C`) `memory`,
-with the unit where that is known, shows the memory in use.
+with the unit if that is known, shows the memory in use.
 
 `ts` and `dur` are in microseconds with nanosecond precision.
 """
@@ -53,7 +53,7 @@ class _Transfer(NamedTuple):
 def chrome_trace(schedule: Schedule, unit: str | None = None) -> str:
     """Write the trace of a schedule; `unit` (s, ms, us or ns) is its unit of time if it has none.
 
-    Where neither says one, a unit is taken as a millisecond. Raises InputError where the unit is
+    If neither says one, a unit is taken as a millisecond. Raises InputError if the unit is
     unknown or not that of the schedule, or the operations are not a valid schedule of their
     pipeline. The memory limit is ignored.
     """
@@ -181,9 +181,9 @@ def _queue(row: ScheduledAuxiliary, shared: bool) -> str:
 
 
 def _transfers(schedule: Schedule) -> Iterator[_Transfer]:
-    """Yield every transfer between devices; its length is 0 where there is no delay.
+    """Yield every transfer between devices; its length is 0 if there is no delay.
 
-    Where links are resources, transfers have their own times.
+    If links are resources, transfers have their own times.
 
     In a measured step, links take their median time. A transfer there ends no later than its
     receiver starts.

@@ -2,16 +2,16 @@
 
 All lists have one entry per stage, for one slice of a microbatch, chunks cut. `mem_limit` has one
 per device. `p2p_time` and `backward_p2p_time` are one number, one for the boundary after every
-stage but the last, or a matrix [from device][to device]; the second is left out where it is the
+stage but the last, or a matrix [from device][to device]; the second is left out if it is the
 first. `placement` is the device of every stage on route 0. Of a model in layers stages differ, and
 its placement is written as a list alone. `overlap_times` is the time of an F and a BW run as one,
 per stage or as a matrix [stage of F][stage of BW], and `slices` the parts of every microbatch along
 the sequence; `slices`, the costs that are optional (`ppopt.problem.settings`), the units and what
-throughput is computed from are left out where they have their defaults. `device_speed` has a
-fraction [numerator, denominator] per device, and is left out where all are 1: times are those at
+throughput is computed from are left out if they have their defaults. `device_speed` has a
+fraction [numerator, denominator] per device, and is left out if all are 1: times are those at
 speed 1, and an operation takes its time / the speed of its device, a whole number of ticks.
-`link_mode` is left out where it is `delay`, and `host_link` where it is `duplex`. `frozen` says per
-stage whether it is frozen, and is left out where none is. The costs are those that frozen stages
+`link_mode` is left out if it is `delay`, and `host_link` if it is `duplex`. `frozen` says per
+stage whether it is frozen, and is left out if none is. The costs are those that frozen stages
 have: the B, W and BW of the frozen stages before the first that is not take 0 and wait for F alone.
 
 The other optional keys restore the pipeline as its user gave it, equal in every field:
@@ -145,7 +145,7 @@ def _limit_form(pipeline: Pipeline) -> str | None:
 def pipeline_from_object(value: object, per_unit: int, memory_per_unit: int) -> Pipeline:
     """Read what `pipeline_to_object` writes; the ticks per unit (of time, of memory) may be any.
 
-    Raises InputError where the object is no pipeline, or where the costs in the file are not
+    Raises InputError if the object is no pipeline, or if the costs in the file are not
     those that the user's own form in the file gives.
     """
     file = section(value, REQUIRED, OPTIONAL)
@@ -263,7 +263,7 @@ def _of_first(values: tuple[Any, ...], first: dict[int, int]) -> tuple[Any, ...]
 
 
 def _read_p2p(value: object, file: dict[str, Any], per_unit: int) -> object:
-    """One number, one per boundary between stages, or a matrix of devices; None where it is."""
+    """One number, one per boundary between stages, or a matrix of devices; None stays None."""
     devices, stages = file["devices"], file["stages"]
     if value is None:
         return None

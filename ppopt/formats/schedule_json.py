@@ -14,9 +14,9 @@
     ]
     }
 
-Operations stand sorted by device, then start. Where there are two routes, slices or overlapped
+Operations stand sorted by device, then start. If there are two routes, slices or overlapped
 pairs, every operation has three more fields: route, slice, and the number of its pair, which its
-partner bears too (null: it runs alone). Where links are resources (`link_mode` of the pipeline),
+partner bears too (null: it runs alone). If links are resources (`link_mode` of the pipeline),
 every operation has one field more, null; and behind the operations stand the transfers:
 
     ["SEND_F", 0, 0, 0, 1000, 1100, 0, 0, null, 1]
@@ -170,7 +170,7 @@ def _lines(value: object) -> str:
 
 
 def claims(schedule: Schedule) -> dict[str, Any]:
-    """Figures of a schedule as its file states them; none where it is too incomplete."""
+    """Figures of a schedule as its file states them; none if it is too incomplete."""
     if not _measurable(schedule):
         return {}
     figures = schedule.metrics
@@ -312,7 +312,7 @@ def _move(entry: list[Any], pipeline: Pipeline) -> list[int]:
 
 
 def _lowest_stage(pipeline: Pipeline, device: object) -> tuple[int, int]:
-    """The lowest stage of a device and its route; 0 where there is no such device."""
+    """The lowest stage of a device and its route; 0 if there is no such device."""
     for route, hosts in enumerate(pipeline.hosts):
         if device in hosts:
             return hosts.index(device), route
@@ -373,7 +373,7 @@ def _on_common_tick(
 ) -> tuple[Pipeline, int]:
     """Turn starts and ends from ticks of the file into those of the pipeline, which are coarser.
 
-    Where operations start between the ticks that all costs share, the pipeline's are divided.
+    If operations start between the ticks that all costs share, the pipeline's are divided.
     `timed`: tables, each with the column of the start, before that of the end. Returns the pipeline
     and how many ticks of the file make one of its own.
     """

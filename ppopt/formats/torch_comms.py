@@ -76,7 +76,7 @@ def read_communication_order(path: Path) -> CommunicationOrder:
 def parse_communication_order(content: str, where: str) -> CommunicationOrder:
     """Parse the text of a communication order.
 
-    Raises InputError, beginning with `where` and naming rank and cell, where its operations are not
+    Raises InputError, beginning with `where` and naming rank and cell, if its operations are not
     one complete order (`torch_csv.parse_order`), and where a cell is no action. Whether its posts
     are right depends on the pipeline: `schedule` checks them.
     """
@@ -123,7 +123,7 @@ def time_communication_order(
 ) -> Schedule:
     """Time a communication order on the pipeline of `settings` (as `torch_csv.schedule`).
 
-    Its links are streams. Raises InputError where a rule of `ppopt.verifier.posting` is broken.
+    Its links are streams. Raises InputError if a rule of `ppopt.verifier.posting` is broken.
     """
     given = {"link_mode": LinkMode.STREAMS, **settings}
     pipeline = torch_csv.pipeline_of_order(found.order, given)

@@ -77,7 +77,7 @@ def order_csv(schedule: Schedule) -> str:
     Microbatches are numbered by the forward order of the last stage: PyTorch looks losses up by
     their position in that order, and any other numbering silently gives wrong gradients. Raises
     NotApplicableError for two routes and for slices of microbatches, which the format cannot
-    express, and InputError where the operations are not a valid schedule of their pipeline. The
+    express, and InputError if the operations are not a valid schedule of their pipeline. The
     memory limit is ignored.
     """
     check_pipeline(schedule.pipeline)
@@ -103,7 +103,7 @@ def _word(action: Action, numbers: Mapping[int, int]) -> str:
 
 
 def check_pipeline(pipeline: Pipeline) -> None:
-    """Raise NotApplicableError where the format cannot express schedules of this pipeline."""
+    """Raise NotApplicableError if the format cannot express schedules of this pipeline."""
     if pipeline.routes == 2:
         raise NotApplicableError(
             "torch csv: two routes put a stage on two devices; write .json instead"
@@ -176,7 +176,7 @@ def schedule(
     """Time an order on the pipeline that canonical settings describe (`ppopt.formats.config`).
 
     Stages, microbatches and placement default to those of the order, costs to ppopt's defaults.
-    Raises InputError where order and settings contradict each other, and DeadlockError where
+    Raises InputError if order and settings contradict each other, and DeadlockError if
     operations wait for each other in a cycle.
     """
     pipeline = pipeline_of_order(order, settings)
@@ -365,7 +365,7 @@ def pipeline_of_order(order: Order, settings: Mapping[str, Any]) -> Pipeline:
 def _shape(order: Order, given: Mapping[str, Any]) -> dict[str, Any]:
     """Describe stages and placement of an order.
 
-    The placement is given by name where it has one, unless some cost has one entry per stage.
+    The placement is given by name if it has one, unless some cost has one entry per stage.
     """
     stages, devices = len(order.placement), len(order.rows)
     lists = [given[cost] for cost in StageCosts._fields if isinstance(given.get(cost), list)]

@@ -36,8 +36,8 @@ _ROLES = Sequence[Sequence[str]]
 def megatron_arguments(pipeline: Pipeline) -> str:
     """Write the arguments of Megatron-LM that cut its model as the pipeline is cut, one a line.
 
-    They say whether its transformer layers recompute. Raises NotApplicableError where there are no
-    layers, or where Megatron-LM takes no such partition or recompute.
+    They say whether its transformer layers recompute. Raises NotApplicableError if there are no
+    layers, or if Megatron-LM takes no such partition or recompute.
     """
     stages, devices = _megatron_stages(pipeline), pipeline.num_devices
     mtp = _mtp_layers(stages, devices)
@@ -53,7 +53,7 @@ def megatron_arguments(pipeline: Pipeline) -> str:
 
 
 def check_model(model: Model, trainer: str) -> None:
-    """Raise NotApplicableError where a trainer takes no partition of a model.
+    """Raise NotApplicableError if a trainer takes no partition of a model.
 
     An embedding or a head has another place than its own, or no role; or the trainer does not
     recompute these layers alone.
@@ -87,7 +87,7 @@ def added_ends(model: Model) -> list[str]:
 def _recomputes_fully(model: Model, trainer: str) -> bool:
     """Whether every transformer layer recomputes; else none does.
 
-    Raises NotApplicableError where some transformer layers recompute and others do not, or where
+    Raises NotApplicableError if some transformer layers recompute and others do not, or if
     the embedding or the head does.
     """
     for layer in model.layers:
@@ -108,7 +108,7 @@ def _recomputes_fully(model: Model, trainer: str) -> bool:
 def megatron_partitions(pipeline: Pipeline) -> Callable[[Counts], bool]:
     """Which partitions of a pipeline's layers Megatron-LM takes, by the places of MTP layers.
 
-    Raises NotApplicableError where it takes none: by placement, recompute, or the order of layers.
+    Raises NotApplicableError if it takes none: by placement, recompute, or the order of layers.
     """
     _megatron_stages(pipeline)
     _recomputes_fully(pipeline.model, MEGATRON)
@@ -129,7 +129,7 @@ def megatron_partitions(pipeline: Pipeline) -> Callable[[Counts], bool]:
 
 
 def _megatron_stages(pipeline: Pipeline) -> _ROLES:
-    """Roles of the layers of every stage; raises NotApplicableError where they are misplaced."""
+    """Roles of the layers of every stage; raises NotApplicableError if they are misplaced."""
     stages, devices = _with_ends(pipeline, MEGATRON), pipeline.num_devices
     if pipeline.hosts[0] != placement.named("interleaved", devices, len(stages) // devices):
         raise NotApplicableError(
@@ -140,7 +140,7 @@ def _megatron_stages(pipeline: Pipeline) -> _ROLES:
 
 
 def _mtp_layers(stages: _ROLES, devices: int) -> int:
-    """Number of MTP layers; raises NotApplicableError where Megatron-LM refuses their place."""
+    """Number of MTP layers; raises NotApplicableError if Megatron-LM refuses their place."""
     with_mtp = [stage for stage, roles in enumerate(stages) if "mtp" in roles]
     if not with_mtp:
         return 0
@@ -160,8 +160,8 @@ def torchtitan_keys(pipeline: Pipeline, order: str = "") -> str:
     """Write tables of torchtitan, as TOML: its model is cut as the pipeline is, and recomputes so.
 
     The schedule named is one whose stages sit as the pipeline's do. `order` is the name of the file
-    with the order, as PyTorch reads it. Raises NotApplicableError where torchtitan has no such
-    module, place or recompute, and without `order` where there are no layers.
+    with the order, as PyTorch reads it. Raises NotApplicableError if torchtitan has no such
+    module, place or recompute, and without `order` if there are no layers.
     """
     lines = [
         "[parallelism]",
@@ -204,8 +204,8 @@ def deepspeed_module(pipeline: Pipeline) -> str:
     `type:REGEX` balance weights. So the class sets the bounds that `_partition_layers` sets, for
     one layer spec per layer of the model, in its order (deepspeed/runtime/pipe/module.py of
     deepspeedai/DeepSpeed, 12e65a6). Its docstring names the arguments with which the transformer
-    layers recompute (`_is_checkpointable` there). Raises NotApplicableError where there are no
-    layers, where a rank would have more than one stage, or where only some of them recompute.
+    layers recompute (`_is_checkpointable` there). Raises NotApplicableError if there are no
+    layers, if a rank would have more than one stage, or if only some of them recompute.
     """
     if pipeline.model is None:
         raise NotApplicableError("deepspeed cuts layers, and this schedule knows stages alone")

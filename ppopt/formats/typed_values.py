@@ -20,7 +20,7 @@ WHOLE = re.compile(r"[-+]?[0-9]{1,30}", re.ASCII)
 
 
 def typed_value(setting: Setting, text: str) -> Any:
-    """The value of a setting that is typed as this text; raises InputError where it is none."""
+    """The value of a setting that is typed as this text; raises InputError if it is none."""
     match setting.shape:
         case Shape.WHOLE if "," in text:
             raise InputError(

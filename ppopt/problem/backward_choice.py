@@ -1,8 +1,8 @@
 """Split or whole: where one of them is never worse, and what both have in common.
 
-BW of a stage, replaced by B and then W at once, fits into its time where BW >= B + W. Where B and W
+BW of a stage, replaced by B and then W at once, fits into its time where BW >= B + W. If B and W
 hold no more memory than it, splitting that stage loses nothing. B and its W, replaced by BW in the
-place of B, fit into the time of B where BW <= B. Where BW holds no more than B, splitting that
+place of B, fit into the time of B where BW <= B. If BW holds no more than B, splitting that
 stage gains nothing. All other stages have a choice, per microbatch.
 
 The relaxation of a choice is a pipeline of split backwards with
@@ -12,14 +12,14 @@ The relaxation of a choice is a pipeline of split backwards with
 and as workspace of B' and of W' the smaller of its own and that of BW.
 
 Take any schedule of the pipeline. In the time of every BW run B' and then W', in the time of every
-B run B', and in the time of every W run W' (W' <= W, and W' = 0 where BW < B). That is a schedule
+B run B', and in the time of every W run W' (W' <= W, and W' = 0 if BW < B). That is a schedule
 of the relaxation: nothing starts earlier than before, and nothing ends later, so precedence and
 devices are kept; B' and W' hold no more than BW and give back no later. So a lower bound of the
 relaxation is a lower bound of the pipeline, whatever proves it.
 
 An F and a backward that run as one are kept as a pair: F with B' in the place of F with B, and F
-with B', then W', in the place of F with BW. Both must fit into the time of the pair, so W', and
-where that is not enough B' and then its recompute too, is 0 in pipelines where some pair does not
+with B', then W', in the place of F with BW. Both must fit into the time of the pair, so W' is 0
+and, if that is not enough, B' and then its recompute, too, in pipelines where some pair does not
 hold them.
 """
 
@@ -52,7 +52,7 @@ class BackwardChoice:
 
     @cached_property
     def kinds(self) -> tuple[BackwardKind, ...]:
-        """Per stage: split or whole, where that is never worse than the other; else mixed."""
+        """Per stage: split or whole, if that is never worse than the other; else mixed."""
         return tuple(map(self._kind, range(self.pipeline.num_stages)))
 
     @cached_property

@@ -45,9 +45,9 @@ def complete(
 ) -> tuple[Fraction, Fraction, Fraction]:
     """Times of BW, W and B of one stage or layer, where those that are None follow from the rest.
 
-    BW = 2 F, W = BW / 2, B = BW - W. Where B is given, W is what it leaves of BW, or else F, and BW
+    BW = 2 F, W = BW / 2, B = BW - W. If B is given, W is what it leaves of BW, or else F, and BW
     is B + W. Where all three are given they are free of each other. Raises InputError, naming the
-    field and `place`, where F is not above 0, or a time that follows would be below 0.
+    field and `place`, if F is not above 0, or a time that follows would be below 0.
     """
     if forward <= 0:
         raise InputError(

@@ -90,7 +90,7 @@ def of_stages(fields: Fields, stages: int, reader: FieldReader) -> dict[str, Any
 
 
 def refuse_beside_layers(fields: Fields, declared: Mapping[str, Field[Any]]) -> None:
-    """Raise InputError where costs are given beside layers; `declared` has their defaults."""
+    """Raise InputError if costs are given beside layers; `declared` has their defaults."""
     for cost in STAGE_COSTS:
         given = fields[cost.field]
         if given != declared[cost.field].default and not is_exact(given):
@@ -131,7 +131,7 @@ def has_unequal_shares(fields: Fields) -> bool:
 def of_equal_chunks(fields: Fields, chunks: int) -> dict[str, tuple[Fraction, ...] | Any]:
     """Costs of one stage of so many that the equal share of every device is cut into.
 
-    Raises NotApplicableError where shares differ: other placements then have other stages.
+    Raises NotApplicableError if shares differ: other placements then have other stages.
     """
     costs: dict[str, Any] = {}
     for cost in STAGE_COSTS:

@@ -64,7 +64,7 @@ class StageCosts(NamedTuple):
 
     @property
     def memory_fields(self) -> tuple[str, ...]:
-        """Fields of memory, without those that say what holds where they are not given."""
+        """Fields of memory, without those that say what holds if they are not given."""
         always = ("activation", "memory_b", "static")
         kept = () if self.kept == self.activation else ("kept",)
         others = (*WORKSPACES.values(), "offload_memory", "unshard_memory")
@@ -309,10 +309,10 @@ class Ticks(NamedTuple):
 
         F and BW of two stages take what a matrix says. Without one they take what they take alone,
         less what the stage that saves less can save; but no less than the shortest of the two
-        times stated and of the longer part. Where no stated time is below the longer part of its
+        times stated and of the longer part. If no stated time is below the longer part of its
         stage, this is what they take less that saving, which is then no less than either part.
 
-        Where times of F and B are stated, they hold for F and B in the same way. Else a B saves
+        If times of F and B are stated, they hold for F and B in the same way. Else a B saves
         what BW would: F with B is shorter, or longer, than F with BW by as much as B is than BW.
         But F with B takes no less than the longer of both, unless F with BW does.
 
@@ -365,7 +365,7 @@ def ticks_of(
     `speeds` has the speed of the device of every stage: a time at speed 1 becomes time / speed, and
     both are whole ticks. `static` and `limits` have one entry per device; `pieces` is the number of
     microbatches times slices, and `divisor` the number of ticks into which the common tick of the
-    times is divided. Raises ConflictError where times or memory are so large, or so finely divided,
+    times is divided. Raises ConflictError if times or memory are so large, or so finely divided,
     that sums of ticks would pass `MOST_TICKS`.
     """
     rows = _on_all_devices(costs, speeds)
@@ -425,7 +425,7 @@ def ticks_of(
 def _on_all_devices(
     costs: StageCosts, speeds: tuple[Fraction, ...]
 ) -> list[dict[str, tuple[Fraction, ...]]]:
-    """Costs at speed 1, and on the devices where these differ: the last are those in force."""
+    """Costs at speed 1, and on the devices if these differ: the last are those in force."""
     given = costs._asdict()
     rows = [given]
     if any(speed != 1 for speed in speeds):

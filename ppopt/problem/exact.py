@@ -110,7 +110,7 @@ def common_denominator(values: Iterable[Fraction]) -> int:
 
 
 def plain(value: Fraction) -> int | float:
-    """Turn a value into a number for JSON and display: an int where it is whole, else a float."""
+    """Turn a value into a number for JSON and display: an int if it is whole, else a float."""
     return value.numerator if value.denominator == 1 else value.numerator / value.denominator
 
 
@@ -122,7 +122,7 @@ def plain_or_none(value: Fraction | None) -> int | float | None:
 def in_ticks(stated: Fraction, per_unit: int) -> Fraction:
     """Turn a time that a file states, as the float nearest to it, into ticks.
 
-    Whole where it differs from a whole number of ticks by no more than the rounding of a float.
+    Whole if it differs from a whole number of ticks by no more than the rounding of a float.
     """
     ticks = stated * per_unit
     nearest = round(ticks)

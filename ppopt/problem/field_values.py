@@ -158,7 +158,7 @@ def whole(value: object, what: str) -> int:
 
 
 def check_grid(stages: int, pieces: int) -> None:
-    """Raise ConflictError where stages times microbatches (or their slices) are too many."""
+    """Raise ConflictError if stages times microbatches (or their slices) are too many."""
     if stages * pieces > LARGEST_GRID:
         raise ConflictError(
             f"stages x microbatches is above {LARGEST_GRID}: {stages} x {pieces}; use fewer batches"

@@ -26,7 +26,7 @@ class FirstBackward(NamedEnum):
     """B nothing, W the whole backward."""
 
     def check(self, model: object, routes: int, searched: Iterable[str]) -> None:
-        """Raise InputError where a pipeline of these does not go with it.
+        """Raise InputError if a pipeline of these does not go with it.
 
         `searched` names what is chosen with the schedule: partition, recompute.
         """

@@ -1,7 +1,7 @@
 """Frozen layers and stages: what training does not run of them.
 
 A frozen layer has no gradients of its weights: no W, no gradient sync and no optimizer. Its B still
-hands a gradient on, then gives back all that F took. Where all layers before it are frozen, too, no
+hands a gradient on, then gives back all that F took. If all layers before it are frozen, too, no
 gradient goes that way: it has no backward at all, nothing comes back over the links before and
 after it, and its F gives the activation back at its end. So of a stage F holds the activations of
 all these layers while it runs. (PyTorch saves nothing for a backward where no input and no weight
@@ -36,7 +36,7 @@ def num_forward_only(frozen: Iterable[bool]) -> int:
 
 
 def costs_of_frozen(costs: Mapping[str, Any], *, forward_only: bool) -> dict[str, Any]:
-    """What changes in the costs of one layer or stage, by field, where it is frozen.
+    """What changes in the costs of one layer or stage, by field, if it is frozen.
 
     `forward_only`: all before it is frozen, too. The activation of its F is then for the caller to
     add to what F needs while it runs.
@@ -57,7 +57,7 @@ def costs_of_frozen(costs: Mapping[str, Any], *, forward_only: bool) -> dict[str
 def read_frozen(given: object, stages: int, chunks: int) -> tuple[bool, ...] | None:
     """Read which stages are frozen: true, false, or a list with one of these per stage; None: none.
 
-    Raises InputError on anything else, ConflictError where chunks cut the shares of devices.
+    Raises InputError on anything else, ConflictError if chunks cut the shares of devices.
     """
     values: Sequence[object] = given if is_list(given) else [given] * stages  # type: ignore[assignment]
     if len(values) != stages:

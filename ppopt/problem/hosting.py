@@ -45,13 +45,13 @@ def read_placement(given: object, chunks: int | None, stages: int) -> Any:
 
 
 def check_devices(devices: int) -> None:
-    """Raise InputError where a pipeline has too many devices."""
+    """Raise InputError if a pipeline has too many devices."""
     if devices > MOST_DEVICES:
         raise InputError(f"stages: {devices} devices are above {MOST_DEVICES}")
 
 
 def check_routes(routes: object, batches: int) -> None:
-    """Raise InputError where the number of routes is not 1, or 2 for an even number of batches."""
+    """Raise InputError if the number of routes is not 1, or 2 for an even number of batches."""
     if isinstance(routes, bool) or routes not in (1, 2):
         raise InputError(f"routes: {routes!r} is neither 1 nor 2")
     if routes == 2 and batches % 2:

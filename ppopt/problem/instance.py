@@ -110,12 +110,12 @@ class Instance:
 
     @property
     def backward(self) -> OpKind:
-        """Kind of the backwards that go from stage to stage: BW where all are whole, else B."""
+        """Kind of the backwards that go from stage to stage: BW if all are whole, else B."""
         return OpKind.BW if self.fused else OpKind.B
 
     @property
     def closing(self) -> OpKind:
-        """Kind that comes last for a stage and microbatch: W, or BW where all are whole."""
+        """Kind that comes last for a stage and microbatch: W, or BW if all are whole."""
         return OpKind.BW if self.fused else OpKind.W
 
     @cached_property
@@ -206,7 +206,7 @@ class Instance:
     def codes_in(self, number: int, option: int) -> Ints:
         """Numbers of the operations of a class in one of its modes, by microbatch.
 
-        ABSENT where the mode is that there is none.
+        ABSENT if the mode is that there is none.
         """
         return (self.codes if option == SPLIT_MODE else self._codes_of_whole)[number]
 
@@ -274,7 +274,7 @@ class Instance:
 
     @cached_property
     def holdings(self) -> tuple[Holding, ...]:
-        """What every microbatch holds in the first modes, where all is given back."""
+        """What every microbatch holds in the first modes, if all is given back."""
         return self.holdings_in(SPLIT_MODE)
 
     def holdings_in(self, option: int) -> tuple[Holding, ...]:
@@ -310,7 +310,7 @@ class Instance:
 
     @cached_property
     def durations(self) -> Ints:
-        """Time of every operation number, in ticks; 0 where there is no such operation."""
+        """Time of every operation number, in ticks; 0 if there is no such operation."""
         found = np.zeros(self.num_codes, dtype=np.int64)
         for option in (SPLIT_MODE, WHOLE_MODE):
             for number, one in enumerate(self.classes):

@@ -183,7 +183,7 @@ WORKSPACES: Mapping[str, str] = {
 def flat(given: Mapping[str, Any]) -> dict[str, Any]:
     """Settings of a layer, their workspace, recompute and offload written out as numbers.
 
-    Raises InputError where a mapping has an unknown key.
+    Raises InputError if a mapping has an unknown key.
     """
     found = dict(given)
     workspace, recompute = found.pop("workspace", None), found.pop("recompute", None)
@@ -267,7 +267,7 @@ class Layer:
     offload_time: Any = None
     """Time of each way; None: 0."""
     offload_memory: Any = None
-    """Part of the activation that moves; None: all of it where there is a time."""
+    """Part of the activation that moves; None: all of it if there is a time."""
     unshard: Any = 0
     """Time of the all-gather of its weights, before the first F of its stage."""
     unshard_memory: Any = 0
@@ -396,7 +396,7 @@ class Layer:
     def _write_out(self) -> None:
         """Write workspace, recompute and offload as numbers.
 
-        Workspaces, `kept` and `offload_time` are 0 where they are not given.
+        Workspaces, `kept` and `offload_time` are 0 if they are not given.
         """
         fields = ("workspace", "recompute", "recompute_time", "kept", *WORKSPACES.values())
         fields += ("offload", *OFFLOAD_COSTS)
@@ -431,7 +431,7 @@ class Layer:
             self._set("rounded", tuple(dict.fromkeys((*self.rounded, *found.rounded))))
 
     def quantities(self, measure: Unit) -> list[Fraction | units.Quantity]:
-        """Its times, or its amounts of memory, each with its unit where that is known."""
+        """Its times, or its amounts of memory, each with its unit if that is known."""
         unit = getattr(self, f"{measure}_unit")
         values = [getattr(self, field) for field in _FIELDS[measure]]
         return values if unit is None else [units.Quantity(value, unit) for value in values]
@@ -609,7 +609,7 @@ class Layers:
 
         Replace every F, B and BW by what it computes, and every pair by F and then the backward. A
         pair takes no less: it computes both. So nothing ends later, and nothing holds more memory.
-        Raises NotApplicableError where an F computes nothing.
+        Raises NotApplicableError if an F computes nothing.
         """
         return replace(self, layers=tuple(map(_on_compute, self.layers)))
 
@@ -637,7 +637,7 @@ class Layers:
         """Costs of the stages that hold so many consecutive layers each: exact sums.
 
         Of workspaces it is the largest, and F also holds what layers without backward take. Raises
-        InputError where the counts are no partition of the layers.
+        InputError if the counts are no partition of the layers.
         """
         cuts = tuple(accumulate(self.checked(counts), initial=0))
         stages = list(pairwise(cuts))
@@ -760,7 +760,7 @@ def _expanded(layers: Iterable[Layer]) -> Iterable[Layer]:
 
 
 def _read(entry: object, index: int, declared: Mapping[str, Any]) -> Layer:
-    """Read a layer; where it is a mapping, its plain numbers count in the declared units."""
+    """Read a layer; if it is a mapping, its plain numbers count in the declared units."""
     if isinstance(entry, Layer):
         return entry
     if not isinstance(entry, Mapping):

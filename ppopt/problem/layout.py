@@ -45,7 +45,7 @@ def roles(text: str) -> tuple[str, ...]:
 
 
 def counts(text: str, model: Layers) -> tuple[int, ...]:
-    """Layers per stage; raises InputError where the layers are not those of the model."""
+    """Layers per stage; raises InputError if the layers are not those of the model."""
     found = stages(text)
     named, there = "".join(found), _letters(model)
     if named != there:

@@ -39,7 +39,7 @@ class Link:
 def from_text(text: str) -> dict[str, Any]:
     """Read the text of a flag, such as `latency=10us,bandwidth=50GB/s,backward.bandwidth=25GB/s`.
 
-    Raises InputError where it is anything else.
+    Raises InputError if it is anything else.
     """
     found: dict[str, Any] = {}
     for part in text.split(","):
@@ -57,7 +57,7 @@ def from_text(text: str) -> dict[str, Any]:
 def checked(given: object, keys: tuple[str, ...] = (*_KEYS, _BACK)) -> dict[str, Any]:
     """The members of a link, those of the way back under `backward`; null means not given.
 
-    Raises InputError where the form is no link's; `read_link` answers for the numbers.
+    Raises InputError if the form is no link's; `read_link` answers for the numbers.
     """
     if isinstance(given, str):
         given = from_text(given)
@@ -151,7 +151,7 @@ def _exact(number: object, where: str) -> Fraction:
 
 
 def check_model(model: Layers | None) -> None:
-    """Raise InputError where stages are not of layers, or no layer says what it hands on."""
+    """Raise InputError if stages are not of layers, or no layer says what it hands on."""
     if model is None:
         raise InputError("link: needs a model in layers with `output`; stages take p2p_time")
     if not model.has_output:
@@ -164,7 +164,7 @@ def delays_by_size(
     """Delays of the boundaries, both ways, of what the stages hand on.
 
     `given` are the delays of the fields; those of another partition, which `replace` hands on, are
-    replaced. Raises InputError where a user gave some.
+    replaced. Raises InputError if a user gave some.
     """
     found = {}
     for field, way in {"p2p": ways, "backward_p2p": ways.backward}.items():

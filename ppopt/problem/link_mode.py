@@ -68,7 +68,7 @@ class LinkMode(NamedEnum):
         return _WORDS[self]
 
     def check(self, routes: int, slices: int) -> None:
-        """Raise ConflictError where a pipeline of these has no such links."""
+        """Raise ConflictError if a pipeline of these has no such links."""
         if self is LinkMode.STREAMS and (routes == 2 or slices > 1):
             what = "two routes" if routes == 2 else "slices"
             raise ConflictError(

@@ -16,7 +16,7 @@ Values = Sequence[Fraction]
 
 
 def check_memory(activation: Values, memory_b: Values, kept: Values | None) -> None:
-    """Raise InputError where B gives back more than F and B take, or F keeps more than it takes."""
+    """Raise InputError if B gives back more than F and B take, or F keeps more than it takes."""
     for stage, (taken, change) in enumerate(zip(activation, memory_b, strict=True)):
         if change < -taken:
             raise InputError(
@@ -37,7 +37,7 @@ def static_of(costs: StageCosts, stages: Sequence[int]) -> Fraction:
 
 
 def check_limit(limit: object, model: Layers | None) -> None:
-    """Raise InputError where memory is limited, and no layer of the model says what it takes."""
+    """Raise InputError if memory is limited, and no layer of the model says what it takes."""
     if limit is not None and model is not None and not model.has_activation:
         raise InputError(
             "mem_limit: no layer gives its activation; give `activation` in the layers, or "

@@ -40,7 +40,7 @@ def refuse_offload_search(offload: object, what: str) -> None:
 def read(offload: Any, model: L) -> tuple[str | None, L]:
     """The choice that is left open, and the model whose layers say what is not.
 
-    Raises InputError where it is not None, `none`, `all` or `search`, or where no layer can.
+    Raises InputError if it is not None, `none`, `all` or `search`, or if no layer can.
     """
     if offload is None:
         return None, model
@@ -58,7 +58,7 @@ def check_moves(
     time: Sequence[Fraction] | None,
     kept: Sequence[Fraction],
 ) -> None:
-    """Raise InputError where a stage moves more than F keeps, or memory in no time."""
+    """Raise InputError if a stage moves more than F keeps, or memory in no time."""
     nothing = (Fraction(0),) * len(kept)
     rows = zip(memory or nothing, time or nothing, kept, strict=True)
     for stage, (moved, taken, most) in enumerate(rows):

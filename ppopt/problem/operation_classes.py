@@ -89,7 +89,7 @@ class OperationClass(NamedTuple):
 
     @property
     def mode(self) -> Mode:
-        """The first mode; the only one where there is no choice."""
+        """The first mode; the only one if there is no choice."""
         first = self.modes[0]
         assert first is not None
         return first
@@ -175,4 +175,4 @@ class Handover(NamedTuple):
     delay: int
     """Time from device to device, in ticks."""
     kind: TransferKind
-    """What it is where it is a transfer."""
+    """What it is if it is a transfer."""

@@ -27,7 +27,7 @@ def even(model: Layers, stages: int, speeds: Speeds | None = None) -> Counts:  #
 
     What comes before the first decoder layer (the embedding) goes to the first stage, and every
     other layer to the stage of the decoder layer before it: MTP and head to the last. Speeds make
-    no difference. Raises ConflictError where there are fewer decoder layers than stages.
+    no difference. Raises ConflictError if there are fewer decoder layers than stages.
     """
     starts = _decoders(model)
     if len(starts) < stages:
@@ -52,7 +52,7 @@ def balanced(model: Layers, stages: int, speeds: Speeds | None = None) -> Counts
     Of several such partitions: the one of least sum of squares of F + BW over the stages; of these,
     the one whose first stage has the most layers, then the second, and so on. Exact: bisection on
     the largest F + BW, and a dynamic program over the first layer of a stage. Raises ConflictError
-    where there are fewer layers than stages.
+    if there are fewer layers than stages.
     """
     _check_stages(model, stages)
     per_unit = exact.common_denominator(layer.work for layer in model.costed)
@@ -141,7 +141,7 @@ RULES: dict[str, Callable[[Layers, int, Speeds | None], Counts]] = {
 def all_by_rule(model: Layers, stages: int, speeds: Speeds | None = None) -> list[Counts]:
     """The partitions of all rules; without `even` where a stage would have no decoder layer.
 
-    Raises ConflictError where there are fewer layers than stages.
+    Raises ConflictError if there are fewer layers than stages.
     """
     every_rule = len(_decoders(model)) >= stages
     return [*([even(model, stages)] if every_rule else []), balanced(model, stages, speeds)]
@@ -154,7 +154,7 @@ def refuse_partition_search(partition: str | Counts | None, where: str) -> None:
 
 
 def refuse_without_layers(partition: object, recompute: object, offload: object) -> None:
-    """Raise InputError where stages that are not of layers have what only layers have."""
+    """Raise InputError if stages that are not of layers have what only layers have."""
     if partition is not None:
         raise InputError(
             "partition: needs a model in layers; give `layers:` in a file, or ppopt.Model"
@@ -207,8 +207,8 @@ def counts_of(
 ) -> Counts:
     """Layers per stage of a partition that `normal` has checked.
 
-    `speeds` are those of the stages' devices (default 1). Raises ConflictError where the partition
-    does not fit the number of stages, and InputError where it does not fit the model.
+    `speeds` are those of the stages' devices (default 1). Raises ConflictError if the partition
+    does not fit the number of stages, and InputError if it does not fit the model.
     """
     _check_stages(model, stages)
     if isinstance(partition, str) and partition in RULES:

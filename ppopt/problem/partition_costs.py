@@ -84,7 +84,7 @@ class PartitionCosts:
         """The partition of the pipeline does not matter; its model is in layers.
 
         Times of pairs are none of these costs, but they are whole in ticks. Raises
-        NotApplicableError where times or memory are too large or too finely divided to stay exact.
+        NotApplicableError if times or memory are too large or too finely divided to stay exact.
         """
         self._pipeline, layers, slices = pipeline, pipeline.model.costed, pipeline.num_slices
         given = pipeline.model.stage_costs((1,) * len(layers))._asdict()
@@ -174,7 +174,7 @@ class PartitionCosts:
     def table(self, counts: Ints, recomputed: Recomputed | None = None) -> CostTable:
         """The costs of partitions, `counts[pipeline, stage]` layers each.
 
-        `recomputed`: what recomputes, where that is not as the layers say.
+        `recomputed`: what recomputes, if that is not as the layers say.
         """
         high = np.cumsum(counts, axis=1).T
         low = high - counts.T

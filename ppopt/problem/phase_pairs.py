@@ -23,7 +23,7 @@ over all k,
 That is the makespan of preemptible jobs with release dates on the time that the chains leave, as
 some W is always ready where compute idles after the last idle time of the largest k. The paths
 above do not only reach each corner the soonest: on their way they advance y, or x, without a stop.
-Where they advance y, every r(k) is the least there is. Where another path has come to x later, by d
+If they advance y, every r(k) is the least there is. If another path has come to x later, by d
 at least, it has at most d less compute left, so no term is smaller. Hence the same corners suffice.
 From a corner on, what is left costs the larger of what the way to the next corner costs and its
 length + what is left from there: one number per corner, found from the end backwards.
@@ -70,7 +70,7 @@ def pair_times(stages: Sequence[Sequence[Layer]]) -> PairTimes | None:
     """Times of the pairs of all stages, given by their layers; None: no layer has phases.
 
     A layer without phases is one phase on compute: its F, its B, or its whole BW. Recompute is left
-    out. Raises ConflictError where stages have too many phases.
+    out. Raises ConflictError if stages have too many phases.
     """
     if not any(layer.phases for stage in stages for layer in stage):
         return None
@@ -130,7 +130,7 @@ def least_time(forward: Chain, backward: Chain) -> int:
     """Least time of two chains, and the W of the second one, on compute and a link, in ticks.
 
     Exact; see the module. Time and memory grow with the number of corners that are reached. Raises
-    ConflictError where there may be more than `MOST_CORNERS`.
+    ConflictError if there may be more than `MOST_CORNERS`.
     """
     if (len(forward.on) + 1) * (len(backward.on) + 1) > MOST_CORNERS:
         raise ConflictError(

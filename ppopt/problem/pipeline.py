@@ -47,7 +47,7 @@ class Pipeline(PipelineFields):
     layers the costs are sums over the layers of each stage, one entry per stage under every
     placement, whatever number of chunks. Numbers are read as decimals (see `ppopt.problem.exact`)
     and may carry a unit, as in `"3.2ms"` or `"80GiB"` (see `ppopt.problem.units`). Raises
-    InputError on anything that is no pipeline; ConflictError where its parts, each of them right,
+    InputError on anything that is no pipeline; ConflictError if its parts, each of them right,
     do not go together.
     """
 
@@ -232,7 +232,7 @@ class Pipeline(PipelineFields):
 
     @cached_property
     def chunks_of_partition(self) -> int | None:
-        """Stages per device that counts or a layout make; None where they leave it open."""
+        """Stages per device that counts or a layout make; None if they leave it open."""
         found = None if self.model is None else partition.stages_of(self.partition)
         if found is None or found % self.stages or self.placement == "linear":
             return None
@@ -341,8 +341,8 @@ class Pipeline(PipelineFields):
     def placed(self, hosts: Sequence[int]) -> Pipeline:
         """The same stages on other devices, by a list with the device of every stage.
 
-        Where the partition of a model is a rule, the rule is applied again: it depends on the
-        speeds of the devices. Raises NotApplicableError where chunks cut shares that differ:
+        If the partition of a model is a rule, the rule is applied again: it depends on the
+        speeds of the devices. Raises NotApplicableError if chunks cut shares that differ:
         other placements then have other stages.
         """
         costs: dict[str, Any] = {}
@@ -413,11 +413,11 @@ class Pipeline(PipelineFields):
         return ticks_of(self.costs, speeds, self.links, *rest)
 
     def time_text(self, ticks: int) -> str:
-        """Write a time with its unit, where that is known: `3.2 ms`."""
+        """Write a time with its unit, if that is known: `3.2 ms`."""
         return units.with_unit(self.ticks.time(ticks), self.time_unit)
 
     def memory_text(self, ticks: int) -> str:
-        """Write an amount of memory with its unit, where that is known: `80 GiB`."""
+        """Write an amount of memory with its unit, if that is known: `80 GiB`."""
         return units.with_unit(self.ticks.memory(ticks), self.memory_unit)
 
     def spelled_out(self) -> str:
@@ -459,7 +459,7 @@ class Model(Layers):
         There are `devices` x `chunks` stages; with a placement list, one per entry. `partition` is
         `balanced` (the default), `even`, a list of layers per stage, or a layout as Megatron-LM
         writes it (see `ppopt.problem.partition`). `more` are further fields of `ppopt.Pipeline`,
-        such as `mem_limit` and `p2p`. Raises InputError where that is no pipeline.
+        such as `mem_limit` and `p2p`. Raises InputError if that is no pipeline.
         """
         stages = devices
         if placement is not None and not isinstance(placement, str):

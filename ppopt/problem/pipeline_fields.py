@@ -92,7 +92,7 @@ class PipelineFields:
     """Whether both ways of a device run at once, or one at a time."""
     device_speed: Any = 1
     """Speed of the devices, one number or one per device, above 0: an operation of a stage takes
-    its time / the speed of its device. Where routes run a stage on two devices, these have one."""
+    its time / the speed of its device. If routes run a stage on two devices, these have one."""
     mem_limit: Any = None
     """None; `1f1b`; one number for every device; or a list, one number per device."""
     overlap: Any = None

@@ -28,7 +28,7 @@ class Problem:
 
     @cached_property
     def full_instance(self) -> Instance:
-        """The same with all other resources and operations; the same one where there are none."""
+        """The same with all other resources and operations; the same one if there are none."""
         found = Instance(self.pipeline, self.backward_kind, all_resources=True)
         return found if len(found.classes) > len(self.instance.classes) else self.instance
 
@@ -77,7 +77,7 @@ class Problem:
         """A problem of one kind of backward whose bounds hold for this one.
 
         No pair of it is shorter than one of its operations. This problem itself, if it is such a
-        problem. Where some pair is shorter, that of `ShortPairs.relaxed`; else, where backwards
+        problem. If some pair is shorter, that of `ShortPairs.relaxed`; else, where backwards
         are mixed, the split problem of `BackwardChoice.relaxed`.
         """
         if self.short_pairs.need_matrix:

@@ -21,7 +21,7 @@ def refuse_recompute_search(recompute: object, what: str) -> None:
 def read(recompute: Any, model: L) -> tuple[str | None, L]:
     """The choice that is left open, and the model whose layers say what is not.
 
-    Raises InputError where it is not None, `none`, `full` or `search`.
+    Raises InputError if it is not None, `none`, `full` or `search`.
     """
     if recompute is None or recompute == SEARCH_RECOMPUTE:
         return recompute, model

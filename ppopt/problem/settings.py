@@ -120,7 +120,7 @@ class Setting:
     meaning: str
     """For the help of the flag, the JSON Schema and the table."""
     default: str | int | None = None
-    """Value where it is not given, or how that follows from the others, in words; None: none."""
+    """Value if it is not given, or how that follows from the others, in words; None: none."""
     key: str = ""
     """Name in files, and with dashes on the command line; the field's where it is left out."""
     aliases: tuple[str, ...] = ()
@@ -133,7 +133,7 @@ class Setting:
     placeholder: str = ""
     """Of the flag; that of the shape where it is left out."""
     optional: bool = False
-    """Of a cost of stages: schedule files hold it only where it is not the default."""
+    """Of a cost of stages: schedule files hold it only if it is not the default."""
     per_microbatch: bool = True
     """Of a cost of stages: whether every microbatch has it, so that slices of microbatches cut
     it."""
@@ -143,9 +143,9 @@ class Setting:
     """Of a time of stages: whether the device computes, so that its speed counts."""
     has_flag: bool = True
     own_flag: str = ""
-    """Name on the command line where it is not that of files."""
+    """Name on the command line if it is not that of files."""
     under: Heading | None = None
-    """Its group in the help, where that does not follow from the unit and the part."""
+    """Its group in the help, if that does not follow from the unit and the part."""
 
     @property
     def name(self) -> str:
@@ -164,7 +164,7 @@ class Setting:
 
     @property
     def described(self) -> str:
-        """The meaning, with the default where there is one."""
+        """The meaning, with the default if there is one."""
         return self.meaning if self.default is None else f"{self.meaning} (default: {self.default})"
 
     @property
@@ -589,7 +589,7 @@ def same_setting(first: str, second: str) -> InputError:
 def accepts_every_name(cls: type[T], known: Mapping[str, Setting] = NAMED) -> type[T]:
     """Let a dataclass of settings be made with any of their names (`p2p_time` for `p2p`).
 
-    Raises InputError where one setting has two names, TypeError for an unknown name.
+    Raises InputError if one setting has two names, TypeError for an unknown name.
     """
     make: Callable[..., None] = cls.__init__
     fields = cls.__dataclass_fields__  # type: ignore[attr-defined]

@@ -13,8 +13,8 @@ devices are kept, and what is given back is given back no later. That is a sched
 relaxation, whose value is no larger: a lower bound of the relaxation is one of the pipeline,
 whatever proves it. No pair of the relaxation is shorter than one of its operations.
 
-Where backwards are split, the matrix has the times of F with B, and BW' is B', so that F with B'
-takes just that. Where they may be either, the relaxation has split ones. Run B', and then W', in
+If backwards are split, the matrix has the times of F with B, and BW' is B', so that F with B'
+takes just that. If they may be either, the relaxation has split ones. Run B', and then W', in
 the place of every BW; B' in the place of B, and W' in the place of W. It fits:
 
 - B' takes no longer than B, BW, or any pair of them;
@@ -90,7 +90,7 @@ class ShortPairs:
 
     @cached_property
     def relaxed(self) -> Pipeline:
-        """The relaxation, in the same ticks: of whole backwards where these are whole."""
+        """The relaxation, in the same ticks: of whole backwards if these are whole."""
         given, ticks = self.pipeline, self.pipeline.ticks
         forward = self._least(OpKind.F)
         if self.backward_kind is BackwardKind.WHOLE:

@@ -1,6 +1,6 @@
 """Units of time and memory: numbers that carry one (`3.2ms`, `80GiB`), converted exactly.
 
-A number without a unit counts in the unit that the pipeline declares. Where it declares none,
+A number without a unit counts in the unit that the pipeline declares. If it declares none,
 numbers with a unit declare the largest unit among theirs, and every other number of that measure
 needs a unit too, unless it is 0.
 """
@@ -93,7 +93,7 @@ def resolve(
 
 
 def with_unit(value: Fraction, unit: str | None) -> str:
-    """Write an amount with its unit, where that is known: `3.2 ms`."""
+    """Write an amount with its unit, if that is known: `3.2 ms`."""
     return str(exact.plain(value)) if unit is None else f"{exact.plain(value)} {unit}"
 
 
@@ -122,7 +122,7 @@ def _shown(value: object) -> str:
 
 
 def _parts(number: object) -> tuple[object, str] | None:
-    """Split a quantity, or text, into its number and its unit; None where it is not both."""
+    """Split a quantity, or text, into its number and its unit; None if it is not both."""
     if isinstance(number, Quantity):
         return number.value, number.unit
     found = _WITH_UNIT.fullmatch(number) if isinstance(number, str) else None

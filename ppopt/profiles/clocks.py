@@ -68,7 +68,7 @@ def _transfers(
 ) -> Iterator[tuple[Record, Record]]:
     """Pairs of what a device sent and what another began with it.
 
-    Forwards where the target is behind the source, gradients where it is before it.
+    Forwards if the target is behind the source, gradients if it is before it.
     """
     forward = target > source
     made = {

@@ -5,7 +5,7 @@ z-score: 0.6745 |x - median| / MAD above 3.5, where MAD is the median absolute d
 and Hoaglin, How to Detect and Handle Outliers, 1993, section 3.3). MAD is at least one per cent of
 the median, so that a very steady clock does not turn every deviation into an outlier.
 
-The p2p time is used where it is more than twice its standard error, with at least three delays.
+The p2p time is used if it is more than twice its standard error, with at least three delays.
 Otherwise it is 0, and the notes of the pipeline file say what was measured. The standard error of a
 median of n delays is sqrt(pi / 2) x s / sqrt(n), with s = 1.4826 MAD for normal noise.
 """
@@ -100,7 +100,7 @@ class P2PTime(NamedTuple):
 
     @property
     def time(self) -> int:
-        """The p2p time to use: the median, or 0 where it is not above its noise."""
+        """The p2p time to use: the median, or 0 if it is not above its noise."""
         return self.median if self.above_noise else 0
 
     @property
@@ -119,7 +119,7 @@ class StageMemory(NamedTuple):
     per_microbatch: int
     """Kept for the whole step per microbatch: receive buffers and tensors freed at its end."""
     memory_b: int | None = None
-    """Signed change by B, which W undoes. None where no backward was split."""
+    """Signed change by B, which W undoes. None if no backward was split."""
 
     def static(self, batches: int) -> int:
         """Memory kept for the whole of a step of `batches` microbatches."""
@@ -137,10 +137,10 @@ class Profile:
     times: Mapping[tuple[OpKind, int], OperationTimes]
     """By kind and stage, for the kinds that ran."""
     p2p: P2PTime | None
-    """Delay between devices. None where no operation waited for a transfer alone."""
+    """Delay between devices. None if no operation waited for a transfer alone."""
     steps: int
     memory: Mapping[int, StageMemory] = field(default_factory=dict)
-    """By stage, where it was measured."""
+    """By stage, if it was measured."""
     around: Mapping[tuple[AuxiliaryKind, int], int] = field(default_factory=dict)
     """Median times around the microbatches, in nanoseconds, by kind and stage that ran it."""
 
@@ -152,7 +152,7 @@ class Profile:
     def costs(self, unit: int) -> dict[str, Any]:
         """Times per stage for `ppopt.Pipeline`, in units of `unit` nanoseconds.
 
-        Where only split backwards ran, BW is B + W. Where only whole backwards ran, B and W are
+        If only split backwards ran, BW is B + W. If only whole backwards ran, B and W are
         half of BW each. B, W and BW are as measured, free of each other. What no stage ran around
         its microbatches is left out.
         """
@@ -188,8 +188,8 @@ def profile(
     `around`: unshard, gradient sync and optimizer of these steps.
 
     In every step each stage must run every microbatch once: F, and either BW or both B and W.
-    Raises InputError where operations are missing or run twice, where a stage runs on two devices,
-    and where the median of a forward is 0.
+    Raises InputError if operations are missing or run twice, if a stage runs on two devices,
+    and if the median of a forward is 0.
     """
     ran = list(records)
     if not ran:
@@ -279,7 +279,7 @@ def p2p_time(records: Sequence[Record], hosts: Sequence[int]) -> P2PTime | None:
     mean is half the root of the sum of both squared errors. Offsets also affect which
     devices count as idle, so they must be small compared to the times of operations.
 
-    Returns None where no pair of devices has delays in both directions.
+    Returns None if no pair of devices has delays in both directions.
     """
     ends = {(r.step, r.op): r.end for r in records}
     before = _ends_before(records)

@@ -53,7 +53,7 @@ def measured_steps(
     `around`: unshard, gradient sync and optimizer of these steps.
 
     The pipeline's times are replaced by the medians of the records, in units of `unit` nanoseconds.
-    Placement, microbatches and memory stay as they are. Raises InputError where the records are not
+    Placement, microbatches and memory stay as they are. Raises InputError if the records are not
     of this pipeline.
     """
     steps: dict[int, list[Record]] = defaultdict(list)
@@ -90,7 +90,7 @@ def predicted(step: Schedule) -> Schedule:
 
 
 def _name(nanoseconds: int) -> str | None:
-    """The unit of time of that length; None where there is no such unit."""
+    """The unit of time of that length; None if there is no such unit."""
     sizes = units.SCALES["time"].items()
     return next((name for name, seconds in sizes if seconds * 10**9 == nanoseconds), None)
 

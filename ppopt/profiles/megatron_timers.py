@@ -54,7 +54,7 @@ def parse_log(content: str, where: str, devices: int, batches: int) -> StageTime
 
     Tensor- and data-parallel ranks may share a pipeline device. They are numbered consecutively
     within it, which is Megatron's default order, and the slowest of them counts. Raises InputError,
-    beginning with `where`, where a timer or rank is missing.
+    beginning with `where`, if a timer or rank is missing.
     """
     found: dict[tuple[str, int], list[Fraction]] = defaultdict(list)
     reports, timer, reading = 0, "", False

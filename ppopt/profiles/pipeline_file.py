@@ -26,7 +26,7 @@ def write_pipeline(profile: Profile, path: str | Path, *, description: str, sour
     """Write a pipeline file for `ppopt solve --config`, in milliseconds and MiB.
 
     `description` says what was measured and `source` where; both go into the file with today's
-    date. Raises InputError where the file cannot be written.
+    date. Raises InputError if the file cannot be written.
     """
     write(Path(path), dumps(profile, description=description, source=source))
 
@@ -43,7 +43,7 @@ def dumps(
     """Write a profile as YAML for `--config`, in milliseconds and MiB.
 
     Comments say what was measured and what was not. The memory of the pipeline `memory` is used
-    where the profile has none. `comments` are further lines on the run. `day` defaults to today.
+    if the profile has none. `comments` are further lines on the run. `day` defaults to today.
     """
     devices = max(profile.hosts) + 1
     linear = profile.hosts == tuple(range(devices))

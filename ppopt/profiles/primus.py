@@ -54,7 +54,7 @@ class PrimusRun(NamedTuple):
     reserved: tuple[float, ...]
     """The most memory that PyTorch had reserved, in GiB, per rank."""
     left_out: int | None
-    """The first iteration, which warms up, where there are several."""
+    """The first iteration, which warms up, if there are several."""
 
     def comments(self) -> list[str]:
         """What a reader of the times must know, one line each."""
@@ -74,8 +74,8 @@ class PrimusRun(NamedTuple):
 def read_run(folder: Path) -> PrimusRun:
     """Read a folder that `dump_pp_data` wrote; clocks of ranks are aligned.
 
-    The first of several iterations is left out. Raises InputError, naming the file, where one is
-    missing or holds anything else, and where ranks have different iterations.
+    The first of several iterations is left out. Raises InputError, naming the file, if one is
+    missing or holds anything else, and if ranks have different iterations.
     """
     config = folder / CONFIG
     shape = within(label(config), _shape, _parsed(config))

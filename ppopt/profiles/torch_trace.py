@@ -61,8 +61,8 @@ _LATEST = 2**62
 def read_traces(paths: Sequence[Path]) -> Measurements:
     """Read the traces of all ranks; see `parse_trace` and `without_waits`.
 
-    A file that states no rank gets its index. Raises InputError where a file is not such a trace,
-    where two files are of one rank, and where the trace of a rank is missing.
+    A file that states no rank gets its index. Raises InputError if a file is not such a trace,
+    if two files are of one rank, and if the trace of a rank is missing.
     """
     found: dict[int, RankTrace] = {}
     for index, path in enumerate(paths):
@@ -100,7 +100,7 @@ class RankTrace(NamedTuple):
 
 
 def parse_trace(content: str, where: str, rank: int) -> RankTrace:
-    """Parse the text of a trace. `rank` is used where the trace states none.
+    """Parse the text of a trace. `rank` is used if the trace states none.
 
     Raises InputError, beginning with `where`, unless the text is a trace with operations.
     """
@@ -315,6 +315,6 @@ def without_waits(records: Iterable[Record]) -> list[Record]:
 
 
 def _input_ready(record: Record, ends: dict[tuple[int, Op], int], stages: int) -> int:
-    """When the operation's input was produced, in nanoseconds; 0 where it has none."""
+    """When the operation's input was produced, in nanoseconds; 0 if it has none."""
     found = [ends.get((record.step, source), 0) for source in sources(record.op, stages)]
     return max(found, default=0)

@@ -1,7 +1,7 @@
 """The re-checker: confirms or refutes a lower bound, whatever proved it.
 
 It shares no code with the search. From the pipeline alone it derives what a device must wait for,
-do and hold. Where there are few partial schedules, it enumerates them. Then it asks CP-SAT, on a
+do and hold. If there are few partial schedules, it enumerates them. Then it asks CP-SAT, on a
 model of its own, for a schedule below the bound.
 """
 
@@ -56,7 +56,7 @@ def recheck(
     The certificate says where to look first; it is not believed. `time_limit` in seconds, from
     `began` (of `time.monotonic`) or else from now; Ctrl-C ends it: the bound is not confirmed.
     `workers` default to the processors available. Of a schedule the bound alone is checked: for
-    the rest there is `ppopt.verify`. Raises InputError where no bound is stated.
+    the rest there is `ppopt.verify`. Raises InputError if no bound is stated.
     """
     began = monotonic() if began is None else began
     stated = claim.of_schedule(given) if isinstance(given, Timetable) else given.claim
@@ -79,8 +79,8 @@ def recheck(
 def confirmed(schedule: Timetable) -> str | None:
     """Say at once, by arithmetic alone, why the bound that a schedule states holds.
 
-    None where it states none or that of another schedule, where that takes a search, where the
-    bound is wrong, and where the schedule is said to be optimal but does not reach it.
+    None if it states none or that of another schedule, if that takes a search, if the
+    bound is wrong, and if the schedule is said to be optimal but does not reach it.
     """
     stated = claim.stated_by(schedule)
     if stated is None or stated.bound is None or claim.fault(stated, schedule) is not None:
@@ -147,7 +147,7 @@ def _check_configurations(
 def _check_mixed(
     stated: Claim, time_limit: float, workers: int, seed: int, progress: Callable[[int], None]
 ) -> Recheck:
-    """Check a claim of mixed backwards: where they differ, by a relaxation, then as they are."""
+    """Check a claim of mixed backwards: if they differ, by a relaxation, then as they are."""
     began = monotonic()
     simpler = mixed.of_one_kind(stated)
     if mixed.loses_nothing(stated):

@@ -79,7 +79,7 @@ def over_limit(claim: Claim) -> Iterator[int]:
 
 
 def by_arithmetic(stated: Claim) -> tuple[int, str] | None:
-    """A device that proves the claim alone, and how; None where that takes a search."""
+    """A device that proves the claim alone, and how; None if that takes a search."""
     devices = range(stated.pipeline.num_devices)
     if stated.bound is None:
         device = next(over_limit(stated), None)

@@ -39,7 +39,7 @@ class Claim(NamedTuple):
     placements: bool = False
     """Whether it is of every placement of the stages on the devices, within the same limits."""
     bound_time: Fraction | None = None
-    """The bound in the user's unit, where it is of several pipelines: their ticks differ."""
+    """The bound in the user's unit, if it is of several pipelines: their ticks differ."""
 
     @property
     def of_layers(self) -> bool:
@@ -48,7 +48,7 @@ class Claim(NamedTuple):
 
     @property
     def configurations(self) -> str:
-        """What it is of, where it is of every partition or choice, in words."""
+        """What it is of, if it is of every partition or choice, in words."""
         if self.partitions:
             return "partitions"
         return f"choices of {self.layers_do}"
@@ -61,7 +61,7 @@ class Claim(NamedTuple):
 
     @property
     def every(self) -> str:
-        """The same, with the number of partitions and both where it is of both."""
+        """The same, with the number of partitions and both if it is of both."""
         if not self.partitions:
             return self.configurations
         cuts = comb(len(self.pipeline.model) - 1, self.pipeline.num_stages - 1)
@@ -149,7 +149,7 @@ class Claim(NamedTuple):
         """Memory that an operation takes at its start, in ticks.
 
         Its workspace; F what it keeps of the activation, B and BW the rest of that; and B its
-        change of memory where that is positive.
+        change of memory if that is positive.
         """
         ticks = self.pipeline.ticks
         amount = ticks.workspace[kind][stage]
@@ -164,7 +164,7 @@ class Claim(NamedTuple):
     def gives(self, kind: OpKind, stage: int) -> int:
         """Memory that an operation gives back at its end, in ticks.
 
-        Its workspace; B its change of memory where that is negative, W the rest, and BW all.
+        Its workspace; B its change of memory if that is negative, W the rest, and BW all.
         """
         ticks = self.pipeline.ticks
         amount = ticks.workspace[kind][stage]
@@ -187,7 +187,7 @@ class Claim(NamedTuple):
     def work(self, times: Mapping[OpKind, int]) -> int:
         """Least time that one device takes for operations of so much time per kind.
 
-        One after the other, but where they may run in pairs, of an F and a backward: then all F
+        One after the other, but if they may run in pairs, of an F and a backward: then all F
         take no less than these times, and neither do all backwards.
         """
         forward, backward = (times.get(kind, 0) for kind in self.kinds[:2])
@@ -196,15 +196,15 @@ class Claim(NamedTuple):
 
 
 def first_trained(frozen: Iterable[bool]) -> int:
-    """Place of the first layer, or stage, that is not frozen; their number where all are."""
+    """Place of the first layer, or stage, that is not frozen; their number if all are."""
     found = list(frozen)
     return found.index(False) if False in found else len(found)
 
 
 def of_schedule(schedule: Timetable) -> Claim | None:
-    """Read the claim of a schedule's origin; None where it states no bound.
+    """Read the claim of a schedule's origin; None if it states no bound.
 
-    Raises InputError where the claim cannot be of this schedule: see `fault`.
+    Raises InputError if the claim cannot be of this schedule: see `fault`.
     """
     claim = stated_by(schedule)
     wrong = None if claim is None else fault(claim, schedule)
@@ -228,7 +228,7 @@ def stated_by(schedule: Timetable) -> Claim | None:
 
 
 def fault(claim: Claim, schedule: Timetable) -> str | None:
-    """Why a claim cannot be of a schedule; None where it can.
+    """Why a claim cannot be of a schedule; None if it can.
 
     Its certificate names a device that is none, or partitions without layers; or its backwards are
     of another kind than those of the schedule.

@@ -22,7 +22,7 @@ AT_ONCE = 2.0
 def confirmed_at_once(stated: Claim) -> str | None:
     """Why a claim of all partitions or choices holds by arithmetic alone.
 
-    None where that takes a search.
+    None if that takes a search.
     """
     left = partitions.left_to_search(stated, monotonic() + AT_ONCE)
     return None if left is None or left else _of_all(0, stated)

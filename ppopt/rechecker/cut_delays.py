@@ -84,7 +84,7 @@ class Way:
     def between(self, first: int, low: int, last: int, high: int) -> int:
         """Least sum over boundaries first .. last, where these two lie after low and high layers.
 
-        0 where there is none (last < first).
+        0 if there is none (last < first).
         """
         if last < first:
             return 0

@@ -2,7 +2,7 @@
 
 Notation, per stage of the device, in the order of a microbatch's way: F takes f and leaves k in
 memory. The backward hands its gradient on after g; until then k is held. W takes r; until its end p
-is held. Where backwards are whole, g is all and r = 0. There are m microbatches; `room` is the
+is held. If backwards are whole, g is all and r = 0. There are m microbatches; `room` is the
 limit less static memory.
 """
 

@@ -7,11 +7,11 @@ is left out: then every schedule has one that is as good and splits none.
 
 Elsewhere, take a pipeline of split backwards with B' = min(B, BW), W' = min(W, BW - B) but no less
 than 0, no memory taken by B' beyond its workspace and what F did not keep, and the workspace of BW
-where that is the smaller. Its B' and W' fit, one after the other, into the time of a BW, and each
+if that is the smaller. Its B' and W' fit, one after the other, into the time of a BW, and each
 into the time of a B and a W, and they hold no more. So it has a schedule no worse than
 each of the pipeline claimed: if it has none below the bound, that one has none. This says nothing
 of backwards that run as one with an F: with such pairs no time is left to B' and W', and F is as
-long as the shortest pair, where that is shorter.
+long as the shortest pair, if that is shorter.
 """
 
 from __future__ import annotations

@@ -179,7 +179,7 @@ class MixedModel:
             cp.add(self.start[before._replace(kind=OpKind.B)] >= self.end[b])
 
     def _add_order(self, row: list[Op]) -> None:
-        """Microbatches in order; where there is no W, its place is the end of the one before."""
+        """Microbatches in order; if there is no W, its place is the end of the one before."""
         cp = self.cp
         for kind in (OpKind.F, OpKind.B, OpKind.W):
             for one, other in pairwise(row):

@@ -2,7 +2,7 @@
 
 UNSHARD of a stage ends before its first F starts. GRADIENT_SYNC starts once its last W or BW has
 ended. Both run on the collective queue of the device, one at a time. OPTIMIZER of a device computes
-after the syncs of its stages, or with a barrier of all; where there are none, after their last W or
+after the syncs of its stages, or with a barrier of all; if there are none, after their last W or
 BW. No optimizer waits for a frozen stage. Gathered weights are held from the start of UNSHARD to
 the end of GRADIENT_SYNC.
 
@@ -156,7 +156,7 @@ def held(claim: Claim, device: int) -> int:
 
 
 def of_compute(claim: Claim) -> Claim:
-    """A claim of the compute alone that implies this one; the same where there is nothing else.
+    """A claim of the compute alone that implies this one; the same if there is nothing else.
 
     All compute lies between the least head and the least tail, and on every device between its own
     (span).

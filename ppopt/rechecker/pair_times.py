@@ -1,11 +1,11 @@
 """Times of an F and a backward that run as one, and the least time of an operation.
 
-F(i) with BW(k), without recompute, takes what a matrix says. Where a time is stated per stage, it
+F(i) with BW(k), without recompute, takes what a matrix says. If a time is stated per stage, it
 is o(i) for F(i) with BW(i). Put BW(k) in the place of BW(i), or F(i) in the place of F(k): by that
 much the pair is longer or shorter than o(i), or than o(k), and it takes the longer of these two
 times. It takes no less than the shortest of o(i), o(k) and the longer part.
 
-Where times of F with B are stated, the same holds with B in the place of BW. Else F(i) with B(k)
+If times of F with B are stated, the same holds with B in the place of BW. Else F(i) with B(k)
 differs from F(i) with BW(k) by as much as B(k) from BW(k), but it takes no less than either part,
 unless F(i) with BW(k) does.
 

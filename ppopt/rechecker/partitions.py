@@ -51,7 +51,7 @@ class Left(NamedTuple):
 def left_to_search(claim: Claim, deadline: float) -> list[Left] | None:
     """The partitions, with the choices of recompute, that no device alone rules out.
 
-    None where there are more than `MOST_LEFT`, where `time.monotonic` passes the deadline, and
+    None if there are more than `MOST_LEFT`, if `time.monotonic` passes the deadline, and
     where the claim is out of reach: several routes, slices or pairs, or a layer whose F computes
     nothing.
     """

@@ -1,7 +1,7 @@
 """Which layers of a stage recompute or offload: the choices of a stage, their costs and savings.
 
 Recompute makes the backward longer, and F keeps less; the backward takes the rest at its start. An
-embedding or a head recomputes only where the model says that it does; any other layer may. A layer
+embedding or a head recomputes only if the model says that it does; any other layer may. A layer
 that gives its time may offload; a layer does one of both, and none where it runs no backward. What
 has moved to the host is not held between F and the backward; here it is gone as F ends, and there
 again as the backward starts. A schedule stays one where a stage takes less time, keeps less memory,
@@ -63,7 +63,7 @@ class Recompute:
     """What runs of layers may do, in given ticks of time and memory per unit."""
 
     def __init__(self, claim: Claim, per_unit: Fraction, memory_per_unit: int) -> None:
-        """Read the claim's layers; where it is not of every choice, no choice is left."""
+        """Read the claim's layers; if it is not of every choice, no choice is left."""
 
         def recomputed(layer: Layer) -> RecomputePoint:
             saved = int((layer.activation - layer.kept) * memory_per_unit)

@@ -5,7 +5,7 @@ microbatches (see `ppopt.rechecker.model`), and memory, by counting. An operatio
 any chain of these, for X, and for which Y waits, runs between X and Y. If all are of one device,
 they run one after the other: from the end of X to the start of Y there is time for all of them.
 Times are the least that operations take, alone or in a pair.
-Where a device's own rules are left out, this stands for them.
+If a device's own rules are left out, this stands for them.
 
 Of a pipeline too large for that, the operations of a few devices are stated alone: the way between
 their stages takes the time of all stages passed.
@@ -28,7 +28,7 @@ class Rules:
     """What is known of every schedule without choosing an order on any device."""
 
     def __init__(self, claim: Claim, devices: frozenset[int]) -> None:
-        """State the rules of all operations, or where these are too many, of those of `devices`."""
+        """State the rules of all operations, or if these are too many, of those of `devices`."""
         self.claim = claim
         every = frozenset(range(claim.pipeline.num_devices))
         self.all = claim.size <= MOST_OPERATIONS

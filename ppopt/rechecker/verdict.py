@@ -30,7 +30,7 @@ class Verdict(StrEnum):
     """How a re-check ended."""
 
     CONFIRMED = "confirmed"
-    """No schedule is below the bound (or there is none at all, where that was claimed)."""
+    """No schedule is below the bound (or there is none at all, if that was claimed)."""
     UNDECIDED = "not confirmed"
     """Time ran out; or a schedule below the bound is one of delays, where backwards are mixed and
     links are resources."""
@@ -49,7 +49,7 @@ class Recheck:
     """The devices whose rules decided it; of the others only the data flow was used."""
     seconds: float
     counterexample: Schedule | None = None
-    """A valid schedule below the bound, where it is wrong and one was made."""
+    """A valid schedule below the bound, if it is wrong and one was made."""
 
 
 def outcome_of(stated: Claim, found: RefutationOutcome, seconds: float) -> Recheck:
@@ -123,9 +123,9 @@ def _schedule(stated: Claim, times: Times) -> Schedule:
 
 
 def _over_links(stated: Claim, made: Schedule, times: Times) -> Schedule | None:
-    """The same times over links; None where that breaks a rule.
+    """The same times over links; None if that breaks a rule.
 
-    Results are sent when the solution says so, and as they come where it does not say.
+    Results are sent when the solution says so, and as they come if it does not say.
     """
     pipeline = stated.pipeline
     rows = np.array(list(_sent(stated, made, times.sent)), dtype=np.int64)

@@ -47,7 +47,7 @@ def _own_cut(figures: Mapping[str, Any]) -> str:
 
 
 def other_placement_words(figures: Mapping[str, Any]) -> str:
-    """A better hand strategy of another placement; empty where there is none.
+    """A better hand strategy of another placement; empty if there is none.
 
     `figures` has the keys of `ppopt solve --json`.
     """

@@ -54,8 +54,8 @@ def entries(schedules: Sequence[Schedule], *, ordered: bool = False) -> list[Pag
     """Figures of schedules, best first.
 
     Schedules over their memory limit come after those within it: one of them is the best only
-    where all are over. With `ordered`, schedules keep their order and are not compared.
-    Raises InputError where their units of time differ.
+    if all are over. With `ordered`, schedules keep their order and are not compared.
+    Raises InputError if their units of time differ.
     """
     _check_units(schedules)
     found = [(summary(schedule), schedule) for schedule in schedules]
@@ -70,7 +70,7 @@ def entries(schedules: Sequence[Schedule], *, ordered: bool = False) -> list[Pag
 
 
 def _check_units(schedules: Sequence[Schedule]) -> None:
-    """Raise InputError where schedules have different units of time: they share one axis."""
+    """Raise InputError if schedules have different units of time: they share one axis."""
     known = {schedule.pipeline.time_unit for schedule in schedules} - {None}
     if len(known) > 1:
         raise InputError(

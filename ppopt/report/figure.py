@@ -95,7 +95,7 @@ def _in_units(ticks: Ints, per_unit: int) -> Numbers:
 
 
 def _suffixes(pipeline: Pipeline) -> dict[str, str]:
-    """What stands behind figures of time and memory: a unit, or nothing where it is unknown."""
+    """What stands behind figures of time and memory: a unit, or nothing if it is unknown."""
     named = {"time": pipeline.time_unit, "memory": pipeline.memory_unit}
     return {measure: f" {unit}" if unit else "" for measure, unit in named.items()}
 
@@ -152,7 +152,7 @@ def _operation_bars(schedule: Schedule) -> list[go.Bar]:
 
 
 def _queues(schedule: Schedule) -> int:
-    """Rows of queues: one per device, where there are collectives or moves to the host."""
+    """Rows of queues: one per device, if there are collectives or moves to the host."""
     queued = (schedule.auxiliary.kind != AuxiliaryKind.OPTIMIZER).any()
     return schedule.pipeline.num_devices if queued else 0
 

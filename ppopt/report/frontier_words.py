@@ -75,7 +75,7 @@ def _faster_elsewhere(found: Mapping[str, Any]) -> list[str]:
     """Lines for the best hand strategies outside the search that are faster than every point.
 
     One of another placement with no more routes, and one with a second route, for which devices
-    hold the weights twice, where that is faster still.
+    hold the weights twice, if that is faster still.
     """
     last = found["points"][-1]
     faster = [

@@ -71,7 +71,7 @@ class GanttSeries(NamedTuple):
     kind: OpKind
     part: int
     name: str
-    """Name of the part; empty where there is only one."""
+    """Name of the part; empty if there is only one."""
     colour: str
     rows: Ints
     """Their rows in the schedule, ascending."""
@@ -95,7 +95,7 @@ def gantt_series(schedule: Schedule) -> list[GanttSeries]:
 
 
 def shade_words(names: Sequence[str]) -> str:
-    """Say which parts the shades of a colour stand for; empty where there is only one."""
+    """Say which parts the shades of a colour stand for; empty if there is only one."""
     if len(names) < 2:
         return ""
     shown = names if len(names) <= MOST_SHADES else (names[0], "…", names[-1])

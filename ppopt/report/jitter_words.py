@@ -12,7 +12,7 @@ _SPREAD = ("mean", "p95")
 
 
 def jitter_words(figures: Mapping[str, Any]) -> str:
-    """The effect of random times on an order; empty where there are none.
+    """The effect of random times on an order; empty if there are none.
 
     `figures` has the keys of `ppopt eval --json`.
     """

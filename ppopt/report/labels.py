@@ -39,7 +39,7 @@ CAUSE_WORDS = {
 
 
 def link_words(figures: Mapping[str, Any]) -> str:
-    """What links are, where they are more than delays."""
+    """What links are, if they are more than delays."""
     return LinkMode(figures.get("link_mode") or LinkMode.DELAY).words
 
 
@@ -57,7 +57,7 @@ def link_title(resource: Resource) -> str:
 
 
 def objective_words(figures: Mapping[str, Any]) -> str:
-    """The objective without a hyphen: `makespan` (also where there is none) or `device span`."""
+    """The objective without a hyphen: `makespan` (also if there is none) or `device span`."""
     return str(figures.get("objective") or "makespan").replace("-", " ")
 
 
@@ -85,7 +85,7 @@ def isolated(name: str) -> str:
 
 
 def title(figures: Mapping[str, Any]) -> str:
-    """Strategy that made a schedule; `optimal` only where that is proved and checked."""
+    """Strategy that made a schedule; `optimal` only if that is proved and checked."""
     strategy = str(figures.get("strategy") or "schedule")
     proved = figures.get("status") == "optimal" and figures.get("checked", True)
     if strategy == SEARCHED and not proved and figures.get("status") != "infeasible":

@@ -25,7 +25,7 @@ def kept_words(pipeline: Pipeline) -> str:
 
 
 def choice_words(figures: Mapping[str, Any]) -> str:
-    """How good the partition chosen for a strategy is; empty where it was given."""
+    """How good the partition chosen for a strategy is; empty if it was given."""
     found = figures.get("partition_search")
     if not found:
         return ""
@@ -50,7 +50,7 @@ def partition_words(figures: Mapping[str, Any]) -> str:
 
 
 def recompute_words(figures: Mapping[str, Any]) -> str:
-    """Layers that recompute, by stage, and which: empty where none does.
+    """Layers that recompute, by stage, and which: empty if none does.
 
     `3 2 0 layers of the stages: block 1-3, block 5-6`: their names and places in the model, from 0.
     """
@@ -107,7 +107,7 @@ def routes_words(rows: Iterable[Mapping[str, Any]]) -> list[str]:
 def chosen_words(figures: Mapping[str, Any], searched: Sequence[str]) -> str:
     """What was chosen with a schedule, after a colon: `: layers 9,8, recompute 2,0`.
 
-    `searched` names it: partition, placement, recompute or offload; empty where nothing is named.
+    `searched` names it: partition, placement, recompute or offload; empty if nothing is named.
     """
     named = {"partition": "layers", "placement": "devices"}
     named |= {name: name for name in ("recompute", "offload")}

@@ -23,7 +23,7 @@ def number(value: float | Fraction | None) -> str:
 
 
 def measured(value: float | Fraction | None, unit: str | None) -> str:
-    """Write a number with its unit, where that is known: `3.2 ms`."""
+    """Write a number with its unit, if that is known: `3.2 ms`."""
     return number(value) if value is None else _with(number(value), unit)
 
 
@@ -38,7 +38,7 @@ def _with(words: str, unit: str | None) -> str:
 
 
 def headed(name: str, unit: str | None) -> str:
-    """Name of a column or axis, with the unit of its figures where that is known: `time (ms)`."""
+    """Name of a column or axis, with the unit of its figures if that is known: `time (ms)`."""
     return name if unit is None else f"{name} ({unit})"
 
 

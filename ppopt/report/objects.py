@@ -41,9 +41,9 @@ FIGURES = (
 
 
 def of_result(result: Result, hand: Baseline | None) -> dict[str, Any]:
-    """Object of `ppopt solve`; figures are None where there is no schedule.
+    """Object of `ppopt solve`; figures are None if there is no schedule.
 
-    `hand` is the best hand strategy of the placement within the limit, None where there is none.
+    `hand` is the best hand strategy of the placement within the limit, None if there is none.
 
     `hint` exists where a search starts from a schedule: its value, the share by which the schedule
     found is better (`gain`), its peak memory, whether that fits the limit, and what was changed to
@@ -108,10 +108,10 @@ def of_evaluation(
     """Object of `ppopt eval`: the keys of `solve` without bound and proof.
 
     `options` are the options of the strategy, given or its own choice. An evaluation is not random
-    and runs on one thread: seed 0, workers 1. `jitter` exists where there are random times,
+    and runs on one thread: seed 0, workers 1. `jitter` exists if there are random times,
     `partition_search` where the partition was chosen. The least value of the strategy over all
     partitions within the memory limits lies between its `lower_bound` and the value. The value is
-    null where nothing was found that keeps the limits; `proved` then says whether there is nothing.
+    null if nothing was found that keeps the limits; `proved` then says whether there is nothing.
     `operations_alone` exists where transfers take time and PyTorch can run the order: over streams,
     its makespan in the order of its own times (`own`), as PyTorch lowers a file of operations alone
     (`lowered`), and the `loss`.
@@ -139,7 +139,7 @@ def of_evaluation(
 
 
 def _operations_alone(schedule: Schedule, loss: Loss | None) -> dict[str, Any]:
-    """What PyTorch's own lowering loses, under one key; empty where it does not apply."""
+    """What PyTorch's own lowering loses, under one key; empty if it does not apply."""
     if loss is None:
         return {}
     time = schedule.pipeline.ticks.time
@@ -148,7 +148,7 @@ def _operations_alone(schedule: Schedule, loss: Loss | None) -> dict[str, Any]:
 
 
 def _choice(choice: StrategyChoice | None) -> dict[str, Any]:
-    """How the partition was chosen, under one key; empty where it was given."""
+    """How the partition was chosen, under one key; empty if it was given."""
     if choice is None:
         return {}
     figures = {
@@ -292,7 +292,7 @@ def _hand(hand: FrontierHand) -> dict[str, Any]:
 def of_verification(
     schedule: Schedule, found: Sequence[Violation], bound: Recheck | None = None
 ) -> dict[str, Any]:
-    """Object of `ppopt verify`: the violations, or the figures where there are none.
+    """Object of `ppopt verify`: the violations, or the figures if there are none.
 
     `fits_limit` is as in `ppopt eval`, which reports the limit that `ppopt verify` enforces.
     `bound` exists where the re-checker has checked the bound.

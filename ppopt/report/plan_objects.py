@@ -36,7 +36,7 @@ def of_plan(plan: Plan) -> dict[str, Any]:
     found before its bound showed that it is not the best; it was not searched further.
     `least_memory` is of the best configuration: the largest device peak of its schedule (`value`),
     and what no schedule as fast is below (`lower_bound`); equal where the least is proved. `within`
-    has the configuration of least memory found that is at most a share slower, where that was asked
+    has the configuration of least memory found that is at most a share slower, if that was asked
     for, else null: its `value`, `memory`, and what no schedule so fast is below (`lower_bound`, or
     null). `more_memory` says what 10 % more memory brings; `hands` are hand strategies, each on the
     best partition found for it, the best first: `speedup` is how many times its throughput the plan
@@ -135,7 +135,7 @@ def _more(found: MoreMemory | None) -> dict[str, Any] | None:
 
 
 def _use(plan: Plan) -> dict[str, str | None]:
-    """What trainers read of the best partition; null where they do not take it."""
+    """What trainers read of the best partition; null if they do not take it."""
     writers = {
         "megatron_arguments": megatron_arguments,
         "torchtitan": torchtitan_keys,
@@ -176,7 +176,7 @@ def _space(plan: Plan) -> dict[str, Any]:
 
 
 def _links(pipeline: Pipeline) -> int | float | None:
-    """The time of every link, where there is one for all."""
+    """The time of every link, if there is one for all."""
     if pipeline.link is not None or not isinstance(pipeline.p2p, Fraction | int | float):
         return None
     return plain(Fraction(pipeline.p2p))

@@ -102,7 +102,7 @@ def _cards(data: Shown) -> str:
 
 
 def _more_memory(data: Shown) -> Iterator[Tile]:
-    """What more memory brings, where there is a limit."""
+    """What more memory brings, if there is a limit."""
     more, value = data["more_memory"], data["value"]
     if more is not None:
         gain = 1 - more["value"] / value

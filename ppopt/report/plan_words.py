@@ -49,7 +49,7 @@ def slowdown(row: Mapping[str, Any], shown: Mapping[str, Any]) -> str:
 
 
 def slower_words(least: float, most: float | None) -> str:
-    """By which shares something is slower than the best; `most` is None where it is not known."""
+    """By which shares something is slower than the best; `most` is None if it is not known."""
     if most is None:
         return f"at least {percent(least)} slower" if least else "no faster"
     words = percent(most) if least == most else f"{percent(least)} to {percent(most)}"
@@ -85,7 +85,7 @@ def configuration_words(row: Mapping[str, Any]) -> str:
 
 
 def within_words(shown: Mapping[str, Any]) -> str:
-    """The least memory that is almost as fast; empty where it was not looked for."""
+    """The least memory that is almost as fast; empty if it was not looked for."""
     found, unit = shown["within"], shown["memory_unit"]
     if found is None:
         return ""
@@ -121,7 +121,7 @@ def more_memory_words(shown: Mapping[str, Any]) -> str:
 
 
 def gain_words(shown: Mapping[str, Any]) -> str:
-    """How much more throughput the plan has than hand strategies; empty where none is known."""
+    """How much more throughput the plan has than hand strategies; empty if none is known."""
     others = [
         hand
         for hand in shown["hands"]
@@ -195,7 +195,7 @@ def space_words(shown: Mapping[str, Any]) -> str:
 
 
 def use_words(shown: Mapping[str, Any], file: str | None = None) -> list[str]:
-    """How to use the best plan, a line each; nothing where there is none.
+    """How to use the best plan, a line each; nothing if there is none.
 
     `file`: the schedule file that was written, without `.json`; None: there is none yet.
     """

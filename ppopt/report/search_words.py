@@ -21,7 +21,7 @@ _STATUS_WORDS = {
 
 
 def throughput_words(figures: Mapping[str, Any]) -> str:
-    """Tokens per second, per device, and MFU, as far as known; empty where nothing is.
+    """Tokens per second, per device, and MFU, as far as known; empty if nothing is.
 
     `figures` has the keys of `ppopt solve --json`.
     """
@@ -37,7 +37,7 @@ def throughput_words(figures: Mapping[str, Any]) -> str:
 
 
 def exposed_words(figures: Mapping[str, Any]) -> str:
-    """How much longer a step is for its work around the microbatches; empty where it has none.
+    """How much longer a step is for its work around the microbatches; empty if it has none.
 
     `figures` has the keys of `ppopt solve --json`.
     """
@@ -49,7 +49,7 @@ def exposed_words(figures: Mapping[str, Any]) -> str:
 
 
 def imbalance_words(figures: Mapping[str, Any]) -> str:
-    """What of the idle time is imbalance; empty where all devices work alike.
+    """What of the idle time is imbalance; empty if all devices work alike.
 
     `figures` has the keys of `ppopt solve --json`.
     """
@@ -103,7 +103,7 @@ def searched_words(figures: Mapping[str, Any], rows: Iterable[Mapping[str, Any]]
 
 
 def best_words(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """The best row, where it is a hand strategy of a placement that no search covers.
+    """The best row, if it is a hand strategy of a placement that no search covers.
 
     `rows` are those of `ppopt compare --json`, the best first.
     """
@@ -143,7 +143,7 @@ def _gain_words(gain: float | None, figures: Mapping[str, Any]) -> str:
 
 
 def operations_alone_words(figures: Mapping[str, Any]) -> str:
-    """What a file of operations alone loses where links are streams; empty where it loses nothing.
+    """What a file of operations alone loses where links are streams; empty if it loses nothing.
 
     `figures` has the keys of `ppopt eval --json`.
     """

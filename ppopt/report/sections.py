@@ -144,7 +144,7 @@ def _bound(figures: Mapping[str, Any]) -> list[Tile]:
 
 
 def _exposed(figures: Mapping[str, Any]) -> list[Tile]:
-    """How much longer the step is for the work around its microbatches, where it has any."""
+    """How much longer the step is for the work around its microbatches, if it has any."""
     if figures["exposed"] is None:
         return []
     note = f"of the {objective_words(figures)}, for {STEP_WORK}"
@@ -152,7 +152,7 @@ def _exposed(figures: Mapping[str, Any]) -> list[Tile]:
 
 
 def _imbalance(figures: Mapping[str, Any]) -> list[Tile]:
-    """Idle time that uneven work of the devices forces, where there is any."""
+    """Idle time that uneven work of the devices forces, if there is any."""
     words, share = imbalance_words(figures), figures["imbalance"]["idle_share"]
     return [("imbalance", percent(share), words, "")] if words else []
 
@@ -192,7 +192,7 @@ def _labelled(label: str, words: str) -> str:
 
 
 def _bound_words(figures: Mapping[str, Any]) -> str:
-    """The bound of a search with its argument, as a sentence; empty where there is none."""
+    """The bound of a search with its argument, as a sentence; empty if there is none."""
     if figures["lower_bound"] is None or not figures["proof"]:
         return ""
     limit = "" if figures["mem_limit"] is None else " within this memory"

@@ -113,7 +113,7 @@ def study_page(shown: Shown, schedule_of: Callable[[int], Schedule | None]) -> s
     """One HTML page with the rows of a study, and the schedules of the best; None: there is none.
 
     `shown` has the keys of `ppopt sweep --json`; `schedule_of` gives the schedule of a row by its
-    place, None where it has none. Schedules are asked for from the best row on, until the page has
+    place, None if it has none. Schedules are asked for from the best row on, until the page has
     as many as it draws. The element `study-data` holds the rows (see `script/types.d.ts`): the
     schedule of a row is `schedule-1` and so on, by its `section`.
     """

@@ -36,7 +36,7 @@ from ppopt.schedule.schedule import Schedule
 from ppopt.schedule.timetable import ALONE, ScheduledOperation
 
 WIDTH = 880
-"""Pixels; the picture shrinks where there is less room."""
+"""Pixels; the picture shrinks if there is less room."""
 LEFT, RIGHT, TOP = 76, 12, 30
 """Margins of the chart in pixels: device labels, end of the axis, caption."""
 TEXT = "#767676"
@@ -140,7 +140,7 @@ def svg(schedule: Schedule) -> str:
 
 
 def _frame(schedule: Schedule, around: Sequence[ScheduledAuxiliary]) -> _Frame:
-    """Rows of the devices and, where they have collectives, of their queues."""
+    """Rows of the devices and, if they have collectives, of their queues."""
     devices = schedule.pipeline.num_devices
     queues = devices if any(not row.on_compute for row in around) else 0
     last = max(1, int(schedule.end.max(initial=0)), *(row.end for row in around))

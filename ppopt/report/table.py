@@ -88,12 +88,12 @@ def result_table(figures: Mapping[str, Any]) -> Table:
 
 
 def _with(words: Callable[[float], str], value: float | None, unit: str = "") -> str:
-    """A value in words with its unit; empty where there is none."""
+    """A value in words with its unit; empty if there is none."""
     return "" if value is None else words(value) + unit
 
 
 def _time(figures: Mapping[str, Any], key: str) -> str:
-    """A time with its unit; empty where there is none."""
+    """A time with its unit; empty if there is none."""
     value = figures.get(key)
     return "" if value is None else measured(value, figures.get("time_unit"))
 
@@ -139,8 +139,8 @@ def compare_table(rows: Sequence[Mapping[str, Any]]) -> Table:
 
     Rows have the keys of `rows` in `ppopt compare --json`. The third column is the objective,
     `bubble` the bubble rate of it, `memory` the largest device peak, and the last two columns are
-    the ratios to the best row that fits and to the optimum of the same placement, empty where that
-    is not known. `exposed` stands where the pipeline has work around the microbatches.
+    the ratios to the best row that fits and to the optimum of the same placement, empty if that
+    is not known. `exposed` stands if the pipeline has work around the microbatches.
     """
     time, memory = (_unit(rows, key) for key in ("time_unit", "memory_unit"))
     measures = ((objective_words(rows[0] if rows else {}), time), ("memory", memory))
@@ -275,7 +275,7 @@ def _found(point: Mapping[str, Any], searched: Sequence[str]) -> str:
 
 
 def _ratio(value: float | None) -> str:
-    """A ratio; empty where it is not known."""
+    """A ratio; empty if it is not known."""
     return "" if value is None else _short(value)
 
 
@@ -328,7 +328,7 @@ def _table(*names: str, left: int = 1) -> Table:
 
 
 def _add_row(table: Table, cells: Iterable[str | Text], row: Mapping[str, Any]) -> None:
-    """Add a strategy: dim where it is over its limit, bold where it is the best."""
+    """Add a strategy: dim if it is over its limit, bold if it is the best."""
     style = "bold" if row.get("ratio_to_best") == 1 else ""
     if row.get("fits_limit") is False:
         style = "dim"
@@ -341,7 +341,7 @@ def _unit(rows: Sequence[Mapping[str, Any]], key: str) -> str | None:
 
 
 def _held(memory: str, row: Mapping[str, Any]) -> Text:
-    """Memory of a row, marked where it is over a limit."""
+    """Memory of a row, marked if it is over a limit."""
     words = Text(memory)
     if row.get("fits_limit") is False:
         words.append(OVER, style="red")

@@ -22,7 +22,7 @@ def text_gantt(schedule: Schedule, width: int) -> str | None:
 
     An operation is its kind and microbatch, `F0--`; where a device hosts several stages it is
     written in full, `0F0--` (see `ppopt.problem.operation`); a pair run as one is `F1+BW0`, an
-    optimizer `O--`. None where an operation would be narrower than its name.
+    optimizer `O--`. None if an operation would be narrower than its name.
     """
     devices = schedule.pipeline.num_devices
     margin = len(_MARGIN.format(devices - 1))
@@ -80,7 +80,7 @@ def _scales(schedule: Schedule, bars: Iterable[_Bar], width: int) -> list[Callab
 def _lines(
     bars: Iterable[_Bar], columns: Callable[[int], int], devices: int, width: int
 ) -> list[str] | None:
-    """Line of every device; None where a name does not fit or operations overlap."""
+    """Line of every device; None if a name does not fit or operations overlap."""
     lines = [""] * devices
     for device, name, *times in bars:
         start, end = map(columns, times)
@@ -97,7 +97,7 @@ def _name(schedule: Schedule, row: ScheduledOperation) -> str:
 
 
 def _cell(name: str, width: int) -> str | None:
-    """A name padded to a width, None where it does not fit; `0F0` needs a space behind it."""
+    """A name padded to a width, None if it does not fit; `0F0` needs a space behind it."""
     if width < len(name) + name[0].isdigit():
         return None
     return f"{name:-<{max(width - 1, len(name))}}"[:width].ljust(width)

@@ -2,7 +2,7 @@
 
 Those that compute waits for come first, in the order in which it needs them; then those that wait
 for compute, in the order in which it is done; then the optimizer. With one route this loses
-nothing where memory does not matter: all unshards end before the first W or BW of any stage of the
+nothing if memory does not matter: all unshards end before the first W or BW of any stage of the
 device starts, and two neighbours out of order may change places (earliest due date for unshards,
 earliest release for syncs: Jackson, and Horn, in Pinedo, Scheduling, section 3.2).
 

@@ -250,7 +250,7 @@ def torch_lowering(pipeline: Pipeline, orders: Orders) -> tuple[ActionRow, ...]:
     operation lacks an input that another device sends passes. An operation with a result for
     another device is followed by its send, and its receive is added to the other's row at that
     moment, behind all cells that the other has had so far. Times play no part. Raises DeadlockError
-    where all pass.
+    if all pass.
     """
     batches = pipeline.batches
     left = [iter(with_stage_actions(row, batches)) for row in computations(pipeline, orders)]
@@ -350,7 +350,7 @@ def of_schedule(schedule: Schedule) -> tuple[ActionRow, ...]:
 
 
 def as_streams(schedule: Schedule) -> Schedule:
-    """The order of a schedule where links are streams; the schedule itself where they are.
+    """The schedule of the same order with links as streams; itself if they are streams.
 
     Transfers are served by the better of `timing.own_queues`.
     """
@@ -363,7 +363,7 @@ def as_streams(schedule: Schedule) -> Schedule:
 def queues_of(pipeline: Pipeline, rows: Sequence[ActionRow]) -> Queues:
     """The queues of a communication order, and behind which operations they are posted.
 
-    Raises InputError where a post is missing, twice, on a wrong device, or where the two ends of a
+    Raises InputError if a post is missing, twice, on a wrong device, or if the two ends of a
     link differ; `ppopt.verifier.posting` lists all faults.
     """
     links = LinkQueues(pipeline)
@@ -442,9 +442,9 @@ MOST_LOWERED = 100_000
 
 
 def cheap_loss(schedule: Schedule) -> Loss | None:
-    """The same as `loss_of_lowering`, where it is quickly said and there may be any.
+    """The same as `loss_of_lowering`, if it is quickly said and there may be any.
 
-    None where PyTorch cannot run the order, where transfers take no time, and of large schedules.
+    None if PyTorch cannot run the order, if transfers take no time, or if it is large.
     """
     pipeline = schedule.pipeline
     if pipeline.routes == 2 or pipeline.num_slices > 1 or len(schedule) > MOST_LOWERED:

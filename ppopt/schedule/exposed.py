@@ -16,7 +16,7 @@ from ppopt.schedule.schedule import Schedule
 def exposed(schedule: Schedule) -> Fraction | None:
     """The objective less that of the same orders without this work, in the user's unit of time.
 
-    The orders of compute, links and moves to the host stay, and get new times. None where the
+    The orders of compute, links and moves to the host stay, and get new times. None if the
     pipeline has no such work. Raises as `timing.schedule` does, which is where the schedule is
     incomplete.
     """

@@ -108,7 +108,7 @@ class FixedOrder:
     """The values and peaks of one order for pipelines of its shape; links are delays."""
 
     def __init__(self, pipeline: Pipeline, orders: Orders) -> None:
-        """Raises InputError where the orders are not complete or wait in a circle."""
+        """Raises InputError if the orders are not complete or wait in a circle."""
         net, links = timing.linked_network(pipeline, orders)
         timing.run(net)
         kind, stage, _, _ = split_codes(pipeline, net.ops)

@@ -57,7 +57,7 @@ def pop_until(deadline: float) -> Pop:
 
 
 class _Inputs(NamedTuple):
-    """What the operations of a class wait for, where that is more than one operation."""
+    """What the operations of a class wait for, if that is more than one operation."""
 
     latest: list[int]
     """Per microbatch: when the last of the inputs known so far arrives, in ticks."""

@@ -1,7 +1,7 @@
 """When devices move activations to the host and back, given the order of their compute.
 
 Both ways go in the order in which compute asks: OFFLOAD in that of the F, RELOAD in that of the
-backwards. Where memory is limited, compute waits for some OFFLOAD, and a RELOAD waits until there
+backwards. If memory is limited, compute waits for some OFFLOAD, and a RELOAD waits until there
 is room for it. What waits for what follows from the orders alone, by counting memory: at every
 position of a device, so many OFFLOAD must be over, and so many RELOAD may have begun. It holds at
 any times that keep the order.

@@ -78,11 +78,11 @@ class Idle(NamedTuple):
     """Row of the schedule that the device runs next; FREE after its last compute."""
     subject: Ints
     """Row of the operation that the cause names: the one waited for, or the one that is ready and
-    does not fit (memory); FREE where there is none, or where it is auxiliary."""
+    does not fit (memory); FREE if there is none, or if it is auxiliary."""
 
 
 class Arrivals(NamedTuple):
-    """When every operation of a schedule has what it waits for, in ticks; 0 where nothing."""
+    """When every operation of a schedule has what it waits for, in ticks; 0 if nothing."""
 
     sent: Ints
     """End of the last operation that it waits for."""
@@ -91,7 +91,7 @@ class Arrivals(NamedTuple):
     needed: Ints
     """Row of the operation that arrives last; FREE: none."""
     awaited: Ints
-    """Row of the operation that ends last; FREE: none. Where links differ, another may arrive
+    """Row of the operation that ends last; FREE: none. If links differ, another may arrive
     later."""
     gathered: Ints
     """End of the unshard that it waits for, or 0."""
@@ -133,7 +133,7 @@ def arrivals(schedule: Schedule) -> Arrivals:
 
 
 def _gathered(schedule: Schedule) -> Ints:
-    """When the weights are there that every F needs, in ticks; 0 where nothing gathers them."""
+    """When the weights are there that every F needs, in ticks; 0 if nothing gathers them."""
     pipeline, given = schedule.pipeline, schedule.auxiliary
     end = np.zeros((pipeline.routes, pipeline.num_stages), dtype=np.int64)
     opens = given.kind == AuxiliaryKind.UNSHARD
@@ -143,7 +143,7 @@ def _gathered(schedule: Schedule) -> Ints:
 
 
 def _reloaded(schedule: Schedule) -> Ints:
-    """When the activation is back that every backward needs, in ticks; 0 where it never left."""
+    """When the activation is back that every backward needs, in ticks; 0 if it never left."""
     pipeline, given = schedule.pipeline, schedule.auxiliary
     end = np.zeros((pipeline.num_stages, pipeline.batches, pipeline.num_slices), dtype=np.int64)
     back = given.kind == AuxiliaryKind.RELOAD

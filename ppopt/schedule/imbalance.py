@@ -39,8 +39,8 @@ class Imbalance(NamedTuple):
     idle: Fraction
     """All idle time: 1 - all work / (devices x makespan)."""
     relief: Relief | None
-    """None where the partition of least bottleneck is no better, where the same order is over the
-    memory limit with it, or where stages hold no known layers."""
+    """None if the partition of least bottleneck is no better, if the same order is over the
+    memory limit with it, or if stages hold no known layers."""
 
 
 def imbalance(schedule: Schedule) -> Imbalance:

@@ -127,7 +127,7 @@ class ListScheduler:
         )
 
     def build(self, rule: PriorityRule, deadline: float = inf) -> ListSchedule | None:
-        """Schedule by a rule within the limits; None where the rule gets stuck or takes too long.
+        """Schedule by a rule within the limits; None if the rule gets stuck or takes too long.
 
         `deadline` is an instant of `time.monotonic`.
         """
@@ -312,7 +312,7 @@ class _RuleGeneration:
     def _owed(self, device: int, now: int) -> tuple[int, int]:
         """The W with the most passes pending, and how many the device has pending.
 
-        -1 where there is none, and where this one may not start yet.
+        -1 if there is none, and if this one may not start yet.
         """
         most, chosen, pending = 0, -1, 0
         for _, b, w in self.hosted[device]:
@@ -379,7 +379,7 @@ def _schedule_plain(  # noqa: C901, PLR0912, PLR0915  the hot loop of the search
 
     For instances that are `ListScheduler.plain`. The result is the same to the tick, and it
     is built 2.6 times as fast (six rules on 8 devices and 64 microbatches: 8.4 ms for 22.0); most
-    of annealing's time is spent here. None where the rule gets stuck.
+    of annealing's time is spent here. None if the rule gets stuck.
     """
     stations, total, size = scheduler.stations, scheduler.instance.batches, len(scheduler.hosted)
     rooms = [scheduler.instance.room(device) for device in range(size)]
@@ -474,7 +474,7 @@ def _smaller(instance: Instance, stage: int) -> int:
 def one_at_a_time(instance: Instance) -> Orders:
     """One microbatch through the whole pipeline after another, W at once: least memory.
 
-    Where backwards are mixed, each is of the kind that holds less.
+    If backwards are mixed, each is of the kind that holds less.
     """
     pipeline, slices = instance.pipeline, range(instance.pipeline.num_slices)
     orders = []

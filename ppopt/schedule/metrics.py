@@ -81,7 +81,7 @@ def _include_auxiliary(others: AuxiliaryOperations, first: Ints, last: Ints, bus
 
 
 class Throughput(NamedTuple):
-    """What an iteration yields per second; None where the pipeline does not say enough."""
+    """What an iteration yields per second; None if the pipeline does not say enough."""
 
     tokens_per_second: Fraction | None
     """Of all devices together."""

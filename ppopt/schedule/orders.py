@@ -51,7 +51,7 @@ def portable(schedule: Schedule) -> Orders:
 def split_of(pipeline: Pipeline, orders: Orders) -> Bools:
     """Which backwards the orders split, [stage, microbatch, slice]; checks that they are complete.
 
-    Raises InputError where an operation is missing, repeated, of both forms, or on a device that
+    Raises InputError if an operation is missing, repeated, of both forms, or on a device that
     does not host its stage.
     """
     count = np.bincount(codes(np.concatenate(list(orders))), minlength=pipeline.num_codes)
@@ -83,7 +83,7 @@ def split_backwards(schedule: Schedule) -> Bools:
 def rows_by_code(schedule: Schedule) -> Ints:
     """Row of every operation number of a complete schedule; -1: it has no such operation.
 
-    Raises InputError where an operation is missing.
+    Raises InputError if an operation is missing.
     """
     pipeline = schedule.pipeline
     places = (schedule.stage, schedule.microbatch, schedule.slice)
@@ -109,7 +109,7 @@ def codes(order: Ints) -> Ints:
 def overlapped_pairs(pipeline: Pipeline, orders: Orders) -> Ints:
     """Numbers of the operations that run as one, shape [pairs, 2]: F, then B or BW.
 
-    Raises InputError where two entries that run as one are not such a pair.
+    Raises InputError if two entries that run as one are not such a pair.
     """
     found: list[Ints] = [np.empty((0, 2), dtype=np.int64)]
     for device, order in enumerate(orders):

@@ -70,7 +70,7 @@ class HintRecord:
 
 @dataclass(frozen=True)
 class Origin:
-    """What made a schedule and what is claimed of it; None where nothing is stated.
+    """What made a schedule and what is claimed of it; None if nothing is stated.
 
     Nothing here is trusted: `ppopt.verify` compares it with the operations, and `ppopt.recheck`
     checks the bound.

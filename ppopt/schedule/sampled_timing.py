@@ -29,7 +29,7 @@ class Wait(NamedTuple):
     """One input of each operation of a level, apart from its predecessor on the device."""
 
     source: Ints
-    """Row that each row of the level waits for; its predecessor where it has no such input."""
+    """Row that each row of the level waits for; its predecessor if it has no such input."""
     lag: Floats | None
     """Delay in ticks after the end of the source, [row of the level, 1]; None: all are 0."""
 
@@ -49,7 +49,7 @@ class SampledTiming:
     """An order, prepared for sampled times.
 
     Rows: one per device for its release (the instant at which it may begin), then one per
-    operation, by level. The two operations of an overlapped pair share a row. Where links are
+    operation, by level. The two operations of an overlapped pair share a row. If links are
     resources they count as devices, and their transfers as operations whose times are not random:
     every link keeps its order. So do the collective queues of devices, with their optimizers.
     """
@@ -170,7 +170,7 @@ def _levels(net: timing.Network, row: Ints, order: Ints, bounds: list[int]) -> I
 def _waits(net: timing.Network, row: Ints, before: Ints) -> tuple[Ints, Floats, Bools]:
     """Source, lag and whether there is an input, each [number of the input, operation row].
 
-    The source is a position where there is an input, else the row `before`; `row` numbers
+    The source is a position if there is an input, else the row `before`; `row` numbers
     operation rows from 0.
     """
     steps = np.flatnonzero(net.before != timing.FREE)
@@ -187,6 +187,6 @@ def _waits(net: timing.Network, row: Ints, before: Ints) -> tuple[Ints, Floats, 
 
 
 def _as_slice(rows: Ints) -> slice | Ints:
-    """The rows as a slice where they are consecutive, so that reading them makes no copy."""
+    """The rows as a slice if they are consecutive, so that reading them makes no copy."""
     together = bool((np.diff(rows) == 1).all())
     return slice(int(rows[0]), int(rows[-1]) + 1) if together else rows

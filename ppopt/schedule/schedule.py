@@ -118,14 +118,14 @@ class Schedule(Timetable):
         )
 
     def to_json(self, path: str | Path) -> None:
-        """Write the native schedule file; raises InputError where that cannot be done."""
+        """Write the native schedule file; raises InputError if that cannot be done."""
         from ppopt.formats.files import write  # noqa: PLC0415  loads on use
         from ppopt.formats.schedule_json import dumps  # noqa: PLC0415
 
         write(Path(path), dumps(self))
 
     def to_html(self, path: str | Path) -> None:
-        """Write the page with Gantt chart and memory; raises InputError where it cannot be."""
+        """Write the page with Gantt chart and memory; raises InputError if it cannot be."""
         from ppopt.formats.files import write  # noqa: PLC0415  loads on use
         from ppopt.report.html import page  # noqa: PLC0415
 
@@ -182,13 +182,13 @@ class Schedule(Timetable):
         return {"kind": row.op.kind.name, **place, "device": row.device, **times}
 
     def _shown(self) -> tuple[str, ...]:
-        """Fields of the frame: slice and pair only where there are any."""
+        """Fields of the frame: slice and pair only if there are any."""
         used = {"slice": self.pipeline.num_slices > 1, "pair": bool((self.pair != ALONE).any())}
         return tuple(name for name in ScheduledOperation._fields if used.get(name, True))
 
 
 def _columns(rows: Iterable[Iterable[int]], fields: int) -> Ints:
-    """Columns of a table of rows of one length; `fields` of them where there is no row."""
+    """Columns of a table of rows of one length; `fields` of them if there is no row."""
     given = [tuple(row) for row in rows]
     table = np.array(given, dtype=np.int64).reshape(-1, len(given[0]) if given else fields)
     return np.ascontiguousarray(table.T)

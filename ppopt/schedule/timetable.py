@@ -67,7 +67,7 @@ class Timetable:
     origin: Origin = field(default_factory=Origin)
     """What made it and what is claimed of it."""
     transfers: Transfers = NO_TRANSFERS
-    """What links carry, and when, where they are resources."""
+    """What links carry, and when, if they are resources."""
     auxiliary: AuxiliaryOperations = NO_AUXILIARY
     """What devices run besides the compute of microbatches, and when."""
 

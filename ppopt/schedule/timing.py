@@ -1,6 +1,6 @@
 """Timing of a fixed order: earliest starts by longest path through the precedence constraints.
 
-Where links are resources, they are machines like devices, and their transfers operations: the order
+If links are resources, they are machines like devices, and their transfers operations: the order
 in which they carry them is fixed too. So are the queues of auxiliary operations, with the optimizer
 of the device at their end: all its compute is over by then.
 """
@@ -172,7 +172,7 @@ def network(
     prefetch: Prefetch | HostOrders = Prefetch.LATE,
     unshard_ahead: int | None = None,
 ) -> Network:
-    """Join orders and data flow; raises InputError where the orders are not complete.
+    """Join orders and data flow; raises InputError if the orders are not complete.
 
     With `queues` links are resources, else delays. `unshard_ahead` is as for `schedule`.
     """
@@ -184,7 +184,7 @@ def linked_network(pipeline: Pipeline, orders: Orders) -> tuple[Network, Ints]:
     """Join orders and data flow of compute alone, links being delays; with the link of every step.
 
     That is the number (`ppopt.problem.partition_costs.link_number`) of the link over which a step
-    gets what it waits for; 0: over none. Raises InputError where the orders are not complete.
+    gets what it waits for; 0: over none. Raises InputError if the orders are not complete.
     """
     listed = listed_orders(pipeline, orders, compute_alone=True)
     flow = Instance.with_backwards(pipeline, listed.split).chosen_flow(listed.split)
@@ -207,7 +207,7 @@ def _link_numbers(pipeline: Pipeline, flow: Constraints) -> Ints:
 
 
 class ListedOrders(NamedTuple):
-    """Orders of devices, and of links where these are resources, with their precedence."""
+    """Orders of devices, and of links if these are resources, with their precedence."""
 
     ops: Ints
     """Number of every operation; of a pair, F comes first."""
@@ -244,7 +244,7 @@ def listed_orders(
     unshard_ahead: int | None = None,
     compute_alone: bool = False,
 ) -> ListedOrders:
-    """Join orders and precedence; raises InputError where the orders are not complete.
+    """Join orders and precedence; raises InputError if the orders are not complete.
 
     `compute_alone`: links are delays, and auxiliary operations are left out.
     """
@@ -401,10 +401,10 @@ def schedule(
 ) -> Schedule:
     """Time an order: the earliest starts from 0, or the starts of least device span.
 
-    Where links are resources and no `queues` are given, these are the best of `own_queues`; so is
+    If links are resources and no `queues` are given, these are the best of `own_queues`; so is
     the `prefetch` of what moves to the host. With `unshard_ahead`, device r gathers the weights of
     the next r + so many stages alone. Empty backwards of frozen stages at one instant are put in
-    the order of files. Raises InputError where the orders are not complete, DeadlockError where
+    the order of files. Raises InputError if the orders are not complete, DeadlockError if
     they wait in a circle.
     """
     if pipeline.has_links and queues is None:
@@ -491,7 +491,7 @@ def _transfers(net: Network, end: Ints) -> Transfers:
 
 
 def _pair_numbers(net: Network) -> Ints:
-    """Number of every operation's pair, in the order of rows; ALONE where it is in none."""
+    """Number of every operation's pair, in the order of rows; ALONE if it is in none."""
     paired = np.bincount(net.place, minlength=len(net.duration)) == 2
     number = np.where(paired, np.cumsum(paired) - 1, ALONE)
     return np.asarray(number[net.place])
@@ -527,7 +527,7 @@ def _least_span_release(net: Network, end: Ints) -> list[int]:
 
 
 def _release(gap: Ints) -> Ints | None:
-    """Least x >= 0 with x[e] >= x[d] + gap[d][e], or None where there is a positive cycle."""
+    """Least x >= 0 with x[e] >= x[d] + gap[d][e], or None if there is a positive cycle."""
     x = np.zeros(len(gap), dtype=np.int64)
     for _ in range(len(gap) + 1):
         later = np.maximum(x, (x[:, None] + gap).max(axis=0))

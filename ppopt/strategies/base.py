@@ -32,7 +32,7 @@ FIXED_SECONDS = 5e-6
 class Options:
     """Options of some strategies; None: the default of the strategy.
 
-    Raises InputError where one is no whole number above 0.
+    Raises InputError if one is no whole number above 0.
     """
 
     group_size: int | None = None
@@ -73,7 +73,7 @@ class Strategy:
     build: Build
     """Orders for a pipeline whose chunks and placement are the strategy's own.
 
-    Raises NotApplicableError where the strategy cannot run on it, whatever its times."""
+    Raises NotApplicableError if the strategy cannot run on it, whatever its times."""
     placement: str = "linear"
     chunks: int | Callable[[Options], int] | None = 1
     """Stages per device, or a function of the options; None: any number, by default 2."""
@@ -93,7 +93,7 @@ class Strategy:
     def apply(self, pipeline: Pipeline, options: Options) -> Pipeline:
         """The pipeline with the chunks, placement, routes and slices of this strategy.
 
-        Raises NotApplicableError, naming both sides, where the pipeline contradicts them, and
+        Raises NotApplicableError, naming both sides, if the pipeline contradicts them, and
         InputError on an option that the strategy does not take.
         """
         for field in options.given:
@@ -178,7 +178,7 @@ class Strategy:
     def unplaced(self, pipeline: Pipeline) -> Pipeline:
         """The pipeline without the chunks and placement that `apply` sets for this strategy.
 
-        Raises NotApplicableError where the pipeline has none such, as with delays listed per stage.
+        Raises NotApplicableError if the pipeline has none such, as with delays listed per stage.
         """
         slices = None if self.slices == 1 else pipeline.slices
         pipeline = _changed(pipeline, routes=1, slices=slices)
@@ -189,9 +189,9 @@ class Strategy:
 
 
 def _changed(pipeline: Pipeline, **fields: Any) -> Pipeline:
-    """The pipeline with these fields; itself where it has them, which saves checking it again.
+    """The pipeline with these fields; itself if it has them, which saves checking it again.
 
-    Raises NotApplicableError where they do not go with the rest of it.
+    Raises NotApplicableError if they do not go with the rest of it.
     """
     same = all(getattr(pipeline, field) == value for field, value in fields.items())
     if same:
@@ -266,7 +266,7 @@ def names() -> tuple[str, ...]:
 
 
 def resolve(name: str) -> Strategy:
-    """Strategy of this name; raises InputError, naming the nearest, where there is none."""
+    """Strategy of this name; raises InputError, naming the nearest, if there is none."""
     known = registry()
     if name in known:
         return known[name]

@@ -39,7 +39,7 @@ class Block:
     slots: tuple[tuple[int, ...], ...]
     """First slot of every pass on every device: `slots[device][pass]`."""
     back: int
-    """Slots of a backward: 1 where B stands alone (W goes where room is left), 2 for BW."""
+    """Slots of a backward: 1 if B stands alone (W goes where room is left), 2 for BW."""
 
 
 class Passes:

@@ -20,7 +20,7 @@ def build(pipeline: Pipeline, _: Options) -> Orders:
     that the other leaves. Slots of the two routes have unlike parity on a device, so none is taken
     twice. For p dividing m, equal stages and no delay: makespan (2m + p - 2) F where BW = F, and p
     F + (2p - 2) BW where m = p; at m >= p a device holds between p/2 + 1 and p activations (table
-    2), and static memory twice. Raises NotApplicableError where the number of devices is odd.
+    2), and static memory twice. Raises NotApplicableError if the number of devices is odd.
     """
     devices, share = pipeline.num_devices, pipeline.batches // 2
     if devices % 2:

@@ -17,7 +17,7 @@ def build(pipeline: Pipeline, _: Options) -> Orders:
     DualPipe on 2p devices does the same on both halves; one of them does for a V of p devices.
     With F = B, W and O the times of a chunk, equal stages and no delay, the largest idle time of a
     device is (p - 1)(O + BW - 3 W); no device holds more than 2p + 1 chunks. Raises
-    NotApplicableError where there are fewer than 2p microbatches.
+    NotApplicableError if there are fewer than 2p microbatches.
     """
     devices = pipeline.num_devices
     if pipeline.batches < 2 * devices:

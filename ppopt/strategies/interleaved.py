@@ -22,7 +22,7 @@ def build(pipeline: Pipeline, options: Options) -> Orders:
     and so on; backwards in the same pattern with the chunks reversed (Megatron-LM, arXiv
     2104.04473, section 2.2.2; `--microbatch-group-size-per-virtual-pipeline-stage`). On equal
     stages with p dividing m: bubble (p - 1)(F + BW) / v, memory (v - 1)p + 2(p - i - 1) + 1 chunks
-    on device i. The default group size is `least_group`. Raises NotApplicableError where it would
+    on device i. The default group size is `least_group`. Raises NotApplicableError if it would
     deadlock.
     """
     return [alternating(*stream) for stream in streams(pipeline, options)]

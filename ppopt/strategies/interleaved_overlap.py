@@ -16,7 +16,7 @@ def build(pipeline: Pipeline, options: Options) -> Orders:
     combined_1f1b.py). With O the time of a pair of chunks, F and BW those of a chunk, equal stages,
     no delay, p dividing m, w = (v - 1) p + 1: makespan (p - 1 + w)(F + BW) + (m v - w) O, since
     the last device never waits after its first F. The default group size is that of
-    `interleaved`; raises NotApplicableError where it would deadlock.
+    `interleaved`; raises NotApplicableError if it would deadlock.
     """
     return [
         overlapping(forward, backward, min(warm_up + 1, len(forward)))

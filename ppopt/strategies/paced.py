@@ -39,7 +39,7 @@ class _Paced:
         self.entries = [pace * microbatch for microbatch in range(instance.batches)]
         self.entry = instance.number(OpKind.F, 0)
         self.coming: list[int | None] = [None for _ in self.classes]
-        """When the next operation of a class may start, where that is known."""
+        """When the next operation of a class may start, if that is known."""
         self.coming[self.entry] = 0
         self.passes = [
             [(one, self.classes[one].kind) for one in mine if self.classes[one].kind != OpKind.W]

@@ -161,7 +161,7 @@ def frontier(
 ) -> Frontier:
     """Find every memory limit at which the optimum changes, with the schedules.
 
-    Where the partition, the placement or the recompute of the pipeline is to be searched, every
+    If the partition, the placement or the recompute of the pipeline is to be searched, every
     point has those that are best for it, and the bounds are over all of them.
 
     One limit holds for every device, static memory included, together with the pipeline's own

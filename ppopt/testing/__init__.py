@@ -68,7 +68,7 @@ def _differing(cost: Setting, expected: Pipeline, actual: Pipeline) -> list[int]
 
 
 def _rows(cost: Setting, pipeline: Pipeline) -> tuple[Any, ...]:
-    """A cost of every stage; empty rows where it is not stated."""
+    """A cost of every stage; empty rows if it is not stated."""
     return getattr(pipeline.costs, cost.field) or ((),) * pipeline.num_stages
 
 

@@ -41,7 +41,7 @@ class References:
         self.update = update
 
     def load(self, name: str) -> Schedule:
-        """Read a reference, verified; fails the test, in one line, where there is none."""
+        """Read a reference, verified; fails the test, in one line, if there is none."""
         from ppopt.errors import InputError  # noqa: PLC0415  loads on use
         from ppopt.formats.schedule_json import read_schedule  # noqa: PLC0415  loads numpy
         from ppopt.verifier import verify  # noqa: PLC0415

@@ -61,7 +61,7 @@ def has_compiled_nodes(tree: Any) -> bool:
 
 
 def computed_twice(output: Any, weights: Iterable[Any]) -> str | None:
-    """Name of a node that a split backward runs twice; None where there is none.
+    """Name of a node that a split backward runs twice; None if there is none.
 
     Such a node is compiled, or a `torch.autograd.Function`, and takes both weights and other
     tensors with a gradient.

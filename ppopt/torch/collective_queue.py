@@ -47,7 +47,7 @@ class GradientWork(NamedTuple):
 
 
 def gradient_work(schedule: Schedule, seconds_per_unit: float) -> list[GradientWork]:
-    """What every rank runs; nothing where the pipeline has no such work."""
+    """What every rank runs; nothing if the pipeline has no such work."""
     pipeline = schedule.pipeline
     unit = seconds_per_unit / pipeline.ticks.per_unit
     mine: list[list[Collective]] = [[] for _ in range(pipeline.num_devices)]

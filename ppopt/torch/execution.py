@@ -86,8 +86,8 @@ def run_synthetic(
     With `seconds_per_unit` above 0, stages sleep for the pipeline's times and transfers take its
     p2p times, as delays, or as streams where links are resources; a unit of time lasts
     `seconds_per_unit`. Unshard, gradient sync and optimizer sleep, too (`CollectiveQueue`). `text`
-    replaces the order that PyTorch is given (`order_text`). Raises InputError where PyTorch cannot
-    run the schedule, and VerificationError where a gradient or a loss differs from the reference.
+    replaces the order that PyTorch is given (`order_text`). Raises InputError if PyTorch cannot
+    run the schedule, and VerificationError if a gradient or a loss differs from the reference.
     """
     placement(schedule)
     given = order_text(schedule) if text is None else text
@@ -123,7 +123,7 @@ def _delays(
 def predicted_schedule(schedule: Schedule) -> Schedule:
     """Time a schedule's order with earliest starts and PyTorch's operation times (`as_run`).
 
-    Where links are resources, they are streams that carry their transfers in the order of the
+    If links are resources, they are streams that carry their transfers in the order of the
     schedule, or as `communication.as_streams` does.
     """
     made = communication.as_streams(schedule) if schedule.pipeline.has_links else schedule

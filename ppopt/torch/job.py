@@ -119,7 +119,7 @@ def as_tuple(output: Any) -> tuple[Any, ...]:
 def load_job(spec: str, microbatches: int) -> Job:
     """Import `file.py:function`, call the function and check the job that it returns.
 
-    Raises InputError, beginning with the name given, where there is no such function or its job
+    Raises InputError, beginning with the name given, if there is no such function or its job
     cannot run in `microbatches` equal parts.
     """
     path, colon, name = spec.rpartition(":")
@@ -229,8 +229,8 @@ def boundaries(job: Job, microbatches: int, device: Any) -> list[tuple[TensorMet
     """What goes into every module, and what the last returns, for one microbatch.
 
     Runs the forward of every module and the loss once, on one microbatch; holds one module made by
-    a function at a time. Raises InputError where a module or the loss fails, where a module returns
-    anything but tensors, and where no gradient passes through.
+    a function at a time. Raises InputError if a module or the loss fails, if a module returns
+    anything but tensors, and if no gradient passes through.
     """
     first = job.microbatch(0, microbatches, device)
     tensors = first.arguments
@@ -257,7 +257,7 @@ def boundaries(job: Job, microbatches: int, device: Any) -> list[tuple[TensorMet
 def roles_of(names: Sequence[str], metas: Sequence[tuple[TensorMeta, ...]]) -> list[str]:
     """The role of every module of a language model; `names` are their classes.
 
-    The first is an embedding where it takes integers. The last is a head where it is of another
+    The first is an embedding where it takes integers. The last is a head if it is of another
     class than the one before it, and hands on another shape than it takes. All others count as
     decoder layers, MTP layers too.
     """
@@ -289,7 +289,7 @@ def _check_loss(job: Job, tensors: tuple[Any, ...], target: Any) -> None:
 def counts_of(pipeline: Pipeline, modules: int) -> tuple[int, ...]:
     """Number of modules of every stage: its layers, or one where the pipeline knows stages alone.
 
-    Raises InputError where they are not as many as the modules of the job.
+    Raises InputError if they are not as many as the modules of the job.
     """
     in_layers = pipeline.model is not None
     counts = pipeline.counts if in_layers else (1,) * pipeline.num_stages

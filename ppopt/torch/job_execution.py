@@ -85,7 +85,7 @@ def run(
 
     The measured steps of the schedules take turns, so that all see the same machine. With `check`,
     gradients and losses are compared with those of one process, which holds the whole model. Raises
-    InputError where the model does not fit a schedule or fails, and VerificationError where a
+    InputError if the model does not fit a schedule or fails, and VerificationError if a
     gradient or a loss differs.
     """
     modules = len(model.load().modules)
@@ -120,7 +120,7 @@ def _counts(schedule: Schedule, model: UserModel, modules: int) -> tuple[int, ..
 
 
 def _result(schedule: Schedule, ranks: Sequence[_Ran], steps: int) -> RunResult:
-    """Put the ranks together; raises VerificationError where a gradient or a loss differs."""
+    """Put the ranks together; raises VerificationError if a gradient or a loss differs."""
     found = _together(ranks)
     if not found.difference <= 1:
         raise VerificationError(

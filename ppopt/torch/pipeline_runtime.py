@@ -13,8 +13,8 @@ module corrects or refuses what fails there in silence (each found by running it
 - A split backward loses gradients of weights on a way that meets no input of the stage.
 - Compiled code that holds weights runs twice where its stage splits its backward.
 - DistributedDataParallel around a stage that splits its backward gives wrong gradients.
-- `fully_shard` that reshards after the forward fails where its stage splits its backward.
-- `scale_grads` divides the gradients of earlier steps again, where they are still there.
+- `fully_shard` that reshards after the forward fails if its stage splits its backward.
+- `scale_grads` divides the gradients of earlier steps again, if they are still there.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def runtime(
     `stages` are the rank's PipelineStage objects (see `placement`), in any order. `options` are
     those of PyTorch's PipelineScheduleMulti: `scale_grads`, `args_chunk_spec`,
     `kwargs_chunk_spec`, `output_merge_spec`, `backward_requires_autograd`. The batch is split into
-    the schedule's microbatches. Raises InputError where stages, process group and schedule do not
+    the schedule's microbatches. Raises InputError if stages, process group and schedule do not
     match, where a stage lacks static metadata, and for schedules that PyTorch cannot run.
     """
     if "defer_pp_recv" in options:
@@ -193,7 +193,7 @@ def _listed(numbers: Sequence[int]) -> str:
 
 
 def _metadata(stage: Any) -> dict[str, Any]:
-    """The static metadata of a stage, by the name of its argument; None where there is none."""
+    """The static metadata of a stage, by the name of its argument; None if there is none."""
     if hasattr(stage, "_user_meta"):
         return {"input_args": stage._user_meta.inputs, "output_args": stage._user_meta.outputs}
     return {"input_args": stage.inputs_meta, "output_args": stage._outputs_meta}  # before 2.13
@@ -388,7 +388,7 @@ def _has_gradient(weight: Any) -> bool:
 
 
 def _check_pytorch() -> None:
-    """Raise InputError where this PyTorch lacks what schedules are run with."""
+    """Raise InputError if this PyTorch lacks what schedules are run with."""
     backward = getattr(PipelineStage, "backward_one_chunk", None)
     missing = [
         name

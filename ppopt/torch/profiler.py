@@ -145,7 +145,7 @@ class Profiler:
     def gather(self, group: Any = None) -> Profile:
         """Combine the measurements of all ranks; every rank gets the result.
 
-        A collective call of `group` (default: the world). Raises InputError where nothing was
+        A collective call of `group` (default: the world). Raises InputError if nothing was
         measured after the first step or operations are missing.
         """
         self._end_step()

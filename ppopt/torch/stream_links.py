@@ -89,7 +89,7 @@ class RankLinks:
             setattr(stage, name, self._waiting(getattr(stage, name), kind, sender))
 
     def _number(self, kind: OpKind, sender: int, microbatch: int) -> int | None:
-        """Number of a transfer; None where there is none."""
+        """Number of a transfer; None if there is none."""
         if not 0 <= sender < self._links.pipeline.num_stages:
             return None
         number = self._links.number(kind, sender, microbatch)

@@ -165,7 +165,7 @@ class P2PDelays(NamedTuple):
 
 
 def p2p_delays(schedule: Schedule, seconds_per_unit: float, path: Path) -> P2PDelays | None:
-    """Create the delays of a schedule's pipeline; None where every p2p time is 0."""
+    """Create the delays of a schedule's pipeline; None if every p2p time is 0."""
     pipeline = schedule.pipeline
     unit = seconds_per_unit * 1e9 / pipeline.ticks.per_unit
     (down,), (up,) = pipeline.ticks.down, pipeline.ticks.up

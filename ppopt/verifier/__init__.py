@@ -41,7 +41,7 @@ def verify(
     An operation that cannot be placed on a device and in time counts for no figure; one that runs
     twice counts twice, and the first of the two is the one that others wait for.
 
-    Raises InputError where the columns are not whole numbers of one length.
+    Raises InputError if the columns are not whole numbers of one length.
     """
     rows = read(schedule)
     works, strange = work.read(schedule)
@@ -63,7 +63,7 @@ def verify(
 def figures(schedule: Timetable) -> Figures:
     """Recompute the figures of a schedule, over the operations that have a device and a time.
 
-    Raises InputError where the columns are not whole numbers of one length.
+    Raises InputError if the columns are not whole numbers of one length.
     """
     sane, (works, _) = read(schedule).sane, work.read(schedule)
     return measure.of_rows(sane, measure.memory_trace(sane, works), works)

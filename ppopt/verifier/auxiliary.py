@@ -3,7 +3,7 @@
 Of every stage of every route UNSHARD runs before its first F, and GRADIENT_SYNC after its last W or
 BW, both on the collective queue of its device, one at a time. OPTIMIZER runs once on every device,
 on its compute, as long as the optimizer steps of its stages together, after their syncs (or their
-last W or BW where there is none); with a barrier, after those of all devices.
+last W or BW if there is none); with a barrier, after those of all devices.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from ppopt.verifier.work import MOVES, Place, Work, WorkCheck
 def wanted(pipeline: Pipeline) -> dict[tuple[AuxiliaryKind, Place], int]:
     """Every operation that a step of the pipeline has once, with its time in ticks.
 
-    Where any stage has gathered weights, or time for one kind, all stages have that kind. A device
+    If any stage has gathered weights, or time for one kind, all stages have that kind. A device
     of frozen stages alone has no optimizer.
     """
     costs, per_unit = pipeline.costs, pipeline.ticks.per_unit
@@ -126,7 +126,7 @@ class _Check(WorkCheck):
                 yield self.at(Rule.GRADIENT_SYNC, work, words)
 
     def _optimizer_order(self) -> Iterator[Violation]:
-        """OPTIMIZER after the gradients of its stages, or of all where there is a barrier.
+        """OPTIMIZER after the gradients of its stages, or of all if there is a barrier.
 
         Frozen stages have no gradients.
         """

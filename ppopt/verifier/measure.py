@@ -126,7 +126,7 @@ def takes_and_gives(pipeline: Pipeline) -> tuple[Ints, Ints]:
     """Memory taken at the start and given back at the end, in ticks, indexed [kind, stage].
 
     F takes what it keeps of the activation; B, or BW, takes the rest of it. B also takes its change
-    of memory where that is positive, and gives it where it is negative. W gives what is left, so
+    of memory if that is positive, and gives it if it is negative. W gives what is left, so
     that all three leave nothing; BW gives the activation. Workspace is taken at the start of its
     operation and given back at the end. What moves to the host is in `Ticks` a workspace of F;
     here F keeps it.

@@ -1,6 +1,6 @@
 """The rules of activations that move to the host between F and the backward.
 
-Where a stage offloads, OFFLOAD of every microbatch (and slice) runs after its F, and RELOAD after
+If a stage offloads, OFFLOAD of every microbatch (and slice) runs after its F, and RELOAD after
 that and before its B or BW. Each way between a device and its host moves one at a time; where the
 link is shared, both ways together do. OFFLOAD gives memory back at its end, RELOAD takes it at its
 start (`ppopt.verifier.measure`).

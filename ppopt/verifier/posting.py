@@ -57,7 +57,7 @@ class PostingFault(NamedTuple):
 
 
 def posting_faults(pipeline: Pipeline, rows: Sequence[ActionRow]) -> list[PostingFault]:
-    """Every breach of a rule; a deadlock only where all other rules are kept."""
+    """Every breach of a rule; a deadlock only if all other rules are kept."""
     wanted = _wanted(pipeline)
     found = [
         *_unknown(rows, wanted),

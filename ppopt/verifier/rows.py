@@ -115,8 +115,8 @@ class Rows:
         """Row of each operation, shape [kind, stage, microbatch, slice], for named rows only.
 
         Only the microbatches that are present have a place: the size follows from the rows, not
-        from how many microbatches the pipeline claims. ABSENT where there is no row; the first
-        one where there are several.
+        from how many microbatches the pipeline claims. ABSENT if there is no row; the first
+        one if there are several.
         """
         pipeline = self.pipeline
         shape = (NUM_KINDS, pipeline.num_stages, len(self.present), pipeline.num_slices)
@@ -128,7 +128,7 @@ class Rows:
     def partner(self) -> Ints:
         """Row that shares this row's pair number, for named rows only.
 
-        ABSENT where none does, where several do, and where the two are not an F and a B or BW of
+        ABSENT if none does, if several do, and if the two are not an F and a B or BW of
         different microbatches.
         """
         found = np.full(len(self), ABSENT, dtype=np.int64)
@@ -168,7 +168,7 @@ class Rows:
 def read(schedule: Timetable) -> Rows:
     """Read a schedule's columns, in whatever order they come.
 
-    Raises InputError where they are not columns of whole numbers of one length.
+    Raises InputError if they are not columns of whole numbers of one length.
     """
     rows = Rows(schedule.pipeline, *(_column(schedule, field) for field in _FIELDS))
     lengths = {len(getattr(rows, field)) for field in _FIELDS}

@@ -166,7 +166,7 @@ def _expected(named: Rows) -> Ints:
     """Time of every row, in ticks: that of its kind and stage, or that of its pair on one device.
 
     An operation takes its time / the speed of its device. Recompute makes B and BW longer, and
-    saves nothing where they run in a pair. F with BW takes what is stated (see `_stated`). So does
+    saves nothing if they run in a pair. F with BW takes what is stated (see `_stated`). So does
     F with B, if that is stated; else it takes as much less, or more, than F with BW as B is
     shorter, or longer, than BW; but not less than each of F and B, unless F with BW does.
     """

@@ -43,7 +43,7 @@ class Rule(StrEnum):
     """F of slice q of a microbatch starts at or after the end of F of slice q - 1 at that stage, B
     or BW of slice q at or after the end of that of slice q + 1."""
     TRANSFER = "transfer"
-    """Where links are resources, every activation and gradient that goes to another device is one
+    """If links are resources, every activation and gradient that goes to another device is one
     transfer between the two; nothing else is. Where they are delays there are none."""
     TRANSFER_TIME = "transfer-time"
     """A transfer takes the p2p time of its boundary and way, and starts at 0 or later."""
@@ -99,13 +99,13 @@ class Violation:
     ops: tuple[Op, ...]
     """The operations concerned, the faulty one first; none where no operation can be named."""
     device: int | None
-    """Device of the fault; None where the fault has no place."""
+    """Device of the fault; None if the fault has no place."""
     time: int | None
-    """Time of the fault in ticks; None where the fault has no time."""
+    """Time of the fault in ticks; None if the fault has no time."""
     message: str
     """What is wrong, on one line, without the name of the rule."""
     count: int = 1
-    """Violations that it stands for; above 1 where it ends a list that is cut."""
+    """Violations that it stands for; above 1 if it ends a list that is cut."""
 
     def __str__(self) -> str:
         return f"{self.rule}: {self.message}"

@@ -43,7 +43,7 @@ class Work(NamedTuple):
 def read(schedule: Timetable) -> tuple[list[Work], list[str]]:
     """The operations that belong to the pipeline, and what the others are, in words.
 
-    Raises InputError where the columns are not whole numbers of one length.
+    Raises InputError if the columns are not whole numbers of one length.
     """
     given = schedule.auxiliary
     columns = [_column(given, field) for field in _FIELDS]

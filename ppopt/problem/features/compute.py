@@ -36,7 +36,7 @@ ROWS: dict[BackwardKind, tuple[tuple[OpKind | None, ...], ...]] = {
     BackwardKind.WHOLE: ((OpKind.F,), (OpKind.BW,)),
     BackwardKind.MIXED: ((OpKind.F,), (OpKind.B, OpKind.BW), (OpKind.W, None)),
 }
-"""Kinds of every row, by mode: where there is a choice, first split, then whole."""
+"""Kinds of every row, by mode: if there is a choice, first split, then whole."""
 ROW_OF = {OpKind.F: FORWARD, OpKind.B: BACKWARD, OpKind.BW: BACKWARD, OpKind.W: WEIGHT}
 
 

@@ -8,11 +8,11 @@
 Optimizers wait for no frozen stage (`ppopt.problem.frozen`), and a device of frozen stages alone
 has none. Unshard and gradient sync run on the collective queue of their device, one at a time; the
 optimizer of a device is one operation of its compute. Gathered weights are held from the start of
-UNSHARD to the end of GRADIENT_SYNC (arXiv 2304.11277, section 3.2). Where a pipeline has any
-unshard time or memory, every stage has the operation; the same holds of the sync. Where it has
+UNSHARD to the end of GRADIENT_SYNC (arXiv 2304.11277, section 3.2). If a pipeline has any
+unshard time or memory, every stage has the operation; the same holds of the sync. If it has
 optimizer time, every device that trains a stage has an optimizer.
 
-Where memory does not matter, UNSHARDs of one route and device run in the order of stages. This
+If memory does not matter, UNSHARDs of one route and device run in the order of stages. This
 loses nothing. Let UNSHARD(t) come before UNSHARD(s), s < t. F(s, j) comes before F(t, j), so no F
 of t starts before UNSHARD(s) ends. Move UNSHARD(t) right behind UNSHARD(s): it ends when that
 ended before, and all between the two ends earlier. Memory does not matter either where a device has
@@ -89,10 +89,10 @@ def add_gradient_work(draft: InstanceDraft) -> None:
 def held_throughout(pipeline: Pipeline) -> tuple[Fraction, ...]:
     """Gathered weights that a device holds throughout, beside all it computes, in the user's unit.
 
-    None where a stage of the device runs no backward: its weights go after its last F. Else those
+    None if a stage of the device runs no backward: its weights go after its last F. Else those
     of its lowest stage, on two routes the lesser of both: F and B of the device stand between the
     first F and the last W or BW of that stage, and a W of another stage that comes later only gives
-    memory back. None where such a W has workspace. Of one route, where F alone takes memory
+    memory back. None if such a W has workspace. Of one route, where F alone takes memory
     and keeps all it takes, those of all its stages. Until the last of these has begun, no backward
     has, so the device holds less than then; once one has closed, no F is left, so memory only
     falls. So a schedule that keeps the limit keeps it with all of them held from 0 to the end.

@@ -1,8 +1,8 @@
 """What crosses from device to device: delays, or transfers that links carry one at a time.
 
-The rules of the modes are in `ppopt.problem.link_mode`. Where links are streams, all that two
+The rules of the modes are in `ppopt.problem.link_mode`. If links are streams, all that two
 devices hand each other, both ways, runs on one link. Posting everything as early as the order of
-its link lets is best, so a transfer starts at the earliest when what it carries is there. Where
+its link lets is best, so a transfer starts at the earliest when what it carries is there. If
 they are exclusive, each way has its own link.
 """
 

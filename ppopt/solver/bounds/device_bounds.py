@@ -31,7 +31,7 @@ def minimum_memory(instance: Instance) -> list[int]:
     a microbatch count, because all its F precede its first B. A B (or BW) of stage k that takes
     time also holds what it takes itself (its workspace, and with recompute what F did not keep),
     and a W that takes time also holds what its own stage keeps until then. What F and W hold only
-    while they run counts too. Where backwards are mixed, the kind counts that holds less.
+    while they run counts too. If backwards are mixed, the kind counts that holds less.
 
     A schedule of one microbatch at a time, with every W right after its B, needs no more. There are
     two exceptions, in which the search decides whether a limit suffices. Operations of no length

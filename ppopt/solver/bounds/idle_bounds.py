@@ -5,7 +5,7 @@ device waits at least the round trip L of that microbatch to the last stage and 
 device can run only F, and only as many as memory holds. In the same way, from the end of its last F
 to the start of the backward of that microbatch, it can run only backwards and W of the other
 microbatches that memory held at that time. The rest of each wait is idle time in every schedule.
-Where memory does not hold all microbatches at once, the first wait ends before the second starts,
+If memory does not hold all microbatches at once, the first wait ends before the second starts,
 and both count.
 
 Only memory that an operation keeps beyond its end is counted. Memory that it holds only while it

@@ -30,7 +30,7 @@ def single_devices(pipeline: Pipeline) -> list[Devices]:
 def evenly_spaced_subsets(pipeline: Pipeline, count: int) -> list[Devices]:
     """Up to two subsets of `count` devices, evenly spaced along the pipeline, half a step apart.
 
-    Empty unless 1 < count < devices. Where memory is tight, devices delay each other: some devices
+    Empty unless 1 < count < devices. If memory is tight, devices delay each other: some devices
     that are far apart often need as long as all devices together.
     """
     devices = pipeline.num_devices

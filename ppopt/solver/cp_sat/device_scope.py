@@ -81,7 +81,7 @@ class DeviceScope:
         follows the first forward of an earlier stage and precedes its last backward, so the spans
         of two devices always overlap, and no device starts a whole span after another.
 
-        Not so where stages run no backward. Where no device is between its first operation and its
+        Not so where stages run no backward. If no device is between its first operation and its
         last, transfers alone are left, and a time in which there are none can be cut out.
         """
         if not self._spans:

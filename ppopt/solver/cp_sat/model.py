@@ -10,11 +10,11 @@ hence at least k a's ending by that start minus lag. So the k-th smallest end of
 smallest start of b. Slots do not change, hence neither do times, memory and device use. A pair
 still has two different microbatches, because F of a microbatch ends before its backwards start.
 
-Durations play no part in this, so slots of one class may differ in their modes. Where a backward is
+Durations play no part in this, so slots of one class may differ in their modes. If a backward is
 split or whole, whichever is better, the class of backwards has the slots of B and of BW. W is there
 only beside a B: the k-th W goes to the k-th microbatch that is split.
 
-Where links are resources, their transfers are operations: the slots of one class (kind, sending
+If links are resources, their transfers are operations: the slots of one class (kind, sending
 stage, route and slice) all run on one link, one at a time, and precedence has constant lags from
 what they carry and to what needs it. So the k-th transfer of a class goes to microbatch k, by the
 same argument.

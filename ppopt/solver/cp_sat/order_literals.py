@@ -1,7 +1,7 @@
 """Order literals: memory limits of a device by the order of its operations.
 
 For two operations a and b of a device, the literal x(a, b) says that a comes first:
-x(a, b) => end(a) <= start(b). Where both are there, exactly one of x(a, b) and x(b, a) holds.
+x(a, b) => end(a) <= start(b). If both are there, exactly one of x(a, b) and x(b, a) holds.
 A device runs one operation at a time, so its memory depends on its order alone. For every a:
 
     takes(a) + sum over b of (takes(b) - gives(b)) x(b, a) <= room

@@ -8,7 +8,7 @@ Active schedules suffice (Giffler and Thompson, "Algorithms for solving producti
 problems", Operations Research 8, 1960): take the eligible operation that ends first; one of the
 operations of its device that can start before that end comes next on the device.
 
-Memory needs an extra branch. Where several classes of a device take memory, an operation that runs
+Memory needs an extra branch. If several classes of a device take memory, an operation that runs
 early may take the memory of another one. If the operation that ends first retains memory, branch:
 run it next, or flag that it must not be next. If it retains none, running it next loses nothing,
 even if it holds memory while it runs: the others find as much memory as before.

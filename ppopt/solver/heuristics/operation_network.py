@@ -423,7 +423,7 @@ class OperationNetwork:
         return int((last - first).max())
 
     def _spans(self, start: list[int], end: list[int] | Ints) -> tuple[Ints, Ints]:
-        """First start and last end of every device; NEVER and 0 where it runs nothing."""
+        """First start and last end of every device; NEVER and 0 if it runs nothing."""
         first = np.full(len(self.instance.resources), NEVER, dtype=np.int64)
         last = np.zeros_like(first)
         np.minimum.at(first, self.table.resource, np.array(start, dtype=np.int64))

@@ -37,16 +37,16 @@ backward, and there are m microbatches.
    starts at the least time before the first of them, plus n g, or later; g is also at least the F
    of every hosted stage before k. Before the first backward only F run. What has come until an
    instant t before that is at most ceil((t - head of k) / g) F of every stage k. The rest of the
-   time up to t is idle. This is the wait of 1, 2 and 4 where it is longer than by memory.
+   time up to t is idle. This is the wait of 1, 2 and 4 if it is longer than by memory.
    (One machine with release times, as in Carlier; not for device span, whose clock starts late.)
 7. *Memory and time*: the sum of memory held times holding time is at most limit times time; at both
    ends the device cannot hold its limit yet, or any more.
 
-Where layers run no backward, the first stages may not wait for those after them. The makespan does
+If layers run no backward, the first stages may not wait for those after them. The makespan does
 not tell: their backwards take no time, and may as well wait. A device span does: there only the
 work of a device counts.
 
-Where a stage recomputes, its backward times are longer, `activation` is smaller, and `memory_b` has
+If a stage recomputes, its backward times are longer, `activation` is smaller, and `memory_b` has
 what its backward takes besides. On the way beyond the device's own stages nothing recomputes: that
 only shortens the way.
 
@@ -489,8 +489,8 @@ class _Device:
     def _repetitions(self, first: int) -> Iterator[tuple[Ints, Ints]]:
         """Of argument 5 with p = `first`: n and h, by stage q, for the ends of B and of W.
 
-        Where memory waits for an end of B, none is running when an F starts; the next that does
-        adds what it takes. Where it waits for an end of W, enough have come to that of B, and one
+        If memory waits for an end of B, none is running when an F starts; the next that does
+        adds what it takes. If it waits for an end of W, enough have come to that of B, and one
         of these has not come to that of W.
         """
         assert self.room is not None

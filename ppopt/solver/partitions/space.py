@@ -59,7 +59,7 @@ class RecomputeTicks(NamedTuple):
 class CutDelays(NamedTuple):
     """Delays between stages: `[s][l]` between stages s and s + 1 when l layers lie before the cut.
 
-    0 where both stages share a device.
+    0 if both stages share a device.
     """
 
     forward: tuple[tuple[int, ...], ...]

@@ -291,7 +291,7 @@ class PlacementSpace:
     def _work(self, hosts: Ints) -> Ints:
         """Least time that every device takes for its operations, [number, device].
 
-        Where an F and a backward may run as one, all F take no less than they take alone, and
+        If an F and a backward may run as one, all F take no less than they take alone, and
         neither do all backwards.
         """
         stages = np.arange(self.num_stages)
@@ -460,7 +460,7 @@ def _least(delays: Any) -> Any:
 
 
 def _least_times(ticks: Ticks, table: Ints) -> Ints:
-    """Times [kind, stage] alone, or in a pair with any stage where that is less.
+    """Times [kind, stage] alone, or in a pair with any stage if that is less.
 
     An F is in no pair with a B that is shorter than itself and than all its pairs with BW.
     """

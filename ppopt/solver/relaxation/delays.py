@@ -111,7 +111,7 @@ class Delays:
     def _lag(self, before: int, after: int) -> int:
         """Lag between two classes of which the second waits for the first.
 
-        0 where it does not, as a stage that runs no backward gets no gradient.
+        0 if it does not, as a stage that runs no backward gets no gradient.
         """
         return dict(self.instance.predecessors[after]).get(before, 0)
 

@@ -76,7 +76,7 @@ class DeviceSubset:
         """Precedence between the classes of the kept stages: (before, after, lag in ticks).
 
         A path through dropped stages is a lag. The lag from the F of a stage to its backward is 0
-        where kept stages above imply a longer delay.
+        if kept stages above imply a longer delay.
         """
         graph = self.delays.graph()
         for stage in reversed(self.dropped):
