@@ -37,9 +37,9 @@ LONGEST = 1000
 _UsageError: type[Any] = typer.BadParameter.__mro__[2]
 
 
-_FLAGS = {one.flag: one for one in SETTINGS} | {"-o": NAMED["output"]}
-_FIELDS = {one.field: one for one in SETTINGS if "_" in one.field}
-_LAYER_FIELDS = {one.field: one for one in LAYER_SETTINGS}
+_FLAGS = {setting.flag: setting for setting in SETTINGS} | {"-o": NAMED["output"]}
+_FIELDS = {setting.field: setting for setting in SETTINGS if "_" in setting.field}
+_LAYER_FIELDS = {setting.field: setting for setting in LAYER_SETTINGS}
 _OF_LAYER = re.compile(r"(?<![\w./-])layer \d")
 """In a fault of a layer, whose keys have names of their own: its B is `input`."""
 _FIELD = re.compile(rf"(?<![\w./-])({'|'.join(_FIELDS)})(?![\w./-])")
@@ -166,12 +166,12 @@ class Command(TyperCommand):
         """Write arguments and options in groups; the help option stands in the last one."""
         sections: dict[str, list[tuple[str, str]]] = {"Arguments": [], "Options": []}
         sections |= {heading.value: [] for heading in Heading}
-        for one in self.get_params(ctx):
-            record = one.get_help_record(ctx)
+        for parameter in self.get_params(ctx):
+            record = parameter.get_help_record(ctx)
             if record is not None:
-                kind = "Arguments" if one.param_type_name == "argument" else "Options"
-                panel = getattr(one, "rich_help_panel", None) or kind
-                is_help = one.name == "help" and any(sections[each.value] for each in Heading)
+                kind = "Arguments" if parameter.param_type_name == "argument" else "Options"
+                panel = getattr(parameter, "rich_help_panel", None) or kind
+                is_help = parameter.name == "help" and any(sections[each.value] for each in Heading)
                 name = record[0] if kind == "Options" else record[0].split(" <")[0]  # no type
                 sections[Heading.OUTPUT if is_help else panel].append((name, record[1]))
         write_sections(formatter, sections)
@@ -182,7 +182,12 @@ class Command(TyperCommand):
         An option may have any name of its setting (`--p2p` for `--p2p-time`). Unlike in click, an
         option is never the value of another.
         """
-        options = {name: one for one in self.params for name in one.opts if name.startswith("-")}
+        options = {
+            name: parameter
+            for parameter in self.params
+            for name in parameter.opts
+            if name.startswith("-")
+        }
         words = [_by_flag(word, options) for word in args]
         filled = []
         for word, following in pairwise([*words, "-"]):
@@ -262,7 +267,7 @@ def _usage_words(error: Any) -> str:
     message = error.format_message().replace("Value error, ", "").rstrip(".")
     context, option = error.ctx, getattr(error, "option_name", None)
     if option is not None and context is not None and getattr(error, "possibilities", None):
-        known = [name for one in context.command.params for name in one.opts]
+        known = [name for parameter in context.command.params for name in parameter.opts]
         message = f"No such option: {option}; did you mean {nearest(option, known)}?"
     found = None if context is None else _EXAMPLE.search(context.command.help or "")
     if found and isinstance(error, typer.BadParameter):

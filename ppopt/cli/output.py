@@ -200,7 +200,11 @@ def show_plan(settings: Settings, shown: Mapping[str, Any], found: Plan) -> int:
         print_table(table.result_table(of_best))
         print()
         print_table(plan_table(shown))
-        saved = [one.path for one in settings.output if one.path.suffix.lower() == ".json"]
+        saved = [
+            destination.path
+            for destination in settings.output
+            if destination.path.suffix.lower() == ".json"
+        ]
         file = str(saved[0].with_suffix("")) if saved and code == 0 else None
         closing = (
             *(limit_words(shown), gain_words(shown), late_words(shown), outside_words(shown)),
@@ -232,8 +236,8 @@ def show_parallel_plan(settings: Settings, shown: Mapping[str, Any], found: Para
             print(line)
         print()
         print_table(parallel_table(shown))
-        for one in shown["parallelism"]["skipped"]:
-            print(f"skipped {one['combination']}: {one['reason']}")
+        for row in shown["parallelism"]["skipped"]:
+            print(f"skipped {row['combination']}: {row['reason']}")
     return code
 
 

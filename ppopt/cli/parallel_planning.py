@@ -72,7 +72,9 @@ def _check(settings: Settings, given: Mapping[str, Any]) -> None:
         if name not in given:
             flag = name.replace("_", "-")
             raise InputError(f"{flag}: missing; a plan over the parallelism needs --{flag}")
-    pipeline = {one.field: one.name for one in SETTINGS if one.part is Part.PIPELINE}
+    pipeline = {
+        setting.field: setting.name for setting in SETTINGS if setting.part is Part.PIPELINE
+    }
     for field, name in pipeline.items():
         if field not in TAKEN and settings.get(field) is not None:
             raise InputError(f"{name}: --from config.json derives it; leave it out")

@@ -194,11 +194,11 @@ def _given(settings: Settings) -> dict[str, Any]:
     from ppopt.problem.settings import SETTINGS, Part
 
     return {
-        one.field: value
-        for one in SETTINGS
-        if one.part is Part.PIPELINE
-        and one.field not in ("model", "name")
-        and (value := settings.get(one.field)) is not None
+        setting.field: value
+        for setting in SETTINGS
+        if setting.part is Part.PIPELINE
+        and setting.field not in ("model", "name")
+        and (value := settings.get(setting.field)) is not None
     }
 
 

@@ -292,7 +292,10 @@ def _beside_prediction(steps: Sequence[Schedule]) -> list[Schedule]:
 
     middle = median_step(steps)
     made = predicted(middle)
-    times = [float(one.pipeline.ticks.time(one.metrics.makespan)) for one in (made, middle)]
+    times = [
+        float(schedule.pipeline.ticks.time(schedule.metrics.makespan))
+        for schedule in (made, middle)
+    ]
     note(
         f"note: the order that ran takes {times[0]:.6g} ms at median times; measured, median of "
         f"{len(steps)} steps, {times[1]:.6g} ms ({percent(times[0] / times[1])})"

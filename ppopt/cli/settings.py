@@ -48,7 +48,9 @@ class Settings:
         """Build the pipeline of the settings, or else take the default with the limit given."""
         from ppopt.formats.config import pipeline_of  # noqa: PLC0415  commands load on use
 
-        given = {one.field for one in SETTINGS if one.part is Part.PIPELINE} & self.values.keys()
+        given = {
+            setting.field for setting in SETTINGS if setting.part is Part.PIPELINE
+        } & self.values.keys()
         if default is None or given - {"mem_limit"}:
             described = pipeline_of(self.values)
             if not self.quiet:
@@ -100,7 +102,7 @@ def note_equal_chunks(pipeline: Pipeline) -> None:
 
 def _note_unknown_rates(pipeline: Pipeline) -> None:
     """Print a note if throughput is asked for and the unit of time is missing."""
-    given = [one.name for one in COUNTS if getattr(pipeline, one.field) is not None]
+    given = [setting.name for setting in COUNTS if getattr(pipeline, setting.field) is not None]
     if given and pipeline.time_unit is None:
         note(f"note: {given[0]}: no throughput without the unit of the times; give time_unit")
 
@@ -166,8 +168,8 @@ def _parameter(setting: Setting, *, hidden: bool, meaning: str | None) -> Parame
 
 
 _FLAGS = tuple(setting for setting in SETTINGS if setting.has_flag)
-OF_STRATEGIES = tuple(one.field for one in _FLAGS if one.heading is Heading.STRATEGIES)
-OF_SEARCHES = tuple(one.field for one in _FLAGS if one.heading is Heading.SEARCH)
+OF_STRATEGIES = tuple(setting.field for setting in _FLAGS if setting.heading is Heading.STRATEGIES)
+OF_SEARCHES = tuple(setting.field for setting in _FLAGS if setting.heading is Heading.SEARCH)
 
 
 class _WithSettings:

@@ -116,7 +116,8 @@ def show_trials(
     """Show the rows of a study, sorted by their settings; return the exit code of the files."""
     trials = sorted(storage.trials(name), key=_by_settings)
     rows = [
-        {"overrides": dict(one.params), "status": None, "failed": None, **one.row} for one in trials
+        {"overrides": dict(trial.params), "status": None, "failed": None, **trial.row}
+        for trial in trials
     ]
     failed = sum(row["failed"] is not None for row in rows)
     left = storage.open_rows(name)
@@ -125,7 +126,7 @@ def show_trials(
         "schema": _SCHEMA, "study": name, "storage": storage.url, **counts, "rows": rows,
         "open_rows": left,
     }  # fmt: skip
-    keys = [one.key for one in trials]
+    keys = [trial.key for trial in trials]
     code = _write(targets, shown, lambda: _page(shown, keys, storage))
     if as_json:
         output.print_json(shown)

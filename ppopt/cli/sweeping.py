@@ -252,10 +252,10 @@ def _merge(url: str, others: list[str], *, as_json: bool, quiet: bool) -> int:
     from ppopt.studies.storage import Storage, named_by
 
     with ExitStack() as stack:
-        named = [one for other in others for one in named_by(other)]
-        taken = [stack.enter_context(Storage(one, readonly=True)) for one in named]
+        named = [path for other in others for path in named_by(other)]
+        taken = [stack.enter_context(Storage(path, readonly=True)) for path in named]
         opened = stack.enter_context(Storage(url))
-        for one in taken:
-            for reason in opened.merge(one):
+        for storage in taken:
+            for reason in opened.merge(storage):
                 note(f"note: left out: {reason}")
         return studies_output.list_studies(opened, as_json=as_json, quiet=quiet)

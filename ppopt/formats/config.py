@@ -112,7 +112,9 @@ def merged(lower: Mapping[str, Any], upper: Mapping[str, Any]) -> dict[str, Any]
         if unit is not None and upper.get(key, unit) != unit:
             kept = _attached(kept, measure, unit, SETTINGS)
             if "model" in kept:
-                layers = (_attached(one, measure, unit, LAYER_SETTINGS) for one in kept["model"])
+                layers = (
+                    _attached(layer, measure, unit, LAYER_SETTINGS) for layer in kept["model"]
+                )
                 kept["model"] = list(layers)
             if "link" in kept:
                 kept["link"] = link.in_unit(kept["link"], measure, unit, upper[key])

@@ -304,7 +304,9 @@ def _own_limit(form: object, limits: tuple[Fraction, ...] | None) -> object:
 
 
 def _rounded(value: object) -> tuple[str, ...]:
-    known = [one.field for one in SETTINGS if one.unit or one.shape is Shape.PER_DEVICE]
+    known = [
+        setting.field for setting in SETTINGS if setting.unit or setting.shape is Shape.PER_DEVICE
+    ]
     if not isinstance(value, list) or any(field not in known for field in value):
         raise InputError(f"{shown(value)} is not a list of fields of the pipeline")
     return tuple(value)

@@ -31,9 +31,9 @@ def in_one_unit(fields: Fields, measure: Unit, reader: FieldReader) -> dict[str,
     key, model, given = f"{measure}_unit", fields["model"], _given(fields, measure)
     declared = fields[key] or getattr(model, key, None)
     standing = {
-        one.field: one.name
-        for one in SETTINGS
-        if one.field in given and given[one.field] == one.default
+        setting.field: setting.name
+        for setting in SETTINGS
+        if setting.field in given and given[setting.field] == setting.default
     }
     found = units.resolve(measure, declared, given, ("mem_limit",), standing)
     reader.note(found.rounded)

@@ -159,8 +159,8 @@ class Instance:
     def hosted(self) -> tuple[tuple[int, ...], ...]:
         """Numbers of the classes of every resource; devices come first."""
         found: list[list[int]] = [[] for _ in self.resources]
-        for number, one in enumerate(self.classes):
-            found[one.resource].append(number)
+        for number, op_class in enumerate(self.classes):
+            found[op_class.resource].append(number)
         return tuple(map(tuple, found))
 
     @cached_property
@@ -222,7 +222,9 @@ class Instance:
         kind = np.array(kinds, dtype=np.int64)[:, None]
         codes = np.asarray(self.pipeline.code(kind, stage, microbatch, part))
         codes[[mode is None for mode in modes]] = ABSENT
-        return tuple(row[: one.size] for row, one in zip(codes, self.classes, strict=True))
+        return tuple(
+            row[: op_class.size] for row, op_class in zip(codes, self.classes, strict=True)
+        )
 
     @cached_property
     def operation_flow(self) -> Constraints:
@@ -244,10 +246,10 @@ class Instance:
         if not self.mixed:
             return self.operation_flow
         present = [
-            np.where(split[one.stage, self._microbatches(one), one.slice], *both)
-            if len(one.modes) > 1
+            np.where(split[op_class.stage, self._microbatches(op_class), op_class.slice], *both)
+            if len(op_class.modes) > 1
             else both[0]
-            for one, *both in zip(self.classes, self.codes, self._codes_of_whole, strict=True)
+            for op_class, *both in zip(self.classes, self.codes, self._codes_of_whole, strict=True)
         ]
         flow = self._between(present)
         there = (flow.before != ABSENT) & (flow.after != ABSENT)
@@ -302,9 +304,9 @@ class Instance:
         rows = range(len(self.rows))
         found = [[row * self.places + place for row in rows] for place in range(self.places)]
         for number in self.auxiliary:
-            one = self.classes[number]
-            if one.per_microbatch:
-                mine = found[self.number(OpKind.F, *one[:3])]
+            op_class = self.classes[number]
+            if op_class.per_microbatch:
+                mine = found[self.number(OpKind.F, *op_class[:3])]
                 mine.insert(len(mine) - len(rows) + 1, number)
         return found
 
@@ -313,8 +315,8 @@ class Instance:
         """Time of every operation number, in ticks; 0 if there is no such operation."""
         found = np.zeros(self.num_codes, dtype=np.int64)
         for option in (SPLIT_MODE, WHOLE_MODE):
-            for number, one in enumerate(self.classes):
-                mode = one.modes_by_option[option]
+            for number, op_class in enumerate(self.classes):
+                mode = op_class.modes_by_option[option]
                 if mode is not None:
                     found[self.codes_in(number, option)] = mode.duration
         return found
@@ -328,7 +330,7 @@ class Instance:
     @property
     def auxiliary(self) -> range:
         """Classes of auxiliary operations; they come last."""
-        count = sum(isinstance(one.kind, AuxiliaryKind) for one in self.classes)
+        count = sum(isinstance(op_class.kind, AuxiliaryKind) for op_class in self.classes)
         return range(len(self.classes) - count, len(self.classes))
 
     @cached_property
@@ -339,11 +341,11 @@ class Instance:
             for number in self.auxiliary
             if not (one := self.classes[number]).per_microbatch
         }
-        takers = {one[:2]: number for number, one in classes.items() if one.takes}
+        takers = {op_class[:2]: number for number, op_class in classes.items() if op_class.takes}
         return tuple(
-            Holding(takers[one[:2]], number, one.gives)
-            for number, one in classes.items()
-            if one.gives
+            Holding(takers[op_class[:2]], number, op_class.gives)
+            for number, op_class in classes.items()
+            if op_class.gives
         )
 
     def device(self, number: int) -> int:

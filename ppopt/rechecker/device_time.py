@@ -278,7 +278,7 @@ class DeviceTime:
         turn = self._turn(stages, place)
         for at, c in enumerate(costs[: place + 1]):
             up = self._climb(stages, at)
-            kept = sum(one.k for one in costs[: at + 1])
+            kept = sum(cost.k for cost in costs[: at + 1])
             running = 0
             if at == place and c.g > 0 and not self._claim.fused:
                 running = max(0, c.p - c.k)

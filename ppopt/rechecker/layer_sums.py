@@ -36,7 +36,7 @@ class LayerSums:
         )
         one, places = claim._replace(pipeline=single), range(count)
         own, delays = single.ticks, _delays(pipeline)
-        units = (one.denominator for way in delays for row in way for one in row)
+        units = (delay.denominator for way in delays for row in way for delay in row)
         layers = pipeline.model.layers if claim.recompute or claim.offload else ()
         again = ((layer.recompute_time / fastest).denominator for layer in layers)
         finer = lcm(*(ratio.denominator for ratio in ratios))
@@ -67,7 +67,9 @@ class LayerSums:
         """Memory between B and W."""
         static = (value * self.memory_per_unit for value in single.costs.static)
         self.static = _sums(static, 1)
-        down, up = ([[int(one * self.per_unit) for one in row] for row in way] for way in delays)
+        down, up = (
+            [[int(delay * self.per_unit) for delay in row] for row in way] for way in delays
+        )
         self.down, self.up = Way(down), Way(up)
         self.there_and_back = Way([list(map(add, *rows)) for rows in zip(down, up, strict=True)])
         limits = pipeline.limits

@@ -87,10 +87,10 @@ def _computed(claim: Claim) -> Claim:
             layers.append(layer)
             continue
         forward, partial = (
-            sum((one.time for one in part if one.on == "compute"), Fraction(0))
+            sum((phase.time for phase in part if phase.on == "compute"), Fraction(0))
             for part in (layer.phases.forward, layer.phases.backward)
         )
-        weight = sum((one.weight for one in layer.phases.backward), Fraction(0))
+        weight = sum((phase.weight for phase in layer.phases.backward), Fraction(0))
         times = {"forward": forward, "backward_input": partial, "weight": weight}
         layers.append(replace(layer, phases=None, **times, backward=partial + weight))
     model = replace(claim.pipeline.model, layers=tuple(layers))

@@ -175,7 +175,7 @@ def of_compute(claim: Claim) -> Claim:
     if limits is not None:
         unit = given.ticks.memory_per_unit
         weights = [Fraction(held(claim, device), unit) for device in devices]
-        limits = tuple(max(NONE, one - own) for one, own in zip(limits, weights, strict=True))
+        limits = tuple(max(NONE, limit - own) for limit, own in zip(limits, weights, strict=True))
     fields: dict[str, Any] = dict.fromkeys(STEP_COSTS)
     bare = given.without_model()
     made = replace(

@@ -65,10 +65,10 @@ def pairs_save(pipeline: Pipeline) -> bool:
     """Whether any pair takes less than its two parts."""
     stages, times = range(pipeline.num_stages), pipeline.ticks.durations
     return pipeline.overlap is not None and any(
-        pair_time(pipeline, one, kind, other) < times[OpKind.F][one] + times[kind][other]
-        for one in stages
+        pair_time(pipeline, stage, kind, other) < times[OpKind.F][stage] + times[kind][other]
+        for stage in stages
         for other in stages
-        if meet(pipeline, one, other)
+        if meet(pipeline, stage, other)
         for kind in (OpKind.B, OpKind.BW)
     )
 
@@ -77,13 +77,13 @@ def pairs_save(pipeline: Pipeline) -> bool:
 def least_times(pipeline: Pipeline) -> tuple[Row, ...]:
     """Least time of every kind and stage, [kind][stage], in ticks: alone, or in a pair."""
     stages, found = range(pipeline.num_stages), [list(row) for row in pipeline.ticks.durations]
-    for one in stages:
+    for stage in stages:
         for other in stages:
-            if meet(pipeline, one, other):
+            if meet(pipeline, stage, other):
                 with_b, with_bw = (
-                    pair_time(pipeline, one, kind, other) for kind in (OpKind.B, OpKind.BW)
+                    pair_time(pipeline, stage, kind, other) for kind in (OpKind.B, OpKind.BW)
                 )
-                found[OpKind.F][one] = min(found[OpKind.F][one], with_b, with_bw)
+                found[OpKind.F][stage] = min(found[OpKind.F][stage], with_b, with_bw)
                 found[OpKind.B][other] = min(found[OpKind.B][other], with_b)
                 found[OpKind.BW][other] = min(found[OpKind.BW][other], with_bw)
     return tuple(map(tuple, found))

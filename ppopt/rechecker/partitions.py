@@ -63,8 +63,8 @@ def left_to_search(claim: Claim, deadline: float) -> list[Left] | None:
         return None
     found: list[Left] = []
     try:
-        for one in _Choices(claim, deadline).all():
-            found.append(one)
+        for partition in _Choices(claim, deadline).all():
+            found.append(partition)
             if len(found) > MOST_LEFT:
                 return None
     except TimeoutError:
@@ -181,13 +181,13 @@ class _Choices:
             StageRange(number, self._end(cuts, number - 1), self._end(cuts, number))
             for number in self._hosted[device]
         )
-        points = ([*self._recompute.points(one.low, one.high)] for one in stages)
+        points = ([*self._recompute.points(stage.low, stage.high)] for stage in stages)
         return all(
             self._reaches(
                 device,
                 tuple(
-                    StageRange(*one[:3], *point[:2])
-                    for one, point in zip(stages, chosen, strict=True)
+                    StageRange(*stage[:3], *point[:2])
+                    for stage, point in zip(stages, chosen, strict=True)
                 ),
                 self._end(cuts, 0),
             )

@@ -44,7 +44,9 @@ def _renamings(claim: Claim) -> Iterator[Hosts]:
     if pipeline.num_devices > MOST_PERMUTED:
         return
     speeds = pipeline.device_speed
-    matrices = [one for one in (pipeline.p2p, pipeline.backward_p2p) if one and _is_matrix(one)]
+    matrices = [
+        delays for delays in (pipeline.p2p, pipeline.backward_p2p) if delays and _is_matrix(delays)
+    ]
     limits = pipeline.limits or (None,) * len(devices)
     for new in permutations(devices):
         if all(

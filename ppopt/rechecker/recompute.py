@@ -145,9 +145,9 @@ def runs_of(counts: tuple[int, ...]) -> list[tuple[int, int]]:
 def _front(points: set[RecomputePoint]) -> list[RecomputePoint]:
     """The points that no other one replaces."""
     found: list[RecomputePoint] = []
-    for one in sorted(points, key=lambda p: (p.time, p.moving, -p.saved, -p.unkept)):
-        if not any(known.replaces(one) for known in reversed(found)):
-            found.append(one)
+    for point in sorted(points, key=lambda p: (p.time, p.moving, -p.saved, -p.unkept)):
+        if not any(known.replaces(point) for known in reversed(found)):
+            found.append(point)
     return found
 
 

@@ -142,5 +142,7 @@ def _sent(stated: Claim, made: Schedule, starts: Mapping[Op, int]) -> Iterator[t
         start = starts.get(op, max(ends[op], free[link]))
         free[link] = max(free[link], start + time)
         kind = OpKind.F if op.kind is OpKind.F else OpKind.B
-        source, target = (pipeline.device(one.stage, one.microbatch) for one in (op, receiver))
+        source, target = (
+            pipeline.device(operation.stage, operation.microbatch) for operation in (op, receiver)
+        )
         yield kind, op.stage, op.microbatch, source, target, start, start + time, op.slice

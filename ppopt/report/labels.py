@@ -67,8 +67,10 @@ def causes_words(figures: Mapping[str, Any]) -> str:
     `figures` has the keys of `ppopt eval --json`.
     """
     ramps = (Cause.WARM_UP, Cause.COOL_DOWN)
-    found = [one for one in Cause if one not in ramps and any(figures["idle"].get(one.label, ()))]
-    return "; ".join(f"{one.label}: {CAUSE_WORDS[one]}" for one in found)
+    found = [
+        cause for cause in Cause if cause not in ramps and any(figures["idle"].get(cause.label, ()))
+    ]
+    return "; ".join(f"{cause.label}: {CAUSE_WORDS[cause]}" for cause in found)
 
 
 def clean(name: str) -> str:

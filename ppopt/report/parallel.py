@@ -39,7 +39,8 @@ def of_parallel_plan(found: ParallelPlan) -> dict[str, Any]:
             "global_batch": space.global_batch,
             "rows": [_row(row, found) for row in found.rows],
             "skipped": [
-                {"combination": str(one), "reason": reason} for one, reason in found.skipped.items()
+                {"combination": str(combination), "reason": reason}
+                for combination, reason in found.skipped.items()
             ],
         },
     }

@@ -179,7 +179,9 @@ def _links(schedule: Schedule) -> dict[str, Any] | None:
         **{name: getattr(carried, name) for name in ("kind", "stage", "microbatch", "slice")},
         **{name: getattr(carried, name) for name in ("start", "end")},
     }
-    resources = [one for one in links.instance.resources if one.kind is ResourceKind.LINK]
+    resources = [
+        resource for resource in links.instance.resources if resource.kind is ResourceKind.LINK
+    ]
     return {
         "pairs": links.pairs,
         "labels": list(map(link_label, resources)),

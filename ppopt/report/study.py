@@ -74,10 +74,13 @@ class _Rows:
         names = dict.fromkeys(name for row in self.all for name in row["overrides"])
         self.settings = {name: _values(name, self.all) for name in names}
         self.figures = [
-            one
-            for one in _FIGURES
-            if (one is not _PER_MICROBATCH or len(self.settings.get("batches", ())) > 1)
-            and (one in (_VALUE, _MEMORY) or any(one.value(row) is not None for row in self.all))
+            figure
+            for figure in _FIGURES
+            if (figure is not _PER_MICROBATCH or len(self.settings.get("batches", ())) > 1)
+            and (
+                figure in (_VALUE, _MEMORY)
+                or any(figure.value(row) is not None for row in self.all)
+            )
         ]
         self.time = self.figures[0]
         times = {number: self.time.value(row) for number, row in enumerate(self.all)}

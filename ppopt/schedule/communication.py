@@ -57,7 +57,7 @@ def computations(pipeline: Pipeline, orders: Orders) -> list[list[Cell]]:
             kind, stage, microbatch, _ = pipeline.op(~code if code < 0 else code)
             if (kind, stage) not in absent:
                 row[-1].append(_action(pipeline, kind, stage, microbatch))
-            row[-1].sort(key=lambda one: one.kind is not ActionKind.F)
+            row[-1].sort(key=lambda action: action.kind is not ActionKind.F)
         rows.append([tuple(cell) for cell in row if cell])
     return rows
 

@@ -85,8 +85,8 @@ class Generation:
         """Operations of every class that have run."""
         waits = [len(links) for links in instance.predecessors]
         self.arrived: list[list[int]] = [
-            [*[NEVER if number else 0] * one.size, NEVER]
-            for one, number in zip(instance.classes, waits, strict=True)
+            [*[NEVER if number else 0] * op_class.size, NEVER]
+            for op_class, number in zip(instance.classes, waits, strict=True)
         ]
         """When all inputs of every operation are there, in ticks, [class][microbatch]; NEVER: not
         known yet. One entry more stands for the operation after the last."""
@@ -102,15 +102,17 @@ class Generation:
         """Largest of these."""
         self.held = [0 for _ in resources]
         """Memory that every resource has taken and not given back, in ticks of memory."""
-        self._placed = [(one.resource, one.duration, one.change) for one in instance.classes]
+        self._placed = [
+            (op_class.resource, op_class.duration, op_class.change) for op_class in instance.classes
+        ]
         self._followers = self._all_followers(waits)
         self._events: list[Event] | None = None
 
     def _all_followers(self, waits: list[int]) -> list[list[_Follower]]:
         classes = self.instance.classes
         inputs = [
-            _Inputs([0] * one.size, [number] * one.size) if number > 1 else None
-            for one, number in zip(classes, waits, strict=True)
+            _Inputs([0] * op_class.size, [number] * op_class.size) if number > 1 else None
+            for op_class, number in zip(classes, waits, strict=True)
         ]
         return [
             [
@@ -177,7 +179,8 @@ class Generation:
     def complete(self) -> bool:
         """Whether all operations have run."""
         return all(
-            done == one.size for done, one in zip(self.done, self.instance.classes, strict=True)
+            done == op_class.size
+            for done, op_class in zip(self.done, self.instance.classes, strict=True)
         )
 
     @property

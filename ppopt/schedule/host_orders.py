@@ -228,7 +228,7 @@ def own_moves(schedule: Schedule) -> HostOrders:
         if pipeline.ticks.room(here) is not None
     ]
     before, after = np.concatenate([np.zeros((2, 0), dtype=np.int64), *waits], axis=1)
-    return HostOrders([one for one in order if len(one)], before, after)
+    return HostOrders([row for row in order if len(row)], before, after)
 
 
 def _own_waits(schedule: Schedule, given: AuxiliaryOperations, numbers: Ints, device: int) -> Ints:

@@ -148,7 +148,7 @@ class ListScheduler:
         one_each = all(len(places) == 1 for places in self.hosted)
         return (
             one_each
-            and not any(_transient(one) for one in self.instance.classes)
+            and not any(_transient(op_class) for op_class in self.instance.classes)
             and not any(self._lags_on_one_device())
         )
 
@@ -168,7 +168,7 @@ class ListScheduler:
     @cached_property
     def takes(self) -> list[int]:
         """Memory that an operation of a class takes."""
-        return [one.takes for one in self.instance.classes]
+        return [op_class.takes for op_class in self.instance.classes]
 
     @cached_property
     def codes(self) -> list[int]:
@@ -206,8 +206,8 @@ class ListScheduler:
         backwards = range(self.places, 2 * self.places)
         return _Station(
             stage=mine[0].stage,
-            time=tuple(one.duration for one in mine),
-            change=tuple(one.change for one in mine),
+            time=tuple(op_class.duration for op_class in mine),
+            change=tuple(op_class.change for op_class in mine),
             code=tuple(int(instance.codes[number][0]) for number in numbers),
             next=next(((device, lag) for i, device, lag in f if i in forwards), (-1, 0)),
             previous=next(((device, lag) for i, device, lag in b if i in backwards), (-1, 0)),
@@ -234,7 +234,7 @@ class _RuleGeneration:
             for device, mine in enumerate(self.hosted)
         ]
         self.backward = [mine[::-1] for mine in self.forward]
-        self.cap = [rule.cap[one.stage] for one in instance.classes[:places]]
+        self.cap = [rule.cap[op_class.stage] for op_class in instance.classes[:places]]
         self.done, self.arrived, self.held = self.run.done, self.run.arrived, self.run.held
         rooms = [instance.room(device) for device in devices]
         self.room = [NEVER if room is None else room for room in rooms]

@@ -199,8 +199,8 @@ def memory_of_auxiliary(schedule: Timetable) -> tuple[Ints, Ints]:
     instance = Instance(schedule.pipeline, BackwardKind.SPLIT, all_resources=True)
     table = np.zeros((2, KINDS, schedule.pipeline.num_stages), dtype=np.int64)
     for number in instance.auxiliary:
-        one = instance.classes[number]
-        table[:, one.kind, one.stage] = one.takes, one.gives
+        op_class = instance.classes[number]
+        table[:, op_class.kind, op_class.stage] = op_class.takes, op_class.gives
     takes, gives = table[:, given.kind, given.stage]
     return takes, gives
 

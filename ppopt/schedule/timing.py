@@ -117,7 +117,7 @@ class Network:
         """First operation of every queue of auxiliary operations."""
         steps = self.bounds[self.pipeline.num_devices + self._links : -1]
         first = (self.op(int(position)) for position in self.first[steps])
-        return [one for one in first if isinstance(one, AuxiliaryOp)]
+        return [operation for operation in first if isinstance(operation, AuxiliaryOp)]
 
     @cached_property
     def host(self) -> list[int]:
@@ -476,7 +476,7 @@ def own_queues(pipeline: Pipeline, orders: Orders) -> list[Queues]:
     )
     found = [dispatch(links, job, rule) for rule in links.instance.dispatch_rules]
     return [
-        queues_of_orders(links, [np.array(one, dtype=np.int64) for one in order]) for order in found
+        queues_of_orders(links, [np.array(row, dtype=np.int64) for row in order]) for order in found
     ]
 
 

@@ -86,7 +86,10 @@ class Incumbent:
         """
         with self._lock:
             known, low = self._announced
-            least = min((one for one in (value, known) if one is not None), default=None)
+            least = min(
+                (value_or_none for value_or_none in (value, known) if value_or_none is not None),
+                default=None,
+            )
             low = max(bound, low)
             self._announced = least, low
             self._announce(least, low if least is None else min(low, least))

@@ -110,7 +110,7 @@ def pressed() -> bool:
     Its KeyboardInterrupt may have been lost: Python drops one that is raised in a finalizer or in a
     callback of the garbage collector.
     """
-    return bool(_notes) and _is_main() and any(one.pressed for one in _notes)
+    return bool(_notes) and _is_main() and any(note.pressed for note in _notes)
 
 
 def only_record() -> None:

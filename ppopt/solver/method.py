@@ -49,7 +49,9 @@ def is_plain(problem: Problem) -> bool:
 
 def has_pairs(problem: Problem) -> bool:
     """Whether overlapped pairs save time."""
-    return any(pairs.pairing_saves_time(one.instance) for one in problem.restrictions)
+    return any(
+        pairs.pairing_saves_time(restriction.instance) for restriction in problem.restrictions
+    )
 
 
 def supported(methods: Iterable[Method], problem: Problem, params: SolveParams) -> list[Method]:

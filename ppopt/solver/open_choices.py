@@ -29,7 +29,7 @@ class Chosen(Flag):
     @property
     def names(self) -> tuple[str, ...]:
         """Names of what is chosen."""
-        return tuple(str(one.name).lower() for one in self)
+        return tuple(str(choice.name).lower() for choice in self)
 
 
 NONE_CHOSEN = Chosen(0)

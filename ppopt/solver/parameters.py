@@ -595,8 +595,10 @@ class SolveParams:
     def __repr__(self) -> str:
         """Show the values that differ from the defaults."""
         usual = {
-            one.name: one.default if one.default_factory is MISSING else one.default_factory()
-            for one in fields(self)
+            field.name: field.default
+            if field.default_factory is MISSING
+            else field.default_factory()
+            for field in fields(self)
         }
         changed = {
             name: getattr(self, name) for name in usual if getattr(self, name) != usual[name]

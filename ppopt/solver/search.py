@@ -128,8 +128,8 @@ class Search:
         """
         incumbent = self.view or self.incumbent
         if incumbent.value is None and not self.incumbent.infeasible:
-            for one in self.problem.restrictions:
-                incumbent.submit_orders(list_scheduling.one_at_a_time(one.instance))
+            for restriction in self.problem.restrictions:
+                incumbent.submit_orders(list_scheduling.one_at_a_time(restriction.instance))
 
     def _take(self, turns: Turns) -> None:
         """Take turns until there are none left or the search is over.

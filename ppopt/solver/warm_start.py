@@ -120,10 +120,10 @@ def _submit(incumbent: Incumbent, view: Incumbent, hint: Hint, deadline: float) 
         incumbent.submit(made)
         view.submit_orders(made.orders)
     else:
-        for one in incumbent.problem.restrictions:
-            orders = of_kind(pipeline, made.orders, one.backward_kind)
+        for restriction in incumbent.problem.restrictions:
+            orders = of_kind(pipeline, made.orders, restriction.backward_kind)
             again = timing.schedule(pipeline, orders, objective)
-            view.submit_orders(repair(again, one.instance, deadline))
+            view.submit_orders(repair(again, restriction.instance, deadline))
 
 
 def _check(pipeline: Pipeline, schedule: Schedule) -> None:

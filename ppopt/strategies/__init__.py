@@ -15,7 +15,10 @@ class _Package(ModuleType):
 
     def __call__(self) -> dict[str, str]:
         """Return every hand strategy by name, sorted: what it is, and its source."""
-        return {one.name: f"{one.summary}  [{one.source}]" for one in registry().values()}
+        return {
+            strategy.name: f"{strategy.summary}  [{strategy.source}]"
+            for strategy in registry().values()
+        }
 
 
 sys.modules[__name__].__class__ = _Package

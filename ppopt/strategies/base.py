@@ -54,7 +54,7 @@ class Options:
         return {name: value for name, value in asdict(self).items() if value is not None}
 
 
-OPTIONS = tuple(one.name for one in fields(Options))
+OPTIONS = tuple(field.name for field in fields(Options))
 """Names of all options."""
 OF_TIMING = ("unshard_ahead",)
 """Options of every strategy: the order does not depend on them, its times do."""

@@ -233,5 +233,5 @@ def class_sequences(instance: Instance, passes: Sequence[Sequence[int]]) -> list
         backward = [(instance.backward, stage) for stage in (up, down)]
         weight = [(instance.closing, stage) for stage in (up, down)]
         number = [instance.number(*place) for place in (*forward, *backward, *weight)]
-        found.append([number[one] for one in row])
+        found.append([number[op] for op in row])
     return found

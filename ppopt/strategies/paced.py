@@ -34,7 +34,7 @@ class _Paced:
     def __init__(self, instance: Instance, most: int, percent: int) -> None:
         self.run, self.instance, self.most = Generation(instance), instance, most
         self.classes = instance.classes
-        work = [sum(self.classes[one].duration for one in mine) for mine in instance.hosted]
+        work = [sum(self.classes[place].duration for place in mine) for mine in instance.hosted]
         pace = -(-max(work) * percent // 100)
         self.entries = [pace * microbatch for microbatch in range(instance.batches)]
         self.entry = instance.number(OpKind.F, 0)
@@ -42,7 +42,11 @@ class _Paced:
         """When the next operation of a class may start, if that is known."""
         self.coming[self.entry] = 0
         self.passes = [
-            [(one, self.classes[one].kind) for one in mine if self.classes[one].kind != OpKind.W]
+            [
+                (place, self.classes[place].kind)
+                for place in mine
+                if self.classes[place].kind != OpKind.W
+            ]
             for mine in instance.hosted
         ]
         """Class and kind of the F and B of every device, the F of its first chunk in front."""

@@ -43,9 +43,11 @@ def build(pipeline: Pipeline, _: Options) -> Orders:
     memory asks for it; then the W left. Stage i stays at least one F ahead of stage i + 1.
     """
     tried = [_Run(pipeline, choices).run for choices in GRID]
-    different = {tuple(map(tuple, one.sequence)): one for one in tried}
-    shortest = sorted(different.values(), key=lambda one: one.span)[:SHORTLIST]
-    return min((one.orders() for one in shortest), key=lambda orders: _cost(pipeline, orders))
+    different = {tuple(map(tuple, candidate.sequence)): candidate for candidate in tried}
+    shortest = sorted(different.values(), key=lambda candidate: candidate.span)[:SHORTLIST]
+    return min(
+        (candidate.orders() for candidate in shortest), key=lambda orders: _cost(pipeline, orders)
+    )
 
 
 def _cost(pipeline: Pipeline, orders: Orders) -> tuple[int, int]:
@@ -63,8 +65,8 @@ class _Run:
         self.last, self.host = pipeline.num_stages - 1, pipeline.hosts[0]
         self.number = [instance.numbers(stage) for stage in self.stages]
         classes = [[instance.classes[number] for number in row] for row in self.number]
-        self.time = [[one.duration for one in row] for row in classes]
-        self.memory = [[one.change for one in row] for row in classes]
+        self.time = [[op_class.duration for op_class in row] for row in classes]
+        self.memory = [[op_class.change for op_class in row] for row in classes]
         self.room = [2 * len(self.stages) * memory[F] for memory in self.memory]
         lags = {(before, after): lag for before, after, lag in zip(*instance.flow, strict=True)}
         pairs = list(pairwise(self.number))

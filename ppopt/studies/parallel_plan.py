@@ -105,7 +105,7 @@ def plan_parallelism(
     search = _ParallelSearch(models, choices, options)
     search.run()
     best, lower_bound = search.best, search.lower_bound
-    rows = sorted((one.row() for one in search.combinations), key=_sort_key)
+    rows = sorted((combination.row() for combination in search.combinations), key=_sort_key)
     if best is None:
         status = Status.INFEASIBLE if lower_bound is None else Status.UNKNOWN
     else:
@@ -131,7 +131,10 @@ def work_bound(pipeline: Pipeline, layers: Layers) -> Fraction:
     Counts F and the less of BW and of B + W of every layer and microbatch.
     """
     each = sum(
-        (one.forward + min(one.backward, one.backward_input + one.weight) for one in layers.costed),
+        (
+            layer.forward + min(layer.backward, layer.backward_input + layer.weight)
+            for layer in layers.costed
+        ),
         Fraction(0),
     )
     return each * pipeline.batches / pipeline.num_devices
@@ -171,19 +174,30 @@ class _ParallelSearch:
         self._choices, self._options = choices, options
         self.interrupted = False
         self.combinations = [
-            _Combination(one, model, work_bound(model.pipeline, model.model))
-            for one, model in models.items()
+            _Combination(combination, model, work_bound(model.pipeline, model.model))
+            for combination, model in models.items()
         ]
 
     @property
     def best(self) -> Fraction | None:
         """Shortest step found."""
-        return min((one.value for one in self.combinations if one.value is not None), default=None)
+        return min(
+            (
+                combination.value
+                for combination in self.combinations
+                if combination.value is not None
+            ),
+            default=None,
+        )
 
     @property
     def lower_bound(self) -> Fraction | None:
         """Lower bound of all steps; None: no combination is within the memory limit."""
-        bounds = [one.lower_bound for one in self.combinations if one.lower_bound is not None]
+        bounds = [
+            combination.lower_bound
+            for combination in self.combinations
+            if combination.lower_bound is not None
+        ]
         found = min(bounds, default=None)
         best = self.best
         return found if best is None or found is None else min(found, best)
@@ -204,7 +218,7 @@ class _ParallelSearch:
     @property
     def _planned(self) -> bool:
         """Whether a combination has been planned."""
-        return any(one.plan is not None for one in self.combinations)
+        return any(combination.plan is not None for combination in self.combinations)
 
     def _open(self) -> list[_Combination]:
         """Open combinations, the most promising first."""

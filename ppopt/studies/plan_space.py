@@ -91,7 +91,7 @@ class PlanSpace:
         for name in ("batches", "chunks"):
             if not getattr(self, name):
                 raise InputError(f"{name}: the list is empty")
-        if not any(_go_together(*one) for one in product(self.placements, self.chunks)):
+        if not any(_go_together(*pair) for pair in product(self.placements, self.chunks)):
             raise InputError(
                 "chunks: linear has 1 per device, interleaved and v 2 or more; no placement and "
                 f"chunks of {', '.join(self.placements)} and {', '.join(map(str, self.chunks))} "
@@ -218,7 +218,7 @@ def fields_of(pipeline: Pipeline) -> dict[str, Any]:
     """
     given = {name: getattr(pipeline, name) for name in CARRIED}
     links = {"p2p": pipeline.p2p} if pipeline.link is None else {"link": pipeline.link}
-    default = {one.name: one.default for one in dataclass_fields(PipelineFields)}
+    default = {field.name: field.default for field in dataclass_fields(PipelineFields)}
     speeds = pipeline.device_speed
     slow = {} if set(speeds) == {1} else {"device_speed": speeds}
     return {name: v for name, v in (given | links).items() if v != default[name]} | slow

@@ -168,7 +168,9 @@ class StrategyPoints:
         points = (
             (counts, numbers)
             for counts in partitions
-            for numbers in product(*(range(len(one)) for one in self._choices.of_partition(counts)))
+            for numbers in product(
+                *(range(len(options)) for options in self._choices.of_partition(counts))
+            )
         )
         while chosen := list(islice(points, size)):
             yield Points(*(np.array(rows) for rows in zip(*chosen, strict=True)))
@@ -208,8 +210,8 @@ class StrategyPoints:
             slices = self.base.num_slices
             time, memory = self.costs.per_unit_at_speed_1, self.costs.memory_per_unit
             self._in_ticks[key] = [
-                (int(one.time * time / slices), int(one.left * memory / slices))
-                for one in self._choices.of(low, high)
+                (int(option.time * time / slices), int(option.left * memory / slices))
+                for option in self._choices.of(low, high)
             ]
         return self._in_ticks[key]
 

@@ -76,8 +76,8 @@ def _in_cost(cost: Setting, expected: Pipeline, actual: Pipeline) -> str:
     """Where two pipelines differ in a cost, and how."""
     stages = _differing(cost, expected, actual)
     old, new = (
-        [exact.plain(number) for number in flat(_rows(cost, one)[stages[0]])]
-        for one in (expected, actual)
+        [exact.plain(number) for number in flat(_rows(cost, pipeline)[stages[0]])]
+        for pipeline in (expected, actual)
     )
     more = f" (and {len(stages) - 1} more)" if len(stages) > 1 else ""
     shown = [str(row[0]) if len(row) == 1 else _short(row) for row in (old, new)]

@@ -57,9 +57,16 @@ def gradient_work(schedule: Schedule, seconds_per_unit: float) -> list[GradientW
     return [
         GradientWork(
             pipeline.batches,
-            tuple(one for one in given if one.kind is AuxiliaryKind.UNSHARD),
-            {one.stage: one for one in given if one.kind is AuxiliaryKind.GRADIENT_SYNC},
-            next((one for one in given if one.kind is AuxiliaryKind.OPTIMIZER), None),
+            tuple(operation for operation in given if operation.kind is AuxiliaryKind.UNSHARD),
+            {
+                operation.stage: operation
+                for operation in given
+                if operation.kind is AuxiliaryKind.GRADIENT_SYNC
+            },
+            next(
+                (operation for operation in given if operation.kind is AuxiliaryKind.OPTIMIZER),
+                None,
+            ),
             pipeline.optimizer_barrier,
         )
         for given in mine
@@ -91,8 +98,8 @@ class CollectiveQueue:
         """Begin a step of this number: unshard."""
         self._step = step
         self._closed.clear()
-        self._given = [self._thread.submit(self._run, one) for one in self._work.unshards]
-        stages = (one.stage for one in self._work.unshards)
+        self._given = [self._thread.submit(self._run, unshard) for unshard in self._work.unshards]
+        stages = (unshard.stage for unshard in self._work.unshards)
         self._unshards = dict(zip(stages, self._given, strict=True))
 
     def end_step(self) -> list[StepRecord]:

@@ -55,7 +55,7 @@ def _minimum_device_memory(routes: list[Delays], device: int) -> int:
             forward, *backwards = delays.operations[stage]
             held += forward.change * pipeline.num_slices
             need = max(need, held, held + (forward.gives if forward.duration else 0))
-            ways = zip(*(one.modes_by_option for one in backwards), strict=True)
+            ways = zip(*(op_class.modes_by_option for op_class in backwards), strict=True)
             need = max(need, min(_held_by_backward(held, forward.change, way) for way in ways))
     return pipeline.ticks.static[device] + throughout + need
 
@@ -65,7 +65,7 @@ def _held_by_backward(held: int, own: int, modes: Iterable[Mode | None]) -> int:
     backward, *weight = (mode for mode in modes if mode is not None)
     own += backward.change
     during = [held + backward.takes if backward.duration else 0]
-    return max(during + [own + one.takes for one in weight if one.duration])
+    return max(during + [own + op_class.takes for op_class in weight if op_class.duration])
 
 
 def infeasibility(instance: Instance) -> str | None:

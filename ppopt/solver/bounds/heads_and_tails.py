@@ -71,7 +71,9 @@ class HeadsAndTails:
         else:
             heads, tails = self._all
         mine = self._compute[device]
-        return HeadTail(min(heads[one] for one in mine), min(tails[one] for one in mine))
+        return HeadTail(
+            min(heads[operation] for operation in mine), min(tails[operation] for operation in mine)
+        )
 
     @cached_property
     def _all(self) -> tuple[dict[int, int], dict[int, int]]:
@@ -81,22 +83,28 @@ class HeadsAndTails:
         """Longest paths to the start, and from the end, of classes through the classes `kept`."""
         instance = self._instance
         before = {
-            number: [(one, lag) for one, lag in instance.predecessors[number] if one in kept]
+            number: [
+                (operation, lag)
+                for operation, lag in instance.predecessors[number]
+                if operation in kept
+            ]
             for number in kept
         }
         order = list(
             TopologicalSorter(
-                {number: [one for one, _ in rows] for number, rows in before.items()}
+                {number: [operation for operation, _ in rows] for number, rows in before.items()}
             ).static_order()
         )
         heads: dict[int, int] = {}
         for number in order:
-            waits = [heads[one] + self._least(one) + lag for one, lag in before[number]]
+            waits = [
+                heads[operation] + self._least(operation) + lag for operation, lag in before[number]
+            ]
             heads[number] = max(waits, default=0)
         tails = dict.fromkeys(order, 0)
         for number in reversed(order):
-            for one, lag in before[number]:
-                tails[one] = max(tails[one], lag + self._least(number) + tails[number])
+            for operation, lag in before[number]:
+                tails[operation] = max(tails[operation], lag + self._least(number) + tails[number])
         return heads, tails
 
     def _least(self, number: int) -> int:

@@ -62,7 +62,9 @@ def _first(delays: Delays, device: int) -> int:
     low, high = stages[0], stages[-1]
     way = delays.head(high) - delays.head(low) + delays.forward[high] + delays.round_trip(high)
     forwards = [delays.operations[stage][0] for stage in stages]
-    items = [KnapsackItem(one.duration, one.change, delays.batches) for one in forwards]
+    items = [
+        KnapsackItem(op_class.duration, op_class.change, delays.batches) for op_class in forwards
+    ]
     return max(0, way - knapsack_bound(items, delays.instance.room(device)))
 
 

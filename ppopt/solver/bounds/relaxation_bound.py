@@ -56,9 +56,11 @@ class RelaxationBound:
 
         Subsets whose models cannot be built in the time left are left out.
         """
-        self._open = [one for one in self._open if budget.affords(self._building_seconds(one))]
+        self._open = [
+            devices for devices in self._open if budget.affords(self._building_seconds(devices))
+        ]
         kept = set(self._open)
-        self._next = [one for one in self._next if one in kept]
+        self._next = [devices for devices in self._next if devices in kept]
         before = incumbent.bound.value
         asks = self._turn % 2
         raised, in_vain, settled = self._tried(
@@ -66,9 +68,13 @@ class RelaxationBound:
         )
         if asks:
             done = {*raised, *in_vain, *settled}
-            self._next = [*raised, *(one for one in self._next if one not in done), *in_vain]
-        self._open = [one for one in self._open if one not in settled]
-        self._next = [one for one in self._next if one not in settled]
+            self._next = [
+                *raised,
+                *(devices for devices in self._next if devices not in done),
+                *in_vain,
+            ]
+        self._open = [devices for devices in self._open if devices not in settled]
+        self._next = [devices for devices in self._next if devices not in settled]
         self._turn += 1
         fruitful = incumbent.bound.value > before
         return Outcome(budget.spent, exhausted=not self._open, fruitful=fruitful)

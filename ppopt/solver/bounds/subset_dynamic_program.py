@@ -196,6 +196,6 @@ class SubsetDP:
         """
         self.base, self._tie = devices, ()
         if len(devices) + 1 < self._problem.pipeline.num_devices:
-            for (other,) in sorted(self._needs, key=lambda one: -self._needs[one]):
+            for (other,) in sorted(self._needs, key=lambda subset: -self._needs[subset]):
                 if other not in devices:
                     self.open[tuple(sorted((*devices, other)))] = None

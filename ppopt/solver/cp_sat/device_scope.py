@@ -108,16 +108,22 @@ class DeviceScope:
         places, classes = self.instance.places, self.instance.classes
 
         def key(number: int) -> tuple[int, ...]:
-            one = classes[number]
-            return one.resource in self._links, one.route, number // places, one.stage, one.slice
+            op_class = classes[number]
+            return (
+                op_class.resource in self._links,
+                op_class.route,
+                number // places,
+                op_class.stage,
+                op_class.slice,
+            )
 
         return sorted(filter(self._is_kept, range(len(classes))), key=key)
 
     def _is_kept(self, number: int) -> bool:
         """Whether a class is of a kept resource, and not absent in all modes of its stage."""
-        one = self.instance.classes[number]
-        modes = (one.modes_by_option[option] for option in self._options(one.stage))
-        kept = one.resource in self.devices or one.resource in self._links
+        op_class = self.instance.classes[number]
+        modes = (op_class.modes_by_option[option] for option in self._options(op_class.stage))
+        kept = op_class.resource in self.devices or op_class.resource in self._links
         return kept and any(mode is not None for mode in modes)
 
     @cached_property
@@ -126,17 +132,17 @@ class DeviceScope:
         return list(chain.from_iterable(map(self._tasks, self.numbers)))
 
     def _tasks(self, number: int) -> Iterator[Task]:
-        one = self.instance.classes[number]
-        options = self._options(one.stage)[: len(one.modes)]
+        op_class = self.instance.classes[number]
+        options = self._options(op_class.stage)[: len(op_class.modes)]
         modes = [self._modes(number, option) for option in options]
-        choices = self._choices(number) if len(options) > 1 else [None] * one.size
-        part = f"s{one.slice}" if one.slice else ""
-        codes, first = self.instance.codes[number].tolist(), one.route * self.instance.batches
+        choices = self._choices(number) if len(options) > 1 else [None] * op_class.size
+        part = f"s{op_class.slice}" if op_class.slice else ""
+        codes, first = self.instance.codes[number].tolist(), op_class.route * self.instance.batches
         rows = zip(codes, choices, *modes, strict=True)
         for microbatch, (code, choice, *ways) in enumerate(rows, first):
-            name = f"{one.stage}{one.kind.name}{microbatch}{part}"
+            name = f"{op_class.stage}{op_class.kind.name}{microbatch}{part}"
             latest = self.latest - min(map(self._least, ways))
-            yield Task(code, one.resource, 0, latest, tuple(ways), choice, name)
+            yield Task(code, op_class.resource, 0, latest, tuple(ways), choice, name)
 
     def _least(self, mode: TaskMode) -> int:
         """Least time of an operation: alone, or in a pair."""
@@ -202,7 +208,7 @@ class DeviceScope:
     def _candidates(self) -> list[Pair]:
         """Pairs that save time, of backwards that may not be there too."""
         instances = (restriction.instance for restriction in self.problem.restrictions)
-        return [pair for one in instances for pair in candidate_pairs(one, self.devices)]
+        return [pair for instance in instances for pair in candidate_pairs(instance, self.devices)]
 
     @cached_property
     def _there(self) -> set[int]:
@@ -259,10 +265,10 @@ class DeviceScope:
 
     def _is_last(self, number: int) -> bool:
         """Whether operations of a class may end last on their device."""
-        one = self.instance.classes[number]
+        op_class = self.instance.classes[number]
         if number in self.instance.auxiliary:
             return not self.instance.successors[number]
-        return any(mode is not None and mode.kind in CLOSING for mode in one.modes)
+        return any(mode is not None and mode.kind in CLOSING for mode in op_class.modes)
 
     def _firsts(self, device: int) -> list[int | None]:
         """Origins of the objective on a device: 0, or the start of the first F of every route."""
@@ -278,7 +284,9 @@ class DeviceScope:
         instance, hosts = self.instance, self.pipeline.hosts[route]
         lowest = next(stage for stage, host in enumerate(hosts) if host in devices)
         number = instance.number(OpKind.F, lowest, route)
-        waits = (one for one, _ in instance.predecessors[number] if one in instance.auxiliary)
+        waits = (
+            before for before, _ in instance.predecessors[number] if before in instance.auxiliary
+        )
         return int(instance.codes[next(waits, number)][0])
 
     def _origin(self) -> Origin:

@@ -50,7 +50,7 @@ class OrderLiterals(NamedTuple):
         """Add the literals and what they imply."""
         instance, params = self.instance, self.params
         members = {device: _members(instance, device, variables) for device in self.room}
-        shortest = min((one.of.duration for row in members.values() for one in row), default=0)
+        shortest = min((slot.of.duration for row in members.values() for slot in row), default=0)
         far_apart = self.horizon > params.far_apart * max(1, shortest)
         most = params.order_literals_far_apart if far_apart else params.order_literals
         literals = sum(len(row) * (len(row) - 1) // 2 for row in members.values())

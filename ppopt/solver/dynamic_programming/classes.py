@@ -61,9 +61,9 @@ class Classes:
         self.of = [instance.classes[number] for number in self.numbers]
         self.codes = np.array([instance.codes[number] for number in self.numbers])
         """Operation numbers, [class, microbatch]."""
-        self.hosts = sorted({one.device for one in self.of})
-        self.device = [self.hosts.index(one.device) for one in self.of]
-        self.duration = [one.duration for one in self.of]
+        self.hosts = sorted({op_class.device for op_class in self.of})
+        self.device = [self.hosts.index(op_class.device) for op_class in self.of]
+        self.duration = [op_class.duration for op_class in self.of]
         self.batches = delays.batches
         by_number = {number: place for place, number in enumerate(self.numbers)}
         self._after: list[list[tuple[int, int]]] = [[] for _ in keys]
@@ -125,7 +125,9 @@ class Classes:
     @property
     def rows(self) -> int:
         """Approximate number of rows of a state."""
-        return len(self) + len(self.hosts) + sum(one.width for one in self.precedences)
+        return (
+            len(self) + len(self.hosts) + sum(precedence.width for precedence in self.precedences)
+        )
 
     def orders(self, path: list[int]) -> Orders:
         """The operations of every device in order, from the classes of all operations in order."""
@@ -139,8 +141,8 @@ class Classes:
         """Memory of every device."""
         found = []
         for host in self.hosts:
-            takes = [one.takes if one.device == host else 0 for one in self.of]
-            change = [one.change if one.device == host else 0 for one in self.of]
+            takes = [op_class.takes if op_class.device == host else 0 for op_class in self.of]
+            change = [op_class.change if op_class.device == host else 0 for op_class in self.of]
             unit, room = gcd(*takes, *change) or 1, self.subset.instance.room(host)
             room = None if room is None else room // unit
             found.append(DeviceMemory(np.array(takes) // unit, np.array(change) // unit, room))

@@ -56,9 +56,9 @@ class States:
         self.free = size + 1
         self.base: list[int] = []
         row = self.free + len(classes.hosts)
-        for one in classes.precedences:
+        for precedence in classes.precedences:
             self.base.append(row)
-            row += one.width
+            row += precedence.width
         self.least = row
         self.rows = row + 1
         self.times = slice(self.free, self.rows)
@@ -121,14 +121,14 @@ class States:
             next_here = np.minimum(starts[mine].min(axis=0), ends)
             np.maximum(states[self.least], row, out=states[self.least])
             states[self.free + device] = np.where(left, np.maximum(row, next_here), 0)
-        for one, base in zip(self.classes.precedences, self.base, strict=True):
-            under_way = states[one.before] - states[one.after]
-            earliest = states[self.free + self.classes.device[one.after]]
-            for slot in range(min(one.width, int(under_way.max(initial=0)))):
+        for precedence, base in zip(self.classes.precedences, self.base, strict=True):
+            under_way = states[precedence.before] - states[precedence.after]
+            earliest = states[self.free + self.classes.device[precedence.after]]
+            for slot in range(min(precedence.width, int(under_way.max(initial=0)))):
                 row = states[base + slot]
                 earliest = np.maximum(row, earliest)
                 states[base + slot] = np.where(under_way > slot, earliest, 0)
-                earliest = earliest + self.duration[one.after]
+                earliest = earliest + self.duration[precedence.after]
 
     def bound(self, states: Matrix, starts: Matrix) -> Matrix:
         """Lower bound on the end of every schedule that extends a state."""

@@ -136,7 +136,9 @@ def _horizon(state: Incumbent) -> int:
     if state.value is not None:
         return state.value
     pipeline, kinds = state.problem.pipeline, state.problem.restrictions
-    routes = [Delays(one.instance, route) for one in kinds for route in range(pipeline.routes)]
+    routes = [
+        Delays(problem.instance, route) for problem in kinds for route in range(pipeline.routes)
+    ]
     each = max(
         d.head(stage) + d.forward[stage] + d.round_trip(stage) + d.backward[stage] + d.tail(stage)
         for d in routes
@@ -144,7 +146,7 @@ def _horizon(state: Incumbent) -> int:
     ) + max(sum(d.weight) for d in routes)
     full = state.problem.full_instance
     others = (full.classes[number] for number in full.auxiliary)
-    further = sum(one.size * one.duration for one in others)
+    further = sum(op_class.size * op_class.duration for op_class in others)
     return pipeline.batches * pipeline.num_slices * each + further + 1
 
 

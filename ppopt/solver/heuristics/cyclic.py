@@ -117,7 +117,7 @@ class _CycleModel:
         """`grain` is the number of ticks of a coarse unit; `period` counts coarse units."""
         self.instance, self.period = instance, period
         self.cp = cp_model.CpModel()
-        self.time = [max(1, _rounded(one.duration, grain)) for one in instance.classes]
+        self.time = [max(1, _rounded(op_class.duration, grain)) for op_class in instance.classes]
         """Durations, at least 1, so that the order alone keeps the data flow."""
         flow = [
             (before, after, _rounded(lag, grain))
@@ -126,8 +126,8 @@ class _CycleModel:
         ]
         way = sum(lag for _, _, lag in flow) + sum(
             time
-            for time, one in zip(self.time, instance.classes, strict=True)
-            if one.kind is not OpKind.W
+            for time, op_class in zip(self.time, instance.classes, strict=True)
+            if op_class.kind is not OpKind.W
         )
         self.latest = reach * way + period
         """Latest start of a microbatch's operations."""
@@ -147,9 +147,11 @@ class _CycleModel:
         if room is not None:
             classes = self.instance.classes
             held = sorted(
-                one for one in self.instance.holdings if classes[one.taker].device == device
+                holding
+                for holding in self.instance.holdings
+                if classes[holding.taker].device == device
             )
-            held.sort(key=lambda one: classes[one.taker].stage)
+            held.sort(key=lambda holding: classes[holding.taker].stage)
             self._add_peak(held, counts, room)
             self._add_lifespans(held, room)
 
@@ -170,7 +172,7 @@ class _CycleModel:
 
         The operation itself gives back memory at its end, so it is held then.
         """
-        for at in dict.fromkeys(one.taker for one in held):
+        for at in dict.fromkeys(holding.taker for holding in held):
             copies = [
                 amount * (counts[taker, at] - (counts[giver, at] if giver != at else -1))
                 for taker, giver, amount in held

@@ -496,7 +496,9 @@ class OperationNetwork:
     @cached_property
     def _changes(self) -> dict[int, list[tuple[int, int, int]]]:
         """Operations that take or give memory of devices that have a limit, with the amounts."""
-        found: dict[int, list[tuple[int, int, int]]] = {one: [] for one in self.table.memory_users}
+        found: dict[int, list[tuple[int, int, int]]] = {
+            resource: [] for resource in self.table.memory_users
+        }
         columns = (column.tolist() for column in (self.table.home, self._takes, self._gives))
         for op, (home, takes, gives) in enumerate(zip(*columns, strict=True)):
             if home in found and (takes or gives):

@@ -38,7 +38,10 @@ class OperationTable:
         """`pairs` has a row per overlapped pair: the F and the backward."""
         self.problem, self.pairs = problem, pairs
         self.instance = instance = problem.full_instance
-        codes, sizes = np.concatenate(instance.codes), [one.size for one in instance.classes]
+        codes, sizes = (
+            np.concatenate(instance.codes),
+            [op_class.size for op_class in instance.classes],
+        )
         by_code = np.argsort(codes)
         self.codes: Ints = codes[by_code]
         """Operation numbers in the first modes."""
@@ -47,14 +50,19 @@ class OperationTable:
         _, self.stage, self.microbatch, self.slice = split_codes(problem.pipeline, self.codes)
         self.size = len(codes)
         resources = instance.resources
-        self.resource: Ints = np.array([one.resource for one in instance.classes])[self.number]
+        self.resource: Ints = np.array([op_class.resource for op_class in instance.classes])[
+            self.number
+        ]
         self.home: Ints = np.array([resource.devices[0] for resource in resources])[self.resource]
         """Device whose memory the modes of an operation take and give."""
         self.choices = problem.pipeline.num_codes // NUM_KINDS
         self.choice: Ints = self.codes % self.choices
         """Mode choice of every operation: a stage, microbatch and slice."""
         self._modes: Ints = np.array(
-            [[mode or LEFT_OUT for mode in one.modes_by_option] for one in instance.classes],
+            [
+                [mode or LEFT_OUT for mode in op_class.modes_by_option]
+                for op_class in instance.classes
+            ],
             dtype=np.int64,
         )
 
@@ -85,7 +93,10 @@ class OperationTable:
     @cached_property
     def flips(self) -> list[int]:
         """Mode choice of each backward, also at the F of its pair; ABSENT: none."""
-        backward = [len(one.modes) > 1 and None not in one.modes for one in self.instance.classes]
+        backward = [
+            len(op_class.modes) > 1 and None not in op_class.modes
+            for op_class in self.instance.classes
+        ]
         choice = np.where(np.array(backward)[self.number], self.choice, ABSENT)
         choice[self.pairs[:, 0]] = choice[self.pairs[:, 1]]
         found: list[int] = choice.tolist()
@@ -93,14 +104,18 @@ class OperationTable:
 
     def weights(self, choice: int) -> list[int]:
         """Operations that some mode of a choice leaves out: the W of a whole backward."""
-        left_out = np.array([None in one.modes for one in self.instance.classes])[self.number]
+        left_out = np.array([None in op_class.modes for op_class in self.instance.classes])[
+            self.number
+        ]
         found: list[int] = np.flatnonzero(left_out & (self.choice == choice)).tolist()
         return found
 
     @cached_property
     def position(self) -> list[float]:
         """Device of every operation; of a link between two, the middle."""
-        middle = [sum(one.devices) / len(one.devices) for one in self.instance.resources]
+        middle = [
+            sum(resource.devices) / len(resource.devices) for resource in self.instance.resources
+        ]
         found: list[float] = np.array(middle)[self.resource].tolist()
         return found
 
@@ -108,11 +123,11 @@ class OperationTable:
     def memory_users(self) -> dict[int, set[int]]:
         """Per device that has a limit: the resources whose operations take or give its memory."""
         found: dict[int, set[int]] = {}
-        for one in self.instance.classes:
-            home = self.instance.resources[one.resource].devices[0]
-            used = any(mode is not None and (mode.takes or mode.gives) for mode in one.modes)
+        for op_class in self.instance.classes:
+            home = self.instance.resources[op_class.resource].devices[0]
+            used = any(mode is not None and (mode.takes or mode.gives) for mode in op_class.modes)
             if used and self.instance.room(home) is not None:
-                found.setdefault(home, set()).add(one.resource)
+                found.setdefault(home, set()).add(op_class.resource)
         return found
 
     @cached_property
@@ -155,7 +170,9 @@ class OperationTable:
     def _depth(self) -> Ints:
         """Position of every class in a topological order."""
         waits = enumerate(self.instance.predecessors)
-        sorter = TopologicalSorter({number: [one for one, _ in links] for number, links in waits})
+        sorter = TopologicalSorter(
+            {number: [before for before, _ in links] for number, links in waits}
+        )
         return np.argsort(list(sorter.static_order()))
 
     @cached_property
@@ -163,8 +180,8 @@ class OperationTable:
         """Operation of every operation number, in any mode."""
         found = np.full(self.instance.num_codes, ABSENT)
         found[self.codes] = np.arange(self.size)
-        for number, one in enumerate(self.instance.classes):
-            if len(one.modes) > 1 and None not in one.modes:
+        for number, op_class in enumerate(self.instance.classes):
+            if len(op_class.modes) > 1 and None not in op_class.modes:
                 whole = self.instance.codes_in(number, WHOLE_MODE)
                 found[whole] = found[self.instance.codes[number]]
         return found

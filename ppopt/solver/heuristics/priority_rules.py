@@ -101,9 +101,9 @@ def _shared_memory_caps(instance: Instance, params: PriorityRuleParams) -> Itera
 def _activations_that_fit(instance: Instance, device: int) -> int:
     """Activations of a stage that fit on a device, on average; at least 1."""
     forwards = [
-        one.takes
-        for one in map(instance.classes.__getitem__, instance.hosted[device])
-        if one.kind is OpKind.F
+        op_class.takes
+        for op_class in map(instance.classes.__getitem__, instance.hosted[device])
+        if op_class.kind is OpKind.F
     ]
     room, each = instance.room(device), sum(forwards)
     assert room is not None

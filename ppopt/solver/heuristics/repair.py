@@ -76,18 +76,18 @@ class _Repair:
         """Classes in the order of one microbatch alone: F by stage, B and W by stage reversed."""
 
         def place(number: int) -> tuple[bool, int, int]:
-            one = self.classes[number]
-            forward = one.kind is OpKind.F
-            return not forward, one.stage if forward else -one.stage, one.kind
+            op_class = self.classes[number]
+            forward = op_class.kind is OpKind.F
+            return not forward, op_class.stage if forward else -op_class.stage, op_class.kind
 
         return tuple(sorted(hosted, key=place))
 
     def _by_age(self) -> list[tuple[int, int]]:
         """Route and number of every microbatch, by the start of its first operation."""
         firsts = [
-            (self.priority[number], one.route)
-            for number, one in enumerate(self.classes)
-            if one.kind is OpKind.F and one.stage == 0
+            (self.priority[number], op_class.route)
+            for number, op_class in enumerate(self.classes)
+            if op_class.kind is OpKind.F and op_class.stage == 0
         ]
         ages = sorted(
             (start, route, microbatch)
@@ -137,13 +137,13 @@ class _Repair:
 
     def _fits(self, device: _Device, held: int, number: int) -> bool:
         """Whether an operation fits, and leaves a safe state."""
-        one = self.classes[number]
-        if not one.takes:
+        op_class = self.classes[number]
+        if not op_class.takes:
             return True
-        if held + one.takes > device.room:
+        if held + op_class.takes > device.room:
             return False
         self.done[number] += 1
-        safe = self._is_safe(device, device.room - held - one.change)
+        safe = self._is_safe(device, device.room - held - op_class.change)
         self.done[number] -= 1
         return safe
 
@@ -165,10 +165,10 @@ class _Repair:
         """
         kept = most = 0
         for number in device.classes:
-            one = self.classes[number]
-            if one.route == route and self.done[number] <= microbatch:
-                most = max(most, kept + one.takes)
-                kept += one.change
+            op_class = self.classes[number]
+            if op_class.route == route and self.done[number] <= microbatch:
+                most = max(most, kept + op_class.takes)
+                kept += op_class.change
         return most, kept
 
     def _finished(self, device: _Device) -> bool:

@@ -196,7 +196,8 @@ class SteadyStatePattern:
         classes = self.problem.instance.classes
         fields = ("kind", "stage", "device", "duration")
         kind, stage, device, duration = (
-            np.repeat([getattr(one, field) for one in classes], longer.batches) for field in fields
+            np.repeat([getattr(op_class, field) for op_class in classes], longer.batches)
+            for field in fields
         )
         microbatch = np.tile(np.arange(longer.batches), len(classes))
         begin = start.ravel()

@@ -178,7 +178,9 @@ class WindowSearch:
             window = self._window(whole)
             if window.cannot_improve:
                 self._adapt(len(window.inside), NO_BETTER_ORDER)
-            elif all(one.after <= window.first or window.after <= one.first for one in made):
+            elif all(
+                earlier.after <= window.first or window.after <= earlier.first for earlier in made
+            ):
                 made.append(window)
             if len(made) == count:
                 break

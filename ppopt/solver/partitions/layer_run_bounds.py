@@ -269,7 +269,7 @@ class _Device:
         self.space, self.device, self.hosted, self.later = space, device, hosted, later
         self.pace = 0 if space.span else pace
         self.batches: Ints = np.asarray(batches) + 0 * hosted[0].low
-        ends = [(one.low, one.high) for one in hosted]
+        ends = [(stage.low, stage.high) for stage in hosted]
         slow = space.slowness_of(device)
         self.forward = [(sums.forward[high] - sums.forward[low]) * slow for low, high in ends]
         times = [backward_times(space, low, high) for low, high in ends]
@@ -281,8 +281,12 @@ class _Device:
             whole - part for whole, part in zip(self.backward, self.hand_on, strict=True)
         ]
         """Least time of a backward after its gradient is handed on."""
-        self.activation = [sums.activation_of(one.low, one.high) - one.saved for one in hosted]
-        changes = [sums.memory_b[one.high] - sums.memory_b[one.low] + one.saved for one in hosted]
+        self.activation = [
+            sums.activation_of(stage.low, stage.high) - stage.saved for stage in hosted
+        ]
+        changes = [
+            sums.memory_b[stage.high] - sums.memory_b[stage.low] + stage.saved for stage in hosted
+        ]
         self.memory_b = changes if space.split else [0 * change for change in changes]
         self.until_weight = [
             kept + change for kept, change in zip(self.activation, self.memory_b, strict=True)

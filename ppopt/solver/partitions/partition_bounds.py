@@ -297,7 +297,7 @@ class _Programmed:
         if self.least == FOREVER:
             return iter(())
         found = self._program_for(min(ceiling, FOREVER - 1)).in_order()
-        return takewhile(lambda one: one[0] <= ceiling, found)
+        return takewhile(lambda pair: pair[0] <= ceiling, found)
 
     def most_even(self, share: float) -> Counts | None:
         if self.least == FOREVER:
@@ -360,7 +360,7 @@ class _Listed:
         """Least memory of the fullest device of every partition."""
         hosted = enumerate(_hosted(self._space, partitions))
         return np.asarray(
-            np.max([chosen_memory(self._space, device, one) for device, one in hosted], axis=0)
+            np.max([chosen_memory(self._space, device, stage) for device, stage in hosted], axis=0)
         )
 
     def in_order(self, ceiling: int) -> Iterator[tuple[int, Counts]]:

@@ -157,7 +157,7 @@ class PartitionProgram:
         """
         if not self._bounded or len(self._bounded) < len(self._first_stages):
             return -1
-        return min(self.ceiling + 1, *(one.bound for one in self._bounded.values()))
+        return min(self.ceiling + 1, *(bounded.bound for bounded in self._bounded.values()))
 
     def in_order(self) -> Iterator[tuple[int, Counts]]:
         """Partitions of bounds up to the ceiling with their bounds, the least first.
@@ -461,8 +461,8 @@ class PartitionProgram:
         slow = float(self.space.slowness_of(self.space.hosts[level]))
         return np.asarray(
             sum(
-                (slow * _stage_time(self.space, one.low, one.high)) ** 2
-                for one in self._hosted(level, here)
+                (slow * _stage_time(self.space, stage.low, stage.high)) ** 2
+                for stage in self._hosted(level, here)
             )
         )
 

@@ -114,7 +114,7 @@ class PartitionRecomputeChoice(BoundedPartitions):
     def configurations(self, keys: Sequence[Key]) -> Iterator[Configuration]:
         """Choices with their bounds; one whose memory cannot suffice is impossible."""
         for key in keys:
-            bound = max(one.bound for one in self._of_devices(key))
+            bound = max(choice.bound for choice in self._of_devices(key))
             yield Configuration(key, self._time(bound), impossible=bound >= FOREVER)
 
     def first(self) -> Iterator[Key]:
@@ -144,7 +144,7 @@ class PartitionRecomputeChoice(BoundedPartitions):
                 for number, own in zip(numbers, choices, strict=True)
             )
             yield self._key(counts, moved)
-        held = [one.microbatches for one in self._of_devices(key)]
+        held = [choice.microbatches for choice in self._of_devices(key)]
         for other in one_layer_moves(counts):
             yield self._key(other, self._holding(other, held))
 
@@ -205,9 +205,13 @@ class PartitionRecomputeChoice(BoundedPartitions):
     def _in_order(self, least: int, counts: Counts) -> Iterator[tuple[int, Key]]:
         """Options of a partition in the order of their bounds, none below a least bound."""
         choices = self._choices(counts)
-        steps = sorted({one.bound for own in choices for one in own if one.bound < FOREVER})
+        steps = sorted(
+            {choice.bound for own in choices for choice in own if choice.bound < FOREVER}
+        )
         for bound in steps:
-            within = [[n for n, one in enumerate(own) if one.bound <= bound] for own in choices]
+            within = [
+                [n for n, choice in enumerate(own) if choice.bound <= bound] for own in choices
+            ]
             for numbers in product(*within):
                 if max(own[n].bound for own, n in zip(choices, numbers, strict=True)) == bound:
                     yield max(bound, least), self._key(counts, numbers)
@@ -259,8 +263,8 @@ class PartitionRecomputeChoice(BoundedPartitions):
         front = self._stage_options.of(low, high)
         whole = activation_of(self._base.model.costed[low:high])
         per_unit = self._ticks.per_unit / self._base.device_speed[0] / self._space.slowness_of(0)
-        times = [int(one.time * per_unit) for one in front]
-        return times, [int((whole - one.kept) * self._ticks.memory_per_unit) for one in front]
+        times = [int(option.time * per_unit) for option in front]
+        return times, [int((whole - option.kept) * self._ticks.memory_per_unit) for option in front]
 
     def _held(self, device: int, hosted: list[Hosted]) -> tuple[Ints, Ints]:
         """Microbatches, and activations of one stage, that memory holds as the last one runs."""
@@ -268,9 +272,9 @@ class PartitionRecomputeChoice(BoundedPartitions):
         most = np.full(hosted[0].low.shape, self._space.batches)
         if limits is None:
             return most, most * len(hosted)
-        static = sum(sums.static_of(one.low, one.high) for one in hosted)
-        kept = [sums.activation_of(one.low, one.high) - one.saved for one in hosted]
-        more = np.max([np.asarray(one.saved) for one in hosted], axis=0)
+        static = sum(sums.static_of(stage.low, stage.high) for stage in hosted)
+        kept = [sums.activation_of(stage.low, stage.high) - stage.saved for stage in hosted]
+        more = np.max([np.asarray(stage.saved) for stage in hosted], axis=0)
         room = np.maximum(0, limits[device] - static - more)
         whole = np.minimum(room // np.maximum(np.sum(kept, axis=0), 1), most)
         each = np.minimum(room // np.maximum(np.max(kept, axis=0), 1), most * len(hosted))
@@ -319,14 +323,14 @@ class PartitionRecomputeChoice(BoundedPartitions):
         """Number of the option of every device."""
         choices = self._choices(key[: self._stages])
         return tuple(
-            next(n for n, one in enumerate(own) if one.stages == self._stages_of(key, device))
+            next(n for n, choice in enumerate(own) if choice.stages == self._stages_of(key, device))
             for device, own in enumerate(choices)
         )
 
     def _is_kept(self, key: Key) -> bool:
         """Whether the options of every device are among those that are considered."""
         return all(
-            any(one.stages == self._stages_of(key, device) for one in own)
+            any(choice.stages == self._stages_of(key, device) for choice in own)
             for device, own in enumerate(self._choices(key[: self._stages]))
         )
 

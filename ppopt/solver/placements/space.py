@@ -102,7 +102,9 @@ class PlacementSpace:
     def _matrices(self) -> list[Ints]:
         """Delays that depend on the devices: [from device, to device]."""
         found = (self._base.p2p, self._base.backward_p2p)
-        return [self._in_ticks(one) for one in found if one is not None and _is_matrix(one)]
+        return [
+            self._in_ticks(matrix) for matrix in found if matrix is not None and _is_matrix(matrix)
+        ]
 
     def _in_ticks(self, delays: Any) -> Ints:
         """A number, a list or a matrix of delays as an array."""
@@ -110,7 +112,7 @@ class PlacementSpace:
         if not isinstance(delays, tuple):
             return np.array(int(delays * per_unit))
         rows = [row if isinstance(row, tuple) else (row,) for row in delays]
-        found = np.array([[int(one * per_unit) for one in row] for row in rows], dtype=np.int64)
+        found = np.array([[int(delay * per_unit) for delay in row] for row in rows], dtype=np.int64)
         return found if _is_matrix(delays) else found[:, 0]
 
     def representative(self, hosts: Sequence[int]) -> Hosts:

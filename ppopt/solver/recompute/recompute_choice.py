@@ -110,7 +110,7 @@ class RecomputeChoice(Choice):
         key = []
         for stages, choices in zip(self._base.hosted[0], self.devices, strict=True):
             own = tuple(chosen[stage] for stage in stages)
-            number = next((n for n, one in enumerate(choices) if one.numbers == own), None)
+            number = next((n for n, options in enumerate(choices) if options.numbers == own), None)
             if number is None:
                 return None
             key.append(number)
@@ -127,10 +127,10 @@ class RecomputeChoice(Choice):
             chosen[stage] = self._fronts[stage][number]
         return replace(
             self._bare,
-            recompute_time=[one.time for one in chosen],
-            kept=[one.kept for one in chosen],
-            offload_memory=[one.kept - one.left for one in chosen],
-            offload_time=[one.moving for one in chosen],
+            recompute_time=[option.time for option in chosen],
+            kept=[option.kept for option in chosen],
+            offload_memory=[option.kept - option.left for option in chosen],
+            offload_time=[option.moving for option in chosen],
         )
 
     @cached_property
@@ -156,10 +156,11 @@ class RecomputeChoice(Choice):
             bound = one_device_bound(routes, device, self._problem.objective).value
             chosen = [front[n] for front, n in zip(fronts, numbers, strict=True)]
             time, moving = (
-                sum(row, Fraction(0)) for row in zip(*(one[:2] for one in chosen), strict=True)
+                sum(row, Fraction(0))
+                for row in zip(*(option[:2] for option in chosen), strict=True)
             )
             found.append(DeviceOption(numbers, time, moving, pipeline.ticks.time(bound)))
-        return sorted(found, key=lambda one: one[1:3])
+        return sorted(found, key=lambda option: option[1:3])
 
     @property
     def size(self) -> int:
@@ -210,7 +211,11 @@ class RecomputeChoice(Choice):
         )
         levels = [
             key
-            for among in (lambda _: True, lambda one: not one.moving, lambda one: not one.time)
+            for among in (
+                lambda _: True,
+                lambda option: not option.moving,
+                lambda option: not option.time,
+            )
             for key in self._levels(among)
         ]
         within = tuple(
@@ -224,7 +229,8 @@ class RecomputeChoice(Choice):
     def _levels(self, among: Callable[[DeviceOption], bool]) -> list[Key]:
         """Assignments from none to the last of the options `among` some, on every device."""
         each = [
-            [number for number, one in enumerate(choices) if among(one)] for choices in self.devices
+            [number for number, options in enumerate(choices) if among(options)]
+            for choices in self.devices
         ]
         if not all(each):
             return []
@@ -233,7 +239,7 @@ class RecomputeChoice(Choice):
     def moves(self, key: Key) -> Iterator[Key]:
         """Assignments with the next option on one device, either way, and on all devices."""
         steps = [
-            *(tuple(device == one for one in range(len(key))) for device in range(len(key))),
+            *(tuple(device == other for other in range(len(key))) for device in range(len(key))),
             (True,) * len(key),
         ]
         for step in steps:

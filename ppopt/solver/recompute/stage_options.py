@@ -86,7 +86,7 @@ class StageOptions:
         if not self._full:
             return found
         full = full_recompute(layers)
-        return found if any(one.layers == full.layers for one in found) else [*found, full]
+        return found if any(option.layers == full.layers for option in found) else [*found, full]
 
     @property
     def leaves_out(self) -> bool:
@@ -131,11 +131,11 @@ class StageOptions:
         No more means no more time, and with a memory limit no more memory.
         """
         given = _as_given(layers)
-        same = (one for one in front if one[-2:] == given[-2:])
+        same = (option for option in front if option[-2:] == given[-2:])
         less = (
-            one
-            for one in front
-            if one.takes_no_more(given) or (not self._limited and one.costs_no_more(given))
+            option
+            for option in front
+            if option.takes_no_more(given) or (not self._limited and option.costs_no_more(given))
         )
         return next(same, None) or next(less, None)
 
@@ -166,14 +166,14 @@ def stage_options(
     for (time, saved, moving, memory), places in sorts.items():
         front = _least(
             StageOption(
-                one.time + again * time,
-                one.moving + moved * moving,
-                one.kept - again * saved,
-                one.left - again * saved - moved * memory,
-                one.layers | frozenset(places[:again]),
-                one.offloaded | frozenset(places[again : again + moved]),
+                option.time + again * time,
+                option.moving + moved * moving,
+                option.kept - again * saved,
+                option.left - again * saved - moved * memory,
+                option.layers | frozenset(places[:again]),
+                option.offloaded | frozenset(places[again : again + moved]),
             )
-            for one in front
+            for option in front
             for again in range(len(places) + 1 if saved else 1)
             for moved in range(len(places) - again + 1 if memory else 1)
         )
@@ -208,6 +208,6 @@ def _least(choices: Iterator[StageOption]) -> list[StageOption]:
     """Options that no other one dominates."""
     found: list[StageOption] = []
     for choice in sorted(choices, key=lambda choice: (*choice[:4], *map(sorted, choice[4:]))):
-        if not any(one.takes_no_more(choice) for one in reversed(found)):
+        if not any(option.takes_no_more(choice) for option in reversed(found)):
             found.append(choice)
     return found

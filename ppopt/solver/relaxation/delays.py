@@ -74,7 +74,7 @@ class Delays:
     @cached_property
     def weight(self) -> list[int]:
         """Duration of W per stage."""
-        return [sum(one.duration for one in rest) for _, _, *rest in self.operations]
+        return [sum(op_class.duration for op_class in rest) for _, _, *rest in self.operations]
 
     @cached_property
     def closing(self) -> list[int]:
@@ -169,7 +169,9 @@ class Delays:
         A microbatch holds at least the smaller of two amounts: what F keeps, and what F and B keep
         together.
         """
-        held = [accumulate(one.change for one in before) for *before, _ in self.operations]
+        held = [
+            accumulate(op_class.change for op_class in before) for *before, _ in self.operations
+        ]
         return [
             self._most(device, min(amounts))
             for device, amounts in zip(self.host, held, strict=True)
