@@ -100,7 +100,7 @@ def _below(stated: Claim, made: Schedule) -> str:
     """How a claim is wrong, in words."""
     value = stated.pipeline.time_text(value_of(stated, made))
     if stated.bound is None:
-        return f"there is a schedule that keeps the limits, of {value}"
+        return f"there is a schedule of {value} within the limits"
     return f"there is a schedule of {value}, below {stated.pipeline.time_text(stated.bound)}"
 
 

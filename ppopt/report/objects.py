@@ -111,7 +111,7 @@ def of_evaluation(
     and runs on one thread: seed 0, workers 1. `jitter` exists if there are random times,
     `partition_search` where the partition was chosen. The least value of the strategy over all
     partitions within the memory limits lies between its `lower_bound` and the value. The value is
-    null if nothing was found that keeps the limits; `proved` then says whether there is nothing.
+    null if nothing within the limits was found; `proved` then says whether there is nothing.
     `operations_alone` exists where transfers take time and PyTorch can run the order: over streams,
     its makespan in the order of its own times (`own`), as PyTorch lowers a file of operations alone
     (`lowered`), and the `loss`.

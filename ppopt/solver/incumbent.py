@@ -86,10 +86,7 @@ class Incumbent:
         """
         with self._lock:
             known, low = self._announced
-            least = min(
-                (value_or_none for value_or_none in (value, known) if value_or_none is not None),
-                default=None,
-            )
+            least = value if known is None or (value is not None and value < known) else known
             low = max(bound, low)
             self._announced = least, low
             self._announce(least, low if least is None else min(low, least))

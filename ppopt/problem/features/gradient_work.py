@@ -95,7 +95,7 @@ def held_throughout(pipeline: Pipeline) -> tuple[Fraction, ...]:
     memory back. None if such a W has workspace. Of one route, where F alone takes memory
     and keeps all it takes, those of all its stages. Until the last of these has begun, no backward
     has, so the device holds less than then; once one has closed, no F is left, so memory only
-    falls. So a schedule that keeps the limit keeps it with all of them held from 0 to the end.
+    falls. So a schedule within the limit stays within it with all of them held from 0 to the end.
     """
     if not any(pipeline.costs.unshard_memory):
         return (Fraction(0),) * pipeline.num_devices

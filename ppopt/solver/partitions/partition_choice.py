@@ -246,7 +246,7 @@ def _time_is_up() -> tuple[int, Counts]:
 def no_partition_fits(ticks: PartitionTicks, bounds: PartitionBounds) -> str:
     """Text on why no partition has a schedule, with the least sufficient limit."""
     none = (
-        f"no partition of {ticks.space.num_layers} layers keeps the limits even for one "
+        f"no partition of {ticks.space.num_layers} layers fits the limits even for one "
         "microbatch at a time"
     )
     try:
