@@ -29,8 +29,8 @@ ROUNDS = 4
 SEARCHING = 0.5
 """Share of a turn that these rounds may take; the proof has the rest."""
 _BOUNDED = (
-    "every partition has a device that alone needs as long, by head, work, forced idle time and "
-    "way out, or too much memory"
+    "in every partition, the head, work, forced idle time and way out of one device take as long, "
+    "or its memory is over the limit"
 )
 
 

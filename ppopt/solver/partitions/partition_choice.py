@@ -192,12 +192,14 @@ class PartitionChoice(BoundedPartitions):
 def ruled_out_words(search: SearchedConfigurations) -> str:
     """Text on why no partition is better than the bound."""
     searched, examined = search.searched, search.examined
-    alone = "has a device that alone needs as long, by head, work, forced idle time and way out"
+    alone = "the head, work, forced idle time and way out of one device take as long"
+    if not examined:
+        return f"in every one, {alone}"
     end = "are proved to need as long" if search.closed else "have bounds as high, not all reached"
     if examined == searched:
-        return f"every one but the {searched} searched {alone}; these {searched} {end}"
+        return f"in every one but the {searched} searched, {alone}; these {searched} {end}"
     return (
-        f"every one but {examined} {alone}; of these {examined}, {searched} were searched, and "
+        f"in every one but {examined}, {alone}; of these {examined}, {searched} were searched, and "
         f"subsets of their devices were followed: all {examined} {end}"
     )
 
