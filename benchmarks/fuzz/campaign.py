@@ -21,6 +21,7 @@ from benchmarks.fuzz.exports import Exports
 from benchmarks.fuzz.gradient_work import GradientWork, Offload, OffloadChoices, StepFrontiers
 from benchmarks.fuzz.hands import Hands
 from benchmarks.fuzz.hostile import Hostile, Traps
+from benchmarks.fuzz.interrupted import Interrupted
 from benchmarks.fuzz.plans import Climbs, Megatron, Plans
 from benchmarks.fuzz.processes import ClosedStreams, Disks, Killed
 from benchmarks.fuzz.schedules import Damaged, Edited, Mutants, Valid
@@ -35,7 +36,7 @@ from benchmarks.fuzz.searches import (
     Tiny,
 )
 from benchmarks.fuzz.streams import Posts, Streams, Transfers
-from benchmarks.fuzz.studies import Interrupted, Storages, StudyDeadlines, SweepWords
+from benchmarks.fuzz.studies import Storages, StudyDeadlines, SweepWords
 
 CATEGORIES: Mapping[str, Category] = {
     one.name: one

@@ -1,24 +1,18 @@
-"""Sweeps of hostile words, damaged storages, and frontiers that are interrupted early."""
+"""Sweeps of hostile words, damaged storages, and studies of large models at short limits."""
 
 from __future__ import annotations
 
-import os
-import signal
 import time
 from collections.abc import Iterator
-from fractions import Fraction
 from functools import cache
 from random import Random
-from threading import Event, Timer
 from typing import Any
 
 import ppopt
-from benchmarks.fuzz import command, pipelines
+from benchmarks.fuzz import command
 from benchmarks.fuzz.category import Case, Category, Finding, SkippedError
 from benchmarks.fuzz.hostile import SECONDS, TOKENS, judged, mutated
 from benchmarks.record import processor_clock
-from ppopt import Progress
-from ppopt.solver import interrupts
 from tests.factories.sweeps import (
     NAME,
     Damage,
@@ -139,56 +133,6 @@ class Storages(Category):
 
 def _read(value: str) -> Any:
     return float("inf") if value == "inf" else eval(value, {"__builtins__": {}})
-
-
-class Interrupted(Category):
-    """Frontiers that Ctrl-C ends early, at any moment: what is known of them is there."""
-
-    name = "interrupted"
-    goal = 100
-    tries = 0
-
-    def draw(self, rng: Random) -> Case:
-        """Draw a pipeline, and when the signal comes."""
-        fields = pipelines.draw(rng, ops=200, fused=False, devices=(3, 4, 6))
-        fields.pop("mem_limit", None)
-        return {"pipeline": fields, "after": round(rng.random() ** 2, 3)}
-
-    def check(self, case: Case) -> Iterator[Finding]:
-        """Send the signal; hand strategies are points, and so is what a report has told."""
-        values: list[Fraction] = []
-
-        def follow(state: Progress) -> None:
-            if state.value is not None and not sent.is_set():
-                values.append(state.value)
-
-        sent = Event()
-
-        def send() -> None:
-            sent.set()
-            os.kill(os.getpid(), signal.SIGINT)
-
-        timer = Timer(case["after"], send)
-        with interrupts.recorded(inner=True) as pressed:
-            timer.start()
-            try:
-                found = ppopt.frontier(
-                    pipelines.made(case), time_limit=20, workers=1, progress=follow
-                )
-            except KeyboardInterrupt:
-                yield Finding("interrupt-not-caught", f"after {case['after']} s")
-                return
-            finally:
-                timer.cancel()
-                timer.join()
-        if not pressed:
-            raise SkippedError("it ended before")
-        if not found.points and (values or found.baselines):
-            words = f"{len(found.baselines)} hand strategies, {len(values)} reports of a value"
-            yield Finding("points-lost", f"{found.status}, {found.proof}: {words}")
-        best = min((point.result.value for point in found.points if point.result.value), default=0)
-        if values and best > min(values):
-            yield Finding("value-lost", f"{best}, a report has told {min(values)}")
 
 
 class StudyDeadlines(Category):

@@ -14,7 +14,16 @@ from typing import Any
 import pytest
 
 import ppopt
-from benchmarks.fuzz import campaign, command, configs, known, layers, pipelines, processes
+from benchmarks.fuzz import (
+    campaign,
+    command,
+    configs,
+    interrupted,
+    known,
+    layers,
+    pipelines,
+    processes,
+)
 from benchmarks.fuzz import journal as journals
 from benchmarks.fuzz.__main__ import report
 from benchmarks.fuzz.campaign import CATEGORIES, Tally
@@ -58,7 +67,7 @@ SLICE = {
     "exports": 20,
     "sweep-words": 8,
     "storages": 15,
-    "interrupted": 3,
+    "interrupted": 1,
     "phases": 10,
 }
 """Cases of each category that run here: some 20 s in all."""
@@ -298,7 +307,21 @@ class TestFaults:
             return replace(frontier(*given, **options), points=())
 
         monkeypatch.setattr(ppopt, "frontier", emptied)
-        assert "points-lost" in self.kinds("interrupted", 3)
+        monkeypatch.setattr(interrupted, "STUDIES", {"frontier": interrupted.STUDIES["frontier"]})
+        assert self.kinds("interrupted", 1) == {"crash-AssertionError"}
+
+    def test_an_interrupted_search_whose_bound_is_wrong(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        best_choice = ppopt.best_choice
+
+        def claimed(*given: Any, **options: Any) -> ppopt.StrategyChoice:
+            found = best_choice(*given, **options)
+            return replace(found, lower_bound=found.value + 1)
+
+        monkeypatch.setattr(ppopt, "best_choice", claimed)
+        monkeypatch.setattr(interrupted, "STUDIES", {"1f1b": interrupted.STUDIES["best_choice"]})
+        assert self.kinds("interrupted", 1) == {"wrong-bound"}
 
     def test_a_verifier_that_sees_nothing(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("benchmarks.fuzz.schedules.verify", lambda *_: [])

@@ -33,7 +33,7 @@ COMMANDS = {
     "eval, partition": f"eval 1f1b {CUT}",
     "sweep": f"sweep {HARD.replace('--batches 64 ', '')} batches=24,32,40 strategy=1f1b,optimal",
 }
-MOMENTS = 8
+MOMENTS = 5
 AT_ONCE = 2
 """Commands that run at a time; sweeps share a storage, and so run one by one."""
 LONGEST = 6.0
