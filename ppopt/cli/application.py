@@ -239,10 +239,10 @@ def _as_typed(message: str, words: Sequence[str]) -> str:
 
 def _named(found: re.Match[str], *, fields: Mapping[str, Setting], typed: bool) -> str:
     """The flag or the key of files in place of a name in Python, where `fields` has it."""
-    one = fields.get(found[0])
-    if one is None:
+    setting = fields.get(found[0])
+    if setting is None:
         return found[0]
-    return one.flag if typed else one.name
+    return setting.flag if typed else setting.name
 
 
 def _config_of(words: Sequence[str]) -> str:

@@ -122,12 +122,12 @@ def _note_slow_pairs(pipeline: Pipeline) -> None:
 
 def _slow_pairs(pipeline: Pipeline) -> Iterator[tuple[str, Fraction, Fraction]]:
     """Stages of pairs that lose time, their time, and that of F and then BW."""
-    for one, times in enumerate(pipeline.overlap or ()):
+    for stage, times in enumerate(pipeline.overlap or ()):
         matrix = isinstance(times, tuple)
-        for other, time in enumerate(times) if matrix else [(one, times)]:
-            apart = pipeline.forward[one] + pipeline.backward[other]
+        for other, time in enumerate(times) if matrix else [(stage, times)]:
+            apart = pipeline.forward[stage] + pipeline.backward[other]
             if time > apart:
-                yield f"stage {one}" + f" with stage {other}" * matrix, time, apart
+                yield f"stage {stage}" + f" with stage {other}" * matrix, time, apart
 
 
 def one_of(words: Iterable[str | int]) -> Callable[[str], list[str]]:
@@ -193,8 +193,10 @@ class _WithSettings:
         theirs = inspect.signature(_settings, eval_str=True).parameters
         flags = [setting for setting in _FLAGS if setting.field not in self._own.parameters]
         options = [
-            _parameter(one, hidden=one.field in self._unused, meaning=self._meanings.get(one.field))
-            for one in flags
+            _parameter(
+                flag, hidden=flag.field in self._unused, meaning=self._meanings.get(flag.field)
+            )
+            for flag in flags
         ]
         return [theirs["config"], theirs["model"], *options, theirs["json"], theirs["quiet"]]
 

@@ -133,12 +133,12 @@ def show_trials(
     elif not quiet:
         output.print_table(table.sweep_table(rows[:MOST_SHOWN]))
         print(f"{counts['done']} rows done, {failed} failed, {len(left)} open")
-        for one in left[:MOST_OPEN]:
-            print("open: " + " ".join(f"{key}={value}" for key, value in one.items()))
+        for overrides in left[:MOST_OPEN]:
+            print("open: " + " ".join(f"{key}={value}" for key, value in overrides.items()))
         if len(left) > MOST_OPEN:
             print(f"{len(left) - MOST_OPEN} more are open; --json has them")
         if left:
-            (study,) = (one for one in storage.studies() if one.name == name)
+            (study,) = (known for known in storage.studies() if known.name == name)
             print(f"to continue: {_continue(study)}")
     return code
 
@@ -151,8 +151,8 @@ def _continue(study: StudySummary) -> str:
 def _by_settings(trial: Trial) -> list[tuple[bool, float, str]]:
     """Order of rows: by one setting after the other, numbers by value and before text."""
     return [
-        (False, one, "") if isinstance(one, int | float) else (True, 0, json.dumps(one))
-        for _, one in sorted(trial.params.items())
+        (False, value, "") if isinstance(value, int | float) else (True, 0, json.dumps(value))
+        for _, value in sorted(trial.params.items())
     ]
 
 

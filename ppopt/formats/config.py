@@ -272,7 +272,7 @@ def _mapping_or(check: _Check) -> _Check:
     def checked(value: object, setting: Setting) -> object:
         if not isinstance(value, dict):
             return check(value, setting)
-        return {str(key): within(str(key), _number, one, setting) for key, one in value.items()}
+        return {str(key): within(str(key), _number, entry, setting) for key, entry in value.items()}
 
     return checked
 

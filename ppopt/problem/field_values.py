@@ -67,8 +67,8 @@ class FieldReader:
                 )
             read: Any = tuple(self.numbers(field, row) for row in rows)
             places = [
-                (f"F of stage {one} and {kind} of stage {other}", time)
-                for one, row in enumerate(read)
+                (f"F of stage {number} and {kind} of stage {other}", time)
+                for number, row in enumerate(read)
                 for other, time in enumerate(row)
             ]
         else:
@@ -185,5 +185,6 @@ def is_1f1b(limit: object) -> bool:
 def is_exact(value: Any) -> bool:
     """Whether a value is a cost as a pipeline holds it, and `replace` hands it on."""
     return value is None or (
-        is_list(value) and all(type(one) is Fraction or (one and is_exact(one)) for one in value)
+        is_list(value)
+        and all(type(entry) is Fraction or (entry and is_exact(entry)) for entry in value)
     )

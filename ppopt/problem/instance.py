@@ -255,9 +255,9 @@ class Instance:
         there = (flow.before != ABSENT) & (flow.after != ABSENT)
         return Constraints(*(column[there] for column in flow))
 
-    def _microbatches(self, one: OperationClass) -> Ints:
+    def _microbatches(self, op_class: OperationClass) -> Ints:
         """Microbatches of a class that has one operation for each."""
-        return one.route * self.batches + np.arange(self.batches)
+        return op_class.route * self.batches + np.arange(self.batches)
 
     def _between(self, codes: Sequence[Ints]) -> Constraints:
         """Precedence between operations of these numbers, [class][microbatch]."""
@@ -337,9 +337,9 @@ class Instance:
     def lasting(self) -> tuple[Holding, ...]:
         """What is held once in a step, from one auxiliary class of a stage to another one."""
         classes = {
-            number: one
+            number: auxiliary
             for number in self.auxiliary
-            if not (one := self.classes[number]).per_microbatch
+            if not (auxiliary := self.classes[number]).per_microbatch
         }
         takers = {op_class[:2]: number for number, op_class in classes.items() if op_class.takes}
         return tuple(

@@ -550,7 +550,7 @@ class Layers:
     def sample(self, measure: Unit) -> Fraction | units.Quantity:
         """One of the times, or amounts of memory; not 0 if it has no unit, unless all are."""
         every = (quantity for layer in self.layers for quantity in layer.quantities(measure))
-        return next((one for one in every if one != 0), Fraction(0))
+        return next((value for value in every if value != 0), Fraction(0))
 
     @cached_property
     def has_activation(self) -> bool:
@@ -739,7 +739,7 @@ def _amount(layer: Layer, field: str) -> Fraction:
 
 def runs_of(layers: Iterable[Layer]) -> list[Layer]:
     """Layers with equal neighbours joined into one layer of a count: what `Layers` expands."""
-    runs = ((layer, sum(one.count for one in same)) for layer, same in groupby(layers))
+    runs = ((layer, sum(equal.count for equal in same)) for layer, same in groupby(layers))
     return [layer if layer.count == count else replace(layer, count=count) for layer, count in runs]
 
 

@@ -76,7 +76,10 @@ def pair_times(stages: Sequence[Sequence[Layer]]) -> PairTimes | None:
         return None
     rows = [[phase for layer in stage for phase in _forward(layer)] for stage in stages]
     partial, whole = (
-        [[one for layer in reversed(stage) for one in _backward(layer, whole)] for stage in stages]
+        [
+            [step for layer in reversed(stage) for step in _backward(layer, whole)]
+            for stage in stages
+        ]
         for whole in (False, True)
     )
     per_unit = exact.common_denominator(
@@ -91,8 +94,8 @@ def pair_times(stages: Sequence[Sequence[Layer]]) -> PairTimes | None:
     return PairTimes(
         *(
             tuple(
-                tuple(Fraction(least_time(one, other), per_unit) for other in backwards)
-                for one in forwards
+                tuple(Fraction(least_time(steps, other), per_unit) for other in backwards)
+                for steps in forwards
             )
             for backwards in (with_bw, with_b)
         )

@@ -179,6 +179,7 @@ def _sum(numbers: Iterable[Fraction]) -> Fraction:
 
 def _shown(phase: Phase) -> str:
     time, weight = (
-        exact.plain(one) if isinstance(one, Fraction) else one for one in (phase.time, phase.weight)
+        exact.plain(number) if isinstance(number, Fraction) else number
+        for number in (phase.time, phase.weight)
     )
     return f"{phase.on} {time}" + (f" + W {weight}" if weight else "")

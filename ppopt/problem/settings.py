@@ -600,7 +600,7 @@ def accepts_every_name(cls: type[T], known: Mapping[str, Setting] = NAMED) -> ty
         for name in given:
             field = known[name].field if name in known else name
             if field not in fields:
-                hint = nearest(name, (one for one in known if known[one].field in fields))
+                hint = nearest(name, (key for key in known if known[key].field in fields))
                 raise TypeError(f"{cls.__name__} takes no {name!r}; did you mean {hint}?")
             if field in named:
                 raise same_setting(named[field], name)

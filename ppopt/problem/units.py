@@ -149,7 +149,7 @@ def _check_plain(
 ) -> None:
     """Raise InputError for a number without a unit beside others that have one."""
     numbers = [(name, number) for name, value in given.items() for number in _leaves(value)]
-    named, example = next((name, f"{one}") for name, one in numbers if _parts(one))
+    named, example = next((name, f"{number}") for name, number in numbers if _parts(number))
     for name, number in sorted(numbers, key=lambda pair: pair[0] in standing):
         if _parts(number) is not None or not exact.read(number, name).value:
             continue

@@ -159,7 +159,10 @@ def _around(events: Sequence[dict[str, Any]]) -> Iterator[StepRecord]:
         match = _AROUND.fullmatch(ranges[index]["name"])
         assert match is not None
         kind, stage = _AROUND_KINDS[match[2]], int(match[1])
-        start, end = min(one for one, _ in spans[index]), max(one for _, one in spans[index])
+        start, end = (
+            min(instant for instant, _ in spans[index]),
+            max(instant for _, instant in spans[index]),
+        )
         yield StepRecord(kind, stage, 0, round(1000 * start), round(1000 * end), times[kind, stage])
         times[kind, stage] += 1
 

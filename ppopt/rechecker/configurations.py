@@ -35,7 +35,9 @@ def check_partitions(stated: Claim, time_limit: float, check: Check) -> Recheck:
     left = partitions.left_to_search(stated, began + time_limit / 2)
     if left is None:
         return _check_own(stated, began, time_limit, check)
-    claims = {str(one): partitions.claim_of_partition(stated, one) for one in left}
+    claims = {
+        str(partition): partitions.claim_of_partition(stated, partition) for partition in left
+    }
 
     found = _check_each(claims, check, began + time_limit)
     return found or Recheck(
@@ -75,10 +77,10 @@ def check_placements(stated: Claim, time_limit: float, check: Check) -> Recheck:
     for hosts in placements.every(stated):
         if monotonic() > began + time_limit / 2:
             return undecided("the time was up before all placements were bounded")
-        one = placements.claim_of_placement(stated, hosts)
-        simpler = of_one_kind(one)
+        claim = placements.claim_of_placement(stated, hosts)
+        simpler = of_one_kind(claim)
         if next(over_limit(simpler), None) is None and by_arithmetic(simpler) is None:
-            claims[f"placement {','.join(map(str, hosts))}"] = one
+            claims[f"placement {','.join(map(str, hosts))}"] = claim
         else:
             confirmed += 1
 
@@ -98,12 +100,12 @@ def _check_each(claims: Mapping[str, Claim], check: Check, until: float) -> Rech
     began, left = monotonic(), None
     for number, (name, stated) in enumerate(claims.items()):
         seconds = max(0.01, until - monotonic()) / (len(claims) - number)
-        one = check(stated, seconds)
-        one = replace(one, reason=f"{name}: {one.reason}", seconds=monotonic() - began)
-        if one.verdict is Verdict.WRONG:
-            return one
-        if one.verdict is Verdict.UNDECIDED:
-            left = one
+        verdict = check(stated, seconds)
+        verdict = replace(verdict, reason=f"{name}: {verdict.reason}", seconds=monotonic() - began)
+        if verdict.verdict is Verdict.WRONG:
+            return verdict
+        if verdict.verdict is Verdict.UNDECIDED:
+            left = verdict
     return left
 
 

@@ -34,7 +34,7 @@ class LayerSums:
             backward_p2p=None,
             link=None,
         )
-        one, places = claim._replace(pipeline=single), range(count)
+        of_one, places = claim._replace(pipeline=single), range(count)
         own, delays = single.ticks, _delays(pipeline)
         units = (delay.denominator for way in delays for row in way for delay in row)
         layers = pipeline.model.layers if claim.recompute or claim.offload else ()
@@ -60,9 +60,9 @@ class LayerSums:
             parts = layer.kept.denominator, layer.offload_memory.denominator
             self.memory_per_unit = lcm(self.memory_per_unit, *parts)
         more = self.memory_per_unit // own.memory_per_unit
-        self.kept = _sums((one.kept(place) for place in places), more)
+        self.kept = _sums((of_one.kept(place) for place in places), more)
         """Memory between F and the backward."""
-        pending = (0 if claim.fused else one.unfinished(place) for place in places)
+        pending = (0 if claim.fused else of_one.unfinished(place) for place in places)
         self.pending = _sums(pending, more)
         """Memory between B and W."""
         static = (value * self.memory_per_unit for value in single.costs.static)

@@ -126,18 +126,18 @@ class MixedModel:
     def _add_pairs(self, forwards: list[Op]) -> None:
         """Pairs that save time, of different microbatches; of one route, the F is the later."""
         claim, route = self.claim, self.claim.pipeline.route
-        for one in forwards if claim.paired else ():
+        for forward in forwards if claim.paired else ():
             for other in forwards:
-                apart = route(one.microbatch) != route(other.microbatch)
-                if claim.device(one) != claim.device(other):
+                apart = route(forward.microbatch) != route(other.microbatch)
+                if claim.device(forward) != claim.device(other):
                     continue
-                if not (apart or one.microbatch > other.microbatch):
+                if not (apart or forward.microbatch > other.microbatch):
                     continue
                 for kind in (OpKind.B, OpKind.BW):
                     two = other._replace(kind=kind)
-                    both = pair_time(claim.pipeline, one.stage, kind, two.stage)
-                    if both < claim.time(one) + claim.time(two):
-                        self.joined[one, two] = self.cp.new_bool_var("")
+                    both = pair_time(claim.pipeline, forward.stage, kind, two.stage)
+                    if both < claim.time(forward) + claim.time(two):
+                        self.joined[forward, two] = self.cp.new_bool_var("")
 
     def _add_lengths(self, forward: Op) -> None:
         """F, B, W and BW are as long as alone, or as their pair; W only follows a B."""
@@ -145,7 +145,7 @@ class MixedModel:
         b, w, bw = (forward._replace(kind=kind) for kind in (OpKind.B, OpKind.W, OpKind.BW))
         for op, there in ((forward, None), (b, split), (bw, split.negated())):
             start, end = self.start[op], self.end[op]
-            partners = {pair: one for pair, one in self.joined.items() if op in pair}
+            partners = {pair: literal for pair, literal in self.joined.items() if op in pair}
             alone = cp.new_bool_var("")
             chosen = [alone, *partners.values()]
             if there is None:
@@ -204,7 +204,7 @@ class MixedModel:
                 literal: cp_model.LiteralT = there
                 if op in second:
                     literal = cp.new_bool_var("")
-                    others = [one for pair, one in self.joined.items() if pair[1] == op]
+                    others = [literal for pair, literal in self.joined.items() if pair[1] == op]
                     cp.add_exactly_one([literal, *others, there.negated()])
                 time = claim.time(op)
                 busy.append(
@@ -222,7 +222,7 @@ class MixedModel:
         cp.add_no_overlap(busy)
         room = claim.pipeline.ticks.room(device)
         if room is not None:
-            cp.add_cumulative([one for one, _ in held], [much for _, much in held], room)
+            cp.add_cumulative([interval for interval, _ in held], [much for _, much in held], room)
 
     def _whole_time(self, op: Op) -> cp_model.IntervalVar:
         size = self.cp.new_int_var(0, self.last, "")

@@ -216,12 +216,14 @@ def _options(claim: Claim, mine: list[Op]) -> list[Pair]:
     pipeline, route = claim.pipeline, claim.pipeline.route
     backwards = [op for op in mine if op.kind is claim.kinds[1]]
     return [
-        (one, two)
-        for one in mine
-        if one.kind is OpKind.F
+        (operation, two)
+        for operation in mine
+        if operation.kind is OpKind.F
         for two in backwards
-        if route(one.microbatch) != route(two.microbatch) or one.microbatch > two.microbatch
-        if pair_time(pipeline, one.stage, two.kind, two.stage) < claim.time(one) + claim.time(two)
+        if route(operation.microbatch) != route(two.microbatch)
+        or operation.microbatch > two.microbatch
+        if pair_time(pipeline, operation.stage, two.kind, two.stage)
+        < claim.time(operation) + claim.time(two)
     ]
 
 

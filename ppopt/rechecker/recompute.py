@@ -95,9 +95,9 @@ class Recompute:
         found = {NONE}
         for mine in self._layers[low:high]:
             more = {
-                RecomputePoint(p.time + one.time, p.saved + one.saved)
+                RecomputePoint(p.time + option.time, p.saved + option.saved)
                 for p in found
-                for one, _ in mine
+                for option, _ in mine
             }
             found = set(_few(_front(found | more)))
         return sorted(found)
@@ -107,8 +107,8 @@ class Recompute:
         found: dict[RecomputePoint, Layers] = {NONE: (frozenset(), frozenset())}
         for mine in self._layers[low:high]:
             for p, (again, moved) in list(found.items()):
-                for one, (recompute, offload) in mine:
-                    found.setdefault(p.plus(one), (again | recompute, moved | offload))
+                for option, (recompute, offload) in mine:
+                    found.setdefault(p.plus(option), (again | recompute, moved | offload))
             found = {p: found[p] for p in _front(set(found))}
             if len(found) > MOST_CHOICES:
                 return None

@@ -93,10 +93,10 @@ class _Work:
         self._claim = claim
         self._members: dict[tuple[OpKind, int], int] = {}
         least = claim.least
-        for op, one in bit.items():
+        for op, number in bit.items():
             if claim.device(op) == device:
                 key = op.kind, least[op.kind][op.stage]
-                self._members[key] = self._members.get(key, 0) | one
+                self._members[key] = self._members.get(key, 0) | number
 
     def of(self, some: int) -> int:
         """Time that those operations in the set take that are the device's."""

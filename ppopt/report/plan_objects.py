@@ -76,9 +76,9 @@ def of_plan(plan: Plan) -> dict[str, Any]:
 
 def _row(row: PlanRow, plan: Plan) -> dict[str, Any]:
     """A row: the configuration, how it ended, and the figures of its best schedule."""
-    shown, one = of_result(row.result, None), row.configuration
+    shown, configuration = of_result(row.result, None), row.configuration
     return {
-        **one._asdict(),
+        **configuration._asdict(),
         "status": row.status.value,
         "value": plain_or_none(row.value),
         "lower_bound": plain_or_none(row.lower_bound),

@@ -31,13 +31,13 @@ def png(schedule: Schedule, series: Iterable[GanttSeries], last: int, columns: i
     alone = schedule.pair == ALONE
     painted = np.zeros((len(OpKind), schedule.pipeline.num_devices, 2, columns, 4))
     edges = np.linspace(0, last, columns + 1)
-    for one in series:
-        tone = np.array([*channels(one.colour), 255.0])
-        for device, rows in _by_device(schedule, one.rows):
+    for kind_series in series:
+        tone = np.array([*channels(kind_series.colour), 255.0])
+        for device, rows in _by_device(schedule, kind_series.rows):
             for part in (0, 1):
                 seen = rows[alone[rows] | (half[rows] == part)]
                 share = _covered(schedule.start[seen], schedule.end[seen], edges)
-                painted[one.kind, device, part] += share[:, None] * tone
+                painted[kind_series.kind, device, part] += share[:, None] * tone
     return _encoded(_lines(_merged(painted)))
 
 

@@ -261,7 +261,7 @@ def torch_lowering(pipeline: Pipeline, orders: Orders) -> tuple[ActionRow, ...]:
     while any(following):
         moved = False
         for device, cell in enumerate(following):
-            if cell is None or not all(_ready(pipeline, one, known[device]) for one in cell):
+            if cell is None or not all(_ready(pipeline, step, known[device]) for step in cell):
                 continue
             moved = True
             rows[device].append(cell)
@@ -288,10 +288,10 @@ def _ready(pipeline: Pipeline, action: Action, known: set[Action]) -> bool:
         return True
     if kind is OpKind.B and action.stage < pipeline.forward_only:
         return True
-    local = [one for one, hands_on in _HANDS_ON.items() if hands_on is kind]
-    from_here = (Action(one, other, action.microbatch) for one in local)
+    local = [local_kind for local_kind, hands_on in _HANDS_ON.items() if hands_on is kind]
+    from_here = (Action(local_kind, other, action.microbatch) for local_kind in local)
     received = Action(_RECEIVE[kind], action.stage, action.microbatch)
-    return received in known or any(one in known for one in from_here)
+    return received in known or any(source in known for source in from_here)
 
 
 def posted_rows(

@@ -212,7 +212,9 @@ def _delays(
         sources = host[net.needed[waiting]]
         known = [device, *np.unique(sources).tolist()]
         rows = np.unique(
-            np.concatenate([*(devices[one].classes for one in known), first_link + links[waiting]])
+            np.concatenate(
+                [*(devices[number].classes for number in known), first_link + links[waiting]]
+            )
         )
         forms = np.zeros((high - low, len(rows)))
         own = devices[device]

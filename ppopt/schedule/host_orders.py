@@ -129,8 +129,8 @@ class _Device:
         )
         takes, gives = np.zeros((2, len(self.first)), dtype=np.int64)
         for kind, stage, place in rows:
-            one = ticks.held_alone if alone[place] else ticks.held
-            taken, given = one(OpKind(kind), stage, with_host=True)
+            amounts = ticks.held_alone if alone[place] else ticks.held
+            taken, given = amounts(OpKind(kind), stage, with_host=True)
             takes[place] += taken
             gives[place] += given
         held: list[int] = (np.cumsum(takes - gives) + gives).tolist()

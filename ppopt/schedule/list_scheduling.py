@@ -214,9 +214,9 @@ class ListScheduler:
         )
 
 
-def _transient(one: OperationClass) -> int:
+def _transient(op_class: OperationClass) -> int:
     """Memory that an operation takes and that is not kept from F on."""
-    return one.gives if one.kind is OpKind.F else one.takes
+    return op_class.gives if op_class.kind is OpKind.F else op_class.takes
 
 
 class _RuleGeneration:
@@ -395,7 +395,7 @@ def _schedule_plain(  # noqa: C901, PLR0912, PLR0915  the hot loop of the search
         for station, prompt, least in zip(stations, rule.prompt, lead, strict=True)
     ]
     eager, reserve, room_first = rule.forward_first, rule.reserve, rule.room_first
-    came_f: list[list[int]] = [[0] * total if one.stage == 0 else [] for one in stations]
+    came_f: list[list[int]] = [[0] * total if each.stage == 0 else [] for each in stations]
     came_b: list[list[int]] = [[] for _ in stations]
     did_f, did_b = [0] * size, [0] * size
     did_w = [total if scheduler.instance.fused else 0] * size

@@ -281,7 +281,7 @@ def listed_orders(
     position = np.full(len(times), FREE)
     position[ops] = place
     before, after, lag = instance.chosen_flow(split)
-    waits = [(one.before, one.after) for one in (queues, host) if one is not None]
+    waits = [(waiting.before, waiting.after) for waiting in (queues, host) if waiting is not None]
     if whole and unshard_ahead is not None and pipeline.has_unshard:
         waits.append(lookahead_waits(pipeline, orders, unshard_ahead))
     for earlier, later in waits:
@@ -412,13 +412,13 @@ def schedule(
             schedule(pipeline, orders, objective, origin, q, unshard_ahead=unshard_ahead)
             for q in own_queues(pipeline, orders)
         )
-        return min(each, key=lambda one: one.metrics.value(objective))
+        return min(each, key=lambda timed: timed.metrics.value(objective))
     if pipeline.has_offload and prefetch is None:
         every = (
             schedule(pipeline, orders, objective, origin, queues, way, unshard_ahead)
             for way in Prefetch
         )
-        return min(every, key=lambda one: (not one.fits_limits, one.metrics.value(objective)))
+        return min(every, key=lambda timed: (not timed.fits_limits, timed.metrics.value(objective)))
     net = network(pipeline, orders, queues, prefetch or Prefetch.LATE, unshard_ahead)
     end = run(net)
     if objective is Objective.DEVICE_SPAN:

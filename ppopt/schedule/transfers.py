@@ -74,7 +74,7 @@ class Transfers:
         """
         low, high = np.minimum(self.source, self.target), np.maximum(self.source, self.target)
         forward = self.kind == OpKind.F
-        stage, part = (np.where(forward, one, -one) for one in (self.stage, self.slice))
+        stage, part = (np.where(forward, column, -column) for column in (self.stage, self.slice))
         keys = (part, self.microbatch, stage, self.kind, self.end, self.start, high, low)
         place = np.lexsort(keys)
         return Transfers(*(column[place] for column in self.columns))

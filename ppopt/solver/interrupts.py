@@ -81,7 +81,7 @@ def heard() -> Iterator[None]:
     before = note.raises
     try:
         note.raises = True
-        if any(one.pressed for one in _notes):
+        if any(each.pressed for each in _notes):
             raise KeyboardInterrupt
         yield
     finally:

@@ -198,10 +198,10 @@ def backward_pools(incumbent: Incumbent, params: SolveParams) -> list[BackwardPo
     own = incumbent if isinstance(incumbent, View) else None
     return [
         BackwardPool(
-            Pool(one, params.pool),
-            restriction(one, incumbent, lagging) if problem.mixed else own,
+            Pool(narrower, params.pool),
+            restriction(narrower, incumbent, lagging) if problem.mixed else own,
         )
-        for one in problem.restrictions
+        for narrower in problem.restrictions
     ]
 
 

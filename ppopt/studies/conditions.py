@@ -127,7 +127,7 @@ def _unary(node: Any, settings: Mapping[str, Any]) -> Any:
 def _arithmetic(node: Any, settings: Mapping[str, Any]) -> Any:
     """Arithmetic on numbers only: text times a number could exhaust the memory."""
     left, right = _value(node.left, settings), _value(node.right, settings)
-    if not all(isinstance(one, int | Decimal) for one in (left, right)):
+    if not all(isinstance(side, int | Decimal) for side in (left, right)):
         raise TypeError
     if isinstance(node.op, ast.Div):
         left = Decimal(left)

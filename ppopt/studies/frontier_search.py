@@ -186,7 +186,9 @@ class ParetoSearch:
 
     def _next(self) -> Segment | None:
         """Segment to search next: untried ones of a large step first, then large gaps."""
-        useful = (one for one in self.curve.open() if self._index(one) not in self.given_up)
+        useful = (
+            segment for segment in self.curve.open() if self._index(segment) not in self.given_up
+        )
         return min(useful, key=self._urgency, default=None)
 
     def _urgency(self, segment: Segment) -> tuple[int, Number]:

@@ -158,8 +158,8 @@ class SolveJob:
                 raise InputError("layers: they are not those that are asked for")
             own = requested.model.layers
             model = requested.model.with_choice(
-                {n for n, one in enumerate(layers if again else own) if one.recompute},
-                {n for n, one in enumerate(layers if moved else own) if one.offload},
+                {n for n, layer in enumerate(layers if again else own) if layer.recompute},
+                {n for n, layer in enumerate(layers if moved else own) if layer.offload},
             )
             requested = replace(
                 requested, model=model, recompute=None, offload=None, partition=found.counts,

@@ -161,7 +161,11 @@ class PlanProduct(ProductChoice):
 
         `ceiling` is the best value of all: bounds above it need not be exact.
         """
-        known = {key[1:]: one for key, one in state.known.items() if key[:1] == prefix}
+        known = {
+            key[1:]: configuration
+            for key, configuration in state.known.items()
+            if key[:1] == prefix
+        }
         own = SearchedConfigurations(self.least(prefix), known)
         best = _best(known.values())
         if best is not None:

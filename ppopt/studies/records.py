@@ -207,12 +207,12 @@ def _object(value: object) -> dict[str, Any]:
         raise InputError(f"{shown(found)} is not an object {{...}}")
     level: list[Any] = [found]
     for _ in range(DEEPEST):
-        entries = (one.values() if isinstance(one, dict) else one for one in level)
+        entries = (entry.values() if isinstance(entry, dict) else entry for entry in level)
         below = list(chain.from_iterable(entries))
-        for one in below:
-            if isinstance(one, int) and not isinstance(one, bool):
-                finite(one)
-        level = [one for one in below if isinstance(one, dict | list)]
+        for entry in below:
+            if isinstance(entry, int) and not isinstance(entry, bool):
+                finite(entry)
+        level = [entry for entry in below if isinstance(entry, dict | list)]
     if level:
         raise InputError("lists or objects are nested too deeply")
     return found

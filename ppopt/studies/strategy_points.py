@@ -288,12 +288,12 @@ class StrategyPoints:
         """
         sizes = self.fronts(np.array([point.counts])).sizes[0] - 1
         here, stages = np.array(point.recompute), np.arange(self._stages)
-        one = np.eye(self._stages, dtype=np.int64)
+        unit = np.eye(self._stages, dtype=np.int64)
         same = self.hosts[:, None] == self.hosts
         less, more = np.nonzero(same & (stages[:, None] != stages))
-        found = [here + step * one for step in (1, -1, 2, -2)]
-        found += [here + one * (end - here) for end in (np.zeros_like(sizes), sizes)]
-        found.append(here + one[more] - one[less])
+        found = [here + step * unit for step in (1, -1, 2, -2)]
+        found += [here + unit * (end - here) for end in (np.zeros_like(sizes), sizes)]
+        found.append(here + unit[more] - unit[less])
         chosen = np.unique(np.concatenate(found), axis=0)
         chosen = chosen[((chosen >= 0) & (chosen <= sizes)).all(axis=1)]
         return Points(np.tile(point.counts, (len(chosen), 1)), chosen)

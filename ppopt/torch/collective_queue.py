@@ -110,11 +110,11 @@ class CollectiveQueue:
         optimizer = self._work.optimizer
         return records if optimizer is None else [*records, self._run(optimizer)]
 
-    def _run(self, one: Collective) -> StepRecord:
+    def _run(self, operation: Collective) -> StepRecord:
         start = time.perf_counter_ns()
-        time.sleep(one.seconds)
+        time.sleep(operation.seconds)
         end = time.perf_counter_ns()
-        return StepRecord(one.kind, one.stage, self._rank, start, end, self._step)
+        return StepRecord(operation.kind, operation.stage, self._rank, start, end, self._step)
 
     def _opening(self, stage: Any, method: Callable[..., Any]) -> Callable[..., Any]:
         def opening(*args: Any, **options: Any) -> Any:

@@ -166,7 +166,7 @@ def measure(
     profile: Profile = world.run(_profile, arguments)[0]
     sizes = [sum(meta.nbytes for meta in after) for after in metas[1:]]
     found = roles or roles_of(names, metas)
-    return profile, [MeasuredLayer(*one) for one in zip(names, sizes, found, strict=True)]
+    return profile, [MeasuredLayer(*row) for row in zip(names, sizes, found, strict=True)]
 
 
 def _first(world: World, job: Callable[..., Any]) -> Any:

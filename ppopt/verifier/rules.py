@@ -225,7 +225,7 @@ def _stated(
         found: Ints = np.array(matrix, dtype=np.int64)[forward, backward]
         return found
     pairs = zip(stated, per_unit, strict=True)
-    time = np.array([int(one * unit) for one, unit in pairs], dtype=np.int64)
+    time = np.array([int(number * unit) for number, unit in pairs], dtype=np.int64)
     saved = np.minimum((f + own - time)[forward], (f + own - time)[backward])
     least = np.minimum(
         np.minimum(time[forward], time[backward]), np.maximum(f[forward], own[backward])

@@ -170,8 +170,8 @@ def _before_compute(
         for device in range(draft.pipeline.num_devices):
             mine = sorted(key for key in unshard if key[0] == route and host[key] == device)
             if _in_order(draft.pipeline, len(mine)):
-                for one, following in pairwise(mine):
-                    yield Precedence(unshard[one], unshard[following], 0)
+                for earlier, following in pairwise(mine):
+                    yield Precedence(unshard[earlier], unshard[following], 0)
 
 
 def _in_order(pipeline: Pipeline, stages: int) -> bool:

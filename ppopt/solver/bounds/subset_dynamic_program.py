@@ -60,7 +60,7 @@ class SubsetDP:
         self._delays = Delays(problem.instance)
         alone = single_devices(problem.pipeline) if is_supported(problem) else []
         if problem.pipeline.limits is None:
-            alone = [one for one in alone if self._delays.host.count(one[0]) > 1]
+            alone = [operation for operation in alone if self._delays.host.count(operation[0]) > 1]
         self._needs = dict.fromkeys(alone, 0)
         """Bound of every such device alone, in ticks; 0: not solved yet."""
         self._asked: dict[Devices, _OpenSubset] = {}

@@ -236,7 +236,9 @@ class DeviceScope:
         if not self._spans:
             return
         own = len(self.instance.auxiliary) > 0
-        routes = [one for one in range(self.pipeline.routes) if own or one != subset.delays.route]
+        routes = [
+            number for number in range(self.pipeline.routes) if own or number != subset.delays.route
+        ]
         for device in sorted(self.devices):
             firsts = [self._first({device}, route) for route in routes]
             for stage in subset.delays.hosted[device]:
@@ -346,8 +348,8 @@ class DeviceScope:
         found = []
         for option in (SPLIT_MODE, WHOLE_MODE):
             for taker, giver, amount in self.instance.holdings_in(option):
-                one, device = self.instance.classes[taker], self.instance.device(taker)
-                options = self._options(one.stage)
+                op_class, device = self.instance.classes[taker], self.instance.device(taker)
+                options = self._options(op_class.stage)
                 if device not in self._room or option not in options:
                     continue
                 columns = (self.instance.codes[number].tolist() for number in (taker, giver))

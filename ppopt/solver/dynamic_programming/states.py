@@ -201,9 +201,9 @@ class States:
             states[base : base + width - 1] = states[base + 1 : base + width]
             states[base + width - 1] = 0
         for place in classes.out[number]:
-            one = classes.precedences[place]
-            slot = self.base[place] + microbatch - states[one.after]
-            states[slot, np.arange(states.shape[1])] = end + one.lag
+            precedence = classes.precedences[place]
+            slot = self.base[place] + microbatch - states[precedence.after]
+            states[slot, np.arange(states.shape[1])] = end + precedence.lag
         states[number] += 1
         states[self.free + device] = end
         least = end + self.tail[number][microbatch]

@@ -101,7 +101,7 @@ class Flip:
             return None
         resource, op = random.choice(backwards)
         (weight,) = network.table.weights(flips[op])
-        sequence = [one for one in state.sequences[resource] if one != weight]
+        sequence = [code for code in state.sequences[resource] if code != weight]
         if not network.in_first_mode(flips[op]):
             sequence.insert(sequence.index(op) + 1, weight)
         return state._replace(network=network.with_flips([flips[op]])).changed(resource, sequence)
@@ -128,7 +128,7 @@ def critical_path(state: State, random: Random) -> list[CriticalNode]:
         for position, op in enumerate(sequence)
     }
     last = max(ends)
-    op = random.choice([one for one in where if ends[one] == last])
+    op = random.choice([code for code in where if ends[code] == last])
     path = []
     while True:
         resource, position = where[op]

@@ -159,20 +159,20 @@ def device_bound(
 
     `pace` is the least time of F of stage 0 (see `pace_of`); 0: not known.
     """
-    one = _Device(space, device, tuple(hosted), space.batches, pace=pace)
+    alone = _Device(space, device, tuple(hosted), space.batches, pace=pace)
     if space.span and space.forward_only:
-        work = one.work
+        work = alone.work
         return DeviceBound(work, work - FOREVER)
-    bound = one.way_from(0)
+    bound = alone.way_from(0)
     for first in range(1, len(hosted)):
-        bound = _larger(bound, one.way_from(first))
-    if one.room is not None:
-        bound = _larger(bound, DeviceBound(one.memory_time(), bound.through))
+        bound = _larger(bound, alone.way_from(first))
+    if alone.room is not None:
+        bound = _larger(bound, DeviceBound(alone.memory_time(), bound.through))
         for first in range(len(hosted)):
-            bound = _larger(bound, one.recurrence(first))
+            bound = _larger(bound, alone.recurrence(first))
         for stage in hosted if len(hosted) > 1 else ():
             bound = _larger(bound, _stage_alone(space, device, stage, pace))
-        short = one.least_memory() > one.room + one.static
+        short = alone.least_memory() > alone.room + alone.static
         bound = DeviceBound(*(np.where(short, FOREVER, row) for row in bound))
     return bound
 
@@ -193,8 +193,8 @@ def _stage_alone(space: PartitionSpace, device: int, stage: Hosted, pace: int) -
 
 def head_and_work(space: PartitionSpace, device: int, hosted: Sequence[Hosted]) -> Ints:
     """Least time before the first F of a device, and the time of all its operations."""
-    one = _Device(space, device, tuple(hosted), space.batches)
-    return np.asarray(one.head(0) + one.work)
+    alone = _Device(space, device, tuple(hosted), space.batches)
+    return np.asarray(alone.head(0) + alone.work)
 
 
 def least_memory(space: PartitionSpace, device: int, hosted: Sequence[Hosted]) -> Ints:
@@ -274,9 +274,9 @@ class _Device:
         self.forward = [(sums.forward[high] - sums.forward[low]) * slow for low, high in ends]
         times = [backward_times(space, low, high) for low, high in ends]
         more = list(zip(times, hosted, strict=True))
-        self.hand_on = [(time.hand_on + one.again) * slow for time, one in more]
-        self.backward = [(time.least + one.again) * slow for time, one in more]
-        self.longest_backward = [(time.most + one.again) * slow for time, one in more]
+        self.hand_on = [(time.hand_on + stage.again) * slow for time, stage in more]
+        self.backward = [(time.least + stage.again) * slow for time, stage in more]
+        self.longest_backward = [(time.most + stage.again) * slow for time, stage in more]
         self.weight = [
             whole - part for whole, part in zip(self.backward, self.hand_on, strict=True)
         ]
@@ -320,10 +320,10 @@ class _Device:
 
         For device span it counts from the first F of the device.
         """
-        sums, one = self.space.sums, self.hosted[first]
+        sums, stage = self.space.sums, self.hosted[first]
         if self.space.span:
             return np.asarray(self.later + self._down(0) - self._down(first))
-        return np.asarray(self.later + sums.lead_in[one.stage, one.low])
+        return np.asarray(self.later + sums.lead_in[stage.stage, stage.low])
 
     def _down(self, first: int) -> Ints:
         """From the start of F of a hosted stage to the end of F of the last one."""
@@ -341,9 +341,9 @@ class _Device:
 
     def _least_hand_on(self, k: int) -> Ints:
         """Time to hand on the gradient of a hosted stage, by the least of every layer."""
-        hand_on, one = self.space.sums.hand_on, self.hosted[k]
+        hand_on, stage = self.space.sums.hand_on, self.hosted[k]
         slow = self.space.slowness_of(self.device)
-        return np.asarray((hand_on[one.high] - hand_on[one.low] + one.again) * slow)
+        return np.asarray((hand_on[stage.high] - hand_on[stage.low] + stage.again) * slow)
 
     def _others(self, sums: Ints, first: int, last: int | None = None) -> Ints:
         """Least time of the stages of other devices between hosted stages."""
@@ -357,11 +357,11 @@ class _Device:
 
     def _ends(self, start: Ints) -> DeviceBound:
         """Bound from the start of a backward of the first hosted stage."""
-        sums, one = self.space.sums, self.hosted[0]
+        sums, stage = self.space.sums, self.hosted[0]
         alone = start + self.backward[0]
         if self.space.span:
             return DeviceBound(alone, alone - FOREVER)
-        out = self._least_hand_on(0) + sums.way_out[one.stage, one.low]
+        out = self._least_hand_on(0) + sums.way_out[stage.stage, stage.low]
         return DeviceBound(alone, start + out)
 
     def _taken(self, k: int) -> Ints:

@@ -338,7 +338,7 @@ class _Listed:
         while alike := self._next_of(self._rest):
             bounds = _bounds_alike(self._space, alike).tolist()
             self._found += zip(bounds, alike, strict=True)
-        return sorted(one for one in self._found if one[0] < FOREVER)
+        return sorted(entry for entry in self._found if entry[0] < FOREVER)
 
     def _next_of(self, batches: Iterator[list[Counts]]) -> list[Counts]:
         """Next of these batches, until the deadline; empty: there are no more."""

@@ -390,7 +390,7 @@ class PartitionProgram:
         So the work that is different for each is done only if the bound does not rule it out.
         """
         unpaced = stage._replace(pace=0)
-        weakest = StageZeroContext(min(one.tail for one in self._first_stages), 0)
+        weakest = StageZeroContext(min(context.tail for context in self._first_stages), 0)
         if stage not in self._bounded:
             counted = weakest
         else:

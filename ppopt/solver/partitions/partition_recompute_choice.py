@@ -287,25 +287,25 @@ class PartitionRecomputeChoice(BoundedPartitions):
         devices = self._space.num_devices
         like_1f1b = self._holding(counts, [devices - device for device in range(devices)])
         fits = tuple(
-            next((n for n, one in enumerate(of) if one.bound < FOREVER), 0) for of in choices
+            next((n for n, option in enumerate(of) if option.bound < FOREVER), 0) for of in choices
         )
         full = tuple(len(of) - 1 for of in choices)
         found = [like_1f1b, own, fits, full]
         if pattern_of(self._space) is PlacementPattern.V:
             most = most_activations(devices)
             like_v_half = (
-                next((n for n, one in enumerate(of) if one.activations >= most), len(of) - 1)
+                next((n for n, option in enumerate(of) if option.activations >= most), len(of) - 1)
                 for of in choices
             )
             found.insert(0, tuple(like_v_half))
-        return list(dict.fromkeys(self._key(counts, one) for one in found))
+        return list(dict.fromkeys(self._key(counts, numbers) for numbers in found))
 
     def _holding(self, counts: Counts, held: Sequence[int]) -> tuple[int, ...]:
         """Cheapest option of every device that holds so many microbatches, or the most."""
         found = []
         for choices, least in zip(self._choices(counts), held, strict=True):
             most = min(least, max(choice.microbatches for choice in choices))
-            found.append(next(n for n, one in enumerate(choices) if one.microbatches >= most))
+            found.append(next(n for n, option in enumerate(choices) if option.microbatches >= most))
         return tuple(found)
 
     # Keys.

@@ -164,9 +164,9 @@ def _growing(layers: RecomputeTicks, low: int, longest: int) -> list[list[Recomp
 def undominated(points: list[RecomputeTradeoff]) -> list[RecomputeTradeoff]:
     """Points that save more than all of no more time, the shortest first."""
     found: list[RecomputeTradeoff] = []
-    for one in sorted(points, key=lambda point: (point.time, -point.saved)):
-        if not found or one.saved > found[-1].saved:
-            found.append(one)
+    for candidate in sorted(points, key=lambda point: (point.time, -point.saved)):
+        if not found or candidate.saved > found[-1].saved:
+            found.append(candidate)
     return found
 
 

@@ -468,7 +468,7 @@ def _least_times(ticks: Ticks, table: Ints) -> Ints:
     """
     stages, found = range(table.shape[1]), table.copy()
     for kind in (OpKind.B, OpKind.BW):
-        rows = [[ticks.pair_time(one, kind, other) for other in stages] for one in stages]
+        rows = [[ticks.pair_time(stage, kind, other) for other in stages] for stage in stages]
         times = np.array(rows, dtype=np.int64)
         found[kind] = np.minimum(table[kind], times.min(axis=0))
     found[OpKind.F] = np.minimum(table[OpKind.F], times.min(axis=1))
