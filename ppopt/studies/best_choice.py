@@ -71,6 +71,7 @@ def has_open_choices(pipeline: Pipeline) -> bool:
     return bool(open_choices(pipeline) & ~Chosen.PLACEMENT)
 
 
+@interrupts.recorded(inner=True)
 def best_choice(
     pipeline: Pipeline,
     strategy: str,
@@ -103,8 +104,8 @@ def best_choice(
     def tell() -> None:
         progress(f"strategy {strategy}, {search.evaluations} evaluations")
 
+    search.begin()
     try:
-        search.begin()
         with interrupts.heard():
             search.run_until_stalled(deadline.share(SEARCHING), tell)
             if not proof.proved:

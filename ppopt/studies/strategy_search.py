@@ -29,7 +29,6 @@ from ppopt.problem.pipeline import Pipeline
 from ppopt.schedule.fixed_order import FixedOrder
 from ppopt.schedule.orders import Orders, portable
 from ppopt.schedule.schedule import Schedule
-from ppopt.solver import interrupts
 from ppopt.solver.deadline import NO_DEADLINE, Deadline
 from ppopt.strategies import Options, resolve
 from ppopt.studies.evaluate import evaluate, timed
@@ -159,8 +158,6 @@ class StrategySearch:
         self.space = StrategyPoints(self.placed)
         self.rank: Rank | None = None
         """Rank of the best point; None: nothing is tried yet."""
-        self.exhausted = False
-        """Whether every point is tried."""
         self.barren = 0
         """Rounds since the best point was found."""
         self.evaluations = 0
@@ -205,6 +202,11 @@ class StrategySearch:
         return _Ranking(self.space, orders, self.objective, self._accepts_partition)
 
     @property
+    def exhausted(self) -> bool:
+        """Whether every point is tried."""
+        return self._every is not None and self._done == len(self._every)
+
+    @property
     def conclusive(self) -> bool:
         """Whether every choice that may be best was tried."""
         return self.exhausted and self.complete
@@ -244,9 +246,8 @@ class StrategySearch:
             self._hints.append(point)
 
     def begin(self) -> None:
-        """Try a first point, so that there is a best one; Ctrl-C takes effect after that."""
-        with interrupts.deferred():
-            self.run(0, Deadline(seconds=0))
+        """Try a first point, so that there is a best one."""
+        self.run(0, Deadline(seconds=0))
 
     def run(self, rounds: float, deadline: Deadline = NO_DEADLINE) -> None:
         """Search for `rounds` rounds until the deadline; at least one start."""
@@ -280,7 +281,6 @@ class StrategySearch:
         while not self._over(deadline):
             self.try_points(self._every[self._done])
             self._done += 1
-            self.exhausted = self._done == len(self._every)
 
     @property
     def together(self) -> int:
@@ -429,10 +429,11 @@ class StrategySearch:
         pipeline = self.space.pipeline(point)
         schedule = timed(pipeline, self.strategy, self.objective, self.options)
         self.evaluations += 1
-        self._tried[point] = rank = self._rank_of(schedule)
+        rank = self._rank_of(schedule)
         if self._own_orders and (self.rank is None or rank < self.rank):
             self._ranking = self._ranking_by(portable(schedule))
         self._take(rank, point)
+        self._tried[point] = rank
         return schedule
 
     def _rank_of(self, schedule: Schedule) -> Rank:

@@ -246,22 +246,19 @@ class _Programmed:
         """`program`: one that has partitions below its ceiling, if it is known."""
         self._space, self._pattern, self._deadline = space, pattern, deadline
         self._program = program
+        self._share = FIRST_CEILING
+        """Share above the quick bound at which the next program has its ceiling."""
 
     @cached_property
     def least(self) -> int:
-        if self._program is not None:
-            return self._program.least
-        known = self._known_bound
-        if known < FOREVER:
-            self._program = self._stated(known)
-            return self._program.least
-        lowest, share = quick_bound(self._space), FIRST_CEILING
-        while share < PATIENCE or self._fits:
-            self._program = self._stated(int(lowest * (1 + share)))
-            if self._program.least < FOREVER:
-                return self._program.least
-            share *= 2
-        return FOREVER
+        if self._program is None and self._known_bound < FOREVER:
+            self._program = self._stated(self._known_bound)
+        while self._program is None or self._program.least == FOREVER:
+            if self._share >= PATIENCE and not self._fits:
+                return FOREVER
+            self._program = self._stated(int(quick_bound(self._space) * (1 + self._share)))
+            self._share *= 2
+        return self._program.least
 
     @cached_property
     def _known_bound(self) -> int:
@@ -330,21 +327,24 @@ class _Listed:
         self._space, self._deadline = space, deadline
         self._found: list[tuple[int, Counts]] = []
         """Bounded partitions, with their bounds."""
-        self._rest = _batches(space)
+        self._done = 0
+        """Number of batches that are bounded."""
 
     @cached_property
     def _bounds(self) -> list[tuple[int, Counts]]:
         """Partitions within the limits, the least bounds first."""
-        while alike := self._next_of(self._rest):
+        for alike in self._batches_from(self._done):
             bounds = _bounds_alike(self._space, alike).tolist()
             self._found += zip(bounds, alike, strict=True)
+            self._done += 1
         return sorted(entry for entry in self._found if entry[0] < FOREVER)
 
-    def _next_of(self, batches: Iterator[list[Counts]]) -> list[Counts]:
-        """Next of these batches, until the deadline; empty: there are no more."""
-        if self._deadline.over:
-            raise TimeoutError
-        return next(batches, [])
+    def _batches_from(self, first: int) -> Iterator[list[Counts]]:
+        """Yield the batches from a number on, until the deadline."""
+        for alike in islice(_batches(self._space), first, None):
+            if self._deadline.over:
+                raise TimeoutError
+            yield alike
 
     @property
     def least(self) -> int:
@@ -352,9 +352,7 @@ class _Listed:
 
     @property
     def least_limit(self) -> int:
-        batches = _batches(self._space)
-        every = iter(lambda: self._next_of(batches), [])
-        return min(int(self._need(alike).min()) for alike in every)
+        return min(int(self._need(alike).min()) for alike in self._batches_from(0))
 
     def _need(self, partitions: Sequence[Counts]) -> Ints:
         """Least memory of the fullest device of every partition."""

@@ -61,9 +61,10 @@ class BoundedPartitions(Choice):
         if self._bounds is not None and self._bounds.complete:
             return
         most = None if ceiling is None else int(ceiling * self._ticks.per_unit)
-        self._bounds = self._bounding.run(deadline, self._deadline, most)
-        if self._bounds.complete and self._bounds.least < FOREVER:
-            self._order = PartitionOrder(self._space, self._bounds)
+        bounds, order = self._bounding.run(deadline, self._deadline, most), self._order
+        if bounds.complete and bounds.least < FOREVER:
+            order = PartitionOrder(self._space, bounds)
+        self._bounds, self._order = bounds, order
 
     @property
     def lower_bound(self) -> Fraction:
@@ -227,9 +228,9 @@ class PartitionOrder:
             if self._next is None:
                 if self._reached >= ceiling or not self._bounds.complete:
                     return None
-                self._reached = min(ceiling, self._reached + 1 + int(self._share * self._reached))
-                self._share *= 2
-                self._rest = self._bounds.in_order(self._reached)
+                reached = min(ceiling, self._reached + 1 + int(self._share * self._reached))
+                self._rest = self._bounds.in_order(reached)
+                self._reached, self._share = reached, 2 * self._share
         return self._next if self._next[0] <= ceiling else None
 
     def _following(self) -> tuple[int, Counts] | None:

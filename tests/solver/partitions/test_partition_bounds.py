@@ -257,6 +257,21 @@ def test_turns_go_on_where_the_last_one_ended(seed: int, monkeypatch: pytest.Mon
 
 
 @pytest.mark.parametrize("seed", first(7, range(20)))
+def test_whenever_a_turn_ends_the_next_one_finds_the_least_bound(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The clock ticks when it is read: the first turn ends at every reading."""
+    space = draw_space(Random(6000 + seed))
+    least, ticks = by_enumeration(space)[0][0], count(1)
+    clock_at(monkeypatch, lambda: float(next(ticks)))
+    for moment in range(1, 60):
+        ticks, turns = count(1), BoundingInTurns(space)
+        turns.run(Deadline(0.0, float(moment)), NO_DEADLINE)
+        bounds = turns.run(NO_DEADLINE, NO_DEADLINE)
+        assert bounds.complete and bounds.least == least
+
+
+@pytest.mark.parametrize("seed", first(7, range(20)))
 def test_partitions_in_order_stop_at_the_deadline(
     seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
+from fractions import Fraction
 from random import Random
 from typing import Any
 
@@ -16,16 +17,18 @@ from ppopt import InputError, Objective, Status, stop
 from ppopt.formats import schedule_json
 from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.problem import Problem
-from ppopt.solver.choices.choice import UnlistedBound
+from ppopt.solver.choices.choice import Choice, UnlistedBound
+from ppopt.solver.choices.configuration import Key
 from ppopt.solver.deadline import Deadline
 from ppopt.solver.open_choices import choice_of
 from ppopt.solver.partitions.partition_bounds import bounds_of, every_partition
 from ppopt.solver.partitions.partition_choice import layer_moves, one_layer_moves
 from ppopt.solver.partitions.space import CutDelays, PartitionSpace
+from tests.factories.interruptions import interrupted
 from tests.factories.partitions import draw_space
 from tests.oracles import exhaustive
 from tests.oracles.configurations import least_value
-from tests.tiers import first
+from tests.tiers import first, slow
 
 OPERATIONS = 13
 """Most operations for exhaustive search."""
@@ -252,24 +255,44 @@ def test_moves_of_a_layer_come_near_ones_first_and_far_ones_while_there_are_few(
 
 
 @pytest.mark.parametrize("recompute", [None, "search"])
-def test_partitions_that_ctrl_c_hides_are_not_taken_for_none(recompute: str | None) -> None:
-    """The enumeration is interrupted once: from then on the least bound holds for all others."""
-    model = ppopt.Model([{"forward": size, "activation": 2, "kept": 1} for size in (1, 3, 2, 2, 1)])
+@pytest.mark.parametrize("step", [29, slow(2)])
+@pytest.mark.parametrize("file", ["partition_choice", "partition_bounds"])
+def test_ctrl_c_hides_no_partition(file: str, step: int, recompute: str | None) -> None:
+    """At whatever call it comes: what is not listed after that has the bound that is told."""
+    model = ppopt.Model([{"forward": size, "activation": 2, "kept": 1} for size in (1, 3, 2, 1)])
     pipeline = model.pipeline(
         devices=2, batches=3, partition="search", recompute=recompute, mem_limit=9
     )
     problem = Problem(pipeline, Objective.MAKESPAN, BackwardKind.WHOLE)
-    choice = choice_of(problem, Deadline.after(60))
+    every: dict[Key, Fraction] = {}
+    choice = chosen(problem)
+    listed(choice, every)
+    ceiling, choice = max(every.values()) + 1, chosen(problem)
+    with interrupted(None, f"solver/partitions/{file}") as calls:
+        listed(choice, {}, ceiling)
+    for at in range(1, calls.number + 1, step):
+        known: dict[Key, Fraction] = {}
+        choice = chosen(problem)
+        with suppress(KeyboardInterrupt), interrupted(at, f"solver/partitions/{file}"):
+            listed(choice, known, ceiling)
+        left = listed(choice, known, ceiling)
+        missed = [bound for key, bound in every.items() if key not in known]
+        assert not missed or (left is not None and left.bound <= min(missed)), at
+
+
+def chosen(problem: Problem) -> Choice:
+    choice = choice_of(problem, Deadline.after(600))
     assert choice is not None
-    choice.bound(Deadline.after(60))
-    least = choice.lower_bound
+    return choice
 
-    def pressed() -> Iterator[Any]:
-        raise KeyboardInterrupt
-        yield
 
-    choice._order._rest = pressed()
-    with pytest.raises(KeyboardInterrupt):
-        choice.unlisted_bound({}, None)
-    for ceiling in (None, 2 * least):
-        assert choice.unlisted_bound({}, ceiling) == UnlistedBound(least)
+def listed(
+    choice: Choice, known: dict[Key, Fraction], ceiling: Fraction | None = None
+) -> UnlistedBound | None:
+    """List configurations below a ceiling by their bounds; returns the bound of the others."""
+    choice.bound(Deadline.after(600))
+    while (following := choice.unlisted_bound(known, ceiling)) is not None:
+        if following.key is None:
+            break
+        known[following.key] = following.bound
+    return following
