@@ -30,7 +30,7 @@ LAYERS: dict[int, tuple[Costs, Costs, Costs, Costs]] = {
     8: ((0.922, 0.001, 0.479), (3.021, 6.469, 0.479), (2.683, 6.47, 0.479), (4.014, 5.944, 0.479)),
 }
 """By samples of a microbatch: the first layer, the second, each of the 23 that follow, the last.
-Values of 1 and 2 samples were rounded by hand if they were published."""
+Values of 1 and 2 samples were rounded by hand where they are published."""
 PARTITIONS = {1: (26,), 2: (12, 14), 4: (5, 7, 7, 7)}
 """Layers of every stage, by the number of stages."""
 OUTPUT = 8_388_608

@@ -162,7 +162,7 @@ CASES = (
     ),
     Case("zbv", "4 x 8, heavy last stage, 4 activations", Pipeline(**EQUAL, **HEAVY, mem_limit=4)),
 )
-"""Cases in which a hand strategy is optimal, or in which nobody knows."""
+"""Cases in which a hand strategy is optimal, or in which that is not known."""
 
 
 def example_text(example: Example, seconds: float) -> str:

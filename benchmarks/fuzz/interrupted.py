@@ -2,35 +2,38 @@
 
 from __future__ import annotations
 
-import signal
-import sys
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from fractions import Fraction
-from pathlib import Path
 from random import Random
-from types import FrameType
-from typing import Any, NamedTuple
+from unittest.mock import patch
 
 import ppopt
 from benchmarks.fuzz.category import Case, Category, Finding, SkippedError
-from ppopt import Pipeline, Result, Status
+from ppopt import Pipeline, Progress, Result, Status
 from ppopt.solver import interrupts
+from ppopt.studies import strategy_search
 from ppopt.studies.plan_result import RowStatus
+from tests.factories.interruptions import interrupted
 
-PACKAGE = str(Path(ppopt.__file__).parent)
 PROVED = (Status.OPTIMAL, Status.INFEASIBLE)
 COSTS = {
     "forward": (1, 4), "backward": (3, 7), "weight": (1, 3), "activation": (1, 2), "kept": (0, 1),
     "static": (0, 1),
 }  # fmt: skip
 """Least and largest cost of a layer."""
+ONE_CHUNK = ("1f1b", "zb-1p")
+STRATEGIES = (*ONE_CHUNK, "interleaved", "zbv")
+FEW = (0, strategy_search.FEW)
+"""Most points that a strategy tries one after the other: none, so that bounds prove, or all."""
 ALL_CALLS, MOST_SIGNALS = 1_000_000, 20
 """Calls of all runs of a case, about, and most runs that a signal ends."""
 SECONDS = 20.0
 """Time limit of a study; the tiny ones here end far earlier."""
 
 
-class Claim(NamedTuple):
+@dataclass(frozen=True)
+class Claim:
     """What is said of the schedules of one search, in the user's unit."""
 
     value: Fraction | None
@@ -40,50 +43,72 @@ class Claim(NamedTuple):
     """Whether the value is said to be the least, or, without one, that there is no schedule."""
 
 
-Claims = dict[str, Claim]
-"""The claims of a study, by what they are of."""
+@dataclass(frozen=True)
+class Claims:
+    """What a study says."""
+
+    searches: dict[str, Claim]
+    """By what they are of."""
+    points: dict[Fraction, Claim] = field(default_factory=dict)
+    """Of a frontier, by limit: its points, and bounds within a limit."""
+    least: tuple[Fraction, ...] = ()
+    """Limits below which every value is said to be larger."""
+    complete: bool = False
+    """Whether all points are said to be found and proved."""
 
 
 def _of_result(result: Result) -> Claim:
     return Claim(result.value, result.lower_bound, result.status in PROVED)
 
 
-def _solve(pipeline: Pipeline) -> Claims:
-    return {"solve": _of_result(ppopt.solve(pipeline, workers=1, time_limit=SECONDS))}
+def _solve(pipeline: Pipeline, _: str) -> Claims:
+    return Claims({"solve": _of_result(ppopt.solve(pipeline, workers=1, time_limit=SECONDS))})
 
 
-def _best_choice(pipeline: Pipeline) -> Claims:
-    found = ppopt.best_choice(pipeline, "1f1b", time_limit=SECONDS)
+def _best_choice(pipeline: Pipeline, strategy: str) -> Claims:
+    found = ppopt.best_choice(pipeline, strategy, time_limit=SECONDS)
     fits = found.schedule.fits_limits
-    return {"1f1b": Claim(found.value if fits else None, found.lower_bound, found.proved)}
+    claim = Claim(found.value if fits else None, found.lower_bound, found.proved)
+    return Claims({strategy: claim})
 
 
-def _compare(pipeline: Pipeline) -> Claims:
+def _compare(pipeline: Pipeline, _: str) -> Claims:
     found = ppopt.compare(pipeline, workers=1, time_limit=SECONDS)
-    return {"compare": _of_result(found.optimum)}
+    return Claims({"compare": _of_result(found.optimum)})
 
 
-def _frontier(pipeline: Pipeline) -> Claims:
-    found = ppopt.frontier(pipeline, workers=1, time_limit=SECONDS)
-    if found.baselines and not found.points:
+def _frontier(pipeline: Pipeline, _: str) -> Claims:
+    told: list[Fraction] = []
+
+    def follow(state: Progress) -> None:
+        told.extend([] if state.value is None else [state.value])
+
+    found = ppopt.frontier(pipeline, workers=1, time_limit=SECONDS, progress=follow)
+    points = {point.limit: _of_result(point.result) for point in found.points}
+    values = [claim.value for claim in points.values() if claim.value is not None]
+    if told and min(values, default=max(told) + 1) > min(told):
+        raise AssertionError("a report told a value that is lost")
+    if any(hand.ratio is not None for hand in found.baselines) and not points:
         raise AssertionError("hand strategies are points of a frontier")
-    claims = {"frontier": Claim(None, None, found.status in PROVED)}
-    claims |= {str(point.limit): _of_result(point.result) for point in found.points}
     for limit, bound in found.bounds:
-        claims.setdefault(str(limit), Claim(None, bound, proved=False))
-    return claims
+        points.setdefault(limit, Claim(None, bound, proved=False))
+    least = tuple(point.limit for point in found.points if point.least)
+    return Claims({}, points, least, found.status in PROVED)
 
 
-def _plan(pipeline: Pipeline) -> Claims:
-    found = ppopt.plan(pipeline, workers=1, time_limit=SECONDS)
+def _plan(pipeline: Pipeline, strategy: str) -> Claims:
+    found = ppopt.plan(
+        pipeline, chunks=1 if strategy in ONE_CHUNK else 2, strategies=f"optimal,{strategy}",
+        workers=1, time_limit=SECONDS,
+    )  # fmt: skip
     claims = {"plan": Claim(found.value, found.lower_bound, found.status in PROVED)}
     for row in found.rows:
         ended = row.status in (RowStatus.OPTIMAL, RowStatus.INFEASIBLE)
         claims[str(row.configuration)] = Claim(row.value, row.lower_bound, ended)
-    return claims
+    return Claims(claims)
 
 
-STUDIES: dict[str, Callable[[Pipeline], Claims]] = {
+STUDIES: dict[str, Callable[[Pipeline, str], Claims]] = {
     "solve": _solve,
     "best_choice": _best_choice,
     "compare": _compare,
@@ -92,29 +117,18 @@ STUDIES: dict[str, Callable[[Pipeline], Claims]] = {
 }
 
 
-class _Calls:
-    """Counts the calls of a study's functions, and sends Ctrl-C at one of them."""
-
-    def __init__(self, at: int | None) -> None:
-        self.number, self.at = 0, at
-
-    def __call__(self, frame: FrameType, event: str, _: Any) -> None:
-        """Be the profiler: a signal takes effect where a function is called or C code returns."""
-        if event in ("call", "c_return") and frame.f_code.co_filename.startswith(PACKAGE):
-            self.number += 1
-            if self.number == self.at:
-                signal.raise_signal(signal.SIGINT)
-
-
 def _run(case: Case, at: int | None) -> tuple[Claims, int]:
-    """Claims of a study, and how many calls it takes; Ctrl-C comes at call `at`."""
-    pipeline, calls = Pipeline(**case["pipeline"]), _Calls(at)
-    with interrupts.recorded(inner=True):
-        sys.setprofile(calls)
-        try:
-            claims = STUDIES[case["study"]](pipeline)
-        finally:
-            sys.setprofile(None)
+    """Claims of a study, and how many calls it takes; Ctrl-C comes at call `at`, if it is reached.
+
+    Ctrl-C is recorded as in a command, which tells what is known when it comes.
+    """
+    pipeline = Pipeline(**case["pipeline"])
+    with (
+        patch.multiple(strategy_search, FEW=case["few"], FEW_ORDERS=min(case["few"], 30)),
+        interrupts.recorded(inner=True),
+        interrupted(at) as calls,
+    ):
+        claims = STUDIES[case["study"]](pipeline, case["strategy"])
     return claims, calls.number
 
 
@@ -129,7 +143,7 @@ class Interrupted(Category):
         """Draw a study of a model of few layers, and the seed by which calls are drawn."""
         count, study = rng.randint(4, 6), rng.choice(tuple(STUDIES))
         pipeline = {
-            "stages": rng.choice((2, 3)),
+            "stages": 2 if study == "plan" else rng.choice((2, 3)),
             "batches": rng.randint(2, 4),
             "p2p": rng.randint(0, 1),
             "model": [
@@ -138,51 +152,79 @@ class Interrupted(Category):
             "partition": "search",
             "mem_limit": rng.choice((None, 8, 10, 14)),
         }
-        if study != "frontier" and pipeline["mem_limit"] and rng.random() < 0.5:
+        if study not in ("frontier", "plan") and pipeline["mem_limit"] and rng.random() < 0.5:
             pipeline["recompute"] = "search"
-        return {"study": study, "pipeline": pipeline, "seed": rng.randrange(10**6)}
+        return {
+            "study": study,
+            "strategy": rng.choice(STRATEGIES),
+            "few": rng.choice(FEW),
+            "pipeline": pipeline,
+            "seed": rng.randrange(10**6),
+        }
 
     def check(self, case: Case) -> Iterator[Finding]:
         """Run the study to its end, then again to each signal, and compare what is said."""
-        whole, calls = _run(case, None)
-        if not next(iter(whole.values())).proved:
-            raise SkippedError("nothing is proved, so nothing can be compared")
-        number = min(max(ALL_CALLS // calls, 2), MOST_SIGNALS)
+        try:
+            whole, calls = _run(case, None)
+        except ppopt.NotApplicableError:
+            raise SkippedError("the strategy does not apply") from None
+        number, sent = min(max(ALL_CALLS // calls, 2), MOST_SIGNALS), 0
         for at in Random(case["seed"]).sample(range(1, calls + 1), min(number, calls)):
             try:
-                cut, _ = _run(case, at)
+                cut, reached = _run(case, at)
             except KeyboardInterrupt:
                 yield Finding("interrupt-not-caught", f"{case['study']}, call {at} of {calls}")
                 return
-            yield from _compared(case["study"], cut, whole)
+            sent += reached >= at
+            for kind, words in _differences(cut, whole):
+                yield Finding(kind, f"{case['study']}, call {at} of {calls}: {words}")
+        if not sent:
+            raise SkippedError("every run ended before its signal")
 
 
-def _compared(study: str, cut: Claims, whole: Claims) -> Iterator[Finding]:
+def _differences(cut: Claims, whole: Claims) -> Iterator[Finding]:
     """Compare the claims of a study that was cut with those of the whole one."""
-    for name, claim in cut.items():
-        least = _within(name, whole) if study == "frontier" else whole.get(name)
-        if least is not None and least.proved:
-            yield from _against(f"{study}, {name}", claim, least)
+    for name, claim in cut.searches.items():
+        if name in whole.searches:
+            yield from _against(name, claim, whole.searches[name])
+    for limit, claim in cut.points.items():
+        yield from _against(f"within {limit}", claim, _within(limit, whole))
+    for limit in cut.least:
+        value = cut.points[limit].value
+        if any(_is_as_good(own, value) for at, own in whole.points.items() if at < limit):
+            yield Finding("wrong-least-limit", f"less than {limit} is enough for {value}")
+    if cut.complete and _values(cut) != _values(whole):
+        yield Finding("wrong-frontier", f"points {_values(cut)}, not {_values(whole)}")
 
 
-def _within(limit: str, whole: Claims) -> Claim | None:
-    """The least value within a limit, by all points of a frontier; None: the name is no limit."""
-    if limit == "frontier":
-        return None
-    points = [claim for name, claim in whole.items() if _is_within(name, limit) and claim.value]
-    return min(points, key=lambda claim: claim.value or 0, default=Claim(None, None, proved=True))
+def _within(limit: Fraction, whole: Claims) -> Claim:
+    """The best of a whole frontier within a limit."""
+    values = [value for at, value in _values(whole).items() if at <= limit]
+    value = min(values, default=None)
+    return Claim(value, value if whole.complete else None, proved=whole.complete)
 
 
-def _is_within(name: str, limit: str) -> bool:
-    return name != "frontier" and Fraction(name) <= Fraction(limit)
+def _values(claims: Claims) -> dict[Fraction, Fraction]:
+    """Limit and value of every point of a frontier."""
+    found = {limit: claim.value for limit, claim in claims.points.items()}
+    return {limit: value for limit, value in found.items() if value is not None}
 
 
-def _against(name: str, claim: Claim, least: Claim) -> Iterator[Finding]:
-    """Compare a claim with a proved one of the same schedules."""
-    words = f"{name}: value {claim.value}, bound {claim.bound}; the least value is {least.value}"
-    if claim.proved and claim.value != least.value:
+def _is_as_good(claim: Claim, value: Fraction | None) -> bool:
+    return claim.value is not None and value is not None and claim.value <= value
+
+
+def _against(name: str, claim: Claim, whole: Claim) -> Iterator[Finding]:
+    """Compare a claim with that of the whole study, whose value has a schedule."""
+    words = f"{name}: {claim}, in the whole study {whole}"
+    if whole.value is None:
+        if whole.proved and claim.value is not None:
+            yield Finding("schedule-of-nothing", words)
+        return
+    if claim.proved and (claim.value is None or claim.value > whole.value):
         yield Finding("wrong-proof", words)
-    if claim.value is not None and (least.value is None or claim.value < least.value):
-        yield Finding("below-optimum", words)
-    if claim.bound is not None and least.value is not None and claim.bound > least.value:
+    if claim.bound is not None and claim.bound > whole.value:
         yield Finding("wrong-bound", words)
+    least = whole.value if whole.proved else whole.bound
+    if claim.value is not None and least is not None and claim.value < least:
+        yield Finding("below-optimum", words)

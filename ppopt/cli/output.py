@@ -236,8 +236,8 @@ def show_parallel_plan(settings: Settings, shown: Mapping[str, Any], found: Para
             print(line)
         print()
         print_table(parallel_table(shown))
-        for row in shown["parallelism"]["skipped"]:
-            print(f"skipped {row['combination']}: {row['reason']}")
+        for skipped in shown["parallelism"]["skipped"]:
+            print(f"skipped {skipped['combination']}: {skipped['reason']}")
     return code
 
 

@@ -29,7 +29,7 @@ class DerivedModel:
     """A model in layers whose costs are derived from its dimensions; nothing is measured.
 
     `pipeline` is the pipeline that trains it, `model` its layers, and `text` the model file that
-    holds both. Raises InputError if the ranks of the training cannot share the architecture, and
+    holds both. Raises InputError if the ranks of the training cannot share the architecture, or
     if it has too few layers for the devices.
     """
 

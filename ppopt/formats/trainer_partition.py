@@ -60,7 +60,7 @@ def check_model(model: Model, trainer: str) -> None:
     """
     roles = [layer.role for layer in model.layers]
     for role, place in zip(ENDS, (0, len(roles) - 1), strict=True):
-        at = [index for index, own in enumerate(roles) if own == role]
+        at = [index for index, given in enumerate(roles) if given == role]
         if at not in ([], [place]):
             end = "first" if place == 0 else "last"
             raise NotApplicableError(f"{trainer}: the {role} is one layer, the {end}; it is {at}")

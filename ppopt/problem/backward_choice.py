@@ -1,9 +1,9 @@
 """Split or whole: where one of them is never worse, and what both have in common.
 
 BW of a stage, replaced by B and then W at once, fits into its time where BW >= B + W. If B and W
-hold no more memory than it, splitting that stage loses nothing. B and its W, replaced by BW in the
-place of B, fit into the time of B where BW <= B. If BW holds no more than B, splitting that
-stage gains nothing. All other stages have a choice, per microbatch.
+then hold no more memory than it, splitting that stage loses nothing. B and its W, replaced by BW in
+the place of B, fit into the time of B where BW <= B. If BW then holds no more than B, splitting
+that stage gains nothing. All other stages have a choice, per microbatch.
 
 The relaxation of a choice is a pipeline of split backwards with
 

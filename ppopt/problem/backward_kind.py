@@ -26,7 +26,7 @@ class BackwardKind(StrEnum):
     def read(cls, kind: str | None, fused: bool | None = None) -> BackwardKind:
         """The kind asked for; `fused` is the flag `--fused`: True for whole, False for split.
 
-        Mixed where neither is given. Raises InputError if they contradict each other.
+        Mixed if neither is given. Raises InputError if they contradict each other.
         """
         if kind is not None and kind not in tuple(cls):
             raise InputError(f"backward_kind: {kind!r} is unknown; use {', '.join(cls)}")

@@ -67,8 +67,8 @@ class FieldReader:
                 )
             read: Any = tuple(self.numbers(field, row) for row in rows)
             places = [
-                (f"F of stage {number} and {kind} of stage {other}", time)
-                for number, row in enumerate(read)
+                (f"F of stage {stage} and {kind} of stage {other}", time)
+                for stage, row in enumerate(read)
                 for other, time in enumerate(row)
             ]
         else:

@@ -20,7 +20,7 @@ Layout = tuple[Hosts, int]
 def read_placement(given: object, chunks: int | None, stages: int) -> Any:
     """Check a placement: None, a name, or as a tuple the device of each of so many stages.
 
-    Raises InputError on anything else, and where `chunks` does not go with it.
+    Raises InputError on anything else, or if `chunks` does not go with it.
     """
     if given is None or isinstance(given, str):
         if given is not None and given not in placement.NAMED:

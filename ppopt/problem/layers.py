@@ -111,7 +111,7 @@ LAYER_SETTINGS = (
     _time("offload_time", "time of each way to the host", "0", optional=True),
     _memory(
         "offload_memory",
-        "part of the activation that moves to the host; 0 where no time is given",
+        "part of the activation that moves to the host; 0 if no time is given",
         default="activation",
         optional=True,
     ),

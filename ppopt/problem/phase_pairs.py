@@ -77,7 +77,7 @@ def pair_times(stages: Sequence[Sequence[Layer]]) -> PairTimes | None:
     rows = [[phase for layer in stage for phase in _forward(layer)] for stage in stages]
     partial, whole = (
         [
-            [step for layer in reversed(stage) for step in _backward(layer, whole)]
+            [part for layer in reversed(stage) for part in _backward(layer, whole)]
             for stage in stages
         ]
         for whole in (False, True)
@@ -94,8 +94,8 @@ def pair_times(stages: Sequence[Sequence[Layer]]) -> PairTimes | None:
     return PairTimes(
         *(
             tuple(
-                tuple(Fraction(least_time(steps, other), per_unit) for other in backwards)
-                for steps in forwards
+                tuple(Fraction(least_time(forward, other), per_unit) for other in backwards)
+                for forward in forwards
             )
             for backwards in (with_bw, with_b)
         )

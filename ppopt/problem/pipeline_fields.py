@@ -22,10 +22,10 @@ class PipelineFields:
     batches: int
     """Microbatches, both routes together."""
     chunks: int | None = None
-    """Stages per device; None: 1, or 2 where the placement is `interleaved` or `v`."""
+    """Stages per device; None: 1, or 2 if the placement is `interleaved` or `v`."""
     placement: Any = None
     """`linear`, `interleaved`, `v`, or the device of every stage; None: linear, or interleaved
-    where `chunks` is above 1. `search`: `ppopt.solve` chooses it with the schedule."""
+    if `chunks` is above 1. `search`: `ppopt.solve` chooses it with the schedule."""
     model: Any = None
     """None; or the `Model` whose layers the stages hold (its list of layers will do), in place of
     costs per stage."""

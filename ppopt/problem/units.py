@@ -74,7 +74,7 @@ def resolve(
     `measure` is `time` or `memory`; `given` holds numbers and quantities, or nested lists of them,
     by the name of their setting. A number finer than 10^-6 of its own unit is rounded to that,
     those of the names in `down` downwards. `standing` are the settings that stand at their default,
-    with their names in files. Raises InputError, naming the setting, on unknown units, and where a
+    with their names in files. Raises InputError, naming the setting, on unknown units, or if a
     number other than 0 has no unit and only others say one.
     """
     unit = _declared(measure, declared)

@@ -189,7 +189,7 @@ def profile(
 
     In every step each stage must run every microbatch once: F, and either BW or both B and W.
     Raises InputError if operations are missing or run twice, if a stage runs on two devices,
-    and if the median of a forward is 0.
+    or if the median of a forward is 0.
     """
     ran = list(records)
     if not ran:

@@ -75,7 +75,7 @@ def read_run(folder: Path) -> PrimusRun:
     """Read a folder that `dump_pp_data` wrote; clocks of ranks are aligned.
 
     The first of several iterations is left out. Raises InputError, naming the file, if one is
-    missing or holds anything else, and if ranks have different iterations.
+    missing or holds anything else, or if ranks have different iterations.
     """
     config = folder / CONFIG
     shape = within(label(config), _shape, _parsed(config))

@@ -62,7 +62,7 @@ def read_traces(paths: Sequence[Path]) -> Measurements:
     """Read the traces of all ranks; see `parse_trace` and `without_waits`.
 
     A file that states no rank gets its index. Raises InputError if a file is not such a trace,
-    if two files are of one rank, and if the trace of a rank is missing.
+    if two files are of one rank, or if the trace of a rank is missing.
     """
     found: dict[int, RankTrace] = {}
     for index, path in enumerate(paths):

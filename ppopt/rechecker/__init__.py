@@ -80,7 +80,7 @@ def confirmed(schedule: Timetable) -> str | None:
     """Say at once, by arithmetic alone, why the bound that a schedule states holds.
 
     None if it states none or that of another schedule, if that takes a search, if the
-    bound is wrong, and if the schedule is said to be optimal but does not reach it.
+    bound is wrong, or if the schedule is said to be optimal but does not reach it.
     """
     stated = claim.stated_by(schedule)
     if stated is None or stated.bound is None or claim.fault(stated, schedule) is not None:

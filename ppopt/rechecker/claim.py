@@ -187,8 +187,8 @@ class Claim(NamedTuple):
     def work(self, times: Mapping[OpKind, int]) -> int:
         """Least time that one device takes for operations of so much time per kind.
 
-        One after the other, but if they may run in pairs, of an F and a backward: then all F
-        take no less than these times, and neither do all backwards.
+        One after the other, unless they may run in pairs of an F and a backward: then all F take
+        no less than these times, and neither do all backwards.
         """
         forward, backward = (times.get(kind, 0) for kind in self.kinds[:2])
         rest = sum(times.get(kind, 0) for kind in self.kinds[2:])

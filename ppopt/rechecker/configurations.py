@@ -100,12 +100,12 @@ def _check_each(claims: Mapping[str, Claim], check: Check, until: float) -> Rech
     began, left = monotonic(), None
     for number, (name, stated) in enumerate(claims.items()):
         seconds = max(0.01, until - monotonic()) / (len(claims) - number)
-        verdict = check(stated, seconds)
-        verdict = replace(verdict, reason=f"{name}: {verdict.reason}", seconds=monotonic() - began)
-        if verdict.verdict is Verdict.WRONG:
-            return verdict
-        if verdict.verdict is Verdict.UNDECIDED:
-            left = verdict
+        found = check(stated, seconds)
+        found = replace(found, reason=f"{name}: {found.reason}", seconds=monotonic() - began)
+        if found.verdict is Verdict.WRONG:
+            return found
+        if found.verdict is Verdict.UNDECIDED:
+            left = found
     return left
 
 

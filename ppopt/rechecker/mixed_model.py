@@ -145,7 +145,7 @@ class MixedModel:
         b, w, bw = (forward._replace(kind=kind) for kind in (OpKind.B, OpKind.W, OpKind.BW))
         for op, there in ((forward, None), (b, split), (bw, split.negated())):
             start, end = self.start[op], self.end[op]
-            partners = {pair: literal for pair, literal in self.joined.items() if op in pair}
+            partners = {pair: joint for pair, joint in self.joined.items() if op in pair}
             alone = cp.new_bool_var("")
             chosen = [alone, *partners.values()]
             if there is None:
@@ -204,7 +204,7 @@ class MixedModel:
                 literal: cp_model.LiteralT = there
                 if op in second:
                     literal = cp.new_bool_var("")
-                    others = [literal for pair, literal in self.joined.items() if pair[1] == op]
+                    others = [joint for pair, joint in self.joined.items() if pair[1] == op]
                     cp.add_exactly_one([literal, *others, there.negated()])
                 time = claim.time(op)
                 busy.append(

@@ -167,10 +167,8 @@ def of_compute(claim: Claim) -> Claim:
     if not given.has_gradient_work:
         return claim
     devices = range(given.num_devices)
-    heads, tails = (
-        [head(claim, number) for number in devices],
-        [tail(claim, number) for number in devices],
-    )
+    heads = [head(claim, host) for host in devices]
+    tails = [tail(claim, host) for host in devices]
     margin = min(heads) + min(tails)
     if claim.span:
         margin = min(one + other for one, other in zip(heads, tails, strict=True))

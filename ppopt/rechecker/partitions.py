@@ -51,8 +51,8 @@ class Left(NamedTuple):
 def left_to_search(claim: Claim, deadline: float) -> list[Left] | None:
     """The partitions, with the choices of recompute, that no device alone rules out.
 
-    None if there are more than `MOST_LEFT`, if `time.monotonic` passes the deadline, and
-    where the claim is out of reach: several routes, slices or pairs, or a layer whose F computes
+    None if there are more than `MOST_LEFT`, if `time.monotonic` passes the deadline, or
+    if the claim is out of reach: several routes, slices or pairs, or a layer whose F computes
     nothing.
     """
     if not all(map(computes, claim.pipeline.model.layers)):
@@ -123,7 +123,7 @@ class _Choices:
     def all(self) -> Iterator[Left]:
         """Every partition that is left, with every choice of recompute that is.
 
-        Raises TimeoutError after the deadline, and where there are too many choices.
+        Raises TimeoutError after the deadline, or if there are too many choices.
         """
         open_ = (None,) * (self._stages - 1)
         for counts in [self._counts] if self._counts else self._from(0, open_):

@@ -28,7 +28,7 @@ class Rules:
     """What is known of every schedule without choosing an order on any device."""
 
     def __init__(self, claim: Claim, devices: frozenset[int]) -> None:
-        """State the rules of all operations, or if these are too many, of those of `devices`."""
+        """State the rules of all operations or, if these are too many, of those of `devices`."""
         self.claim = claim
         every = frozenset(range(claim.pipeline.num_devices))
         self.all = claim.size <= MOST_OPERATIONS
@@ -93,10 +93,10 @@ class _Work:
         self._claim = claim
         self._members: dict[tuple[OpKind, int], int] = {}
         least = claim.least
-        for op, number in bit.items():
+        for op, own_bit in bit.items():
             if claim.device(op) == device:
                 key = op.kind, least[op.kind][op.stage]
-                self._members[key] = self._members.get(key, 0) | number
+                self._members[key] = self._members.get(key, 0) | own_bit
 
     def of(self, some: int) -> int:
         """Time that those operations in the set take that are the device's."""

@@ -258,7 +258,7 @@ def _memory_traces(schedule: Schedule) -> list[go.Scatter | go.Bar]:
     """
     ticks, last = schedule.pipeline.ticks, schedule.metrics.makespan
     found = list(_profiles(schedule))
-    top = max(*(int(series.level.max(initial=0)) for series in found), *(ticks.limits or ()), 1)
+    top = max(*(int(profile.level.max(initial=0)) for profile in found), *(ticks.limits or ()), 1)
     style = {"fillcolor": colours.MEMORY, "line": {"color": colours.MEMORY_LINE, "width": 1.2}}
     traces = [_areas("memory", found, ticks.per_unit, top, style)]
     if any(ticks.static):

@@ -87,9 +87,9 @@ def _faster_elsewhere(found: Mapping[str, Any]) -> list[str]:
     ]
     faster.sort(key=lambda row: (row["value"], row["memory"]))
     two = next((row for row in faster if row["routes"] > last["routes"]), None)
-    alike = next((row for row in faster if row["routes"] <= last["routes"]), None)
-    lines = [] if alike is None else [f"faster in another placement: {_hand_words(found, alike)}"]
-    if two is not None and (alike is None or two["value"] < alike["value"]):
+    other = next((row for row in faster if row["routes"] <= last["routes"]), None)
+    lines = [] if other is None else [f"faster in another placement: {_hand_words(found, other)}"]
+    if two is not None and (other is None or two["value"] < other["value"]):
         lines.append(f"faster with two routes: {_hand_words(found, two)}")
     return lines
 

@@ -60,10 +60,10 @@ def page(
     `FEW` charts the page opens with the best, and the sections of the others are folded.
 
     `opening` is HTML that stands before the schedules; with it, they keep their order and are shown
-    one at a time: number `first`, from 0, then the k-th, from 1, if the address becomes
+    one at a time: number `first`, from 0, then the k-th, from 1, when the address becomes
     `#schedule-k`. With `study`, the opening holds the rows of a study. The schedules must be
     complete (every device runs something). Identical input gives an identical page. Raises
-    InputError when there is no schedule, and where units of time differ.
+    InputError if there is no schedule, or if units of time differ.
     """
     parts = page_parts(schedules, title=title, opening=opening, first=first)
     return framed(parts, opening=parts.above, script=script(study=study))

@@ -130,7 +130,7 @@ def _operations(schedule: Schedule) -> tuple[dict[str, Ints], Ints]:
 def _around(schedule: Schedule, chosen: Bools) -> dict[str, Ints]:
     """Columns of some auxiliary operations; the microbatch of what a step has once is FREE."""
     given, kinds = schedule.auxiliary, drawn_kinds([schedule])
-    codes = [kinds.index(AuxiliaryKind(number)) for number in given.kind[chosen].tolist()]
+    codes = [kinds.index(AuxiliaryKind(value)) for value in given.kind[chosen].tolist()]
     part = np.zeros((schedule.pipeline.routes, schedule.pipeline.num_stages), dtype=np.int64)
     route = schedule.microbatch * schedule.pipeline.routes // schedule.pipeline.batches
     part[route, schedule.stage] = parts(schedule)

@@ -148,7 +148,9 @@ def _row(cells: PlanCells, section: str | None, several: bool) -> tuple[str, ...
 def _more(data: Shown) -> str:
     """What could not be set up, and how to use the best; folded away."""
     lines = [*use_words(data)]
-    lines += [f"skipped {row['configuration']}: {row['reason']}" for row in data["skipped"]]
+    lines += [
+        f"skipped {skipped['configuration']}: {skipped['reason']}" for skipped in data["skipped"]
+    ]
     if not lines:
         return ""
     text = escape("\n".join(lines))

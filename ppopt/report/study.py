@@ -156,7 +156,7 @@ def _values(name: str, rows: Sequence[Shown]) -> list[str]:
     """The values of a setting: numbers of one unit by size, others in the order of the rows."""
     given = list(dict.fromkeys(_setting(row["overrides"].get(name)) for row in rows))
     found = [_NUMBER.fullmatch(value) for value in given]
-    sizes = {value: figure for value, figure in zip(given, found, strict=True) if figure}
+    sizes = {value: match for value, match in zip(given, found, strict=True) if match}
     if len(sizes) < len([value for value in given if value != NONE]):
         return given
     if len({size[2] for size in sizes.values()}) > 1:

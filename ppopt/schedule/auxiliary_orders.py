@@ -162,7 +162,7 @@ def timed(pipeline: Pipeline, numbers: Ints, start: Ints, end: Ints) -> Auxiliar
     kind, stage, microbatch, part = split_codes(pipeline, numbers)
     route = microbatch * pipeline.routes // pipeline.batches
     device = np.array(pipeline.hosts, dtype=np.int64)[route, stage]
-    once = [not AuxiliaryKind(number).per_microbatch for number in kind.tolist()]
+    once = [not AuxiliaryKind(value).per_microbatch for value in kind.tolist()]
     microbatch = np.where(once, ONCE, microbatch)
     columns = (kind, stage, device, start, end, route, microbatch, part)
     return AuxiliaryOperations(*columns).ordered()

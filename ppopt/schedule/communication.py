@@ -350,7 +350,7 @@ def of_schedule(schedule: Schedule) -> tuple[ActionRow, ...]:
 
 
 def as_streams(schedule: Schedule) -> Schedule:
-    """The schedule of the same order with links as streams; itself if they are streams.
+    """The same order with links as streams; the schedule itself if they are streams already.
 
     Transfers are served by the better of `timing.own_queues`.
     """
@@ -444,7 +444,7 @@ MOST_LOWERED = 100_000
 def cheap_loss(schedule: Schedule) -> Loss | None:
     """The same as `loss_of_lowering`, if it is quickly said and there may be any.
 
-    None if PyTorch cannot run the order, if transfers take no time, or if it is large.
+    None if PyTorch cannot run the order, if transfers take no time, or if the schedule is large.
     """
     pipeline = schedule.pipeline
     if pipeline.routes == 2 or pipeline.num_slices > 1 or len(schedule) > MOST_LOWERED:

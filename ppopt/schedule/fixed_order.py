@@ -213,7 +213,7 @@ def _delays(
         known = [device, *np.unique(sources).tolist()]
         rows = np.unique(
             np.concatenate(
-                [*(devices[number].classes for number in known), first_link + links[waiting]]
+                [*(devices[source].classes for source in known), first_link + links[waiting]]
             )
         )
         forms = np.zeros((high - low, len(rows)))

@@ -82,7 +82,7 @@ class Idle(NamedTuple):
 
 
 class Arrivals(NamedTuple):
-    """When every operation of a schedule has what it waits for, in ticks; 0 if nothing."""
+    """When every operation has what it waits for, in ticks; 0: it waits for nothing."""
 
     sent: Ints
     """End of the last operation that it waits for."""

@@ -72,7 +72,7 @@ def _relief(schedule: Schedule) -> Relief | None:
 
 
 def _fits(other: Pipeline, schedule: Schedule) -> bool:
-    """Whether the order of a schedule keeps the memory limits with another partition."""
+    """Whether the order of a schedule stays within the memory limits with another partition."""
     return other.limits is None or timing.schedule(other, portable(schedule)).fits_limits
 
 

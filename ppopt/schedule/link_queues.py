@@ -142,7 +142,7 @@ def queues_of_schedule(schedule: Timetable) -> Queues:
     links = LinkQueues(schedule.pipeline)
     number = links.numbers_of(schedule.transfers)
     link = links.link[number]
-    return queues_of_orders(links, (number[link == pair] for pair in range(len(links.pairs))))
+    return queues_of_orders(links, (number[link == index] for index in range(len(links.pairs))))
 
 
 class QueuedOrder(NamedTuple):

@@ -312,7 +312,7 @@ class _RuleGeneration:
     def _owed(self, device: int, now: int) -> tuple[int, int]:
         """The W with the most passes pending, and how many the device has pending.
 
-        -1 if there is none, and if this one may not start yet.
+        -1 if there is none, or if this one may not start yet.
         """
         most, chosen, pending = 0, -1, 0
         for _, b, w in self.hosted[device]:

@@ -41,7 +41,7 @@ class Argument(StrEnum):
     PLACEMENTS = "placements"
     """No placement of the stages on the devices has a smaller value; no devices are named."""
     MEMORY = "memory"
-    """No schedule keeps the memory limits; no devices are named."""
+    """No schedule is within the memory limits; no devices are named."""
 
 
 @dataclass(frozen=True)

@@ -595,10 +595,8 @@ class SolveParams:
     def __repr__(self) -> str:
         """Show the values that differ from the defaults."""
         usual = {
-            field.name: field.default
-            if field.default_factory is MISSING
-            else field.default_factory()
-            for field in fields(self)
+            own.name: own.default if own.default_factory is MISSING else own.default_factory()
+            for own in fields(self)
         }
         changed = {
             name: getattr(self, name) for name in usual if getattr(self, name) != usual[name]

@@ -232,6 +232,6 @@ def class_sequences(instance: Instance, passes: Sequence[Sequence[int]]) -> list
         forward = [(OpKind.F, stage) for stage in (down, up)]
         backward = [(instance.backward, stage) for stage in (up, down)]
         weight = [(instance.closing, stage) for stage in (up, down)]
-        number = [instance.number(*place) for place in (*forward, *backward, *weight)]
-        found.append([number[op] for op in row])
+        numbers = [instance.number(*place) for place in (*forward, *backward, *weight)]
+        found.append([numbers[place] for place in row])
     return found

@@ -34,7 +34,7 @@ class _Paced:
     def __init__(self, instance: Instance, most: int, percent: int) -> None:
         self.run, self.instance, self.most = Generation(instance), instance, most
         self.classes = instance.classes
-        work = [sum(self.classes[place].duration for place in mine) for mine in instance.hosted]
+        work = [sum(self.classes[number].duration for number in mine) for mine in instance.hosted]
         pace = -(-max(work) * percent // 100)
         self.entries = [pace * microbatch for microbatch in range(instance.batches)]
         self.entry = instance.number(OpKind.F, 0)
@@ -43,9 +43,9 @@ class _Paced:
         self.coming[self.entry] = 0
         self.passes = [
             [
-                (place, self.classes[place].kind)
-                for place in mine
-                if self.classes[place].kind != OpKind.W
+                (number, self.classes[number].kind)
+                for number in mine
+                if self.classes[number].kind != OpKind.W
             ]
             for mine in instance.hosted
         ]

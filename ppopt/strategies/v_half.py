@@ -23,7 +23,7 @@ def most_activations(devices: int) -> int:
 
 
 def v_half_block(devices: int) -> Block:
-    """Offsets 2 slots down and 1 up, the pause at the turn 1, or 4 where p is even.
+    """Offsets 2 slots down and 1 up, the pause at the turn 1, or 4 if p is even.
 
     From arXiv 2405.15362, appendix: 2, 1, 2, 1 for F down, F up, B down, B up.
     """

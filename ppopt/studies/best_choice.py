@@ -181,8 +181,8 @@ class StrategyProof:
         if not self.proved:
             return "not every partition was tried or ruled out"
         return (
-            f"every partition but {len(self._followed)} that were tried has a device that alone "
-            "needs as long, or too much memory"
+            f"in every partition but {len(self._followed)} that were tried, one device alone takes "
+            "as long, or its memory is over the limit"
         )
 
     def bound(self, deadline: Deadline, ceiling: Fraction | None = None) -> None:

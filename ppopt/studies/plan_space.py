@@ -218,7 +218,7 @@ def fields_of(pipeline: Pipeline) -> dict[str, Any]:
     """
     given = {name: getattr(pipeline, name) for name in CARRIED}
     links = {"p2p": pipeline.p2p} if pipeline.link is None else {"link": pipeline.link}
-    default = {field.name: field.default for field in dataclass_fields(PipelineFields)}
+    default = {declared.name: declared.default for declared in dataclass_fields(PipelineFields)}
     speeds = pipeline.device_speed
     slow = {} if set(speeds) == {1} else {"device_speed": speeds}
     return {name: v for name, v in (given | links).items() if v != default[name]} | slow

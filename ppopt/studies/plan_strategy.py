@@ -28,10 +28,6 @@ ROUNDS = 4
 """Rounds of the search for the best partition and recompute at level 0; doubled at every level."""
 SEARCHING = 0.5
 """Share of a turn that these rounds may take; the proof has the rest."""
-_BOUNDED = (
-    "in every partition, the head, work, forced idle time and way out of one device take as long, "
-    "or its memory is over the limit"
-)
 
 
 class StrategyCandidate(PlanCandidate):
@@ -142,7 +138,9 @@ class StrategyCandidate(PlanCandidate):
             schedule=None,
             value=None,
             lower_bound=None if self.impossible else self.bound,
-            proof=_BOUNDED,
+            proof="no partition is within the memory limits"
+            if self.impossible
+            else "the bound holds for every order of this configuration",
             certificate=Certificate(argument),
             provenance=self._options.provenance,
             solve_seconds=0.0,

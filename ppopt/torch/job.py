@@ -230,7 +230,7 @@ def boundaries(job: Job, microbatches: int, device: Any) -> list[tuple[TensorMet
 
     Runs the forward of every module and the loss once, on one microbatch; holds one module made by
     a function at a time. Raises InputError if a module or the loss fails, if a module returns
-    anything but tensors, and if no gradient passes through.
+    anything but tensors, or if no gradient passes through.
     """
     first = job.microbatch(0, microbatches, device)
     tensors = first.arguments
@@ -257,7 +257,7 @@ def boundaries(job: Job, microbatches: int, device: Any) -> list[tuple[TensorMet
 def roles_of(names: Sequence[str], metas: Sequence[tuple[TensorMeta, ...]]) -> list[str]:
     """The role of every module of a language model; `names` are their classes.
 
-    The first is an embedding where it takes integers. The last is a head if it is of another
+    The first is an embedding if it takes integers. The last is a head if it is of another
     class than the one before it, and hands on another shape than it takes. All others count as
     decoder layers, MTP layers too.
     """

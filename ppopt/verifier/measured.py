@@ -29,7 +29,7 @@ def faults(schedule: Timetable, claims: Mapping[str, object] | None = None) -> l
 
 
 def planned(schedule: Timetable, what: str) -> None:
-    """Raise InputError, beginning with `what`, for a measured step, if a plan is needed."""
+    """Raise InputError, beginning with `what`, for a measured step: a plan is needed."""
     if is_measured(schedule):
         raise InputError(
             f"{what}: a measured step is no planned schedule; give the schedule that ran"

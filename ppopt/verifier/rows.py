@@ -128,7 +128,7 @@ class Rows:
     def partner(self) -> Ints:
         """Row that shares this row's pair number, for named rows only.
 
-        ABSENT if none does, if several do, and if the two are not an F and a B or BW of
+        ABSENT if none does, if several do, or if the two are not an F and a B or BW of
         different microbatches.
         """
         found = np.full(len(self), ABSENT, dtype=np.int64)

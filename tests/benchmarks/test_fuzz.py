@@ -320,7 +320,7 @@ class TestFaults:
             return replace(found, lower_bound=found.value + 1)
 
         monkeypatch.setattr(ppopt, "best_choice", claimed)
-        monkeypatch.setattr(interrupted, "STUDIES", {"1f1b": interrupted.STUDIES["best_choice"]})
+        monkeypatch.setattr(interrupted, "STUDIES", {"best": interrupted.STUDIES["best_choice"]})
         assert self.kinds("interrupted", 1) == {"wrong-bound"}
 
     def test_a_verifier_that_sees_nothing(self, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -65,7 +65,7 @@ def _held_by_backward(held: int, own: int, modes: Iterable[Mode | None]) -> int:
     backward, *weight = (mode for mode in modes if mode is not None)
     own += backward.change
     during = [held + backward.takes if backward.duration else 0]
-    return max(during + [own + op_class.takes for op_class in weight if op_class.duration])
+    return max(during + [own + mode.takes for mode in weight if mode.duration])
 
 
 def infeasibility(instance: Instance) -> str | None:

@@ -72,7 +72,7 @@ class HeadsAndTails:
             heads, tails = self._all
         mine = self._compute[device]
         return HeadTail(
-            min(heads[operation] for operation in mine), min(tails[operation] for operation in mine)
+            min(heads[number] for number in mine), min(tails[number] for number in mine)
         )
 
     @cached_property
@@ -83,28 +83,22 @@ class HeadsAndTails:
         """Longest paths to the start, and from the end, of classes through the classes `kept`."""
         instance = self._instance
         before = {
-            number: [
-                (operation, lag)
-                for operation, lag in instance.predecessors[number]
-                if operation in kept
-            ]
+            number: [(other, lag) for other, lag in instance.predecessors[number] if other in kept]
             for number in kept
         }
         order = list(
             TopologicalSorter(
-                {number: [operation for operation, _ in rows] for number, rows in before.items()}
+                {number: [other for other, _ in rows] for number, rows in before.items()}
             ).static_order()
         )
         heads: dict[int, int] = {}
         for number in order:
-            waits = [
-                heads[operation] + self._least(operation) + lag for operation, lag in before[number]
-            ]
+            waits = [heads[other] + self._least(other) + lag for other, lag in before[number]]
             heads[number] = max(waits, default=0)
         tails = dict.fromkeys(order, 0)
         for number in reversed(order):
-            for operation, lag in before[number]:
-                tails[operation] = max(tails[operation], lag + self._least(number) + tails[number])
+            for other, lag in before[number]:
+                tails[other] = max(tails[other], lag + self._least(number) + tails[number])
         return heads, tails
 
     def _least(self, number: int) -> int:

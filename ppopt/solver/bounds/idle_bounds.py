@@ -85,10 +85,10 @@ def _last(delays: Delays, device: int) -> int:
         held = forward.change
         if room is not None:
             room -= held
-        for place, item in enumerate(after):
+        for place, op_class in enumerate(after):
             work = sum(other.duration for other in after[place:])
             items.append(KnapsackItem(work, held, delays.batches - 1))
-            held += item.change
+            held += op_class.change
     return max(0, delays.round_trip(stages[-1]) - knapsack_bound(items, room))
 
 

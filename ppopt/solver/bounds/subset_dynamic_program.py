@@ -60,7 +60,7 @@ class SubsetDP:
         self._delays = Delays(problem.instance)
         alone = single_devices(problem.pipeline) if is_supported(problem) else []
         if problem.pipeline.limits is None:
-            alone = [operation for operation in alone if self._delays.host.count(operation[0]) > 1]
+            alone = [devices for devices in alone if self._delays.host.count(devices[0]) > 1]
         self._needs = dict.fromkeys(alone, 0)
         """Bound of every such device alone, in ticks; 0: not solved yet."""
         self._asked: dict[Devices, _OpenSubset] = {}
@@ -196,6 +196,6 @@ class SubsetDP:
         """
         self.base, self._tie = devices, ()
         if len(devices) + 1 < self._problem.pipeline.num_devices:
-            for (other,) in sorted(self._needs, key=lambda subset: -self._needs[subset]):
+            for (other,) in sorted(self._needs, key=lambda single: -self._needs[single]):
                 if other not in devices:
                     self.open[tuple(sorted((*devices, other)))] = None

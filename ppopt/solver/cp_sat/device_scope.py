@@ -237,7 +237,7 @@ class DeviceScope:
             return
         own = len(self.instance.auxiliary) > 0
         routes = [
-            number for number in range(self.pipeline.routes) if own or number != subset.delays.route
+            route for route in range(self.pipeline.routes) if own or route != subset.delays.route
         ]
         for device in sorted(self.devices):
             firsts = [self._first({device}, route) for route in routes]

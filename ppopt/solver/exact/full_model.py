@@ -162,7 +162,7 @@ def _close_infeasible(state: Incumbent, seconds: float, limits: SolverLimits) ->
     if _is_wrong(claim, seconds, limits.workers):
         raise VerificationError("the whole model lost a schedule that there is: please report it")
     state.infeasible = (
-        f"{searched(state.problem)} that keeps the memory limits; raise them: a limit that holds "
+        f"{searched(state.problem)} within the memory limits; raise them: a limit that holds "
         "B of no length beside all activations of a device always works"
     )
 

@@ -159,20 +159,20 @@ def device_bound(
 
     `pace` is the least time of F of stage 0 (see `pace_of`); 0: not known.
     """
-    alone = _Device(space, device, tuple(hosted), space.batches, pace=pace)
+    own = _Device(space, device, tuple(hosted), space.batches, pace=pace)
     if space.span and space.forward_only:
-        work = alone.work
+        work = own.work
         return DeviceBound(work, work - FOREVER)
-    bound = alone.way_from(0)
+    bound = own.way_from(0)
     for first in range(1, len(hosted)):
-        bound = _larger(bound, alone.way_from(first))
-    if alone.room is not None:
-        bound = _larger(bound, DeviceBound(alone.memory_time(), bound.through))
+        bound = _larger(bound, own.way_from(first))
+    if own.room is not None:
+        bound = _larger(bound, DeviceBound(own.memory_time(), bound.through))
         for first in range(len(hosted)):
-            bound = _larger(bound, alone.recurrence(first))
+            bound = _larger(bound, own.recurrence(first))
         for stage in hosted if len(hosted) > 1 else ():
             bound = _larger(bound, _stage_alone(space, device, stage, pace))
-        short = alone.least_memory() > alone.room + alone.static
+        short = own.least_memory() > own.room + own.static
         bound = DeviceBound(*(np.where(short, FOREVER, row) for row in bound))
     return bound
 
@@ -193,8 +193,8 @@ def _stage_alone(space: PartitionSpace, device: int, stage: Hosted, pace: int) -
 
 def head_and_work(space: PartitionSpace, device: int, hosted: Sequence[Hosted]) -> Ints:
     """Least time before the first F of a device, and the time of all its operations."""
-    alone = _Device(space, device, tuple(hosted), space.batches)
-    return np.asarray(alone.head(0) + alone.work)
+    own = _Device(space, device, tuple(hosted), space.batches)
+    return np.asarray(own.head(0) + own.work)
 
 
 def least_memory(space: PartitionSpace, device: int, hosted: Sequence[Hosted]) -> Ints:

@@ -53,7 +53,7 @@ FIRST_CEILING = 0.03
 """Share by which the first ceiling of a program is above the quick bound; it doubles until the
 least bound lies below it."""
 PATIENCE = 0.5
-"""Share from which a program first asks whether any partition keeps the memory limits."""
+"""Share from which a program first asks whether any partition is within the memory limits."""
 
 
 def partition_bound(space: PartitionSpace, counts: Counts) -> int:

@@ -180,7 +180,7 @@ class PartitionChoice(BoundedPartitions):
             return no_partition_fits(self._ticks, self._bounds)
         return (
             f"over all {space.size} partitions of {space.num_layers} layers into "
-            f"{space.num_stages} stages: {ruled_out_words(search)}{self._counted}"
+            f"{space.num_stages} stages: {ruled_out_words(search, space)}{self._counted}"
         )
 
     def _following(
@@ -190,10 +190,12 @@ class PartitionChoice(BoundedPartitions):
         return None if following is None else UnlistedBound(self._time(following[0]), following[1])
 
 
-def ruled_out_words(search: SearchedConfigurations) -> str:
+def ruled_out_words(search: SearchedConfigurations, space: PartitionSpace) -> str:
     """Text on why no partition is better than the bound."""
     searched, examined = search.searched, search.examined
-    alone = "the head, work, forced idle time and way out of one device take as long"
+    alone = "the head, work, forced idle time and way out of one device together take as long"
+    if space.limits is not None:
+        alone += ", or its memory is over the limit"
     if not examined:
         return f"in every one, {alone}"
     end = "are proved to need as long" if search.closed else "have bounds as high, not all reached"

@@ -157,7 +157,7 @@ class PartitionRecomputeChoice(BoundedPartitions):
         return (
             f"over all {space.size} partitions of {space.num_layers} layers into "
             f"{space.num_stages} stages and all choices of layers that recompute: "
-            f"{ruled_out_words(search)}{self._counted}"
+            f"{ruled_out_words(search, space)}{self._counted}"
         )
 
     # The order of bounds.

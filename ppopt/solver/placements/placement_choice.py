@@ -121,7 +121,7 @@ class PlacementChoice(Choice):
 
     def _infeasible(self, known: Collection[Hosts]) -> str:
         """Text on why no placement has a schedule, with the least limit if that is known."""
-        words = f"none of the {self._scope} keeps the memory limits"
+        words = f"none of the {self._scope} fits the memory limits"
         if len(known) > MOST_MEASURED:
             return words
         needs = []

@@ -101,7 +101,7 @@ class PlacementProduct(ProductChoice):
             "that are alike are exchanged, each with all its configurations"
         )
         if search.infeasible:
-            return f"none of {scope} keeps the memory limits"
+            return f"none of {scope} fits the memory limits"
         if self._left_out:
             return (
                 f"over {scope}: {self._left_out} were not set up in time, and have the bound of "

@@ -110,7 +110,7 @@ class RecomputeChoice(Choice):
         key = []
         for stages, choices in zip(self._base.hosted[0], self.devices, strict=True):
             own = tuple(chosen[stage] for stage in stages)
-            number = next((n for n, options in enumerate(choices) if options.numbers == own), None)
+            number = next((n for n, option in enumerate(choices) if option.numbers == own), None)
             if number is None:
                 return None
             key.append(number)
@@ -229,7 +229,7 @@ class RecomputeChoice(Choice):
     def _levels(self, among: Callable[[DeviceOption], bool]) -> list[Key]:
         """Assignments from none to the last of the options `among` some, on every device."""
         each = [
-            [number for number, options in enumerate(choices) if among(options)]
+            [number for number, option in enumerate(choices) if among(option)]
             for choices in self.devices
         ]
         if not all(each):
