@@ -152,6 +152,8 @@ class StrategyProof:
         """Lower bound of all other points within the limits."""
         self._none_left = False
         """Whether no other point within the limits may have a lower value than the best."""
+        self._was_cut = False
+        """Whether Ctrl-C ended a try of points: the next ones in order are not known any more."""
         self.ended = candidates is None
         """Whether further runs cannot help before there are new bounds."""
 
@@ -190,13 +192,12 @@ class StrategyProof:
 
         Bounds above the ceiling need not be exact.
         """
-        if self._candidates is None:
+        if self._candidates is None or self._was_cut:
             return
         self._candidates.bound(deadline, ceiling)
         self._bound = max(self._bound, self._candidates.lower_bound)
-        none = self._candidates.unlisted_bound((), None) is None
-        self._none_left |= none
-        self.ended = none
+        self.ended = self._candidates.unlisted_bound(self._followed, None) is None
+        self._none_left |= self.ended and self._proves(self._followed)
 
     @property
     def _ceiling(self) -> Fraction | None:
@@ -204,7 +205,7 @@ class StrategyProof:
 
     def run(self, deadline: Deadline, tell: Callable[[], None] = lambda: None) -> None:
         """Try points in the order of their bounds until the deadline."""
-        while not (self.ended or self.proved) and not deadline.over:
+        while not (self.ended or self._was_cut or self.proved) and not deadline.over:
             tell()
             self._follow(self._search.together)
 
@@ -212,16 +213,14 @@ class StrategyProof:
         """Try the next points in the order of their bounds.
 
         What follows from them is kept once all of them are tried: Ctrl-C may come before that.
-
-        A dominated choice of recompute has no lower bound than the point that dominates it. So
-        if the search is not complete, nothing more is proved once a point is followed.
         """
         assert self._candidates is not None
+        self._was_cut = True
         followed, bound, ended, none_left = set(self._followed), self._bound, False, False
         keys: list[Key] = []
         while len(keys) < number and not ended:
             unknown = self._candidates.unlisted_bound(followed, self._ceiling)
-            proves = self._search.complete or not followed
+            proves = self._proves(followed)
             if unknown is not None and proves:
                 bound = max(bound, unknown.bound)
             if unknown is None or unknown.key is None:
@@ -233,6 +232,15 @@ class StrategyProof:
             self._search.try_points(self._points(keys))
         self._followed, self._bound, self.ended = followed, bound, ended
         self._none_left |= none_left
+        self._was_cut = False
+
+    def _proves(self, followed: set[Key]) -> bool:
+        """Whether bounds of listed points hold for all points but those that were followed.
+
+        A dominated choice of recompute has no lower bound than the point that dominates it. So
+        if the search is not complete, nothing more is proved once a point is followed.
+        """
+        return self._search.complete or not followed
 
     def _points(self, keys: list[Key]) -> Points:
         rows, stages = np.array(keys), len(self._search.space.hosts)

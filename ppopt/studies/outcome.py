@@ -177,7 +177,8 @@ def _searched(
 def _better(old: JobOutcome, new: JobOutcome) -> JobOutcome:
     """Combine the better schedule and the better bound of two outcomes of one job.
 
-    Of equal bounds the old one is kept: a search that starts from a bound repeats it.
+    Of equal bounds the old one is kept: a search that starts from a bound repeats it. The time
+    limit and the workers are those of the run that had more of both together.
     """
     better = new
     if old.value is not None and (new.value is None or old.value < new.value):
@@ -192,10 +193,11 @@ def _better(old: JobOutcome, new: JobOutcome) -> JobOutcome:
         )
     if better.value is not None and better.value == better.lower_bound:
         better = replace(better, status=Status.OPTIMAL)
+    longer = max(old, new, key=lambda outcome: outcome.time_limit * outcome.workers)
     return replace(
         better,
-        time_limit=max(old.time_limit, new.time_limit),
-        workers=max(old.workers, new.workers),
+        time_limit=longer.time_limit,
+        workers=longer.workers,
         seconds=old.seconds + new.seconds,
     )
 

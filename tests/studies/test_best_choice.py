@@ -16,9 +16,10 @@ import ppopt
 from ppopt import InputError, Layer, Model, Pipeline, Schedule
 from ppopt.problem.objective import Objective
 from ppopt.schedule.fixed_order import FixedOrder
-from ppopt.solver.deadline import NO_DEADLINE
+from ppopt.solver.deadline import NO_DEADLINE, Deadline
 from ppopt.strategies import Options, registry, resolve
 from ppopt.studies import strategy_search
+from ppopt.studies.best_choice import StrategyProof, bounded_points
 from ppopt.studies.compare import compare
 from tests.oracles.configurations import configurations, partitions
 from tests.solver.partitions.test_partition_search import layers
@@ -184,6 +185,24 @@ def test_what_ctrl_c_cuts_is_not_said_to_be_proved(
         else:
             assert not found.proved and found.lower_bound is None
     assert moment > 8 and found.proved
+
+
+@pytest.mark.parametrize("limit", [6, 8, 10, 12, 14])
+@pytest.mark.parametrize("seed", range(6))
+def test_bounds_that_are_asked_again_prove_no_more(seed: int, limit: int) -> None:
+    """All listed points were followed, but dominated choices of recompute may be better."""
+    pipe = drawn(seed, 5).pipeline(
+        devices=2, batches=3, partition="search", recompute="search", mem_limit=limit
+    )
+    search = strategy_search.StrategySearch(pipe, "zbv", Objective.MAKESPAN)
+    proof = StrategyProof(search, bounded_points(search, NO_DEADLINE))
+    search.run(4, Deadline.after(0.1))
+    proof.bound(NO_DEADLINE)
+    proof.run(NO_DEADLINE)
+    assert proof.ended or proof.proved
+    before = proof.proved
+    proof.bound(NO_DEADLINE)
+    assert proof.proved == before
 
 
 def test_what_is_given_is_kept() -> None:

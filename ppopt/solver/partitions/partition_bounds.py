@@ -246,6 +246,8 @@ class _Programmed:
         """`program`: one that has partitions below its ceiling, if it is known."""
         self._space, self._pattern, self._deadline = space, pattern, deadline
         self._program = program
+        self._earlier: list[PartitionProgram] = []
+        """Programs with lower ceilings, whose partitions may still be enumerated."""
         self._share = FIRST_CEILING
         """Share above the quick bound at which the next program has its ceiling."""
 
@@ -306,13 +308,14 @@ class _Programmed:
         """Program of all partitions of bounds up to a ceiling."""
         assert self._program is not None
         if self._program.ceiling < ceiling:
+            self._earlier.append(self._program)
             self._program = self._stated(ceiling)
         return self._program
 
     def extend(self, deadline: Deadline) -> None:
         self._deadline = deadline
-        if self._program is not None:
-            self._program.deadline = deadline
+        for program in filter(None, (*self._earlier, self._program)):
+            program.deadline = deadline
 
     def _stated(self, ceiling: int, figure: BoundFunction = VALUE) -> PartitionProgram:
         return PartitionProgram(self._space, self._pattern, ceiling, self._deadline, figure)

@@ -237,11 +237,10 @@ class PartitionOrder:
 
     def _following(self) -> tuple[int, Counts] | None:
         """Next enumerated partition; none is the last after Ctrl-C, or when time is up."""
-        try:
-            return next(self._rest, None)
-        except (TimeoutError, KeyboardInterrupt):
-            self._rest = iter(_time_is_up, None)
-            raise
+        rest, self._rest = self._rest, iter(_time_is_up, None)
+        following = next(rest, None)
+        self._rest = rest
+        return following
 
 
 def _time_is_up() -> tuple[int, Counts]:

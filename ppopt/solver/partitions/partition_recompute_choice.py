@@ -172,7 +172,7 @@ class PartitionRecomputeChoice(BoundedPartitions):
             except KeyboardInterrupt:
                 self._left_out = True
                 raise
-            if passed is not None:
+            if passed is not None and not self._left_out:
                 return UnlistedBound(self._time(passed))
         if self._left_out:
             return UnlistedBound(self.lower_bound)

@@ -288,6 +288,26 @@ def test_partitions_in_order_stop_at_the_deadline(
             order.peek((), bounds.least)
 
 
+@pytest.mark.parametrize("seed", first(7, range(20)))
+def test_an_order_has_the_deadline_of_its_bounds_after_a_larger_program_was_made(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    space = draw_space(Random(5000 + seed))
+    bounds = bounds_of(space)
+    if pattern_of(space) is None or bounds.least == FOREVER:
+        return
+    monkeypatch.setattr(partition_program, "LOOK", 1)
+    order, known = PartitionOrder(space, bounds), set[tuple[int, ...]]()
+    clock_at(monkeypatch, lambda: 1.0)
+    bounds.extend(Deadline(0.0, 5.0))
+    bounds.most_even(1.0)
+    clock_at(monkeypatch, lambda: 10.0)
+    bounds.extend(NO_DEADLINE)
+    while (following := order.peek(known, None)) is not None:
+        known.add(following[1])
+    assert known == {counts for bound, counts in by_enumeration(space) if bound < FOREVER}
+
+
 def test_partitions_without_a_program_are_bounded_until_the_deadline(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
+from fractions import Fraction
 from pathlib import Path
 from random import Random
 
@@ -13,6 +15,8 @@ from ppopt import Pipeline, Status, Verdict
 from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.objective import Objective
 from ppopt.problem.problem import Problem
+from ppopt.solver.choices.choice import Choice, UnlistedBound
+from ppopt.solver.choices.configuration import Key
 from ppopt.solver.deadline import NO_DEADLINE
 from ppopt.solver.partitions import partition_recompute_choice
 from ppopt.solver.partitions.partition_recompute_choice import PartitionRecomputeChoice
@@ -130,3 +134,40 @@ def test_a_schedule_whose_choice_is_not_looked_at_is_no_start(
     kept = [key for key in keys if key is not None]
     assert 1 < len(kept) < len(keys)
     assert all(one.key in kept for one in candidates.configurations(kept))
+
+
+@pytest.mark.parametrize("seed", range(11, 19))
+def test_options_that_are_left_out_as_a_bound_is_asked_for_are_not_below_it(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Few options of a device are kept here, and few partitions are begun at a time."""
+    rng = Random(seed)
+    layers = [
+        {"forward": rng.randint(2, 6), "backward": rng.randint(2, 6), "weight": 1,
+         "activation": (most := rng.randint(3, 9)), "kept": rng.randint(0, most - 1)}
+        for _ in range(6)
+    ]  # fmt: skip
+    pipeline = ppopt.Model(layers).pipeline(
+        devices=2, batches=rng.choice((1, 2, 3)), partition="search", recompute="search",
+        mem_limit=rng.choice((10, 20, 30)),
+    )  # fmt: skip
+    problem = Problem(pipeline, Objective.MAKESPAN, BackwardKind.WHOLE)
+    every: dict[Key, Fraction] = {}
+    for following in listed(PartitionRecomputeChoice(problem, NO_DEADLINE), every):
+        assert following.key is not None
+    monkeypatch.setattr(partition_recompute_choice, "MOST_OF_DEVICE", 4)
+    monkeypatch.setattr(partition_recompute_choice, "MOST_BEGUN", 1)
+    known: dict[Key, Fraction] = {}
+    for following in listed(PartitionRecomputeChoice(problem, NO_DEADLINE), known):
+        missed = [bound for key, bound in every.items() if key not in known]
+        assert following.bound <= min(missed)
+
+
+def listed(choice: Choice, known: dict[Key, Fraction]) -> Iterator[UnlistedBound]:
+    """List configurations in the order of their bounds, until only a bound is left."""
+    choice.bound(NO_DEADLINE)
+    while (following := choice.unlisted_bound(known, None)) is not None:
+        yield following
+        if following.key is None:
+            return
+        known[following.key] = following.bound
