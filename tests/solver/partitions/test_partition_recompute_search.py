@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
@@ -15,7 +14,6 @@ from ppopt import Pipeline, Status, Verdict
 from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.objective import Objective
 from ppopt.problem.problem import Problem
-from ppopt.solver.choices.choice import Choice, UnlistedBound
 from ppopt.solver.choices.configuration import Key
 from ppopt.solver.deadline import NO_DEADLINE
 from ppopt.solver.partitions import partition_recompute_choice
@@ -23,6 +21,7 @@ from ppopt.solver.partitions.partition_recompute_choice import PartitionRecomput
 from tests.factories.models import with_ends
 from tests.oracles.configurations import least_value
 from tests.oracles.rechecked import assert_proved
+from tests.solver.partitions.in_order import listed
 from tests.solver.partitions.test_over_partitions import draw
 from tests.tiers import first
 
@@ -161,13 +160,3 @@ def test_options_that_are_left_out_as_a_bound_is_asked_for_are_not_below_it(
     for following in listed(PartitionRecomputeChoice(problem, NO_DEADLINE), known):
         missed = [bound for key, bound in every.items() if key not in known]
         assert following.bound <= min(missed)
-
-
-def listed(choice: Choice, known: dict[Key, Fraction]) -> Iterator[UnlistedBound]:
-    """List configurations in the order of their bounds, until only a bound is left."""
-    choice.bound(NO_DEADLINE)
-    while (following := choice.unlisted_bound(known, None)) is not None:
-        yield following
-        if following.key is None:
-            return
-        known[following.key] = following.bound

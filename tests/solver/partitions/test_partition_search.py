@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+from collections import deque
 from contextlib import suppress
 from dataclasses import replace
 from fractions import Fraction
@@ -17,7 +18,7 @@ from ppopt import InputError, Objective, Status, stop
 from ppopt.formats import schedule_json
 from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.problem import Problem
-from ppopt.solver.choices.choice import Choice, UnlistedBound
+from ppopt.solver.choices.choice import Choice
 from ppopt.solver.choices.configuration import Key
 from ppopt.solver.deadline import Deadline
 from ppopt.solver.open_choices import choice_of
@@ -28,6 +29,7 @@ from tests.factories.interruptions import interrupted
 from tests.factories.partitions import draw_space
 from tests.oracles import exhaustive
 from tests.oracles.configurations import least_value
+from tests.solver.partitions.in_order import listed
 from tests.tiers import first, slow
 
 OPERATIONS = 13
@@ -266,16 +268,16 @@ def test_ctrl_c_hides_no_partition(file: str, step: int, recompute: str | None) 
     problem = Problem(pipeline, Objective.MAKESPAN, BackwardKind.WHOLE)
     every: dict[Key, Fraction] = {}
     choice = chosen(problem)
-    listed(choice, every)
+    deque(listed(choice, every), maxlen=0)
     ceiling, choice = max(every.values()) + 1, chosen(problem)
     with interrupted(None, f"solver/partitions/{file}") as calls:
-        listed(choice, {}, ceiling)
+        deque(listed(choice, {}, ceiling), maxlen=0)
     for at in range(1, calls.number + 1, step):
         known: dict[Key, Fraction] = {}
         choice = chosen(problem)
         with suppress(KeyboardInterrupt), interrupted(at, f"solver/partitions/{file}"):
-            listed(choice, known, ceiling)
-        left = listed(choice, known, ceiling)
+            deque(listed(choice, known, ceiling), maxlen=0)
+        left = next((rest for rest in listed(choice, known, ceiling) if rest.key is None), None)
         missed = [bound for key, bound in every.items() if key not in known]
         assert not missed or (left is not None and left.bound <= min(missed)), at
 
@@ -284,15 +286,3 @@ def chosen(problem: Problem) -> Choice:
     choice = choice_of(problem, Deadline.after(600))
     assert choice is not None
     return choice
-
-
-def listed(
-    choice: Choice, known: dict[Key, Fraction], ceiling: Fraction | None = None
-) -> UnlistedBound | None:
-    """List configurations below a ceiling by their bounds; returns the bound of the others."""
-    choice.bound(Deadline.after(600))
-    while (following := choice.unlisted_bound(known, ceiling)) is not None:
-        if following.key is None:
-            break
-        known[following.key] = following.bound
-    return following
