@@ -197,7 +197,7 @@ class StrategyProof:
         self._candidates.bound(deadline, ceiling)
         self._bound = max(self._bound, self._candidates.lower_bound)
         self.ended = self._candidates.unlisted_bound(self._followed, None) is None
-        self._none_left |= self.ended and self._proves(self._followed)
+        self._none_left |= self.ended and self._proves
 
     @property
     def _ceiling(self) -> Fraction | None:
@@ -216,31 +216,32 @@ class StrategyProof:
         """
         assert self._candidates is not None
         self._was_cut = True
-        followed, bound, ended, none_left = set(self._followed), self._bound, False, False
+        bound, ended, none_left = self._bound, False, False
         keys: list[Key] = []
         while len(keys) < number and not ended:
-            unknown = self._candidates.unlisted_bound(followed, self._ceiling)
-            proves = self._proves(followed)
+            unknown = self._candidates.unlisted_bound(self._followed, self._ceiling)
+            proves = self._proves
             if unknown is not None and proves:
                 bound = max(bound, unknown.bound)
             if unknown is None or unknown.key is None:
                 ended, none_left = True, unknown is None and proves
             else:
                 keys.append(unknown.key)
-                followed.add(unknown.key)
+                self._followed.add(unknown.key)
         if keys:
             self._search.try_points(self._points(keys))
-        self._followed, self._bound, self.ended = followed, bound, ended
+        self._bound, self.ended = bound, ended
         self._none_left |= none_left
         self._was_cut = False
 
-    def _proves(self, followed: set[Key]) -> bool:
+    @property
+    def _proves(self) -> bool:
         """Whether bounds of listed points hold for all points but those that were followed.
 
         A dominated choice of recompute has no lower bound than the point that dominates it. So
         if the search is not complete, nothing more is proved once a point is followed.
         """
-        return self._search.complete or not followed
+        return self._search.complete or not self._followed
 
     def _points(self, keys: list[Key]) -> Points:
         rows, stages = np.array(keys), len(self._search.space.hosts)
