@@ -14,6 +14,7 @@ from ppopt.formats.documents import label, parse_json, parse_toml, read_text
 from ppopt.formats.fields import flag, shown, text, unknown_key, within
 from ppopt.formats.yaml_text import parse_yaml
 from ppopt.problem import exact, link
+from ppopt.problem.backward_memory import RecomputeUnit
 from ppopt.problem.layers import LAYER_NAMES, LAYER_SETTINGS, flat
 from ppopt.problem.phases import PARTS, Machine, Phase, Phases
 from ppopt.problem.pipeline import Model, Pipeline
@@ -37,6 +38,8 @@ REPLACES = {
     "link": ("p2p", "backward_p2p"),
 }
 """A setting of a flag -> what it makes void in a file."""
+_OF_MODEL = ("model", "name", "recompute_unit", "stages")
+"""Settings of a pipeline that its model, or its number of devices, has."""
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 SUFFIXES = {".yaml": parse_yaml, ".yml": parse_yaml, ".json": parse_json, ".toml": parse_toml}
 """How the name of a config ends -> parser of its text."""
@@ -143,7 +146,8 @@ def model_of(settings: Mapping[str, Any]) -> Model:
             "are placed by `ppopt solve --placement search`"
         )
     units = {key: settings.get(key) for key in ("time_unit", "memory_unit")}
-    return Model(settings["model"], settings.get("name") or "", **units)
+    unit = settings.get("recompute_unit") or RecomputeUnit.LAYER
+    return Model(settings["model"], settings.get("name") or "", **units, recompute_unit=unit)
 
 
 def pipeline_of(settings: Mapping[str, Any]) -> Pipeline:
@@ -166,7 +170,7 @@ def pipeline_of(settings: Mapping[str, Any]) -> Pipeline:
             raise InputError(missing(name))
     if "model" in given:
         model = model_of(given)
-        more = {name: given[name] for name in given if name not in ("model", "name", "stages")}
+        more = {name: given[name] for name in given if name not in _OF_MODEL}
         return model.pipeline(devices=given["stages"], **more)
     return Pipeline(**given)
 

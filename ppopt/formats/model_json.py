@@ -16,6 +16,7 @@ from typing import Any
 from ppopt.errors import InputError
 from ppopt.formats.fields import section, shown, text, whole, wholes, within
 from ppopt.problem import exact, placement
+from ppopt.problem.backward_memory import RecomputeUnit
 from ppopt.problem.costs import MOST_TICKS
 from ppopt.problem.first_backward import FirstBackward
 from ppopt.problem.layers import COSTS, LAYER_SETTINGS, LETTERS, MOST_LAYERS, Layer, runs_of
@@ -28,7 +29,7 @@ MEMBER = "model"
 """Key of the member in `origin`."""
 _UNITS = {Unit.TIME: "ticks_per_unit", Unit.MEMORY: "memory_ticks_per_unit"}
 _REQUIRED = (*_UNITS.values(), "layers", "counts", "partition")
-_OPTIONAL = ("name", "placement", "chunks", "link", "first_backward")
+_OPTIONAL = ("name", "placement", "chunks", "link", "first_backward", "recompute_unit")
 _FLAGS = ("recompute", "recompute_given", "offload", "frozen")
 _ROUNDED = (*(cost.field for cost in COSTS), "phases")
 _ALWAYS = tuple(cost.name for cost in COSTS if not cost.optional)
@@ -40,7 +41,7 @@ def model_to_object(pipeline: Pipeline) -> dict[str, Any]:
     model: Model = pipeline.model
     layers = runs_of(model.layers)
     per_unit = {unit: _common_tick(layers, unit) for unit in _UNITS}
-    given, first = pipeline.partition, pipeline.first_backward
+    given, first, unit = pipeline.partition, pipeline.first_backward, model.recompute_unit
     return {
         "name": model.name,
         **{key: per_unit[unit] for unit, key in _UNITS.items()},
@@ -51,7 +52,13 @@ def model_to_object(pipeline: Pipeline) -> dict[str, Any]:
         "chunks": pipeline.chunks,
         **({} if pipeline.link is None else {"link": _of_link(pipeline.link)}),
         **({"first_backward": first.value} if first is FirstBackward.WEIGHT else {}),
+        **({} if unit is _unit_if_absent(model) else {"recompute_unit": unit.value}),
     }
+
+
+def _unit_if_absent(model: Model) -> RecomputeUnit:
+    """What a file without `recompute_unit` means: earlier versions recomputed whole stages."""
+    return RecomputeUnit.STAGE if model.unit_matters else RecomputeUnit.LAYER
 
 
 def _of_link(link: Link) -> dict[str, Any]:
@@ -136,6 +143,8 @@ def restored(pipeline: Pipeline, value: object) -> Pipeline:
     file = section(value, _REQUIRED, _OPTIONAL)
     per_unit = {unit: within(key, whole, file[key], 1, MOST_TICKS) for unit, key in _UNITS.items()}
     model = Model(tuple(_layers(file["layers"], per_unit)), within("name", text, file.get("name")))
+    unit = file.get("recompute_unit", _unit_if_absent(model))
+    model = replace(model, recompute_unit=RecomputeUnit(unit))
     counts = within("counts", wholes, file["counts"], pipeline.num_stages, 1, MOST_LAYERS)
     fields = _placed(file, pipeline)
     fields["first_backward"] = file.get("first_backward", FirstBackward.SPLIT)

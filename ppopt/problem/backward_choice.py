@@ -7,14 +7,14 @@ that stage gains nothing. All other stages have a choice, per microbatch.
 
 The relaxation of a choice is a pipeline of split backwards with
 
-    B' = min(B, BW),   B' + W' = min(BW, B + W),   memory_b' = min(memory_b, 0),
+    B' = min(B, BW),   B' + W' = min(BW, B + W)
 
-and as workspace of B' and of W' the smaller of its own and that of BW.
+in which B' and W' allocate no more than B and W, and no more than BW (`memory_of_either`).
 
 Take any schedule of the pipeline. In the time of every BW run B' and then W', in the time of every
 B run B', and in the time of every W run W' (W' <= W, and W' = 0 if BW < B). That is a schedule
 of the relaxation: nothing starts earlier than before, and nothing ends later, so precedence and
-devices are kept; B' and W' hold no more than BW and give back no later. So a lower bound of the
+devices are kept; B' and W' hold no more than BW and free no later. So a lower bound of the
 relaxation is a lower bound of the pipeline, whatever proves it.
 
 An F and a backward that run as one are kept as a pair: F with B' in the place of F with B, and F
@@ -33,11 +33,29 @@ from operator import add, sub
 from typing import Any
 
 from ppopt.problem.backward_kind import BackwardKind
+from ppopt.problem.costs import StageCosts
 from ppopt.problem.link_mode import LinkMode
 from ppopt.problem.operation import OpKind
 from ppopt.problem.pipeline import Pipeline
 
 Times = tuple[Fraction, ...]
+
+
+def memory_of_either(costs: StageCosts) -> dict[str, Times]:
+    """Memory of split backwards, B' and W', in whose place B and W may run, or BW, by field.
+
+    While B' or W' runs, and between them, a microbatch holds no more than in B, in W or between
+    them, and no more than in BW.
+    """
+    zero, found = Fraction(0), []
+    for stage, kept in enumerate(costs.kept):
+        most = costs.recompute_memory[stage] + costs.backward_workspace[stage]
+        missing = min(costs.activation[stage] - kept, most)
+        workspaces = (costs.input_workspace[stage], costs.weight_workspace[stage])
+        change = max(min(costs.memory_b[stage], zero), -(kept + missing))
+        found.append((kept + missing, change, *(min(own, most - missing) for own in workspaces)))
+    fields = ("activation", "memory_b", "input_workspace", "weight_workspace")
+    return dict(zip(fields, zip(*found, strict=True), strict=True)) | {"recompute_memory": ()}
 
 
 @dataclass(frozen=True, eq=False)
@@ -141,15 +159,12 @@ class BackwardChoice:
         """The pipeline with these times per stage, whose placement is spelled out."""
         costs = self.pipeline.costs
         full = tuple(map(add, partial, weight))
-        none = (Fraction(0),) * len(full)
         relaxed = {
             "backward_input": partial,
             "weight": weight,
             "backward": full,
             "recompute_time": again,
-            "memory_b": tuple(map(min, costs.memory_b, none)),
-            "input_workspace": tuple(map(min, costs.input_workspace, costs.backward_workspace)),
-            "weight_workspace": tuple(map(min, costs.weight_workspace, costs.backward_workspace)),
+            **memory_of_either(costs),
             "overlap": () if self.pipeline.overlap is None else self._overlap(full),
             "overlap_input": (),
         }

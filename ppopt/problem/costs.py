@@ -50,7 +50,9 @@ class StageCosts(NamedTuple):
     recompute_time: tuple[Fraction, ...]
     """Added to B and BW, and so to an F and a BW run as one."""
     kept: tuple[Fraction, ...]
-    """Part of the activation that F keeps; B, or BW, takes the rest."""
+    """Part of the activation that F keeps; B allocates the rest."""
+    recompute_memory: tuple[Fraction, ...]
+    """Memory that BW allocates besides its workspace, for what F did not keep."""
     offload_memory: tuple[Fraction, ...]
     """Part of the activation that moves to the host between F and the backward."""
     offload_time: tuple[Fraction, ...]
@@ -66,7 +68,7 @@ class StageCosts(NamedTuple):
     def memory_fields(self) -> tuple[str, ...]:
         """Fields of memory, without those that say what holds if they are not given."""
         always = ("activation", "memory_b", "static")
-        kept = () if self.kept == self.activation else ("kept",)
+        kept = () if self.kept == self.activation else ("kept", "recompute_memory")
         others = (*WORKSPACES.values(), "offload_memory", "unshard_memory")
         return (*always, *kept, *(field for field in others if any(getattr(self, field))))
 
@@ -108,7 +110,7 @@ def _defaults(given: Mapping[str, tuple[Fraction, ...]]) -> dict[str, tuple[Frac
     """What takes the place of costs that are not given."""
     both = zip(given["forward"], given["backward"], strict=True)
     nothing = (Fraction(0),) * len(given["forward"])
-    workspace = given.get("workspace", nothing)
+    workspace, kept = given.get("workspace", nothing), given.get("kept", given["activation"])
     return {
         "overlap": tuple(one + other for one, other in both),
         "overlap_input": (),
@@ -118,7 +120,8 @@ def _defaults(given: Mapping[str, tuple[Fraction, ...]]) -> dict[str, tuple[Frac
         "weight_workspace": nothing,
         "backward_workspace": workspace,
         "recompute_time": nothing,
-        "kept": given["activation"],
+        "kept": kept,
+        "recompute_memory": tuple(map(sub, given["activation"], kept)),
         "offload_memory": nothing,
         "offload_time": nothing,
         "unshard": nothing,
@@ -235,6 +238,8 @@ class Ticks(NamedTuple):
     """Part of the activation that F keeps, per stage, without what moves to the host: that is
     workspace of F here, and B or BW takes it at its start. So compute alone holds no more than with
     the ways to the host and back."""
+    recompute_memory: tuple[int, ...]
+    """Memory that BW allocates besides its workspace, for what F did not keep, per stage."""
     memory_b: tuple[int, ...]
     """Signed change of memory by B, beside the activation, per stage."""
     workspace: tuple[tuple[int, ...], ...]
@@ -385,7 +390,8 @@ def ticks_of(
     kept = tuple(map(sub, scaled["kept"], moved))
     forward, *others = (scaled[WORKSPACES[kind]] for kind in OpKind)
     workspace = (_sum(forward, moved), *others)
-    takes, gives = _memory(activation, kept, memory_b, workspace)
+    allocated = _sum(scaled["recompute_memory"], moved)
+    takes, gives = _memory(activation, kept, allocated, memory_b, workspace)
     recompute = scaled["recompute_time"]
     per_unit, memory_per_unit = scales[Unit.TIME], scales[Unit.MEMORY]
     ticks = Ticks(
@@ -404,6 +410,7 @@ def ticks_of(
         up=tuple(_scale(row, per_unit) for row in links.up),
         activation=activation,
         kept=kept,
+        recompute_memory=scaled["recompute_memory"],
         memory_b=memory_b,
         workspace=workspace,
         takes=takes,
@@ -467,22 +474,25 @@ def _on_devices(times: tuple[Any, ...], speeds: tuple[Fraction, ...]) -> tuple[A
     )
 
 
-def memory_by_kind(activation: Any, kept: Any, memory_b: Any) -> tuple[list[Any], list[Any]]:
+def memory_by_kind(
+    activation: Any, kept: Any, allocated: Any, memory_b: Any
+) -> tuple[list[Any], list[Any]]:
     """What F, B, W and BW take at their start and give at their end, without workspace.
 
-    Works on integers and on arrays.
+    `allocated` is what BW allocates for what F did not keep. Works on integers and on arrays.
     """
     missing, taken_by_b = activation - kept, memory_b * (memory_b > 0)
-    takes = [kept, missing + taken_by_b, 0 * kept, missing]
-    gives = [0 * kept, taken_by_b - memory_b, activation + memory_b, activation]
+    takes = [kept, missing + taken_by_b, 0 * kept, allocated]
+    gives = [0 * kept, taken_by_b - memory_b, activation + memory_b, kept + allocated]
     return takes, gives
 
 
 def _memory(
-    activation: Row, kept: Row, memory_b: Row, workspace: tuple[Row, ...]
+    activation: Row, kept: Row, allocated: Row, memory_b: Row, workspace: tuple[Row, ...]
 ) -> Iterator[tuple[Row, ...]]:
     """What operations take at their start and give at their end, [kind][stage]."""
-    stages = [memory_by_kind(*own) for own in zip(activation, kept, memory_b, strict=True)]
+    rows = zip(activation, kept, allocated, memory_b, strict=True)
+    stages = [memory_by_kind(*own) for own in rows]
     for tables in zip(*stages, strict=True):
         yield tuple(map(_sum, zip(*tables, strict=True), workspace))
 

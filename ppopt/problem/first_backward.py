@@ -49,9 +49,10 @@ class FirstBackward(NamedEnum):
 def in_weight(costs: Mapping[str, Costs | None]) -> dict[str, Any]:
     """Costs per stage in which W of stage 0 runs the whole backward, recompute included.
 
-    B of stage 0 takes no time, no memory but what recompute takes, and no workspace. `costs` has
-    the fields of `ppopt.problem.costs.StageCosts`; None: 0 on every stage. Pairs, if there are any,
-    are matrices: F with that B takes what F takes.
+    B of stage 0 takes no time and no workspace. If layers recompute one at a time, it allocates
+    nothing, and W what BW would; else it allocates what F did not keep. `costs` has the fields of
+    `ppopt.problem.costs.StageCosts`; None: 0 on every stage. Pairs, if there are any, are matrices:
+    F with that B takes what F takes.
     """
     found: dict[str, Any] = dict(costs)
     nothing = (Fraction(0),) * len(_known(found, "forward"))
@@ -66,6 +67,8 @@ def in_weight(costs: Mapping[str, Costs | None]) -> dict[str, Any]:
     for field in ("backward_input", "memory_b", "recompute_time", "input_workspace"):
         if found[field] is not None:
             found[field] = (Fraction(0), *found[field][1:])
+    if found["recompute_memory"] is not None:
+        found["activation"] = (_known(found, "kept")[0], *_known(found, "activation")[1:])
     if found["backward_workspace"] is not None:
         after = (found["weight_workspace"] or nothing)[1:]
         found["weight_workspace"] = (found["backward_workspace"][0], *after)

@@ -25,7 +25,7 @@ ZERO = Fraction(0)
 _BACKWARD = (
     *("backward", "weight", "backward_input", "activation", "memory_b", "kept", "recompute_time"),
     *("input_workspace", "weight_workspace", "backward_workspace", "gradient_sync", "optimizer"),
-    *("offload_memory", "offload_time"),
+    *("recompute_memory", "offload_memory", "offload_time"),
 )
 """Costs of what runs no backward that are 0."""
 
@@ -42,7 +42,7 @@ def costs_of_frozen(costs: Mapping[str, Any], *, forward_only: bool) -> dict[str
     add to what F needs while it runs.
     """
     if forward_only:
-        return dict.fromkeys(_BACKWARD, ZERO)
+        return {field: ZERO for field in _BACKWARD if field in costs}
     return {
         "backward": costs["backward_input"],
         "weight": ZERO,

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, Self
 
 from ppopt.errors import InputError, NotApplicableError
 from ppopt.problem import exact, units
+from ppopt.problem.backward_memory import BackwardPeak, RecomputeUnit
 from ppopt.problem.backward_times import complete
 from ppopt.problem.exact import plain
 from ppopt.problem.frozen import ZERO, costs_of_frozen, num_forward_only
@@ -149,14 +150,18 @@ class ModelCosts(NamedTuple):
     memory_b: tuple[Fraction, ...]
     static: tuple[Fraction, ...]
     forward_workspace: tuple[Fraction, ...] | None
-    """Largest of the layers of each stage, as all workspaces; None: 0."""
+    """Largest of the layers of each stage; None: 0."""
     input_workspace: tuple[Fraction, ...] | None
     weight_workspace: tuple[Fraction, ...] | None
     backward_workspace: tuple[Fraction, ...] | None
+    """All that BW allocates (see `ppopt.problem.backward_memory`), or the largest of the layers if
+    whole stages recompute at once."""
     recompute_time: tuple[Fraction, ...] | None
     """Of the layers that recompute; None: no layer does."""
     kept: tuple[Fraction, ...] | None
     """What F keeps of the activations; None: all."""
+    recompute_memory: tuple[Fraction, ...] | None
+    """What BW allocates at its start besides its workspace; None: what F does not keep."""
     offload_memory: tuple[Fraction, ...] | None
     """Of the layers that offload; None: no layer does."""
     offload_time: tuple[Fraction, ...] | None
@@ -500,10 +505,13 @@ class Layers:
     """Unit of times that carry none, and of all times held; None: the largest that layers carry."""
     memory_unit: str | None = None
     """The same of memory."""
+    recompute_unit: RecomputeUnit = RecomputeUnit.LAYER
+    """What a whole backward recomputes at once."""
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str):
             raise InputError(f"name: {self.name!r} is not text")
+        object.__setattr__(self, "recompute_unit", RecomputeUnit(self.recompute_unit))
         declared = {"time_unit": self.time_unit, "memory_unit": self.memory_unit}
         read = self._in_one_unit(_read_all(self.layers, declared))
         object.__setattr__(self, "layers", tuple(_expanded(read)))
@@ -596,7 +604,7 @@ class Layers:
                 accumulate((_amount(layer, field) for layer in self.costed), initial=Fraction(0))
             )
             for field in ModelCosts._fields
-            if field not in WORKSPACES.values()
+            if field not in (*WORKSPACES.values(), "recompute_memory")
         }
 
     def without(self, fields: Iterable[str]) -> Self:
@@ -653,11 +661,33 @@ class Layers:
             held = [self.passing[end] - self.passing[start] for start, end in stages]
             largest = found["forward_workspace"] or (ZERO,) * len(held)
             found["forward_workspace"] = tuple(map(add, largest, held))
+        found["recompute_memory"] = None
+        if self.recompute_unit is RecomputeUnit.LAYER:
+            found |= self._backward_memory(stages)
         if not any(layer.recompute for layer in self.costed):
-            found |= {"recompute_time": None, "kept": None}
+            found |= {"recompute_time": None, "kept": None, "recompute_memory": None}
         sometimes = (*STEP_COSTS, *OFFLOAD_COSTS)
         found |= {field: None for field in sometimes if not self._sums[field][-1]}
         return ModelCosts(**found)
+
+    def _backward_memory(self, stages: Sequence[tuple[int, int]]) -> dict[str, Any]:
+        """Workspace of BW per stage, of layers `start` to `end` - 1, if layers run one at a time.
+
+        It has all that BW allocates.
+        """
+        peaks = (backward_peak(self.costed[start:end]) for start, end in stages)
+        allocated = tuple(peak.allocated for peak in peaks)
+        return {
+            "backward_workspace": allocated if self.unit_matters else None,
+            "recompute_memory": (ZERO,) * len(stages),
+        }
+
+    @cached_property
+    def unit_matters(self) -> bool:
+        """Whether `recompute_unit` may change the memory of a stage."""
+        return any(
+            layer.backward_workspace or (layer.recompute and layer.saved) for layer in self.costed
+        )
 
     def with_offload(self, choice: str) -> Self:
         """The layers of a choice: `none` offloads, or `all` that can and do not recompute."""
@@ -721,6 +751,19 @@ def _on_compute(layer: Layer) -> Layer:
     return replace(layer, phases=None, **times)
 
 
+def held_by_forward(layer: Layer) -> Fraction:
+    """What F keeps of the activation of a layer."""
+    return layer.kept if layer.recompute else layer.activation  # type: ignore[no-any-return]
+
+
+def backward_peak(layers: Iterable[Layer]) -> BackwardPeak:
+    """Memory of a microbatch while BW of a stage of some layers runs, one layer at a time."""
+    peak = BackwardPeak()
+    for layer in layers:
+        peak = peak.then(held_by_forward(layer), layer.activation, layer.backward_workspace)
+    return peak
+
+
 def activation_of(layers: Iterable[Layer]) -> Fraction:
     """Activation of some layers, as without recompute."""
     return sum((layer.activation for layer in layers), Fraction(0))
@@ -730,8 +773,8 @@ def _amount(layer: Layer, field: str) -> Fraction:
     """What a layer adds to a cost of its stage."""
     if field == "recompute_time" and not layer.recompute:
         return Fraction(0)
-    if field == "kept" and not layer.recompute:
-        return layer.activation  # type: ignore[no-any-return]
+    if field == "kept":
+        return held_by_forward(layer)
     if field in OFFLOAD_COSTS and not layer.offload:
         return Fraction(0)
     return getattr(layer, field)  # type: ignore[no-any-return]

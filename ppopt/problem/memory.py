@@ -64,7 +64,7 @@ def peak_of_1f1b(
     `costs` are those of one slice of a microbatch, and `hosted` has the stages of every device.
     Device d of P holds min(M, P - d) microbatches (Megatron-LM, arXiv 2104.04473, section 2.2), the
     gathered weights of its stages, and while F or BW of one of its stages runs what that operation
-    needs besides: its workspace, and in BW what F did not keep.
+    allocates besides: its workspace, and in BW `recompute_memory`.
     """
     return max(
         static_of(costs, stages)
@@ -78,5 +78,5 @@ def peak_of_1f1b(
 
 def _besides(costs: StageCosts, stage: int) -> Fraction:
     """Most that F or BW of a stage needs besides what F keeps."""
-    missing = costs.activation[stage] - costs.kept[stage]
-    return max(costs.forward_workspace[stage], missing + costs.backward_workspace[stage])
+    allocated = costs.recompute_memory[stage] + costs.backward_workspace[stage]
+    return max(costs.forward_workspace[stage], allocated)

@@ -153,7 +153,9 @@ def refuse_partition_search(partition: str | Counts | None, where: str) -> None:
         raise InputError(f"partition: {where} does not search it; give counts, even or balanced")
 
 
-def refuse_without_layers(partition: object, recompute: object, offload: object) -> None:
+def refuse_without_layers(
+    partition: object, recompute: object, offload: object, recompute_unit: object
+) -> None:
     """Raise InputError if stages that are not of layers have what only layers have."""
     if partition is not None:
         raise InputError(
@@ -163,6 +165,11 @@ def refuse_without_layers(partition: object, recompute: object, offload: object)
         raise InputError(
             "recompute: needs a model in layers; give `layers:` in a file, or ppopt.Model; "
             "stages take recompute_time and kept"
+        )
+    if recompute_unit is not None:
+        raise InputError(
+            "recompute_unit: needs a model in layers; give `layers:` in a file, or ppopt.Model; "
+            "stages take recompute_memory"
         )
     if offload is not None:
         raise InputError(

@@ -10,7 +10,7 @@ products of matrices are fast.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from fractions import Fraction
 from itertools import chain
 from math import lcm
@@ -21,6 +21,7 @@ import numpy as np
 from ppopt.errors import NotApplicableError
 from ppopt.problem import exact
 from ppopt.problem.arrays import Floats, Ints
+from ppopt.problem.backward_memory import RecomputeUnit
 from ppopt.problem.costs import (
     MOST_TICKS,
     WORKSPACES,
@@ -67,6 +68,8 @@ class Recomputed(NamedTuple):
     """Added to B and BW, at speed 1 (`PartitionCosts.per_unit_at_speed_1`)."""
     kept: Ints
     """What F keeps of the activations."""
+    peak: Ints
+    """Largest live memory of a microbatch while BW runs."""
 
 
 def link_number(pipeline: Pipeline, route: Any, stage: Any, back: Any) -> Any:
@@ -124,16 +127,33 @@ class PartitionCosts:
         self._check(costs, again, links.values())
         self._sums = dict(self._sums_of(costs))
         self._links = {number: _ticks(delays, self.per_unit) for number, delays in links.items()}
-        self._workspaces = {
-            kind: _RangeMaximum(_ticks(amounts, self.memory_per_unit))
+        workspaces = {
+            kind: _ticks((getattr(layer, field) / slices for layer in layers), self.memory_per_unit)
             for kind, field in WORKSPACES.items()
-            if any(amounts := [getattr(layer, field) / slices for layer in layers])
         }
+        self._workspaces = {
+            kind: _RangeMaximum(amounts)
+            for kind, amounts in workspaces.items()
+            if kind is not OpKind.BW and amounts.any()
+        }
+        self._peak = self._peak_of_layers(workspaces[OpKind.BW])
         passing = [amount / slices for amount in pipeline.model.passing]
         self._passing = _ticks(passing, self.memory_per_unit)
         """What F holds only while it runs, besides its workspace, of the first 0, 1, ... layers."""
         hosts = np.array([host for route in pipeline.hosts for host in route])
         self._hosting = (np.arange(pipeline.num_devices)[:, None] == hosts).astype(np.float64)
+
+    def _peak_of_layers(self, workspace: Ints) -> Callable[[Ints, Ints], Ints]:
+        """Largest live memory of a microbatch while BW of layers `low` to `high` - 1 runs.
+
+        As in `ppopt.problem.backward_memory`: the layers before one hold a difference of two sums.
+        """
+        held, activation = self._sums["kept"], self._sums["activation"]
+        if self._pipeline.model.recompute_unit is RecomputeUnit.STAGE:
+            largest = _RangeMaximum(workspace)
+            return lambda low, high: activation[high] - activation[low] + largest.over(low, high)
+        during = _RangeMaximum(held[:-1] + np.diff(activation) + workspace)
+        return lambda low, high: np.maximum(during.over(low, high), held[high]) - held[low]
 
     def _check(
         self,
@@ -179,10 +199,14 @@ class PartitionCosts:
         high = np.cumsum(counts, axis=1).T
         low = high - counts.T
         cost = {field: row[high] - row[low] for field, row in self._sums.items()}
-        if recomputed is not None:
+        if recomputed is None:
+            peak = self._peak(low, high)
+        else:
             cost["recompute_time"], cost["kept"] = recomputed.time.T, recomputed.kept.T
+            peak = recomputed.peak.T
         durations = self._durations(cost)
-        takes, gives = memory_by_kind(cost["activation"], cost["kept"], cost["memory_b"])
+        kept = cost["kept"]
+        takes, gives = memory_by_kind(cost["activation"], kept, peak - kept, cost["memory_b"])
         owed = gives[OpKind.W]
         for kind, workspace in self._workspaces.items():
             most = workspace.over(low, high)

@@ -101,11 +101,15 @@ class Pipeline(PipelineFields):
     def _read_model(self) -> None:
         """Read the model, its partition and its recompute, each by itself."""
         if self.model is None:
-            partition.refuse_without_layers(self.partition, self.recompute, self.offload)
+            partition.refuse_without_layers(
+                self.partition, self.recompute, self.offload, self.recompute_unit
+            )
             return
         model = self.model
         if not isinstance(model, Model):
             model = Model(model, time_unit=self.time_unit, memory_unit=self.memory_unit)
+        if self.recompute_unit is not None:
+            model = replace(model, recompute_unit=self.recompute_unit)
         if self.recompute == "full" and self.offload in ("all", offload.SEARCH_OFFLOAD):
             raise ConflictError(
                 f"offload: {self.offload} does not go with recompute full; a layer does one of both"
@@ -113,7 +117,7 @@ class Pipeline(PipelineFields):
         again, model = recompute.read(self.recompute, model)
         moved, model = offload.read(self.offload, model)
         cut = partition.normal(self.partition)
-        self._set(model=model, recompute=again, offload=moved, partition=cut)
+        self._set(model=model, recompute=again, offload=moved, partition=cut, recompute_unit=None)
 
     def _read_costs(self, reader: FieldReader) -> None:
         """Read the costs of stages, or sum those of layers."""

@@ -35,6 +35,10 @@ class PipelineFields:
     recompute: Any = None
     """Of a model: `none` of its layers recomputes, or all do (`full`); it is None once the layers
     of the model say so. `search`: `ppopt.solve` chooses. None: as the layers say."""
+    recompute_unit: Any = None
+    """Of a model: what a whole backward recomputes at once (see
+    `ppopt.problem.backward_memory.RecomputeUnit`); it is None once the model says so. None: as the
+    model says."""
     forward: Any = 1
     """Time of F, above 0."""
     backward: Any = None
@@ -78,7 +82,11 @@ class PipelineFields:
     recompute_time: Any = None
     """Time by which recompute makes B and BW longer; None: 0."""
     kept: Any = None
-    """Memory that F keeps of its activation; B, or BW, takes the rest at its start. None: all."""
+    """Memory that F keeps of its activation; B allocates the rest at its start, and BW allocates
+    `recompute_memory`. None: all."""
+    recompute_memory: Any = None
+    """Memory that BW allocates at its start, besides its workspace, for what F did not keep. None:
+    all that F did not keep."""
     offload: Any = None
     """Of a model: `none` of its layers offloads, or `all` do that can and do not recompute; both
     are None once the layers of the model say so. Or `search`, chosen with the schedule. None: as

@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 from ppopt.errors import InputError
 from ppopt.problem import placement, units
 from ppopt.problem.backward_kind import BackwardKind
+from ppopt.problem.backward_memory import RecomputeUnit
 from ppopt.problem.first_backward import FirstBackward
 from ppopt.problem.link_mode import LinkMode
 from ppopt.problem.offload import HostLink
@@ -273,6 +274,16 @@ SETTINGS = (
         choices=("none", "full", "search"),
         under=Heading.MEMORY,
     ),
+    Setting(
+        "recompute_unit",
+        Shape.CHOICE,
+        "what a whole backward recomputes at once: one layer, or the whole stage",
+        RecomputeUnit.LAYER.value,
+        choices=tuple(map(str, RecomputeUnit)),
+        placeholder="|".join(RecomputeUnit),
+        has_flag=False,
+        under=Heading.MEMORY,
+    ),
     _time("forward", "forward_times", "time of F, the forward pass of a stage", default=1),
     _time(
         "backward",
@@ -356,9 +367,18 @@ SETTINGS = (
     ),
     _memory(
         "kept",
-        "part of the activation that F keeps; B, or BW, allocates the rest at its start",
+        "part of the activation that F keeps; B allocates the rest at its start, BW allocates "
+        "`recompute_memory`",
         "activation",
         optional=True,
+    ),
+    _memory(
+        "recompute_memory",
+        "memory that BW allocates at its start, besides its workspace, for what F did not keep: "
+        "less than all of it if its layers recompute one at a time",
+        "activation - kept",
+        optional=True,
+        has_flag=False,
     ),
     Setting(
         "offload",

@@ -22,7 +22,7 @@ the place of every BW; B' in the place of B, and W' in the place of W. It fits:
 - W' takes no longer than W, than what B' leaves of the smaller of BW and B + W, and than what F
   with B' leaves of any F with BW.
 
-B' takes no memory beyond the activation, and B' and W' have no more workspace than BW.
+B' and W' allocate no more than B, W and BW (`ppopt.problem.backward_choice.memory_of_either`).
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ from functools import cached_property
 from itertools import product
 from typing import Any
 
+from ppopt.problem.backward_choice import memory_of_either
 from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.costs import is_matrix
 from ppopt.problem.link_mode import LinkMode
@@ -154,14 +155,9 @@ class ShortPairs:
     @property
     def _memory(self) -> dict[str, Any]:
         """Memory of the stages that changes: where backwards may be either, the least of both."""
-        costs = self.pipeline.costs
         if self.backward_kind is not BackwardKind.MIXED:
             return {}
-        fields = ("input_workspace", "weight_workspace")
-        return {"memory_b": [min(change, 0) for change in costs.memory_b]} | {
-            field: list(map(min, getattr(costs, field), costs.backward_workspace))
-            for field in fields
-        }
+        return dict(memory_of_either(self.pipeline.costs))
 
 
 def _in_units(pipeline: Pipeline, values: Any) -> Any:

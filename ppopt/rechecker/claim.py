@@ -40,6 +40,8 @@ class Claim(NamedTuple):
     """Whether it is of every placement of the stages on the devices, within the same limits."""
     bound_time: Fraction | None = None
     """The bound in the user's unit, if it is of several pipelines: their ticks differ."""
+    either: bool = False
+    """Whether its split backwards stand for whole ones, too (`ppopt.rechecker.mixed`)."""
 
     @property
     def of_layers(self) -> bool:
@@ -148,23 +150,29 @@ class Claim(NamedTuple):
     def takes(self, kind: OpKind, stage: int) -> int:
         """Memory that an operation takes at its start, in ticks.
 
-        Its workspace; F what it keeps of the activation, B and BW the rest of that; and B its
-        change of memory if that is positive.
+        Its workspace; F what it keeps of the activation, B the rest of that and its change of
+        memory if that is positive; BW `recompute_memory`, and what moved to the host.
         """
         ticks = self.pipeline.ticks
         amount = ticks.workspace[kind][stage]
         if kind is OpKind.F:
             amount += ticks.kept[stage]
-        if kind in (OpKind.B, OpKind.BW):
-            amount += ticks.activation[stage] - ticks.kept[stage]
         if kind is OpKind.B:
-            amount += max(0, ticks.memory_b[stage])
+            amount += ticks.activation[stage] - ticks.kept[stage] + max(0, ticks.memory_b[stage])
+        if kind is OpKind.BW:
+            amount += self._for_whole(stage)
         return amount
+
+    def _for_whole(self, stage: int) -> int:
+        """Memory that BW allocates besides its workspace, in ticks."""
+        ticks = self.pipeline.ticks
+        return ticks.recompute_memory[stage] + ticks.offload_memory[stage]
 
     def gives(self, kind: OpKind, stage: int) -> int:
         """Memory that an operation gives back at its end, in ticks.
 
-        Its workspace; B its change of memory if that is negative, W the rest, and BW all.
+        Its workspace; B its change of memory if that is negative, W the rest, and BW what F keeps
+        and what BW allocates.
         """
         ticks = self.pipeline.ticks
         amount = ticks.workspace[kind][stage]
@@ -173,7 +181,7 @@ class Claim(NamedTuple):
         if kind is OpKind.W:
             amount += ticks.activation[stage] + ticks.memory_b[stage]
         if kind is OpKind.BW:
-            amount += ticks.activation[stage]
+            amount += ticks.kept[stage] + self._for_whole(stage)
         return amount
 
     def kept(self, stage: int) -> int:

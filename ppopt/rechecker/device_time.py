@@ -90,7 +90,8 @@ class DeviceTime:
         rows = (sums.forward, sums.gradient, sums.rest, sums.kept, sums.pending)
         f, g, r, k, p = (row[stage.high] - row[stage.low] for row in rows)
         f, g, r = (self._slowed(stage.number, time) for time in (f, g + stage.again, r))
-        return Costs(f, g, r, k - stage.saved, p)
+        k -= stage.saved
+        return Costs(f, g, r, k, min(p, k) if self._claim.either else p)
 
     def _slowed(self, stage: int, time: int) -> int:
         """A time on the fastest device, on that of a stage."""

@@ -6,12 +6,11 @@ good and splits all. In the place of a B, BW can run where BW <= B, if it holds 
 is left out: then every schedule has one that is as good and splits none.
 
 Elsewhere, take a pipeline of split backwards with B' = min(B, BW), W' = min(W, BW - B) but no less
-than 0, no memory taken by B' beyond its workspace and what F did not keep, and the workspace of BW
-if that is the smaller. Its B' and W' fit, one after the other, into the time of a BW, and each
-into the time of a B and a W, and they hold no more. So it has a schedule no worse than
-each of the pipeline claimed: if it has none below the bound, that one has none. This says nothing
-of backwards that run as one with an F: with such pairs no time is left to B' and W', and F is as
-long as the shortest pair, if that is shorter.
+than 0, in which B' and W' allocate no more than B and W, and no more than BW. Its B' and W' fit,
+one after the other, into the time of a BW, and each into the time of a B and a W. So it has a
+schedule no worse than each of the pipeline claimed: if it has none below the bound, that one has
+none. This says nothing of backwards that run as one with an F: with such pairs no time is left to
+B' and W', and F is as long as the shortest pair, if that is shorter.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 from fractions import Fraction
-from operator import add, mul
+from operator import add, mul, sub
 
 from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.layers import Layer
@@ -50,7 +49,8 @@ def by_layers(claim: Claim) -> Claim:
 
     Layer by layer as above: what fits into the time of every layer fits into that of a stage, and
     the least of sums is no less than the sum of the least. Of layers with phases it counts the
-    time on compute: a pair, too, computes all that its parts compute.
+    time on compute: a pair, too, computes all that its parts compute. B' allocates nothing, for a
+    whole backward of a stage may allocate less than its layers alone.
     """
     claim = _computed(claim)
     if not claim.mixed:
@@ -59,17 +59,17 @@ def by_layers(claim: Claim) -> Claim:
     for layer in claim.pipeline.model.layers:
         b, w, bw = layer.backward_input, layer.weight, layer.backward
         partial, weight = min(b, bw), max(min(w, bw - b), zero)
-        change = min(layer.memory_b, zero)
-        most = layer.backward_workspace or zero
         fields = {"backward_input": partial, "weight": weight, "backward": partial + weight}
-        fields |= {
-            name: min(getattr(layer, name) or zero, most)
-            for name in ("input_workspace", "weight_workspace")
-        }
-        layers.append(replace(layer, **fields, memory_b=change))
+        fields |= dict.fromkeys(("input_workspace", "weight_workspace"), zero)
+        change = min(layer.memory_b, zero)
+        if layer.recompute:
+            change = max(change, -layer.kept)
+            fields |= {"activation": layer.kept, "offload_memory": zero, "offload_time": zero}
+        fields["memory_b"] = change
+        layers.append(replace(layer, **fields))
     model = replace(claim.pipeline.model, layers=tuple(layers))
     pipeline = replace(claim.pipeline, model=model)
-    return claim._replace(pipeline=pipeline, backward_kind=BackwardKind.SPLIT)
+    return claim._replace(pipeline=pipeline, backward_kind=BackwardKind.SPLIT, either=True)
 
 
 def computes(layer: Layer) -> bool:
@@ -149,7 +149,13 @@ def _relaxed(claim: Claim) -> Pipeline:
     times = list(zip(costs.backward_input, costs.weight, costs.backward, strict=True))
     partial = [zero if claim.paired else min(b, bw) for b, _, bw in times]
     weight = [zero if claim.paired else max(min(w, bw - b), zero) for b, w, bw in times]
-    most = costs.backward_workspace
+    most = list(map(add, costs.recompute_memory, costs.backward_workspace))
+    missing = [
+        min(activation - kept, limit)
+        for activation, kept, limit in zip(costs.activation, costs.kept, most, strict=True)
+    ]
+    activation = list(map(add, costs.kept, missing))
+    beside = list(map(sub, most, missing))
     speeds = (given.device_speed[host] for host in given.hosts[0])
     forward = map(given.ticks.time, claim.least[OpKind.F])
     relaxed: dict[str, Iterable[Fraction]] = {
@@ -158,9 +164,14 @@ def _relaxed(claim: Claim) -> Pipeline:
         "backward_input": partial,
         "weight": weight,
         "backward": map(add, partial, weight),
-        "memory_b": (min(change, zero) for change in costs.memory_b),
-        "input_workspace": map(min, costs.input_workspace, most),
-        "weight_workspace": map(min, costs.weight_workspace, most),
+        "activation": activation,
+        "memory_b": (
+            max(min(change, zero), -own)
+            for change, own in zip(costs.memory_b, activation, strict=True)
+        ),
+        "input_workspace": map(min, costs.input_workspace, beside),
+        "weight_workspace": map(min, costs.weight_workspace, beside),
+        "recompute_memory": (),
         "overlap": (),
         "overlap_input": (),
     }

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from fractions import Fraction
+from operator import add, sub
 from typing import Any, NamedTuple
 
 from ppopt.problem.layers import STEP_COSTS
@@ -189,8 +190,10 @@ def of_compute(claim: Claim) -> Claim:
 def _unmoved(given: Pipeline) -> Pipeline:
     """The pipeline whose memory is given back as F ends and taken as the backward starts."""
     costs = given.costs
-    rows = zip(costs.kept, costs.forward_workspace, costs.offload_memory, strict=True)
-    changed = [(kept - moved, workspace + moved) for kept, workspace, moved in rows]
-    kept, workspace = zip(*changed, strict=True)
-    fields = {"kept": kept, "forward_workspace": workspace}
+    moved = costs.offload_memory
+    fields = {
+        "kept": tuple(map(sub, costs.kept, moved)),
+        "forward_workspace": tuple(map(add, costs.forward_workspace, moved)),
+        "recompute_memory": tuple(map(add, costs.recompute_memory, moved)),
+    }
     return given.with_stage_costs(fields | {"offload_memory": (), "offload_time": ()})

@@ -1,13 +1,16 @@
 """Which layers of a stage recompute or offload: the choices of a stage, their costs and savings.
 
-Recompute makes the backward longer, and F keeps less; the backward takes the rest at its start. An
-embedding or a head recomputes only if the model says that it does; any other layer may. A layer
+Recompute makes the backward longer, and F keeps less. B takes the rest at its start. BW runs the
+layers one at a time, from the last to the first: while one of them runs, its whole activation and
+its workspace are live, and of the layers before it what F keeps.
+
+An embedding or a head recomputes only if the model says that it does; any other layer may. A layer
 that gives its time may offload; a layer does one of both, and none where it runs no backward. What
 has moved to the host is not held between F and the backward; here it is gone as F ends, and there
 again as the backward starts. A schedule stays one where a stage takes less time, keeps less memory,
-with and without what moves, and moves in less time. So a bound for a saving of at least as much
-memory in at most as much time holds for a choice, and a non-dominated choice is as good as all
-those that it dominates.
+with and without what moves, has a lower peak in BW, and moves in less time. So a bound for a saving
+of at least as much memory in at most as much time holds for a choice, and a non-dominated choice is
+as good as all those that it dominates.
 """
 
 from __future__ import annotations
@@ -38,20 +41,24 @@ class RecomputePoint(NamedTuple):
     """Time of each way to the host, in the user's unit."""
     unkept: int = 0
     """Part of what is saved that F does not keep."""
+    peak: int = 0
+    """Most memory of a microbatch while BW runs; 0: it does not matter."""
 
-    def plus(self, other: RecomputePoint) -> RecomputePoint:
-        """That of two sets of layers."""
+    def plus(self, other: RecomputePoint, peak: int = 0) -> RecomputePoint:
+        """That of two sets of layers, which together have this peak."""
         return RecomputePoint(
             self.time + other.time,
             self.saved + other.saved,
             self.moving + other.moving,
             self.unkept + other.unkept,
+            peak,
         )
 
     def replaces(self, other: RecomputePoint) -> bool:
         """Whether a schedule with the other is one with this."""
         less = self.time <= other.time and self.moving <= other.moving
-        return less and self.saved >= other.saved and self.unkept >= other.unkept
+        less &= self.saved >= other.saved and self.unkept >= other.unkept
+        return less and self.peak <= other.peak
 
 
 NONE = RecomputePoint(0, 0)
@@ -88,6 +95,14 @@ class Recompute:
                 mine.append((recomputed(layer), (own, none)))
             if claim.offload and layer.offload_time and not layer.recompute:
                 mine.append((moved(layer), (none, own)))
+        costed = claim.pipeline.model.costed if claim.of_layers else ()
+        self._memory = [
+            (int(own.activation * memory_per_unit), int(own.backward_workspace * memory_per_unit))
+            for own in costed
+        ]
+        by_layer = claim.recompute and claim.pipeline.model.recompute_unit == "layer"
+        self._peaks = by_layer and (claim.fused or claim.either)
+        """Whether the peak of BW differs from choice to choice."""
         self.points = lru_cache(maxsize=None)(self._points)
 
     def _points(self, low: int, high: int) -> list[RecomputePoint]:
@@ -104,15 +119,22 @@ class Recompute:
 
     def choices(self, low: int, high: int) -> dict[RecomputePoint, Layers] | None:
         """The non-dominated choices of these layers, by layers; None: there are too many."""
-        found: dict[RecomputePoint, Layers] = {NONE: (frozenset(), frozenset())}
-        for mine in self._layers[low:high]:
-            for p, (again, moved) in list(found.items()):
-                for option, (recompute, offload) in mine:
-                    found.setdefault(p.plus(option), (again | recompute, moved | offload))
-            found = {p: found[p] for p in _front(set(found))}
-            if len(found) > MOST_CHOICES:
+        none = frozenset[int](), frozenset[int]()
+        front, whole = {NONE: none}, 0
+        for number in range(low, high):
+            activation, workspace = self._memory[number]
+            whole += activation
+            found: dict[RecomputePoint, Layers] = {}
+            for p, (again, moved) in front.items():
+                for option, (recompute, offload) in ((NONE, none), *self._layers[number]):
+                    during = whole - p.unkept + workspace
+                    held = whole - p.unkept - option.unkept
+                    peak = max(p.peak, during, held) if self._peaks else 0
+                    found.setdefault(p.plus(option, peak), (again | recompute, moved | offload))
+            front = {p: found[p] for p in _front(set(found))}
+            if len(front) > MOST_CHOICES:
                 return None
-        return found
+        return front
 
 
 def without(claim: Claim) -> Claim:

@@ -37,6 +37,7 @@ _COSTS = {
 _RARE_COSTS = {
     "recompute": "recompute_time",
     "kept by F": "kept",
+    "recomputed by BW": "recompute_memory",
     "workspace of F": "forward_workspace",
     "of B": "input_workspace",
     "of W": "weight_workspace",

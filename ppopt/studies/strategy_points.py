@@ -87,6 +87,8 @@ class Fronts(NamedTuple):
     """Added time, `[row, option]`; the last one is repeated."""
     kept: Ints
     """Kept memory, `[row, option]`; the last one is repeated."""
+    peak: Ints
+    """Live memory of a microbatch in BW, `[row, option]`; the last one is repeated."""
 
 
 class StrategyPoints:
@@ -124,7 +126,7 @@ class StrategyPoints:
         self.hosts = np.array(self.base.hosts[0])
         """Device of every stage."""
         self._layers, self._stages = len(model), self.base.num_stages
-        self._in_ticks: dict[tuple[int, int], list[tuple[int, int]]] = {}
+        self._in_ticks: dict[tuple[int, int], list[tuple[int, int, int]]] = {}
         self._moves = _moves_of(self._stages) if self.cut else np.zeros((0, self._stages), np.int64)
 
     @property
@@ -190,7 +192,8 @@ class StrategyPoints:
             return self.costs.table(points.counts)
         fronts = fronts or self.fronts(points.counts)
         chosen = fronts.number, np.minimum(points.recompute, fronts.sizes - 1)
-        return self.costs.table(points.counts, Recomputed(fronts.time[chosen], fronts.kept[chosen]))
+        recomputed = Recomputed(*(row[chosen] for row in (fronts.time, fronts.kept, fronts.peak)))
+        return self.costs.table(points.counts, recomputed)
 
     def fronts(self, counts: Ints) -> Fronts:
         """Recompute options of the stages of partitions."""
@@ -201,16 +204,23 @@ class StrategyPoints:
         rows = [self._ticks(*divmod(key, self._layers + 1)) for key in distinct.tolist()]
         sizes = np.array([len(row) for row in rows])
         padded = np.array([[*row, *row[-1:] * (sizes.max() - len(row))] for row in rows])
-        return Fronts(number, sizes[number], padded[:, :, 0], padded[:, :, 1])
+        return Fronts(number, sizes[number], *np.moveaxis(padded, 2, 0))
 
-    def _ticks(self, low: int, high: int) -> list[tuple[int, int]]:
-        """Time and kept memory of the options of a stage, in ticks, as if moves took no time."""
+    def _ticks(self, low: int, high: int) -> list[tuple[int, int, int]]:
+        """Time, kept memory and peak in BW of the options of a stage, in ticks.
+
+        As if moves to the host took no time.
+        """
         key = low, high
         if key not in self._in_ticks:
             slices = self.base.num_slices
             time, memory = self.costs.per_unit_at_speed_1, self.costs.memory_per_unit
             self._in_ticks[key] = [
-                (int(option.time * time / slices), int(option.left * memory / slices))
+                (
+                    int(option.time * time / slices),
+                    int(option.left * memory / slices),
+                    int(option.peak * memory / slices),
+                )
                 for option in self._choices.of(low, high)
             ]
         return self._in_ticks[key]

@@ -16,6 +16,7 @@ from ppopt.problem.operation import AuxiliaryKind, OpKind
 from ppopt.problem.pipeline import Pipeline
 from ppopt.verifier.rows import Ints, Rows, first_of_device, sum_safe
 from ppopt.verifier.violation import Rule, Violation
+from ppopt.verifier.whole_backward import allocated_by_whole_backward
 from ppopt.verifier.work import Work, memory_changes
 
 ROUNDING = 1e-12
@@ -125,11 +126,11 @@ def memory_trace(sane: Rows, works: Sequence[Work]) -> MemoryTrace:
 def takes_and_gives(pipeline: Pipeline) -> tuple[Ints, Ints]:
     """Memory taken at the start and given back at the end, in ticks, indexed [kind, stage].
 
-    F takes what it keeps of the activation; B, or BW, takes the rest of it. B also takes its change
-    of memory if that is positive, and gives it if it is negative. W gives what is left, so
-    that all three leave nothing; BW gives the activation. Workspace is taken at the start of its
-    operation and given back at the end. What moves to the host is in `Ticks` a workspace of F;
-    here F keeps it.
+    F takes what it keeps of the activation; B takes the rest of it. B also takes its change of
+    memory if that is positive, and gives it if it is negative. W gives what is left, so that all
+    three leave nothing. BW gives what F keeps, and at its end what it takes
+    (`ppopt.verifier.whole_backward`). Workspace is taken at the start of its operation and given
+    back at the end. What moves to the host is in `Ticks` a workspace of F; here F keeps it.
     """
     ticks = pipeline.ticks
     activation, kept = (np.array(row, dtype=np.int64) for row in (ticks.activation, ticks.kept))
@@ -138,12 +139,9 @@ def takes_and_gives(pipeline: Pipeline) -> tuple[Ints, Ints]:
     moved = np.array(ticks.offload_memory, dtype=np.int64)
     kept, workspace[OpKind.F] = kept + moved, workspace[OpKind.F] - moved
     missing, none = activation - kept, np.zeros_like(activation)
-    takes = {OpKind.F: kept, OpKind.B: missing + np.maximum(change, 0), OpKind.BW: missing}
-    gives = {
-        OpKind.B: np.maximum(-change, 0),
-        OpKind.W: activation + change,
-        OpKind.BW: activation,
-    }
+    workspace[OpKind.BW] = allocated_by_whole_backward(pipeline)
+    takes = {OpKind.F: kept, OpKind.B: missing + np.maximum(change, 0)}
+    gives = {OpKind.B: np.maximum(-change, 0), OpKind.W: activation + change, OpKind.BW: kept}
     return (
         np.array([takes.get(kind, none) + workspace[kind] for kind in OpKind]),
         np.array([gives.get(kind, none) + workspace[kind] for kind in OpKind]),

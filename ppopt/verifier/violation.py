@@ -80,9 +80,9 @@ class Rule(StrEnum):
     """A device computes one operation, or one pair, at a time."""
     MEMORY = "memory-limit"
     """A device never holds more than its limit. It holds static memory, activations (all that F
-    keeps, from the start of the backward on the rest too), changes by B, the workspace of what
-    runs. It holds gathered weights from the start of UNSHARD to the end of GRADIENT_SYNC. It does
-    not hold what OFFLOAD has moved, from its end to the start of RELOAD."""
+    keeps, from the start of B on the rest too), changes by B, the workspace of what runs, and what
+    BW recomputes while it runs. It holds gathered weights from the start of UNSHARD to the end of
+    GRADIENT_SYNC. It does not hold what OFFLOAD has moved, from its end to the start of RELOAD."""
     CLAIM = "claim"
     """A figure stated with the schedule is the one recomputed from it."""
 

@@ -16,10 +16,10 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from ppopt.problem.costs import Ticks
 from ppopt.problem.operation import Op, OpKind
 from ppopt.problem.pipeline import Pipeline
 from ppopt.schedule.schedule import Schedule
+from tests.oracles.whole_backward import bw_allocates
 
 F, B, W, BW = OpKind
 TableRow = tuple[int, int, int, int, int, int, int, int]
@@ -386,29 +386,34 @@ def held(
     pipeline: Pipeline, rows: Iterable[TableRow], device: int, time: int, *, starts: bool
 ) -> int:
     """Ticks of memory on a device at an instant, after its ends and, if `starts`, its starts."""
-    ticks = pipeline.ticks
-    total = ticks.static[device]
+    total = pipeline.ticks.static[device]
     for kind, stage, _, host, start, end, *_ in rows:
         if host != device:
             continue
         if start < time or (starts and start == time):
-            total += taken(ticks, kind, stage)
+            total += taken(pipeline, kind, stage)
         if end <= time:
-            total -= given(ticks, kind, stage)
+            total -= given(pipeline, kind, stage)
     return total
 
 
-def taken(ticks: Ticks, kind: int, stage: int) -> int:
+def taken(pipeline: Pipeline, kind: int, stage: int) -> int:
     """Memory that an operation takes at its start, in ticks: DESIGN section 3, rules 5 and 13."""
+    ticks = pipeline.ticks
+    if kind == OpKind.BW:
+        return bw_allocates(pipeline, stage) + ticks.offload_memory[stage]
     missing = ticks.activation[stage] - ticks.kept[stage]
-    own = (ticks.kept[stage], missing + max(0, ticks.memory_b[stage]), 0, missing)[kind]
+    own = (ticks.kept[stage], missing + max(0, ticks.memory_b[stage]), 0)[kind]
     return own + ticks.workspace[kind][stage]
 
 
-def given(ticks: Ticks, kind: int, stage: int) -> int:
+def given(pipeline: Pipeline, kind: int, stage: int) -> int:
     """Memory that an operation gives at its end, in ticks."""
-    all_of_it, by_b = ticks.activation[stage], ticks.memory_b[stage]
-    own = (0, max(0, -by_b), all_of_it + by_b, all_of_it)[kind]
+    ticks = pipeline.ticks
+    if kind == OpKind.BW:
+        return ticks.kept[stage] + taken(pipeline, kind, stage)
+    by_b = ticks.memory_b[stage]
+    own = (0, max(0, -by_b), ticks.activation[stage] + by_b)[kind]
     return own + ticks.workspace[kind][stage]
 
 

@@ -34,6 +34,7 @@ from typing import Literal, NamedTuple
 
 from ppopt.problem.operation import OpKind
 from ppopt.problem.pipeline import Pipeline
+from tests.oracles.whole_backward import bw_allocates
 
 Goal = Literal["makespan", "device-span"]
 Ints = tuple[int, ...]
@@ -222,14 +223,16 @@ def _weights(pipeline: Pipeline, group: Group) -> tuple[Step | None, ...]:
 
 
 def _memory(pipeline: Pipeline, kind: OpKind, stage: int) -> tuple[int, int]:
-    """What an operation takes and gives: F what it keeps, the backward what is missing."""
+    """What an operation takes and gives: F what it keeps, B what is missing, BW one layer of it."""
+    if kind is OpKind.BW:
+        allocated = bw_allocates(pipeline, stage) + pipeline.ticks.offload_memory[stage]
+        return allocated, pipeline.ticks.kept[stage] + allocated
     whole, at_b = pipeline.ticks.activation[stage], pipeline.ticks.memory_b[stage]
     kept, own = pipeline.ticks.kept[stage], pipeline.ticks.workspace[kind][stage]
     takes, gives = {
         OpKind.F: (kept, 0),
         OpKind.B: (whole - kept + max(at_b, 0), max(-at_b, 0)),
         OpKind.W: (0, whole + at_b),
-        OpKind.BW: (whole - kept, whole),
     }[kind]
     return takes + own, gives + own
 

@@ -92,11 +92,11 @@ def _orders(
     slots: list[Slot] = [(op,) for op in ready]
     slots += [(f, b) for f in ready for b in ready if f.kind is F and may_pair(pipeline, f, b)]
     for slot in slots:
-        limits, ticks = pipeline.ticks.limits, pipeline.ticks
-        most = held + sum(taken(ticks, op.kind, op.stage) for op in slot)
+        limits = pipeline.ticks.limits
+        most = held + sum(taken(pipeline, op.kind, op.stage) for op in slot)
         if limits and most > limits[device]:
             continue
-        after = most - sum(given(ticks, op.kind, op.stage) for op in slot)
+        after = most - sum(given(pipeline, op.kind, op.stage) for op in slot)
         rest = _orders(pipeline, device, left - set(slot), after)
         for later in rest:
             yield (slot, *later)

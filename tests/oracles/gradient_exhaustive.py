@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 from ppopt.problem.operation import OpKind
 from ppopt.problem.pipeline import Pipeline
+from tests.oracles.whole_backward import bw_allocates
 
 
 class Job(NamedTuple):
@@ -74,6 +75,9 @@ def _compute(pipeline: Pipeline, *, whole: bool) -> dict[Key, Job]:
 def _memory(pipeline: Pipeline, kind: OpKind, stage: int) -> tuple[int, int]:
     """Memory that an operation takes at its start and gives at its end, in ticks."""
     costs, unit = pipeline.costs, pipeline.ticks.memory_per_unit
+    if kind is OpKind.BW:
+        allocated = bw_allocates(pipeline, stage)
+        return allocated, int(costs.kept[stage] * unit) + allocated
     activation, kept, change = (
         int(row[stage] * unit) for row in (costs.activation, costs.kept, costs.memory_b)
     )
@@ -81,13 +85,11 @@ def _memory(pipeline: Pipeline, kind: OpKind, stage: int) -> tuple[int, int]:
         OpKind.F: (kept, 0),
         OpKind.B: (activation - kept + max(change, 0), max(-change, 0)),
         OpKind.W: (0, activation + change),
-        OpKind.BW: (activation - kept, activation),
     }[kind]
     field = {
         OpKind.F: costs.forward_workspace,
         OpKind.B: costs.input_workspace,
         OpKind.W: costs.weight_workspace,
-        OpKind.BW: costs.backward_workspace,
     }[kind]
     workspace = int(field[stage] * unit)
     return takes + workspace, gives + workspace

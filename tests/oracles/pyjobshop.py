@@ -22,6 +22,7 @@ from pyjobshop import (  # type: ignore[import-untyped]
 
 from ppopt.problem.operation import Op, OpKind
 from ppopt.problem.pipeline import Pipeline
+from tests.oracles.whole_backward import bw_allocates
 
 
 class UndecidedError(Exception):
@@ -162,10 +163,14 @@ class _Build:
         for before, after in pairwise(tasks):
             self.model.add_end_before_start(before, after)
         forward, backward, last = tasks[0], tasks[1], tasks[-1]
-        whole, at_b = self.ticks.activation[stage], self.ticks.memory_b[stage]
         device = self.pipeline.device(stage, microbatch)
         if fused:
-            at_b = 0
+            allocated = bw_allocates(self.pipeline, stage) + self.ticks.offload_memory[stage]
+            self._hold(device, forward, backward, self.ticks.kept[stage])
+            self._hold(device, backward, backward, allocated)
+            self._hold(device, forward, forward, self.ticks.workspace[OpKind.F][stage])
+            return
+        whole, at_b = self.ticks.activation[stage], self.ticks.memory_b[stage]
         kept = self.ticks.kept[stage]
         until_w = whole + at_b
         first = min(kept, until_w)

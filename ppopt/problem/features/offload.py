@@ -65,9 +65,12 @@ def without_offload(pipeline: Pipeline) -> Pipeline:
     at_once = tuple(memory / cut for memory in moved)
     nothing = (Fraction(0),) * len(moved)
     workspace = bare.forward_workspace or bare.workspace or nothing
+    kept = bare.kept or bare.activation
+    allocated = bare.recompute_memory or tuple(map(sub, bare.activation, kept))
     return replace(
         bare,
-        kept=tuple(map(sub, bare.kept or bare.activation, moved)),
+        kept=tuple(map(sub, kept, moved)),
+        recompute_memory=tuple(map(add, allocated, moved)),
         forward_workspace=tuple(map(add, workspace, at_once)),
         offload_memory=None,
         offload_time=None,

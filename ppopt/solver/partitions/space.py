@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property
+from itertools import accumulate
 from math import comb, lcm
 from typing import NamedTuple
 
@@ -15,7 +16,9 @@ from ppopt.errors import NotApplicableError
 from ppopt.problem import exact
 from ppopt.problem.arrays import Ints
 from ppopt.problem.backward_kind import BackwardKind
+from ppopt.problem.backward_memory import RecomputeUnit
 from ppopt.problem.costs import StageCosts, Ticks
+from ppopt.problem.layers import Layers
 from ppopt.problem.objective import Objective
 from ppopt.problem.operation import OpKind
 from ppopt.problem.partition_costs import link_delays
@@ -267,7 +270,10 @@ def space_of(problem: Problem) -> PartitionTicks:
     memory_per_unit = lcm(ticks.memory_per_unit, exact.common_denominator(memory))
     more = per_unit // own_per_unit, memory_per_unit // ticks.memory_per_unit
     limits, kind = pipeline.limits, problem.backward_kind
-    if kind is BackwardKind.MIXED and _splitting_loses_nothing(ticks):
+    may_recompute = chosen and limits is not None
+    if kind is BackwardKind.MIXED and _splitting_loses_nothing(
+        ticks, pipeline.model, may_recompute=may_recompute
+    ):
         kind = BackwardKind.SPLIT
     space = PartitionSpace(
         layers=_layer_ticks(ticks, *more, _in_ticks(costs.static, memory_per_unit)),
@@ -280,7 +286,7 @@ def space_of(problem: Problem) -> PartitionTicks:
         span=problem.objective is Objective.DEVICE_SPAN,
         forward_only=pipeline.model.forward_only,
         recompute=RecomputeTicks(_in_ticks(again, per_unit), _in_ticks(saved, memory_per_unit))
-        if chosen and limits is not None
+        if may_recompute
         else None,
         slowness=slowness,
     )
@@ -308,16 +314,28 @@ def _layer_ticks(
     )
 
 
-def _splitting_loses_nothing(ticks: Ticks) -> bool:
-    """Whether splitting loses nothing in any stage of these layers, as in each of them alone."""
+def _splitting_loses_nothing(ticks: Ticks, model: Layers, *, may_recompute: bool) -> bool:
+    """Whether splitting loses nothing in any stage of these layers, as in each of them alone.
+
+    `may_recompute`: whether the layers may also recompute, which they do not in these ticks. If
+    layers recompute one at a time, BW of a stage allocates no less than its last layer alone: no
+    layer up to that one may need more in B or W, and none may recompute, for B recomputes all.
+    """
     _, partial, weight, full = ticks.durations
-    _, at_b, at_w, most = ticks.takes
+    _, at_b, at_w, allocated = ticks.takes
+    count = range(len(full))
+    split = [
+        max(at_b[layer], ticks.memory_change(OpKind.B, layer) + at_w[layer]) for layer in count
+    ]
+    if model.recompute_unit is RecomputeUnit.LAYER:
+        if may_recompute or any(layer.recompute and layer.saved for layer in model.costed):
+            return False
+        split = list(accumulate(split, max))
     return all(
         full[layer] >= partial[layer] + weight[layer]
         and ticks.memory_b[layer] <= 0
-        and at_b[layer] <= most[layer]
-        and ticks.memory_change(OpKind.B, layer) + at_w[layer] <= most[layer]
-        for layer in range(len(full))
+        and split[layer] <= allocated[layer]
+        for layer in count
     )
 
 

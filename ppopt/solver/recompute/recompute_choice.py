@@ -129,6 +129,8 @@ class RecomputeChoice(Choice):
             self._bare,
             recompute_time=[option.time for option in chosen],
             kept=[option.kept for option in chosen],
+            recompute_memory=[option.peak - option.kept for option in chosen],
+            backward_workspace=0,
             offload_memory=[option.kept - option.left for option in chosen],
             offload_time=[option.moving for option in chosen],
         )

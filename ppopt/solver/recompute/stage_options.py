@@ -1,21 +1,25 @@
 """Pareto-optimal sets of recomputed or offloaded layers of one stage: time against memory.
 
-An option says how many layers of every sort recompute or offload. Recompute costs time in every
-backward of the stage; offload takes the host link for some time, each way. Both save memory between
-F and the backward. An option that costs more and saves less than another of its stage is left out.
-In any schedule with it the other one can take its place: its backwards and its moves out at the
-same starts, its moves back at the same ends.
+An option says which layers recompute or offload. Recompute costs time in every backward of the
+stage; offload takes the host link for some time, each way. Both save memory between F and the
+backward. While a whole backward runs, the layers that recompute matter by their place
+(`ppopt.problem.backward_memory`): of equal layers in a row, recompute of the first ones has the
+smallest peak. An option is dominated, and left out, if another one of its stage takes no more time
+and no more memory at any instant: it can replace the dominated option in any schedule, its
+backwards and its moves out at the same starts, its moves back at the same ends.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from fractions import Fraction
 from functools import lru_cache
-from itertools import accumulate, pairwise
+from itertools import accumulate, groupby, pairwise
 from typing import NamedTuple
 
-from ppopt.problem.layers import Layer, activation_of
+from ppopt.problem.backward_memory import BackwardPeak, RecomputeUnit
+from ppopt.problem.layers import Layer, activation_of, backward_peak, held_by_forward
 from ppopt.problem.partition import Counts
 from ppopt.problem.pipeline import Model, Pipeline
 
@@ -34,6 +38,8 @@ class StageOption(NamedTuple):
     """Activations of the stage that F keeps."""
     left: Fraction
     """Activations kept, without those that move to the host."""
+    peak: Fraction
+    """Largest live memory of a microbatch while BW of the stage runs."""
     layers: frozenset[int]
     """Indices, within the stage, of the layers that recompute."""
     offloaded: frozenset[int]
@@ -45,7 +51,7 @@ class StageOption(NamedTuple):
 
     def takes_no_more(self, other: StageOption) -> bool:
         """Whether a schedule with another option is valid with this one."""
-        less = self.kept <= other.kept and self.left <= other.left
+        less = self.kept <= other.kept and self.left <= other.left and self.peak <= other.peak
         return less and self.costs_no_more(other)
 
 
@@ -67,7 +73,7 @@ class StageOptions:
         recompute is included in any case. It may take longer than the option before and save no
         more; an order that depends on times may hold less with it.
         """
-        given = _as_given(model.layers)
+        given = _as_given(model.layers, model.recompute_unit)
         self.bare = model.with_choice(
             () if recompute else given.layers, () if offload else given.offloaded
         )
@@ -80,12 +86,13 @@ class StageOptions:
     def _of(self, low: int, high: int) -> list[StageOption]:
         layers = self.bare.costed[low:high]
         recompute, offload = self._searched
-        found = stage_options(layers, recompute=recompute, offload=offload)
+        unit = self.bare.recompute_unit
+        found = stage_options(layers, unit, recompute=recompute, offload=offload)
         if not self._limited:
             return found[:1]
         if not self._full:
             return found
-        full = full_recompute(layers)
+        full = full_recompute(layers, unit)
         return found if any(option.layers == full.layers for option in found) else [*found, full]
 
     @property
@@ -130,7 +137,7 @@ class StageOptions:
 
         No more means no more time, and with a memory limit no more memory.
         """
-        given = _as_given(layers)
+        given = _as_given(layers, self.bare.recompute_unit)
         same = (option for option in front if option[-2:] == given[-2:])
         less = (
             option
@@ -146,68 +153,100 @@ def ends_of(counts: Counts) -> Iterator[tuple[int, int]]:
 
 
 def stage_options(
-    layers: tuple[Layer, ...], *, recompute: bool = True, offload: bool = False
+    layers: Sequence[Layer],
+    unit: RecomputeUnit = RecomputeUnit.LAYER,
+    *,
+    recompute: bool = True,
+    offload: bool = False,
 ) -> list[StageOption]:
     """Non-dominated options of a stage in time, moves and memory, the shortest first.
 
-    Layers of the same times and savings are alike: of these, the first ones recompute, and the next
-    ones offload.
+    Of equal layers in a row the first ones recompute, and the next ones offload. What is dominated
+    among the first layers of the stage stays so whatever follows: times and memory add up, and the
+    peak grows with what F keeps of the layers before.
     """
-    sorts: dict[tuple[Fraction, ...], list[int]] = {}
-    for place, layer in enumerate(layers):
-        again = recompute and layer.saved > 0
-        moved = offload and layer.offload_memory > 0 and not layer.recompute
-        if again or moved:
-            nothing = Fraction(0), Fraction(0)
-            sort = (layer.recompute_time, layer.saved) if again else nothing
-            ways = (layer.offload_time, layer.offload_memory) if moved else nothing
-            sorts.setdefault((*sort, *ways), []).append(place)
-    front = [_as_given(layers)]
-    for (time, saved, moving, memory), places in sorts.items():
-        front = _least(
-            StageOption(
-                option.time + again * time,
-                option.moving + moved * moving,
-                option.kept - again * saved,
-                option.left - again * saved - moved * memory,
-                option.layers | frozenset(places[:again]),
-                option.offloaded | frozenset(places[again : again + moved]),
-            )
+    front, place = [_as_given((), unit)], 0
+    for _, run in groupby(layers, _costs_of_option):
+        equal = tuple(run)
+        layer, count = equal[0], len(equal)
+        own = _as_given((layer,), RecomputeUnit.LAYER)
+        may_offload = offload and layer.offload_memory > 0 and not layer.recompute
+        front = _non_dominated(
+            _followed(option, layer, own, range(place, place + count), again, moved)
             for option in front
-            for again in range(len(places) + 1 if saved else 1)
-            for moved in range(len(places) - again + 1 if memory else 1)
+            for again in range(count + 1 if recompute and layer.saved > 0 else 1)
+            for moved in range(count - again + 1 if may_offload else 1)
         )
+        place += count
+    if unit is RecomputeUnit.STAGE:
+        peak = _peak(layers, unit)
+        front = _non_dominated(option._replace(peak=peak) for option in front)
     return front
 
 
-def full_recompute(layers: tuple[Layer, ...]) -> StageOption:
-    """Option in which all layers of a stage recompute that may, also if it saves nothing."""
-    places = frozenset(place for place, layer in enumerate(layers) if layer.recomputable)
-    given, saved = _as_given(layers), sum(layers[place].saved for place in places)
-    return given._replace(
-        time=sum((layers[place].recompute_time for place in places), Fraction(0)),
-        kept=given.kept - saved,
-        left=given.left - saved,
-        layers=places,
+def _costs_of_option(layer: Layer) -> tuple[object, ...]:
+    """What decides the options of a layer: layers with the same are equal here."""
+    return (
+        *(layer.activation, layer.kept, layer.saved, layer.recompute_time, layer.recompute),
+        *(layer.backward_workspace, layer.offload_memory, layer.offload_time, layer.offload),
     )
 
 
-def _as_given(layers: Sequence[Layer]) -> StageOption:
+def _followed(
+    option: StageOption, layer: Layer, own: StageOption, places: range, again: int, moved: int
+) -> StageOption:
+    """An option followed by equal layers: `again` recompute, the next `moved` offload.
+
+    The others do as the layer says, which is the option `own`.
+    """
+    cost, others = (layer.activation, layer.backward_workspace), len(places) - again - moved
+    peak = BackwardPeak(option.kept, option.peak)
+    peak = peak.then(layer.kept, *cost, again).then(own.kept, *cost, moved + others)
+    left = again * layer.kept + moved * (own.kept - layer.offload_memory) + others * own.left
+    return StageOption(
+        time=option.time + again * layer.recompute_time + (moved + others) * own.time,
+        moving=option.moving + moved * layer.offload_time + others * own.moving,
+        kept=peak.held,
+        left=option.left + left,
+        peak=peak.peak,
+        layers=option.layers | frozenset(places if own.layers else places[:again]),
+        offloaded=option.offloaded
+        | frozenset(places if own.offloaded else places[again : again + moved]),
+    )
+
+
+def full_recompute(
+    layers: tuple[Layer, ...], unit: RecomputeUnit = RecomputeUnit.LAYER
+) -> StageOption:
+    """Option in which all layers of a stage recompute that may, also if it saves nothing."""
+    return _as_given(
+        [replace(layer, recompute=layer.recompute or layer.recomputable) for layer in layers], unit
+    )
+
+
+def _as_given(layers: Sequence[Layer], unit: RecomputeUnit) -> StageOption:
     """Option of a stage whose layers do as they say."""
     again = frozenset(place for place, layer in enumerate(layers) if layer.recompute)
     moved = frozenset(place for place, layer in enumerate(layers) if layer.offload)
     time = sum((layers[place].recompute_time for place in again), Fraction(0))
-    saved = sum(layers[place].saved for place in again)
-    kept = activation_of(layers) - saved
+    kept = sum(map(held_by_forward, layers), Fraction(0))
     moving = sum((layers[place].offload_time for place in moved), Fraction(0))
     left = kept - sum(layers[place].offload_memory for place in moved)
-    return StageOption(time, moving, kept, left, again, moved)
+    return StageOption(time, moving, kept, left, _peak(layers, unit), again, moved)
 
 
-def _least(choices: Iterator[StageOption]) -> list[StageOption]:
+def _peak(layers: Sequence[Layer], unit: RecomputeUnit) -> Fraction:
+    """Largest live memory of a microbatch while BW of a stage runs."""
+    if unit is RecomputeUnit.LAYER:
+        return backward_peak(layers).peak
+    workspace = max((layer.backward_workspace for layer in layers), default=Fraction(0))
+    return activation_of(layers) + workspace
+
+
+def _non_dominated(options: Iterator[StageOption]) -> list[StageOption]:
     """Options that no other one dominates."""
-    found: list[StageOption] = []
-    for choice in sorted(choices, key=lambda choice: (*choice[:4], *map(sorted, choice[4:]))):
-        if not any(option.takes_no_more(choice) for option in reversed(found)):
-            found.append(choice)
-    return found
+    front: list[StageOption] = []
+    for option in sorted(options, key=lambda option: (*option[:5], *map(sorted, option[5:]))):
+        if not any(known.takes_no_more(option) for known in reversed(front)):
+            front.append(option)
+    return front

@@ -1,0 +1,56 @@
+"""Memory of a whole backward (BW) of a stage whose layers recompute and run one at a time.
+
+Trainers checkpoint layer by layer (`CheckpointFunction.backward` of PyTorch's
+torch/utils/checkpoint.py; Megatron-LM's uniform method of one layer). The backward runs the layers
+last to first. While layer l runs, live are what F keeps of the layers before it, its whole
+activation, and its workspace; layers after it are freed. So, with held_k for what F keeps of layer
+k, the peak of one microbatch in BW is
+
+    max(sum of held_k over all k, max over l of (sum of held_k over k < l + activation_l
+                                                 + workspace_l)).
+
+What BW allocates at its start is this peak less what F keeps; BW frees both at its end.
+"""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from typing import NamedTuple
+
+from ppopt.problem.named_enum import NamedEnum
+
+
+class RecomputeUnit(NamedEnum):
+    """What a whole backward recomputes at once."""
+
+    LAYER = "layer"
+    """One layer; each is freed as its backward ends."""
+    STAGE = "stage"
+    """All layers of the stage; they are freed together as BW ends."""
+
+
+class BackwardPeak(NamedTuple):
+    """Memory of consecutive layers for one microbatch, in the user's unit."""
+
+    held: Fraction = Fraction(0)
+    """What F keeps of all layers."""
+    peak: Fraction = Fraction(0)
+    """Largest live memory while BW runs; `held` or more."""
+
+    def then(
+        self, held: Fraction, activation: Fraction, workspace: Fraction, count: int = 1
+    ) -> BackwardPeak:
+        """The same layers, followed by `count` equal ones, of which F keeps `held` each.
+
+        Of the equal layers, the last one has the most live memory while it runs.
+        """
+        if not count:
+            return self
+        during = self.held + (count - 1) * held + activation + workspace
+        total = self.held + count * held
+        return BackwardPeak(total, max(self.peak, total, during))
+
+    @property
+    def allocated(self) -> Fraction:
+        """What BW allocates at its start."""
+        return self.peak - self.held

@@ -1,0 +1,53 @@
+"""Memory that a whole backward (BW) allocates at its start, from the layers of its stage alone.
+
+The rule: BW recomputes and runs one layer at a time, the last one first, and a layer is freed when
+its own backward ends. Before BW a microbatch holds held_k of every layer k; missing_l is what F did
+not keep of layer l. While layer l runs, missing_l and its workspace are allocated, and the layers
+after it have been freed:
+
+    max(0, max over l of (missing_l + workspace_l - sum of held_k over k > l))
+
+If the stage recomputes at once, it is the sum of missing_l and the largest workspace. A stage given
+by hand states what it allocates.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from fractions import Fraction
+
+from ppopt.problem.backward_memory import RecomputeUnit
+from ppopt.problem.layers import Layer
+from ppopt.problem.pipeline import Pipeline
+
+
+def allocated_by_whole_backward(pipeline: Pipeline) -> list[int]:
+    """What BW of every stage allocates for one slice of a microbatch, in ticks of memory."""
+    per_unit = pipeline.ticks.memory_per_unit
+    if pipeline.model is None:
+        costs = pipeline.costs
+        rows = zip(costs.recompute_memory, costs.backward_workspace, strict=True)
+        return [int((recomputed + workspace) * per_unit) for recomputed, workspace in rows]
+    at_once = pipeline.model.recompute_unit is RecomputeUnit.STAGE
+    of_stage = _at_once if at_once else _one_by_one
+    stages = pipeline.model.stage_layers(pipeline.counts)
+    return [int(of_stage(layers) / pipeline.num_slices * per_unit) for layers in stages]
+
+
+def _missing(layer: Layer) -> Fraction:
+    """What F does not keep of a layer."""
+    missing: Fraction = layer.activation - layer.kept
+    return missing if layer.recompute else Fraction(0)
+
+
+def _at_once(layers: Sequence[Layer]) -> Fraction:
+    workspace: Fraction = max(layer.backward_workspace for layer in layers)
+    return sum(map(_missing, layers), workspace)
+
+
+def _one_by_one(layers: Sequence[Layer]) -> Fraction:
+    largest, freed = Fraction(0), Fraction(0)
+    for layer in reversed(layers):
+        largest = max(largest, _missing(layer) + layer.backward_workspace - freed)
+        freed += layer.activation - _missing(layer)
+    return largest
