@@ -22,6 +22,7 @@ from itertools import accumulate, pairwise
 
 from ppopt.errors import NotApplicableError
 from ppopt.problem import layout, placement
+from ppopt.problem.backward_memory import RecomputeUnit
 from ppopt.problem.layers import DECODER, ENDS
 from ppopt.problem.partition import Counts
 from ppopt.problem.pipeline import Model, Pipeline
@@ -87,8 +88,8 @@ def added_ends(model: Model) -> list[str]:
 def _recomputes_fully(model: Model, trainer: str) -> bool:
     """Whether every transformer layer recomputes; else none does.
 
-    Raises NotApplicableError if some transformer layers recompute and others do not, or if
-    the embedding or the head does.
+    Raises NotApplicableError if whole stages recompute at once, if some transformer layers
+    recompute and others do not, or if the embedding or the head does.
     """
     for layer in model.layers:
         if layer.role in ENDS and layer.recompute:
@@ -101,6 +102,10 @@ def _recomputes_fully(model: Model, trainer: str) -> bool:
         raise NotApplicableError(
             f"{trainer}: {sum(recompute)} of {len(recompute)} transformer layers recompute, and it "
             "has one choice for all of them; take recompute none or full"
+        )
+    if any(recompute) and model.recompute_unit is RecomputeUnit.STAGE:
+        raise NotApplicableError(
+            f"{trainer}: it recomputes one layer at a time; take recompute_unit layer"
         )
     return any(recompute)
 

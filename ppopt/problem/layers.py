@@ -85,7 +85,8 @@ LAYER_SETTINGS = (
         "workspace",
         Shape.WORKSPACE,
         "memory that F, B and BW need only while they run, or one number per kind, as "
-        "`{F: 2, B: 1, W: 1, BW: 2}`; of a stage, the largest of its layers",
+        "`{F: 2, B: 1, W: 1, BW: 2}`; of a stage, the largest of its layers (of BW, see "
+        "`recompute_unit`)",
         0,
     ),
     _memory("forward_workspace", "workspace of F", default="workspace", optional=True),
@@ -95,8 +96,8 @@ LAYER_SETTINGS = (
     _layer(
         "recompute",
         Shape.RECOMPUTE,
-        "true: F keeps only part of the activation, and B or BW allocates the rest at its start "
-        "and is longer; or `{time: 1, activation: 0}`, with what `recompute_time` and `kept` are. "
+        "true: F keeps only part of the activation, and the backward computes the rest again and "
+        "is longer; or `{time: 1, activation: 0}`, with what `recompute_time` and `kept` are. "
         "An embedding or head recomputes only where this says so",
         "false",
     ),

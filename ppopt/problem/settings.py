@@ -277,7 +277,8 @@ SETTINGS = (
     Setting(
         "recompute_unit",
         Shape.CHOICE,
-        "what a whole backward recomputes at once: one layer, or the whole stage",
+        "what a whole backward (BW) recomputes at once. `layer`: it recomputes and runs one layer "
+        "at a time, last to first, and frees each as it ends. `stage`: all layers of the stage",
         RecomputeUnit.LAYER.value,
         choices=tuple(map(str, RecomputeUnit)),
         placeholder="|".join(RecomputeUnit),

@@ -41,7 +41,8 @@ class Claim(NamedTuple):
     bound_time: Fraction | None = None
     """The bound in the user's unit, if it is of several pipelines: their ticks differ."""
     either: bool = False
-    """Whether its split backwards stand for whole ones, too (`ppopt.rechecker.mixed`)."""
+    """Whether its split backwards stand for whole ones, too (`ppopt.rechecker.mixed`): between B
+    and W no more memory counts than F keeps."""
 
     @property
     def of_layers(self) -> bool:

@@ -49,8 +49,8 @@ def by_layers(claim: Claim) -> Claim:
 
     Layer by layer as above: what fits into the time of every layer fits into that of a stage, and
     the least of sums is no less than the sum of the least. Of layers with phases it counts the
-    time on compute: a pair, too, computes all that its parts compute. B' allocates nothing, for a
-    whole backward of a stage may allocate less than its layers alone.
+    time on compute: a pair, too, computes all that its parts compute. A whole backward of a stage
+    may allocate less than its layers alone: nothing counts on what B' allocates (`Claim.either`).
     """
     claim = _computed(claim)
     if not claim.mixed:
@@ -61,12 +61,7 @@ def by_layers(claim: Claim) -> Claim:
         partial, weight = min(b, bw), max(min(w, bw - b), zero)
         fields = {"backward_input": partial, "weight": weight, "backward": partial + weight}
         fields |= dict.fromkeys(("input_workspace", "weight_workspace"), zero)
-        change = min(layer.memory_b, zero)
-        if layer.recompute:
-            change = max(change, -layer.kept)
-            fields |= {"activation": layer.kept, "offload_memory": zero, "offload_time": zero}
-        fields["memory_b"] = change
-        layers.append(replace(layer, **fields))
+        layers.append(replace(layer, **fields, memory_b=min(layer.memory_b, zero)))
     model = replace(claim.pipeline.model, layers=tuple(layers))
     pipeline = replace(claim.pipeline, model=model)
     return claim._replace(pipeline=pipeline, backward_kind=BackwardKind.SPLIT, either=True)

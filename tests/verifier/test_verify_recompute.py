@@ -1,0 +1,167 @@
+"""Memory of a whole backward (DESIGN section 3, rule 13): by hand, and wrong rules are caught."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from fractions import Fraction
+from typing import Any
+
+import pytest
+
+import ppopt
+from ppopt import Model, Pipeline
+from ppopt.problem import backward_memory, costs
+from ppopt.problem.backward_memory import BackwardPeak
+from ppopt.problem.operation import OpKind
+from ppopt.verifier import Rule, verify
+from ppopt.verifier.whole_backward import allocated_by_whole_backward
+
+BLOCK = {"forward": 1, "backward": 2, "activation": 100, "kept": 4, "recompute": True}
+
+
+def pipeline(*layers: dict[str, Any], **more: Any) -> Pipeline:
+    """One stage of these layers and one microbatch."""
+    given = {"stages": 1, "batches": 1, **more}
+    return Pipeline(**given, model=[{"forward": 1, "backward": 2, **layer} for layer in layers])
+
+
+@pytest.mark.parametrize(
+    ("layers", "allocated"),
+    [
+        # One layer at a time: the last of three has two others before it, 8 and 100; before, 12.
+        ([BLOCK] * 3, 96),
+        # The last layer keeps all: it is freed before the first one recomputes.
+        ([BLOCK, {"activation": 100}], 0),
+        # It keeps 50, which makes room for 50 of the 96.
+        ([BLOCK, {"activation": 50}], 46),
+        # Recompute last: the layer before it is still there.
+        ([{"activation": 50}, BLOCK], 96),
+        # Workspace counts with its own layer, and less what later layers freed.
+        ([BLOCK | {"workspace": 7}, {"activation": 50}], 53),
+        # Also without recompute: 30 - 20 of the first, 5 of the last.
+        ([{"activation": 1, "workspace": 30}, {"activation": 20, "workspace": 5}], 10),
+        ([{"activation": 1, "workspace": 30}, {"activation": 40, "workspace": 5}], 5),
+        ([{"activation": 1, "workspace": 30}, {"activation": 40}], 0),
+    ],
+)
+def test_bw_allocates(layers: list[dict[str, Any]], allocated: int) -> None:
+    made = pipeline(*layers)
+    assert allocated_by_whole_backward(made) == [allocated]
+    assert made.ticks.takes[OpKind.BW] == (allocated,)
+    assert made.ticks.gives[OpKind.BW] == (allocated + made.ticks.kept[0],)
+
+
+def test_whole_stages_recompute_at_once_if_the_model_says_so() -> None:
+    made = pipeline(BLOCK, BLOCK | {"workspace": 7}, recompute_unit="stage")
+    assert allocated_by_whole_backward(made) == [96 + 96 + 7]
+    assert made.ticks.takes[OpKind.BW] == (96 + 96 + 7,)
+
+
+def test_a_split_backward_recomputes_all_layers() -> None:
+    made = pipeline(BLOCK, BLOCK | {"workspace": 7}, batches=2)
+    assert made.ticks.takes[OpKind.B] == (96 + 96 + 7,)
+    assert made.ticks.gives[OpKind.W] == (200,)
+
+
+def test_stages_by_hand_are_one_layer_or_state_what_bw_allocates() -> None:
+    given = Pipeline(stages=1, batches=1, activation=100, kept=4, workspace=3)
+    assert allocated_by_whole_backward(given) == [96 + 3]
+    assert given.ticks.takes[OpKind.BW] == (96 + 3,)
+    stated = replace(given, recompute_memory=20)
+    assert allocated_by_whole_backward(stated) == [20 + 3]
+    assert ppopt.evaluate(stated, "1f1b").metrics.peak_memory == (4 + 20 + 3,)
+
+
+Rule13 = Callable[[BackwardPeak, Fraction, Fraction, Fraction, int], BackwardPeak]
+
+
+def _grown(peak: BackwardPeak, held: Fraction, during: Fraction) -> BackwardPeak:
+    return BackwardPeak(peak.held + held, max(peak.peak, peak.held + held, during))
+
+
+WRONG: dict[str, Rule13] = {
+    "nothing recomputed": lambda peak, held, _, work, n: _grown(
+        peak, n * held, peak.held + n * held + work
+    ),
+    "no workspace": lambda peak, held, own, _, n: _grown(
+        peak, n * held, peak.held + (n - 1) * held + own
+    ),
+    "later layers not freed": lambda peak, held, own, work, n: BackwardPeak(
+        peak.held + n * held, max(peak.peak - peak.held, own - held + work) + peak.held + n * held
+    ),
+    "all layers at once": lambda peak, held, own, work, n: BackwardPeak(
+        peak.held + n * held, peak.peak + n * (own + work)
+    ),
+    "only the last layer": lambda peak, held, own, work, n: BackwardPeak(
+        peak.held + n * held, peak.held + (n - 1) * held + own + work
+    ),
+}
+
+
+LAYERS = (
+    BLOCK | {"workspace": 9},
+    {"forward": 1, "activation": 30, "workspace": 120},
+    BLOCK | {"activation": 40, "workspace": 2},
+    {"forward": 1, "activation": 20, "workspace": 5},
+)
+
+
+@pytest.mark.parametrize("wrong", WRONG)
+def test_the_verifier_alone_catches_each_wrong_part(
+    wrong: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The rest of the program computes claims by a rule that is wrong in one part."""
+
+    def then(
+        peak: BackwardPeak, held: Fraction, own: Fraction, work: Fraction, count: int = 1
+    ) -> BackwardPeak:
+        for _ in range(count):
+            peak = WRONG[wrong](peak, held, own, work, 1)
+        return peak
+
+    monkeypatch.setattr(backward_memory.BackwardPeak, "then", then)
+    assert _caught_claims(Model(LAYERS), partition=[4], stages=1) or _caught_claims(
+        Model(LAYERS), partition=[2, 2], stages=2
+    )
+
+
+@pytest.mark.parametrize("part", ["BW frees only what it allocates", "B allocates one layer"])
+def test_it_catches_wrong_amounts_of_kinds(part: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    right = costs.memory_by_kind
+
+    def memory_by_kind(
+        activation: Any, kept: Any, allocated: Any, memory_b: Any
+    ) -> tuple[list[Any], list[Any]]:
+        takes, gives = right(activation, kept, allocated, memory_b)
+        if part == "BW frees only what it allocates":
+            gives[OpKind.BW] = allocated
+        else:
+            takes[OpKind.B] = allocated
+        return takes, gives
+
+    monkeypatch.setattr(costs, "memory_by_kind", memory_by_kind)
+    strategy = "1f1b" if part.startswith("BW") else "zb-h1"
+    assert _caught_claims(Model(LAYERS), strategy, partition=[2, 2], stages=2)
+
+
+def _caught_claims(model: Model, strategy: str = "1f1b", **more: Any) -> bool:
+    """Whether the verifier rejects the peaks of an evaluated schedule; they are right otherwise."""
+    made = Pipeline(batches=3, model=model, **more)
+    schedule = ppopt.evaluate(made, strategy)
+    found = verify(schedule, {"peak_memory": list(schedule.metrics.peak_memory)})
+    assert {violation.rule for violation in found} <= {Rule.CLAIM}
+    return bool(found)
+
+
+@pytest.mark.parametrize("strategy", ["1f1b", "zb-h1"])
+def test_right_rules_are_not_caught(strategy: str) -> None:
+    assert not _caught_claims(Model(LAYERS), strategy, partition=[2, 2], stages=2)
+    assert not _caught_claims(Model(LAYERS), strategy, partition=[4], stages=1)
+
+
+def test_figures_of_a_model_of_twelve_layers_per_device() -> None:
+    """1F1B on four devices: four microbatches keep 12 x 4 each, and one layer is recomputed."""
+    layers = [{"forward": 1, "backward": 2, "activation": 100, "kept": 4, "count": 48}]
+    made = Pipeline(stages=4, batches=8, model=layers, recompute="full")
+    assert ppopt.evaluate(made, "1f1b").metrics.peak_memory == (288, 240, 192, 144)
