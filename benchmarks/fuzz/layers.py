@@ -264,6 +264,9 @@ def spelled_out(fields: dict[str, Any], counts: Counts, chosen: Chosen) -> Pipel
     for name in layers[0]:
         rows = [[layer[name] for layer in layers[start:end]] for start, end in _cuts(counts)]
         columns[name] = [max(row) if name in KINDS else sum(row, Fraction(0)) for row in rows]
+    cuts = list(_cuts(counts))
+    columns["backward_workspace"] = [_in_whole_backward(layers[start:end]) for start, end in cuts]
+    columns["recompute_memory"] = [Fraction(0)] * len(cuts)
     columns |= _pairs(fields["model"], counts)
     meanwhile = columns.pop("meanwhile")
     columns["forward_workspace"] = list(map(add, columns["forward_workspace"], meanwhile))
@@ -327,11 +330,22 @@ def _chain(phases: Iterable[dict[str, Any]]) -> Chain:
     )
 
 
+def _in_whole_backward(layers: list[dict[str, Fraction]]) -> Fraction:
+    """Memory that BW of a stage allocates: its layers recompute and run one at a time."""
+    largest = Fraction(0)
+    for number, layer in enumerate(layers):
+        freed = sum((later["kept"] for later in layers[number + 1 :]), Fraction(0))
+        missing = layer["activation"] - layer["kept"]
+        largest = max(largest, missing + layer["backward_workspace"] - freed)
+    return largest
+
+
 def _all_in_weight(columns: dict[str, list[Fraction]]) -> None:
     """Let B of the first stage run nothing and W its whole backward, recompute included."""
     whole = columns["backward"][0] + columns["recompute_time"][0]
     columns["backward"][0] = columns["weight"][0] = whole
     columns["weight_workspace"][0] = columns["backward_workspace"][0]
+    columns["activation"][0] = columns["kept"][0]
     for name in ("backward_input", "recompute_time", "memory_b", "input_workspace"):
         columns[name][0] = Fraction(0)
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property, partial
 from itertools import accumulate, groupby, pairwise
-from operator import add
+from operator import add, sub
 from typing import Any, NamedTuple, Self
 
 from ppopt.errors import InputError, NotApplicableError
@@ -155,14 +155,14 @@ class ModelCosts(NamedTuple):
     input_workspace: tuple[Fraction, ...] | None
     weight_workspace: tuple[Fraction, ...] | None
     backward_workspace: tuple[Fraction, ...] | None
-    """All that BW allocates (see `ppopt.problem.backward_memory`), or the largest of the layers if
-    whole stages recompute at once."""
+    """If layers run one at a time, less where that of the largest is never reached."""
     recompute_time: tuple[Fraction, ...] | None
     """Of the layers that recompute; None: no layer does."""
     kept: tuple[Fraction, ...] | None
     """What F keeps of the activations; None: all."""
     recompute_memory: tuple[Fraction, ...] | None
-    """What BW allocates at its start besides its workspace; None: what F does not keep."""
+    """What BW allocates of that which F does not keep; None: all of it. With the workspace of BW it
+    is all that BW allocates (see `ppopt.problem.backward_memory`)."""
     offload_memory: tuple[Fraction, ...] | None
     """Of the layers that offload; None: no layer does."""
     offload_time: tuple[Fraction, ...] | None
@@ -173,6 +173,8 @@ class ModelCosts(NamedTuple):
     optimizer: tuple[Fraction, ...] | None
 
 
+Row = tuple[Fraction, ...]
+"""One number per stage."""
 STEP_COSTS = ("unshard", "unshard_memory", "gradient_sync", "optimizer")
 """Costs that layers have once in a step, around the microbatches."""
 OFFLOAD_COSTS = ("offload_memory", "offload_time")
@@ -664,23 +666,25 @@ class Layers:
             found["forward_workspace"] = tuple(map(add, largest, held))
         found["recompute_memory"] = None
         if self.recompute_unit is RecomputeUnit.LAYER:
-            found |= self._backward_memory(stages)
+            found |= self._backward_memory(stages, found["backward_workspace"])
         if not any(layer.recompute for layer in self.costed):
             found |= {"recompute_time": None, "kept": None, "recompute_memory": None}
         sometimes = (*STEP_COSTS, *OFFLOAD_COSTS)
         found |= {field: None for field in sometimes if not self._sums[field][-1]}
         return ModelCosts(**found)
 
-    def _backward_memory(self, stages: Sequence[tuple[int, int]]) -> dict[str, Any]:
-        """Workspace of BW per stage, of layers `start` to `end` - 1, if layers run one at a time.
+    def _backward_memory(
+        self, stages: Sequence[tuple[int, int]], largest: Row | None
+    ) -> dict[str, Any]:
+        """What BW allocates per stage, of layers `start` to `end` - 1, that run one at a time.
 
-        It has all that BW allocates.
+        It counts as workspace up to the largest of the layers, and the rest as recomputed.
         """
-        peaks = (backward_peak(self.costed[start:end]) for start, end in stages)
-        allocated = tuple(peak.allocated for peak in peaks)
+        allocated = [backward_peak(self.costed[start:end]).allocated for start, end in stages]
+        workspace = tuple(map(min, largest or (ZERO,) * len(stages), allocated))
         return {
-            "backward_workspace": allocated if self.unit_matters else None,
-            "recompute_memory": (ZERO,) * len(stages),
+            "backward_workspace": workspace if any(workspace) else None,
+            "recompute_memory": tuple(map(sub, allocated, workspace)),
         }
 
     @cached_property

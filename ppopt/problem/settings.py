@@ -279,7 +279,7 @@ SETTINGS = (
         Shape.CHOICE,
         "what a whole backward (BW) recomputes at once. `layer`: it recomputes and runs one layer "
         "at a time, last to first, and frees each as it ends. `stage`: all layers of the stage",
-        RecomputeUnit.LAYER.value,
+        "layer, as trainers do",
         choices=tuple(map(str, RecomputeUnit)),
         placeholder="|".join(RecomputeUnit),
         has_flag=False,

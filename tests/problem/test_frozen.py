@@ -61,7 +61,7 @@ def test_other_frozen_layers_have_b_and_no_w() -> None:
     assert [ticks.durations[kind][2] for kind in OpKind] == [4, 10, 0, 10]
     assert (ticks.takes[OpKind.F][2], ticks.gives[OpKind.F][2]) == (2 + 2, 2)
     assert (ticks.takes[OpKind.B][2], ticks.gives[OpKind.B][2]) == (8 + 3, 10 + 3)
-    assert (ticks.takes[OpKind.BW][2], ticks.gives[OpKind.BW][2]) == (8 + 3, 10 + 3)
+    assert (ticks.takes[OpKind.BW][2], ticks.gives[OpKind.BW][2]) == (4 + 3, 2 + 4 + 3)
     assert (ticks.takes[OpKind.W][2], ticks.gives[OpKind.W][2]) == (0, 0)
     assert (ticks.gradient_sync[2], ticks.optimizer[2]) == (0, 0)
 
@@ -109,6 +109,7 @@ def test_stages_by_hand_cost_what_layers_do() -> None:
     }
     fields["backward_workspace"] = [layer.backward_workspace for layer, _ in _stages()]
     fields["recompute_time"] = [2 * count * layer.frozen for layer, count in _stages()]
+    fields["recompute_memory"] = [4 * layer.frozen for layer, _ in _stages()]
     fields["kept"] = [(1 if layer.frozen else 2) * count for layer, count in _stages()]
     for cost in ("unshard", "unshard_memory", "gradient_sync", "optimizer"):
         fields[cost] = [getattr(layer, cost) * count for layer, count in _stages()]

@@ -35,9 +35,10 @@ SAMPLES = {
     "optimizer_barrier": True,
     "offload": "all",
     "host_link": "shared",
+    "recompute_unit": "stage",
     "frozen": True,
 }
-LAYERED = ("partition", "recompute", "link", "first_backward", "offload")
+LAYERED = ("partition", "recompute", "recompute_unit", "link", "first_backward", "offload")
 NEEDS: dict[str, dict[str, object]] = {
     **{name: {"layers": SAMPLES["model"]} for name in LAYERED},
     "overlap_input": {"overlap_times": 3},
