@@ -91,7 +91,7 @@ def _least(pipeline: Pipeline, split: Split, most: float) -> int | None:
                 if not _fits(pipeline, op, held[where]):
                     continue
                 change = taken(pipeline, op.kind, op.stage)
-                change -= given(pipeline.ticks, op.kind, op.stage)
+                change -= given(pipeline, op.kind, op.stage)
                 after[where] += change
             begin = max([free.get(where, 0), *(ends[one] for one in needs[job])])
             end = begin + length[job]

@@ -92,7 +92,7 @@ def test_a_rule_cuts_once_for_all_choices() -> None:
         ppopt.Layer(forward=1, activation=1, static=1),
         ppopt.Layer(forward=4, backward=4, weight=0, activation=2, memory_b=-2),
     ]
-    fields = {"devices": 2, "batches": 1, "mem_limit": [8, 3], "recompute": "search"}
+    fields = {"devices": 2, "batches": 1, "mem_limit": [8, 2], "recompute": "search"}
     cut, given = (
         ppopt.solve(
             Model(layers).pipeline(**fields, partition=partition),
