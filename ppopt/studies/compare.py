@@ -71,9 +71,10 @@ class ComparisonRow:
 
 @dataclass(frozen=True)
 class Comparison(NotebookView):
-    """Result of `ppopt.compare`: rows sorted by value, searches, and strategies left out."""
+    """Result of `ppopt.compare`: rows, searches, and strategies left out."""
 
     rows: tuple[ComparisonRow, ...]
+    """Rows within the limit first, each part by value."""
     optima: tuple[Result, ...]
     """The searches for optimal schedules, that of the pipeline's own placement first; `schedule` of
     one is None if it found none."""
@@ -351,7 +352,7 @@ def _rows(
     fitting = [_time(row) for row in rows if row.fits_limit]
     best = min(fitting, default=None)
     rated = [replace(row, ratio_to_best=_time(row) / best if best else None) for row in rows]
-    return tuple(sorted(rated, key=_time))
+    return tuple(sorted(rated, key=lambda row: (not row.fits_limit, _time(row))))
 
 
 def _row(timed: TimedSchedule, objective: Objective, optimum: Result | None) -> ComparisonRow:

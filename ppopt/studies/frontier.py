@@ -6,6 +6,7 @@ from bisect import bisect_left
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from functools import partial
 from math import inf
 from typing import NamedTuple
 
@@ -22,7 +23,7 @@ from ppopt.solver.options import TIME_LIMIT, checked_options
 from ppopt.solver.result import Progress, Provenance, Result, Status
 from ppopt.solver.search import problem_of
 from ppopt.strategies import Options
-from ppopt.studies.baselines import evaluate_all
+from ppopt.studies.baselines import BEYOND, GRACE, OUT_OF_TIME, evaluate_all
 from ppopt.studies.frontier_curve import Curve, ParetoPoint, Proved
 from ppopt.studies.frontier_problem import FrontierProblem, frontier_problem_of
 from ppopt.studies.frontier_search import ParetoSearch
@@ -166,7 +167,9 @@ def frontier(
 
     One limit holds for every device, static memory included, together with the pipeline's own
     limits. `time_limit` seconds cover all searches, from `began` (of `time.monotonic`) or else from
-    now; Ctrl-C ends them and keeps the points found, those of hand strategies among them.
+    now; Ctrl-C ends them and keeps the points found, those of hand strategies among them. Hand
+    strategies start the search; those that take longer than their share of the time are evaluated
+    after it.
     Raises InputError on misuse only.
     """
     search_options = checked_options(time_limit, workers, seed, progress=progress, began=began)
@@ -174,18 +177,22 @@ def frontier(
     kind = BackwardKind.read(backward_kind)
     problem = problem_of(pipeline, Objective(objective), kind)
     space = frontier_problem_of(problem)
-    evaluated, skipped = evaluate_all(
-        pipeline,
-        problem.objective,
-        options or Options(),
-        kind,
-        deadline.within(search_options.params.frontier.strategies * time_limit),
-    )
+    evaluate = partial(evaluate_all, pipeline, problem.objective, options or Options(), kind)
+    share = search_options.params.frontier.strategies
+    evaluated, skipped = evaluate(deadline.within(share * time_limit))
     impossible = space.impossible
     curve = Curve([] if impossible else space.limits)
     search = ParetoSearch(space, search_options, curve)
     if not impossible:
         search.run(schedule for schedule, _ in evaluated)
+    late = [name for name, reason in skipped if reason == OUT_OF_TIME]
+    if late and not search.interrupted:
+        longer = deadline.longer((BEYOND - 1) * time_limit + GRACE)
+        evaluated_late, skipped_late = evaluate(longer, names=late)
+        evaluated += evaluated_late
+        skipped = (*(entry for entry in skipped if entry[0] not in late), *skipped_late)
+        if not impossible:
+            search.seed(schedule for schedule, _ in evaluated_late)
     points = tuple(_point(search, point) for point in curve.points)
     baselines = _baselines(space, evaluated, points)
     return Frontier(

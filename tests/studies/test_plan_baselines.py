@@ -229,6 +229,13 @@ def test_the_gain_is_told_over_the_best_and_the_best_known_strategies() -> None:
     assert gain_words(shown(hands=[])) == ""
 
 
+def test_a_plan_worse_than_a_strategy_is_no_gain() -> None:
+    hands = [{**hand, "speedup": 0.8} for hand in shown()["hands"]]
+    assert gain_words(shown(hands=hands)) == (
+        "no gain: interleaved/2 has 25 % more throughput; raise --time-limit"
+    )
+
+
 def test_a_better_strategy_outside_of_the_space_is_told() -> None:
     assert outside_words(shown()) == (
         "outside this space: dualpipe (placement linear, two routes, weights held twice) has "
