@@ -47,10 +47,10 @@ class Imbalance(NamedTuple):
 def imbalance(schedule: Schedule) -> Imbalance:
     """Compare the work of the devices of a complete schedule; an overlapped pair counts once."""
     found = schedule.metrics
-    devices, work, most = len(found.busy), sum(found.busy), max(found.busy)
-    total = devices * found.makespan
+    devices, work, most = len(found.busy_ticks), sum(found.busy_ticks), max(found.busy_ticks)
+    total = devices * found.makespan_ticks
     return Imbalance(
-        device=found.busy.index(most),
+        device=found.busy_ticks.index(most),
         times_mean=Fraction(devices * most, work or 1),
         share=Fraction(devices * most - work, total or 1),
         idle=Fraction(total - work, total or 1),
@@ -63,7 +63,7 @@ def _relief(schedule: Schedule) -> Relief | None:
     pipeline = schedule.pipeline
     if pipeline.model is None:
         return None
-    makespan = pipeline.ticks.time(schedule.metrics.makespan)
+    makespan = pipeline.ticks.time(schedule.metrics.makespan_ticks)
     work = _most_work(pipeline)
     for other in sorted(_balanced(pipeline), key=_most_work):
         less = work - _most_work(other)

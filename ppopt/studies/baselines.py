@@ -421,5 +421,5 @@ def _keeps(schedule: Schedule, pipeline: Pipeline) -> bool:
     if pipeline.limits is None:
         return True
     memory = schedule.pipeline.ticks.memory
-    peaks = map(memory, schedule.metrics.peak_memory)
+    peaks = map(memory, schedule.metrics.peak_memory_ticks)
     return all(peak <= limit for peak, limit in zip(peaks, pipeline.limits, strict=True))

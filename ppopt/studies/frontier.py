@@ -298,8 +298,8 @@ def _baselines(
     baselines = []
     for schedule, seconds in evaluated:
         ticks, figures = schedule.pipeline.ticks, schedule.metrics
-        memory = ticks.memory(max(figures.peak_memory))
-        value = ticks.time(figures.value(space.problem.objective))
+        memory = ticks.memory(max(figures.peak_memory_ticks))
+        value = ticks.time(figures.value_ticks(space.problem.objective))
         best = [point.result.value for point in points if point.limit <= memory]
         same = schedule.fits_limits and space.comparable(schedule)
         ratio = value / best[-1] if same and best and best[-1] else None

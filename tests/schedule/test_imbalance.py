@@ -66,7 +66,7 @@ def test_a_device_with_two_stages_is_balanced_as_a_whole() -> None:
     model = Model(HEADED)
     made = evaluate(model.pipeline(devices=2, batches=2, placement="v", chunks=2), "1f1b-v")
     assert made.pipeline.counts == (4, 3, 3, 1)
-    assert imbalance(made).relief == Relief(1, Fraction(48 - 42, made.metrics.makespan))
+    assert imbalance(made).relief == Relief(1, Fraction(48 - 42, made.metrics.makespan_ticks))
     cut = model.pipeline(devices=2, batches=2, placement="v", chunks=2, partition=[3, 4, 3, 1])
     assert imbalance(evaluate(cut, "1f1b-v")).relief is None
 

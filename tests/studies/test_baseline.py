@@ -56,7 +56,7 @@ def test_it_is_the_best_of_all_strategies_with_that_placement(
     made, _ = evaluate_all(pipeline, objective, ppopt.Options(), kind)
     result = replace(result, provenance=replace(result.provenance, time_limit=60))
     values = [
-        schedule.pipeline.ticks.time(schedule.metrics.value(objective))
+        schedule.pipeline.ticks.time(schedule.metrics.value_ticks(objective))
         for schedule, _ in made
         if schedule.pipeline.layout == pipeline.layout and schedule.fits_limits
     ]
@@ -65,7 +65,7 @@ def test_it_is_the_best_of_all_strategies_with_that_placement(
     if found is not None:
         assert found.speedup == found.value / result.value
         again = ppopt.evaluate(pipeline, found.strategy, objective)
-        assert again.pipeline.ticks.time(again.metrics.value(objective)) == found.value
+        assert again.pipeline.ticks.time(again.metrics.value_ticks(objective)) == found.value
 
 
 @pytest.mark.parametrize(
@@ -85,7 +85,7 @@ def test_elsewhere_is_the_best_of_all_strategies_of_other_placements(more: dict[
     )
     uneven = "forward" not in more
     values = [
-        schedule.pipeline.ticks.time(schedule.metrics.makespan)
+        schedule.pipeline.ticks.time(schedule.metrics.makespan_ticks)
         for schedule, _ in made
         if schedule.pipeline.layout != pipeline.layout
         and schedule.pipeline.num_slices == 1
@@ -300,7 +300,7 @@ def test_of_a_searched_partition_every_strategy_has_its_own() -> None:
     assert result.schedule is not None
     found = baseline(result)
     values = [
-        made.pipeline.ticks.time(made.metrics.makespan)
+        made.pipeline.ticks.time(made.metrics.makespan_ticks)
         for partition in ("balanced", result.schedule.pipeline.counts)
         for made in [ppopt.evaluate(replace(pipeline, partition=partition), "interleaved")]
     ]
