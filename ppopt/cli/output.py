@@ -24,7 +24,7 @@ from ppopt.report.baseline_words import overlap_words
 from ppopt.report.frontier_words import what_if
 from ppopt.report.jitter_words import robustness_words
 from ppopt.report.labels import causes_words, link_words
-from ppopt.report.layout_words import partition_words, routes_words
+from ppopt.report.layout_words import partition_words, routes_words, unsearched_words
 from ppopt.report.objects import of_result, of_verification
 from ppopt.report.plan_table import plan_table
 from ppopt.report.plan_words import (
@@ -185,6 +185,8 @@ def _print_frontier(shown: Mapping[str, Any], found: Frontier) -> None:
         print(f"skipped {name}: {reason}")
     if found.interrupted:
         print(STOPPED)
+    if found.points:
+        print_table(Text(unsearched_words(found.pipeline)))
 
 
 def show_plan(settings: Settings, shown: Mapping[str, Any], found: Plan) -> int:

@@ -27,8 +27,7 @@ def unsearched_words(pipeline: Pipeline) -> str:
     sentence = _unsearched(searchable, sizes)
     if pipeline.model is None:
         return sentence
-    planned = [name for name in (*searchable, "chunks") if name != "offload"]
-    return f"{sentence.removesuffix('.')}; `ppopt plan` chooses {_listed(planned)}."
+    return f"{sentence.removesuffix('.')}; `ppopt plan` also chooses the chunks."
 
 
 def unsearched_of_layers(pipeline: Pipeline) -> str:

@@ -72,7 +72,7 @@ class _Loads(NamedTuple):
         loads, counts = self.of(cuts[None])[0], np.diff(cuts)
         left = np.flatnonzero(everywhere | (loads == loads.max()))
         for source in np.unique(self.stages[np.isin(self.devices, left)]):
-            if counts[source] == 1:
+            if counts[source] < 2:
                 continue
             for target in range(len(counts)):
                 if target != source:
