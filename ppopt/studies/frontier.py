@@ -18,6 +18,7 @@ from ppopt.problem.pipeline import Pipeline
 from ppopt.problem.units import with_unit
 from ppopt.schedule.schedule import Schedule
 from ppopt.solver import interrupts
+from ppopt.solver.deadline import Deadline
 from ppopt.solver.open_choices import open_choices
 from ppopt.solver.options import TIME_LIMIT, checked_options
 from ppopt.solver.result import Progress, Provenance, Result, Status
@@ -28,6 +29,11 @@ from ppopt.studies.frontier_curve import Curve, ParetoPoint, Proved
 from ppopt.studies.frontier_problem import FrontierProblem, frontier_problem_of
 from ppopt.studies.frontier_search import ParetoSearch
 from ppopt.verifier import checked
+
+_Evaluated = list[tuple[Schedule, float]]
+"""Schedules of strategies, each with the seconds to make it."""
+_Skipped = tuple[tuple[str, str], ...]
+"""Strategies that were left out, each with the reason."""
 
 
 class FrontierPoint(NamedTuple):
@@ -185,14 +191,11 @@ def frontier(
     search = ParetoSearch(space, search_options, curve)
     if not impossible:
         search.run(schedule for schedule, _ in evaluated)
-    late = [name for name, reason in skipped if reason == OUT_OF_TIME]
-    if late and not search.interrupted:
-        longer = deadline.longer((BEYOND - 1) * time_limit + GRACE)
-        evaluated_late, skipped_late = evaluate(longer, names=late)
-        evaluated += evaluated_late
-        skipped = (*(entry for entry in skipped if entry[0] not in late), *skipped_late)
-        if not impossible:
-            search.seed(schedule for schedule, _ in evaluated_late)
+    if not search.interrupted:
+        late, skipped = _evaluated_late(evaluate, skipped, deadline)
+        evaluated += late
+        if late and not impossible:
+            search.seed(schedule for schedule, _ in late)
     points = tuple(_point(search, point) for point in curve.points)
     baselines = _baselines(space, evaluated, points)
     return Frontier(
@@ -209,6 +212,22 @@ def frontier(
         solve_seconds=deadline.spent,
         interrupted=search.interrupted or deadline.pressed,
     )
+
+
+def _evaluated_late(
+    evaluate: Callable[..., tuple[_Evaluated, _Skipped]], skipped: _Skipped, deadline: Deadline
+) -> tuple[_Evaluated, _Skipped]:
+    """Evaluate strategies that were left out for lack of time; also return what is left out still.
+
+    `evaluate` is `evaluate_all` of the pipeline. The end is a little beyond the deadline.
+    """
+    late = [name for name, reason in skipped if reason == OUT_OF_TIME]
+    if not late:
+        return [], skipped
+    end = deadline.longer((BEYOND - 1) * deadline.seconds + GRACE)
+    evaluated, still_skipped = evaluate(end, names=late)
+    others = [entry for entry in skipped if entry[0] not in late]
+    return evaluated, tuple(sorted([*others, *still_skipped]))
 
 
 def _point(search: ParetoSearch, point: ParetoPoint) -> FrontierPoint:
@@ -292,7 +311,7 @@ def _proof(search: ParetoSearch) -> str:
 
 def _baselines(
     space: FrontierProblem,
-    evaluated: list[tuple[Schedule, float]],
+    evaluated: _Evaluated,
     points: tuple[FrontierPoint, ...],
 ) -> tuple[FrontierHand, ...]:
     baselines = []
