@@ -104,13 +104,12 @@ def step(model: DerivedModel) -> Schedule:
 
 def milliseconds(schedule: Schedule) -> float:
     """Makespan."""
-    return float(schedule.pipeline.ticks.time(schedule.metrics.makespan))
+    return float(schedule.pipeline.ticks.time(schedule.metrics.makespan_ticks))
 
 
 def derived_memory(run: Measured) -> list[float]:
     """The peak of every stage, in MiB."""
-    schedule = step(b200_model(run))
-    return [float(schedule.pipeline.ticks.memory(peak)) for peak in schedule.metrics.peak_memory]
+    return list(map(float, step(b200_model(run)).peak_memory))
 
 
 def b200_efficiencies() -> dict[str, float]:

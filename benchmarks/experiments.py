@@ -220,7 +220,7 @@ def limits(model: str) -> list[Fraction]:
     for choice in ("full", "none"):
         schedule = ppopt.evaluate(replace(base, recompute=choice), "1f1b")
         memory = schedule.pipeline.ticks.memory
-        peaks.append(max(map(memory, schedule.metrics.peak_memory)))
+        peaks.append(max(map(memory, schedule.metrics.peak_memory_ticks)))
     low, high = min(peaks), max(peaks)
     return [low + (high - low) * step / (POINTS - 1) for step in range(POINTS)]
 
@@ -291,7 +291,7 @@ class MixedCase(NamedTuple):
         """The best hand strategy that has the placement and keeps the limit."""
         pipeline = self.pipeline()
         found = hand.fitting(pipeline, Objective.MAKESPAN).values()
-        best = min((schedule.metrics.makespan for schedule in found), default=None)
+        best = min((schedule.metrics.makespan_ticks for schedule in found), default=None)
         return None if best is None else pipeline.ticks.time(best)
 
     def by_kind(self, kind: BackwardKind, seconds: float) -> Fraction | None:

@@ -122,7 +122,7 @@ def drawn(case: Case) -> Space:
     if not case.limited:
         return space
     peaks = [
-        max(map(made.pipeline.ticks.memory, made.metrics.peak_memory))
+        max(map(made.pipeline.ticks.memory, made.metrics.peak_memory_ticks))
         for recompute in ("none", "full")
         for made in _evaluated(space, "1f1b", 1, recompute)
     ]
@@ -162,7 +162,7 @@ def values(case: Case, space: Space) -> Iterator[Fraction]:
             for strategy, chunks in (("1f1b", 1), ("interleaved", 2)):
                 for made in _evaluated(space, strategy, chunks, recompute):
                     if made.fits_limits:
-                        yield made.pipeline.ticks.time(made.metrics.makespan)
+                        yield made.pipeline.ticks.time(made.metrics.makespan_ticks)
             continue
         for placement, chunks in (("linear", 1), ("interleaved", 2), ("v", 2)):
             for pipeline in space.pipelines(placement, chunks, recompute):

@@ -105,7 +105,7 @@ def by_hand(name: str, pipeline: Pipeline, limit: str) -> Hand | None:
             except NotApplicableError:
                 continue
             if schedule.fits_limits:
-                value = schedule.pipeline.ticks.time(schedule.metrics.makespan)
+                value = schedule.pipeline.ticks.time(schedule.metrics.makespan_ticks)
                 found.append(Hand(f"{strategy}, {partition}, {recompute}", value))
     return min(found, key=lambda one: one.value, default=None)
 

@@ -55,7 +55,7 @@ def best_by_hand(instance: Instance) -> tuple[str, int | None]:
     """Name and value (ticks) of the best strategy that keeps the limit; ("", None): none."""
     objective = instance.objective
     made = hand.fitting(instance.pipeline, objective)
-    values = {name: one.metrics.value(objective) for name, one in made.items()}
+    values = {name: one.metrics.value_ticks(objective) for name, one in made.items()}
     best = min(values, key=lambda name: (values[name], name), default="")
     return best, values.get(best)
 

@@ -124,7 +124,7 @@ def table_5_memory() -> Table:
         }
         for column, strategy in zip(COLUMNS, STRATEGIES, strict=True):
             made = evaluate(replace(pipeline, chunks=_chunks_of(model, strategy)), strategy, SPAN)
-            peak = made.pipeline.ticks.memory(max(made.metrics.peak_memory))
+            peak = made.pipeline.ticks.memory(max(made.metrics.peak_memory_ticks))
             ours = f"{float(peak / pipeline.activation[0]):.5g}"
             lines.append(Line(f"{model} {column}", activations[strategy], ours))
     return Table(
@@ -196,13 +196,13 @@ def _row(values: Iterator[int] | Sequence[int]) -> str:
 
 def _peaks(made: Schedule) -> str:
     unit = made.pipeline.ticks.memory
-    return _row([int(unit(peak)) for peak in made.metrics.peak_memory])
+    return _row([int(unit(peak)) for peak in made.metrics.peak_memory_ticks])
 
 
 def _idle(made: Schedule) -> Fraction:
     """Device span less the work of the busiest device."""
     figures = made.metrics
-    return made.pipeline.ticks.time(figures.device_span - max(figures.busy))
+    return made.pipeline.ticks.time(figures.device_span_ticks - max(figures.busy_ticks))
 
 
 def v_family() -> Table:
@@ -217,7 +217,7 @@ def v_family() -> Table:
         Line(
             f"{name}: {words}",
             _row([formula(p) for p in sizes]),
-            _row([int(max(_chunks(p, name).metrics.peak_memory)) for p in sizes]),
+            _row([int(max(_chunks(p, name).metrics.peak_memory_ticks)) for p in sizes]),
         )
         for name, (words, formula) in formulas.items()
     ]
@@ -249,7 +249,7 @@ def megatron() -> Table:
     for p, m in ((4, 8), (8, 24), (16, 512)):
         pipeline = Pipeline(stages=p, batches=m)
         for name in ("gpipe", "1f1b"):
-            makespan = evaluate(pipeline, name).metrics.makespan
+            makespan = evaluate(pipeline, name).metrics.makespan_ticks
             words = f"{name} {p} x {m}: 3(m + p - 1)"
             lines.append(Line(words, str(3 * (m + p - 1)), str(makespan)))
     for p, v in product((4, 8), (2, 3)):
@@ -282,15 +282,15 @@ def dualpipe() -> Table:
     ):
         made = evaluate(_overlapped(p, m, pair), "dualpipe")
         name = f"dualpipe p={p} m={m}, F and BW as one {pair}"
-        waits = [made.metrics.makespan - busy for busy in made.metrics.busy]
-        lines.append(Line(f"{name}: makespan", str(total), str(made.metrics.makespan)))
+        waits = [made.metrics.makespan_ticks - busy for busy in made.metrics.busy_ticks]
+        lines.append(Line(f"{name}: makespan", str(total), str(made.metrics.makespan_ticks)))
         lines.append(Line("idle time of every device", _row(idle), _row(waits)))
     for name, ends in (("dualpipe", 1), ("dualpipe-v", 2)):
         sizes = (4, 8) if ends == 1 else (2, 4)
         made_all = [evaluate(_overlapped(p, 4 * p, 3 * ends, ends), name) for p in sizes]
         # P = devices, or twice as many stages: (P/2 - 1)(FB + BW - 3W), P + 1 activations
         formula = [(p * ends // 2 - 1) * 2 for p in sizes]
-        waits = [made.metrics.makespan - min(made.metrics.busy) for made in made_all]
+        waits = [made.metrics.makespan_ticks - min(made.metrics.busy_ticks) for made in made_all]
         lines.append(
             Line(f"{name}: (P/2-1)(FB+BW-3W), p = {_row(sizes)}", _row(formula), _row(waits))
         )

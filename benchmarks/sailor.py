@@ -115,7 +115,7 @@ def step(
         **(work if gradients else {}),
     )
     schedule = evaluate(pipeline, "1f1b")
-    return float(pipeline.ticks.time(schedule.metrics.makespan))
+    return float(pipeline.ticks.time(schedule.metrics.makespan_ticks))
 
 
 def _stages(plan: Measured) -> Iterator[Costs]:

@@ -92,7 +92,7 @@ def orders(world: World) -> Iterator[Entry]:
         made["profiled, then solved"] = timing.schedule(pipeline, profiled.orders)
         for name, schedule in made.items():
             found = seen[schedule.pipeline.hosts]
-            length = timing.schedule(found, schedule.orders).metrics.makespan / found.ticks.per_unit
+            length = float(timing.schedule(found, schedule.orders).makespan)
             slept = float(execution.predicted_makespan(schedule))
             predicted = {"predicted": unit(slept), "from a profile": unit(length)}
             yield Entry(pipeline.name, name, schedule, predicted, [])
@@ -131,7 +131,7 @@ def links(_: World) -> Iterator[Entry]:
         pipeline = as_run(schedule.pipeline)
         rows = communication.torch_lowering(pipeline, schedule.orders)
         lowered = communication.schedule_of(pipeline, rows)
-        length = unit(float(pipeline.ticks.time(lowered.metrics.makespan)))
+        length = unit(float(pipeline.ticks.time(lowered.metrics.makespan_ticks)))
         text, words = torch_csv.order_csv(schedule), f"{name}, PyTorch's sends"
         yield Entry(STREAMS.name, words, schedule, {"predicted": length}, [], text)
 

@@ -148,7 +148,7 @@ def medians(clocks: Sequence[Clock]) -> Clock:
 
 def makespan(made: Schedule) -> Fraction:
     """Makespan in the user's unit."""
-    return Fraction(made.pipeline.ticks.time(made.metrics.makespan))
+    return Fraction(made.pipeline.ticks.time(made.metrics.makespan_ticks))
 
 
 def compare(baseline: Baseline, case: Case, repeats: int) -> list[object]:

@@ -128,7 +128,7 @@ def hands(pipeline: Pipeline, objective: Objective = Objective.MAKESPAN) -> list
         except NotApplicableError:
             continue
         if made.fits_limits:
-            value = made.pipeline.ticks.time(made.metrics.value(objective))
+            value = made.pipeline.ticks.time(made.metrics.value_ticks(objective))
             found.append(Hand(value, name, made))
     return sorted(found, key=lambda hand: (hand.value, hand.name))
 
@@ -205,7 +205,7 @@ def short_text() -> Iterator[str]:
     """What the examples show, a row of a table each; from the schedules as they are stored."""
     for example in EXAMPLES:
         best, hand = read_schedule(example.file)[0], hands(example.pipeline)[0]
-        value = best.pipeline.ticks.time(best.metrics.makespan)
+        value = best.pipeline.ticks.time(best.metrics.makespan_ticks)
         less = float(100 * (1 - value / hand.value))
         (layout,) = (
             name
@@ -239,7 +239,7 @@ def cases_text(seconds: float) -> Iterator[str]:
     """Search the placement of every case; a row of the table each."""
     for case in CASES:
         hand = evaluate(case.pipeline, case.strategy, case.objective)
-        value = hand.pipeline.ticks.time(hand.metrics.value(case.objective))
+        value = hand.pipeline.ticks.time(hand.metrics.value_ticks(case.objective))
         found = solve(hand.pipeline, objective=case.objective, time_limit=seconds)
         verdict = f"open: between {_number(found.lower_bound)} and {_number(value)}"
         if found.lower_bound == value:

@@ -43,7 +43,7 @@ def solve(pipeline: Pipeline, objective: Objective, limits: Limits) -> Outcome:
     known = _by_hand(orders, objective)
     model = _Model(orders, objective, known)
     if known is not None:
-        run.note(known.metrics.value(objective), None)
+        run.note(known.metrics.value_ticks(objective), None)
     _run(model, run)
     status = model.highs.getModelStatus()
     found = _schedule(model) or known
@@ -60,7 +60,7 @@ def _by_hand(orders: Orders, objective: Objective) -> Schedule | None:
     made = hand.fitting(pipeline, objective).values()
     timed = [_timed(orders, _starts(one), objective) for one in made]
     kept = (one for one in timed if one.fits_limits)
-    return min(kept, key=lambda one: one.metrics.value(objective), default=None)
+    return min(kept, key=lambda one: one.metrics.value_ticks(objective), default=None)
 
 
 def _starts(schedule: Schedule) -> dict[int, float]:
@@ -92,7 +92,7 @@ class _Model:
         self.orders = orders
         self.objective = objective
         self.per_unit = orders.jobs.pipeline.ticks.per_unit
-        value = None if known is None else known.metrics.value(objective)
+        value = None if known is None else known.metrics.value_ticks(objective)
         most = orders.jobs.horizon if value is None else value
         self.latest = most if objective is Objective.MAKESPAN else 2 * most
         self.highs: Any = highspy.Highs()  # type: ignore[no-untyped-call]
@@ -181,7 +181,7 @@ class _Model:
     def _start_from(self, known: Schedule) -> None:
         start = _starts(known)
         values = dict[Any, float](start)
-        values["value"] = known.metrics.value(self.objective)
+        values["value"] = known.metrics.value_ticks(self.objective)
         hint = highspy.HighsSolution()
         hint.col_value = [
             values[name] / self.per_unit

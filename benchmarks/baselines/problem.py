@@ -220,7 +220,7 @@ class Run:
     def outcome(self, schedule: Schedule | None, size: Size, *, infeasible: bool) -> Outcome:
         """End the run; value and status follow from the schedule and the bound alone."""
         self.value = None
-        value = None if schedule is None else schedule.metrics.value(self.objective)
+        value = None if schedule is None else schedule.metrics.value_ticks(self.objective)
         self.note(value, None)
         return Outcome(
             status=_status(value, self.bound, infeasible=infeasible),

@@ -34,7 +34,7 @@ def solve(pipeline: Pipeline, objective: Objective, limits: Limits) -> Outcome:
     infeasible = answer == z3.unsat
     while answer == z3.sat:
         schedule = model.schedule()
-        run.note(schedule.metrics.value(objective), None)
+        run.note(schedule.metrics.value_ticks(objective), None)
         answer = model.below(run)
     return run.outcome(schedule, model.size, infeasible=infeasible)
 

@@ -108,7 +108,7 @@ def schedule(
 
 def value(made: Schedule) -> Fraction:
     """Makespan of a schedule in the user's unit."""
-    return made.pipeline.ticks.time(made.metrics.makespan)
+    return made.pipeline.ticks.time(made.metrics.makespan_ticks)
 
 
 def within(found: Iterator[Schedule | None]) -> Iterator[Schedule]:

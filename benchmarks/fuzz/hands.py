@@ -98,7 +98,7 @@ def _room(fields: dict[str, Any], strategy: str, counts: list[int]) -> int:
     """The memory that a strategy needs on a partition with full recompute, rounded up."""
     (which,) = configs.chosen(fields, "full")
     made = configs.schedule(fields, strategy, counts, which)
-    return 1 if made is None else ceil(made.pipeline.ticks.memory(max(made.metrics.peak_memory)))
+    return 1 if made is None else ceil(max(made.peak_memory))
 
 
 def _chosen(found: Mapping[str, Any], *, searched: bool) -> Iterator[Finding]:

@@ -32,7 +32,8 @@ def broken(
         yield Finding("verifier-differs", f"the verifier finds {sorted(found)}, the oracle {naive}")
     busy, makespan, span = verify_naive.busy_and_span(schedule)
     figures = schedule.metrics
-    told = (list(figures.busy), figures.makespan, figures.device_span, list(figures.peak_memory))
+    spans = figures.makespan_ticks, figures.device_span_ticks
+    told = (list(figures.busy_ticks), *spans, list(figures.peak_memory_ticks))
     right = (busy, makespan, span, peaks(schedule))
     if told != right:
         yield Finding("wrong-figures", f"its figures are {told}, by the oracle {right}")
@@ -73,6 +74,6 @@ def _values(found: Result, expected: Fraction | int) -> Iterator[Finding]:
         yield Finding("wrong-optimum", f"optimal at {value} ticks, the optimum is {expected}")
     if found.schedule is not None:
         metrics = found.schedule.metrics
-        own = metrics.makespan if found.objective == "makespan" else metrics.device_span
+        own = metrics.makespan_ticks if found.objective == "makespan" else metrics.device_span_ticks
         if own != value:
             yield Finding("wrong-value", f"the value is {value}, that of the schedule {own}")

@@ -193,7 +193,7 @@ class Climbs(Category):
         }
         made = configs.schedule(fields, "interleaved", "balanced", (False,) * (count + 2))
         assert made is not None
-        need = made.pipeline.ticks.memory(max(made.metrics.peak_memory))
+        need = made.pipeline.ticks.memory(max(made.metrics.peak_memory_ticks))
         limit = rng.choice((None, 0.8, 0.9, 1))
         return {"pipeline": fields | ({"mem_limit": int(need * limit)} if limit else {})}
 

@@ -138,7 +138,7 @@ def _beside(found: Result, hint: Schedule) -> Iterator[Finding]:
     """A result is there, and no worse, where the schedule it starts from keeps the limit."""
     if not hint.fits_limits:
         return
-    own = hint.metrics.value(Objective(found.objective))
+    own = hint.metrics.value_ticks(Objective(found.objective))
     if found.value is None:
         yield Finding("hint-lost", f"{found.status}, though the hint of {own} ticks fits")
     elif judge.ticks(found.pipeline, found.value) > own:

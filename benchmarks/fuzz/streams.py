@@ -73,7 +73,7 @@ class Streams(Category):
             yield from valid(found.schedule)
         yield from _values(found, least)
         if hint is not None and hint.fits_limits:
-            own = hint.metrics.value(Objective(found.objective))
+            own = hint.metrics.value_ticks(Objective(found.objective))
             if found.value is None or judge.ticks(pipeline, found.value) > own:
                 yield Finding("worse-than-hint", f"{found.value}, the hint takes {own} ticks")
         yield from _rechecked(found, least, case["more"])

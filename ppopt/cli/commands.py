@@ -105,7 +105,7 @@ def solve(
     --mem-limit -o best.html`.
     """
     from ppopt.cli import output, progress
-    from ppopt.report.layout_words import kept_words
+    from ppopt.report.layout_words import unsearched_words
     from ppopt.report.objects import of_other_placement, of_result
     from ppopt.solver.parameters import SolveParams
     from ppopt.solver.solve import solve as search
@@ -142,7 +142,7 @@ def solve(
         result.schedule,
         stopped=result.interrupted,
         details=details,
-        last=kept_words(pipeline),
+        last=unsearched_words(pipeline),
     )
     return code or not_stored or exit_code(result.status)
 
@@ -206,6 +206,8 @@ def eval_(
     from ppopt.problem.backward_kind import BackwardKind
     from ppopt.problem.objective import Objective
     from ppopt.problem.partition import SEARCH
+    from ppopt.report.baseline_words import overlap_words
+    from ppopt.report.layout_words import unsearched_of_layers
     from ppopt.report.objects import of_evaluation
     from ppopt.schedule.communication import cheap_loss
     from ppopt.strategies import resolve
@@ -248,7 +250,8 @@ def eval_(
                 spread = run_under(schedule, deviation, objective, seed=settings.get("seed", 0))
     found = choice if pipeline.partition == SEARCH else None
     shown = of_evaluation(schedule, seconds, spread, found, cheap_loss(schedule))
-    return output.show_result(settings, shown, schedule, details=details)
+    last = "\n".join([*overlap_words([schedule]), unsearched_of_layers(pipeline)]).strip()
+    return output.show_result(settings, shown, schedule, details=details, last=last)
 
 
 @command
@@ -292,6 +295,7 @@ def compare(
     8 --mem-limit`.
     """
     from ppopt.cli import output, progress
+    from ppopt.report.layout_words import unsearched_of_layers
     from ppopt.report.objects import of_comparison
     from ppopt.studies.compare import compare as compare_all
 
@@ -312,7 +316,8 @@ def compare(
             began=settings.began,
         )
     shown = of_comparison(comparison)
-    code = output.show_comparison(settings, shown, comparison, details=details)
+    last = unsearched_of_layers(pipeline)
+    code = output.show_comparison(settings, shown, comparison, details=details, last=last)
     return code or exit_code(comparison.status)
 
 

@@ -20,10 +20,11 @@ from ppopt.formats import origin_json, schedule_json, torch_csv
 from ppopt.formats.documents import label
 from ppopt.formats.files import write
 from ppopt.report import table, text
+from ppopt.report.baseline_words import overlap_words
 from ppopt.report.frontier_words import what_if
 from ppopt.report.jitter_words import robustness_words
 from ppopt.report.labels import causes_words, link_words
-from ppopt.report.layout_words import partition_words, routes_words
+from ppopt.report.layout_words import partition_words, routes_words, unsearched_words
 from ppopt.report.objects import of_result, of_verification
 from ppopt.report.plan_table import plan_table
 from ppopt.report.plan_words import (
@@ -59,12 +60,12 @@ def show_result(
     *,
     stopped: bool = False,
     details: bool = False,
-    last: str | None = None,
+    last: str = "",
 ) -> int:
     """Show one schedule, or why there is none; return the exit code of the files.
 
     `stopped`: whether the search was ended early. `details`: whether to print why every device is
-    idle. `last`: a line to print last, if there is a schedule.
+    idle. `last`: text to print last, if there is a schedule.
     """
     code = _files(settings, [] if schedule is None else [schedule], schedule_json.dumps)
     if _table_wanted(settings, shown):
@@ -75,7 +76,7 @@ def show_result(
                 print_table(table.idle_table(shown))
                 print(causes_words(shown))
             _print_gantt(schedule, drawn=any(target.is_page for target in settings.output))
-            if last is not None:
+            if last:
                 print_table(Text(last))
             _note_rounding(schedule)
     return code
@@ -101,11 +102,11 @@ def refuse_orders(settings: Settings, what: str) -> None:
 
 
 def show_comparison(
-    settings: Settings, shown: Mapping[str, Any], compared: Comparison, *, details: bool
+    settings: Settings, shown: Mapping[str, Any], compared: Comparison, *, details: bool, last: str
 ) -> int:
     """Show the rows of a comparison; return the exit code of the files.
 
-    `details`: whether to print what the first table leaves out.
+    `details`: whether to print what the first table leaves out. `last`: text to print at the end.
     """
     best = next((row.schedule for row in compared.rows if row.fits_limit), None)
     code = _files(
@@ -121,6 +122,8 @@ def show_comparison(
             _print_details(rows)
         for line in _comparison_words(shown, compared, details=details):
             print(line)
+        for line in filter(None, (*overlap_words(row.schedule for row in compared.rows), last)):
+            print_table(Text(line))
     return code
 
 
@@ -182,6 +185,8 @@ def _print_frontier(shown: Mapping[str, Any], found: Frontier) -> None:
         print(f"skipped {name}: {reason}")
     if found.interrupted:
         print(STOPPED)
+    if found.points:
+        print_table(Text(unsearched_words(found.pipeline)))
 
 
 def show_plan(settings: Settings, shown: Mapping[str, Any], found: Plan) -> int:

@@ -293,14 +293,14 @@ def _beside_prediction(steps: Sequence[Schedule]) -> list[Schedule]:
     middle = median_step(steps)
     made = predicted(middle)
     times = [
-        float(schedule.pipeline.ticks.time(schedule.metrics.makespan))
+        float(schedule.pipeline.ticks.time(schedule.metrics.makespan_ticks))
         for schedule in (made, middle)
     ]
     note(
         f"note: the order that ran takes {times[0]:.6g} ms at median times; measured, median of "
         f"{len(steps)} steps, {times[1]:.6g} ms ({percent(times[0] / times[1])})"
     )
-    by_length = sorted(steps, key=lambda step: step.metrics.makespan)
+    by_length = sorted(steps, key=lambda step: step.metrics.makespan_ticks)
     named = {"fastest": by_length[0], "median": middle, "slowest": by_length[-1]}
     if len(steps) < len(named):
         return [made, *by_length]

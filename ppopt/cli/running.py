@@ -225,7 +225,7 @@ def _patience(
     """
     from ppopt.torch.world import PATIENCE
 
-    lengths = [schedule.pipeline.ticks.time(schedule.metrics.makespan) for schedule in schedules]
+    lengths = [schedule.makespan for schedule in schedules]
     compilation = 0.0 if backend is None else 10 * PATIENCE
     return PATIENCE + compilation + 4 * (steps + 1) * float(sum(lengths)) * seconds
 

@@ -22,20 +22,19 @@ def of_schedule(schedule: Schedule) -> dict[str, Any]:
 def of_metrics(schedule: Schedule) -> dict[str, Any]:
     """Figures that `ppopt.schedule.metrics` computes; lists have one entry per device."""
     found = schedule.metrics
-    ticks = schedule.pipeline.ticks
     objective = schedule.objective
     return {
         "objective": objective.value,
-        "value": plain(ticks.time(found.value(objective))),
-        "makespan": plain(ticks.time(found.makespan)),
-        "device_span": plain(ticks.time(found.device_span)),
+        "value": found.value(objective),
+        "makespan": found.makespan,
+        "device_span": found.device_span,
         "bubble_rate": plain(found.bubble_rate(objective)),
         "bubble_overhead": plain(found.bubble_overhead),
-        "peak_memory": [plain(ticks.memory(peak)) for peak in found.peak_memory],
+        "peak_memory": list(found.peak_memory),
         "mem_limit": limits(schedule.pipeline),
         "fits_limit": schedule.fits_limits,
         **unit_names(schedule.pipeline),
-        **_throughput(schedule, found.value(objective)),
+        **_throughput(schedule, found.value_ticks(objective)),
     }
 
 

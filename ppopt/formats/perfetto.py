@@ -87,7 +87,7 @@ class _Clock:
 
 
 def _about(schedule: Schedule, unit: str) -> Event:
-    pipeline, makespan = schedule.pipeline, schedule.metrics.makespan
+    pipeline, makespan = schedule.pipeline, schedule.metrics.makespan_ticks
     yields = throughput(pipeline, makespan)._asdict()
     return {
         "name": pipeline.name,

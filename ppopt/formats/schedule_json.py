@@ -175,10 +175,10 @@ def claims(schedule: Schedule) -> dict[str, Any]:
         return {}
     figures = schedule.metrics
     return {
-        "makespan": figures.makespan,
-        "device_span": figures.device_span,
-        "busy": list(figures.busy),
-        "peak_memory": list(figures.peak_memory),
+        "makespan": figures.makespan_ticks,
+        "device_span": figures.device_span_ticks,
+        "busy": list(figures.busy_ticks),
+        "peak_memory": list(figures.peak_memory_ticks),
         "bubble_overhead": float(figures.bubble_overhead),
         "objective": schedule.objective.value,
         "bubble_rate": float(figures.bubble_rate(schedule.objective)),

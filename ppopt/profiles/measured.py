@@ -39,7 +39,7 @@ def measured(
 
 def median_step(steps: Sequence[Schedule]) -> Schedule:
     """The step of median length, of an even number the shorter one of the two in the middle."""
-    return sorted(steps, key=lambda step: step.metrics.makespan)[(len(steps) - 1) // 2]
+    return sorted(steps, key=lambda step: step.metrics.makespan_ticks)[(len(steps) - 1) // 2]
 
 
 def measured_steps(

@@ -19,6 +19,7 @@ from ppopt.rechecker import claim, mixed, once
 from ppopt.rechecker.arithmetic import by_arithmetic
 from ppopt.rechecker.claim import Claim
 from ppopt.rechecker.verdict import Recheck, Verdict, outcome_of, searched, value_of
+from ppopt.schedule.origin import SEARCHED
 from ppopt.schedule.timetable import Timetable
 
 __all__ = ["Recheck", "Verdict", "confirmed", "recheck"]
@@ -61,7 +62,7 @@ def recheck(
     began = monotonic() if began is None else began
     stated = claim.of_schedule(given) if isinstance(given, Timetable) else given.claim
     if stated is None:
-        raise InputError("there is no bound to check: only a search states one (ppopt solve)")
+        raise InputError(_no_bound(given))
     if not 0 < time_limit < inf:
         raise InputError(f"time_limit: {time_limit} is not above 0 seconds, or not finite")
     workers = processors.available() if workers is None else workers
@@ -74,6 +75,18 @@ def recheck(
         return check(stated, left, workers, seed, progress)
     except KeyboardInterrupt:
         return Recheck(Verdict.UNDECIDED, "stopped early", (), monotonic() - began)
+
+
+def _no_bound(given: HasClaim | Timetable) -> str:
+    """Why there is nothing to check, and what finds a bound."""
+    strategy = given.origin.strategy if isinstance(given, Timetable) else None
+    if strategy in (None, SEARCHED):
+        return "there is no bound to check: none is stated; ppopt solve finds one"
+    return (
+        f"there is no bound to check: this is a schedule of the strategy {strategy}, which "
+        "states none. A plan of strategies has its bound in `ppopt plan --json`: it is of all "
+        "partitions. `ppopt solve --hint FILE` finds a bound for the partition of this schedule"
+    )
 
 
 def confirmed(schedule: Timetable) -> str | None:

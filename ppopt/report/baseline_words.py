@@ -1,13 +1,15 @@
-"""A search compared with the best hand strategies, in words."""
+"""A search compared with the best hand strategies, and what their times leave out, in words."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from ppopt.report.labels import objective_words
 from ppopt.report.layout_words import offload_words, partition_words, recompute_words
 from ppopt.report.numbers import grouped, measured, number, percent
+from ppopt.schedule.schedule import Schedule
+from ppopt.schedule.timetable import ALONE
 
 
 def baseline_words(figures: Mapping[str, Any]) -> str:
@@ -19,6 +21,9 @@ def baseline_words(figures: Mapping[str, Any]) -> str:
     if hand is None or hand["speedup"] is None:
         return ""
     share = hand["speedup"] - 1
+    if share < 0:
+        more = percent(1 / hand["speedup"] - 1)
+        return f"no gain: {hand['strategy']} has {more} more throughput; {_cure(figures)}"
     name = f"{hand['strategy']}, the best hand strategy of this placement"
     limits = figures["mem_limit"]
     if limits is not None:
@@ -30,11 +35,18 @@ def baseline_words(figures: Mapping[str, Any]) -> str:
         name += f", each with its own {' and '.join(hand['chosen'])}{_own_cut(hand)}"
     if hand["skipped"]:
         name += f" ({', '.join(hand['skipped'])} not tried)"
-    words = f"no more throughput than {name}"
-    if share:
-        words = f"{percent(abs(share))} {'more' if share > 0 else 'less'} throughput than {name}"
+    words = f"{percent(share)} more" if share else "no more"
+    words += f" throughput than {name}"
     tokens = figures["tokens_per_second"]
     return words if tokens is None else f"{words}: {grouped(tokens)} tokens/s"
+
+
+def _cure(figures: Mapping[str, Any]) -> str:
+    """What finds a schedule at least as good as a better hand strategy.
+
+    An optimum is worse only if the strategy runs backwards of a kind that was not searched.
+    """
+    return "use --backward mixed" if figures["status"] == "optimal" else "raise --time-limit"
 
 
 def _own_cut(figures: Mapping[str, Any]) -> str:
@@ -44,6 +56,21 @@ def _own_cut(figures: Mapping[str, Any]) -> str:
     does = {"recompute": recompute_words(figures), "offload": offload_words(figures)}
     words = (f"{name} {found}" for name, found in does.items() if found)
     return f" ({'; '.join([partition_words(figures), *words])})"
+
+
+def overlap_words(schedules: Iterable[Schedule]) -> list[str]:
+    """A note on overlapped pairs that save no time for lack of overlap times; empty if none do."""
+    names = [
+        str(schedule.origin.strategy)
+        for schedule in schedules
+        if schedule.pipeline.overlap is None and (schedule.pair != ALONE).any()
+    ]
+    if not names:
+        return []
+    return [
+        f"{', '.join(names)}: an overlapped pair takes the sum of its F and its backward, unless "
+        "--overlap-times says how long it takes"
+    ]
 
 
 def other_placement_words(figures: Mapping[str, Any]) -> str:

@@ -87,7 +87,7 @@ def time_use(schedule: Schedule) -> TimeUse:
     """
     alone = np.where(schedule.pair == ALONE, 2, 1)
     halves = alone * (schedule.end - schedule.start)
-    total = schedule.metrics.makespan * schedule.pipeline.num_devices
+    total = schedule.metrics.makespan_ticks * schedule.pipeline.num_devices
     causes = totals(idle(schedule), schedule.pipeline.num_devices).sum(axis=0).tolist()
     kinds: dict[DrawnKind, Fraction] = {
         kind: Fraction(int(halves[schedule.kind == kind].sum()), 2 * total) for kind in OpKind

@@ -244,7 +244,7 @@ class _Profile(NamedTuple):
 
 def _profiles(schedule: Schedule) -> Iterator[_Profile]:
     """Memory of every device, from 0 to the makespan."""
-    last = schedule.metrics.makespan
+    last = schedule.metrics.makespan_ticks
     for device in range(schedule.pipeline.num_devices):
         time, level = memory_profile(schedule, device)
         yield _Profile(np.append(time[time < last], last), level[time < last])
@@ -256,7 +256,7 @@ def _memory_traces(schedule: Schedule) -> list[go.Scatter | go.Bar]:
     Row d is centred on y = d with memory 0 at its lower edge, on an axis that runs downwards.
     All rows have one scale: the largest level or limit is as high as a bar.
     """
-    ticks, last = schedule.pipeline.ticks, schedule.metrics.makespan
+    ticks, last = schedule.pipeline.ticks, schedule.metrics.makespan_ticks
     found = list(_profiles(schedule))
     top = max(*(int(profile.level.max(initial=0)) for profile in found), *(ticks.limits or ()), 1)
     style = {"fillcolor": colours.MEMORY, "line": {"color": colours.MEMORY_LINE, "width": 1.2}}
@@ -334,8 +334,8 @@ def _memory_hover(schedule: Schedule, profiles: list[_Profile]) -> go.Bar:
 
 
 def _layout(schedule: Schedule, found: Metrics) -> dict[str, Any]:
-    devices, queues = len(found.busy), _queues(schedule)
-    makespan = found.makespan / schedule.pipeline.ticks.per_unit
+    devices, queues = len(found.busy_ticks), _queues(schedule)
+    makespan = float(found.makespan)
     height = row_height(devices + queues, _HIGHEST_ROW, _ROWS)
     inner = (2 * devices + queues) * height + _BETWEEN
     split = devices * height / inner
@@ -408,10 +408,10 @@ def _notes(schedule: Schedule, found: Metrics, step: int) -> list[dict[str, Any]
     ticks = schedule.pipeline.ticks
     peaks = headed("peak memory", schedule.pipeline.memory_unit)
     notes = [_note(_GANTT, -0.5, "idle", 10), _note(_MEMORY, -0.5, peaks, 10)]
-    for device in range(0, len(found.busy), step):
-        idle_share = 1 - found.busy[device] / found.makespan if found.makespan else 0
+    for device, busy in list(enumerate(found.busy_ticks))[::step]:
+        idle_share = 1 - busy / found.makespan_ticks if found.makespan_ticks else 0
         notes.append(_note(_GANTT, device, percent(idle_share)))
-        peak = number(ticks.memory(found.peak_memory[device]))
+        peak = number(found.peak_memory[device])
         if ticks.limits is not None:
             peak += f" of {number(ticks.memory(ticks.limits[device]))}"
         notes.append(_note(_MEMORY, device, peak))

@@ -5,23 +5,78 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from ppopt.problem.offload import SEARCH_OFFLOAD
+from ppopt.problem.partition import RULES
 from ppopt.problem.pipeline import Pipeline
 from ppopt.problem.placement import SEARCH
+from ppopt.problem.recompute import SEARCH_RECOMPUTE
 from ppopt.report.labels import clean
 from ppopt.report.numbers import NONE, number, percent, spread
 
 
-def kept_words(pipeline: Pipeline) -> str:
-    """What a search of a pipeline keeps as given, and what would choose it."""
-    kept, layers = [f"routes ({pipeline.routes})"], pipeline.model is not None
+def unsearched_words(pipeline: Pipeline) -> str:
+    """What a search of the order does not search, and what would search it.
+
+    Names placement, chunks and routes, and the decisions of `unsearched_of_layers`.
+    """
+    own = {} if pipeline.placement == SEARCH else {"placement": pipeline.resolved_placement}
+    searchable = own | _kept_of_layers(pipeline)
+    sizes: dict[str, object] = {"routes": pipeline.routes}
     if pipeline.named_placement:
-        kept.insert(0, f"chunks ({pipeline.num_chunks})")
-    choices = ["`ppopt plan` chooses placement and chunks"] if layers else []
-    if pipeline.placement != SEARCH:
-        named = f" ({pipeline.resolved_placement})" if pipeline.named_placement else ""
-        kept.insert(0, f"placement{named}")
-        choices.insert(0, "`--placement search` chooses the placement")
-    return "; ".join([f"Not searched: {', '.join(kept)}", *choices]) + "."
+        sizes = {"chunks": pipeline.num_chunks, **sizes}
+    sentence = _unsearched(searchable, sizes)
+    if pipeline.model is None:
+        return sentence
+    return f"{sentence.removesuffix('.')}; `ppopt plan` also chooses the chunks."
+
+
+def unsearched_of_layers(pipeline: Pipeline) -> str:
+    """What a comparison of strategies does not search of a model in layers; empty if nothing."""
+    kept = _kept_of_layers(pipeline)
+    return _unsearched(kept, {}) if kept else ""
+
+
+def _kept_of_layers(pipeline: Pipeline) -> dict[str, object]:
+    """Decisions about a model in layers that are as given, by name.
+
+    A partition is listed if there are several. Recompute and offload save memory at the cost of
+    time: they are listed if there is a limit, and layers that can recompute or offload.
+    """
+    model, kept = pipeline.model, dict[str, object]()
+    if model is None:
+        return kept
+    if pipeline.partition != SEARCH and len(model) > pipeline.num_stages:
+        kept["partition"] = pipeline.partition if pipeline.partition in RULES else None
+    if pipeline.limits is None:
+        return kept
+    if pipeline.recompute != SEARCH_RECOMPUTE and any(layer.saved for layer in model.layers):
+        kept["recompute"] = _none_or_some(layer.recompute for layer in model.layers)
+    if pipeline.offload != SEARCH_OFFLOAD and any(layer.offload_time for layer in model.layers):
+        kept["offload"] = _none_or_some(layer.offload for layer in model.layers)
+    return kept
+
+
+def _none_or_some(layers: Iterable[bool]) -> str | None:
+    return None if any(layers) else "none"
+
+
+def _unsearched(searchable: Mapping[str, object], sizes: Mapping[str, object]) -> str:
+    """A sentence that names decisions, each with its value if that is short, and the flags."""
+    named = [
+        f"{name} ({value})" if isinstance(value, str | int) else name
+        for name, value in {**searchable, **sizes}.items()
+    ]
+    sentence = f"Not searched: {', '.join(named)}"
+    if searchable:
+        flags = _listed([f"`--{name} search`" for name in searchable])
+        chooses = f"chooses the {next(iter(searchable))}" if len(searchable) == 1 else "choose them"
+        sentence += f"; {flags} {chooses}"
+    return f"{sentence}."
+
+
+def _listed(names: Sequence[str]) -> str:
+    """Names as a list in a sentence: `a, b and c`."""
+    return " and ".join(filter(None, (", ".join(names[:-1]), *names[-1:])))
 
 
 def choice_words(figures: Mapping[str, Any]) -> str:

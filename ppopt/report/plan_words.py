@@ -130,6 +130,9 @@ def gain_words(shown: Mapping[str, Any]) -> str:
     named = others[:1] + [hand for hand in others[1:] if hand["strategy"] in KNOWN]
     if not named:
         return ""
+    if named[0]["speedup"] < 1:
+        more = percent(1 / named[0]["speedup"] - 1)
+        return f"no gain: {_described(named[0])} has {more} more throughput; raise --time-limit"
     each = (
         ", each on its own best partition found"
         if len(named) > 1
@@ -139,14 +142,16 @@ def gain_words(shown: Mapping[str, Any]) -> str:
 
 
 def _beside_hand(hand: Mapping[str, Any]) -> str:
-    name = hand["strategy"] + (f"/{hand['chunks']}" if hand["chunks"] > 1 else "")
-    name += (
-        "" if hand["recompute"] in ("none", "layers") else f" with recompute {hand['recompute']}"
-    )
     more = hand["speedup"] - 1
-    if not more:
-        return f"as much throughput as {name}"
-    return f"{percent(abs(more))} {'more' if more > 0 else 'less'} throughput than {name}"
+    gain = f"{percent(more)} more throughput than" if more else "as much throughput as"
+    return f"{gain} {_described(hand)}"
+
+
+def _described(hand: Mapping[str, Any]) -> str:
+    """A hand strategy with its chunks and recompute."""
+    name = str(hand["strategy"]) + (f"/{hand['chunks']}" if hand["chunks"] > 1 else "")
+    plain = hand["recompute"] in ("none", "layers")
+    return name if plain else f"{name} with recompute {hand['recompute']}"
 
 
 def late_words(shown: Mapping[str, Any]) -> str:

@@ -66,9 +66,8 @@ def imbalance_words(figures: Mapping[str, Any]) -> str:
     relief = found["relief"]
     if relief is None:
         return words
-    layers = f"{relief['layers']} layer{'' if relief['layers'] == 1 else 's'}"
     less = percent(relief["idle_share"])
-    return f"{words}; with {layers} moved it works {less} of the makespan less"
+    return f"{words}; a partition that balances the devices takes {less} of the makespan off it"
 
 
 def status_words(figures: Mapping[str, Any]) -> str:

@@ -177,7 +177,7 @@ def as_memory_admits(schedule: Schedule) -> Schedule:
     limits = schedule.pipeline.ticks.limits
     if limits is None or schedule.fits_limits:
         return schedule
-    peaks = schedule.metrics.peak_memory
+    peaks = schedule.metrics.peak_memory_ticks
     late = [device for device, limit in enumerate(limits) if peaks[device] > limit]
     start = schedule.auxiliary.start.copy()
     for device in late:

@@ -459,4 +459,4 @@ def loss_of_lowering(schedule: Schedule) -> Loss:
     pipeline = made.pipeline
     lowered = schedule_of(pipeline, torch_lowering(pipeline, made.orders))
     own = timing.retimed(made, Objective.MAKESPAN)
-    return Loss(own.metrics.makespan, lowered.metrics.makespan)
+    return Loss(own.metrics.makespan_ticks, lowered.metrics.makespan_ticks)

@@ -28,5 +28,5 @@ def exposed(schedule: Schedule) -> Fraction | None:
     queues = queues_of_schedule(bare) if pipeline.has_links else None
     moves = own_moves(schedule) if pipeline.has_offload else None
     alone = timing.schedule(plain, schedule.orders, objective, None, queues, moves)
-    own, least = (made.metrics.value(objective) for made in (schedule, alone))
+    own, least = (made.metrics.value_ticks(objective) for made in (schedule, alone))
     return pipeline.ticks.time(own) - plain.ticks.time(least)

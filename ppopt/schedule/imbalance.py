@@ -14,12 +14,13 @@ from typing import NamedTuple
 from ppopt.problem.operation import OpKind
 from ppopt.problem.pipeline import Pipeline
 from ppopt.schedule import timing
+from ppopt.schedule.device_balance import balanced_by_device
 from ppopt.schedule.orders import portable
 from ppopt.schedule.schedule import Schedule
 
 
 class Relief(NamedTuple):
-    """What the partition of least bottleneck would change."""
+    """What a partition that balances the devices would change."""
 
     layers: int
     """Layers that it puts on another device."""
@@ -39,17 +40,17 @@ class Imbalance(NamedTuple):
     idle: Fraction
     """All idle time: 1 - all work / (devices x makespan)."""
     relief: Relief | None
-    """None if the partition of least bottleneck is no better, if the same order is over the
-    memory limit with it, or if stages hold no known layers."""
+    """None if no partition is known in which the busiest device works less; if the same order
+    would exceed the memory limits with it, and does not now; or if stages hold no known layers."""
 
 
 def imbalance(schedule: Schedule) -> Imbalance:
     """Compare the work of the devices of a complete schedule; an overlapped pair counts once."""
     found = schedule.metrics
-    devices, work, most = len(found.busy), sum(found.busy), max(found.busy)
-    total = devices * found.makespan
+    devices, work, most = len(found.busy_ticks), sum(found.busy_ticks), max(found.busy_ticks)
+    total = devices * found.makespan_ticks
     return Imbalance(
-        device=found.busy.index(most),
+        device=found.busy_ticks.index(most),
         times_mean=Fraction(devices * most, work or 1),
         share=Fraction(devices * most - work, total or 1),
         idle=Fraction(total - work, total or 1),
@@ -58,17 +59,28 @@ def imbalance(schedule: Schedule) -> Imbalance:
 
 
 def _relief(schedule: Schedule) -> Relief | None:
-    """Compare the partition with the one of least bottleneck, by the work of F and BW."""
+    """Compare the partition with the best of a few that balance the work of F and BW."""
     pipeline = schedule.pipeline
     if pipeline.model is None:
         return None
-    other = replace(pipeline, partition="balanced")
-    makespan = pipeline.ticks.time(schedule.metrics.makespan)
-    less = _most_work(pipeline) - _most_work(other)
-    if less <= 0 or not _fits(other, schedule):
-        return None
-    pairs = zip(_devices_of_layers(pipeline), _devices_of_layers(other), strict=True)
-    return Relief(sum(here != there for here, there in pairs), less / makespan)
+    makespan = pipeline.ticks.time(schedule.metrics.makespan_ticks)
+    work = _most_work(pipeline)
+    for other in sorted(_balanced(pipeline), key=_most_work):
+        less = work - _most_work(other)
+        if less > 0 and (_fits(other, schedule) or not schedule.fits_limits):
+            pairs = zip(_devices_of_layers(pipeline), _devices_of_layers(other), strict=True)
+            return Relief(sum(here != there for here, there in pairs), less / makespan)
+    return None
+
+
+def _balanced(pipeline: Pipeline) -> list[Pipeline]:
+    """Partitions that balance stages and, where a device hosts several, devices."""
+    by_stage = replace(pipeline, partition="balanced")
+    if max(len(stages) for route in pipeline.hosted for stages in route) * pipeline.routes == 1:
+        return [by_stage]
+    starts = {by_stage.counts: by_stage, pipeline.counts: pipeline}.values()
+    by_device = [replace(start, partition=balanced_by_device(start)) for start in starts]
+    return [by_stage, *by_device]
 
 
 def _fits(other: Pipeline, schedule: Schedule) -> bool:

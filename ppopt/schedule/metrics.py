@@ -11,6 +11,7 @@ import numpy as np
 from ppopt.problem import units
 from ppopt.problem.arrays import Ints
 from ppopt.problem.backward_kind import BackwardKind
+from ppopt.problem.exact import plain
 from ppopt.problem.instance import Instance
 from ppopt.problem.objective import Objective
 from ppopt.problem.operation import KINDS, AuxiliaryKind, OpKind
@@ -20,33 +21,75 @@ from ppopt.schedule.timetable import Timetable
 
 
 class Metrics(NamedTuple):
-    """Figures of one schedule; times and memory in ticks, one entry per device in tuples."""
+    """Figures of one schedule, one entry per device in tuples.
 
-    makespan: int
-    device_span: int
-    busy: tuple[int, ...]
+    Exact in ticks, where names say so. Otherwise in the user's unit, as in JSON: an int where the
+    figure is whole, else a float.
+    """
+
+    makespan_ticks: int
+    device_span_ticks: int
+    busy_ticks: tuple[int, ...]
     """Time that it computes, optimizer included; an overlapped pair counts once."""
-    first: tuple[int, ...]
+    first_ticks: tuple[int, ...]
     """Start of the first operation."""
-    last: tuple[int, ...]
+    last_ticks: tuple[int, ...]
     """End of the last operation."""
-    peak_memory: tuple[int, ...]
+    peak_memory_ticks: tuple[int, ...]
     """Largest memory held at any instant, static memory included."""
+    ticks_per_unit: int
+    """Ticks of time in the user's unit."""
+    memory_ticks_per_unit: int
 
-    def value(self, objective: Objective) -> int:
-        """Makespan or device span, as the objective says, in ticks."""
-        return self.makespan if objective is Objective.MAKESPAN else self.device_span
+    @property
+    def makespan(self) -> int | float:
+        """End of the last operation; the first starts at 0."""
+        return self._time(self.makespan_ticks)
+
+    @property
+    def device_span(self) -> int | float:
+        """Longest time that a device takes from its first operation to its last."""
+        return self._time(self.device_span_ticks)
+
+    @property
+    def busy(self) -> tuple[int | float, ...]:
+        """Time that each device computes."""
+        return tuple(map(self._time, self.busy_ticks))
+
+    @property
+    def peak_memory(self) -> tuple[int | float, ...]:
+        """Largest memory of each device at any instant, static memory included."""
+        unit = self.memory_ticks_per_unit
+        return tuple(plain(Fraction(peak, unit)) for peak in self.peak_memory_ticks)
+
+    def value(self, objective: Objective) -> int | float:
+        """Makespan or device span, as the objective says."""
+        return self._time(self.value_ticks(objective))
+
+    def value_ticks(self, objective: Objective) -> int:
+        """The same in ticks."""
+        makespan = objective is Objective.MAKESPAN
+        return self.makespan_ticks if makespan else self.device_span_ticks
 
     def bubble_rate(self, objective: Objective) -> Fraction:
         """Idle share of the device time: 1 - busy / (devices x value)."""
-        total = len(self.busy) * self.value(objective)
-        return 1 - Fraction(sum(self.busy), total) if total else Fraction(0)
+        total = len(self.busy_ticks) * self.value_ticks(objective)
+        return 1 - Fraction(sum(self.busy_ticks), total) if total else Fraction(0)
 
     @property
     def bubble_overhead(self) -> Fraction:
         """Idle over busy device time, on makespan (Megatron's t_pb / t_id)."""
-        busy = sum(self.busy)
-        return Fraction(len(self.busy) * self.makespan - busy, busy) if busy else Fraction(0)
+        busy = sum(self.busy_ticks)
+        idle = len(self.busy_ticks) * self.makespan_ticks - busy
+        return Fraction(idle, busy) if busy else Fraction(0)
+
+    def __repr__(self) -> str:
+        peaks = " ".join(map(str, self.peak_memory))
+        spans = f"makespan {self.makespan}, device span {self.device_span}"
+        return f"Metrics({spans}, peak memory {peaks})"
+
+    def _time(self, ticks: int) -> int | float:
+        return plain(Fraction(ticks, self.ticks_per_unit))
 
 
 def metrics(schedule: Timetable) -> Metrics:
@@ -61,14 +104,16 @@ def metrics(schedule: Timetable) -> Metrics:
     _include_auxiliary(schedule.auxiliary, first, last, busy)
     tables, around = memory_tables(schedule.pipeline), memory_of_auxiliary(schedule)
     return Metrics(
-        makespan=int(last.max()),
-        device_span=int((last - first).max()),
-        busy=tuple(busy.tolist()),
-        first=tuple(first.tolist()),
-        last=tuple(last.tolist()),
-        peak_memory=tuple(
+        makespan_ticks=int(last.max()),
+        device_span_ticks=int((last - first).max()),
+        busy_ticks=tuple(busy.tolist()),
+        first_ticks=tuple(first.tolist()),
+        last_ticks=tuple(last.tolist()),
+        peak_memory_ticks=tuple(
             int(_profile(schedule, device, tables, around).level.max()) for device in range(devices)
         ),
+        ticks_per_unit=schedule.pipeline.ticks.per_unit,
+        memory_ticks_per_unit=schedule.pipeline.ticks.memory_per_unit,
     )
 
 

@@ -69,7 +69,7 @@ class SampledTiming:
         net = timing.network(schedule.pipeline, schedule.orders, queues, moves)
         release = np.zeros(len(net.bounds) - 1, dtype=np.int64)
         for machine, device in enumerate(net.owner):
-            release[machine] = 0 if device == timing.FREE else schedule.metrics.first[device]
+            release[machine] = 0 if device == timing.FREE else schedule.metrics.first_ticks[device]
         level = _level(net)
         order = np.lexsort((net.device, level))
         row = np.empty_like(order)

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ppopt.problem.arrays import Ints
-from ppopt.problem.exact import plain
 from ppopt.problem.operation import OpKind
 from ppopt.problem.pipeline import Pipeline
 from ppopt.schedule.auxiliary import NO_AUXILIARY, AuxiliaryOperations, ScheduledAuxiliary
@@ -106,15 +105,25 @@ class Schedule(Timetable):
 
     @cached_property
     def metrics(self) -> Metrics:
-        """Makespan, spans, busy time and peak memory, in ticks; see `ppopt.schedule.metrics`."""
+        """Makespan, spans, busy time and peak memory; see `ppopt.schedule.metrics`."""
         return metrics(self)
+
+    @property
+    def makespan(self) -> int | float:
+        """End of the last operation, in the user's unit of time; the first starts at 0."""
+        return self.metrics.makespan
+
+    @property
+    def peak_memory(self) -> tuple[int | float, ...]:
+        """Largest memory of each device, static memory included, in the user's unit of memory."""
+        return self.metrics.peak_memory
 
     @property
     def fits_limits(self) -> bool:
         """Whether every device's peak memory is within its limit."""
-        limits = self.pipeline.ticks.limits
+        limits, peaks = self.pipeline.ticks.limits, self.metrics.peak_memory_ticks
         return limits is None or all(
-            peak <= limit for peak, limit in zip(self.metrics.peak_memory, limits, strict=True)
+            peak <= limit for peak, limit in zip(peaks, limits, strict=True)
         )
 
     def to_json(self, path: str | Path) -> None:
@@ -138,12 +147,9 @@ class Schedule(Timetable):
         return figure(self)
 
     def __repr__(self) -> str:
-        ticks, figures = self.pipeline.ticks, self.metrics
-        peak = plain(ticks.memory(max(figures.peak_memory)))
         return (
-            f"Schedule({self.origin.strategy or 'own'}: makespan "
-            f"{plain(ticks.time(figures.makespan))}, peak memory {peak}, {len(self)} operations; "
-            f"{self.pipeline!r})"
+            f"Schedule({self.origin.strategy or 'own'}: makespan {self.makespan}, peak memory "
+            f"{max(self.peak_memory)}, {len(self)} operations; {self.pipeline!r})"
         )
 
     def _repr_html_(self) -> str:

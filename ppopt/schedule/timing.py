@@ -412,13 +412,15 @@ def schedule(
             schedule(pipeline, orders, objective, origin, q, unshard_ahead=unshard_ahead)
             for q in own_queues(pipeline, orders)
         )
-        return min(each, key=lambda made: made.metrics.value(objective))
+        return min(each, key=lambda made: made.metrics.value_ticks(objective))
     if pipeline.has_offload and prefetch is None:
         every = (
             schedule(pipeline, orders, objective, origin, queues, way, unshard_ahead)
             for way in Prefetch
         )
-        return min(every, key=lambda made: (not made.fits_limits, made.metrics.value(objective)))
+        return min(
+            every, key=lambda made: (not made.fits_limits, made.metrics.value_ticks(objective))
+        )
     net = network(pipeline, orders, queues, prefetch or Prefetch.LATE, unshard_ahead)
     end = run(net)
     if objective is Objective.DEVICE_SPAN:

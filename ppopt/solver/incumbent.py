@@ -55,7 +55,7 @@ class Incumbent:
 
     def submit(self, schedule: Schedule) -> None:
         """Keep a schedule at its own times if it fits the limits and beats the best one."""
-        value = schedule.metrics.value(self.problem.objective)
+        value = schedule.metrics.value_ticks(self.problem.objective)
         if schedule.fits_limits and (self.value is None or value < self.value):
             if len(schedule) <= VERIFIED_AT_ONCE:
                 checked(schedule)

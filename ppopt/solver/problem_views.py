@@ -72,7 +72,7 @@ class View(Incumbent):
             return
         super().submit(schedule)
         known = self._target.value
-        if known is None or schedule.metrics.value(self.problem.objective) < known:
+        if known is None or schedule.metrics.value_ticks(self.problem.objective) < known:
             self._target.submit(self._lift_schedule(schedule))
 
     def raise_bound(self, bound: Bound) -> None:

@@ -56,8 +56,8 @@ class Hint(NamedTuple):
         figures, ticks = self.schedule.metrics, problem.pipeline.ticks
         notes = self.notes if self.fits or not followed else (*self.notes, OVER)
         return HintRecord(
-            value=ticks.time(figures.value(problem.objective)),
-            peak_memory=tuple(map(ticks.memory, figures.peak_memory)),
+            value=ticks.time(figures.value_ticks(problem.objective)),
+            peak_memory=tuple(map(ticks.memory, figures.peak_memory_ticks)),
             fits_limit=self.fits,
             notes=notes,
         )

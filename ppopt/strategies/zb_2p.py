@@ -52,7 +52,7 @@ def build(pipeline: Pipeline, _: Options) -> Orders:
 
 def _cost(pipeline: Pipeline, orders: Orders) -> tuple[int, int]:
     figures = metrics(timing.schedule(pipeline, orders, Objective.DEVICE_SPAN))
-    return figures.device_span, figures.makespan
+    return figures.device_span_ticks, figures.makespan_ticks
 
 
 class _Run:

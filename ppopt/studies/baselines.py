@@ -52,6 +52,8 @@ BEYOND = 1.05
 """Share of the time limit up to which a search and the evaluation of strategies may take."""
 GRACE = 0.3
 """Seconds in addition to `BEYOND`, for short time limits."""
+OUT_OF_TIME = "time limit reached"
+"""Why a strategy is left out for lack of time."""
 STOPPED = "not evaluated: stopped early"
 """Why a strategy is left out after Ctrl-C."""
 _LOG = logger(__name__)
@@ -166,8 +168,7 @@ def _begin(
     evaluation = Evaluation(0, request.strategy.name)
     needed = request.strategy.seconds(request.pipeline) + EVALUATING * request.pipeline.num_codes
     if needed > min(max_seconds, deadline.left):
-        words = f"it takes about {max(needed, 0.1):.1f} s, more than is left for it"
-        return evaluation._replace(reason=f"{words}; raise --time-limit", out_of_time=True)
+        return evaluation._replace(reason=OUT_OF_TIME, out_of_time=True)
     deadline.tell(f"strategy {evaluation.name}")
     _LOG.info("strategy %s", evaluation.name)
     try:
@@ -420,5 +421,5 @@ def _keeps(schedule: Schedule, pipeline: Pipeline) -> bool:
     if pipeline.limits is None:
         return True
     memory = schedule.pipeline.ticks.memory
-    peaks = map(memory, schedule.metrics.peak_memory)
+    peaks = map(memory, schedule.metrics.peak_memory_ticks)
     return all(peak <= limit for peak, limit in zip(peaks, pipeline.limits, strict=True))

@@ -52,4 +52,4 @@ def calibrate(model: DerivedModel, measured_ms: float) -> DerivedModel:
 def step_ms(model: DerivedModel) -> float:
     """Makespan of 1F1B on a derived model, in ms."""
     schedule = evaluate(model.pipeline, STRATEGY)
-    return float(schedule.pipeline.ticks.time(schedule.metrics.makespan))
+    return float(schedule.pipeline.ticks.time(schedule.metrics.makespan_ticks))

@@ -50,8 +50,8 @@ class ComparisonRow:
     seconds: float
     """Time to make the schedule."""
     figures: Metrics
-    value: int
-    """Objective in the ticks of the row's own pipeline (chunks may divide the tick)."""
+    value: Fraction
+    """Objective, in the user's unit of time."""
     fits_limit: bool
     ratio_to_best: Fraction | None
     """Value divided by that of the best row within the limit; None if there is no such row."""
@@ -66,14 +66,15 @@ class ComparisonRow:
 
     def __repr__(self) -> str:
         over = "" if self.fits_limit else ", over the limit"
-        return f"ComparisonRow({self.schedule.origin.strategy}: {plain(_time(self))}{over})"
+        return f"ComparisonRow({self.schedule.origin.strategy}: {plain(self.value)}{over})"
 
 
 @dataclass(frozen=True)
 class Comparison(NotebookView):
-    """Result of `ppopt.compare`: rows sorted by value, searches, and strategies left out."""
+    """Result of `ppopt.compare`: rows, searches, and strategies left out."""
 
     rows: tuple[ComparisonRow, ...]
+    """Rows within the limit first, each part by value."""
     optima: tuple[Result, ...]
     """The searches for optimal schedules, that of the pipeline's own placement first; `schedule` of
     one is None if it found none."""
@@ -126,10 +127,10 @@ class Comparison(NotebookView):
             "strategy": row.schedule.origin.strategy,
             "placement": pipeline.resolved_placement,
             "chunks": pipeline.num_chunks,
-            "value": plain(_time(row)),
-            "makespan": plain(pipeline.ticks.time(figures.makespan)),
+            "value": plain(row.value),
+            "makespan": figures.makespan,
             "bubble_rate": float(figures.bubble_rate(row.schedule.objective)),
-            "peak_memory": plain(pipeline.ticks.memory(max(figures.peak_memory))),
+            "peak_memory": max(figures.peak_memory),
             "fits_limit": row.fits_limit,
             "ratio_to_best": None if row.ratio_to_best is None else float(row.ratio_to_best),
         }
@@ -152,7 +153,7 @@ class Comparison(NotebookView):
         """
         if not self._jittered:
             return None
-        best = min(self._jittered, key=_time)
+        best = min(self._jittered, key=lambda row: row.value)
         rival = min(self._jittered, key=lambda row: _of(row).mean)
         apart = _of(best).mean - _of(rival).mean
         error = math.hypot(_of(best).standard_error, _of(rival).standard_error)
@@ -348,23 +349,22 @@ def _rows(
     evaluated: list[TimedSchedule], objective: Objective, optima: dict[Layout, Result]
 ) -> tuple[ComparisonRow, ...]:
     rows = [_row(timed, objective, optima.get(timed[0].pipeline.layout)) for timed in evaluated]
-    fitting = [_time(row) for row in rows if row.fits_limit]
+    fitting = [row.value for row in rows if row.fits_limit]
     best = min(fitting, default=None)
-    rated = [replace(row, ratio_to_best=_time(row) / best if best else None) for row in rows]
-    return tuple(sorted(rated, key=_time))
+    rated = [replace(row, ratio_to_best=row.value / best if best else None) for row in rows]
+    return tuple(sorted(rated, key=lambda row: (not row.fits_limit, row.value)))
 
 
 def _row(timed: TimedSchedule, objective: Objective, optimum: Result | None) -> ComparisonRow:
     schedule, seconds = timed
-    figures = schedule.metrics
-    value = figures.value(objective)
+    value = objective_value(schedule, objective)
     proved = optimum is not None and optimum.status is Status.OPTIMAL
     reference = optimum.value if optimum is not None and proved else None
-    ratio = schedule.pipeline.ticks.time(value) / reference if reference else None
+    ratio = value / reference if reference else None
     return ComparisonRow(
         schedule=schedule,
         seconds=seconds,
-        figures=figures,
+        figures=schedule.metrics,
         value=value,
         fits_limit=schedule.fits_limits,
         ratio_to_best=None,
@@ -390,7 +390,3 @@ def _placed(pipeline: Pipeline, placement: str | Sequence[str] | None) -> Iterat
         refuse_placement_search(name, "compare")
         chunks = None if name == "linear" else pipeline.chunks
         yield replace(pipeline, placement=name, chunks=chunks)
-
-
-def _time(row: ComparisonRow) -> Fraction:
-    return row.schedule.pipeline.ticks.time(row.value)

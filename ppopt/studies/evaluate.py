@@ -48,14 +48,14 @@ def timed(
         timing.schedule(placed, orders, objective, origin, unshard_ahead=options.unshard_ahead)
         for orders in rule.orders(placed, options)
     )
-    return min(schedules, key=lambda schedule: schedule.metrics.value(objective))
+    return min(schedules, key=lambda schedule: schedule.metrics.value_ticks(objective))
 
 
 def objective_value(schedule: Schedule, objective: Objective) -> Fraction:
     """Makespan or device span of a schedule, in the user's unit."""
-    return schedule.pipeline.ticks.time(schedule.metrics.value(objective))
+    return schedule.pipeline.ticks.time(schedule.metrics.value_ticks(objective))
 
 
 def peak_memory(schedule: Schedule) -> Fraction:
     """Largest device peak of a schedule, in the user's unit."""
-    return schedule.pipeline.ticks.memory(max(schedule.metrics.peak_memory))
+    return schedule.pipeline.ticks.memory(max(schedule.metrics.peak_memory_ticks))

@@ -6,6 +6,7 @@ from bisect import bisect_left
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from functools import partial
 from math import inf
 from typing import NamedTuple
 
@@ -17,16 +18,22 @@ from ppopt.problem.pipeline import Pipeline
 from ppopt.problem.units import with_unit
 from ppopt.schedule.schedule import Schedule
 from ppopt.solver import interrupts
+from ppopt.solver.deadline import Deadline
 from ppopt.solver.open_choices import open_choices
 from ppopt.solver.options import TIME_LIMIT, checked_options
 from ppopt.solver.result import Progress, Provenance, Result, Status
 from ppopt.solver.search import problem_of
 from ppopt.strategies import Options
-from ppopt.studies.baselines import evaluate_all
+from ppopt.studies.baselines import BEYOND, GRACE, OUT_OF_TIME, evaluate_all
 from ppopt.studies.frontier_curve import Curve, ParetoPoint, Proved
 from ppopt.studies.frontier_problem import FrontierProblem, frontier_problem_of
 from ppopt.studies.frontier_search import ParetoSearch
 from ppopt.verifier import checked
+
+_Evaluated = list[tuple[Schedule, float]]
+"""Schedules of strategies, each with the seconds to make it."""
+_Skipped = tuple[tuple[str, str], ...]
+"""Strategies that were left out, each with the reason."""
 
 
 class FrontierPoint(NamedTuple):
@@ -166,7 +173,9 @@ def frontier(
 
     One limit holds for every device, static memory included, together with the pipeline's own
     limits. `time_limit` seconds cover all searches, from `began` (of `time.monotonic`) or else from
-    now; Ctrl-C ends them and keeps the points found, those of hand strategies among them.
+    now; Ctrl-C ends them and keeps the points found, those of hand strategies among them. Hand
+    strategies start the search; those that take longer than their share of the time are evaluated
+    after it.
     Raises InputError on misuse only.
     """
     search_options = checked_options(time_limit, workers, seed, progress=progress, began=began)
@@ -174,18 +183,19 @@ def frontier(
     kind = BackwardKind.read(backward_kind)
     problem = problem_of(pipeline, Objective(objective), kind)
     space = frontier_problem_of(problem)
-    evaluated, skipped = evaluate_all(
-        pipeline,
-        problem.objective,
-        options or Options(),
-        kind,
-        deadline.within(search_options.params.frontier.strategies * time_limit),
-    )
+    evaluate = partial(evaluate_all, pipeline, problem.objective, options or Options(), kind)
+    share = search_options.params.frontier.strategies
+    evaluated, skipped = evaluate(deadline.within(share * time_limit))
     impossible = space.impossible
     curve = Curve([] if impossible else space.limits)
     search = ParetoSearch(space, search_options, curve)
     if not impossible:
         search.run(schedule for schedule, _ in evaluated)
+    if not search.interrupted:
+        late, skipped = _evaluated_late(evaluate, skipped, deadline)
+        evaluated += late
+        if late and not impossible:
+            search.seed(schedule for schedule, _ in late)
     points = tuple(_point(search, point) for point in curve.points)
     baselines = _baselines(space, evaluated, points)
     return Frontier(
@@ -202,6 +212,22 @@ def frontier(
         solve_seconds=deadline.spent,
         interrupted=search.interrupted or deadline.pressed,
     )
+
+
+def _evaluated_late(
+    evaluate: Callable[..., tuple[_Evaluated, _Skipped]], skipped: _Skipped, deadline: Deadline
+) -> tuple[_Evaluated, _Skipped]:
+    """Evaluate strategies that were left out for lack of time; also return what is left out still.
+
+    `evaluate` is `evaluate_all` of the pipeline. The end is a little beyond the deadline.
+    """
+    late = [name for name, reason in skipped if reason == OUT_OF_TIME]
+    if not late:
+        return [], skipped
+    end = deadline.longer((BEYOND - 1) * deadline.seconds + GRACE)
+    evaluated, still_skipped = evaluate(end, names=late)
+    others = [entry for entry in skipped if entry[0] not in late]
+    return evaluated, tuple(sorted([*others, *still_skipped]))
 
 
 def _point(search: ParetoSearch, point: ParetoPoint) -> FrontierPoint:
@@ -285,14 +311,14 @@ def _proof(search: ParetoSearch) -> str:
 
 def _baselines(
     space: FrontierProblem,
-    evaluated: list[tuple[Schedule, float]],
+    evaluated: _Evaluated,
     points: tuple[FrontierPoint, ...],
 ) -> tuple[FrontierHand, ...]:
     baselines = []
     for schedule, seconds in evaluated:
         ticks, figures = schedule.pipeline.ticks, schedule.metrics
-        memory = ticks.memory(max(figures.peak_memory))
-        value = ticks.time(figures.value(space.problem.objective))
+        memory = ticks.memory(max(figures.peak_memory_ticks))
+        value = ticks.time(figures.value_ticks(space.problem.objective))
         best = [point.result.value for point in points if point.limit <= memory]
         same = schedule.fits_limits and space.comparable(schedule)
         ratio = value / best[-1] if same and best and best[-1] else None

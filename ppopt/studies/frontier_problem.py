@@ -203,8 +203,8 @@ class FrontierProblem:
     def point(self, schedule: Schedule) -> tuple[int, Fraction]:
         """Largest peak of a schedule in ticks of the limits, and its value."""
         ticks, figures = schedule.pipeline.ticks, schedule.metrics
-        peak = ticks.memory(max(figures.peak_memory)) * self.memory_per_unit
-        return int(peak), ticks.time(figures.value(self.problem.objective))
+        peak = ticks.memory(max(figures.peak_memory_ticks)) * self.memory_per_unit
+        return int(peak), ticks.time(figures.value_ticks(self.problem.objective))
 
     def with_limit(self, schedule: Schedule, limit: Fraction) -> Pipeline:
         """Pipeline of a schedule with a limit, or the problem's own limits if these are lower."""

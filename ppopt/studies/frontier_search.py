@@ -66,7 +66,7 @@ class ParetoSearch:
 
         An earlier Ctrl-C ends the search with what the hand strategies reach.
         """
-        self._seed(starts)
+        self.seed(starts)
         try:
             with interrupts.heard():
                 self._search(self._last)
@@ -81,7 +81,7 @@ class ParetoSearch:
         """Index of the largest limit."""
         return len(self.curve.limits) - 1
 
-    def _seed(self, starts: Iterable[Schedule]) -> None:
+    def seed(self, starts: Iterable[Schedule]) -> None:
         """Add the schedules that need no search."""
         for schedule in self.space.starts(starts):
             self._take(schedule)

@@ -224,9 +224,9 @@ def _said(schedule: Schedule, key: str) -> str:
 
 def _figures(schedule: Schedule) -> dict[str, str]:
     ticks, metrics = schedule.pipeline.ticks, schedule.metrics
-    peaks: list[Any] = [exact.plain(ticks.memory(peak)) for peak in metrics.peak_memory]
+    peaks: list[Any] = [exact.plain(ticks.memory(peak)) for peak in metrics.peak_memory_ticks]
     return {
-        "value": str(exact.plain(ticks.time(metrics.value(schedule.objective)))),
+        "value": str(exact.plain(ticks.time(metrics.value_ticks(schedule.objective)))),
         "peak memory": " ".join(map(str, peaks)),
     }
 

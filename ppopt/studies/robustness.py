@@ -89,7 +89,7 @@ def jitter(
         for first, count in _blocks(samples, len(run.duration))
     ]
     per_unit = schedule.pipeline.ticks.per_unit
-    nominal = schedule.metrics.value(objective) / per_unit
+    nominal = schedule.metrics.value_ticks(objective) / per_unit
     return Jitter(deviation, seed, nominal, np.concatenate(values) / per_unit)
 
 

@@ -439,8 +439,9 @@ class StrategySearch:
     def _rank_of(self, schedule: Schedule) -> Rank:
         """Rank of a schedule, in the ticks of the space."""
         ticks, costs, figures = schedule.pipeline.ticks, self.space.costs, schedule.metrics
-        value = int(ticks.time(figures.value(self.objective)) * costs.per_unit)
-        peaks = [int(ticks.memory(peak) * costs.memory_per_unit) for peak in figures.peak_memory]
+        value = int(ticks.time(figures.value_ticks(self.objective)) * costs.per_unit)
+        memory = map(ticks.memory, figures.peak_memory_ticks)
+        peaks = [int(peak * costs.memory_per_unit) for peak in memory]
         taken = self._accepts_partition is None or self._accepts_partition(schedule.pipeline.counts)
         excess = 0 if taken else REFUSED
         if self.space.limits is not None:
@@ -451,7 +452,7 @@ class StrategySearch:
 
 def _over_limits(schedule: Schedule) -> Bools:
     """Whether the peak of every device is over its limit."""
-    peaks, limits = np.array(schedule.metrics.peak_memory), schedule.pipeline.ticks.limits
+    peaks, limits = np.array(schedule.metrics.peak_memory_ticks), schedule.pipeline.ticks.limits
     return peaks > (peaks if limits is None else np.array(limits))
 
 

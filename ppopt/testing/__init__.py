@@ -38,7 +38,7 @@ def assert_not_worse_than(actual: Schedule, reference: Schedule, *, tolerance: f
     _assert_same_problem(actual, reference)
     objective = reference.objective
     mine, theirs = (
-        schedule.pipeline.ticks.time(schedule.metrics.value(objective))
+        schedule.pipeline.ticks.time(schedule.metrics.value_ticks(objective))
         for schedule in (actual, reference)
     )
     assert mine <= theirs * (1 + exact.read(tolerance, "tolerance").value), (

@@ -135,7 +135,7 @@ def predicted_schedule(schedule: Schedule) -> Schedule:
 def predicted_makespan(schedule: Schedule) -> Fraction:
     """Makespan of `predicted_schedule`, in the user's unit."""
     made = predicted_schedule(schedule)
-    return made.pipeline.ticks.time(made.metrics.makespan)
+    return made.pipeline.ticks.time(made.metrics.makespan_ticks)
 
 
 def compare_with_reference(

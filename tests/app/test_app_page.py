@@ -25,6 +25,7 @@ LAYERS = """
 - {name: t, count: 8, forward: 2}
 - {name: l, role: head, forward: 1}
 """
+ESCAPE = "\ue00c"
 LAST = "return ppopt.schedules.map((one) => [one.raw.title, one.raw.last / one.raw.unit])"
 
 
@@ -146,6 +147,38 @@ def test_a_layout_is_checked_as_it_is_typed(app: AppView) -> None:
     app.type("partition", "Et*2|tt|tt|ttL")
     assert app.run("return document.querySelector('[aria-invalid]')") is None
     app.quiet(faults=1)
+
+
+SHOWN = "const { on, off, theme } = ppopt.view; return JSON.stringify([[...on], [...off], theme])"
+
+
+@pytest.mark.parametrize("name", ["config", "partition", "search"])
+def test_typed_letters_stay_in_the_field(app: AppView, name: str) -> None:
+    """Most letters, `0`, `-`, `=` and `/` are shortcuts of the charts elsewhere."""
+    shown = app.run(SHOWN)
+    app.run("document.querySelectorAll('details').forEach((part) => part.open = true)")
+    field = f"document.querySelector('[name={name}], #{name}')"
+    app.run(f"{field}.focus()")
+    text = "layers: [{forward: 1, count: 8}] # pqrstuvwxyz/=-0 BW"
+    app.view.press(text)
+    app.settle()
+    assert app.run(f"return {field}.value") == text
+    assert app.run(SHOWN) == shown
+    app.view.press(ESCAPE)
+    assert app.run(f"return document.activeElement !== {field}")
+    app.view.press("m")
+    assert app.run(SHOWN) != shown, "shortcuts work outside the field"
+
+
+def test_a_letter_chooses_in_a_list(app: AppView) -> None:
+    """Lists find an entry by its first letters; `l` shows links and `v` taller rows elsewhere."""
+    shown = app.run(SHOWN)
+    app.run("document.getElementById('layers-part').open = true")
+    app.run("document.querySelector('[name=model]').focus()")
+    app.view.press("l")
+    app.settle()
+    assert app.run("return document.querySelector('[name=model]').value").startswith("l")
+    assert app.run(SHOWN) == shown
 
 
 def test_a_search_shows_its_end_and_is_drawn_and_leaves_with_an_edit(app: AppView) -> None:

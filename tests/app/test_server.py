@@ -49,7 +49,7 @@ def test_drawn_values_are_those_of_an_evaluation(client: Any) -> None:
             ppopt.strategies.resolve(name).unplaced(ppopt.Pipeline(stages=4, batches=8)), name
         )
         assert raw["last"] / raw["unit"] == float(
-            made.metrics.makespan / made.pipeline.ticks.per_unit
+            made.metrics.makespan_ticks / made.pipeline.ticks.per_unit
         )
 
 

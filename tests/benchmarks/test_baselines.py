@@ -106,7 +106,7 @@ def test_a_run_keeps_the_best_and_refuses_a_bound_above_its_schedule() -> None:
     assert [point[1:] for point in run.trace] == [(None, 3), (9, 3), (8, 5)]
     jobs = Jobs.of(Pipeline(stages=1, batches=1))
     made = jobs.schedule({0: 0, 1: 1, 2: 2})
-    run.note(None, made.metrics.makespan + 1)
+    run.note(None, made.metrics.makespan_ticks + 1)
     with pytest.raises(AssertionError, match="above"):
         run.outcome(made, Size(1, 1), infeasible=False)
 

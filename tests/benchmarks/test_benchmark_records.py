@@ -174,6 +174,6 @@ def test_proofs_stand_beside_the_best_by_hand(asked: list[tuple[str, str]]) -> N
     (one,) = prove.run(iter([instance]), Limits(60.0, 2, 0))
     assert asked == [("ppopt", instance.name)]
     by_hand = evaluate(instance.pipeline, one.hand)
-    assert by_hand.metrics.makespan == one.hand_value
-    assert max(by_hand.metrics.peak_memory) <= 2
+    assert by_hand.metrics.makespan_ticks == one.hand_value
+    assert max(by_hand.metrics.peak_memory_ticks) <= 2
     assert prove.line(one).startswith(f"{instance.name}: optimal 40 bound 40 gap 0.00% in 0.50 s")

@@ -32,7 +32,7 @@ def test_each_says_what_it_is_and_runs(name: str) -> None:
     pipe = ppopt.read_pipeline(name)
     assert pipe.rounded == ()
     assert sum(pipe.counts) == len(ppopt.read_model(name))
-    assert ppopt.evaluate(pipe, "1f1b").metrics.makespan > 0
+    assert ppopt.evaluate(pipe, "1f1b").metrics.makespan_ticks > 0
 
 
 BLOCK = derived.llama(4096, 32, 8, 14336)

@@ -40,7 +40,7 @@ def test_published_layouts_fit_the_large_model(placement: str) -> None:
 def test_a_limit_is_a_share_of_that_of_1f1b_on_the_balanced_partition() -> None:
     half = PartitionCase(43, 8, 16, "linear", Fraction(1, 2)).pipeline("even")
     full = PartitionCase(43, 8, 16, "linear", Fraction(1)).pipeline("balanced")
-    peak = ppopt.evaluate(full, "1f1b").metrics.peak_memory
+    peak = ppopt.evaluate(full, "1f1b").metrics.peak_memory_ticks
     assert half.limits[0] * 2 == max(map(full.ticks.memory, peak))
 
 

@@ -38,7 +38,7 @@ def test_the_best_schedule_beats_every_hand_strategy(example: Example) -> None:
     schedule, claims = read_schedule(example.file)
     assert ppopt.verify(schedule, claims) == []
     assert schedule.pipeline.limits == example.pipeline.limits
-    best = schedule.pipeline.ticks.time(schedule.metrics.makespan)
+    best = schedule.pipeline.ticks.time(schedule.metrics.makespan_ticks)
     fitting = hands(example.pipeline)
     assert best < fitting[0].value
     less = 1 - best / fitting[0].value
@@ -76,7 +76,7 @@ def test_values_of_the_cases_are_current() -> None:
     assert [row[:3] for row in rows] == [(c.strategy, c.words, c.objective.value) for c in CASES]
     for case, (*_, value, bound, verdict) in zip(CASES, rows, strict=True):
         made = evaluate(case.pipeline, case.strategy, case.objective)
-        figure = made.pipeline.ticks.time(made.metrics.value(case.objective))
+        figure = made.pipeline.ticks.time(made.metrics.value_ticks(case.objective))
         assert figure == Fraction(value)
         shown = "optimal" if value == bound else f"open: between {bound} and {value}"
         assert verdict == shown
@@ -86,5 +86,5 @@ def test_limits_are_those_of_the_named_strategies() -> None:
     """4 x 8: ZB-1P and ZB-V hold four activations, V-Half three, V-Min two: no room is left."""
     for case in CASES:
         made = evaluate(Pipeline(stages=4, batches=8), case.strategy)
-        peak = max(made.pipeline.ticks.memory(one) for one in made.metrics.peak_memory)
+        peak = max(made.pipeline.ticks.memory(one) for one in made.metrics.peak_memory_ticks)
         assert case.pipeline.limits == (peak,) * 4

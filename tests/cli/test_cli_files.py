@@ -396,6 +396,9 @@ class TestVerifyBound:
         ran = run("verify --bound", path)
         assert (ran.code, ran.out) == (2, "")
         assert ran.err.startswith(f"error: {path}: there is no bound to check")
+        assert "schedule of the strategy 1f1b" in ran.err and ran.err.count("\n") == 1
+        done("solve --time-limit 5 --workers 1 --quiet --hint", path, "-o", path)
+        assert run("verify --bound", path).code == 0, "what the message names finds a bound"
 
     def test_a_broken_certificate_is_refused(self, tmp_path: Path) -> None:
         path = tmp_path / "a.json"

@@ -56,6 +56,17 @@ def test_the_sdist_holds_what_the_tests_need(built: tuple[Path, Path]) -> None:
     assert not any(name.startswith("docs/_site") for name in names)
 
 
+@pytest.mark.skipif(not (ROOT / ".git").exists(), reason="no checkout: git's list is absent")
+def test_git_tracks_nothing_that_a_command_in_the_checkout_writes() -> None:
+    """`ppopt sweep` writes ppopt.db to the current folder, SQLite two more files beside it."""
+    for name in ("ppopt.db", "ppopt.db-wal", "ppopt.db-shm"):
+        command = ("git", "check-ignore", "-q", "--no-index", name)
+        assert subprocess.run(command, cwd=ROOT, check=False).returncode == 0, name
+    command = ("git", "ls-files", "-c", "-i", "--exclude-standard")
+    tracked = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True)
+    assert tracked.stdout == ""
+
+
 def test_the_wheel_installed_alone_runs(built: tuple[Path, Path], tmp_path: Path) -> None:
     """Its own files alone, dependencies from this environment: the models come along."""
     installed = tmp_path / "installed"

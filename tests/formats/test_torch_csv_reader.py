@@ -213,7 +213,7 @@ class TestPipeline:
         """1F1B of 2 x 2 by hand: F0 0-1, B0 1-3 on rank 1, 0B0 4-6 after it, 0B1 7-9."""
         made = schedule(read(FULL), {})
         assert made.pipeline == Pipeline(stages=2, batches=2)
-        assert made.metrics.makespan == 9
+        assert made.metrics.makespan_ticks == 9
 
     def test_names(self) -> None:
         """V gets its name back, so that costs are those of a device's share, cut in two."""

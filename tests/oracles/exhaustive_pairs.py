@@ -52,7 +52,7 @@ def best(pipeline: Pipeline, *, fused: bool | None, spans: bool = False) -> Best
             ends.append(end)
             if spans:
                 made = timing.schedule(pipeline, _codes(pipeline, chosen), Objective.DEVICE_SPAN)
-                least.append(made.metrics.device_span)
+                least.append(made.metrics.device_span_ticks)
     return Best(min(ends, default=None), min(least, default=None))
 
 

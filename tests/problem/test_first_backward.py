@@ -84,7 +84,7 @@ def test_placements_are_searched_with_it() -> None:
 def test_hand_strategies_take_it() -> None:
     """One microbatch: the split backward of the first stage takes its whole one, after the F."""
     one = evaluate(made(batches=1), "zb-h1")
-    assert one.metrics.makespan == (2 + 3) + 5 + 10
+    assert one.metrics.makespan_ticks == (2 + 3) + 5 + 10
     assert verify(one) == []
 
 

@@ -146,7 +146,7 @@ def test_a_stage_without_backward_runs_its_f_one_after_the_other(strategy: str) 
     made = evaluate(Pipeline(stages=4, batches=8, frozen=[True] + [False] * 3), strategy)
     ends = made.end[made.device == 0]
     assert max(ends.tolist()) == 8 * made.pipeline.ticks.per_unit
-    assert made.metrics.peak_memory[0] == made.pipeline.ticks.memory_per_unit
+    assert made.metrics.peak_memory_ticks[0] == made.pipeline.ticks.memory_per_unit
 
 
 @pytest.mark.parametrize("frozen", [1, 6, 16])

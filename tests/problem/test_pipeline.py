@@ -240,7 +240,7 @@ def test_the_limit_of_1f1b_is_what_it_takes_while_operations_run(
     besides: dict[str, Any], batches: int
 ) -> None:
     pipe = Pipeline(stages=3, batches=batches, activation=[4, 3, 5], static=[1, 2, 3], **besides)
-    peak = max(map(pipe.ticks.memory, evaluate(pipe, "1f1b").metrics.peak_memory))
+    peak = max(map(pipe.ticks.memory, evaluate(pipe, "1f1b").metrics.peak_memory_ticks))
     assert replace(pipe, mem_limit="1f1b").limits == (peak,) * 3
 
 

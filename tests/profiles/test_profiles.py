@@ -331,8 +331,8 @@ class TestCommand:
         done("profile --from torch-profiler", *paths, "-o", tmp_path / "m.json")
         found, _ = read_schedule(tmp_path / "m.json")
         assert [row.op for row in found.rows()] == [row.op for row in MADE.rows()]
-        assert found.pipeline.ticks.time(found.metrics.makespan) == MADE.pipeline.ticks.time(
-            MADE.metrics.makespan
+        assert found.pipeline.ticks.time(found.metrics.makespan_ticks) == MADE.pipeline.ticks.time(
+            MADE.metrics.makespan_ticks
         )
         done("profile --from measured", tmp_path / "m.json", "-o", tmp_path / "q.yaml")
         again = pipeline_of(read_config(tmp_path / "q.yaml"))

@@ -217,7 +217,7 @@ def test_no_claim_above_a_schedule_is_confirmed(
 ) -> None:
     """Any schedule, of pairs and slices too, refutes the bound above it."""
     pipeline, fused = schedule.pipeline, OpKind.BW in schedule.kind
-    value = schedule.metrics.value(objective)
+    value = schedule.metrics.value_ticks(objective)
     case = Case(pipeline, fused)
     claim = claimed(case, objective, value + 1, place % pipeline.num_devices)
     assert checked(claim, seconds=1).verdict is not Verdict.CONFIRMED

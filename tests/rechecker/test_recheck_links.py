@@ -23,7 +23,7 @@ def verdict(pipeline: Pipeline, kind: BackwardKind, bound: int | None) -> Verdic
     if found.counterexample is not None:
         assert verify(found.counterexample) == []
         assert found.counterexample.pipeline == pipeline
-        assert bound is None or found.counterexample.metrics.makespan < bound
+        assert bound is None or found.counterexample.metrics.makespan_ticks < bound
     return found.verdict
 
 

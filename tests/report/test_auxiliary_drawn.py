@@ -78,7 +78,7 @@ def test_memory_beside_operations_counts_gathered_weights(strategy: str) -> None
         for row in rows:
             if one.kind[row] == OpKind.F and one.pair[row] < 0:
                 assert during[row] == level[int(one.start[row])]
-        assert during[rows].max() == one.metrics.peak_memory[device]
+        assert during[rows].max() == one.metrics.peak_memory_ticks[device]
         assert after[rows].min() >= one.pipeline.ticks.static[device]
 
 
@@ -117,7 +117,7 @@ def test_the_trace_has_a_thread_of_collectives() -> None:
         ("1UNSHARD", "collective", 0, 1),
     ]
     levels = [event["args"]["held"] for event in events if event["ph"] == "C"]
-    assert max(levels) == max(made().metrics.peak_memory)
+    assert max(levels) == max(made().metrics.peak_memory_ticks)
 
 
 def test_the_frame_lists_each() -> None:

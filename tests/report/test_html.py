@@ -127,7 +127,7 @@ def test_the_script_is_given_the_schedule(schedule: Schedule) -> None:
         assert max(ends, default=0) == sent[row] or ops["lane"][row]
     gaps = given["gaps"]
     assert sum(gaps["end"]) - sum(gaps["start"]) == given["last"] * given["devices"] - sum(
-        schedule.metrics.busy
+        schedule.metrics.busy_ticks
     )
 
 

@@ -86,7 +86,7 @@ def test_16_x_64_draws_every_operation_once(view: View) -> None:
     made = hand("1f1b", 16, 64, p2p=0.5)
     view.open(page([made]))
     assert count(view, made) == {OpKind.F: (1024, 1024), OpKind.BW: (1024, 1024)}
-    assert view.range() == (0, made.metrics.makespan / 2)
+    assert view.range() == (0, made.metrics.makespan_ticks / 2)
     view.quiet()
 
 

@@ -148,5 +148,5 @@ def test_memory_is_that_of_the_schedule(view: View, strategy: str) -> None:
         profile = memory_profile(made, device)
         at = np.searchsorted(time, profile.time, side="right") - 1
         assert total[at].tolist() == profile.level.tolist()
-        assert total.max() == made.metrics.peak_memory[device]
+        assert total.max() == made.metrics.peak_memory_ticks[device]
     view.quiet()

@@ -126,7 +126,7 @@ def test_the_chart_opens_where_a_choice_is_made_and_a_double_click_shows_all(vie
     axis = "return document.getElementById('curve').layout.yaxis.range"
     low, high = view.run(axis)
     assert low < 119
-    assert high < 4 * schedules[-1].metrics.makespan
+    assert high < 4 * schedules[-1].metrics.makespan_ticks
     last = len(schedules) - 1
     x, y = view.run(SPOTS)[last]
     view.drag((x, y), (x, y))

@@ -71,7 +71,7 @@ def test_pointing_at_a_transfer(view: View) -> None:
     told = view.point(0, float(sent.start[row]) + 0.5, 0, "links").splitlines()
     assert told[0] == f"1SEND_B{sent.microbatch[row]} gradient"
     assert told[1].endswith("device 1 to device 0")
-    last = streamed().metrics.makespan
+    last = streamed().metrics.makespan_ticks
     beside = view.point(0, last * 1.15, 0, "links").splitlines()
     assert beside[:2] == ["link of devices 0 and 1, both ways", "6 transfers, one at a time"]
     assert beside[2].startswith("busy 6 (")

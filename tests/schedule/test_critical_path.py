@@ -37,7 +37,7 @@ def test_through_work_around_the_microbatches() -> None:
     """
     work: dict[str, Any] = {"unshard": [1, 5], "gradient_sync": [2, 10], "optimizer": 1}
     made = evaluate(Pipeline(stages=2, batches=2, **work), "1f1b")
-    assert made.metrics.makespan == 22
+    assert made.metrics.makespan_ticks == 22
     assert names(made) == ["1F0", "1BW0", "1F1", "1BW1"]
     early = evaluate(Pipeline(stages=2, batches=2, optimizer=1, optimizer_barrier=True), "1f1b")
     assert names(early) == ["0F0", "1F0", "1BW0", "1F1", "1BW1", "0BW1"]
@@ -49,7 +49,7 @@ def test_of_earliest_starts_it_leaves_out_no_time(given: Schedule) -> None:
     made = timing.schedule(given.pipeline, given.orders)
     rows = [table(made)[row] for row in critical_path(made).tolist()]
     assert rows[0][4] == 0
-    assert rows[-1][5] == made.metrics.makespan
+    assert rows[-1][5] == made.metrics.makespan_ticks
     for before, after in pairwise(rows):
         assert after[4] == before[5] + lag_of(made.pipeline, op_of(before), op_of(after))
 
@@ -59,7 +59,7 @@ def test_of_earliest_starts_it_leaves_out_no_time(given: Schedule) -> None:
 def test_each_operation_waits_longest_for_the_one_before_it(schedule: Schedule) -> None:
     path = critical_path(schedule).tolist()
     rows, ready = table(schedule), arrivals(schedule).ready.tolist()
-    assert rows[path[-1]][5] == schedule.metrics.makespan
+    assert rows[path[-1]][5] == schedule.metrics.makespan_ticks
     for before, after in pairwise(path):
         lag = lag_of(schedule.pipeline, op_of(rows[before]), op_of(rows[after]))
         same = [

@@ -79,9 +79,9 @@ def test_values_and_peaks_are_those_of_every_pipeline(strategy: str, seed: int) 
     for number, one in enumerate(counts):
         made = ppopt.evaluate(replace(base, partition=one), strategy)
         ticks, figures = made.pipeline.ticks, made.metrics
-        assert values[number] == ticks.time(figures.makespan) * costs.per_unit
+        assert values[number] == ticks.time(figures.makespan_ticks) * costs.per_unit
         assert peaks[:, number].tolist() == [
-            ticks.memory(peak) * costs.memory_per_unit for peak in figures.peak_memory
+            ticks.memory(peak) * costs.memory_per_unit for peak in figures.peak_memory_ticks
         ]
 
 
@@ -102,7 +102,7 @@ def test_the_device_span_is_that_of_earliest_starts() -> None:
     spans = order.values(costs.table(np.array(counts)), Objective.DEVICE_SPAN)
     for span, one in zip(spans.tolist(), counts, strict=True):
         made = ppopt.evaluate(replace(base, partition=one), "1f1b")
-        assert span == made.pipeline.ticks.time(made.metrics.device_span) * costs.per_unit
+        assert span == made.pipeline.ticks.time(made.metrics.device_span_ticks) * costs.per_unit
 
 
 def test_operations_without_length_are_told() -> None:

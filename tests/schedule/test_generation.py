@@ -57,7 +57,7 @@ def test_events_run_every_operation_at_its_time(placement: str) -> None:
         return None
 
     run.run(choose, [(0, device) for device in range(3)])
-    assert timing.schedule(pipeline, run.orders()).metrics.makespan == run.makespan
+    assert timing.schedule(pipeline, run.orders()).metrics.makespan_ticks == run.makespan
 
 
 def test_microbatches_of_a_class_follow_in_order() -> None:

@@ -83,7 +83,7 @@ def test_cp_sat_times_every_strategy_alike(name: str, objective: Objective) -> N
     pipeline = strategy.apply(Pipeline(stages=4, batches=8, **UNEQUAL), Options())
     orders = strategy.build(pipeline, Options())
     made = timing.schedule(pipeline, orders, objective)
-    assert metrics(made).value(objective) == cp_sat_value(pipeline, orders, objective)
+    assert metrics(made).value_ticks(objective) == cp_sat_value(pipeline, orders, objective)
 
 
 @settings(deadline=None)
@@ -91,7 +91,7 @@ def test_cp_sat_times_every_strategy_alike(name: str, objective: Objective) -> N
 def test_earliest_starts_of_any_order_are_valid_and_no_later(given: Schedule) -> None:
     made = timing.schedule(given.pipeline, given.orders)
     assert verify(made, enforce_limit=False) == []
-    assert metrics(made).makespan <= metrics(given).makespan
+    assert metrics(made).makespan_ticks <= metrics(given).makespan_ticks
     for mine, theirs in zip(made.orders, given.orders, strict=True):
         assert np.array_equal(mine, theirs)
 
@@ -103,7 +103,7 @@ def test_least_span_starts_are_valid_and_proved_least(given: Schedule) -> None:
     assert verify(made, enforce_limit=False) == []
     assert made.start.min() == 0
     least = cp_sat_value(given.pipeline, given.orders, Objective.DEVICE_SPAN)
-    assert metrics(made).device_span == least
+    assert metrics(made).device_span_ticks == least
 
 
 def test_starts_worked_out_by_hand() -> None:
@@ -195,4 +195,4 @@ def test_many_microbatches_do_not_recurse() -> None:
     pipe = Pipeline(stages=64, batches=64)
     strategy = resolve("gpipe")
     made = timing.schedule(pipe, strategy.build(replace(pipe, chunks=1), Options()))
-    assert metrics(made).makespan == (64 + 64 - 1) * 3
+    assert metrics(made).makespan_ticks == (64 + 64 - 1) * 3

@@ -61,7 +61,7 @@ def fitting(cases: Iterator[Case] | list[Case]) -> Iterator[Problem]:
 def long_enough(problem: Problem) -> int:
     """More ticks than any schedule needs that never waits without a reason."""
     alone = one_at_a_time(problem.instance)
-    return 2 * timing.schedule(problem.pipeline, alone).metrics.makespan + 1
+    return 2 * timing.schedule(problem.pipeline, alone).metrics.makespan_ticks + 1
 
 
 def test_the_optimum_of_exhaustive_search_is_found_and_nothing_below_it() -> None:
@@ -74,7 +74,7 @@ def test_the_optimum_of_exhaustive_search_is_found_and_nothing_below_it() -> Non
         program = ended(problem, every, long_enough(problem))
         assert program.best == best, problem
         made = timing.schedule(pipeline, program.classes.orders(program.path()))
-        assert made.metrics.makespan == best
+        assert made.metrics.makespan_ticks == best
         assert made.fits_limits
         assert not verify(made)
         assert ended(problem, every, best).best is None, problem
@@ -150,7 +150,7 @@ def test_of_a_beam_schedules_are_valid_and_the_optimum_is_among_many(bounds_firs
             made = timing.schedule(problem.pipeline, program.classes.orders(program.path()))
             assert made.fits_limits
             assert not verify(made)
-            assert best <= made.metrics.makespan == program.best
+            assert best <= made.metrics.makespan_ticks == program.best
             missed += most == 1 and program.best > best
             found += most > 1 and program.best == best
     assert missed > 0

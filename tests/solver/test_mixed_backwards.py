@@ -310,4 +310,4 @@ def test_a_stage_that_is_cheaper_whole_is_split_only_where_that_pays() -> None:
     assert hand.fits_limits
     values = {kind.value: float(result.value or 0) for kind, result in found.items()}
     assert values == {"split": 82.6, "whole": 75, "mixed": 73.8}
-    assert hand.pipeline.ticks.time(hand.metrics.makespan) == 81
+    assert hand.pipeline.ticks.time(hand.metrics.makespan_ticks) == 81

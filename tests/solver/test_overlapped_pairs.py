@@ -136,7 +136,7 @@ def test_no_bound_is_above_a_schedule(seed: int) -> None:
         if found.schedule is None:
             continue
         assert_sound(found)
-        value = found.schedule.metrics.value(goal)
+        value = found.schedule.metrics.value_ticks(goal)
         problem = Problem(given, goal, BackwardKind.uniform(fused=fused))
         known = device_bound(Instance.uniform(given, fused=fused), goal)
         assert known.value <= value
@@ -177,7 +177,7 @@ def test_search_is_no_worse_than_the_strategies_of_its_kind() -> None:
         hand = evaluate(given, name)
         found = solve(hand.pipeline, time_limit=1, workers=1)
         assert_sound(found)
-        assert found.value <= hand.pipeline.ticks.time(hand.metrics.makespan)
+        assert found.value <= hand.pipeline.ticks.time(hand.metrics.makespan_ticks)
         assert found.pipeline.hosts == hand.pipeline.hosts
 
 

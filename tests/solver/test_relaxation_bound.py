@@ -48,7 +48,7 @@ def assert_all_hold(schedule: Schedule, subset: DeviceSubset) -> None:
     for code, earliest in device_relaxation.releases(subset):
         assert start[code] >= earliest, pipeline.op(code)
     for objective in Objective:
-        value = schedule.metrics.value(objective)
+        value = schedule.metrics.value_ticks(objective)
         for cut in device_relaxation.objective_cuts(subset, objective):
             low = start[cut.last] + int(duration[cut.last]) + cut.rest
             low -= 0 if cut.first is None else start[cut.first]

@@ -33,7 +33,7 @@ def assert_sound(result: Result) -> None:
         assert "least limit that works" in result.proof
         return
     assert verify(result.schedule) == []
-    assert ticks(result) == result.schedule.metrics.value(result.objective)
+    assert ticks(result) == result.schedule.metrics.value_ticks(result.objective)
     assert result.lower_bound <= result.value
     assert (result.status is Status.OPTIMAL) == (result.lower_bound == result.value)
     assert result.proof

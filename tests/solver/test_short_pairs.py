@@ -168,7 +168,7 @@ def test_search_is_no_worse_than_strategies() -> None:
     found = solve(given, time_limit=2, workers=1)
     assert found.value is not None
     assert found.lower_bound is not None
-    assert found.lower_bound <= found.value <= given.ticks.time(hand.metrics.makespan)
+    assert found.lower_bound <= found.value <= given.ticks.time(hand.metrics.makespan_ticks)
 
 
 def test_placements_with_short_pairs() -> None:

@@ -48,10 +48,10 @@ def offer(search: Begun, solved: Callable[[Problem, float], Result]) -> None:
 def test_a_steady_schedule_is_unrolled_without_loss(section: Section) -> None:
     """ZB-H1 at unit costs: the last device waits 3 and works 3 m; 4 activations are enough."""
     short = evaluate(UNIT, "zb-h1")
-    assert short.metrics.makespan == 3 + 3 * 16
+    assert short.metrics.makespan_ticks == 3 + 3 * 16
     longer = replace(UNIT, batches=301, mem_limit=4)
     made = SteadyStatePattern(short, problem(UNIT)).unroll(longer, section)
-    assert made.metrics.makespan == 3 + 3 * 301
+    assert made.metrics.makespan_ticks == 3 + 3 * 301
     assert verify(made) == []
 
 
@@ -89,7 +89,7 @@ def test_sections_that_break_the_limit_come_last_and_are_followed() -> None:
     search = search_of(replace(tight, batches=64))
     found = replace(solve(UNIT, time_limit=240), schedule=short)
     offer(search, lambda *_: found)
-    assert max(search.incumbent.best.metrics.peak_memory) == 3
+    assert max(search.incumbent.best.metrics.peak_memory_ticks) == 3
 
 
 @pytest.mark.parametrize(

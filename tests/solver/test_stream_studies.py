@@ -55,7 +55,7 @@ def holds(found: Result) -> Result:
     assert (
         found.lower_bound
         <= found.value
-        == found.schedule.metrics.makespan / (found.pipeline.ticks.per_unit)
+        == found.schedule.metrics.makespan_ticks / (found.pipeline.ticks.per_unit)
     )
     assert OVER_LINKS in found.proof
     return found
@@ -141,7 +141,7 @@ def slowly(one: Built, times: dict[object, float]) -> float:
         for row in one.schedule.rows()
         if row.kind.name in ("B", "BW")
     }
-    release = dict(enumerate(one.schedule.metrics.first))
+    release = dict(enumerate(one.schedule.metrics.first_ticks))
     free: dict[object, float] = {}
     ends: dict[object, float] = {}
     for job in one.sequence:
@@ -162,7 +162,7 @@ def test_random_times_over_streams_agree_with_plain_python(seed: int) -> None:
     one = append_all(given, random, ("split", "whole", "mixed")[seed % 3])
     run = SampledTiming.of(one.schedule)
     planned = run.duration[:, None].astype(float)
-    assert run.values(planned.copy(), Objective.MAKESPAN) == [one.schedule.metrics.makespan]
+    assert run.values(planned.copy(), Objective.MAKESPAN) == [one.schedule.metrics.makespan_ticks]
     drawn = planned.copy()
     computed = run.row[: run.net.computed]
     drawn[computed, 0] = [random.randint(0, 9) for _ in computed]
@@ -200,7 +200,7 @@ def test_no_bound_over_partitions_is_above_a_schedule(backward: str) -> None:
     found = solve(slow_links("search"), backward_kind=backward, time_limit=2, workers=1)
     for counts, seed in product(((1, 2), (2, 1)), range(30)):
         made = append_all(slow_links(counts), Random(seed), backward).schedule
-        assert made.metrics.makespan >= found.value * made.pipeline.ticks.per_unit
+        assert made.metrics.makespan_ticks >= found.value * made.pipeline.ticks.per_unit
 
 
 def test_a_bound_over_links_is_never_called_one_of_delays(tmp_path: Path) -> None:

@@ -177,7 +177,7 @@ def test_over_the_limit_alone_it_gives_a_schedule_within_it() -> None:
     """With room for one, one microbatch after the other is all there is: 8 x (4 F + 4 B + W)."""
     for limit, least in ((1, 72), (3, 27)):
         result = solve(UNIT, mem_limit=limit, hint=evaluate(UNIT, "zb-2p"))
-        assert max(result.schedule.metrics.peak_memory) <= limit
+        assert max(result.schedule.metrics.peak_memory_ticks) <= limit
         assert result.value >= least
         assert limit != 1 or result.value == 72
 
@@ -218,7 +218,7 @@ def test_orders_can_be_followed_where_b_and_w_take_memory_too() -> None:
             weight_workspace=rng.choice([0, 1, 4]),
         )
         instance = Instance(pipeline, BackwardKind.SPLIT)
-        alone = timing.schedule(pipeline, one_at_a_time(instance)).metrics.peak_memory
+        alone = timing.schedule(pipeline, one_at_a_time(instance)).metrics.peak_memory_ticks
         limit = Fraction(max(alone), pipeline.ticks.memory_per_unit)
         tight = replace(
             schedules.build(pipeline, rng, "split"), pipeline=replace(pipeline, mem_limit=limit)
@@ -235,7 +235,7 @@ def test_what_fits_is_followed_to_the_letter_where_nothing_waits() -> None:
     given = timing.schedule(UNIT, split_whole(UNIT, evaluate(UNIT, "gpipe").orders))
     orders = repair(given, Instance(UNIT, BackwardKind.SPLIT))
     assert orders is not None
-    assert timing.schedule(UNIT, orders).metrics.makespan == given.metrics.makespan == 30
+    assert timing.schedule(UNIT, orders).makespan == given.makespan == 30
 
 
 def test_neither_following_nor_strategies_take_beyond_the_time_of_a_search() -> None:

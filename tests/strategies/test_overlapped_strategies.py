@@ -30,15 +30,15 @@ def pipe(p: int, m: int, times: tuple[int, int, int, int] = TIMES[0], **more: An
 
 def idle(made: Schedule) -> list[Fraction]:
     figures = made.metrics
-    return [made.pipeline.ticks.time(figures.makespan - busy) for busy in figures.busy]
+    return [made.pipeline.ticks.time(figures.makespan_ticks - busy) for busy in figures.busy_ticks]
 
 
 def makespan(made: Schedule) -> Fraction:
-    return made.pipeline.ticks.time(made.metrics.makespan)
+    return made.pipeline.ticks.time(made.metrics.makespan_ticks)
 
 
 def peaks(made: Schedule) -> list[Fraction]:
-    return [made.pipeline.ticks.memory(peak) for peak in made.metrics.peak_memory]
+    return [made.pipeline.ticks.memory(peak) for peak in made.metrics.peak_memory_ticks]
 
 
 class TestDualPipe:

@@ -15,11 +15,11 @@ SIZES = [(1, 1), (1, 5), (2, 1), (4, 3), (4, 8), (5, 7), (8, 24)]
 
 
 def figure(made: Schedule, objective: Objective = Objective.MAKESPAN) -> float:
-    return float(made.pipeline.ticks.time(made.metrics.value(objective)))
+    return float(made.pipeline.ticks.time(made.metrics.value_ticks(objective)))
 
 
 def peaks(made: Schedule) -> list[float]:
-    return [float(made.pipeline.ticks.memory(peak)) for peak in made.metrics.peak_memory]
+    return [float(made.pipeline.ticks.memory(peak)) for peak in made.metrics.peak_memory_ticks]
 
 
 @pytest.mark.parametrize("size", SIZES)

@@ -13,7 +13,9 @@ import ppopt
 from ppopt import Layer, Model
 from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.pipeline import Pipeline
-from ppopt.report.baseline_words import baseline_words
+from ppopt.report.baseline_words import baseline_words, overlap_words
+from ppopt.report.layout_words import unsearched_of_layers
+from ppopt.report.objects import of_result
 from ppopt.solver.deadline import Deadline
 from ppopt.solver.result import Result
 from ppopt.studies import baselines as module
@@ -54,7 +56,7 @@ def test_it_is_the_best_of_all_strategies_with_that_placement(
     made, _ = evaluate_all(pipeline, objective, ppopt.Options(), kind)
     result = replace(result, provenance=replace(result.provenance, time_limit=60))
     values = [
-        schedule.pipeline.ticks.time(schedule.metrics.value(objective))
+        schedule.pipeline.ticks.time(schedule.metrics.value_ticks(objective))
         for schedule, _ in made
         if schedule.pipeline.layout == pipeline.layout and schedule.fits_limits
     ]
@@ -63,7 +65,7 @@ def test_it_is_the_best_of_all_strategies_with_that_placement(
     if found is not None:
         assert found.speedup == found.value / result.value
         again = ppopt.evaluate(pipeline, found.strategy, objective)
-        assert again.pipeline.ticks.time(again.metrics.value(objective)) == found.value
+        assert again.pipeline.ticks.time(again.metrics.value_ticks(objective)) == found.value
 
 
 @pytest.mark.parametrize(
@@ -83,7 +85,7 @@ def test_elsewhere_is_the_best_of_all_strategies_of_other_placements(more: dict[
     )
     uneven = "forward" not in more
     values = [
-        schedule.pipeline.ticks.time(schedule.metrics.makespan)
+        schedule.pipeline.ticks.time(schedule.metrics.makespan_ticks)
         for schedule, _ in made
         if schedule.pipeline.layout != pipeline.layout
         and schedule.pipeline.num_slices == 1
@@ -181,14 +183,69 @@ def test_words_of_another_placement(line: str, words: str) -> None:
         ),
         (
             "--model llama-3.1-8b --batches 4 --placement v --time-limit 1",
-            "Not searched: placement (v), chunks (2), routes (1); `--placement search` chooses "
-            "the placement; `ppopt plan` chooses placement and chunks.",
+            "Not searched: placement (v), partition (balanced), chunks (2), routes (1); "
+            "`--placement search` and `--partition search` choose them; `ppopt plan` also chooses "
+            "the chunks.",
         ),
     ],
 )
 def test_what_a_search_keeps_is_said_last(line: str, last: str) -> None:
     assert " ".join(done(f"solve {line}").out.split()).endswith(f" {last}")
     assert "Kept" not in run("solve --stages 2 --batches 2 --mem-limit 0.5").out
+
+
+CHOICES = Model([{"forward": 1, "activation": 2, "count": 6, "offload_time": 1}])
+
+
+@pytest.mark.parametrize(
+    ("settings", "sentence"),
+    [
+        (
+            {"mem_limit": 100},
+            "Not searched: partition (balanced), recompute (none), offload (none); `--partition "
+            "search`, `--recompute search` and `--offload search` choose them.",
+        ),
+        ({}, "Not searched: partition (balanced); `--partition search` chooses the partition."),
+        (
+            {"partition": [4, 2], "recompute": "full", "mem_limit": 100},
+            "Not searched: partition, recompute, offload (none); `--partition search`, "
+            "`--recompute search` and `--offload search` choose them.",
+        ),
+        ({"partition": "search"}, ""),
+        ({"devices": 6}, ""),
+    ],
+)
+def test_what_a_comparison_does_not_search(settings: dict[str, Any], sentence: str) -> None:
+    """Of six layers on six devices there is one partition; without a limit none recomputes."""
+    assert unsearched_of_layers(CHOICES.pipeline(**{"devices": 2, "batches": 2} | settings)) == (
+        sentence
+    )
+    assert unsearched_of_layers(Pipeline(stages=2, batches=2, mem_limit=9)) == ""
+
+
+def test_a_worse_schedule_is_no_gain() -> None:
+    """1F1B takes 5 x 3 = 15; a search that ends with 20 says who is better, and by how much."""
+    result = solved()
+    figures = of_result(result, baseline(result))
+    assert figures["baseline"]["speedup"] == 1
+    for status, cure in (("feasible", "raise --time-limit"), ("optimal", "use --backward mixed")):
+        worse = {"status": status, "baseline": {**figures["baseline"], "speedup": 0.75}}
+        words = baseline_words(figures | worse)
+        name = figures["baseline"]["strategy"]
+        assert words == f"no gain: {name} has 33.33 % more throughput; {cure}"
+
+
+def test_overlapped_pairs_without_overlap_times_are_noted() -> None:
+    """Those that save no time, and no others: with times of their own, or without pairs."""
+    pipeline = Pipeline(stages=2, batches=4, placement="v")
+    timed = replace(pipeline, overlap=2)
+    paired = ppopt.evaluate(pipeline, "dualpipe-v")
+    (note,) = overlap_words([paired, ppopt.evaluate(pipeline, "zbv")])
+    assert note.startswith("dualpipe-v: an overlapped pair takes the sum")
+    assert overlap_words([ppopt.evaluate(timed, "dualpipe-v")]) == []
+    line = "--stages 2 --batches 4"
+    for command in (f"eval dualpipe-v {line}", f"compare {line} --strategies 1f1b,dualpipe-v"):
+        assert note in " ".join(done(command).out.split())
 
 
 def test_null_where_no_strategy_fits() -> None:
@@ -243,7 +300,7 @@ def test_of_a_searched_partition_every_strategy_has_its_own() -> None:
     assert result.schedule is not None
     found = baseline(result)
     values = [
-        made.pipeline.ticks.time(made.metrics.makespan)
+        made.pipeline.ticks.time(made.metrics.makespan_ticks)
         for partition in ("balanced", result.schedule.pipeline.counts)
         for made in [ppopt.evaluate(replace(pipeline, partition=partition), "interleaved")]
     ]

@@ -56,11 +56,11 @@ def limited(seed: int, strategy: str, share: Fraction, **more: object) -> Pipeli
 
 def peak_of(schedule: Schedule) -> Fraction:
     """The largest peak of all devices, in the user's unit."""
-    return max(map(schedule.pipeline.ticks.memory, schedule.metrics.peak_memory))
+    return max(map(schedule.pipeline.ticks.memory, schedule.metrics.peak_memory_ticks))
 
 
 def value_of(schedule: Schedule, objective: Objective = Objective.MAKESPAN) -> Fraction:
-    return schedule.pipeline.ticks.time(schedule.metrics.value(objective))
+    return schedule.pipeline.ticks.time(schedule.metrics.value_ticks(objective))
 
 
 def every_partition(pipeline: Pipeline, stages: int) -> Iterator[Pipeline]:
@@ -109,7 +109,7 @@ def test_no_partition_is_better_than_the_one_proved_best(strategy: str, seed: in
 def excess(schedule: Schedule) -> Fraction:
     """Memory by which devices exceed their limits, all together."""
     assert schedule.pipeline.limits is not None
-    peaks = map(schedule.pipeline.ticks.memory, schedule.metrics.peak_memory)
+    peaks = map(schedule.pipeline.ticks.memory, schedule.metrics.peak_memory_ticks)
     return sum(
         (max(peak - limit, 0) for peak, limit in zip(peaks, schedule.pipeline.limits, strict=True)),
         Fraction(0),

@@ -131,7 +131,7 @@ def assert_sound(found: Frontier) -> None:
         result = point.result
         assert verify(result.schedule) == []
         assert result.schedule.fits_limits
-        peak = max(result.schedule.metrics.peak_memory)
+        peak = max(result.schedule.metrics.peak_memory_ticks)
         assert result.schedule.pipeline.ticks.memory(peak) == point.limit
         assert result.lower_bound <= result.value
         assert (result.status is Status.OPTIMAL) == (result.lower_bound == result.value)
@@ -175,7 +175,7 @@ def test_limits_of_the_pipelines_own_hold_beside_it() -> None:
     found = frontier(case.pipeline, workers=1)
     assert steps(found) == brute(case, Objective.MAKESPAN)
     assert all(
-        point.result.schedule is not None and point.result.schedule.metrics.peak_memory[1] == 1
+        point.result.schedule is not None and point.result.schedule.peak_memory[1] == 1
         for point in found.points
     )
 

@@ -93,7 +93,7 @@ def test_limits_of_the_pipelines_own_hold_beside_it() -> None:
     found = frontier(own, workers=1, time_limit=30)
     assert found.status is Status.OPTIMAL
     for point in found.points:
-        assert point.result.schedule.metrics.peak_memory[1] <= 4
+        assert point.result.schedule.metrics.peak_memory_ticks[1] <= 4
         assert point.result.pipeline.limits == (point.limit, min(point.limit, 4))
     tight = replace(own, mem_limit=[1, 1])
     impossible = frontier(tight, workers=1, time_limit=30)

@@ -129,7 +129,9 @@ def test_no_strategy_is_better_on_any_partition(seed: int) -> None:
             )  # fmt: skip
             made = ppopt.evaluate(pipeline, one.strategy, objective)
             if made.fits_limits:
-                values.append(made.pipeline.ticks.time(made.metrics.value(made.origin.objective)))
+                values.append(
+                    made.pipeline.ticks.time(made.metrics.value_ticks(made.origin.objective))
+                )
         best += [min(values) / one.batches] if values else []
         assert not values or (row.lower_bound is not None and row.lower_bound <= min(values))
         assert row.result.claim is None or row.status in (RowStatus.PRUNED, RowStatus.INFEASIBLE)
@@ -323,9 +325,7 @@ def test_no_schedule_as_fast_needs_less_memory_than_is_said(seed: int) -> None:
     assert plan.best is not None and plan.value is not None and plan.least_memory is not None
     memory, bound = plan.least_memory
     assert plan.schedule is not None and ppopt.verify(plan.schedule) == []
-    assert (
-        max(plan.schedule.metrics.peak_memory) == memory * plan.best.pipeline.ticks.memory_per_unit
-    )
+    assert max(plan.schedule.peak_memory) == memory
     true = least_peak(plan.space, plan.best.configuration, objective, plan.value)
     assert bound <= true == memory
     assert plan.schedule.pipeline.mem_limit == plan.rows[0].result.pipeline.mem_limit
@@ -370,8 +370,8 @@ def test_a_strategy_has_the_partition_of_least_memory_among_the_fastest() -> Non
         ppopt.evaluate(Model(layers).pipeline(partition=counts, **given), "1f1b")
         for counts in partitions(6, 2)
     ]
-    fastest = min(one.metrics.makespan for one in made)
-    peaks = [max(one.metrics.peak_memory) for one in made if one.metrics.makespan == fastest]
+    fastest = min(one.makespan for one in made)
+    peaks = [max(one.peak_memory) for one in made if one.makespan == fastest]
     assert plan.schedule is not None and plan.least_memory is not None
     assert plan.schedule.origin.strategy == "1f1b" and plan.value == fastest
     assert len(set(peaks)) > 1 and plan.least_memory == (min(peaks), min(peaks))
@@ -388,7 +388,7 @@ def test_ctrl_c_in_the_search_for_less_memory_keeps_what_is_proved() -> None:
     plan = ppopt.plan(model, devices=2, batches=6, workers=1, progress=press)
     assert pressed and plan.interrupted and plan.status is Status.OPTIMAL
     assert plan.least_memory is not None and plan.schedule is not None
-    assert max(plan.schedule.metrics.peak_memory) == plan.least_memory.memory
+    assert max(plan.schedule.metrics.peak_memory_ticks) == plan.least_memory.memory
     assert plan.least_memory.lower_bound <= plan.least_memory.memory
 
 

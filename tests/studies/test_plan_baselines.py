@@ -48,7 +48,7 @@ def test_every_hand_strategy_keeps_the_limit_and_none_within_beats_the_proof() -
     for hand in plan.baselines:
         made = hand.schedule
         assert ppopt.verify(made) == [] and made.fits_limits
-        assert hand.value == made.pipeline.ticks.time(made.metrics.makespan)
+        assert hand.value == made.pipeline.ticks.time(made.metrics.makespan_ticks)
         assert not hand.in_space or hand.value >= plan.value
         assert hand.in_space == (made.pipeline.routes == 1 and made.pipeline.num_chunks <= 2)
 
@@ -71,20 +71,20 @@ def test_where_the_plan_chooses_recompute_so_do_hand_strategies() -> None:
     assert one.value == alone.value and alone.proved
     asked = replace(asked, partition=one.schedule.pipeline.counts)
     full = ppopt.evaluate(replace(asked, recompute="full"), "1f1b")
-    assert one.value < full.pipeline.ticks.time(full.metrics.makespan)
+    assert one.value < full.pipeline.ticks.time(full.metrics.makespan_ticks)
 
 
 def test_a_strategy_stands_on_a_partition_from_which_no_layer_moves() -> None:
     """Balanced is 3,3 here; the head is as long as two and a half layers."""
     one = next(hand for hand in planned().baselines if hand.strategy == "1f1b")
     balanced = ppopt.evaluate(LAYERS.pipeline(devices=2, batches=4), "1f1b")
-    assert one.value <= balanced.metrics.makespan
+    assert one.value <= balanced.metrics.makespan_ticks
     low, high = one.schedule.pipeline.counts
     for counts in ((low - 1, high + 1), (low + 1, high - 1)):
         if min(counts) >= 1:
             other = LAYERS.pipeline(devices=2, batches=4, partition=counts, mem_limit=12)
             made = ppopt.evaluate(other, "1f1b")
-            assert not made.fits_limits or made.metrics.makespan >= one.value
+            assert not made.fits_limits or made.metrics.makespan_ticks >= one.value
 
 
 def evaluated(plan: ppopt.Plan, kind: BackwardKind, deadline: Deadline) -> ppopt.Plan:
@@ -152,7 +152,7 @@ def check_named(plan: ppopt.Plan, seconds: float, known_seconds: float) -> None:
     assert within
     for hand in (*within[:1], *(one for one in within if one.strategy in KNOWN)):
         again = ppopt.evaluate(hand.schedule.pipeline, hand.strategy)
-        assert again.pipeline.ticks.time(again.metrics.makespan) == hand.value
+        assert again.pipeline.ticks.time(again.metrics.makespan_ticks) == hand.value
         limit = seconds if hand is within[0] else known_seconds
         assert evaluation(plan, hand, limit).value >= hand.value * Fraction(995, 1000)
 
@@ -227,6 +227,13 @@ def test_the_gain_is_told_over_the_best_and_the_best_known_strategies() -> None:
     )
     assert "interleaved" not in gain_words(shown(strategy="interleaved"))
     assert gain_words(shown(hands=[])) == ""
+
+
+def test_a_plan_worse_than_a_strategy_is_no_gain() -> None:
+    hands = [{**hand, "speedup": 0.8} for hand in shown()["hands"]]
+    assert gain_words(shown(hands=hands)) == (
+        "no gain: interleaved/2 has 25 % more throughput; raise --time-limit"
+    )
 
 
 def test_a_better_strategy_outside_of_the_space_is_told() -> None:

@@ -348,7 +348,7 @@ class TestOnceAndNoMore:
         study, _ = done(grid({"batches": [2, 4]}, time_limit=20), url)
         made = study.schedule(study.rows[1])
         assert verify(made) == []
-        assert made.metrics.makespan == 14
+        assert made.metrics.makespan_ticks == 14
         assert made.pipeline == replace(PIPELINE, batches=4)
 
 

@@ -412,6 +412,6 @@ def test_the_page_and_the_file_of_a_measured_step(world: World, tmp_path: Path) 
     found = measured(ran.records, made.pipeline, 4 * 10**6)
     (tmp_path / "m.json").write_text(schedule_json.dumps(found))
     assert read_schedule(tmp_path / "m.json")[0] == found
-    assert found.metrics.first[0] == 0
-    length = float(found.pipeline.ticks.time(found.metrics.makespan)) * 0.004
+    assert found.metrics.first_ticks[0] == 0
+    length = float(found.pipeline.ticks.time(found.metrics.makespan_ticks)) * 0.004
     assert length == pytest.approx(sorted(ran.steps)[1], abs=1e-5), shown(ran.steps)

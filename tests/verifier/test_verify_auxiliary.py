@@ -86,7 +86,7 @@ def test_a_pipeline_without_this_work_has_none() -> None:
 )
 def test_times_and_order(key: Row, columns: dict[str, int], rule: Rule) -> None:
     made = evaluate(LINEAR, "1f1b")
-    assert made.metrics.makespan == 15 * made.pipeline.ticks.per_unit
+    assert made.metrics.makespan_ticks == 15 * made.pipeline.ticks.per_unit
     assert rules(changed(made, key, **columns)) == [rule]
 
 
@@ -116,7 +116,7 @@ def test_an_optimizer_computes() -> None:
 def test_gathered_weights_count() -> None:
     """Device 0 holds 2 activations and 1 of weights from 0 to the end of its sync."""
     made = evaluate(replace(LINEAR, mem_limit=3), "1f1b")
-    assert made.metrics.peak_memory == (3, 2)
+    assert made.metrics.peak_memory_ticks == (3, 2)
     assert rules(made) == []
     tight = replace(made.pipeline, mem_limit=2)
     assert rules(replace(made, pipeline=tight)) == [Rule.MEMORY]

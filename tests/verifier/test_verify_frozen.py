@@ -79,12 +79,12 @@ def test_a_stage_without_backward_waits_for_no_gradient() -> None:
 def test_the_activation_goes_at_the_end_of_f() -> None:
     """GPipe holds one activation on device 0 at a time; both of a trained stage."""
     made = evaluate(FROZEN, "gpipe")
-    assert made.metrics.peak_memory == (1, 2, 2)
+    assert made.metrics.peak_memory_ticks == (1, 2, 2)
     assert rules(replace(made, pipeline=replace(FROZEN, mem_limit=[1, 2, 2]))) == []
     less = replace(FROZEN, mem_limit=["0.5", 2, 2])
     assert set(rules(replace(made, pipeline=less))) == {Rule.MEMORY}
     trained = replace(Pipeline(stages=3, batches=2), mem_limit=[1, 2, 2])
-    assert evaluate(trained, "gpipe").metrics.peak_memory == (2, 2, 2)
+    assert evaluate(trained, "gpipe").metrics.peak_memory_ticks == (2, 2, 2)
 
 
 @pytest.mark.parametrize("whole", [True, False])
@@ -94,7 +94,7 @@ def test_no_gradient_is_sent_to_a_stage_without_backward(whole: bool) -> None:
     assert rules(made) == []
     rows, transfers = table(made), transfer_table(made)
     assert {row[:2] for row in transfers} == {(F, 0), (F, 1), (B, 2)}
-    end = made.metrics.makespan
+    end = made.metrics.makespan_ticks
     unit = pipeline.ticks.per_unit
     more = [*transfers, (B, 1, 0, 1, 0, end, end + unit, 0)]
     assert set(rules(Schedule.from_rows(pipeline, rows, transfers=more))) == {Rule.TRANSFER}

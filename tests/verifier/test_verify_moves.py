@@ -57,14 +57,14 @@ def test_moves_of_1f1b_by_hand() -> None:
         (RELOAD, 1): (6, 7),
     }
     assert figures(schedule).makespan == 9
-    assert figures(schedule).peak_memory == schedule.metrics.peak_memory == (2, 1)
+    assert figures(schedule).peak_memory == schedule.metrics.peak_memory_ticks == (2, 1)
 
 
 def test_memory_is_free_at_the_host() -> None:
     """F of microbatch 1 waits for the first move out until 2, so BW of 0 comes at 5."""
     schedule = made(replace(LINEAR, mem_limit=1))
     assert rules(schedule) == []
-    assert schedule.metrics.peak_memory == (1, 1)
+    assert schedule.metrics.peak_memory_ticks == (1, 1)
     device = schedule.device == 0
     assert schedule.start[device].tolist() == [0, 2, 5, 8]
 

@@ -265,7 +265,7 @@ def auxiliary_operation(random: Random, schedule: Schedule) -> Broken:
     """Leave an auxiliary operation out, or run it again after everything else."""
     rows = auxiliary_table(schedule)
     row = random.choice(rows)
-    last = schedule.metrics.makespan
+    last = schedule.metrics.makespan_ticks
     again = (*row[:3], last, last + row[4] - row[3], *row[5:])
     left = [one for one in rows if one != row]
     return _with_auxiliary(schedule, random.choice(([*rows, again], left)))
@@ -280,7 +280,7 @@ def auxiliary_time(random: Random, schedule: Schedule) -> Broken:
 def unshard_order(random: Random, schedule: Schedule) -> Broken:
     """Gather weights after everything else."""
     row = random.choice([row for row in auxiliary_table(schedule) if row[0] == UNSHARD])
-    return _moved(schedule, row, _auxiliary_at(row, schedule.metrics.makespan))
+    return _moved(schedule, row, _auxiliary_at(row, schedule.metrics.makespan_ticks))
 
 
 def gradient_sync_order(random: Random, schedule: Schedule) -> Broken:
@@ -322,7 +322,7 @@ def offload_order(random: Random, schedule: Schedule) -> Broken:
 def reload_order(random: Random, schedule: Schedule) -> Broken:
     """Move an activation back after everything else."""
     row = random.choice([row for row in auxiliary_table(schedule) if row[0] == RELOAD])
-    return _moved(schedule, row, _auxiliary_at(row, schedule.metrics.makespan))
+    return _moved(schedule, row, _auxiliary_at(row, schedule.metrics.makespan_ticks))
 
 
 def host_overlap(random: Random, schedule: Schedule) -> Broken:

@@ -387,7 +387,7 @@ function keyboard(page, press) {
   addEventListener("keydown", (event) => {
     const target = /** @type {HTMLElement} */ (event.target);
     if (event.ctrlKey || event.metaKey || event.altKey) return;
-    if (target.tagName === "INPUT") {
+    if (target.matches?.("input, textarea, select, [contenteditable]")) {
       if (event.key === "Escape") target.blur();
       return;
     }

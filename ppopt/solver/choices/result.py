@@ -58,7 +58,7 @@ def known_result(problem: Problem, schedule: Schedule, options: SolveOptions) ->
         backward_kind=problem.backward_kind,
         status=Status.FEASIBLE,
         schedule=schedule,
-        value=pipeline.ticks.time(schedule.metrics.value(problem.objective)),
+        value=pipeline.ticks.time(schedule.metrics.value_ticks(problem.objective)),
         lower_bound=None,
         proof="known without a search",
         certificate=Certificate(Argument.SEARCH),

@@ -132,4 +132,4 @@ def hint(model: CpSatModel, schedule: Schedule) -> None:
     together = set(zip(new[second - 1].tolist(), new[second].tolist(), strict=True))
     for pair, chosen in variables.pairs.items():
         cp.add_hint(chosen, pair[:2] in together)
-    cp.add_hint(variables.objective, schedule.metrics.value(model.problem.objective))
+    cp.add_hint(variables.objective, schedule.metrics.value_ticks(model.problem.objective))

@@ -105,7 +105,7 @@ class HandStrategies:
                 return
             orders, made = followed, timing.schedule(pipeline, followed, objective)
         incumbent.submit(made)
-        self._pool.constructed.append((made.metrics.value(objective), False, orders))
+        self._pool.constructed.append((made.metrics.value_ticks(objective), False, orders))
 
 
 class MixedHandStrategies:

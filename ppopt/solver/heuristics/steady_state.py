@@ -151,14 +151,14 @@ class SteadyStatePattern:
     def ranked(self, stop: Callable[[], bool]) -> list[RatedSection]:
         """Sections by rate, those within the memory limits first."""
         batches = self.short.pipeline.batches
-        value = self.short.metrics.value(self.problem.objective)
+        value = self.short.metrics.value_ticks(self.problem.objective)
         rated = []
         for section in self._sections():
             if stop():
                 break
             more = max(3, self.params.trial // section.size) * section.size
             made = self.unroll(replace(self.short.pipeline, batches=batches + more), section)
-            rate = (made.metrics.value(self.problem.objective) - value) / more
+            rate = (made.metrics.value_ticks(self.problem.objective) - value) / more
             rated.append(RatedSection(not made.fits_limits, rate, section))
         return sorted(rated)
 

@@ -17,7 +17,7 @@ def test_pairs_of_a_schedule_are_hinted_and_no_others(batches: int) -> None:
     pipeline = Pipeline(stages=2, batches=batches, forward=2, backward=4, overlap=5)
     made = ppopt.evaluate(pipeline, "1f1b-overlap")
     problem = Problem(pipeline, Objective.MAKESPAN, BackwardKind.WHOLE)
-    built = build_model(problem, horizon=made.metrics.makespan, bound=0)
+    built = build_model(problem, horizon=made.metrics.makespan_ticks, bound=0)
     hint(built, made)
     hints = built.cp.proto.solution_hint
     value = dict(zip(hints.vars, hints.values, strict=True))

@@ -76,11 +76,11 @@ def test_the_model_proves_the_optimum_of_all_orders_of_devices_and_links(
         least = least_makespan(pipeline, whole=kind is BackwardKind.WHOLE)
     problem = Problem(pipeline, Objective.MAKESPAN, kind)
     found = solved(problem)
-    assert (found and found.metrics.makespan) == least
+    assert (found and found.metrics.makespan_ticks) == least
     if found is not None:
         assert verify(found) == []
         assert found.fits_limits
-        assert not exists(problem, found.metrics.makespan - 1)
+        assert not exists(problem, found.metrics.makespan_ticks - 1)
 
 
 @pytest.mark.parametrize(
@@ -120,7 +120,7 @@ def test_device_spans_are_those_of_the_orders_at_their_best_times() -> None:
         assert verify(found) == []
         queues = queues_of_schedule(found)
         again = timing.schedule(pipeline, found.orders, Objective.DEVICE_SPAN, queues=queues)
-        spans = [made.metrics.value(Objective.DEVICE_SPAN) for made in (found, again, delays)]
+        spans = [made.metrics.value_ticks(Objective.DEVICE_SPAN) for made in (found, again, delays)]
         assert spans[0] == spans[1] >= spans[2]
         smaller += spans[0] > spans[2]
     assert smaller > 2

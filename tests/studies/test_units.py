@@ -1,0 +1,64 @@
+"""Figures in Python are in the user's units, as the command line prints them; ticks say so."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from typing import Any
+
+import pytest
+
+import ppopt
+from ppopt import Objective, Pipeline
+from tests.cli.cli_run import shown
+
+FIELDS: dict[str, Any] = {"p2p": 0.25, "activation": 1.5, "static": 0.125}
+UNITS: dict[str, Any] = {"time_unit": "ms", "memory_unit": "GiB"}
+PIPELINE = Pipeline(stages=2, batches=3, forward=[0.5, 0.7], **FIELDS, **UNITS)
+
+
+def test_figures_of_a_schedule_by_hand() -> None:
+    """GPipe: device 0 runs F until 1.5, device 1 from 0.75 to 2.85, then BW of 1.4 until 7.05.
+    BW of device 0 follow the last after 0.25: 7.05 + 0.25 + 1. It holds 3 x 1.5 + 0.125 GiB."""
+    hand = ppopt.evaluate(PIPELINE, "gpipe")
+    assert (hand.makespan, hand.peak_memory) == (8.3, (4.625, 4.625))
+    figures = hand.metrics
+    assert (figures.makespan, figures.peak_memory) == (8.3, (4.625, 4.625))
+    assert figures.device_span == figures.value(Objective.DEVICE_SPAN) == 8.3
+    assert figures.busy == (4.5, 6.3)
+    per_unit = PIPELINE.ticks.per_unit
+    assert per_unit > 1
+    assert figures.makespan_ticks == figures.value_ticks(Objective.MAKESPAN) == 8.3 * per_unit
+    assert figures.busy_ticks == (4.5 * per_unit, 6.3 * per_unit)
+    assert repr(figures) == "Metrics(makespan 8.3, device span 8.3, peak memory 4.625 4.625)"
+
+
+def test_whole_figures_are_integers() -> None:
+    """1F1B: 3 (8 + 3) units of time; device i holds 4 - i microbatches. Half of all: not whole."""
+    hand = ppopt.evaluate(Pipeline(stages=4, batches=8), "1f1b")
+    assert repr((hand.makespan, hand.peak_memory)) == "(33, (4, 3, 2, 1))"
+    half = ppopt.evaluate(Pipeline(stages=4, batches=8, forward=0.5, activation=0.5), "1f1b")
+    assert repr((half.makespan, half.peak_memory)) == "(16.5, (2, 1.5, 1, 0.5))"
+
+
+@pytest.mark.parametrize("strategy", ["1f1b", "interleaved", "zb-1p", "zbv", "dualpipe-v"])
+def test_python_says_what_the_command_line_prints(strategy: str) -> None:
+    """Chunks divide the tick: the unit stays."""
+    pipeline = Pipeline(stages=2, batches=4, forward=0.7, **FIELDS, **UNITS)
+    hand = ppopt.evaluate(pipeline, strategy)
+    printed = shown(
+        f"eval {strategy} --stages 2 --batches 4 --forward-times 0.7 --p2p-time 0.25 "
+        "--activation 1.5 --static 0.125 --time-unit ms --memory-unit GiB"
+    )
+    assert hand.makespan == printed["makespan"]
+    assert hand.metrics.device_span == printed["device_span"]
+    assert list(hand.peak_memory) == printed["peak_memory"]
+
+
+def test_rows_of_a_comparison_are_in_the_users_unit() -> None:
+    compared = ppopt.compare(PIPELINE, strategies=["1f1b", "zbv"], workers=1)
+    values = {row.schedule.origin.strategy: row.value for row in compared.rows}
+    for row in compared.rows:
+        assert row.figures.value(Objective.MAKESPAN) == float(row.value)
+        assert row.schedule.pipeline.ticks.time(row.figures.makespan_ticks) == row.value
+    assert values["1f1b"] == Fraction(str(ppopt.evaluate(PIPELINE, "1f1b").makespan))
+    assert values["optimal"] == compared.optimum.value
