@@ -49,7 +49,8 @@ def profile(
         list[Path] | None,
         typer.Argument(
             metavar="FILE",
-            help="Files of measurements: one trace per rank, or the dump_pp_data folder of Primus. "
+            help="Files of measurements: one trace per rank or the folder that has them, a log, or "
+            "the dump_pp_data folder of Primus. "
             "With --stages-from: a schedule file, whose stages are measured.",
         ),
     ] = None,
@@ -323,4 +324,6 @@ def _of_timers(
     if len(files) != 1 or suffix not in YAML:
         raise InputError("Megatron's timers: give one log, and a .yaml to write")
     found = read_timers(files[0], stages, batches)
+    if found.unknown is not None:
+        note(f"note: times of single stages are unmeasured: {found.unknown}")
     return dumps_timers(found, batches, description=description)

@@ -256,6 +256,11 @@ def dumps_timers(
 ) -> str:
     """Write the times of Megatron's timers: F and BW per device."""
     comments = [f"Medians of {stages.reports} reports; the split of the backward is unmeasured."]
+    if stages.unknown is not None:
+        comments += [
+            f"Times of single stages, and so their imbalance, are unmeasured: {stages.unknown}",
+            "Megatron-LM prints those of every rank with --timing-log-option all.",
+        ]
     if stages.outliers:
         comments.append(f"{stages.outliers} values lay 20 % or more above their median.")
     return "\n".join(
