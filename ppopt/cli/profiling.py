@@ -31,6 +31,7 @@ class Source(StrEnum):
     MEGATRON_TIMERS = "megatron-timers"
     MEASURED = "measured"
     PRIMUS = "primus"
+    STRAGGLER = "straggler"
 
 
 @command
@@ -274,14 +275,22 @@ def _read(
     from ppopt.errors import InputError
     from ppopt.profiles.estimate import Measurements
     from ppopt.profiles.primus import read_run
+    from ppopt.profiles.straggler import read_timeline
     from ppopt.profiles.torch_trace import read_traces
 
-    if source is Source.MEASURED:
-        return *_steps(files), ()
-    if source is Source.TORCH_PROFILER:
-        return read_traces(files), None, ()
+    if source in (Source.MEASURED, Source.TORCH_PROFILER):
+        ran, memory = _steps(files) if source is Source.MEASURED else (read_traces(files), None)
+        waits = "Collectives around the microbatches include waits for other ranks."
+        return ran, memory, [waits] if ran.around else []
     if len(files) != 1:
-        raise InputError("Primus: give one folder, which its dump_pp_data wrote")
+        what = {
+            Source.PRIMUS: "Primus: give one folder, which its dump_pp_data wrote",
+            Source.STRAGGLER: "StragglerAnalysis: give one timeline, a .parquet or .csv",
+        }
+        raise InputError(what[source])
+    if source is Source.STRAGGLER:
+        timeline = read_timeline(files[0])
+        return timeline.measurements, None, timeline.comments
     run = read_run(files[0])
     return Measurements(run.records, []), None, run.comments()
 

@@ -204,7 +204,7 @@ def _notes_on_times(profile: Profile) -> list[str]:
     if OpKind.BW not in kinds:
         lines.append("Every backward was split: BW is B and W together, unmeasured.")
     if profile.around:
-        lines.append("Around the microbatches: medians; collectives include waits for other ranks.")
+        lines.append("Around the microbatches: medians.")
     if profile.p2p is None:
         lines.append(
             "No operation waited for another device alone: p2p is unmeasured, 0 is written."
