@@ -10,11 +10,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ppopt.formats.files import write
-from ppopt.problem.layers import DECODER
+from ppopt.problem.layers import DECODER, LAYER_SETTINGS
+from ppopt.problem.layout import write_roles
 from ppopt.problem.operation import OpKind
 from ppopt.problem.pipeline import Pipeline
 from ppopt.problem.settings import STAGE_COSTS
 from ppopt.profiles.estimate import P2PTime, Profile, StageMemory
+from ppopt.profiles.layers_of_stages import LayersOfStage, parts
 from ppopt.profiles.megatron_timers import StageTimes
 
 MILLISECOND = 10**6
@@ -140,6 +142,45 @@ def dumps_layers(
     ]
     for index, layer in enumerate(layers):
         lines += _layer(index, layer, costs, profile.memory.get(index))
+    return "\n".join(lines) + "\n"
+
+
+def dumps_layers_of_stages(
+    profile: Profile,
+    layers: Sequence[LayersOfStage],
+    *,
+    description: str,
+    source: str,
+    day: date | None = None,
+    comments: Sequence[str] = (),
+) -> str:
+    """Write a profile of stages as YAML in layers, with the partition that ran.
+
+    `layers` are those of every stage; the file has no memory.
+    """
+    costs = profile.costs(MILLISECOND)
+    p2p = costs.pop("p2p")
+    devices = 1 + max(profile.hosts)
+    linear = profile.hosts == tuple(range(devices))
+    names = {setting.field: setting.name for setting in LAYER_SETTINGS}
+    lines = [
+        *_head(description, source, day),
+        "",
+        f"stages: {devices}",
+        f"batches: {profile.batches}",
+        *([] if linear else [f"placement: {list(profile.hosts)}"]),
+        f"partition: {json.dumps(write_roles([stage.roles for stage in layers]))}",
+        "",
+        *(f"# {note}" for note in [*notes(profile), *comments]),
+        "# Derived: a decoder layer is the mean over stages of decoder layers alone, or over those",
+        "# without a head; embedding and head are the rest of their stages.",
+        f"p2p_time: {_number(p2p)}",
+        "layers:",
+    ]
+    for part in parts(layers, costs):
+        words = [f"name: {part.role}", f"role: {part.role}", f"count: {part.layers}"]
+        words += [f"{names[field]}: {_number(cost)}" for field, cost in part.costs.items()]
+        lines.append(f"  - {{{', '.join(words)}}}")
     return "\n".join(lines) + "\n"
 
 
