@@ -155,9 +155,9 @@ def test_pairs_are_compared_without_overlap_times() -> None:
             "searches there",
         ),
         (
-            "--stages 4 --batches 4 --placement interleaved --chunks 4",
+            "--stages 3 --batches 7 --placement interleaved --chunks 4",
             "other placement zbv (placement v, 2 chunks per device) is a better hand strategy; "
-            "this schedule has 5.88 % more throughput",
+            "this schedule has 2.33 % more throughput",
         ),
         (
             "--stages 4 --batches 8 --static 1 --p2p-time 1 --mem-limit 7",
