@@ -67,7 +67,7 @@ def _of_layout(text: str) -> tuple[LayersOfStage, ...]:
     if names.removeprefix("E").removesuffix("L").strip(_T):
         raise InputError(
             f"layers: {text!r} has more than decoder layers, an embedding before and a head behind "
-            "them; only these are told apart: write Et*8|t*8L"
+            "them; write these alone, as Et*8|t*8L"
         )
     return tuple(LayersOfStage(row.count("E"), row.count(_T), row.count("L")) for row in letters)
 

@@ -44,7 +44,6 @@ from tests.cli.cli_json import (
 from tests.cli.cli_run import done, run, shown
 from tests.factories.instances import Case, tiny_cases
 from tests.oracles import exhaustive
-from tests.packages import needed
 from tests.report.drawn import Content
 from tests.tiers import slow
 
@@ -211,19 +210,6 @@ def test_the_documented_frontier(documented: Frontier) -> None:
     assert found.proof == "device 0 needs 1 even for one microbatch at a time"
     assert found.at(Fraction(7, 2)) is found.points[2]
     assert found.at(0.5) is None
-
-
-def test_its_frame_has_a_row_per_point_and_hand_strategy(documented: Frontier) -> None:
-    needed("pandas")
-    frame = documented.to_frame()
-    points = frame[frame.strategy == "optimal"]
-    assert [*points.memory] == [point.limit for point in documented.points]
-    assert [*points.value] == [point.result.value for point in documented.points]
-    assert [*points.lower_bound] == [point.result.lower_bound for point in documented.points]
-    hands = frame[frame.strategy != "optimal"]
-    assert [*hands.strategy] == [hand.schedule.origin.strategy for hand in documented.baselines]
-    one = hands[hands.strategy == "1f1b"].iloc[0]
-    assert (one.memory, one.value, one.placement, one.chunks) == (4, 33, "linear", 1)
 
 
 def test_hand_strategies_stand_beside_it(documented: Frontier) -> None:

@@ -26,7 +26,6 @@ from ppopt.studies.plan_baselines import PlanBaselines
 from ppopt.studies.plan_search import PlanSearch
 from ppopt.studies.plan_space import PlanConfiguration, check_megatron
 from tests.oracles.configurations import configurations, least_value, partitions
-from tests.packages import needed
 from tests.tiers import first
 
 UNEVEN = Model([{"forward": time} for time in (3, 1, 2, 1, 4, 1, 2, 3, 1, 2, 5, 1)])
@@ -664,14 +663,3 @@ def test_a_plan_keeps_the_optimizer_barrier() -> None:
     assert found.schedule is not None
     assert found.schedule.pipeline.optimizer_barrier
     assert found.value == ppopt.solve(pipeline, workers=1).value
-
-
-def test_its_frame_has_a_row_per_configuration() -> None:
-    needed("pandas")
-    made = ppopt.plan(UNEVEN, devices=2, batches=2, placement="linear", recompute="none", workers=1)
-    frame = made.to_frame()
-    assert len(frame) == len(made.rows)
-    best = frame.iloc[0]
-    assert (best.placement, best.chunks, best.recompute) == ("linear", 1, "none")
-    assert (best.value, best.peak_memory) == (made.value, made.rows[0].peak)
-    assert best.partition == made.rows[0].pipeline.counts

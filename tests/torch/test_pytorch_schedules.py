@@ -8,9 +8,7 @@ import pytest
 
 from tests.packages import needed
 
-needed("torch")
-
-from torch.distributed.pipelining import schedules
+schedules = needed("torch.distributed.pipelining.schedules")
 
 from ppopt import Pipeline, evaluate
 from ppopt.formats import torch_csv
