@@ -173,7 +173,7 @@ def dumps_layers_of_stages(
         "",
         *(f"# {note}" for note in [*notes(profile), *comments]),
         "# Derived: a decoder layer is the mean over stages of decoder layers alone, or over those",
-        "# without a head; embedding and head are the rest of their stages.",
+        "# without a head; embedding and head are the rest of their stages. No memory is known.",
         f"p2p_time: {_number(p2p)}",
         "layers:",
     ]

@@ -194,7 +194,8 @@ def _parquet(path: Path) -> Iterator[Sequence[Any]]:
     try:
         from pandas import read_parquet  # noqa: PLC0415  optional
 
-        table = read_parquet(path)
+        with path.open("rb") as file:
+            table = read_parquet(file)
     except ImportError:
         raise InputError(
             f"{label(path)}: .parquet needs pandas and pyarrow; install both (pip install pandas "
@@ -211,9 +212,16 @@ def _parquet(path: Path) -> Iterator[Sequence[Any]]:
 
 def _csv(path: Path) -> Iterator[Sequence[Any]]:
     rows = csv.DictReader(io.StringIO(read_text(path, LARGEST_FILE)))
-    _check_columns(path, rows.fieldnames or [])
-    for row in rows:
-        yield [row[name] if name == "optype" else _number(row[name]) for name in Operation._fields]
+    try:
+        _check_columns(path, rows.fieldnames or [])
+        table = [[row[name] for name in Operation._fields] for row in rows]
+    except csv.Error as error:
+        raise InputError(f"{label(path)}: line {rows.line_num}: not CSV: {error}") from None
+    optype = Operation._fields.index("optype")
+    return (
+        [text if place == optype else _number(text) for place, text in enumerate(row)]
+        for row in table
+    )
 
 
 def _number(text: str | None) -> object:

@@ -109,6 +109,7 @@ def test_parquet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     table["gmc"] = 0
     monkeypatch.setattr(pandas, "read_parquet", lambda _: table)
     path = tmp_path / "trace.parquet"
+    path.touch()
     assert straggler.read_timeline(path) == straggler.read_timeline(written(tmp_path, rows()))
 
 
@@ -116,22 +117,23 @@ def test_parquet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ("error", "told"),
     [
         (ImportError("no pyarrow"), ".parquet needs pandas and pyarrow; install both"),
-        (FileNotFoundError(2, "No such file"), "cannot be read: No such file"),
+        (PermissionError(13, "Permission denied"), "cannot be read: Permission denied"),
         (ValueError("magic bytes not found"), "not a parquet file: magic bytes not found"),
     ],
 )
 def test_parquet_that_cannot_be_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception, told: str
 ) -> None:
-    pandas = needed("pandas")
+    pandas, path = needed("pandas"), tmp_path / "trace.parquet"
+    path.touch()
 
-    def fail(_: Path) -> None:
+    def fail(_: object) -> None:
         raise error
 
     monkeypatch.setattr(pandas, "read_parquet", fail)
     with pytest.raises(InputError) as caught:
-        straggler.read_timeline(tmp_path / "trace.parquet")
-    assert str(caught.value).startswith(f"{tmp_path / 'trace.parquet'}: {told}")
+        straggler.read_timeline(path)
+    assert str(caught.value).startswith(f"{path}: {told}")
 
 
 def changed(number: int, **values: Any) -> list[tuple[Any, ...]]:
@@ -161,8 +163,29 @@ def test_refused(tmp_path: Path, table: list[tuple[Any, ...]], told: str) -> Non
 
 def test_a_column_that_is_missing(tmp_path: Path) -> None:
     path = written(tmp_path, [], [name for name in FIELDS if name != "mc"])
-    with pytest.raises(InputError, match="column mc is missing; give a timeline with the columns"):
+    with pytest.raises(InputError) as caught:
         straggler.read_timeline(path)
+    assert str(caught.value).startswith(f"{path}: column mc is missing; give a timeline with the c")
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "told"),
+    [
+        ("none.csv", None, "cannot be read: No such file or directory"),
+        ("none.parquet", None, "cannot be read: No such file or directory"),
+        ("long.csv", f"{','.join(FIELDS)}\n{'x' * 2**18}", "line 1: not CSV: field larger"),
+        ("short.csv", f"{','.join(FIELDS)}\n0,0,7,optimizer", "row 1: start_ts: None is not a"),
+    ],
+)
+def test_no_table(tmp_path: Path, name: str, content: str | None, told: str) -> None:
+    path = tmp_path / name
+    if content is not None:
+        path.write_text(content)
+    if path.suffix == ".parquet":
+        needed("pandas")
+    with pytest.raises(InputError) as caught:
+        straggler.read_timeline(path)
+    assert str(caught.value).startswith(f"{path}: {told}")
 
 
 class TestCommand:
