@@ -359,16 +359,16 @@ def _rebalanced(step: Schedule, layered: str | None) -> list[Schedule]:
             pipelines[f"partition {counts}"] = named
     made = predicted(step)
     before = made.pipeline.ticks.time(made.metrics.makespan)
-    found = []
+    schedules = []
     for title, pipeline in pipelines.items():
-        found.append(predicted(step, pipeline))
-        after = pipeline.ticks.time(found[-1].metrics.makespan)
+        schedules.append(predicted(step, pipeline))
+        after = pipeline.ticks.time(schedules[-1].metrics.makespan)
         change, word = float(1 - after / before), "less" if after <= before else "more"
         note(
             f"note: with {title} the order takes {float(after):.6g} ms, {percent(abs(change))} "
             f"{word}"
         )
-    return found
+    return schedules
 
 
 def _named(step: Schedule, name: str) -> Schedule:

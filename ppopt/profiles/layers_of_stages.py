@@ -53,12 +53,12 @@ def read_layers(text: str, stages: int) -> tuple[LayersOfStage, ...]:
     The counts `8,8` are the layout `Et*8|t*8L`. Raises InputError unless there are as many stages,
     with one embedding at most, first, one head at most, last, and a decoder layer before the head.
     """
-    found = _of_layout(text) if any(map(str.isalpha, text)) else _of_counts(text)
-    if len(found) != stages:
-        raise InputError(f"layers: they are of {len(found)} stages; the run has {stages}")
-    if not any(stage.decoders for stage in found if not stage.head):
+    layers = _of_layout(text) if any(map(str.isalpha, text)) else _of_counts(text)
+    if len(layers) != stages:
+        raise InputError(f"layers: they are of {len(layers)} stages; the run has {stages}")
+    if not any(stage.decoders for stage in layers if not stage.head):
         raise InputError("layers: no stage without a head has decoder layers; leave --layers out")
-    return found
+    return layers
 
 
 def _of_layout(text: str) -> tuple[LayersOfStage, ...]:

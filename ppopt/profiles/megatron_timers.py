@@ -128,30 +128,30 @@ def _times_of_log(content: str, where: str) -> tuple[_Times, str]:
 
     Raises InputError if the log has neither.
     """
-    found: _Times = defaultdict(list)
+    times: _Times = defaultdict(list)
     minima: _Times = defaultdict(list)
     for timer, low, high, only in _EXTREMES.findall(content):
-        found[timer, 0].append(Fraction(high or only))
+        times[timer, 0].append(Fraction(high or only))
         if low:
             minima[timer, 0].append(Fraction(low))
-    if found:
-        shown = (f"{timer} {float(median(times)):g}" for (timer, _), times in minima.items())
+    if times:
+        shown = (f"{timer} {float(median(values)):g}" for (timer, _), values in minima.items())
         minimum = f"; the minimum is {', '.join(shown)} ms a step" if minima else ""
-        return found, f"the log has the maximum over ranks, and every stage has it{minimum}."
+        return times, f"the log has the maximum over ranks, and every stage has it{minimum}."
     for line in _ONE_LINE.findall(content):
         for timer, time in _ON_LINE.findall(line):
-            found[timer, 0].append(Fraction(time))
-    if not found:
+            times[timer, 0].append(Fraction(time))
+    if not times:
         raise InputError(
             f"{where}: holds no `times across ranks (ms):`; run Megatron with "
             "--timing-log-level 2 --timing-log-option all"
         )
-    return found, "the log has the times of the last rank, and every stage has them."
+    return times, "the log has the times of the last rank, and every stage has them."
 
 
-def _values(found: _Times, timer: str, where: str) -> dict[int, list[Fraction]]:
+def _values(times: _Times, timer: str, where: str) -> dict[int, list[Fraction]]:
     """The times of a timer by rank."""
-    values = {rank: times for (name, rank), times in found.items() if name == timer}
+    values = {rank: reports for (name, rank), reports in times.items() if name == timer}
     if not values:
         raise InputError(f"{where}: timer {timer} is missing; run with --timing-log-level 2")
     return values

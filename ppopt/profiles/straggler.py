@@ -84,9 +84,9 @@ def parse_rows(rows: Iterator[Sequence[Any]]) -> StragglerRun:
 
     Raises InputError, naming the row, if one is no operation, or if none is of a microbatch.
     """
-    ran = [within(f"row {number}", _operation, row) for number, row in enumerate(rows, 1)]
+    operations = [within(f"row {number}", _operation, row) for number, row in enumerate(rows, 1)]
     ends: dict[int, dict[int, int]] = defaultdict(dict)
-    for op in ran:
+    for op in operations:
         if op.optype in _COMPUTE:
             ends[op.dp_rank][op.step] = max(op.end, ends[op.dp_rank].get(op.step, 0))
     if not ends:
@@ -94,16 +94,16 @@ def parse_rows(rows: Iterator[Sequence[Any]]) -> StragglerRun:
     slowest, fastest = (
         choose(ends, key=lambda rank: median(ends[rank].values())) for choose in (max, min)
     )
-    devices = 1 + max(op.stage for op in ran)
+    devices = 1 + max(op.stage for op in operations)
     records = [
         Record(
             *(_COMPUTE[op.optype], op.mc * devices + op.stage, op.mb_id, op.stage),
             *(op.start_ts, op.end, op.step),
         )
-        for op in ran
+        for op in operations
         if op.optype in _COMPUTE and op.dp_rank == slowest
     ]
-    spans = _spans(ran)
+    spans = _spans(operations)
     comments = [
         f"A step of all ranks takes {_ms(median(spans))} ms, median of {len(spans)}.",
         "Collectives around the microbatches: the shortest time of their ranks, without waits.",
@@ -115,7 +115,7 @@ def parse_rows(rows: Iterator[Sequence[Any]]) -> StragglerRun:
             f"last backward ends last: {last} ms after the step begins, by the median, and "
             f"{first} ms on rank {fastest}, the first."
         )
-    return StragglerRun(Measurements(records, list(_around(ran, slowest))), tuple(comments))
+    return StragglerRun(Measurements(records, list(_around(operations, slowest))), tuple(comments))
 
 
 def _operation(row: Sequence[Any]) -> Operation:
@@ -140,29 +140,29 @@ def _seconds(value: object) -> float:
     return number
 
 
-def _spans(ran: Sequence[Operation]) -> list[int]:
+def _spans(operations: Sequence[Operation]) -> list[int]:
     """The length of every step over all workers."""
     starts: dict[int, int] = {}
     ends: dict[int, int] = {}
-    for op in ran:
+    for op in operations:
         starts[op.step] = min(op.start_ts, starts.get(op.step, op.start_ts))
         ends[op.step] = max(op.end, ends.get(op.step, 0))
     return [ends[step] - starts[step] for step in ends]
 
 
-def _around(ran: Sequence[Operation], dp_rank: int) -> Iterator[StepRecord]:
+def _around(operations: Sequence[Operation], dp_rank: int) -> Iterator[StepRecord]:
     """What a data-parallel rank runs around its microbatches, once in a step of each device.
 
     Several operations of one kind count as one that ends with the last. It is that of chunk 0.
     """
     shortest: dict[tuple[int, ...], int] = {}
-    for op in ran:
+    for op in operations:
         if op.optype in _AROUND:
             key = _collective(op)
             shortest[key] = min(op.duration, shortest.get(key, op.duration))
     lengths: dict[tuple[AuxiliaryKind, int, int], int] = defaultdict(int)
     ends: dict[tuple[AuxiliaryKind, int, int], int] = defaultdict(int)
-    for op in ran:
+    for op in operations:
         if op.optype in _AROUND and op.dp_rank == dp_rank:
             where = _AROUND[op.optype], op.stage, op.step
             lengths[where] += shortest[_collective(op)]
