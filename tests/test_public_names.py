@@ -182,3 +182,15 @@ def test_silent_unless_logging_is_asked_for(
         ppopt.compare(PIPELINE, workers=1)
     assert "strategy 1f1b" in caplog.messages
     assert any(line.startswith("optimal: value") for line in caplog.messages)
+
+
+def test_every_result_with_rows_has_a_frame() -> None:
+    """`rows` or, on a frontier, `points`: a result of a study."""
+    results = [getattr(ppopt, name) for name in ppopt.__all__ if name[0].isupper()]
+    with_rows = {
+        kind.__name__
+        for kind in results
+        if {"rows", "points"} & getattr(kind, "__dataclass_fields__", {}).keys()
+    }
+    assert with_rows == {"Comparison", "Frontier", "Plan", "Study"}
+    assert all(hasattr(getattr(ppopt, name), "to_frame") for name in with_rows)

@@ -16,7 +16,9 @@ from tests.oracles.configurations import partitions
 
 CHUNKS = {
     **dict.fromkeys(("1f1b", "gpipe", "zb-h1", "zb-1p"), 1),
-    **dict.fromkeys(("interleaved", "looped-bfs", "1f1b-v", "zbv", "v-half", "v-min"), 2),
+    **dict.fromkeys(
+        ("interleaved", "interleaved-zb", "looped-bfs", "1f1b-v", "zbv", "v-half", "v-min"), 2
+    ),
 }
 """Strategies that the adversary evaluates -> their stages per device."""
 RECOMPUTE = ("none", "full", SEARCH)

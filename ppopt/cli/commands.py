@@ -215,6 +215,7 @@ def eval_(
     from ppopt.studies.robustness import jitter as run_under
 
     rule = resolve(strategy)
+    strategy = rule.name
     kind = BackwardKind.read(settings.get("backward_kind"), settings.get("fused"))
     if kind is BackwardKind.WHOLE and not rule.fused:
         raise InputError(

@@ -32,8 +32,8 @@ def init(
         option(
             "--from",
             "CONFIG",
-            "Derive the layers from the config.json of a Hugging Face model: Llama, Mistral, "
-            "Mixtral, Qwen2 and Qwen3 (dense and MoE), DeepSeek V2 and V3.",
+            "Derive the layers from the config.json, or the folder, of a Hugging Face model: "
+            "Llama, Mistral, Mixtral, Qwen2 and Qwen3 (dense and MoE), DeepSeek V2 and V3.",
         ),
     ] = None,
     gpu: Annotated[

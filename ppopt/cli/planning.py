@@ -82,7 +82,9 @@ def plan(
     derived_from: Annotated[
         Path | None,
         option(
-            "--from", "CONFIG", "Also choose the parallelism: derive models from this config.json."
+            "--from",
+            "CONFIG",
+            "Also choose the parallelism: derive models from this config.json or folder.",
         ),
     ] = None,
     gpu: Annotated[

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -31,6 +31,7 @@ class Source(StrEnum):
     MEGATRON_TIMERS = "megatron-timers"
     MEASURED = "measured"
     PRIMUS = "primus"
+    STRAGGLER = "straggler"
 
 
 @command
@@ -49,7 +50,8 @@ def profile(
         list[Path] | None,
         typer.Argument(
             metavar="FILE",
-            help="Files of measurements: one trace per rank, or the dump_pp_data folder of Primus. "
+            help="Files of measurements: one trace per rank or the folder that has them, a log, or "
+            "the dump_pp_data folder of Primus. "
             "With --stages-from: a schedule file, whose stages are measured.",
         ),
     ] = None,
@@ -80,6 +82,17 @@ def profile(
     description: Annotated[
         str, typer.Option("--description", metavar="TEXT", help="What was measured.")
     ] = "measured pipeline",
+    layers: Annotated[
+        str | None,
+        typer.Option(
+            "--layers",
+            metavar="LAYOUT",
+            help="Layers of each stage that ran, as a layout (Et*8|t*8L) or as numbers of decoder "
+            "layers (8,8): the file is in layers, so that ppopt finds a better partition, and a "
+            "page shows one.",
+            show_default=False,
+        ),
+    ] = None,
     stages: Annotated[
         int | None,
         typer.Option(
@@ -109,9 +122,10 @@ def profile(
         )
     check_place(target)
     if stages_from is not None:
-        if source is not None or suffix not in YAML:
+        if source is not None or suffix not in YAML or layers is not None:
             raise InputError(
-                "stages-from: your own model is measured; leave --from out, write .yaml"
+                "stages-from: your own model is measured; leave --from and --layers out, write "
+                ".yaml"
             )
         named = _roles(given, roles)
         write(target, _of_job(given, stages_from, stages, batches, steps, compile, device, named))
@@ -124,9 +138,11 @@ def profile(
         )
     _check_counts(source, stages, batches)
     if stages is not None and batches is not None:
+        if layers is not None:
+            raise InputError("layers: of runs whose operations are recorded; leave it out")
         text = _of_timers(given, stages, batches, description, suffix)
     else:
-        text = _of_records(given, source, description, suffix)
+        text = _of_records(given, source, description, suffix, layers)
     write(target, text)
     return 0
 
@@ -238,23 +254,33 @@ def _steps(files: Sequence[Path]) -> tuple[Measurements, Pipeline]:
     return found, schedule.pipeline
 
 
-def _of_records(files: Sequence[Path], source: Source, description: str, suffix: str) -> str:
+def _of_records(
+    files: Sequence[Path], source: Source, description: str, suffix: str, layers: str | None
+) -> str:
     """A pipeline file, a measured step, or a page, of records of operations."""
     from ppopt.cli.output import page_of
     from ppopt.formats import schedule_json
     from ppopt.problem.pipeline import Pipeline
     from ppopt.profiles import pipeline_file
     from ppopt.profiles.estimate import profile as estimate
+    from ppopt.profiles.layers_of_stages import read_layers
     from ppopt.profiles.measured import measured_steps, median_step
 
     ran, memory, comments = _read(files, source)
     found = estimate(ran.records, around=ran.around)
     for warning in pipeline_file.warnings(found):
         note(f"note: {warning}")
+    about: dict[str, Any] = {
+        "description": description,
+        "source": source.value,
+        "comments": comments,
+    }
+    layered = None
+    if layers is not None:
+        of_stages = read_layers(layers, len(found.hosts))
+        layered = pipeline_file.dumps_layers_of_stages(found, of_stages, **about)
     if suffix in YAML:
-        return pipeline_file.dumps(
-            found, description=description, source=source.value, memory=memory, comments=comments
-        )
+        return layered or pipeline_file.dumps(found, memory=memory, **about)
     for comment in comments:
         note(f"note: {comment}")
     where = Pipeline(
@@ -262,7 +288,7 @@ def _of_records(files: Sequence[Path], source: Source, description: str, suffix:
     )
     steps = measured_steps(ran.records, where, pipeline_file.MILLISECOND, ran.around)
     if suffix == ".html":
-        return page_of(_beside_prediction(steps))
+        return page_of([*_beside_prediction(steps), *_rebalanced(median_step(steps), layered)])
     return schedule_json.dumps(median_step(steps))
 
 
@@ -273,14 +299,22 @@ def _read(
     from ppopt.errors import InputError
     from ppopt.profiles.estimate import Measurements
     from ppopt.profiles.primus import read_run
+    from ppopt.profiles.straggler import read_timeline
     from ppopt.profiles.torch_trace import read_traces
 
-    if source is Source.MEASURED:
-        return *_steps(files), ()
-    if source is Source.TORCH_PROFILER:
-        return read_traces(files), None, ()
+    if source in (Source.MEASURED, Source.TORCH_PROFILER):
+        ran, memory = _steps(files) if source is Source.MEASURED else (read_traces(files), None)
+        waits = "Collectives around the microbatches include waits for other ranks."
+        return ran, memory, [waits] if ran.around else []
     if len(files) != 1:
-        raise InputError("Primus: give one folder, which its dump_pp_data wrote")
+        what = {
+            Source.PRIMUS: "Primus: give one folder, which its dump_pp_data wrote",
+            Source.STRAGGLER: "StragglerAnalysis: give one timeline, a .parquet or .csv",
+        }
+        raise InputError(what[source])
+    if source is Source.STRAGGLER:
+        timeline = read_timeline(files[0])
+        return timeline.measurements, None, timeline.comments
     run = read_run(files[0])
     return Measurements(run.records, []), None, run.comments()
 
@@ -307,6 +341,36 @@ def _beside_prediction(steps: Sequence[Schedule]) -> list[Schedule]:
     return [made, *(_named(step, name) for name, step in named.items())]
 
 
+def _rebalanced(step: Schedule, layered: str | None) -> list[Schedule]:
+    """The order that ran with equal stages and, of a model in layers, with a balanced partition."""
+    from ppopt.formats.config import parse_config, pipeline_of
+    from ppopt.profiles.measured import predicted, with_equal_stages
+    from ppopt.report.numbers import percent
+
+    pipelines = {"equal stages": with_equal_stages(step.pipeline)}
+    if layered is not None:
+        model = pipeline_of(parse_config(layered, ".yaml", "profile"))
+        better = replace(model, partition="balanced")
+        counts = ",".join(map(str, better.counts))
+        if better.counts == model.counts:
+            note(f"note: the partition {counts} that ran is balanced")
+        else:
+            named = replace(better, name=f"{step.pipeline.name}, partition {counts}")
+            pipelines[f"partition {counts}"] = named
+    made = predicted(step)
+    before = made.pipeline.ticks.time(made.metrics.makespan)
+    schedules = []
+    for title, pipeline in pipelines.items():
+        schedules.append(predicted(step, pipeline))
+        after = pipeline.ticks.time(schedules[-1].metrics.makespan)
+        change, word = float(1 - after / before), "less" if after <= before else "more"
+        note(
+            f"note: with {title} the order takes {float(after):.6g} ms, {percent(abs(change))} "
+            f"{word}"
+        )
+    return schedules
+
+
 def _named(step: Schedule, name: str) -> Schedule:
     """A measured step under a name of its own."""
     pipeline = replace(step.pipeline, name=f"{step.pipeline.name}, {name} step")
@@ -323,4 +387,6 @@ def _of_timers(
     if len(files) != 1 or suffix not in YAML:
         raise InputError("Megatron's timers: give one log, and a .yaml to write")
     found = read_timers(files[0], stages, batches)
+    if found.unknown is not None:
+        note(f"note: times of single stages are unmeasured: {found.unknown}")
     return dumps_timers(found, batches, description=description)

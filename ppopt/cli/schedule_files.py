@@ -25,6 +25,7 @@ from ppopt.cli.settings import OF_SEARCHES, OF_STRATEGIES, Settings, with_settin
 if TYPE_CHECKING:
     from ppopt.rechecker import Recheck
     from ppopt.schedule.schedule import Schedule
+    from ppopt.studies.reference_check import ReferenceCheck
 
 
 class ExportFormat(StrEnum):
@@ -155,44 +156,53 @@ def view(
 
 @command
 def check(
-    file: ScheduleFile,
+    files: Annotated[list[Path], typer.Argument(metavar="FILE", help="Schedule files (.json).")],
     json: JsonFlag = False,
     quiet: QuietFlag = False,
 ) -> int:
-    """Compute a reference schedule again and list what changed.
+    """Compute reference schedules again and list what changed.
 
     A reference is a schedule file of ppopt, which holds the settings that it was made with.
     """
     from ppopt.cli import progress
     from ppopt.cli.files import valid_schedule
     from ppopt.cli.output import print_json
-    from ppopt.formats.documents import label
-    from ppopt.studies.reference_check import check_reference as make_again
+    from ppopt.studies.reference_check import check_reference
 
-    reference = valid_schedule(file)
+    references = [valid_schedule(file) for file in files]
     with progress.shown(quiet=quiet) as line:
-        found = make_again(reference, line.update)
-    if json:
-        print_json(
-            {
-                "schema": 1,
-                "unchanged": not found.differences,
-                "differences": [entry._asdict() for entry in found.differences],
-                "order_compared": found.order_compared,
-                "not_compared": [entry._asdict() for entry in found.ignored_differences],
-                "notes": list(found.notes),
-            }
-        )
+        checks = [check_reference(reference, line.update) for reference in references]
+    if json and len(files) == 1:
+        print_json({"schema": 1, **_of_check(checks[0])})
+    elif json:
+        pairs = zip(files, checks, strict=True)
+        rows = [{"file": str(file), **_of_check(found)} for file, found in pairs]
+        print_json({"schema": 1, "rows": rows})
     elif not quiet:
-        same = "unchanged" if found.order_compared else "status, value and lower bound unchanged"
-        for words in found.differences or [same]:
-            print(f"{label(file)}: {words}")
-        for note in (
-            *found.notes,
-            *(f"not compared: {entry}" for entry in found.ignored_differences),
-        ):
-            print(f"note: {note}")
-    return EXIT_CHANGED if found.differences else 0
+        for file, found in zip(files, checks, strict=True):
+            _print_check(file, found)
+    return EXIT_CHANGED if any(found.differences for found in checks) else 0
+
+
+def _of_check(found: ReferenceCheck) -> dict[str, object]:
+    """The JSON object of one reference."""
+    return {
+        "unchanged": not found.differences,
+        "differences": [entry._asdict() for entry in found.differences],
+        "order_compared": found.order_compared,
+        "not_compared": [entry._asdict() for entry in found.ignored_differences],
+        "notes": list(found.notes),
+    }
+
+
+def _print_check(file: Path, found: ReferenceCheck) -> None:
+    from ppopt.formats.documents import label
+
+    same = "unchanged" if found.order_compared else "status, value and lower bound unchanged"
+    for words in found.differences or [same]:
+        print(f"{label(file)}: {words}")
+    for note in (*found.notes, *(f"not compared: {entry}" for entry in found.ignored_differences)):
+        print(f"note: {note}")
 
 
 @command

@@ -30,8 +30,17 @@ MOST = 2**31
 """Largest dimension that is read."""
 
 
+def config_file(path: Path) -> Path:
+    """The file of a model's dimensions; in the folder of a model, that is its config.json."""
+    return path / "config.json" if path.is_dir() else path
+
+
 def read_architecture(path: Path) -> Architecture:
-    """Read a config.json; raises InputError, naming the file, if its model is not known."""
+    """Read a config.json, or that of a folder.
+
+    Raises InputError, naming the file, if its model is not known.
+    """
+    path = config_file(path)
     return parse_architecture(read_text(path, LARGEST_FILE), label(path))
 
 

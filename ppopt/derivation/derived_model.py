@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ppopt.derivation.architecture import Architecture
-from ppopt.derivation.config_json import architecture_of, read_architecture
+from ppopt.derivation.config_json import architecture_of, config_file, read_architecture
 from ppopt.derivation.gpus import Gpu, Precision, gpu_named
 from ppopt.derivation.layer_costs import EFFICIENCY, Costing, LayerCosts
 from ppopt.derivation.model_file import LINK, ModelFile
@@ -159,16 +159,16 @@ def derive_model(
 ) -> DerivedModel:
     """Derive a model in layers from the dimensions of a config.json.
 
-    `config` is the file of a Hugging Face model, or what it holds. `training` are the fields of
-    `Training`: devices, batches, tensor, context, data, expert, sequence, microbatch, precision.
-    `partition` and `link` are as `ppopt.Pipeline` takes them. The formulas, each with its source,
-    are those of `ppopt.derivation`. Raises InputError on an unknown architecture or GPU, on a key
-    that is missing, and where the ranks cannot share the model.
+    `config` is the file of a Hugging Face model, the folder of the model, or what the file holds.
+    `training` are the fields of `Training`: devices, batches, tensor, context, data, expert,
+    sequence, microbatch, precision. `partition` and `link` are as `ppopt.Pipeline` takes them. The
+    formulas, each with its source, are those of `ppopt.derivation`. Raises InputError on an unknown
+    architecture or GPU, on a key that is missing, and where the ranks cannot share the model.
     """
     if isinstance(config, Mapping):
         architecture, origin = architecture_of(config), "a configuration"
     else:
-        architecture, origin = read_architecture(Path(config)), Path(config).name
+        architecture, origin = read_architecture(Path(config)), config_file(Path(config)).name
     return DerivedModel(
         architecture=architecture,
         training=Training(**training),

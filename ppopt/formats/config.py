@@ -41,6 +41,7 @@ REPLACES = {
 _OF_MODEL = ("model", "name", "recompute_unit", "stages")
 """Settings of a pipeline that its model, or its number of devices, has."""
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
+_DERIVE = "`ppopt init model.yaml --from {} --gpu h100` derives a config from it"
 SUFFIXES = {".yaml": parse_yaml, ".yml": parse_yaml, ".json": parse_json, ".toml": parse_toml}
 """How the name of a config ends -> parser of its text."""
 
@@ -52,6 +53,11 @@ def read_config(path: Path) -> dict[str, Any]:
     documents the file as one mapping under `about`; null means not given. Values are checked one
     by one: `pipeline_of` checks them together. Raises InputError, naming the file.
     """
+    if path.is_dir():
+        raise InputError(
+            f"{label(path)}: is a folder, not a config; if it is that of a Hugging Face model, "
+            f"{_DERIVE.format(label(path))}"
+        )
     return parse_config(read_text(path, LARGEST_FILE), path.suffix, label(path))
 
 
@@ -73,6 +79,8 @@ def settings_of(document: object, where: str) -> dict[str, Any]:
             f"{where}: is a schedule, not a config; `ppopt view` shows it, and `ppopt solve "
             "--hint` starts from it and takes its pipeline"
         )
+    if {"architectures", "model_type"} & document.keys():
+        raise InputError(f"{where}: is a model's config.json; {_DERIVE.format(where)}")
     return within(where, canonical, document)
 
 

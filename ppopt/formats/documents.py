@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import tomllib
 from collections.abc import Callable
 from decimal import Decimal
@@ -20,16 +21,20 @@ def label(path: Path) -> str:
     return text if text.isprintable() else repr(text)
 
 
+def by_value(name: str) -> list[tuple[str, int]]:
+    """Key that sorts names by the values of the numbers within them: rank 2 before rank 10."""
+    return [(word, int(number or 0)) for word, number in re.findall(r"(\D*)(\d*)", name)]
+
+
 def read_text(path: Path, limit: int, encoding: str = "utf-8-sig") -> str:
     """Read a UTF-8 file of at most `limit` bytes that holds more than white space.
 
-    A byte order mark is dropped, or kept under encoding `utf-8`. Raises InputError if the
-    file cannot be read.
+    A file whose name ends in `.gz` is decompressed; `limit` is of its content. A byte order mark
+    is dropped, or kept under encoding `utf-8`. Raises InputError if the file cannot be read.
     """
     where = label(path)
     try:
-        with path.open("rb") as file:
-            data = file.read(limit + 1)
+        data = _content(path, limit + 1)
     except OSError as error:
         raise InputError(f"{where}: cannot be read: {error.strerror or error}") from None
     except ValueError:
@@ -44,6 +49,21 @@ def read_text(path: Path, limit: int, encoding: str = "utf-8-sig") -> str:
     if not text.strip():
         raise InputError(f"{where}: the file is empty")
     return text
+
+
+def _content(path: Path, most: int) -> bytes:
+    """The first bytes of a file, decompressed."""
+    if path.suffix.lower() != ".gz":
+        with path.open("rb") as file:
+            return file.read(most)
+    import gzip  # noqa: PLC0415  rarely needed
+    import zlib  # noqa: PLC0415
+
+    try:
+        with gzip.open(path, "rb") as compressed:
+            return compressed.read(most)
+    except (gzip.BadGzipFile, EOFError, zlib.error):
+        raise InputError(f"{label(path)}: not a whole gzip file; copy it again") from None
 
 
 def parse_json(text: str, where: str, parse_float: Callable[[str], object] = Decimal) -> object:

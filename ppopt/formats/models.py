@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from functools import cache
 from importlib.resources import files
 from importlib.resources.abc import Traversable
@@ -11,7 +10,7 @@ from typing import Any
 
 from ppopt.errors import InputError
 from ppopt.formats.config import SUFFIXES, model_of, parse_config, pipeline_of, read_config
-from ppopt.formats.documents import label
+from ppopt.formats.documents import by_value, label
 from ppopt.formats.fields import shown, within
 from ppopt.problem.pipeline import Model, Pipeline
 from ppopt.problem.settings import nearest
@@ -31,11 +30,7 @@ def model_names() -> tuple[str, ...]:
     """Names of all models, sorted, numbers within names by value."""
     names = (entry.name for entry in _folder().iterdir())
     models = (name.removesuffix(_SUFFIX) for name in names if name.endswith(_SUFFIX))
-    return tuple(sorted(models, key=_by_value))
-
-
-def _by_value(name: str) -> list[tuple[str, int]]:
-    return [(word, int(number or 0)) for word, number in re.findall(r"(\D*)(\d*)", name)]
+    return tuple(sorted(models, key=by_value))
 
 
 def read_settings(name: str) -> dict[str, Any]:

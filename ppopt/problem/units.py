@@ -109,12 +109,16 @@ def attached(value: object, unit: str) -> object:
 def _declared(measure: str, declared: object) -> str | None:
     if declared is None or (isinstance(declared, str) and declared in SCALES[measure]):
         return declared
-    raise InputError(f"{measure}_unit: {_shown(declared)} is unknown; use {_known(measure)}")
+    hint = suggestion(measure, declared)
+    raise InputError(f"{measure}_unit: {_shown(declared)} is unknown; {hint}")
 
 
-def _known(measure: str) -> str:
-    *names, last = SCALES[measure]
-    return f"{', '.join(names)} or {last}"
+def suggestion(measure: str, unit: object) -> str:
+    """Name the units that an unknown one may abbreviate (`G`: GB or GiB), else all units."""
+    near = [name for name in SCALES[measure] if name.lower().startswith(str(unit).lower())]
+    *names, last = near or SCALES[measure]
+    listed = f"{', '.join(names)} or {last}" if names else last
+    return f"did you mean {listed}?" if near else f"use {listed}"
 
 
 def _shown(value: object) -> str:
@@ -139,7 +143,7 @@ def _carried(measure: str, given: Mapping[str, object]) -> Iterator[str]:
             if parts[1] not in SCALES[measure]:
                 raise InputError(
                     f"{name}: {_shown(number)}: {_shown(parts[1])} is no unit of {measure}; "
-                    f"use {_known(measure)}"
+                    f"{suggestion(measure, parts[1])}"
                 )
             yield parts[1]
 

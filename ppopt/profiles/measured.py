@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from fractions import Fraction
 from itertools import chain
+from typing import Any
 
 from ppopt.errors import InputError
 from ppopt.problem import units
@@ -82,11 +85,26 @@ def measured_steps(
     return [_schedule(steps[step], once[step], timed, unit) for step in sorted(steps)]
 
 
-def predicted(step: Schedule) -> Schedule:
-    """The order of a measured step, re-timed: every operation takes the time of its pipeline."""
+def predicted(step: Schedule, pipeline: Pipeline | None = None) -> Schedule:
+    """The order of a measured step, re-timed: every operation takes the time of its pipeline.
+
+    `pipeline`: another one with the same stages, devices and microbatches.
+    """
     origin = Origin(strategy=SAME_ORDER, objective=Objective.MAKESPAN, status="feasible")
-    timed = timing.schedule(step.pipeline, step.orders, origin=origin)
+    timed = timing.schedule(pipeline or step.pipeline, step.orders, origin=origin)
     return checked(timed, enforce_limit=False)
+
+
+def with_equal_stages(pipeline: Pipeline) -> Pipeline:
+    """The pipeline if all stages took the mean time of every kind of operation."""
+    per_unit = pipeline.ticks.per_unit
+    fields = ("forward", "backward", "weight", "backward_input")
+    columns = {field: getattr(pipeline.costs, field) for field in fields}
+    means: dict[str, Any] = {
+        field: Fraction(round(sum(column) * per_unit / len(column)), per_unit)
+        for field, column in columns.items()
+    }
+    return replace(pipeline, name=f"{pipeline.name}, equal stages", **means)
 
 
 def _name(nanoseconds: int) -> str | None:

@@ -11,6 +11,18 @@ milliseconds per iteration of every timer on every rank (megatron/core/timers.py
 `forward-compute` and `backward-compute` are sums over the microbatches of an iteration. They give
 neither the split of the backward nor times of single operations. The timers of transfers include
 waiting.
+
+Other logs do not say which stage took how long. With `minmax`, the default option, and with `max`
+they have the extremes over all ranks:
+
+    (min, max) time across ranks (ms):
+        forward-compute ................................: (102.50, 110.25)
+
+Older versions print one line on the last rank (`timers.log`, megatron/timers.py of 2021):
+
+    time (ms) | forward-compute: 92.25 | backward-compute: 239.82 | optimizer: 42.31
+
+Every stage then has the largest time that is known; `StageTimes.unknown` says so.
 """
 
 from __future__ import annotations
@@ -28,9 +40,15 @@ from ppopt.formats.documents import label, read_text
 LARGEST_FILE = 2**28
 _HEAD = re.compile(r"times across ranks \(ms\):")
 _TIMER = re.compile(r" {2}([a-z0-9-]+):")
-_RANK = re.compile(r" +rank +([0-9]{1,6}): ([0-9]{1,12}\.[0-9]{1,9})")
+_NUMBER = r"([0-9]{1,12}\.[0-9]{1,9})"
+_RANK = re.compile(rf" +rank +([0-9]{{1,6}}): {_NUMBER}")
 TIMERS = {"forward": "forward-compute", "backward": "backward-compute"}
 """Field of `StageTimes` -> Megatron's timer."""
+_ANY_TIMER = f"({'|'.join(TIMERS.values())})"
+_EXTREMES = re.compile(rf"\b{_ANY_TIMER} \.+: (?:\({_NUMBER}, {_NUMBER}\)|{_NUMBER})")
+"""Timer, minimum, maximum, and the maximum of the option `max`."""
+_ONE_LINE = re.compile(r"\btime \(ms\) \|.*")
+_ON_LINE = re.compile(rf"\b{_ANY_TIMER}: {_NUMBER}")
 
 
 class StageTimes(NamedTuple):
@@ -42,6 +60,8 @@ class StageTimes(NamedTuple):
     """Number of log intervals."""
     outliers: int
     """Number of values above 1.2 times their median."""
+    unknown: str | None = None
+    """What the log says instead of the times of each stage; None: it says these."""
 
 
 def read_timers(path: Path, devices: int, batches: int) -> StageTimes:
@@ -53,10 +73,42 @@ def parse_log(content: str, where: str, devices: int, batches: int) -> StageTime
     """Take the median over all reports of a log.
 
     Tensor- and data-parallel ranks may share a pipeline device. They are numbered consecutively
-    within it, which is Megatron's default order, and the slowest of them counts. Raises InputError,
-    beginning with `where`, if a timer or rank is missing.
+    within it, which is Megatron's default order, and the slowest of them counts. A log without
+    times of ranks gives every stage the same times. Raises InputError, beginning with `where`, if
+    a timer or rank is missing.
     """
-    found: dict[tuple[str, int], list[Fraction]] = defaultdict(list)
+    found, reports = _times_of_ranks(content)
+    unknown = None
+    if reports:
+        columns = {field: _column(found, name, devices, where) for field, name in TIMERS.items()}
+    else:
+        found, unknown = _times_of_log(content, where)
+        reports = max(map(len, found.values()))
+        columns = {
+            field: [median(_values(found, name, where)[0])] * devices
+            for field, name in TIMERS.items()
+        }
+    outliers = sum(
+        value > Fraction(6, 5) * median(values)
+        for (name, _), values in found.items()
+        if name in TIMERS.values()
+        for value in values
+    )
+    scaled = {field: tuple(time / batches for time in times) for field, times in columns.items()}
+    for field, times in scaled.items():
+        if 0 in times:
+            device = times.index(Fraction())
+            raise InputError(f"{where}: timer {TIMERS[field]} of device {device} is 0")
+    return StageTimes(**scaled, reports=reports, outliers=outliers, unknown=unknown)
+
+
+_Times = dict[tuple[str, int], list[Fraction]]
+"""Timer and rank -> the time of every report."""
+
+
+def _times_of_ranks(content: str) -> tuple[_Times, int]:
+    """The times of every rank, and the number of reports that have them."""
+    found: _Times = defaultdict(list)
     reports, timer, reading = 0, "", False
     for line in content.splitlines():
         text = line.rstrip()
@@ -68,35 +120,49 @@ def parse_log(content: str, where: str, devices: int, batches: int) -> StageTime
             found[timer, int(match[1])].append(Fraction(match[2]))
         elif text:
             reading = False
-    if not reports:
+    return found, reports
+
+
+def _times_of_log(content: str, where: str) -> tuple[_Times, str]:
+    """The maximum over ranks, or the time of the last rank, as that of rank 0; and which it is.
+
+    Raises InputError if the log has neither.
+    """
+    times: _Times = defaultdict(list)
+    minima: _Times = defaultdict(list)
+    for timer, low, high, only in _EXTREMES.findall(content):
+        times[timer, 0].append(Fraction(high or only))
+        if low:
+            minima[timer, 0].append(Fraction(low))
+    if times:
+        shown = (f"{timer} {float(median(values)):g}" for (timer, _), values in minima.items())
+        minimum = f"; the minimum is {', '.join(shown)} ms a step" if minima else ""
+        return times, f"the log has the maximum over ranks, and every stage has it{minimum}."
+    for line in _ONE_LINE.findall(content):
+        for timer, time in _ON_LINE.findall(line):
+            times[timer, 0].append(Fraction(time))
+    if not times:
         raise InputError(
             f"{where}: holds no `times across ranks (ms):`; run Megatron with "
             "--timing-log-level 2 --timing-log-option all"
         )
-    columns = {field: _column(found, name, devices, where) for field, name in TIMERS.items()}
-    outliers = sum(
-        value > Fraction(6, 5) * median(values)
-        for (name, _), values in found.items()
-        if name in TIMERS.values()
-        for value in values
-    )
-    scaled = {field: tuple(time / batches for time in times) for field, times in columns.items()}
-    return StageTimes(**scaled, reports=reports, outliers=outliers)
+    return times, "the log has the times of the last rank, and every stage has them."
 
 
-def _column(
-    found: dict[tuple[str, int], list[Fraction]], timer: str, devices: int, where: str
-) -> list[Fraction]:
-    times = {rank: median(values) for (name, rank), values in found.items() if name == timer}
-    if not times:
+def _values(times: _Times, timer: str, where: str) -> dict[int, list[Fraction]]:
+    """The times of a timer by rank."""
+    values = {rank: reports for (name, rank), reports in times.items() if name == timer}
+    if not values:
         raise InputError(f"{where}: timer {timer} is missing; run with --timing-log-level 2")
+    return values
+
+
+def _column(found: _Times, timer: str, devices: int, where: str) -> list[Fraction]:
+    times = {rank: median(values) for rank, values in _values(found, timer, where).items()}
     each, rest = divmod(len(times), devices)
     if rest or sorted(times) != list(range(len(times))):
         raise InputError(
             f"{where}: timer {timer} has {len(times)} ranks, which {devices} devices cannot share "
             "equally; give --stages, the size of the pipeline"
         )
-    per_device = [max(times[d * each + k] for k in range(each)) for d in range(devices)]
-    if 0 in per_device:
-        raise InputError(f"{where}: timer {timer} of device {per_device.index(Fraction())} is 0")
-    return per_device
+    return [max(times[d * each + k] for k in range(each)) for d in range(devices)]

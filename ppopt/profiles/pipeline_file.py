@@ -10,11 +10,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ppopt.formats.files import write
-from ppopt.problem.layers import DECODER
+from ppopt.problem.layers import DECODER, LAYER_SETTINGS
+from ppopt.problem.layout import write_roles
 from ppopt.problem.operation import OpKind
 from ppopt.problem.pipeline import Pipeline
 from ppopt.problem.settings import STAGE_COSTS
 from ppopt.profiles.estimate import P2PTime, Profile, StageMemory
+from ppopt.profiles.layers_of_stages import LayersOfStage, parts
 from ppopt.profiles.megatron_timers import StageTimes
 
 MILLISECOND = 10**6
@@ -143,6 +145,45 @@ def dumps_layers(
     return "\n".join(lines) + "\n"
 
 
+def dumps_layers_of_stages(
+    profile: Profile,
+    layers: Sequence[LayersOfStage],
+    *,
+    description: str,
+    source: str,
+    day: date | None = None,
+    comments: Sequence[str] = (),
+) -> str:
+    """Write a profile of stages as YAML in layers, with the partition that ran.
+
+    `layers` are those of every stage; the file has no memory.
+    """
+    costs = profile.costs(MILLISECOND)
+    p2p = costs.pop("p2p")
+    devices = 1 + max(profile.hosts)
+    linear = profile.hosts == tuple(range(devices))
+    names = {setting.field: setting.name for setting in LAYER_SETTINGS}
+    lines = [
+        *_head(description, source, day),
+        "",
+        f"stages: {devices}",
+        f"batches: {profile.batches}",
+        *([] if linear else [f"placement: {list(profile.hosts)}"]),
+        f"partition: {json.dumps(write_roles([stage.roles for stage in layers]))}",
+        "",
+        *(f"# {note}" for note in [*notes(profile), *comments]),
+        "# Derived: a decoder layer is the mean over stages of decoder layers alone, or over those",
+        "# without a head; embedding and head are the rest of their stages. No memory is known.",
+        f"p2p_time: {_number(p2p)}",
+        "layers:",
+    ]
+    for part in parts(layers, costs):
+        words = [f"name: {part.role}", f"role: {part.role}", f"count: {part.layers}"]
+        words += [f"{names[field]}: {_number(cost)}" for field, cost in part.costs.items()]
+        lines.append(f"  - {{{', '.join(words)}}}")
+    return "\n".join(lines) + "\n"
+
+
 _LAYER_NOTES = (
     "PyTorch runs the whole backward of the first stage in W, and nothing in B: the times of",
     "the first layer are so, those of the next ones are not until they are in that stage.",
@@ -204,7 +245,7 @@ def _notes_on_times(profile: Profile) -> list[str]:
     if OpKind.BW not in kinds:
         lines.append("Every backward was split: BW is B and W together, unmeasured.")
     if profile.around:
-        lines.append("Around the microbatches: medians; collectives include waits for other ranks.")
+        lines.append("Around the microbatches: medians.")
     if profile.p2p is None:
         lines.append(
             "No operation waited for another device alone: p2p is unmeasured, 0 is written."
@@ -256,6 +297,11 @@ def dumps_timers(
 ) -> str:
     """Write the times of Megatron's timers: F and BW per device."""
     comments = [f"Medians of {stages.reports} reports; the split of the backward is unmeasured."]
+    if stages.unknown is not None:
+        comments += [
+            f"Times of single stages, and so their imbalance, are unmeasured: {stages.unknown}",
+            "Megatron-LM prints those of every rank with --timing-log-option all.",
+        ]
     if stages.outliers:
         comments.append(f"{stages.outliers} values lay 20 % or more above their median.")
     return "\n".join(

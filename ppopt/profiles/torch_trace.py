@@ -30,7 +30,7 @@ from statistics import median
 from typing import Any, NamedTuple
 
 from ppopt.errors import InputError
-from ppopt.formats.documents import label, parse_json, read_text
+from ppopt.formats.documents import by_value, label, parse_json, read_text
 from ppopt.formats.fields import finite, shown, whole, within
 from ppopt.formats.torch_csv import KINDS
 from ppopt.problem.operation import AuxiliaryKind, Op, OpKind
@@ -56,16 +56,20 @@ _LAUNCHES = ("cuda_runtime", "cuda_driver")
 _KERNELS = ("kernel", "gpu_memcpy", "gpu_memset")
 """Categories of what runs on the accelerator."""
 _LATEST = 2**62
+_TRACES = (".json", ".json.gz")
+"""How the names of traces in a folder end."""
 
 
 def read_traces(paths: Sequence[Path]) -> Measurements:
     """Read the traces of all ranks; see `parse_trace` and `without_waits`.
 
-    A file that states no rank gets its index. Raises InputError if a file is not such a trace,
+    A folder stands for its traces, in the order of the numbers in their names. A file that states
+    no rank gets its index. Raises InputError if a file is not such a trace,
     if two files are of one rank, or if the trace of a rank is missing.
     """
     found: dict[int, RankTrace] = {}
-    for index, path in enumerate(paths):
+    files = [file for path in paths for file in _files(path)]
+    for index, path in enumerate(files):
         trace = parse_trace(read_text(path, LARGEST_FILE), label(path), index)
         if trace.rank in found:
             raise InputError(
@@ -76,6 +80,16 @@ def read_traces(paths: Sequence[Path]) -> Measurements:
     _check_next({stage for trace in found.values() for stage in trace.followed}, records)
     around = [record for trace in found.values() for record in trace.around]
     return Measurements(without_waits(records), around)
+
+
+def _files(path: Path) -> list[Path]:
+    """The file itself, or the traces of a folder."""
+    if not path.is_dir():
+        return [path]
+    files = [file for file in path.iterdir() if file.name.lower().endswith(_TRACES)]
+    if not files:
+        raise InputError(f"{label(path)}: holds no trace ({', '.join(_TRACES)}); give their folder")
+    return sorted(files, key=lambda file: by_value(file.name))
 
 
 def _check_next(followed: set[int], records: Sequence[Record]) -> None:

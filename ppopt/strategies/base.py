@@ -89,6 +89,8 @@ class Strategy:
     """The fields of Options it uses."""
     defaults: Defaults | None = None
     """Default of each of them, for a pipeline."""
+    pytorch_name: str | None = None
+    """Name of its class in torch.distributed.pipelining.schedules, without `Schedule`."""
 
     def apply(self, pipeline: Pipeline, options: Options) -> Pipeline:
         """The pipeline with the chunks, placement, routes and slices of this strategy.
@@ -266,13 +268,27 @@ def names() -> tuple[str, ...]:
 
 
 def resolve(name: str) -> Strategy:
-    """Strategy of this name; raises InputError, naming the nearest, if there is none."""
-    known = registry()
-    if name in known:
-        return known[name]
-    near = difflib.get_close_matches(name.lower(), known, n=1)
-    hint = f"did you mean {near[0]}?" if near else f"known: {', '.join(known)}"
+    """Return the strategy of a name, in upper or lower case.
+
+    PyTorch's name of its schedule is another name: `ZBVZeroBubble` or `ScheduleZBVZeroBubble` is
+    `zbv`. Raises InputError, naming the nearest strategy, if there is none.
+    """
+    known = _by_any_name()
+    key = name.lower()
+    strategy = known.get(key) or known.get(key.removeprefix("schedule"))
+    if strategy is not None:
+        return strategy
+    near = difflib.get_close_matches(key, known, n=1)
+    hint = f"did you mean {known[near[0]].name}?" if near else f"known: {', '.join(registry())}"
     raise InputError(f"strategy: {name!r} is unknown; {hint}")
+
+
+@cache
+def _by_any_name() -> dict[str, Strategy]:
+    """Every strategy by its name and by PyTorch's name in lower case."""
+    found = registry()
+    of_pytorch = {each.pytorch_name.lower(): each for each in found.values() if each.pytorch_name}
+    return of_pytorch | found
 
 
 def stream(pipeline: Pipeline, kind: OpKind, stage: int) -> Ints:

@@ -45,5 +45,6 @@ register(
         build=build,
         placement="v",
         chunks=2,
+        pytorch_name="DualPipeV",
     )
 )

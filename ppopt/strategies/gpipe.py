@@ -31,5 +31,6 @@ register(
         source="GPipe, arXiv 1811.06965, figure 2",
         build=build,
         fused=True,
+        pytorch_name="GPipe",
     )
 )

@@ -41,7 +41,7 @@ def streams(pipeline: Pipeline, options: Options) -> Iterator[tuple[Ints, Ints, 
             f"more; the least that works is {least}, taken without --group-size"
         )
     chunks = pipeline.num_stages // devices
-    chunk, microbatch = _sequence(batches, chunks, group)
+    chunk, microbatch = sequence(batches, chunks, group)
     for device in range(devices):
         forward = pipeline.code(OpKind.F, chunk * devices + device, microbatch)
         mirrored = (chunks - 1 - chunk) * devices + device
@@ -72,7 +72,7 @@ def _works(group: int, devices: int, batches: int) -> bool:
     return batches <= group or (group >= devices and not 0 < rest < devices)
 
 
-def _sequence(batches: int, chunks: int, group: int) -> tuple[Ints, Ints]:
+def sequence(batches: int, chunks: int, group: int) -> tuple[Ints, Ints]:
     """Chunk and microbatch of every virtual microbatch, in forward order."""
     grid = np.arange(batches)
     starts = np.arange(0, batches, group)
@@ -92,5 +92,6 @@ register(
         fused=True,
         takes=("group_size",),
         defaults=defaults,
+        pytorch_name="Interleaved1F1B",
     )
 )

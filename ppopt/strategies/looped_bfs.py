@@ -35,5 +35,6 @@ register(
         placement="interleaved",
         chunks=None,
         fused=True,
+        pytorch_name="LoopedBFS",
     )
 )

@@ -32,5 +32,6 @@ register(
         source="PipeDream-Flush, arXiv 2006.09503; Megatron-LM, arXiv 2104.04473, section 2.2.1",
         build=build,
         fused=True,
+        pytorch_name="1F1B",
     )
 )

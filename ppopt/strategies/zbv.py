@@ -65,5 +65,6 @@ register(
         placement="v",
         chunks=2,
         adaptive=True,
+        pytorch_name="ZBVZeroBubble",
     )
 )

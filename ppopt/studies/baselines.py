@@ -202,8 +202,9 @@ def evaluate_all(
     strategies that were not evaluated are left out.
     """
     skipped, requests = [], []
-    strategies = registry() if names is None else {name: resolve(name) for name in names}
-    for name, strategy in strategies.items():
+    strategies = registry().values() if names is None else map(resolve, names)
+    for strategy in dict.fromkeys(strategies):
+        name = strategy.name
         if backward_kind is BackwardKind.WHOLE and not strategy.fused:
             skipped.append((name, "it splits the backward, which --backward whole rules out"))
             continue

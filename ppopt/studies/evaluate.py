@@ -42,7 +42,7 @@ def timed(
     options = rule.with_defaults(placed, options)
     objective = Objective(objective)
     origin = Origin(
-        strategy=strategy, objective=objective, status="feasible", options=options.given
+        strategy=rule.name, objective=objective, status="feasible", options=options.given
     )
     schedules = (
         timing.schedule(placed, orders, objective, origin, unshard_ahead=options.unshard_ahead)

@@ -8,11 +8,11 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import partial
 from math import inf
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from ppopt.notebook_view import NotebookView
 from ppopt.problem.backward_kind import BackwardKind
-from ppopt.problem.exact import plain
+from ppopt.problem.exact import plain, plain_or_none
 from ppopt.problem.objective import Objective
 from ppopt.problem.pipeline import Pipeline
 from ppopt.problem.units import with_unit
@@ -25,10 +25,14 @@ from ppopt.solver.result import Progress, Provenance, Result, Status
 from ppopt.solver.search import problem_of
 from ppopt.strategies import Options
 from ppopt.studies.baselines import BEYOND, GRACE, OUT_OF_TIME, evaluate_all
+from ppopt.studies.evaluate import objective_value
 from ppopt.studies.frontier_curve import Curve, ParetoPoint, Proved
 from ppopt.studies.frontier_problem import FrontierProblem, frontier_problem_of
 from ppopt.studies.frontier_search import ParetoSearch
 from ppopt.verifier import checked
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
 
 _Evaluated = list[tuple[Schedule, float]]
 """Schedules of strategies, each with the seconds to make it."""
@@ -105,6 +109,33 @@ class Frontier(NotebookView):
             for value, point in zip(values, ends, strict=True)
         )
         return f"Frontier({self.status.value}: {len(self.points)} points, {' to '.join(words)})"
+
+    def to_frame(self) -> DataFrame:
+        """One row per point and per hand strategy, in the user's units, as a pandas DataFrame.
+
+        `strategy` is `optimal` for the points, whether or not they are proved; a hand strategy has
+        no status and no bound. `memory` is the largest device peak. Needs pandas (the extra
+        `frame`).
+        """
+        from pandas import DataFrame  # noqa: PLC0415  optional
+
+        points = ((point.limit, point.result.schedule, point.result) for point in self.points)
+        hands = ((hand.memory, hand.schedule, None) for hand in self.baselines)
+        return DataFrame(
+            [
+                {
+                    "strategy": schedule.origin.strategy,
+                    "placement": schedule.pipeline.resolved_placement,
+                    "chunks": schedule.pipeline.num_chunks,
+                    "memory": plain(memory),
+                    "value": plain(objective_value(schedule, self.objective)),
+                    "lower_bound": result and plain_or_none(result.lower_bound),
+                    "status": result and result.status.value,
+                }
+                for memory, schedule, result in (*points, *hands)
+                if schedule is not None
+            ]
+        )
 
     def at(self, limit: object) -> FrontierPoint | None:
         """Point of the best schedule found within a limit; None if there is none."""

@@ -63,7 +63,7 @@ def axis(key: str, values: Iterable[Any]) -> Axis:
         json_text(json_form := _json_form(key, value)): _Point(
             json_form, _settings_of(setting, value)
         )
-        for value in map(_as_in_a_file, values)
+        for value in map(_as_in_a_file if setting else _strategy, values)
     }
     if not points:
         raise InputError(f"{key}: there is no value; give one or more")
@@ -85,10 +85,13 @@ def _named(key: str) -> tuple[str, Setting | None]:
 
 def _settings_of(setting: Setting | None, value: Value) -> Mapping[str, Any]:
     if setting is None:
-        if value != SEARCHED:
-            resolve(str(value))
-        return {STRATEGY: str(value)}
+        return {STRATEGY: value}
     return canonical({setting.name: value}) or {setting.field: None}
+
+
+def _strategy(value: Any) -> str:
+    """Name of a strategy, or `optimal`; raises InputError if it is unknown."""
+    return SEARCHED if value == SEARCHED else resolve(str(value)).name
 
 
 def _as_in_a_file(value: Any) -> Any:

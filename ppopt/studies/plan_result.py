@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from fractions import Fraction
-from typing import NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ppopt.notebook_view import NotebookView
-from ppopt.problem.exact import plain
+from ppopt.problem.exact import plain, plain_or_none
 from ppopt.problem.objective import Objective
 from ppopt.problem.partition import SEARCH
 from ppopt.problem.pipeline import Pipeline
@@ -17,6 +17,9 @@ from ppopt.schedule.schedule import Schedule
 from ppopt.solver.result import Provenance, Result, Status
 from ppopt.studies.evaluate import peak_memory
 from ppopt.studies.plan_space import PlanConfiguration, PlanSpace
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
 
 
 class RowStatus(StrEnum):
@@ -91,6 +94,19 @@ class PlanRow:
         """Bound per microbatch."""
         bound = self.lower_bound
         return None if bound is None else bound / self.configuration.batches
+
+    @property
+    def frame_row(self) -> dict[str, Any]:
+        """The row of `Plan.to_frame`."""
+        return {
+            **self.configuration._asdict(),
+            "status": self.status.value,
+            "value": plain_or_none(self.value),
+            "per_microbatch": plain_or_none(self.per_microbatch),
+            "lower_bound": plain_or_none(self.lower_bound),
+            "peak_memory": plain_or_none(self.peak),
+            "partition": None if self.schedule is None else self.pipeline.counts,
+        }
 
     @property
     def sort_key(self) -> tuple[bool, Fraction, Fraction, bool, bool, Fraction, PlanConfiguration]:
@@ -222,6 +238,15 @@ class Plan(NotebookView):
     def value(self) -> Fraction | None:
         """Objective of the best schedule; None without one."""
         return None if self.best is None else self.best.value
+
+    def to_frame(self) -> DataFrame:
+        """One row per configuration, in the user's units, as a pandas DataFrame.
+
+        Needs pandas (the extra `frame`).
+        """
+        from pandas import DataFrame  # noqa: PLC0415  optional
+
+        return DataFrame([row.frame_row for row in self.rows])
 
     @property
     def gap(self) -> Fraction | None:

@@ -108,9 +108,9 @@ class PlanSpace:
         _check("runtime", (self.runtime,), RUNTIMES)
         if not self.strategies:
             raise InputError("strategies: the list is empty")
+        names = (name if name == OPTIMAL else resolve(name).name for name in self.strategies)
+        object.__setattr__(self, "strategies", tuple(dict.fromkeys(names)))
         for name in self.strategies:
-            if name != OPTIMAL:
-                resolve(name)
             if self.runtime == "megatron" and name not in MEGATRON:
                 raise InputError(
                     f"strategies: Megatron-LM runs {' and '.join(MEGATRON)} only, not {name}; "

@@ -152,7 +152,7 @@ class StrategySearch:
         finely divided to stay exact, and InputError if the strategy is unknown.
         """
         rule, options = resolve(strategy), options or Options()
-        self.strategy, self.options, self.objective = strategy, options, objective
+        self.strategy, self.options, self.objective = rule.name, options, objective
         self.placed = rule.apply(replace(pipeline, mem_limit=pipeline.limits), options)
         """Pipeline of the strategy, as requested."""
         self.space = StrategyPoints(self.placed)

@@ -174,9 +174,25 @@ def _unmatched(
                     PostingRule.ORDER,
                     pair[0],
                     f"transfer {place} of its queue with device {pair[1]} is that of {shown[0]}, "
-                    f"and of {shown[1]} there",
+                    f"and of {shown[1]} there{_effect(pair, one, other)}",
                 )
                 break
+
+
+def _effect(pair: tuple[int, int], one: _Ends | None, other: _Ends | None) -> str:
+    """What two devices do that post different transfers at one place of their queue."""
+    if one is None or other is None:
+        return ""  # the missing post is a fault of its own
+    first, second = pair
+    here = one.send if one.source == first else one.receive
+    there = other.send if other.source == second else other.receive
+    sends = [post.kind in _SENDS.values() for post in (here, there)]
+    if sends[0] == sends[1]:
+        return (
+            f"; both wait forever (deadlock): device {first} at {here}, device {second} at {there}"
+        )
+    send, receive = (here, there) if sends[0] else (there, here)
+    return f"; {receive} would get the tensor of {send}"
 
 
 def _stuck(

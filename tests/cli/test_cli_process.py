@@ -55,6 +55,18 @@ def python(code: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
 
 
+def test_python_runs_the_package_as_the_command() -> None:
+    ran = subprocess.run(
+        [sys.executable, "-m", "ppopt", "eval", "no-such-strategy", "--stages", "4"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ran.returncode == 2
+    assert ran.stdout == ""
+    assert ran.stderr.startswith("error: strategy: 'no-such-strategy' is unknown")
+
+
 class TestCtrlC:
     @pytest.mark.slow
     def test_the_best_so_far_is_kept(self, tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ppopt import InputError
+from ppopt import InputError, derive_model
 from ppopt.derivation.architecture import Experts
 from ppopt.derivation.config_json import FAMILIES, architecture_of, read_architecture
 from tests.factories.configs import CONFIGS, DEEPSEEK_V3, LLAMA_8B, PARAMETERS, Config
@@ -100,3 +100,12 @@ def test_the_file_is_named(tmp_path: Path) -> None:
     path.write_text(json.dumps(without("vocab_size")))
     with pytest.raises(InputError, match=r"config\.json: vocab_size is missing"):
         read_architecture(path)
+
+
+def test_the_folder_of_a_model_stands_for_its_config(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(LLAMA_8B), encoding="utf-8")
+    assert read_architecture(tmp_path) == architecture_of(LLAMA_8B)
+    assert "derived from config.json" in derive_model(tmp_path, gpu="h100").text
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(InputError, match=r"empty.config\.json: cannot be read"):
+        read_architecture(tmp_path / "empty")

@@ -49,6 +49,16 @@ def test_the_guide_is_true(guide: Path, tmp_path: Path, monkeypatch: pytest.Monk
         assert (tmp_path / name).stat().st_size > 0
 
 
+@pytest.mark.parametrize("guide", GUIDES, ids=lambda path: path.relative_to(ROOT).as_posix())
+def test_no_file_is_begun_twice(guide: Path) -> None:
+    """`ppopt init` writes new files only, and a reader types every block in one folder."""
+    blocks = re.findall(
+        r"```(?:sh|console)\n(.*?)```", guide.read_text(encoding="utf-8"), re.DOTALL
+    )
+    named = re.findall(r"^(?:\$ )?ppopt init (\S+)", "\n".join(blocks), re.MULTILINE)
+    assert len(set(named)) == len(named)
+
+
 def test_the_formats_of_export_are_those_that_there_are() -> None:
     text = (ROOT / "docs" / "command-line.md").read_text(encoding="utf-8")
     (row,) = re.findall(r"^\| `ppopt export` \| (.*) \|$", text, re.MULTILINE)

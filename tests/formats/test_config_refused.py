@@ -146,7 +146,7 @@ class TestFiles:
         assert self.refuse(path) == f"{path}: cannot be read: No such file or directory"
 
     def test_directory(self, tmp_path: Path) -> None:
-        assert "cannot be read: Is a directory" in self.refuse(tmp_path)
+        assert "is a folder, not a config" in self.refuse(tmp_path)
 
     def test_file_as_a_directory(self, tmp_path: Path) -> None:
         path = write(tmp_path, ".yaml", "stages: 4") / "x.yaml"
@@ -196,3 +196,19 @@ def test_a_schedule_is_recognised(tmp_path: Path) -> None:
     path.write_text('{"schema": 1, "pipeline": {}, "ops": []}', encoding="utf-8")
     with pytest.raises(InputError, match=r"best\.json: is a schedule, not a config; .*--hint"):
         read_config(path)
+
+
+def test_the_config_of_a_model_is_recognised(tmp_path: Path) -> None:
+    """One fault, not one for each of its keys; also where its folder is given."""
+    path = tmp_path / "config.json"
+    path.write_text('{"architectures": ["LlamaForCausalLM"], "vocab_size": 8}', encoding="utf-8")
+    with pytest.raises(InputError) as error:
+        read_config(path)
+    way = "`ppopt init model.yaml --from {} --gpu h100` derives a config from it"
+    assert str(error.value) == f"{path}: is a model's config.json; {way.format(path)}"
+    with pytest.raises(InputError) as error:
+        read_config(tmp_path)
+    assert str(error.value) == (
+        f"{tmp_path}: is a folder, not a config; if it is that of a Hugging Face model, "
+        f"{way.format(tmp_path)}"
+    )

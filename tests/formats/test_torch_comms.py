@@ -199,7 +199,7 @@ def changed(*pairs: tuple[str, str]) -> str:
         (
             changed(("1RECV_F0,1RECV_F1", "1RECV_F1,1RECV_F0")),
             "matching-order: device 0: transfer 0 of its queue with device 1 is that of 0SEND_F0, "
-            "and of 0SEND_F1 there",
+            "and of 0SEND_F1 there; 1RECV_F1 would get the tensor of 0SEND_F0",
         ),
         (
             changed((",0RECV_B0,0RECV_B1,0I0", ",0I0,0RECV_B0,0RECV_B1")),

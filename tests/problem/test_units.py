@@ -102,7 +102,11 @@ def test_plain_numbers_count_in_the_declared_unit() -> None:
     ("given_", "message"),
     [
         ({"time_unit": "min"}, "time_unit: 'min' is unknown; use ns, us, ms or s"),
-        ({"memory_unit": "gib"}, "memory_unit: 'gib' is unknown; use B, KB, MB, GB, KiB, MiB or "),
+        ({"memory_unit": "bytes"}, "memory_unit: 'bytes' is unknown; use B, KB, MB, GB, KiB, MiB"),
+        ({"memory_unit": "gib"}, "memory_unit: 'gib' is unknown; did you mean GiB?"),
+        ({"mem_limit": "80G"}, "'80G': 'G' is no unit of memory; did you mean GB or GiB?"),
+        ({"mem_limit": "80gb"}, "'80gb': 'gb' is no unit of memory; did you mean GB?"),
+        ({"forward": "3m"}, "forward: '3m': 'm' is no unit of time; did you mean ms?"),
         ({"time_unit": 3}, "time_unit: 3 is unknown"),
         ({"forward": "3GiB"}, "forward: '3GiB': 'GiB' is no unit of time; use ns, us, ms or s"),
         ({"mem_limit": ["3MiB", "4TiB"]}, "mem_limit: '4TiB': 'TiB' is no unit of memory"),

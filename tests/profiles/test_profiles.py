@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 from fractions import Fraction
 from pathlib import Path
@@ -69,6 +70,33 @@ class TestTraces:
         found = profile(torch_trace.read_traces(paths[::-1]).records)
         again = Pipeline(stages=2, batches=4, **found.costs(10**6))
         assert again.ticks == MADE.pipeline.ticks
+
+    def test_a_folder_and_compressed_traces(self, tmp_path: Path) -> None:
+        """Files of a folder are in the order of the numbers in their names."""
+        made = evaluate(Pipeline(stages=11, batches=1), "gpipe")
+        for rank, content in enumerate(traces(made)):
+            del content["distributedInfo"]
+            text = json.dumps(content)
+            if rank % 2:
+                (tmp_path / f"rank{rank}_trace.json").write_text(text)
+            else:
+                (tmp_path / f"rank{rank}_trace.json.gz").write_bytes(gzip.compress(text.encode()))
+        (tmp_path / "README.md").write_text("no trace")
+        found = torch_trace.read_traces([tmp_path]).records
+        assert {(record.stage, record.device) for record in found} == {(n, n) for n in range(11)}
+
+    def test_a_folder_without_traces(self, tmp_path: Path) -> None:
+        (tmp_path / "notes.txt").write_text("no trace")
+        with pytest.raises(InputError, match=r"holds no trace \(\.json, \.json\.gz\)"):
+            torch_trace.read_traces([tmp_path])
+
+    def test_a_cut_compressed_trace(self, tmp_path: Path) -> None:
+        path = tmp_path / "a.json.gz"
+        path.write_bytes(gzip.compress(json.dumps(traces(MADE)[0]).encode())[:-20])
+        for content in (path.read_bytes(), b"{}"):
+            path.write_bytes(content)
+            with pytest.raises(InputError, match=r"a\.json\.gz: not a whole gzip file"):
+                torch_trace.read_traces([path])
 
     def test_kernels_count_where_there_are_any(self) -> None:
         ran = [event("PP:0F0", 0, 5), event("PP:0B0", 5, 5)]
@@ -283,6 +311,31 @@ times across ranks (ms):
 """As Megatron-LM's timers.py writes it (`_get_all_ranks_time_string`), the third report slow."""
 
 
+MIN_MAX = """
+ iteration       10/     100 | elapsed time per iteration (ms): 2410.0 |
+(min, max) time across ranks (ms):
+    forward-backward ...............................: (2290.11, 2291.50)
+    forward-compute ................................: (640.00, 672.00)
+    backward-compute ...............................: (1280.00, 1408.00)
+ iteration       20/     100 | elapsed time per iteration (ms): 2410.0 |
+(min, max) time across ranks (ms):
+    forward-compute ................................: (640.00, 674.00)
+    backward-compute ...............................: (1280.00, 1408.00)
+"""
+"""As it writes the option `minmax`, the default (`_get_global_min_max_time_string`)."""
+MAX = """
+max time across ranks (ms):
+    forward-compute ................................: 672.00
+    backward-compute ...............................: 1408.00
+"""
+ONE_LINE = (
+    " iteration       50/    1000 | elapsed time per iteration (ms): 661.3 |\n"
+    "time (ms) | forward-compute: 92.25 | forward-recv: 65.68 | backward-compute: 239.82 | "
+    "backward-params-all-reduce: 10.50 | optimizer: 42.31\n"
+)
+"""As `timers.log` of 2021 prints on the last rank (megatron/timers.py)."""
+
+
 class TestTimers:
     def test_medians(self) -> None:
         """Eight microbatches: 102.4 / 8 and 110 / 8 ms forward, 200 / 8 and 210.4 / 8 backward."""
@@ -290,6 +343,24 @@ class TestTimers:
         assert found.forward == (Fraction("12.8"), Fraction("13.75"))
         assert found.backward == (25, Fraction("26.3"))
         assert (found.reports, found.outliers) == (3, 1)
+
+    @pytest.mark.parametrize(
+        ("text", "forward", "backward", "told"),
+        [
+            (MIN_MAX, 673, 1408, "minimum is forward-compute 640, backward-compute 1280 ms a step"),
+            (MAX, 672, 1408, "the maximum over ranks, and every stage has it."),
+            (ONE_LINE, Fraction("92.25"), Fraction("239.82"), "the times of the last rank, and"),
+        ],
+    )
+    def test_logs_without_times_of_ranks(
+        self, text: str, forward: Fraction, backward: Fraction, told: str
+    ) -> None:
+        """Medians of the maximum, or of the last rank, for every stage; the log says no more."""
+        found = megatron_timers.parse_log(text, "log", 4, 8)
+        assert found.forward == (Fraction(forward) / 8,) * 4
+        assert found.backward == (Fraction(backward) / 8,) * 4
+        assert found.unknown is not None and told in found.unknown
+        assert megatron_timers.parse_log(text + LOG, "log", 2, 8).unknown is None
 
     def test_ranks_that_share_a_stage(self) -> None:
         """One device of two ranks: the slower one counts."""
@@ -305,6 +376,9 @@ class TestTimers:
             (LOG.replace("rank  1", "rank  7"), 2, "cannot share equally"),
             (LOG.replace("102.40", "0.00"), 2, "timer forward-compute of device 0 is 0"),
             ("times across ranks (ms):\n  forward-compute:\n     rank  0: nan\n", 1, "missing"),
+            (MAX.replace("forward-compute", "forward"), 2, "timer forward-compute is missing"),
+            (ONE_LINE.replace("backward-c", "c"), 2, "timer backward-compute is missing; run with"),
+            (MAX.replace("672", "0"), 2, "timer forward-compute of device 0 is 0"),
         ],
     )
     def test_refused(self, text: str, devices: int, told: str) -> None:
@@ -392,6 +466,15 @@ class TestCommand:
         pipeline = pipeline_of(read_config(out))
         assert pipeline.costs.forward == (Fraction("12.8"), Fraction("13.75"))
         assert pipeline.costs.backward == (25, Fraction("26.3"))
+
+    def test_what_timers_do_not_tell_is_in_the_file(self, tmp_path: Path) -> None:
+        log, out = tmp_path / "log.txt", tmp_path / "p.yaml"
+        log.write_text(MIN_MAX)
+        ran = done("profile --from megatron-timers --stages 2 --batches 8", log, "-o", out)
+        told = "times of single stages"
+        assert told in ran.err
+        assert f"# T{told[1:]}, and so their imbalance, are unmeasured: " in out.read_text()
+        assert pipeline_of(read_config(out)).costs.backward == (176, 176)
 
     @pytest.mark.parametrize(
         ("line", "told"),

@@ -18,6 +18,11 @@ def figure(made: Schedule, objective: Objective = Objective.MAKESPAN) -> float:
     return float(made.pipeline.ticks.time(made.metrics.value_ticks(objective)))
 
 
+def orders(made: Schedule) -> list[list[str]]:
+    """The operations of every device in order."""
+    return [[str(made.pipeline.op(code)) for code in order] for order in made.orders]
+
+
 def peaks(made: Schedule) -> list[float]:
     return [float(made.pipeline.ticks.memory(peak)) for peak in made.metrics.peak_memory_ticks]
 
@@ -43,6 +48,8 @@ def condition(name: str, stages: int, batches: int) -> str | None:
         return "stages: .* devices are odd"
     if name.startswith("dualpipe") and batches < 2 * stages:
         return "batches: .* do not fill"
+    if name == "interleaved-zb" and batches % max(1, batches // stages):
+        return "batches: .* are no whole number for each of"
     return None
 
 
@@ -129,6 +136,50 @@ def test_interleaved_time_without_delay(v: int) -> None:
     p, m = 4, 12
     pipe = Pipeline(stages=p, batches=m, chunks=v, forward=4, backward=8)
     assert figure(evaluate(pipe, "interleaved")) == m * 12 + (p - 1) * 12 / v
+
+
+@pytest.mark.parametrize(("p", "m"), [(1, 3), (2, 4), (3, 3), (4, 12), (6, 12)])
+@pytest.mark.parametrize("v", [1, 2, 4])
+@pytest.mark.parametrize("times", [(1, 1, 1), (2, 3, 1)])
+def test_interleaved_zero_bubble(p: int, m: int, v: int, times: tuple[int, int, int]) -> None:
+    """(p - 1)(F + B - W) / v idle where W <= min(F, B) and p divides m: ZB-H1 with chunks.
+
+    ZB-H1: Zero Bubble, arXiv 2401.10241, table 2. Device i has (v - 1)p + p - i chunks in memory
+    when it begins its first B, and i more when it begins its first W.
+    """
+    forward, backward, weight = (v * time for time in times)
+    pipe = Pipeline(
+        stages=p,
+        batches=m,
+        chunks=v,
+        forward=forward,
+        backward=backward + weight,
+        weight=weight,
+        activation=v,
+    )
+    made = evaluate(pipe, "interleaved-zb")
+    work = m * (forward + backward + weight)
+    assert figure(made) == work + (p - 1) * (forward + backward - weight) / v
+    assert peaks(made) == [min(v * p, v * m)] * p
+
+
+@pytest.mark.parametrize(("p", "m"), [(3, 7), (4, 2), (4, 10), (5, 5)])
+def test_interleaved_zero_bubble_of_one_chunk_is_zb_h1(p: int, m: int) -> None:
+    if m % max(1, m // p):
+        with pytest.raises(NotApplicableError, match="a multiple of 3 works"):
+            evaluate(Pipeline(stages=p, batches=m, chunks=1), "interleaved-zb")
+        return
+    ours = evaluate(Pipeline(stages=p, batches=m, chunks=1), "interleaved-zb")
+    assert orders(ours) == orders(evaluate(Pipeline(stages=p, batches=m), "zb-h1"))
+
+
+def test_interleaved_zero_bubble_order_by_hand() -> None:
+    """p = v = m = 2: device 1 runs one warm-up chunk, and its first W a step after its first B."""
+    made = evaluate(Pipeline(stages=2, batches=2, chunks=2), "interleaved-zb")
+    assert orders(made) == [
+        ["0F0", "0F1", "2F0", "2F1", "2B0", "2W0", "2B1", "2W1", "0B0", "0W0", "0B1", "0W1"],
+        ["1F0", "1F1", "3F0", "3B0", "3F1", "3B1", "3W0", "1B0", "3W1", "1B1", "1W0", "1W1"],
+    ]
 
 
 @pytest.mark.parametrize(("p", "m", "v"), [(1, 3, 2), (4, 4, 2), (4, 12, 2), (3, 7, 3), (8, 8, 4)])
@@ -280,6 +331,24 @@ def test_wrong_names_and_options_are_refused(name: str, options: dict, message: 
     with pytest.raises(InputError) as caught:
         evaluate(Pipeline(stages=4, batches=8), name, options=Options(**options))
     assert str(caught.value).startswith(message)
+
+
+@pytest.mark.parametrize(
+    ("names_", "name"),
+    [
+        ("GPipe ScheduleGPipe gpipe", "gpipe"),
+        ("1F1B Schedule1F1B schedule1f1b", "1f1b"),
+        ("Interleaved1F1B ScheduleInterleaved1F1B", "interleaved"),
+        ("LoopedBFS ScheduleLoopedBFS", "looped-bfs"),
+        ("InterleavedZeroBubble ScheduleInterleavedZeroBubble", "interleaved-zb"),
+        ("ZBVZeroBubble ScheduleZBVZeroBubble ZBV", "zbv"),
+        ("DualPipeV ScheduleDualPipeV", "dualpipe-v"),
+    ],
+)
+def test_names_of_pytorch_are_understood(names_: str, name: str) -> None:
+    for other in names_.split():
+        assert resolve(other).name == name
+    assert evaluate(Pipeline(stages=2, batches=4), other).origin.strategy == name
 
 
 def test_every_strategy_cites_its_source() -> None:

@@ -168,6 +168,30 @@ class TestCommand:
             "not_compared": [], "notes": [],
         }  # fmt: skip
 
+    def test_several(self, tmp_path: Path) -> None:
+        """One line or row for each; one that changed decides the exit code; a bad one ends all."""
+        same, changed, broken = (tmp_path / f"{name}.json" for name in ("same", "new", "broken"))
+        done(f"eval 1f1b {UNIT} --quiet -o", same)
+        done(f"eval gpipe {UNIT} --quiet -o", changed)
+        changed.write_text(changed.read_text().replace('"gpipe"', '"1f1b"'))
+        ran = run("check", same, changed)
+        assert ran.code == 6
+        assert ran.out.splitlines() == [
+            f"{same}: unchanged",
+            f"{changed}: peak memory: was 8 8 8 8, is 4 3 2 1",
+            f"{changed}: order: was 0F4 as number 4 on device 0, is 0BW0",
+        ]
+        rows = run("check --json", same, changed).json["rows"]
+        assert [(row["file"], row["unchanged"]) for row in rows] == [
+            (str(same), True),
+            (str(changed), False),
+        ]
+        assert done("check", same, same).out == f"{same}: unchanged\n" * 2
+        broken.write_text("{}")
+        ran = run("check", same, broken)
+        assert (ran.code, ran.out) == (2, "")
+        assert str(broken) in ran.err
+
     def test_an_order_that_is_not_compared_is_not_called_unchanged(self, tmp_path: Path) -> None:
         """A search of one worker found it; the file says two, and another order of equal value."""
         path = tmp_path / "ref.json"

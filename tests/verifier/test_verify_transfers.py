@@ -214,7 +214,14 @@ def test_orders_that_do_not_match() -> None:
     assert faults("0F0 0SEND_F0 0F1 0RECV_B0 0SEND_F1 0BW0 0RECV_B1 0BW1", right) == []
     assert faults("0F0 0SEND_F0 0F1 0SEND_F1 0RECV_B0 0BW0 0RECV_B1 0BW1", right) == [
         "matching-order: device 0: transfer 1 of its queue with device 1 is that of 0SEND_F1, "
-        "and of 1SEND_B0 there"
+        "and of 1SEND_B0 there; both wait forever (deadlock): device 0 at 0SEND_F1, device 1 at "
+        "1SEND_B0"
+    ]
+    receives = "1RECV_F0 1F0 1RECV_F1 1F1 1BW0 1SEND_B0 1BW1 1SEND_B1"
+    assert faults("0F0 0SEND_F0 0RECV_B0 0BW0 0F1 0SEND_F1 0RECV_B1 0BW1", receives) == [
+        "matching-order: device 0: transfer 1 of its queue with device 1 is that of 1SEND_B0, "
+        "and of 0SEND_F1 there; both wait forever (deadlock): device 0 at 0RECV_B0, device 1 at "
+        "1RECV_F1"
     ]
     crossed = "1RECV_F0 1F0 1RECV_F1 1F1 1BW0 1SEND_B0 1BW1 1SEND_B1"
     late = "0F0 0SEND_F0 0RECV_B0 0BW0 0F1 0SEND_F1 0RECV_B1 0BW1"

@@ -1,0 +1,110 @@
+"""Layers of a model from the measured times of its stages, if it is known which layers they have.
+
+Decoder layers count as equal: each takes the mean over the stages that have decoder layers alone
+or, if there is none, over the stages without a head. Embedding and head take the rest of the time
+of their stage.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from fractions import Fraction
+from typing import NamedTuple
+
+from ppopt.errors import InputError
+from ppopt.formats.typed_values import whole
+from ppopt.problem import layout
+from ppopt.problem.layers import DECODER, LETTERS, MOST_LAYERS
+
+_ROLES = {letter: role for role, letter in LETTERS.items()}
+_T = LETTERS[DECODER]
+SHORTEST = Fraction(1, 10**6)
+"""Smallest cost of an embedding or a head: the finest number of a file; F of 0 is refused."""
+
+
+class LayersOfStage(NamedTuple):
+    """Layers of a stage: an embedding at most, decoder layers, a head at most."""
+
+    embedding: int
+    decoders: int
+    head: int
+
+    @property
+    def roles(self) -> list[str]:
+        """Their roles in order."""
+        return [
+            _ROLES[letter] for letter in "E" * self.embedding + _T * self.decoders + "L" * self.head
+        ]
+
+
+class Part(NamedTuple):
+    """Equal layers in a row."""
+
+    role: str
+    layers: int
+    """Number of the layers."""
+    costs: Mapping[str, Fraction]
+    """Of one layer, by field of `ppopt.Layer`."""
+
+
+def read_layers(text: str, stages: int) -> tuple[LayersOfStage, ...]:
+    """Read the layers of every stage: a layout, or the decoder layers of every stage.
+
+    The counts `8,8` are the layout `Et*8|t*8L`. Raises InputError unless there are as many stages,
+    with one embedding at most, first, one head at most, last, and a decoder layer before the head.
+    """
+    layers = _of_layout(text) if any(map(str.isalpha, text)) else _of_counts(text)
+    if len(layers) != stages:
+        raise InputError(f"layers: they are of {len(layers)} stages; the run has {stages}")
+    if not any(stage.decoders for stage in layers if not stage.head):
+        raise InputError("layers: no stage without a head has decoder layers; leave --layers out")
+    return layers
+
+
+def _of_layout(text: str) -> tuple[LayersOfStage, ...]:
+    letters = layout.stages(text)
+    names = "".join(letters)
+    if names.removeprefix("E").removesuffix("L").strip(_T):
+        raise InputError(
+            f"layers: {text!r} has more than decoder layers, an embedding before and a head behind "
+            "them; write these alone, as Et*8|t*8L"
+        )
+    return tuple(LayersOfStage(row.count("E"), row.count(_T), row.count("L")) for row in letters)
+
+
+def _of_counts(text: str) -> tuple[LayersOfStage, ...]:
+    counts = [whole("layers", part.strip()) for part in text.split(",")]
+    if min(counts) < 0 or sum(counts) > MOST_LAYERS:
+        raise InputError(f"layers: {text!r} is not a list of 0 to {MOST_LAYERS} decoder layers")
+    last = len(counts) - 1
+    return tuple(
+        LayersOfStage(int(stage == 0), count, int(stage == last))
+        for stage, count in enumerate(counts)
+    )
+
+
+def parts(layers: Sequence[LayersOfStage], costs: Mapping[str, Sequence[Fraction]]) -> list[Part]:
+    """The layers of a model with the costs of each, from the costs of stages by field."""
+    counts = {
+        "E": sum(stage.embedding for stage in layers),
+        _T: sum(stage.decoders for stage in layers),
+        "L": sum(stage.head for stage in layers),
+    }
+    split = {field: _split(layers, column) for field, column in costs.items()}
+    return [
+        Part(_ROLES[letter], count, {field: each[letter] for field, each in split.items()})
+        for letter, count in counts.items()
+        if count
+    ]
+
+
+def _split(layers: Sequence[LayersOfStage], column: Sequence[Fraction]) -> dict[str, Fraction]:
+    """A cost of every stage as that of each kind of layer, by its letter."""
+    pairs = [(stage, cost) for stage, cost in zip(layers, column, strict=True) if stage.decoders]
+    alone = [pair for pair in pairs if not pair[0].embedding and not pair[0].head]
+    chosen = alone or [pair for pair in pairs if not pair[0].head]
+    decoder = sum((cost for _, cost in chosen), Fraction()) / sum(s.decoders for s, _ in chosen)
+    first, last = (
+        max(column[place] - layers[place].decoders * decoder, SHORTEST) for place in (0, -1)
+    )
+    return {"E": first, _T: decoder, "L": last}

@@ -1,0 +1,243 @@
+"""Read the timelines of StragglerAnalysis: every operation of every worker of a run, as a table.
+
+github.com/ByteDance-Seed/StragglerAnalysis (readme.md, analyzer/metatypes.py): a row per operation
+of a data-parallel rank and a pipeline rank (`stage`), in seconds on one clock, as .parquet or .csv.
+`forward-compute` and `backward-compute` name their microbatch and chunk; sends and receives are
+rows of their own, so that compute includes no wait for a transfer.
+
+The pipelines of the data-parallel ranks run side by side and meet in the gradient sync. The one
+whose last backward ends last is read: it determines the step. A collective ends for all of its
+ranks together, and the rank that came last did not wait: the shortest time of its ranks counts.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from statistics import median
+from typing import Any, NamedTuple
+
+from ppopt.errors import InputError
+from ppopt.formats.documents import label, read_text
+from ppopt.formats.fields import finite, shown, whole, within
+from ppopt.problem.operation import AuxiliaryKind, OpKind
+from ppopt.profiles.estimate import Measurements, Record, StepRecord
+
+LARGEST_FILE = 2**28
+MOST = 2**20
+SECOND = 10**9
+_COMPUTE = {"forward-compute": OpKind.F, "backward-compute": OpKind.BW}
+_AROUND = {
+    "params-all-gather": AuxiliaryKind.UNSHARD,
+    "embedding-grads-all-reduce": AuxiliaryKind.GRADIENT_SYNC,
+    "layernorm-grads-all-reduce": AuxiliaryKind.GRADIENT_SYNC,
+    "separate-grads-all-reduce": AuxiliaryKind.GRADIENT_SYNC,
+    "grads-reduce-scatter": AuxiliaryKind.GRADIENT_SYNC,
+    "optimizer-clip-main-grad": AuxiliaryKind.OPTIMIZER,
+    "optimizer": AuxiliaryKind.OPTIMIZER,
+}
+"""Type of operation around the microbatches -> its kind."""
+
+
+class Operation(NamedTuple):
+    """A row of a timeline; times in nanoseconds."""
+
+    dp_rank: int
+    stage: int
+    """Pipeline rank."""
+    step: int
+    optype: str
+    start_ts: int
+    duration: int
+    seq_id: int
+    """Index among the operations of this type, worker and step."""
+    mc: int
+    """Chunk of the pipeline rank; -1 if it is of none."""
+    mb_id: int
+    """Microbatch; -1 if it is of none."""
+
+    @property
+    def end(self) -> int:
+        """The instant at which it ends."""
+        return self.start_ts + self.duration
+
+
+class StragglerRun(NamedTuple):
+    """The pipeline of the slowest data-parallel rank."""
+
+    measurements: Measurements
+    comments: tuple[str, ...]
+    """What a reader of the times must know, one line each."""
+
+
+def read_timeline(path: Path) -> StragglerRun:
+    """Read a timeline (.parquet, .csv); raises InputError, naming the file, if it is none."""
+    rows = _parquet(path) if path.suffix.lower() == ".parquet" else _csv(path)
+    return within(label(path), parse_rows, rows)
+
+
+def parse_rows(rows: Iterator[Sequence[Any]]) -> StragglerRun:
+    """Read rows with the fields of `Operation`, times in seconds.
+
+    Raises InputError, naming the row, if one is no operation, or if none is of a microbatch.
+    """
+    operations = [within(f"row {number}", _operation, row) for number, row in enumerate(rows, 1)]
+    ends: dict[int, dict[int, int]] = defaultdict(dict)
+    for op in operations:
+        if op.optype in _COMPUTE:
+            ends[op.dp_rank][op.step] = max(op.end, ends[op.dp_rank].get(op.step, 0))
+    if not ends:
+        raise InputError(f"holds no {' and no '.join(_COMPUTE)}; give a trace-*.parquet")
+    slowest, fastest = (
+        choose(ends, key=lambda rank: median(ends[rank].values())) for choose in (max, min)
+    )
+    devices = 1 + max(op.stage for op in operations)
+    records = [
+        Record(
+            *(_COMPUTE[op.optype], op.mc * devices + op.stage, op.mb_id, op.stage),
+            *(op.start_ts, op.end, op.step),
+        )
+        for op in operations
+        if op.optype in _COMPUTE and op.dp_rank == slowest
+    ]
+    spans = _spans(operations)
+    comments = [
+        f"A step of all ranks takes {_ms(median(spans))} ms, median of {len(spans)}.",
+        "Collectives around the microbatches: the shortest time of their ranks, without waits.",
+    ]
+    if len(ends) > 1:
+        last, first = (_ms(median(ends[rank].values())) for rank in (slowest, fastest))
+        comments.append(
+            f"The pipeline is that of data-parallel rank {slowest}, of {len(ends)} the one whose "
+            f"last backward ends last: {last} ms after the step begins, by the median, and "
+            f"{first} ms on rank {fastest}, the first."
+        )
+    return StragglerRun(Measurements(records, list(_around(operations, slowest))), tuple(comments))
+
+
+def _operation(row: Sequence[Any]) -> Operation:
+    values = dict(zip(Operation._fields, row, strict=True))
+    times = {
+        key: round(SECOND * within(key, _seconds, values[key])) for key in ("start_ts", "duration")
+    }
+    least = {"seq_id": -1, "mc": -1, "mb_id": -1}
+    if values["optype"] in _COMPUTE:
+        least = {"seq_id": -1, "mc": 0, "mb_id": 0}
+    numbers = {
+        key: within(key, whole, values[key], least.get(key, 0), MOST)
+        for key in ("dp_rank", "stage", "step", "seq_id", "mc", "mb_id")
+    }
+    return Operation(**numbers, **times, optype=str(values["optype"]))
+
+
+def _seconds(value: object) -> float:
+    number = finite(value)
+    if not 0 <= number < MOST:
+        raise InputError(f"{shown(value)} is no time in seconds from the start of the step")
+    return number
+
+
+def _spans(operations: Sequence[Operation]) -> list[int]:
+    """The length of every step over all workers."""
+    starts: dict[int, int] = {}
+    ends: dict[int, int] = {}
+    for op in operations:
+        starts[op.step] = min(op.start_ts, starts.get(op.step, op.start_ts))
+        ends[op.step] = max(op.end, ends.get(op.step, 0))
+    return [ends[step] - starts[step] for step in ends]
+
+
+def _around(operations: Sequence[Operation], dp_rank: int) -> Iterator[StepRecord]:
+    """What a data-parallel rank runs around its microbatches, once in a step of each device.
+
+    Several operations of one kind count as one that ends with the last. It is that of chunk 0.
+    """
+    shortest: dict[tuple[int, ...], int] = {}
+    for op in operations:
+        if op.optype in _AROUND:
+            key = _collective(op)
+            shortest[key] = min(op.duration, shortest.get(key, op.duration))
+    lengths: dict[tuple[AuxiliaryKind, int, int], int] = defaultdict(int)
+    ends: dict[tuple[AuxiliaryKind, int, int], int] = defaultdict(int)
+    for op in operations:
+        if op.optype in _AROUND and op.dp_rank == dp_rank:
+            where = _AROUND[op.optype], op.stage, op.step
+            lengths[where] += shortest[_collective(op)]
+            ends[where] = max(ends[where], op.end)
+    for (kind, stage, step), length in lengths.items():
+        end = ends[kind, stage, step]
+        yield StepRecord(kind, stage, stage, max(0, end - length), end, step)
+
+
+def _collective(op: Operation) -> tuple[int, ...]:
+    """Key that the ranks of one collective share; an operation of one rank has one of its own."""
+    of_type = (list(_AROUND).index(op.optype), op.step, op.seq_id)
+    match op.optype:
+        case "optimizer-clip-main-grad":
+            return of_type
+        case "embedding-grads-all-reduce":
+            return (*of_type, op.dp_rank)
+        case "layernorm-grads-all-reduce" | "optimizer":
+            return (*of_type, op.dp_rank, op.stage)
+        case _:
+            return (*of_type, op.stage)
+
+
+def _ms(nanoseconds: float) -> str:
+    return f"{nanoseconds / 10**6:.1f}"
+
+
+def _parquet(path: Path) -> Iterator[Sequence[Any]]:
+    try:
+        from pandas import read_parquet  # noqa: PLC0415  optional
+
+        with path.open("rb") as file:
+            table = read_parquet(file)
+    except ImportError:
+        raise InputError(
+            f"{label(path)}: .parquet needs pandas and pyarrow; install both (pip install pandas "
+            "pyarrow), or save the table as .csv"
+        ) from None
+    except OSError as error:
+        raise InputError(f"{label(path)}: cannot be read: {error.strerror or error}") from None
+    except ValueError as error:  # also pyarrow's ArrowInvalid
+        raise InputError(f"{label(path)}: not a parquet file: {error}") from None
+    _check_columns(path, list(table.columns))
+    columns = [table[name].tolist() for name in Operation._fields]
+    return zip(*columns, strict=True)
+
+
+def _csv(path: Path) -> Iterator[Sequence[Any]]:
+    rows = csv.DictReader(io.StringIO(read_text(path, LARGEST_FILE)))
+    try:
+        _check_columns(path, rows.fieldnames or [])
+        table = [[row[name] for name in Operation._fields] for row in rows]
+    except csv.Error as error:
+        raise InputError(f"{label(path)}: line {rows.line_num}: not CSV: {error}") from None
+    optype = Operation._fields.index("optype")
+    return (
+        [text if place == optype else _number(text) for place, text in enumerate(row)]
+        for row in table
+    )
+
+
+def _number(text: str | None) -> object:
+    """The number that a text is; else the text."""
+    for kind in (int, float):
+        try:
+            return kind(text or "")
+        except ValueError:
+            continue
+    return text
+
+
+def _check_columns(path: Path, names: Sequence[str]) -> None:
+    for name in Operation._fields:
+        if name not in names:
+            raise InputError(
+                f"{label(path)}: column {name} is missing; give a timeline with the columns "
+                f"{', '.join(Operation._fields)}"
+            )

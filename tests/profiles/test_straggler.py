@@ -1,0 +1,205 @@
+"""Timelines of StragglerAnalysis: the pipeline of the slowest data-parallel rank, without waits."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ppopt import InputError, Pipeline, Schedule, evaluate, read_pipeline
+from ppopt.problem.operation import OpKind
+from ppopt.profiles import straggler
+from ppopt.profiles.estimate import profile
+from tests.cli.cli_run import done, run
+from tests.packages import needed
+
+FIELDS = straggler.Operation._fields
+TIMES = {"forward": [3, 5], "backward": [8, 9]}
+MADE = evaluate(
+    Pipeline(
+        stages=2, batches=4, p2p=1, unshard=[2, 1], gradient_sync=[3, 4], optimizer=[2, 1], **TIMES
+    ),
+    "1f1b",
+)
+"""A unit is a second here. Device 1 never waits once it has begun: unshard 2, F 3, p2p 1, 4 x 14 on
+device 1, p2p 1, BW 8, gradient sync 3 and optimizer 2 are 76."""
+AROUND = {"UNSHARD": "params-all-gather", "GRADIENT_SYNC": "grads-reduce-scatter"}
+
+
+def operations(schedule: Schedule, dp_rank: int, wait: int = 0) -> Iterator[tuple[Any, ...]]:
+    """The rows of one data-parallel rank in one step; it waits so long in the gradient sync."""
+    devices, per_unit = schedule.pipeline.num_devices, schedule.pipeline.ticks.per_unit
+    for row in schedule.rows():
+        optype = "forward-compute" if row.kind is OpKind.F else "backward-compute"
+        chunk, start = row.stage // devices, row.start / per_unit
+        length = row.end / per_unit - start
+        yield (dp_rank, row.device, 7, optype, start, length, 0, chunk, row.microbatch)
+    for entry in schedule.auxiliary.rows():
+        begin, end = entry.start / per_unit, entry.end / per_unit
+        late = 0 if entry.op.kind.name == "UNSHARD" else wait
+        waits = wait if entry.op.kind.name == "GRADIENT_SYNC" else 0
+        place = (dp_rank, entry.device, 7)
+        length = end - begin
+        if entry.op.kind.name == "OPTIMIZER":  # the clip of gradients, half a second, comes first
+            yield (*place, "optimizer-clip-main-grad", begin + late, 0.5, 0, -1, -1)
+            begin, length = begin + 0.5, length - 0.5
+        optype = AROUND.get(entry.op.kind.name, "optimizer")
+        yield (*place, optype, begin + late - waits, length + waits, 0, -1, -1)
+    yield (dp_rank, 0, 7, "forward-send", 3, 1, 0, -1, -1)
+
+
+def rows() -> list[tuple[Any, ...]]:
+    """Two ranks: the first runs MADE, the second is faster and waits for the first."""
+    quick = evaluate(Pipeline(stages=2, batches=4, forward=2, backward=4), "1f1b")
+    sync = [row for row in operations(MADE, 0) if row[3] == "grads-reduce-scatter"]
+    waiting = [(1, *row[1:4], 30, row[4] + row[5] - 30, *row[6:]) for row in sync]
+    return [*operations(quick, 1), *waiting, *operations(MADE, 0)]
+
+
+def written(folder: Path, table: Sequence[Sequence[Any]], fields: Sequence[str] = FIELDS) -> Path:
+    """A timeline as .csv, with the index that pandas writes."""
+    path = folder / "trace.csv"
+    with path.open("w", newline="") as file:
+        out = csv.writer(file)
+        out.writerow(["", *fields])
+        out.writerows([number, *row] for number, row in enumerate(table))
+    return path
+
+
+def test_the_slowest_rank_is_given_back(tmp_path: Path) -> None:
+    found = straggler.read_timeline(written(tmp_path, rows()))
+    assert {record.device for record in found.measurements.records} == {0, 1}
+    again = profile(found.measurements.records, around=found.measurements.around)
+    costs = again.costs(10**9)
+    wanted = MADE.pipeline.costs
+    for field in ("forward", "backward", "unshard", "gradient_sync", "optimizer"):
+        assert costs[field] == list(getattr(wanted, field)), field
+    assert again.p2p is not None and again.p2p.median == 10**9
+    assert "data-parallel rank 0, of 2 the one whose last backward ends last" in found.comments[2]
+    assert "A step of all ranks takes 76000.0 ms, median of 1." in found.comments
+
+
+def test_the_shortest_time_of_a_collective_counts(tmp_path: Path) -> None:
+    """Rank 0 waits 5 s in its gradient sync for rank 1, whose is the shorter."""
+    longer = [*operations(MADE, 0, wait=5)]
+    other = [(1, *row[1:]) for row in operations(MADE, 0) if row[3] == "grads-reduce-scatter"]
+    found = straggler.read_timeline(written(tmp_path, [*longer, *other])).measurements
+    lengths = {(row.kind.name, row.device): (row.end - row.start) / 10**9 for row in found.around}
+    assert lengths == {
+        ("UNSHARD", 0): 2, ("UNSHARD", 1): 1, ("GRADIENT_SYNC", 0): 3, ("GRADIENT_SYNC", 1): 4,
+        ("OPTIMIZER", 0): 2, ("OPTIMIZER", 1): 1,
+    }  # fmt: skip
+
+
+def test_chunks_are_stages(tmp_path: Path) -> None:
+    made = evaluate(Pipeline(stages=2, batches=4, chunks=2, forward=2, backward=4), "interleaved")
+    found = straggler.read_timeline(written(tmp_path, [*operations(made, 0)])).measurements
+    again = profile(found.records)
+    assert again.hosts == (0, 1, 0, 1)
+    assert [time / 10**9 for time in again.costs(1)["forward"]] == [1, 1, 1, 1]
+
+
+def test_parquet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As pandas reads it: `optype` is a category there, and further columns are ignored."""
+    pandas = needed("pandas")
+    table = pandas.DataFrame(rows(), columns=FIELDS).astype({"optype": "category"})
+    table["gmc"] = 0
+    monkeypatch.setattr(pandas, "read_parquet", lambda _: table)
+    path = tmp_path / "trace.parquet"
+    path.touch()
+    assert straggler.read_timeline(path) == straggler.read_timeline(written(tmp_path, rows()))
+
+
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        (ImportError("no pyarrow"), ".parquet needs pandas and pyarrow; install both"),
+        (PermissionError(13, "Permission denied"), "cannot be read: Permission denied"),
+        (ValueError("magic bytes not found"), "not a parquet file: magic bytes not found"),
+    ],
+)
+def test_parquet_that_cannot_be_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception, told: str
+) -> None:
+    pandas, path = needed("pandas"), tmp_path / "trace.parquet"
+    path.touch()
+
+    def fail(_: object) -> None:
+        raise error
+
+    monkeypatch.setattr(pandas, "read_parquet", fail)
+    with pytest.raises(InputError) as caught:
+        straggler.read_timeline(path)
+    assert str(caught.value).startswith(f"{path}: {told}")
+
+
+def changed(number: int, **values: Any) -> list[tuple[Any, ...]]:
+    """The rows with other values in one of them."""
+    table = [*operations(MADE, 0)]
+    row = dict(zip(FIELDS, table[number], strict=True)) | values
+    return [*table[:number], tuple(row.values()), *table[number + 1 :]]
+
+
+@pytest.mark.parametrize(
+    ("table", "told"),
+    [
+        ([], "holds no forward-compute and no backward-compute"),
+        (changed(0, start_ts="soon"), "row 1: start_ts: 'soon' is not a finite number"),
+        (changed(0, duration=-1), "row 1: duration: -1 is no time in seconds"),
+        (changed(2, mb_id=-1), "row 3: mb_id: -1 is not within 0"),
+        (changed(2, stage="x"), "row 3: stage: 'x' is not a whole number"),
+        (changed(1, step=""), "row 2: step: '' is not a whole number"),
+    ],
+)
+def test_refused(tmp_path: Path, table: list[tuple[Any, ...]], told: str) -> None:
+    path = written(tmp_path, table)
+    with pytest.raises(InputError) as caught:
+        straggler.read_timeline(path)
+    assert str(caught.value).startswith(f"{path}: {told}")
+
+
+def test_a_column_that_is_missing(tmp_path: Path) -> None:
+    path = written(tmp_path, [], [name for name in FIELDS if name != "mc"])
+    with pytest.raises(InputError) as caught:
+        straggler.read_timeline(path)
+    assert str(caught.value).startswith(f"{path}: column mc is missing; give a timeline with the c")
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "told"),
+    [
+        ("none.csv", None, "cannot be read: No such file or directory"),
+        ("none.parquet", None, "cannot be read: No such file or directory"),
+        ("long.csv", f"{','.join(FIELDS)}\n{'x' * 2**18}", "line 1: not CSV: field larger"),
+        ("short.csv", f"{','.join(FIELDS)}\n0,0,7,optimizer", "row 1: start_ts: None is not a"),
+    ],
+)
+def test_no_table(tmp_path: Path, name: str, content: str | None, told: str) -> None:
+    path = tmp_path / name
+    if content is not None:
+        path.write_text(content)
+    if path.suffix == ".parquet":
+        needed("pandas")
+    with pytest.raises(InputError) as caught:
+        straggler.read_timeline(path)
+    assert str(caught.value).startswith(f"{path}: {told}")
+
+
+class TestCommand:
+    def test_a_pipeline_and_a_page(self, tmp_path: Path) -> None:
+        path, out = written(tmp_path, rows()), tmp_path / "run.yaml"
+        done("profile --from straggler", path, "-o", out)
+        assert "# Collectives around the microbatches: the shortest time" in out.read_text()
+        made = evaluate(read_pipeline(out), "1f1b")
+        assert made.pipeline.ticks.time(made.metrics.makespan) == 76_000
+        told = done("profile --from straggler", path, "-o", tmp_path / "run.html").err
+        assert "note: the order that ran takes" in told
+
+    def test_one_timeline(self, tmp_path: Path) -> None:
+        path = written(tmp_path, rows())
+        ran = run("profile --from straggler", path, path, "-o", tmp_path / "run.yaml")
+        assert (ran.code, ran.out) == (2, "")
+        assert "StragglerAnalysis: give one timeline" in ran.err
