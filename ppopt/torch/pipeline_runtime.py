@@ -23,6 +23,7 @@ import inspect
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -54,6 +55,11 @@ DYNAMIC_METADATA = hasattr(pytorch_stage, "InferenceMode")
 REDUCES = hasattr(PipelineStage, "perform_reduce_grad")
 """Whether gradients are scaled and reduced once, after all backwards of a stage. Before, they were
 after its last whole backward, though a W may follow (PyTorch 2.9)."""
+
+
+LOSS_METHOD = "loss_one_chunk"
+"""Name of the method that `load` gives the last stage: it is called with the loss function and the
+arguments of the loss, and returns the loss."""
 
 
 def placement(schedule: Schedule) -> tuple[tuple[int, ...], ...]:
@@ -112,12 +118,24 @@ def load(
     for stage in stages:
         if not DYNAMIC_METADATA and distributed.get_backend(stage.group) == "gloo":
             stage._get_init_p2p_neighbors_ops = list  # 8 bytes into buffers of 4: gloo refuses
+        if stage.is_last:
+            setattr(stage, LOSS_METHOD, getattr(stage, LOSS_METHOD, _call))
+            loss_fn = partial(_loss_by, stage, loss_fn)
     made = _RUNTIME(list(stages), n_microbatches=batches, loss_fn=loss_fn, **options)
     with TemporaryDirectory() as folder:
         path = Path(folder) / "order.csv"
         path.write_text(text, encoding="utf-8")
         made._load_csv(str(path), format="compute_comms" if "SEND_" in text else "compute_only")
     return made
+
+
+def _call(function: Callable[..., Any], *args: Any, **options: Any) -> Any:
+    return function(*args, **options)
+
+
+def _loss_by(stage: Any, loss_fn: Callable[..., Any], *args: Any, **options: Any) -> Any:
+    """Compute the loss through the method of the last stage, which a profiler may have wrapped."""
+    return getattr(stage, LOSS_METHOD)(loss_fn, *args, **options)
 
 
 def as_run(pipeline: Pipeline) -> Pipeline:

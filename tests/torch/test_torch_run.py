@@ -307,11 +307,12 @@ class TestMeasure:
         the step ends. B keeps the gradient of every layer's output, from which W makes that of the
         weights; stage 0's B does nothing. Weights and gradients: 2 x 3 x (64 + 8) floats. For every
         microbatch there are its output, the gradient of its input (not on stage 0), and buffers for
-        what comes from another rank: stage 4 takes its input from stage 3, on the same one.
+        what comes from another rank: stage 4 takes its input from stage 3, on the same one. The
+        loss of the last stage stays, too; `mse_loss` returns it in a storage as large as its input.
         """
         schedule = probe(batches, [0, 1, 2, 3, 3])
         found = world.run(torch_jobs.metered, [(schedule,)] * RANKS)
-        each = [(1, 1), (2, 2), (2, 2), (1, 2), (0, 2)]  # received, made and kept
+        each = [(1, 1), (2, 2), (2, 2), (1, 2), (0, 2 + 1)]  # received, made and kept
         wanted = {
             stage: StageMemory(2 * 64, 1728, 64 * (received + made), 3 * 64 if stage else 0)
             for stage, (received, made) in enumerate(each)
