@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+import weakref
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 from types import ModuleType
@@ -56,7 +58,7 @@ def model(name: str, backend: str | None = None) -> job_execution.UserModel:
 @pytest.mark.parametrize("name", REFUSED)
 def test_wrong_functions(name: str) -> None:
     with pytest.raises(InputError, match=REFUSED[name]) as caught:
-        job.boundaries(model(name).load(), BATCHES, "cpu")
+        job.boundaries(job.Modules(model(name).load(), "cpu"), BATCHES)
     assert "\n" not in str(caught.value) or name in ("wrong_shape", "broken_loss")
 
 
@@ -97,6 +99,102 @@ def test_it_runs_by_turns_with_exact_gradients(world: World) -> None:
         assert ran.difference <= 1e-5
         assert len(ran.steps) == 2
         assert {record.step for record in ran.records} == {0, 1}
+
+
+COUNTED = """
+import os
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+from tests.torch.own_models import Last, Layer, good
+
+LOG = Path(__file__).with_suffix(".log")
+
+
+def built(index, kind):
+    with LOG.open("a") as log:
+        log.write(f"{os.getpid()} {index}\\n")
+    return kind()
+
+
+def build(microbatches):
+    kinds = enumerate([Layer, Layer, Layer, Layer, Last])
+    return replace(good(microbatches), modules=[partial(built, *each) for each in kinds])
+"""
+"""A job that writes down which process builds which module."""
+
+
+def modules_built(file: Path) -> list[list[int]]:
+    """The modules that each process built, in ascending order."""
+    by_process: dict[str, list[int]] = {}
+    for line in file.with_suffix(".log").read_text().splitlines():
+        process, index = line.split()
+        by_process.setdefault(process, []).append(int(index))
+    return sorted(sorted(indices) for indices in by_process.values())
+
+
+@pytest.mark.parametrize("check", [True, False])
+def test_a_process_builds_a_module_once(world: World, tmp_path: Path, check: bool) -> None:
+    """Rank 0 builds all to run each once; the others those of their stages in either schedule."""
+    file = tmp_path / "counted.py"
+    file.write_text(COUNTED)
+    schedules = [
+        build(Pipeline(stages=5, batches=BATCHES, placement=hosts), Random(1), "mixed")
+        for hosts in ([0, 1, 2, 3, 3], [2, 0, 1, 3, 1])
+    ]
+    counted = job_execution.UserModel(f"{file}:build", BATCHES)
+    said: list[str] = []
+    for ran in job_execution.run(world, schedules, counted, check=check, note=said.append):
+        assert ran.gradients == (2 * 5 if check else 0)
+        assert ran.difference <= 1e-5
+    assert modules_built(file) == [[0, 1, 2, 3, 4], [0, 2], [1, 2, 4], [3, 4]]
+    assert said == [
+        "building the modules on cpu, and running each forward once",
+        *["computing a step of the whole model in one process, to compare with"] * check,
+        "running 2 steps of 2 schedules by turns",
+    ]
+
+
+def test_a_profile_builds_a_module_once(world: World, tmp_path: Path) -> None:
+    file = tmp_path / "counted.py"
+    file.write_text(COUNTED)
+    counted = job_execution.UserModel(f"{file}:build", BATCHES)
+    said: list[str] = []
+    job_execution.measure(world, counted, steps=1, note=said.append)
+    assert modules_built(file) == [[0, 1, 2, 3, 4], [2], [3], [4]]
+    assert said[-1] == "running 2 steps"
+
+
+def test_a_module_is_built_on_its_device() -> None:
+    """What the function makes never is on the CPU; `meta` stands for a GPU."""
+    devices: list[str] = []
+
+    class Noting(torch.nn.Linear):
+        def reset_parameters(self) -> None:
+            devices.append(self.weight.device.type)
+
+    made = job.Modules(replace(model("good").load(), modules=[lambda: Noting(2, 2)]), "meta")
+    assert made[0] is made[0]
+    assert devices == ["meta"]
+
+
+def test_modules_that_are_not_kept_are_freed() -> None:
+    """Those that the job has as they are, too."""
+    loaded = model("good").load()
+    made = job.Modules(loaded, "cpu")
+    freed, kept = weakref.ref(made[2]), weakref.ref(made[3])
+    del loaded
+    made.keep([3])
+    assert freed() is None
+    assert kept() is made[3]
+
+
+def test_equal_stages_of_two_schedules_are_compiled_once() -> None:
+    made = job.Modules(model("good").load(), "cpu")
+    assert made.stage(range(2), "eager") is made.stage(range(2), "eager")
+    assert made.stage(range(2), "eager") is not made.stage(range(2), None)
+    assert made.stage(range(2), None).layers[1] is made.stage(range(1, 3), None).layers[0]
 
 
 def test_layers_become_the_stages_of_the_partition(world: World) -> None:

@@ -205,6 +205,7 @@ def test_events_on_the_stream_end_after_the_loss(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(torch.accelerator, "synchronize", lambda: None)
     monkeypatch.setattr(profiler, "_clock", lambda _: profiler.StreamClock("cuda"))
     monkeypatch.setattr(pipeline_runtime, "_RUNTIME", Runtime)
+    monkeypatch.setattr(pipeline_runtime, "DYNAMIC_METADATA", True)
     found = measured(queued, *head_and_loss(queued), [])
     forwards = [record for record in found.records if record.kind is OpKind.F]
     assert {record.end - record.start for record in forwards} == {HEAD + LOSS}
