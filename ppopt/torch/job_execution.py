@@ -105,7 +105,7 @@ def run(
     InputError if the model does not fit a schedule or fails, and VerificationError if a gradient or
     a loss differs.
     """
-    modules = _load_everywhere(world, model)
+    modules = _load_everywhere(world, model, note)
     cuts = [
         Cut(_counts(schedule, model, modules), schedule.pipeline.hosts[0], model.backend)
         for schedule in schedules
@@ -166,7 +166,7 @@ def measure(
     backwards are measured: PyTorch cannot split them. `roles` has the role of every module; None:
     see `ppopt.torch.job.roles_of`. `note` is called with what begins.
     """
-    modules = _load_everywhere(world, model)
+    modules = _load_everywhere(world, model, note)
     if roles is not None and len(roles) != modules:
         raise InputError(f"roles: they name {len(roles)} layers, the job has {modules} modules")
     if schedule is None:
@@ -189,40 +189,25 @@ def measure(
     return profile, [MeasuredLayer(*row) for row in zip(names, sizes, found, strict=True)]
 
 
-def _load_everywhere(world: World, model: Trained) -> int:
+def _load_everywhere(world: World, model: Trained, note: Callable[[str], None]) -> int:
     """Load the job in every process; return how many modules it has."""
-    jobs = [partial(_load, model, world.device(rank)) for rank in range(world.size)]
-    return int(_results(world, jobs)[0])
+    modules = world.run(_load, [(model, world.device(rank)) for rank in range(world.size)])
+    note(f"loaded the model in {world.size} process{'es' * (world.size > 1)}")
+    return int(modules[0])
 
 
-def _load(model: Trained, device: str) -> int:
+def _load(_: int, model: Trained, device: str) -> int:
     _loaded["modules"] = Modules(model.load(), device)
     return len(_loaded["modules"])
 
 
 def _first(world: World, job: Callable[[], Any]) -> Any:
     """Run a job on rank 0 alone."""
-    return _results(world, [job, *[_nothing] * (world.size - 1)])[0]
+    return world.run(_only_first, [(job,)] * world.size)[0]
 
 
-def _nothing() -> None:
-    """What the other ranks do."""
-
-
-def _results(world: World, jobs: Sequence[Callable[[], Any]]) -> list[Any]:
-    """Run a job on every rank; raises the InputError that one returns."""
-    results = world.run(_attempt, [(job,) for job in jobs])
-    for result in results:
-        if isinstance(result, InputError):
-            raise result
-    return results
-
-
-def _attempt(_: int, job: Callable[[], Any]) -> Any:
-    try:
-        return job()
-    except InputError as error:
-        return error
+def _only_first(rank: int, job: Callable[[], Any]) -> Any:
+    return None if rank else job()
 
 
 def _traced(

@@ -41,7 +41,7 @@ class Clock:
 class Runtime:
     """Runs all forwards of its stages and their losses, then all backwards."""
 
-    def __init__(self, stages: list[Any], n_microbatches: int, loss_fn: Any) -> None:
+    def __init__(self, stages: list[Any], n_microbatches: int, loss_fn: Any, **_: Any) -> None:
         self.stages, self.microbatches, self.loss_fn = stages, n_microbatches, loss_fn
 
     def _load_csv(self, path: str, format: str) -> None:  # noqa: A002  as PyTorch has it
@@ -83,13 +83,19 @@ def stage(clock: Clock, module: Any, received: list[Any]) -> Any:
     )  # fmt: skip
 
 
+def stand_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A runtime in place of PyTorch's, as that of the newest version is used."""
+    monkeypatch.setattr(pipeline_runtime, "_RUNTIME", Runtime)
+    monkeypatch.setattr(pipeline_runtime, "DYNAMIC_METADATA", True)
+    monkeypatch.setattr(pipeline_runtime, "REDUCES", True)
+
+
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     """The clock of every profiler, and a runtime in place of PyTorch's."""
     still = Clock()
     monkeypatch.setattr(profiler, "_clock", lambda _: still)
-    monkeypatch.setattr(pipeline_runtime, "_RUNTIME", Runtime)
-    monkeypatch.setattr(pipeline_runtime, "DYNAMIC_METADATA", True)
+    stand_in(monkeypatch)
     return still
 
 
@@ -204,8 +210,7 @@ def test_events_on_the_stream_end_after_the_loss(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(torch, "Event", Event)
     monkeypatch.setattr(torch.accelerator, "synchronize", lambda: None)
     monkeypatch.setattr(profiler, "_clock", lambda _: profiler.StreamClock("cuda"))
-    monkeypatch.setattr(pipeline_runtime, "_RUNTIME", Runtime)
-    monkeypatch.setattr(pipeline_runtime, "DYNAMIC_METADATA", True)
+    stand_in(monkeypatch)
     found = measured(queued, *head_and_loss(queued), [])
     forwards = [record for record in found.records if record.kind is OpKind.F]
     assert {record.end - record.start for record in forwards} == {HEAD + LOSS}
