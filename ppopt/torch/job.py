@@ -63,6 +63,16 @@ class Job:
         """The inputs as a tuple."""
         return self.inputs if isinstance(self.inputs, tuple) else (self.inputs,)
 
+    @property
+    def tensor_kwargs(self) -> dict[str, Any]:
+        """The keyword arguments that are split along dimension 0."""
+        return {name: value for name, value in self.kwargs.items() if _is_tensor(value)}
+
+    @property
+    def constants(self) -> dict[str, Any]:
+        """The other keyword arguments. PyTorch before 2.13 cannot split a backward with them."""
+        return {name: value for name, value in self.kwargs.items() if not _is_tensor(value)}
+
     def module(self, index: int, device: Any = "cpu") -> nn.Module:
         """Make a module on a device, with the random seed of its index."""
         given = self.modules[index]
@@ -89,6 +99,10 @@ class Job:
         return Microbatch(tuple(map(part, self.arguments)), part(self.target), kwargs)
 
 
+def _is_tensor(value: Any) -> bool:
+    return isinstance(value, torch.Tensor)
+
+
 class Microbatch(NamedTuple):
     """What one microbatch gives to the first module, to the loss, and to every module."""
 
@@ -98,17 +112,21 @@ class Microbatch(NamedTuple):
 
 
 class StageModule(nn.Module):
-    """Modules in a row; each takes what the one before it returns."""
+    """Modules in a row; each takes what the one before it returns.
 
-    def __init__(self, modules: Sequence[nn.Module]) -> None:
+    `constants` are keyword arguments of every module beside the tensors.
+    """
+
+    def __init__(self, modules: Sequence[nn.Module], constants: Mapping[str, Any]) -> None:
         super().__init__()
         self.layers = nn.ModuleList(modules)
+        self.constants = dict(constants)
 
     def forward(self, *tensors: Any, **kwargs: Any) -> Any:
         """Run all modules; each gets the keyword arguments."""
         found: Any = tensors
         for module in self.layers:
-            found = module(*as_tuple(found), **kwargs)
+            found = module(*as_tuple(found), **kwargs, **self.constants)
         return found
 
 
@@ -139,7 +157,8 @@ class Modules:
     def stage(self, indices: range, backend: str | None) -> Any:
         """The modules of a stage as one, compiled by a backend of torch.compile unless None."""
         if (indices, backend) not in self._stages:
-            module: Any = StageModule([self[index] for index in indices])
+            constants = self.job.constants
+            module: Any = StageModule([self[index] for index in indices], constants)
             self._stages[indices, backend] = (
                 module if backend is None else torch.compile(module, backend=backend)
             )

@@ -309,20 +309,16 @@ def _run(
 
 def run_step(made: Any, stages: Sequence[Any], modules: Modules) -> list[float]:
     """Run one step from zero gradients; return the losses on the rank of the last stage."""
-
-    def on_device(value: Any) -> Any:
-        return value.to(modules.device) if isinstance(value, torch.Tensor) else value
-
+    job, device = modules.job, modules.device
     modules.zero_grad()
-    job = modules.job
     inputs = job.arguments if any(stage.is_first for stage in stages) else ()
     last = any(stage.is_last for stage in stages)
     losses: list[Any] = []
     made.step(
-        *map(on_device, inputs),
-        target=on_device(job.target) if last else None,
+        *(tensor.to(device) for tensor in inputs),
+        target=job.target.to(device) if last else None,
         losses=losses if last else None,
-        **{name: on_device(value) for name, value in job.kwargs.items()},
+        **{name: tensor.to(device) for name, tensor in job.tensor_kwargs.items()},
     )
     return [value.item() for value in losses]
 

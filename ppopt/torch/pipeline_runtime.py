@@ -59,7 +59,9 @@ after its last whole backward, though a W may follow (PyTorch 2.9)."""
 
 
 _REDUCE_CELL = re.compile(r",?\d+REDUCE_GRAD")
-"""Cells of an order that PyTorch does not know where it does not reduce gradients once."""
+_PAIR_CELL = re.compile(r"\((\w+);(\w+)\)OVERLAP_F_B")
+"""Cells that PyTorch 2.9 does not run in an order with transfers: reductions of gradients, which it
+knows no operation for, and pairs, whose parts other versions run one after the other."""
 LOSS_METHOD = "loss_one_chunk"
 """Name of the method that `load` gives the last stage: it is called with the loss function and the
 arguments of the loss, and returns the loss."""
@@ -133,7 +135,7 @@ def load(
     if scaled and not REDUCES:
         _scale_after_step(made, stages)
     if not REDUCES:
-        text = _REDUCE_CELL.sub("", text)
+        text = _PAIR_CELL.sub(r"\1,\2", _REDUCE_CELL.sub("", text))
     with TemporaryDirectory() as folder:
         path = Path(folder) / "order.csv"
         path.write_text(text, encoding="utf-8")
