@@ -4,9 +4,9 @@ python -m benchmarks.pytorch_versions run PYTHON... -o RECORD.jsonl
 python -m benchmarks.pytorch_versions report RECORD.jsonl > RECORD.md
 
 Every PYTHON is the interpreter of an environment that has a version of PyTorch, the dependencies of
-the package and its extra `test`. The tests run in it with the code of this checkout. Tests that fail
-run a second time, because some measure times, which a busy machine makes longer. A version that
-the record has is not run again.
+the package and its extra `test`. The tests run in it with the code of this checkout. Tests that
+fail run a second time, because some measure times, which a busy machine makes longer. A version
+that the record has is not run again.
 """
 
 from __future__ import annotations
