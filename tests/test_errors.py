@@ -35,7 +35,7 @@ CAUGHT = {
     "studies/storage.py _sound_results": "a stored result that is damaged: merging leaves it out",
     "studies/storage.py _sound_result": "a stored result that is damaged: a merge replaces it",
     "testing/plugin.py load": "a test fails with the line",
-    "torch/job_execution.py _only_first": "goes to the process that asked, which raises it",
+    "torch/world.py _serve": "goes to the process that asked, which raises it",
     # Readers that add the place to the message.
     "errors.py collected": "collects the faults of one input, which `check` raises",
     "formats/fields.py within": "adds the place in a file",

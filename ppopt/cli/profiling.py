@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ppopt.cli.application import command
-from ppopt.cli.running import Compile, Device, StagesFrom
+from ppopt.cli.running import Compile, Device, StagesFrom, elapsed_notes
 from ppopt.cli.streams import note
 
 if TYPE_CHECKING:
@@ -196,11 +196,14 @@ def _of_job(
         stages, batches = schedule.pipeline.num_devices, schedule.pipeline.batches
     if stages is None or batches is None:
         raise InputError("stages, batches: give both, --stages 4 --batches 8, or a schedule file")
+    progress = elapsed_notes(quiet=False)
     with World(stages, PATIENCE * (1 if backend is None else 10), device) as world:
         from ppopt.torch import job_execution
 
         model = job_execution.UserModel(spec, batches, backend)
-        found, layers = job_execution.measure(world, model, schedule, steps=steps, roles=roles)
+        found, layers = job_execution.measure(
+            world, model, schedule, steps=steps, roles=roles, note=progress
+        )
     for warning in pipeline_file.warnings(found):
         note(f"note: {warning}")
     measured_on = _measured_on(device, backend)
@@ -211,7 +214,8 @@ def _of_job(
         return pipeline_file.dumps_layers(
             found, layers, training, description=spec, source=measured_on
         )
-    return pipeline_file.dumps(found, description=spec, source=measured_on)
+    loss = "The loss belongs to F of the last stage, its gradient to B and BW."
+    return pipeline_file.dumps(found, description=spec, source=measured_on, comments=[loss])
 
 
 def _note_roles(roles: Sequence[str]) -> None:

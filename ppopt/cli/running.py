@@ -8,6 +8,7 @@ from functools import partial
 from itertools import permutations
 from pathlib import Path
 from statistics import median
+from time import monotonic
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -17,7 +18,7 @@ from ppopt.cli.application import JsonFlag, QuietFlag, command
 from ppopt.solver import interrupts
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from ppopt.cli.files import Target
     from ppopt.schedule.schedule import Schedule
@@ -122,20 +123,23 @@ def run(
     if targets and len(schedules) > 1:
         raise InputError("output: the measured step of one schedule; give one file")
     ranks = schedules[0].pipeline.num_devices
+    note = elapsed_notes(quiet=quiet)
     _note(f"starting {ranks} processes", quiet=quiet)
     with World(ranks, _patience(schedules, steps, seconds, compile), device) as world:
         from ppopt.torch import execution, job_execution
 
         lengths = [float(execution.predicted_makespan(schedule)) for schedule in schedules]
-        longest = f" of {max(lengths) * seconds:.3g} s each at least" if seconds else ""
-        _note(f"running {steps + 1} steps{longest}", quiet=quiet)
         if stages_from is None:
+            longest = f" of {max(lengths) * seconds:.3g} s each at least" if seconds else ""
+            _note(f"running {steps + 1} steps{longest}", quiet=quiet)
             ran = [
                 execution.run_synthetic(world, schedules[0], steps=steps, seconds_per_unit=seconds)
             ]
         else:
             model = job_execution.UserModel(stages_from, schedules[0].pipeline.batches, compile)
-            ran = job_execution.run(world, schedules, model, steps=steps, check=not unchecked)
+            ran = job_execution.run(
+                world, schedules, model, steps=steps, check=not unchecked, note=note
+            )
         interrupts.only_record()
     shown = list(map(_shown, schedules, ran, lengths, [seconds] * len(ran)))
     code = _write(targets, schedules[0], ran[0], seconds)
@@ -233,6 +237,17 @@ def _patience(
 def _note(words: str, *, quiet: bool) -> None:
     if not quiet and sys.stderr.isatty():
         streams.note(words)
+
+
+def elapsed_notes(*, quiet: bool) -> Callable[[str], None]:
+    """Return a function that says on stderr what begins, with the seconds since this call."""
+    start = monotonic()
+
+    def note(text: str) -> None:
+        if not quiet:
+            streams.note(f"{monotonic() - start:5.1f} s  {text}")
+
+    return note
 
 
 def _write(targets: Sequence[Target], schedule: Schedule, ran: RunResult, seconds: float) -> int:

@@ -120,6 +120,8 @@ class StageMemory(NamedTuple):
     """Kept for the whole step per microbatch: receive buffers and tensors freed at its end."""
     memory_b: int | None = None
     """Signed change by B, which W undoes. None if no backward was split."""
+    loss: int = 0
+    """Part of the activation that the loss keeps, on the last stage."""
 
     def static(self, batches: int) -> int:
         """Memory kept for the whole of a step of `batches` microbatches."""

@@ -188,8 +188,10 @@ _LAYER_NOTES = (
     "PyTorch runs the whole backward of the first stage in W, and nothing in B: the times of",
     "the first layer are so, those of the next ones are not until they are in that stage.",
     "Measured: times; activation, with what the layer hands on; memory_b; static: weights and",
-    "gradients, no optimizer.",
-    "Derived: output, and kept (what F keeps with recompute): the size of what the layer hands on.",
+    "gradients, no optimizer. The loss belongs to the last layer: its time to F, its gradient to B",
+    "and BW, what it keeps to activation.",
+    "Derived: output, and kept (what F keeps with recompute): the size of what the layer hands on;",
+    "of the last layer also what the loss keeps.",
     "Assumed: recompute makes B and BW longer by F. Not in the file: workspace.",
 )
 
@@ -213,7 +215,7 @@ def _layer(
         amounts["activation"] = Fraction(memory.activation, MEBIBYTE) + output
         amounts["memory_b"] = Fraction(memory.memory_b or 0, MEBIBYTE)
         amounts["static"] = Fraction(memory.fixed, MEBIBYTE)
-        amounts["kept"] = output
+        amounts["kept"] = output + Fraction(memory.loss, MEBIBYTE)
     words = [f"name: {json.dumps(layer.name)}"]
     words += [f"role: {layer.role}"] if layer.role != DECODER else []
     words += [f"count: {layer.copies}"] if layer.copies > 1 else []

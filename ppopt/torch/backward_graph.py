@@ -60,6 +60,12 @@ def has_compiled_nodes(tree: Any) -> bool:
     return any(node.name().startswith(_COMPILED) for node in nodes(tree))
 
 
+def adds_compiled_nodes(result: Any, arguments: Any) -> bool:
+    """Whether compiled code made a result of these arguments, or a part of the graph between."""
+    before = set(nodes(arguments))
+    return any(node.name().startswith(_COMPILED) for node in nodes(result) if node not in before)
+
+
 def computed_twice(output: Any, weights: Iterable[Any]) -> str | None:
     """Name of a node that a split backward runs twice; None if there is none.
 

@@ -6,7 +6,7 @@ from importlib import metadata
 
 from ppopt.errors import InputError
 
-TESTED = "torch 2.9.1, 2.10.0, 2.13.0 and 2.14.1"
+TESTED = "torch 2.9.1, 2.10.0, 2.11.0, 2.12.1, 2.13.0 and 2.14.1"
 """The tested versions. The runtime is private to PyTorch and may change with every minor version;
 what is used of it is looked for on first use (`ppopt.torch.pipeline_runtime`)."""
 

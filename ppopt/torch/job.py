@@ -6,8 +6,8 @@
     def build(microbatches):
         return ppopt.torch.Job(modules=[...], inputs=..., target=..., loss=...)
 
-Named `my_job.py:build` on the command line. Every process calls the function once and keeps the
-modules of its own stages. Nothing else of the model leaves a process.
+Named `my_job.py:build` on the command line. Every process calls the function once, and builds each
+of its modules once, on its device. Nothing else of the model leaves a process.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from __future__ import annotations
 import importlib.util
 import sys
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import redirect_stdout
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import prod
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -45,8 +45,8 @@ class Job:
     """
 
     modules: Sequence[nn.Module | Callable[[], nn.Module]]
-    """In forward order: modules, or functions that make them. Of functions, a process calls those
-    of its own stages alone; each is called with a random seed of its own."""
+    """In forward order: modules, or functions that make them. Each function is called with a random
+    seed of its own, and makes tensors on the device of the process unless it names another."""
     inputs: Any
     """Tensor or tuple of tensors for the first module: all microbatches along dimension 0."""
     target: Any
@@ -63,18 +63,29 @@ class Job:
         """The inputs as a tuple."""
         return self.inputs if isinstance(self.inputs, tuple) else (self.inputs,)
 
-    def module(self, index: int) -> nn.Module:
-        """Make a module, with the random seed of its index."""
+    @property
+    def tensor_kwargs(self) -> dict[str, Any]:
+        """The keyword arguments that are split along dimension 0."""
+        return {name: value for name, value in self.kwargs.items() if _is_tensor(value)}
+
+    @property
+    def constants(self) -> dict[str, Any]:
+        """The other keyword arguments. PyTorch before 2.13 cannot split a backward with them."""
+        return {name: value for name, value in self.kwargs.items() if not _is_tensor(value)}
+
+    def module(self, index: int, device: Any = "cpu") -> nn.Module:
+        """Make a module on a device, with the random seed of its index."""
         given = self.modules[index]
         if isinstance(given, nn.Module):
-            return given
+            return given.to(device)
         torch.manual_seed(index)
-        made = given()
+        with torch.device(device):
+            made = given()
         if not isinstance(made, nn.Module):
             raise InputError(
                 f"module {index}: its function returns {type(made).__name__}, not a torch.nn.Module"
             )
-        return made
+        return made.to(device)
 
     def microbatch(self, index: int, of: int, device: Any) -> Microbatch:
         """One of `of` microbatches, on a device."""
@@ -88,6 +99,10 @@ class Job:
         return Microbatch(tuple(map(part, self.arguments)), part(self.target), kwargs)
 
 
+def _is_tensor(value: Any) -> bool:
+    return isinstance(value, torch.Tensor)
+
+
 class Microbatch(NamedTuple):
     """What one microbatch gives to the first module, to the loss, and to every module."""
 
@@ -97,18 +112,68 @@ class Microbatch(NamedTuple):
 
 
 class StageModule(nn.Module):
-    """Modules in a row; each takes what the one before it returns."""
+    """Modules in a row; each takes what the one before it returns.
 
-    def __init__(self, modules: Sequence[nn.Module]) -> None:
+    `constants` are keyword arguments of every module beside the tensors.
+    """
+
+    def __init__(self, modules: Sequence[nn.Module], constants: Mapping[str, Any]) -> None:
         super().__init__()
         self.layers = nn.ModuleList(modules)
+        self.constants = dict(constants)
 
     def forward(self, *tensors: Any, **kwargs: Any) -> Any:
         """Run all modules; each gets the keyword arguments."""
         found: Any = tensors
         for module in self.layers:
-            found = module(*as_tuple(found), **kwargs)
+            found = module(*as_tuple(found), **kwargs, **self.constants)
         return found
+
+
+class Modules:
+    """The modules of a job in one process: each is built once, on the device of the process.
+
+    Everything that runs there shares them, with their weights.
+    """
+
+    def __init__(self, job: Job, device: Any) -> None:
+        self._sources: list[Any] = list(job.modules)
+        self.job = replace(job, modules=self._sources)
+        self.device = device
+        self._built: dict[int, nn.Module] = {}
+        self._stages: dict[tuple[range, str | None], Any] = {}
+
+    def __len__(self) -> int:
+        return len(self._sources)
+
+    def __iter__(self) -> Iterator[nn.Module]:
+        return map(self.__getitem__, range(len(self)))
+
+    def __getitem__(self, index: int) -> nn.Module:
+        if index not in self._built:
+            self._built[index] = self.job.module(index, self.device)
+        return self._built[index]
+
+    def stage(self, indices: range, backend: str | None) -> Any:
+        """The modules of a stage as one, compiled by a backend of torch.compile unless None."""
+        if (indices, backend) not in self._stages:
+            constants = self.job.constants
+            module: Any = StageModule([self[index] for index in indices], constants)
+            self._stages[indices, backend] = (
+                module if backend is None else torch.compile(module, backend=backend)
+            )
+        return self._stages[indices, backend]
+
+    def keep(self, indices: Collection[int]) -> None:
+        """Free the modules with other indices; they cannot be built again."""
+        for index in set(range(len(self))) - set(indices):
+            self._built.pop(index, None)
+            self._sources[index] = None
+
+    def zero_grad(self) -> None:
+        """Drop the gradients of all modules."""
+        for module in self._built.values():
+            module.zero_grad()
 
 
 def as_tuple(output: Any) -> tuple[Any, ...]:
@@ -225,33 +290,43 @@ class TensorMeta(NamedTuple):
         return made.requires_grad_(self.requires_grad)
 
 
-def boundaries(job: Job, microbatches: int, device: Any) -> list[tuple[TensorMeta, ...]]:
-    """What goes into every module, and what the last returns, for one microbatch.
+class Trace(NamedTuple):
+    """What one forward of every module shows."""
 
-    Runs the forward of every module and the loss once, on one microbatch; holds one module made by
-    a function at a time. Raises InputError if a module or the loss fails, if a module returns
-    anything but tensors, or if no gradient passes through.
+    metas: list[tuple[TensorMeta, ...]]
+    """What goes into every module, and what the last returns, for one microbatch."""
+    names: list[str]
+    """The class of every module."""
+
+
+def boundaries(modules: Modules, microbatches: int, keep: Collection[int] = ()) -> Trace:
+    """Run the forward of every module and the loss once, on one microbatch.
+
+    Frees each module after its forward, except those to `keep`. Raises InputError if a module or
+    the loss fails, if a module returns anything but tensors, or if no gradient passes through.
     """
-    first = job.microbatch(0, microbatches, device)
+    first = modules.job.microbatch(0, microbatches, modules.device)
     tensors = first.arguments
-    metas = [_metas(tensors)]
-    for index in range(len(job.modules)):
-        module = job.module(index)
-        what = f"module {index} ({type(module).__name__})"
+    found = Trace([_metas(tensors)], [])
+    for index in range(len(modules)):
+        name = type(modules[index]).__name__
+        what = f"module {index} ({name})"
         try:
-            output = module.to(device)(*tensors, **first.kwargs)
+            output = modules[index](*tensors, **first.kwargs)
         except Exception as error:
             raise InputError(f"{what}: its forward raised {described(error)}") from None
         tensors = as_tuple(output)
         for tensor in tensors:
             if not isinstance(tensor, torch.Tensor):
                 raise InputError(f"{what}: returns {type(tensor).__name__}; return tensors")
-        metas.append(_metas(tensors))
-        if not any(meta.requires_grad for meta in metas[-1]):
+        found.names.append(name)
+        found.metas.append(_metas(tensors))
+        if not any(meta.requires_grad for meta in found.metas[-1]):
             raise InputError(f"{what}: no tensor that it returns requires a gradient")
         tensors = tuple(tensor.detach().requires_grad_(tensor.requires_grad) for tensor in tensors)
-    _check_loss(job, tensors, first.target)
-    return metas
+        modules.keep({*keep, *range(index + 1, len(modules))})
+    _check_loss(modules.job, tensors, first.target)
+    return found
 
 
 def roles_of(names: Sequence[str], metas: Sequence[tuple[TensorMeta, ...]]) -> list[str]:
@@ -309,8 +384,6 @@ class Cut(NamedTuple):
     """Number of modules of every stage."""
     hosts: tuple[int, ...]
     """Device of every stage."""
-    metas: Sequence[tuple[TensorMeta, ...]]
-    """See `boundaries`."""
     backend: str | None = None
     """Of torch.compile, for the module of every stage; None: eager."""
 
@@ -319,23 +392,29 @@ class Cut(NamedTuple):
         begin = sum(self.counts[:stage])
         return range(begin, begin + self.counts[stage])
 
+    def modules_on(self, rank: int) -> set[int]:
+        """Indices of the modules of a rank."""
+        return {index for stage in self.stages_on(rank) for index in self.modules(stage)}
 
-def build_stages(job: Job, cut: Cut, rank: int, device: Any) -> list[PipelineStage]:
-    """Build the stages of a rank on its device, in ascending order."""
+    def stages_on(self, rank: int) -> list[int]:
+        """Stages of a rank, in ascending order."""
+        return [stage for stage, host in enumerate(self.hosts) if host == rank]
+
+
+def build_stages(
+    modules: Modules, cut: Cut, metas: Sequence[tuple[TensorMeta, ...]], rank: int
+) -> list[PipelineStage]:
+    """Build the stages of a rank, in ascending order; `metas` are those of the `Trace`."""
     stages = []
-    for stage in (stage for stage, host in enumerate(cut.hosts) if host == rank):
+    for stage in cut.stages_on(rank):
         indices = cut.modules(stage)
-        module: Any = StageModule([job.module(index) for index in indices]).to(device)
-        if cut.backend is not None:
-            module = torch.compile(module, backend=cut.backend)
-        taken, given = cut.metas[indices.start], cut.metas[indices.stop]
-        made = PipelineStage(
-            module,
+        built = PipelineStage(
+            modules.stage(indices, cut.backend),
             stage,
             len(cut.hosts),
-            torch.device(device),
-            input_args=tuple(meta.tensor() for meta in taken),
-            output_args=tuple(meta.tensor() for meta in given),
+            torch.device(modules.device),
+            input_args=tuple(meta.tensor() for meta in metas[indices.start]),
+            output_args=tuple(meta.tensor() for meta in metas[indices.stop]),
         )
-        stages.append(made)
+        stages.append(built)
     return stages

@@ -1,8 +1,13 @@
-"""Run and profile the user's own model, one process per device, and check its gradients."""
+"""Run and profile the user's own model, one process per device, and check its gradients.
+
+A command is a few jobs of a `World` in a row: load the user's function, trace the modules, compute
+the gradients to compare with, run. Each process keeps its `Modules` from one job to the next, so
+that it builds every module once.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
 from math import isnan
@@ -23,7 +28,9 @@ from ppopt.torch.execution import RunResult, renumbered, step_lengths
 from ppopt.torch.job import (
     Cut,
     Job,
+    Modules,
     TensorMeta,
+    Trace,
     as_tuple,
     boundaries,
     build_stages,
@@ -41,6 +48,10 @@ module. Results differ because microbatches are summed in another order, and com
 in other places."""
 LOW_PRECISION = 3e-2
 """The same where a type has fewer bits."""
+
+
+_loaded: dict[str, Modules] = {}
+"""In a process of a world: under `modules`, those of the command that runs."""
 
 
 class UserModel(NamedTuple):
@@ -73,6 +84,10 @@ class Trained(Protocol):
         """Make the job."""
 
 
+def _silent(_: str) -> None:
+    """Say nothing."""
+
+
 def run(
     world: World,
     schedules: Sequence[Schedule],
@@ -80,29 +95,33 @@ def run(
     *,
     steps: int = 1,
     check: bool = True,
+    note: Callable[[str], None] = _silent,
 ) -> list[RunResult]:
     """Run schedules with the user's model: a warm-up step each, then `steps` measured ones.
 
-    The measured steps of the schedules take turns, so that all see the same machine. With `check`,
-    gradients and losses are compared with those of one process, which holds the whole model. Raises
-    InputError if the model does not fit a schedule or fails, and VerificationError if a
-    gradient or a loss differs.
+    The measured steps of the schedules take turns, so that all see the same machine; all schedules
+    share the weights. With `check`, gradients and losses of the last step are compared with those
+    of one process, which holds the whole model. `note` is called with what begins. Raises
+    InputError if the model does not fit a schedule or fails, and VerificationError if a gradient or
+    a loss differs.
     """
-    modules = len(model.load().modules)
-    counts = [_counts(schedule, model, modules) for schedule in schedules]
-    metas = _traced(world, model)[0]
+    modules = _load_everywhere(world, model, note)
     cuts = [
-        Cut(count, schedule.pipeline.hosts[0], metas, model.backend)
-        for count, schedule in zip(counts, schedules, strict=True)
+        Cut(_counts(schedule, model, modules), schedule.pipeline.hosts[0], model.backend)
+        for schedule in schedules
     ]
+    first = set().union(*(cut.modules_on(0) for cut in cuts))
     with TemporaryDirectory(prefix="ppopt-") as folder:
         path = Path(folder) / "reference.pt" if check else None
+        metas = _traced(world, model, range(modules) if check else first, note).metas
         if path is not None:
-            _first(world, partial(_write_reference, model=model, path=path))
-        arguments = [
-            (schedules, model, cuts, steps, path, world.device(rank)) for rank in range(world.size)
-        ]
-        ranks: list[list[_Ran]] = world.run(_run, arguments)
+            note("computing a step of the whole model in one process, to compare with")
+            _first(world, partial(_write_reference, model.batches, path, first))
+        turns = f" of {len(schedules)} schedules by turns" if len(schedules) > 1 else ""
+        note(f"running {steps + 1} steps{turns}")
+        ranks: list[list[_Ran]] = world.run(
+            _run, [(schedules, cuts, metas, steps, path)] * world.size
+        )
     return [
         _result(schedule, [ran[index] for ran in ranks], steps)
         for index, schedule in enumerate(schedules)
@@ -139,14 +158,15 @@ def measure(
     *,
     steps: int = 5,
     roles: Sequence[str] | None = None,
+    note: Callable[[str], None] = _silent,
 ) -> tuple[Profile, list[MeasuredLayer]]:
     """Profile the stages of a schedule, or without one every module as a stage of its own.
 
     Modules are spread over the devices of the world in order. Of compiled stages only whole
     backwards are measured: PyTorch cannot split them. `roles` has the role of every module; None:
-    see `ppopt.torch.job.roles_of`.
+    see `ppopt.torch.job.roles_of`. `note` is called with what begins.
     """
-    modules = len(model.load().modules)
+    modules = _load_everywhere(world, model, note)
     if roles is not None and len(roles) != modules:
         raise InputError(f"roles: they name {len(roles)} layers, the job has {modules} modules")
     if schedule is None:
@@ -159,58 +179,64 @@ def measure(
         hosts = tuple(index * world.size // modules for index in range(modules))
     else:
         counts, hosts = counts_of(schedule.pipeline, modules), schedule.pipeline.hosts[0]
-    metas, names = _traced(world, model)
-    cut = Cut(counts, hosts, metas, model.backend)
+    cut = Cut(counts, hosts, model.backend)
+    metas, names = _traced(world, model, cut.modules_on(0), note)
     order = probe(model.batches, hosts, split=model.backend is None)
-    arguments = [(order, model, cut, steps, world.device(rank)) for rank in range(world.size)]
-    profile: Profile = world.run(_profile, arguments)[0]
+    note(f"running {steps + 1} steps")
+    profile: Profile = world.run(_profile, [(order, cut, metas, steps)] * world.size)[0]
     sizes = [sum(meta.nbytes for meta in after) for after in metas[1:]]
     found = roles or roles_of(names, metas)
     return profile, [MeasuredLayer(*row) for row in zip(names, sizes, found, strict=True)]
 
 
-def _first(world: World, job: Callable[..., Any]) -> Any:
-    """Run a job on rank 0 alone; raises the InputError that it returns."""
-    found = world.run(_only_first, [(job, world.device(0))] * world.size)[0]
-    if isinstance(found, InputError):
-        raise found
+def _load_everywhere(world: World, model: Trained, note: Callable[[str], None]) -> int:
+    """Load the job in every process; return how many modules it has."""
+    modules = world.run(_load, [(model, world.device(rank)) for rank in range(world.size)])
+    note(f"loaded the model in {world.size} process{'es' * (world.size > 1)}")
+    return int(modules[0])
+
+
+def _load(_: int, model: Trained, device: str) -> int:
+    _loaded["modules"] = Modules(model.load(), device)
+    return len(_loaded["modules"])
+
+
+def _first(world: World, job: Callable[[], Any]) -> Any:
+    """Run a job on rank 0 alone."""
+    return world.run(_only_first, [(job,)] * world.size)[0]
+
+
+def _only_first(rank: int, job: Callable[[], Any]) -> Any:
+    return None if rank else job()
+
+
+def _traced(
+    world: World, model: Trained, keep: Collection[int], note: Callable[[str], None]
+) -> Trace:
+    """Run the forward of every module once, in one process, which keeps these modules."""
+    note(f"building the modules on {world.device(0)}, and running each forward once")
+    found: Trace = _first(world, partial(_trace, model.batches, keep))
     return found
 
 
-def _only_first(rank: int, job: Callable[..., Any], device: str) -> Any:
-    if rank:
-        return None
-    try:
-        return job(device=device)
-    except InputError as error:
-        return error
+def _trace(batches: int, keep: Collection[int]) -> Trace:
+    return boundaries(_loaded["modules"], batches, keep)
 
 
-def _traced(world: World, model: Trained) -> tuple[list[tuple[TensorMeta, ...]], list[str]]:
-    found: tuple[list[tuple[TensorMeta, ...]], list[str]] = _first(
-        world, partial(_trace, model=model)
-    )
-    return found
+def _write_reference(batches: int, path: Path, keep: Collection[int]) -> None:
+    """Compute a step in this process, microbatch by microbatch, and write losses and gradients.
 
-
-def _trace(device: str, model: Trained) -> tuple[list[tuple[TensorMeta, ...]], list[str]]:
-    job = model.load()
-    metas = boundaries(job, model.batches, device)
-    return metas, [type(job.module(index)).__name__ for index in range(len(job.modules))]
-
-
-def _write_reference(device: str, model: UserModel, path: Path) -> None:
-    """Compute a step in this process, microbatch by microbatch, and write losses and gradients."""
-    job = model.load()
-    modules = [job.module(index).to(device) for index in range(len(job.modules))]
+    Modules other than those to `keep` are freed.
+    """
+    modules = _loaded["modules"]
     losses = []
-    for index in range(model.batches):
-        part = job.microbatch(index, model.batches, device)
+    for index in range(batches):
+        part = modules.job.microbatch(index, batches, modules.device)
         output: Any = part.arguments
         for module in modules:
             output = module(*as_tuple(output), **part.kwargs)
-        loss = job.loss(output, part.target)
-        (loss / model.batches).backward()
+        loss = modules.job.loss(output, part.target)
+        (loss / batches).backward()
         losses.append(loss.item())
     gradients = {
         f"{index}.{name}": None if weight.grad is None else weight.grad.cpu()
@@ -218,6 +244,8 @@ def _write_reference(device: str, model: UserModel, path: Path) -> None:
         for name, weight in module.named_parameters()
     }
     torch.save({"losses": losses, "gradients": gradients}, path)
+    modules.zero_grad()
+    modules.keep(keep)
 
 
 class _Ran(NamedTuple):
@@ -234,6 +262,10 @@ class _Ran(NamedTuple):
     """What differs most."""
 
 
+_EQUAL = _Ran([], 0, 0.0, 0.0, "")
+"""Nothing compared."""
+
+
 def _together(ranks: Sequence[_Ran]) -> _Ran:
     worst = max(ranks, key=lambda rank: rank.difference)
     compared = sum(rank.gradients for rank in ranks)
@@ -244,61 +276,55 @@ def _together(ranks: Sequence[_Ran]) -> _Ran:
 def _run(
     rank: int,
     schedules: Sequence[Schedule],
-    model: UserModel,
     cuts: Sequence[Cut],
+    metas: Sequence[tuple[TensorMeta, ...]],
     steps: int,
     reference: Path | None,
-    device: str,
 ) -> list[_Ran]:
     """Run the schedules by turns on this rank."""
-    jobs = [model.load() for _ in schedules]  # each with weights of its own
-    stages = [build_stages(job, cut, rank, device) for job, cut in zip(jobs, cuts, strict=True)]
-    made = [
-        runtime(mine, schedule, job.loss)
-        for mine, schedule, job in zip(stages, schedules, jobs, strict=True)
+    modules = _loaded.pop("modules")
+    modules.keep(set().union(*(cut.modules_on(rank) for cut in cuts)))
+    stages = [build_stages(modules, cut, metas, rank) for cut in cuts]
+    runtimes = [
+        runtime(built, schedule, modules.job.loss)
+        for built, schedule in zip(stages, schedules, strict=True)
     ]
-    losses: list[list[float]] = [[]] * len(schedules)
+    wanted = None if reference is None else torch.load(reference, map_location="cpu", mmap=True)
+    compared = [_EQUAL] * len(schedules)
     with ExitStack() as entered:
-        profilers = [entered.enter_context(Profiler(mine, memory=False)) for mine in stages]
-        for _ in range(1 + steps):
+        profilers = [entered.enter_context(Profiler(built, memory=False)) for built in stages]
+        for step in range(1 + steps):
             for index, profiler in enumerate(profilers):
                 distributed.barrier()
                 profiler.begin_step()
-                losses[index] = run_step(made[index], stages[index], jobs[index], device)
+                losses = run_step(runtimes[index], stages[index], modules)
                 profiler.next_step()
-    ran = [_Ran(profiler.records, 0, 0.0, 0.0, "") for profiler in profilers]
-    if reference is None:
-        return ran
-    wanted = torch.load(reference, map_location="cpu", mmap=True)
-    return [_compared(*each, wanted) for each in zip(ran, stages, cuts, losses, strict=True)]
+                if step == steps and wanted is not None:  # the next schedule has other gradients
+                    compared[index] = _compared(stages[index], cuts[index], losses, wanted)
+    return [
+        result._replace(records=profiler.records)
+        for result, profiler in zip(compared, profilers, strict=True)
+    ]
 
 
-def run_step(made: Any, stages: Sequence[Any], job: Job, device: Any) -> list[float]:
+def run_step(made: Any, stages: Sequence[Any], modules: Modules) -> list[float]:
     """Run one step from zero gradients; return the losses on the rank of the last stage."""
-
-    def on_device(value: Any) -> Any:
-        return value.to(device) if isinstance(value, torch.Tensor) else value
-
-    for stage in stages:
-        stage.submod.zero_grad()
+    job, device = modules.job, modules.device
+    modules.zero_grad()
     inputs = job.arguments if any(stage.is_first for stage in stages) else ()
     last = any(stage.is_last for stage in stages)
     losses: list[Any] = []
     made.step(
-        *map(on_device, inputs),
-        target=on_device(job.target) if last else None,
+        *(tensor.to(device) for tensor in inputs),
+        target=job.target.to(device) if last else None,
         losses=losses if last else None,
-        **{name: on_device(value) for name, value in job.kwargs.items()},
+        **{name: tensor.to(device) for name, tensor in job.tensor_kwargs.items()},
     )
     return [value.item() for value in losses]
 
 
 def _compared(
-    ran: _Ran,
-    stages: Sequence[Any],
-    cut: Cut,
-    losses: Sequence[float],
-    wanted: Mapping[str, Any],
+    stages: Sequence[Any], cut: Cut, losses: Sequence[float], wanted: Mapping[str, Any]
 ) -> _Ran:
     found = [
         _compared_module(index, module, wanted["gradients"])
@@ -309,8 +335,8 @@ def _compared(
         relative = max(
             abs(a - b) / max(abs(b), 1e-30) for a, b in zip(losses, wanted["losses"], strict=True)
         )
-        found.append(ran._replace(difference=relative / LOW_PRECISION, worst="a loss"))
-    return _together(found)._replace(records=ran.records)
+        found.append(_EQUAL._replace(difference=relative / LOW_PRECISION, worst="a loss"))
+    return _together(found)
 
 
 def _layers(module: Any) -> Any:
@@ -319,20 +345,26 @@ def _layers(module: Any) -> Any:
 
 
 def _compared_module(index: int, module: Any, wanted: dict[str, Any]) -> _Ran:
-    names = {name: f"{index}.{name}" for name, _ in module.named_parameters()}
-    given = [gradient for name in names.values() if (gradient := wanted[name]) is not None]
-    largest = map(_largest, given)
+    """Compare the gradients of a module, on its device."""
+    weights = dict(module.named_parameters())
+    expected = {
+        name: None
+        if (gradient := wanted[f"{index}.{name}"]) is None
+        else gradient.to(weight.device)
+        for name, weight in weights.items()
+    }
+    largest = (_largest(gradient) for gradient in expected.values() if gradient is not None)
     scale = max(largest, default=0.0) or 1.0
     compared = []
-    for name, weight in module.named_parameters():
-        mine, theirs = weight.grad, wanted[names[name]]
+    for name, weight in weights.items():
+        mine, theirs = weight.grad, expected[name]
         if mine is not None or theirs is not None:
             both = mine is not None and theirs is not None
-            off = _largest(mine.cpu() - theirs) / scale if both else float("inf")
+            off = _largest(mine - theirs) / scale if both else float("inf")
             allowed = TOLERANCES.get(weight.dtype, LOW_PRECISION)
             what = f"the gradient of {name} of module {index}"
             compared.append(_Ran([], 1, off / allowed, off, what))
-    return _together(compared) if compared else _Ran([], 0, 0.0, 0.0, "")
+    return _together(compared) if compared else _EQUAL
 
 
 def _largest(tensor: Any) -> float:
@@ -344,14 +376,15 @@ def _largest(tensor: Any) -> float:
 
 
 def _profile(
-    rank: int, order: Schedule, model: Trained, cut: Cut, steps: int, device: str
+    rank: int, order: Schedule, cut: Cut, metas: Sequence[tuple[TensorMeta, ...]], steps: int
 ) -> Profile:
-    job = model.load()
-    stages = build_stages(job, cut, rank, device)
-    made = runtime(stages, order, job.loss)
+    modules = _loaded.pop("modules")
+    modules.keep(cut.modules_on(rank))
+    stages = build_stages(modules, cut, metas, rank)
+    built = runtime(stages, order, modules.job.loss)
     with Profiler(stages) as profiler:
         for _ in range(1 + steps):
             distributed.barrier()
-            run_step(made, stages, job, device)
+            run_step(built, stages, modules)
             profiler.next_step()
     return profiler.gather()

@@ -9,6 +9,8 @@ Compiled code does not run under such a mode: `torch.compile` falls back to eage
 is measured without the mode: what its F keeps are its outputs and what the nodes of the graph saved
 (`backward_graph`).
 
+The loss belongs to the forward before it: what the loss keeps for the backward is memory of that F.
+
 PyTorch also keeps memory that belongs to no single operation, which is counted separately. It
 allocates the receive buffers of all microbatches at once. It keeps sent tensors and the outputs of
 the last stage until the end of the step (schedules.py waits for sends there).
@@ -26,7 +28,12 @@ from torch.utils._pytree import tree_leaves
 
 from ppopt.problem.operation import OpKind
 from ppopt.profiles.estimate import StageMemory
-from ppopt.torch.backward_graph import has_compiled_nodes, is_compiled, saved_tensors
+from ppopt.torch.backward_graph import (
+    adds_compiled_nodes,
+    has_compiled_nodes,
+    is_compiled,
+    saved_tensors,
+)
 
 
 class _StorageTracker(TorchDispatchMode):
@@ -70,6 +77,10 @@ class MemoryMeter:
         """Stage -> whether its graph has nodes of compiled code."""
         self._first: dict[int, int] = {}
         """Stage that is not compiled -> the microbatch that showed it, which is not measured."""
+        self._loss_is_compiled: bool | None = None
+        """None: no loss was computed yet."""
+        self._without_loss: dict[int, dict[int, int]] = {}
+        """Microbatch -> what was alive after F of the last stage, before its loss."""
 
     def run(self, stage: Any, kind: OpKind, microbatch: int, run: Callable[[], Any]) -> Any:
         """Run an operation; record its allocations, and which of them are alive after it.
@@ -97,39 +108,86 @@ class MemoryMeter:
             made = found if kind is OpKind.F else stage.bwd_cache.get(microbatch)
             tracker.add(_kept_by_graph(stage, made) if self._compiled[index] else _storages(made))
         if microbatch != self._first.get(index):
-            grads = set(_storages([weight.grad for weight in stage.submod.parameters()]))
-            alive = {key: size for key, size in tracker.alive().items() if key not in grads}
-            self._after.setdefault((index, microbatch), {})[kind] = alive
+            self._after.setdefault((index, microbatch), {})[kind] = _alive(stage, tracker)
         return found
+
+    def run_loss(
+        self, stage: Any, microbatch: int, arguments: Sequence[Any], run: Callable[[], Any]
+    ) -> Any:
+        """Run the loss of a microbatch, which F of the last stage ran before.
+
+        `arguments` are those of the loss. The first loss shows whether it is compiled, and is
+        measured as if it were.
+        """
+        index = stage.stage_index
+        tracker = self._trackers[index, microbatch]
+        if self._loss_is_compiled is False:
+            with tracker:
+                loss = run()
+        else:
+            loss = run()
+            self._loss_is_compiled = adds_compiled_nodes(loss, arguments)
+            known = _storages([arguments, list(saved_tensors(arguments))])
+            saved = _storages([loss, list(saved_tensors(loss))])
+            tracker.add({key: storage for key, storage in saved.items() if key not in known})
+        after = self._after.get((index, microbatch))
+        if after is not None:
+            self._without_loss[microbatch] = after[OpKind.F]
+            after[OpKind.F] = _alive(stage, tracker)
+        return loss
 
     def stage_memory(self, stages: Iterable[Any]) -> dict[int, StageMemory]:
         """Memory of the stages that completed a microbatch."""
         found = {}
         for stage in stages:
-            ran = [
-                after
-                for (index, _), after in sorted(self._after.items())
+            ran = {
+                microbatch: after
+                for (index, microbatch), after in sorted(self._after.items())
                 if index == stage.stage_index and (OpKind.W in after or OpKind.BW in after)
-            ]
+            }
             if ran:
                 found[stage.stage_index] = self._stage_memory(stage, ran)
         return found
 
     def _stage_memory(
-        self, stage: Any, ran: Sequence[Mapping[OpKind, Mapping[int, int]]]
+        self, stage: Any, ran: Mapping[int, Mapping[OpKind, Mapping[int, int]]]
     ) -> StageMemory:
-        activation, left = _released(ran[-1])  # the first microbatches include one-time allocations
-        split = [_change(after) for after in ran if OpKind.B in after]
+        last = max(ran)  # the first microbatches include one-time allocations
+        activation, left = _released(ran[last])
+        split = [_change(after) for after in ran.values() if OpKind.B in after]
         weights = sum(2 * w.numel() * w.element_size() for w in stage.submod.parameters())
         per_microbatch = left + self._buffers(stage) // stage.chunks
-        return StageMemory(activation, weights, per_microbatch, split[-1] if split else None)
+        memory_b = split[-1] if split else None
+        loss = 0
+        if stage.is_last and last in self._without_loss:
+            loss = activation - _released({**ran[last], OpKind.F: self._without_loss[last]})[0]
+        return StageMemory(activation, weights, per_microbatch, memory_b, loss)
 
     def _buffers(self, stage: Any) -> int:
         """Bytes of the stage's receive buffers, without tensors handed over on the same rank."""
-        infos = [*stage.args_recv_info.values(), *stage.grad_recv_info.values()]
-        buffers = _storages([info.buffer for entry in infos for info in entry])
+        buffers = _storages([_receive_buffers(stage.args_recv_info, stage.grad_recv_info)])
         made = {address for tracker in self._trackers.values() for address in tracker.references}
         return sum(s.nbytes() for address, s in buffers.items() if address not in made)
+
+
+def _receive_buffers(*directions: Mapping[int, Iterable[Any]]) -> list[Any]:
+    """The buffers of all receives.
+
+    The first stage receives nothing: what stands there for the inputs of the model has no buffer
+    (None, or before PyTorch 2.12 no such attribute).
+    """
+    return [
+        getattr(info, "buffer", None)
+        for by_microbatch in directions
+        for infos in by_microbatch.values()
+        for info in infos
+    ]
+
+
+def _alive(stage: Any, tracker: _StorageTracker) -> dict[int, int]:
+    """What a tracker has seen and is still alive, without gradients of weights."""
+    grads = set(_storages([weight.grad for weight in stage.submod.parameters()]))
+    return {address: size for address, size in tracker.alive().items() if address not in grads}
 
 
 def _released(after: Mapping[OpKind, Mapping[int, int]]) -> tuple[int, int]:
@@ -151,7 +209,7 @@ def _change(after: Mapping[OpKind, Mapping[int, int]]) -> int:
 
 def _kept_by_graph(stage: Any, tensors: Any) -> dict[int, Any]:
     """Storages of tensors and of what their backward has saved, without weights and inputs."""
-    received = [info.buffer for infos in stage.args_recv_info.values() for info in infos]
+    received = _receive_buffers(stage.args_recv_info)
     known = _storages([*stage.submod.parameters(), *stage.submod.buffers(), *received])
     for _, inputs in stage.fwd_cache.values():
         known |= _storages(inputs)

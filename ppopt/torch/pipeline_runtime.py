@@ -20,9 +20,11 @@ module corrects or refuses what fails there in silence (each found by running it
 from __future__ import annotations
 
 import inspect
+import re
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -50,10 +52,19 @@ from ppopt.torch.installed import TESTED, require
 
 _RUNTIME: Any = getattr(schedules, "_PipelineScheduleRuntime", None)
 DYNAMIC_METADATA = hasattr(pytorch_stage, "InferenceMode")
-"""Whether stages without metadata agree on them under every placement (PyTorch 2.13)."""
+"""Whether stages without metadata agree on them under every placement (since PyTorch 2.12)."""
 REDUCES = hasattr(PipelineStage, "perform_reduce_grad")
 """Whether gradients are scaled and reduced once, after all backwards of a stage. Before, they were
 after its last whole backward, though a W may follow (PyTorch 2.9)."""
+
+
+_REDUCE_CELL = re.compile(r",?\d+REDUCE_GRAD")
+_PAIR_CELL = re.compile(r"\((\w+);(\w+)\)OVERLAP_F_B")
+"""Cells that PyTorch 2.9 does not run in an order with transfers: reductions of gradients, which it
+knows no operation for, and pairs, whose parts other versions run one after the other."""
+LOSS_METHOD = "loss_one_chunk"
+"""Name of the method that `load` gives the last stage: it is called with the loss function and the
+arguments of the loss, and returns the loss."""
 
 
 def placement(schedule: Schedule) -> tuple[tuple[int, ...], ...]:
@@ -82,11 +93,8 @@ def runtime(
     _check_type(stages)
     ordered = sorted(stages, key=lambda stage: int(stage.stage_index))
     _check_stages(ordered, schedule)
-    scaled = bool(options.pop("scale_grads", True))
-    made = load(
-        ordered, text, schedule.pipeline.batches, loss_fn, scale_grads=scaled and REDUCES, **options
-    )
-    if scaled:
+    made = load(ordered, text, schedule.pipeline.batches, loss_fn, **options)
+    if options.get("scale_grads", True):
         _refuse_accumulation(made, ordered)
     return made
 
@@ -107,17 +115,54 @@ def load(
 ) -> Any:
     """Build the runtime from the text of an order, with PyTorch's own checks only.
 
-    Text with sends is taken as it stands; to operations alone PyTorch adds its own.
+    Text with sends is taken as it stands; to operations alone PyTorch adds its own. Where PyTorch
+    scales gradients too early (`REDUCES`), they are scaled after the step.
     """
+    scaled = bool(options.pop("scale_grads", True))
     for stage in stages:
         if not DYNAMIC_METADATA and distributed.get_backend(stage.group) == "gloo":
             stage._get_init_p2p_neighbors_ops = list  # 8 bytes into buffers of 4: gloo refuses
-    made = _RUNTIME(list(stages), n_microbatches=batches, loss_fn=loss_fn, **options)
+        if stage.is_last:
+            setattr(stage, LOSS_METHOD, getattr(stage, LOSS_METHOD, _call))
+            loss_fn = partial(_loss_by, stage, loss_fn)
+    made = _RUNTIME(
+        list(stages),
+        n_microbatches=batches,
+        loss_fn=loss_fn,
+        scale_grads=scaled and REDUCES,
+        **options,
+    )
+    if scaled and not REDUCES:
+        _scale_after_step(made, stages)
+    if not REDUCES:
+        text = _PAIR_CELL.sub(r"\1,\2", _REDUCE_CELL.sub("", text))
     with TemporaryDirectory() as folder:
         path = Path(folder) / "order.csv"
         path.write_text(text, encoding="utf-8")
         made._load_csv(str(path), format="compute_comms" if "SEND_" in text else "compute_only")
     return made
+
+
+def _scale_after_step(made: Any, stages: Sequence[Any]) -> None:
+    """Let `step` divide gradients by the number of microbatches at its end."""
+    step = made.step
+
+    def scaling(*args: Any, **options: Any) -> Any:
+        found = step(*args, **options)
+        for stage in stages:
+            stage.scale_grads(made._n_microbatches)
+        return found
+
+    made.step = scaling
+
+
+def _call(function: Callable[..., Any], *args: Any, **options: Any) -> Any:
+    return function(*args, **options)
+
+
+def _loss_by(stage: Any, loss_fn: Callable[..., Any], *args: Any, **options: Any) -> Any:
+    """Compute the loss through the method of the last stage, which a profiler may have wrapped."""
+    return getattr(stage, LOSS_METHOD)(loss_fn, *args, **options)
 
 
 def as_run(pipeline: Pipeline) -> Pipeline:
@@ -196,7 +241,7 @@ def _metadata(stage: Any) -> dict[str, Any]:
     """The static metadata of a stage, by the name of its argument; None if there is none."""
     if hasattr(stage, "_user_meta"):
         return {"input_args": stage._user_meta.inputs, "output_args": stage._user_meta.outputs}
-    return {"input_args": stage.inputs_meta, "output_args": stage._outputs_meta}  # before 2.13
+    return {"input_args": stage.inputs_meta, "output_args": stage._outputs_meta}  # before 2.12
 
 
 def first_announced(hosts: Sequence[int], forward_only: int) -> int:
@@ -229,7 +274,7 @@ def _check_metadata(stage: Any, pipeline: Pipeline) -> None:
         ):
             raise InputError(
                 f"stage {stage.stage_index}: {name}: this PyTorch wants a gradient of every tensor "
-                "between stages; give all requires_grad=True, or take 2.13 for integers"
+                "between stages; give all requires_grad=True, or take 2.12 for integers"
             )
         if tensors and not at_the_end and not any(tensor.requires_grad for tensor in tensors):
             raise InputError(
@@ -359,10 +404,7 @@ def _compiled(where: str) -> str:
 
 
 def _refuse_accumulation(made: Any, stages: Sequence[Any]) -> None:
-    """Let `step` refuse gradients of an earlier step, which `scale_grads` would divide again.
-
-    It scales them itself where PyTorch does so too early (`REDUCES`).
-    """
+    """Let `step` refuse gradients of an earlier step, which `scale_grads` would divide again."""
     step = made.step
 
     def checked(*args: Any, **options: Any) -> Any:
@@ -373,10 +415,7 @@ def _refuse_accumulation(made: Any, stages: Sequence[Any]) -> None:
                     "PyTorch would divide them by the microbatches again: call zero_grad, or to "
                     "accumulate give runtime scale_grads=False and divide the loss yourself"
                 )
-        found = step(*args, **options)
-        for stage in stages if not REDUCES else ():
-            stage.scale_grads(made._n_microbatches)
-        return found
+        return step(*args, **options)
 
     made.step = checked
 

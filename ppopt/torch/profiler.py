@@ -2,6 +2,10 @@
 
 The methods of the stages are wrapped, so times do not include the wait for receives. The ranges
 that PyTorch itself records for torch.profiler (`PP:1F0`) do include it.
+
+The loss belongs to F of the last stage, as in those ranges; its gradient is computed in B or BW.
+PyTorch's runtime computes the loss after the forward, outside of the stage's methods, so
+`ppopt.torch.runtime` gives the last stage a method for it (`pipeline_runtime.LOSS_METHOD`).
 """
 
 from __future__ import annotations
@@ -24,6 +28,7 @@ from ppopt.schedule import timing
 from ppopt.schedule.origin import Origin
 from ppopt.schedule.schedule import Schedule
 from ppopt.torch.memory import MemoryMeter
+from ppopt.torch.pipeline_runtime import LOSS_METHOD
 
 _METHODS = ("forward_one_chunk", "backward_one_chunk", "backward_weight_one_chunk")
 
@@ -82,6 +87,8 @@ class Profiler:
                 profiler.next_step()
         profile = profiler.gather()
 
+    F of the last stage includes the loss if `ppopt.torch.runtime` built the runtime.
+
     The first `warm_up` steps measure no times, and the very first of them memory, unless
     `memory=False`. On an accelerator, times are those of events on its stream (`StreamClock`);
     else the clock is `perf_counter_ns`, which all ranks on one machine share.
@@ -98,14 +105,17 @@ class Profiler:
         self._meter = MemoryMeter() if memory else None
         self._marks: list[tuple[tuple[OpKind, int, int, int], Any, Any]] = []
         self._clock = _clock(self._stages)
+        self._forward: dict[int, int] = {}
+        """Stage -> microbatch of its last F in this step."""
 
     def __enter__(self) -> Profiler:
-        self._originals = [
-            {name: vars(stage).get(name) for name in _METHODS} for stage in self._stages
-        ]
+        self._originals = []
         for stage in self._stages:
-            for name in _METHODS:
-                setattr(stage, name, self._timed(stage, name, getattr(stage, name)))
+            names = [*_METHODS, LOSS_METHOD] if hasattr(stage, LOSS_METHOD) else _METHODS
+            self._originals.append({name: vars(stage).get(name) for name in names})
+            for name in names:
+                wrap = self._timed_loss if name == LOSS_METHOD else partial(self._timed, name=name)
+                setattr(stage, name, wrap(stage, method=getattr(stage, name)))
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -123,6 +133,7 @@ class Profiler:
             self._meter = None
         self._end_step()
         self._step += 1
+        self._forward.clear()
         self.begin_step()
 
     def begin_step(self) -> None:
@@ -155,9 +166,11 @@ class Profiler:
         memory = {stage: sizes for _, part in found for stage, sizes in part.items()}
         return profile([record for records, _ in found for record in records], memory)
 
-    def _timed(self, stage: Any, name: str, method: Callable[..., Any]) -> Callable[..., Any]:
+    def _timed(self, stage: Any, *, name: str, method: Callable[..., Any]) -> Callable[..., Any]:
         def timed(microbatch: int, *args: Any, **options: Any) -> Any:
             kind = _kind(name, options)
+            if kind is OpKind.F:
+                self._forward[stage.stage_index] = microbatch
             run = partial(method, microbatch, *args, **options)
             if self._step < 0:
                 return self._meter.run(stage, kind, microbatch, run) if self._meter else run()
@@ -166,6 +179,23 @@ class Profiler:
             operation = (kind, stage.stage_index, microbatch, stage.group_rank)
             self._marks.append((operation, start, self._clock.mark()))
             return found
+
+        return timed
+
+    def _timed_loss(self, stage: Any, *, method: Callable[..., Any]) -> Callable[..., Any]:
+        """Let the loss extend the F before it; without one, PyTorch infers metadata."""
+
+        def timed(loss_fn: Callable[..., Any], *args: Any, **options: Any) -> Any:
+            run = partial(method, loss_fn, *args, **options)
+            microbatch = self._forward.get(stage.stage_index)
+            if microbatch is None:
+                return run()
+            if self._step < 0:
+                return self._meter.run_loss(stage, microbatch, args, run) if self._meter else run()
+            loss = run()
+            operation, start, _ = self._marks.pop()
+            self._marks.append((operation, start, self._clock.mark()))
+            return loss
 
         return timed
 

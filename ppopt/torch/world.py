@@ -37,8 +37,9 @@ class World:
 
     The processes start in the background; the first job waits for them. A job is a module-level
     function, called on every rank as `job(rank, *arguments)`. Its results are returned in the order
-    of the ranks. RunError is raised, with the rank's traceback, where a rank fails or takes longer
-    than `patience` seconds. All processes are ended then.
+    of the ranks. An InputError of a rank is raised here. RunError is raised, with the rank's
+    traceback, where a rank fails otherwise or takes longer than `patience` seconds. All processes
+    are ended then.
     """
 
     def __init__(self, size: int, patience: float = PATIENCE, accelerator: str = "cpu") -> None:
@@ -135,6 +136,9 @@ class World:
             failure, found = self._pipes[rank].recv()
         except EOFError:
             failure, found = "its process ended", None
+        if isinstance(failure, InputError):
+            self._end()
+            raise failure
         if failure is not None:
             self._end()
             raise RunError(f"rank {rank}: {failure}")
@@ -219,6 +223,8 @@ def _serve(
             pipe.send((None, job(rank, *arguments)))
     except EOFError:
         pass
+    except InputError as error:
+        pipe.send((error, None))
     except Exception:
         pipe.send((traceback.format_exc(limit=-_MAX_FRAMES)[-_MAX_CHARACTERS:], None))
     finally:

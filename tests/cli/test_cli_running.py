@@ -59,7 +59,7 @@ def test_sleeping_stages(native: Path, tmp_path: Path) -> None:
     assert found["measured_seconds"] >= 0.1
     assert found["ratio"] == pytest.approx(found["measured_seconds"] / 0.1, rel=1e-3)
     assert len(found["steps"]) == 2
-    assert found["versions"] == {"torch": torch.__version__}
+    assert found["versions"] == {"torch": metadata.version("torch")}
     measured, _ = read_schedule(tmp_path / "m.json")
     assert measured.origin.strategy == "measured"
     assert len(measured) == len(read_schedule(native)[0])
@@ -144,7 +144,8 @@ def test_ctrl_c_ends_every_process(moment: str, native: Path) -> None:
             os.killpg(command.pid, signal.SIGKILL)
     seen += read_until(terminal, None)
     assert (command.returncode, out) == (4, "")
-    assert seen.splitlines()[1:] == [
+    lines = [line for line in seen.splitlines() if not line.startswith("[Gloo]")]  # PyTorch 2.9
+    assert lines[1:] == [
         *(["running 4 steps of 1e+03 s each at least"] if "running" in moment else []),
         "error: interrupted before there was a result",
     ]

@@ -29,7 +29,8 @@ def test_a_small_transformer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.chdir(tmp_path)
     example = DOCS / "examples" / "small_transformer.py"
     Path(example.name).write_text(example.read_text(encoding="utf-8"), encoding="utf-8")
-    told = [done(line).out for line in COMMANDS]
+    ran = [done(line) for line in COMMANDS]
+    told = [each.out for each in ran]
     assert [line.split()[0] for line in COMMANDS] == [
         "profile", "solve", "run", "eval", "run", "profile"
     ]  # fmt: skip
@@ -47,6 +48,11 @@ def test_a_small_transformer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert re.search(
         r"^best.json: .*\n.*\n^predicted .*\n^measured .*\n^hand.json: ", told[4], re.M
     )
+    begun = r"^ *\d+\.\d s  "
+    assert re.search(begun + "building the modules on cpu", ran[0].err, re.M)
+    assert re.search(begun + "computing a step of the whole model in one", ran[2].err, re.M)
+    assert re.search(begun + "running 6 steps of 2 schedules by turns", ran[4].err, re.M)
+    assert done(f"{COMMANDS[2]} --unchecked --quiet").err == ""
     best, _ = read_schedule(Path("best.json"))
     measured = pipeline_of(read_config(Path("stages.yaml")))
     assert measured.hosts == best.pipeline.hosts

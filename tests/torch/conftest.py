@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 import pytest
@@ -12,10 +13,32 @@ if TYPE_CHECKING:
 
 
 @pytest.fixture(scope="session")
-def world() -> Iterator[World]:
-    """Four processes."""
+def living_world() -> Iterator[Callable[[], World]]:
+    """Four processes; others if a test has ended them."""
     from ppopt.torch.world import World  # noqa: PLC0415  it loads PyTorch
     from tests.torch.torch_jobs import RANKS  # noqa: PLC0415
 
-    with World(RANKS) as started:
-        yield started
+    class Mortal(World):
+        """A world that knows when its processes have ended."""
+
+        ended = False
+
+        def _end(self) -> None:
+            self.ended = True
+            super()._end()
+
+    worlds: list[Mortal] = []
+    with ExitStack() as entered:
+
+        def living() -> World:
+            if not worlds or worlds[-1].ended:
+                worlds.append(entered.enter_context(Mortal(RANKS)))
+            return worlds[-1]
+
+        yield living
+
+
+@pytest.fixture
+def world(living_world: Callable[[], World]) -> World:
+    """Four processes."""
+    return living_world()

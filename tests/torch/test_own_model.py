@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+import weakref
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 from types import ModuleType
@@ -20,6 +22,7 @@ from ppopt.problem import layout
 from ppopt.problem.operation import OpKind
 from ppopt.profiles import pipeline_file
 from ppopt.torch import job, job_execution
+from ppopt.torch.pipeline_runtime import DYNAMIC_METADATA
 from ppopt.torch.world import World
 from tests.factories.schedules import build
 from tests.torch.torch_jobs import RANKS
@@ -49,6 +52,10 @@ REFUSED = {
 }
 
 
+GOOD = "good" if DYNAMIC_METADATA else "plain"
+"""The job with all that this PyTorch can run."""
+
+
 def model(name: str, backend: str | None = None) -> job_execution.UserModel:
     return job_execution.UserModel(f"{FILE}:{name}", BATCHES, backend)
 
@@ -56,7 +63,7 @@ def model(name: str, backend: str | None = None) -> job_execution.UserModel:
 @pytest.mark.parametrize("name", REFUSED)
 def test_wrong_functions(name: str) -> None:
     with pytest.raises(InputError, match=REFUSED[name]) as caught:
-        job.boundaries(model(name).load(), BATCHES, "cpu")
+        job.boundaries(job.Modules(model(name).load(), "cpu"), BATCHES)
     assert "\n" not in str(caught.value) or name in ("wrong_shape", "broken_loss")
 
 
@@ -92,11 +99,108 @@ def test_it_runs_by_turns_with_exact_gradients(world: World) -> None:
         build(Pipeline(stages=5, batches=BATCHES, placement=hosts), Random(seed), "mixed")
         for seed, hosts in enumerate(placements)
     ]
-    for ran in job_execution.run(world, schedules, model("good"), steps=2):
+    for ran in job_execution.run(world, schedules, model(GOOD), steps=2):
         assert ran.gradients == 2 * 5
         assert ran.difference <= 1e-5
         assert len(ran.steps) == 2
         assert {record.step for record in ran.records} == {0, 1}
+
+
+COUNTED = """
+import os
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+from tests.torch.own_models import Plain, PlainLast, plain
+
+LOG = Path(__file__).with_suffix(".log")
+
+
+def built(index, kind):
+    with LOG.open("a") as log:
+        log.write(f"{os.getpid()} {index}\\n")
+    return kind()
+
+
+def build(microbatches):
+    kinds = enumerate([Plain, Plain, Plain, Plain, PlainLast])
+    return replace(plain(microbatches), modules=[partial(built, *each) for each in kinds])
+"""
+"""A job that writes down which process builds which module."""
+
+
+def modules_built(file: Path) -> list[list[int]]:
+    """The modules that each process built, in ascending order."""
+    by_process: dict[str, list[int]] = {}
+    for line in file.with_suffix(".log").read_text().splitlines():
+        process, index = line.split()
+        by_process.setdefault(process, []).append(int(index))
+    return sorted(sorted(indices) for indices in by_process.values())
+
+
+@pytest.mark.parametrize("check", [True, False])
+def test_a_process_builds_a_module_once(world: World, tmp_path: Path, check: bool) -> None:
+    """Rank 0 builds all to run each once; the others those of their stages in either schedule."""
+    file = tmp_path / "counted.py"
+    file.write_text(COUNTED)
+    schedules = [
+        build(Pipeline(stages=5, batches=BATCHES, placement=hosts), Random(1), "mixed")
+        for hosts in ([0, 1, 2, 3, 3], [2, 0, 1, 3, 1])
+    ]
+    counted = job_execution.UserModel(f"{file}:build", BATCHES)
+    said: list[str] = []
+    for ran in job_execution.run(world, schedules, counted, check=check, note=said.append):
+        assert ran.gradients == (2 * 5 if check else 0)
+        assert ran.difference <= 1e-5
+    assert modules_built(file) == [[0, 1, 2, 3, 4], [0, 2], [1, 2, 4], [3, 4]]
+    assert said == [
+        "loaded the model in 4 processes",
+        "building the modules on cpu, and running each forward once",
+        *["computing a step of the whole model in one process, to compare with"] * check,
+        "running 2 steps of 2 schedules by turns",
+    ]
+
+
+def test_a_profile_builds_a_module_once(world: World, tmp_path: Path) -> None:
+    file = tmp_path / "counted.py"
+    file.write_text(COUNTED)
+    counted = job_execution.UserModel(f"{file}:build", BATCHES)
+    said: list[str] = []
+    job_execution.measure(world, counted, steps=1, note=said.append)
+    assert modules_built(file) == [[0, 1, 2, 3, 4], [2], [3], [4]]
+    assert said[-1] == "running 2 steps"
+
+
+def test_a_module_is_built_on_its_device() -> None:
+    """What the function makes never is on the CPU; `meta` stands for a GPU."""
+    devices: list[str] = []
+
+    class Noting(torch.nn.Linear):
+        def reset_parameters(self) -> None:
+            devices.append(self.weight.device.type)
+
+    made = job.Modules(replace(model(GOOD).load(), modules=[lambda: Noting(2, 2)]), "meta")
+    assert made[0] is made[0]
+    assert devices == ["meta"]
+
+
+def test_modules_that_are_not_kept_are_freed() -> None:
+    """Those that the job has as they are, too."""
+    loaded = model(GOOD).load()
+    made = job.Modules(loaded, "cpu")
+    freed, kept = weakref.ref(made[2]), weakref.ref(made[3])
+    del loaded
+    made.keep([3])
+    assert freed() is None
+    assert kept() is made[3]
+
+
+def test_equal_stages_of_two_schedules_are_compiled_once() -> None:
+    made = job.Modules(model(GOOD).load(), "cpu")
+    assert made.stage(range(2), "eager") is made.stage(range(2), "eager")
+    assert made.stage(range(2), "eager") is not made.stage(range(2), None)
+    assert made.stage(range(2), None).layers[1] is made.stage(range(1, 3), None).layers[0]
 
 
 def test_layers_become_the_stages_of_the_partition(world: World) -> None:
@@ -104,9 +208,9 @@ def test_layers_become_the_stages_of_the_partition(world: World) -> None:
     layers = parse_config("layers: [{forward: 1, count: 5}]", ".yaml", "a.yaml")
     settings = {**layers, "stages": RANKS, "batches": BATCHES, "partition": [2, 1, 1, 1]}
     made = build(pipeline_of(settings), Random(1), "whole")
-    (ran,) = job_execution.run(world, [made], model("good"), steps=1, check=False)
+    (ran,) = job_execution.run(world, [made], model(GOOD), steps=1, check=False)
     assert ran.gradients == 0
-    (ran,) = job_execution.run(world, [made], model("good", "aot_eager"), steps=1)
+    (ran,) = job_execution.run(world, [made], model(GOOD, "aot_eager"), steps=1)
     assert (ran.gradients, ran.difference <= 1e-5) == (10, True)
 
 
@@ -119,24 +223,39 @@ def test_a_random_module_is_found(world: World) -> None:
 def test_schedules_that_do_not_fit(world: World) -> None:
     four = build(Pipeline(stages=RANKS, batches=BATCHES), Random(1), "split")
     with pytest.raises(InputError, match="the job has 5 modules, the schedule 4 stages"):
-        job_execution.run(world, [four], model("good"))
+        job_execution.run(world, [four], model(GOOD))
     with pytest.raises(InputError, match="a compiled module cannot split its backward"):
-        job_execution.run(world, [four], model("good", "aot_eager"))
-    with pytest.raises(InputError, match=r"module 0 \(Words\): returns str"):
+        job_execution.run(world, [four], model(GOOD, "aot_eager"))
+    with pytest.raises(InputError, match=r"^module 0 \(Words\): returns str; return tensors$"):
         job_execution.run(world, [four], model("no_tensor")._replace(spec=f"{FILE}:one_of_words"))
+
+
+def test_what_a_process_refuses_is_one_line(world: World) -> None:
+    """Seen by the process of module 1 in its first forward; the others wait for it."""
+    with pytest.raises(InputError, match="stage 1: PyTorch would lose gradients of") as caught:
+        job_execution.measure(world, model("lost_gradient"), steps=1)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.skipif(DYNAMIC_METADATA, reason="this PyTorch hands on integers")
+def test_integers_are_refused_by_an_old_pytorch(world: World) -> None:
+    with pytest.raises(InputError, match="this PyTorch wants a gradient of every tensor"):
+        job_execution.measure(world, model("good"), steps=1)
 
 
 def test_modules_are_profiled_as_layers(world: World) -> None:
     """A module hands on a tensor of 2 x 8 floats and two integers. F of the first four keeps what
     tanh returned and the product with the mask; weights and gradients: 2 x 72 floats."""
-    found, names = job_execution.measure(world, model("good"), steps=2)
-    assert [layer.name for layer in names] == ["Layer"] * 4 + ["Last"]
+    found, names = job_execution.measure(world, model(GOOD), steps=2)
+    layers = (["Layer"] * 4 + ["Last"]) if GOOD == "good" else (["Plain"] * 4 + ["PlainLast"])
+    assert [layer.name for layer in names] == layers
     assert {layer.role for layer in names} == {"decoder"}
-    assert [layer.output for layer in names] == [2 * 8 * 4 + 2 * 8] * 4 + [2 * 2 * 8 * 4]
+    integers = 2 * 8 if GOOD == "good" else 0
+    assert [layer.output for layer in names] == [2 * 8 * 4 + integers] * 4 + [2 * 2 * 8 * 4]
     text = pipeline_file.dumps_layers(found, names, TRAINING, description="mine", source="here")
     pipeline = pipeline_of(parse_config(text, ".yaml", "profile.yaml"))
     assert pipeline.model is not None
-    assert [layer.name for layer in pipeline.model.layers] == ["Layer"] * 4 + ["Last"]
+    assert [layer.name for layer in pipeline.model.layers] == layers
     assert (pipeline.num_devices, pipeline.batches) == (RANKS, BATCHES)
     static = 2 * 72 * 4 / 2**20
     for layer in pipeline.model.layers:
@@ -169,18 +288,18 @@ def test_roles_are_found(names: str, metas: list[tuple[job.TensorMeta]], found: 
 
 def test_roles_that_are_given_stand_in_the_profile(world: World) -> None:
     given = layout.roles("Et*3L")
-    _, layers = job_execution.measure(world, model("good"), steps=1, roles=given)
+    _, layers = job_execution.measure(world, model(GOOD), steps=1, roles=given)
     assert tuple(layer.role for layer in layers) == given
     with pytest.raises(InputError, match="roles: they name 4 layers, the job has 5 modules"):
-        job_execution.measure(world, model("good"), steps=1, roles=given[1:])
+        job_execution.measure(world, model(GOOD), steps=1, roles=given[1:])
 
 
 def test_compiled_modules_are_profiled_whole(world: World) -> None:
     """Their memory is measured, too: tanh and product are kept by compiled code."""
-    found, names = job_execution.measure(world, model("good", "aot_eager"), steps=1)
+    found, names = job_execution.measure(world, model(GOOD, "aot_eager"), steps=1)
     assert {kind for kind, _ in found.times} == {OpKind.F, OpKind.BW}
     text = pipeline_file.dumps_layers(found, names, TRAINING, description="mine", source="here")
     assert "backward_kind: whole" in text
-    eager = job_execution.measure(world, model("good"), steps=1)[0]
+    eager = job_execution.measure(world, model(GOOD), steps=1)[0]
     for stage in range(5):
         assert 0 < found.memory[stage].activation <= 2 * eager.memory[stage].activation

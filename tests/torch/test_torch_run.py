@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from dataclasses import replace
 from pathlib import Path
 from random import Random
@@ -12,6 +13,7 @@ from ppopt.problem.backward_kind import BackwardKind
 from tests.packages import needed
 
 torch = needed("torch")
+from torch.distributed.pipelining import schedules
 
 from ppopt import Pipeline, evaluate, solve, verify
 from ppopt.errors import InputError, NotApplicableError, RunError
@@ -28,6 +30,7 @@ from tests.torch.torch_jobs import RANKS
 
 import ppopt.torch  # isort: skip
 from ppopt.torch import execution, probe
+from ppopt.torch.pipeline_runtime import DYNAMIC_METADATA, REDUCES
 from ppopt.torch.world import World
 
 pytestmark = pytest.mark.slow
@@ -102,6 +105,12 @@ def test_any_valid_schedule(world: World, seed: int) -> None:
     assert kinds == {row[:3] for row in made.rows()}
 
 
+ALL_GRADIENTS = (
+    ": this PyTorch wants a gradient of every tensor between stages; give all requires_grad=True, "
+    "or take 2.12 for integers"
+)
+
+
 class TestTraps:
     """What PyTorch takes without a word and gets wrong: refused by us, and seen by the check."""
 
@@ -112,7 +121,11 @@ class TestTraps:
     def test_losses_out_of_order(self, world: World) -> None:
         text = self.LATE.replace("F0,1F1", "F1,1F0").replace("F0,0F1", "F1,0F0")
         text = text.replace("F0,2F1", "F1,2F0") + self.LAST
-        assert torch_jobs.run_text(world, text, range(RANKS), 2) > 1e-3
+        if DYNAMIC_METADATA:
+            assert torch_jobs.run_text(world, text, range(RANKS), 2) > 1e-3
+        else:  # PyTorch before 2.12 notices it
+            with pytest.raises(RunError, match="One of the differentiated Tensors"):
+                torch_jobs.run_text(world, text, range(RANKS), 2)
         with pytest.raises(InputError, match="would give wrong gradients"):
             torch_csv.parse_order(text, "a.csv")
 
@@ -133,7 +146,8 @@ class TestTraps:
         with pytest.raises(InputError, match="defer_pp_recv: it gives wrong gradients"):
             ppopt.torch.runtime([], made, print, defer_pp_recv=True)
         assert torch_jobs.run_text(world, text, hosts, 6) <= 1e-12
-        assert torch_jobs.run_text(world, text, hosts, 6, defer_pp_recv=True) > 1e-3
+        if "defer_pp_recv" in inspect.getsource(schedules):  # PyTorch 2.13 and newer
+            assert torch_jobs.run_text(world, text, hosts, 6, defer_pp_recv=True) > 1e-3
 
     def test_stages_in_any_order(self, world: World) -> None:
         """PyTorch wants them ascending; a V given the other way round runs all the same."""
@@ -163,8 +177,12 @@ class TestTraps:
                 "stages: they are of 8 stages, the schedule of 4",
                 "stages: the process group has 4 ranks, the schedule 2 devices; start one process "
                 "per device",
-                f"stage {rank}: {'out' if rank == 0 else 'in'}put_args need requires_grad=True, "
-                "or no gradient passes between the stages",
+                f"stage {rank}: {'out' if rank == 0 else 'in'}put_args"
+                + (
+                    " need requires_grad=True, or no gradient passes between the stages"
+                    if DYNAMIC_METADATA
+                    else ALL_GRADIENTS
+                ),
             ] + [
                 "stage 1: a compiled module cannot split its backward, PyTorch would run it twice; "
                 "leave torch.compile out, or solve with --backward whole"
@@ -181,7 +199,9 @@ class TestTraps:
             "UserWarning: stage 1: _TwiceBackward computes the gradients of inputs and weights at "
             "once, so a split backward runs it twice: in B and in W",
             "InputError: stage 1: output 0 is torch.float32 [2, 2] with a gradient, output_args "
-            "says torch.float32 [2, 2] without a gradient",
+            "says torch.float32 [2, 2] without a gradient"
+            if DYNAMIC_METADATA
+            else f"InputError: stage 1: output_args{ALL_GRADIENTS}",
             "InputError: stage 1: returns 2 tensors, output_args has 1",
             "InputError: stage 1: PyTorch would lose gradients of bias in a split backward: an "
             "output depends on it and on no input with a gradient; make that output in the first "
@@ -281,7 +301,10 @@ class TestMeasure:
                 assert slept - 1 <= measured <= slept + 8
 
     def test_a_trace_shows_the_collectives_of_fsdp(self, world: World) -> None:
-        """Every step gathers before the first F ends, which waits for it, and reduces at last."""
+        """Every step gathers before the first F ends, which waits for it, and reduces at last.
+
+        PyTorch 2.9 has no range for the reduction.
+        """
         from ppopt.profiles.torch_trace import parse_trace  # noqa: PLC0415
 
         texts = world.run(torch_jobs.traced_fsdp, [()] * RANKS)
@@ -291,13 +314,13 @@ class TestMeasure:
             assert [(row.kind, row.stage, row.step) for row in found.around] == [
                 (kind, stage, step)
                 for step in range(2)
-                for kind in (AuxiliaryKind.UNSHARD, AuxiliaryKind.GRADIENT_SYNC)
+                for kind in (AuxiliaryKind.UNSHARD, AuxiliaryKind.GRADIENT_SYNC)[: 1 + REDUCES]
             ]
             for step in range(2):
                 ran = [record for record in found.records if record.step == step]
-                unshard, sync = (row for row in found.around if row.step == step)
+                unshard, *syncs = (row for row in found.around if row.step == step)
                 assert unshard.end <= min(record.end for record in ran)
-                assert sync.end > max(record.end for record in ran)
+                assert all(sync.end > max(record.end for record in ran) for sync in syncs)
 
     @pytest.mark.parametrize("batches", [2, 5])
     def test_memory_is_counted(self, world: World, batches: int) -> None:
@@ -307,11 +330,12 @@ class TestMeasure:
         the step ends. B keeps the gradient of every layer's output, from which W makes that of the
         weights; stage 0's B does nothing. Weights and gradients: 2 x 3 x (64 + 8) floats. For every
         microbatch there are its output, the gradient of its input (not on stage 0), and buffers for
-        what comes from another rank: stage 4 takes its input from stage 3, on the same one.
+        what comes from another rank: stage 4 takes its input from stage 3, on the same one. The
+        loss of the last stage stays, too; `mse_loss` returns it in a storage as large as its input.
         """
         schedule = probe(batches, [0, 1, 2, 3, 3])
         found = world.run(torch_jobs.metered, [(schedule,)] * RANKS)
-        each = [(1, 1), (2, 2), (2, 2), (1, 2), (0, 2)]  # received, made and kept
+        each = [(1, 1), (2, 2), (2, 2), (1, 2), (0, 2 + 1)]  # received, made and kept
         wanted = {
             stage: StageMemory(2 * 64, 1728, 64 * (received + made), 3 * 64 if stage else 0)
             for stage, (received, made) in enumerate(each)
