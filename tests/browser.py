@@ -14,6 +14,8 @@ import pytest
 from axe_core_python.selenium import Axe  # type: ignore[import-untyped]
 from selenium.webdriver import ActionChains, Chrome, ChromeOptions, ChromeService
 
+from tests.clock import HANGS
+
 ABSENT = (
     "Chromium and its driver are absent: THE PAGE IS NOT TESTED. On Debian and Ubuntu: "
     "apt-get install chromium chromium-driver"
@@ -26,8 +28,6 @@ _FLAGS = (
 _PREFS = {"profile.default_content_setting_values.automatic_downloads": 1}
 """One page may save several files."""
 WIDTH, HEIGHT = 1400, 1000
-PATIENCE = 60
-"""Seconds that anything on the page may take on a busy machine."""
 
 
 def found() -> tuple[str, str] | None:
@@ -99,12 +99,12 @@ class View:
 
     def wait(self, condition: Callable[[], Any], what: str) -> Any:
         """Wait until something holds; returns it."""
-        end = time.monotonic() + PATIENCE
+        end = time.monotonic() + HANGS
         while time.monotonic() < end:
             if value := condition():
                 return value
             time.sleep(0.02)
-        pytest.fail(f"waited {PATIENCE} s for {what}")
+        pytest.fail(f"waited {HANGS} s for {what}")
 
     def settle(self) -> None:
         """Wait until the picture shows the view."""

@@ -12,9 +12,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from tests.clock import HANGS
+
 CODE = "from ppopt.cli import main; main()"
-PATIENCE = 60
-"""Seconds for the server to answer on a busy machine."""
 _PROCESSES: dict[str, subprocess.Popen[bytes]] = {}
 
 
@@ -34,12 +34,12 @@ def served(*flags: str) -> Iterator[str]:
         yield address
     finally:
         process.send_signal(signal.SIGINT)
-        _, errors = process.communicate(timeout=PATIENCE)
+        _, errors = process.communicate(timeout=HANGS)
     assert b"Traceback" not in errors, errors.decode()
 
 
 def _wait(port: int) -> None:
-    end = time.monotonic() + PATIENCE
+    end = time.monotonic() + HANGS
     while time.monotonic() < end:
         with socket.socket() as probe:
             if probe.connect_ex(("127.0.0.1", port)) == 0:

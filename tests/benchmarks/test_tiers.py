@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -29,9 +31,12 @@ def test_the_plugin_writes_what_every_test_takes(
 ) -> None:
     monkeypatch.setenv("PPOPT_TEST_TIMES", str(tmp_path))
     monkeypatch.delenv("PYTEST_XDIST_WORKER", raising=False)
-    pytester.makepyfile("def test_idle(): pass\ndef test_busy(): sum(range(10**7))")
+    times = iter([(1.0, 0.5, 0.0, 0.0, 9.0), (1.0, 0.5, 0.25, 0.0, 9.0),
+                  (2.0, 0.5, 0.25, 0.0, 9.0), (3.0, 1.0, 1.25, 0.5, 9.0)])  # fmt: skip
+    monkeypatch.setattr(tiers, "os", SimpleNamespace(environ=os.environ, times=lambda: next(times)))
+    pytester.makepyfile("def test_first(): pass\ndef test_second(): pass")
     pytester.runpytest("-p", "benchmarks.tiers").assert_outcomes(passed=2)
     lines = (tmp_path / "one").read_text().splitlines()
-    idle, busy = (Timed(*json.loads(line)) for line in lines)
-    assert idle.test.endswith("::test_idle")
-    assert 0 <= idle.seconds < busy.seconds
+    first, second = (Timed(*json.loads(line)) for line in lines)
+    assert first.test.endswith("::test_first")
+    assert (first.seconds, second.seconds) == (0.25, 3.0)

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.clock import wait_until
 from tests.packages import needed
 
 torch = needed("torch")
@@ -135,10 +136,7 @@ def test_ctrl_c_ends_every_process(moment: str, native: Path) -> None:
         assert len(of_session(command.pid)) >= 2, "there are processes to end"
         os.killpg(command.pid, signal.SIGINT)
         out, _ = command.communicate(timeout=300)
-        until = time.monotonic() + 30
-        while left := of_session(command.pid):
-            assert time.monotonic() < until, left
-            time.sleep(0.1)
+        wait_until(lambda: not of_session(command.pid))
     finally:
         with suppress(ProcessLookupError):
             os.killpg(command.pid, signal.SIGKILL)

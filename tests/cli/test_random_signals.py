@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from tests.cli.cli_run import HARD, process
+from tests.clock import HANGS, wait_until
 
 CUT = "--config layers.yaml --partition search"
 LAYERS = """
@@ -60,13 +61,10 @@ def test_what_is_known_is_kept(name: str, tmp_path: Path, monkeypatch: pytest.Mo
 def ended_by(number: int, after: float, line: str) -> tuple[int, dict[str, Any]]:
     """Exit code and JSON of a command that a signal ends so many seconds after it has begun."""
     ran = process(line)
-    deadline = time.monotonic() + 60
-    while not hears(ran.pid):
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    wait_until(lambda: hears(ran.pid))
     time.sleep(after)
     ran.send_signal(number)
-    out, errors = ran.communicate(timeout=120)
+    out, errors = ran.communicate(timeout=HANGS)
     assert out, (ran.returncode, after, errors)
     return ran.returncode, json.loads(out)
 

@@ -18,6 +18,7 @@ import pytest
 from ppopt.cli.sweeping import STORAGE
 from ppopt.studies.storage import Storage, StorageError
 from tests.cli.cli_run import HARD, Ran, done, process, run, shown
+from tests.clock import wait_until
 
 SMALL = "sweep --stages 3 --time-limit 20 --jobs 1"
 AXES = "batches=2,4 strategy=optimal,1f1b"
@@ -235,10 +236,7 @@ def test_bad_usage_of_studies(line: str, words: str) -> None:
 def test_a_sweep_that_is_stopped_goes_on_where_it_was(folder: Path, number: int) -> None:
     line = f"sweep {HARD.replace('--batches 64 ', '')} batches=24,25,26 strategy=1f1b,optimal"
     ran = process(f"{line} --time-limit 600 --jobs 1 --json")
-    deadline = time.monotonic() + 60
-    while not rows_stored():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    wait_until(rows_stored)
     time.sleep(2)
     ran.send_signal(number)
     out, err = ran.communicate(timeout=300)
@@ -332,10 +330,7 @@ def test_a_sweep_that_is_killed_again_and_again_has_lost_nothing() -> None:
     kept, drawn = 0, random.Random(0)
     for _ in range(3):
         ran = process(f"{line} --json")
-        deadline = time.monotonic() + 60
-        while rows_stored() < kept + 3:
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
+        wait_until(lambda more=kept + 3: rows_stored() >= more)
         time.sleep(drawn.uniform(0, 0.1))
         ran.kill()
         ran.communicate()

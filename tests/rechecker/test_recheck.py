@@ -5,9 +5,9 @@ import subprocess
 import sys
 from dataclasses import replace
 from fractions import Fraction
+from math import inf
 from pathlib import Path
 from random import Random
-from time import monotonic
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -292,7 +292,7 @@ def test_following_partial_schedules_refutes_what_is_below_the_optimum_and_nothi
         best = exhaustive.best(case.pipeline, fused=case.fused, objective="makespan")
         if best is None or not partial_schedules.applies(claim):
             continue
-        never = monotonic() + 600
+        never = inf
         every = tuple(range(case.pipeline.num_devices))
         assert partial_schedules.refuted(claim._replace(bound=best), never, print) == every, case
         assert partial_schedules.refuted(claim._replace(bound=best + 1), never, print) is None, case
@@ -317,7 +317,7 @@ def test_a_device_of_several_stages_alone_is_followed_to_what_the_search_found(
         bound=program.best,
         devices=(device,),
     )
-    never = monotonic() + 600
+    never = inf
     assert partial_schedules.refuted(claim, never, print) == (device,)
     assert partial_schedules.refuted(claim._replace(bound=program.best + 1), never, print) is None
 
@@ -392,7 +392,7 @@ def test_partial_schedules_with_operations_of_no_time() -> None:
         claim = claimed(Case(pipeline, False), Objective.MAKESPAN, 0)
         best = exhaustive.best(pipeline, fused=False, objective="makespan")
         assert best is not None
-        never = monotonic() + 600
+        never = inf
         assert partial_schedules.refuted(claim._replace(bound=best), never, print), pipeline
         for devices in ((), *((device,) for device in range(size)), (0, size - 1)):
             more = claim._replace(bound=best + 1, devices=devices)
@@ -407,7 +407,7 @@ def test_pipelines_deeper_than_functions_may_call_themselves() -> None:
     claim = Claim(
         pipeline, span=False, backward_kind=BackwardKind.WHOLE, bound=3 * 100, devices=devices
     )
-    never, limit = monotonic() + 600, sys.getrecursionlimit()
+    never, limit = inf, sys.getrecursionlimit()
     sys.setrecursionlimit(len(inspect.stack()) + 100)
     try:
         assert partial_schedules.refuted(claim, never, print) == devices

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 from fractions import Fraction
+from math import inf
 from pathlib import Path
 from random import Random
-from time import monotonic
 
 import pytest
 
@@ -91,7 +91,7 @@ def test_arithmetic_alone_confirms_a_long_run_at_once() -> None:
     found = ppopt.solve(layers(20).pipeline(devices=4, batches=32, partition="search"), workers=1)
     assert found.status is Status.OPTIMAL and found.schedule is not None
     assert found.claim is not None
-    assert left_to_search(found.claim, monotonic() + 30) == []
+    assert left_to_search(found.claim, inf) == []
     words = confirmed(found.schedule)
     assert words is not None and words.startswith("in every partition")
 
@@ -108,7 +108,7 @@ def test_what_devices_alone_bound_is_bounded_again_by_devices_alone(seed: int) -
     pipe = pipeline(space, "search", **rng.choice(LINKS))
     bound = over_partitions(Problem(pipe, objective, kind)).bound
     claim = Claim(pipe, space.span, kind, None, partitions=True, bound_time=bound)
-    assert left_to_search(claim, monotonic() + 30) == []
+    assert left_to_search(claim, inf) == []
 
 
 def test_layers_are_needed() -> None:

@@ -1,6 +1,7 @@
 """List scheduling and local search: what they build is valid, within limits, and repeats itself."""
 
 import time
+from math import inf
 from random import Random
 
 import pytest
@@ -101,7 +102,7 @@ def test_building_ends_at_a_deadline(chunks: int) -> None:
     scheduler = ListScheduler(split(Pipeline(stages=4, batches=6, chunks=chunks, placement="v")))
     rule = next(iter(priority_rules(scheduler.instance)))
     assert scheduler.build(rule, time.monotonic() - 1) is None
-    assert scheduler.build(rule, time.monotonic() + 60) == scheduler.build(rule) is not None
+    assert scheduler.build(rule, inf) == scheduler.build(rule) is not None
 
 
 def test_the_rules_never_get_stuck_on_split_linear_pipelines() -> None:

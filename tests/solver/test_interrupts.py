@@ -20,6 +20,7 @@ from ppopt.solver import interrupts
 from ppopt.solver import search as made
 from ppopt.solver.bounds.destructive_bounds import feasibility_model
 from ppopt.solver.cp_sat import cpsat
+from tests.clock import work_clock
 
 
 def press() -> None:
@@ -30,7 +31,7 @@ def test_ctrl_c_before_cp_sat_has_begun(monkeypatch: pytest.MonkeyPatch) -> None
     """Memory for six of eight, and W shorter than what it has to fill: minutes, left alone."""
     times = Pipeline(stages=8, batches=64, forward=10419, backward_input=10207, weight=7715)
     pipeline = replace(times, p2p=408, mem_limit=6)
-    solver = cpsat.solver(cpsat.SolverLimits(60, 1, 0))
+    solver = cpsat.solver(cpsat.SolverLimits(6000, 1, 0))
     begin = solver.solve
 
     def late(*given: Any) -> object:
@@ -40,10 +41,9 @@ def test_ctrl_c_before_cp_sat_has_begun(monkeypatch: pytest.MonkeyPatch) -> None
 
     monkeypatch.setattr(solver, "solve", late)
     built = feasibility_model(Problem(pipeline, Objective.MAKESPAN, BackwardKind.SPLIT), 2_120_000)
-    began = time.monotonic()
     _, interrupted = cpsat.run(solver, built.cp)
     assert interrupted
-    assert time.monotonic() - began < 30
+    assert solver.response_proto.deterministic_time < 30, "of 6000 seconds"
     assert [thread.name for thread in threading.enumerate() if "(solve)" in thread.name] == []
 
 
@@ -135,8 +135,8 @@ def test_a_lost_ctrl_c_ends_a_search_all_the_same() -> None:
 
     times = Pipeline(stages=8, batches=64, forward=10419, backward_input=10207, weight=7715)
     pipeline = replace(times, p2p=408, mem_limit=6)
-    with interrupts.recorded(inner=True):
+    with interrupts.recorded(inner=True), work_clock():
         found = solve(pipeline, time_limit=600, workers=1, progress=lose)
     assert found.interrupted
     assert found.schedule is not None
-    assert found.solve_seconds < 300
+    assert found.solve_seconds < 10

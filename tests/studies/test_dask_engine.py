@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,6 +17,7 @@ from ppopt.studies.engines.dask import DaskEngine
 from ppopt.studies.job import SolveJob, version
 from ppopt.studies.storage import Storage
 from ppopt.studies.task import Done, Task, perform
+from tests.clock import wait_until
 from tests.packages import needed
 
 if TYPE_CHECKING:
@@ -79,10 +79,7 @@ def test_a_worker_that_is_killed_loses_no_row(client: Client, tmp_path: Path) ->
     with Storage(url) as storage:
         assert storage.results() == 40
         assert len(storage.trials(study.name)) == 40
-    deadline = time.monotonic() + 60
-    while set(client.run(os.getpid).values()) == set(pids.values()):
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
+    wait_until(lambda: set(client.run(os.getpid).values()) != set(pids.values()))
 
 
 def test_a_task_whose_workers_die_has_failed(client: Client) -> None:
@@ -116,11 +113,9 @@ def test_what_is_stopped_comes_back_as_stopped(client: Client) -> None:
 
 
 def ended(engine: DaskEngine) -> list[tuple[int, Done]]:
-    deadline = time.monotonic() + 60
-    while time.monotonic() < deadline:
-        if found := engine.wait(0.1):
-            return found
-    raise AssertionError("nothing has ended")
+    found: list[tuple[int, Done]] = []
+    wait_until(lambda: found.extend(engine.wait(0.1)) or found)
+    return found
 
 
 def test_where_nobody_answers() -> None:

@@ -30,6 +30,7 @@ from ppopt.studies.records import StoredResult
 from ppopt.studies.storage import Storage
 from ppopt.studies.task import Task, perform
 from ppopt.verifier import verify
+from tests.clock import wait_until
 from tests.factories.sweeps import InThisProcess, done, values
 
 PIPELINE = ppopt.Pipeline(stages=3, batches=4, forward=1, backward=2, weight=1)
@@ -629,14 +630,9 @@ evaluate.evaluate = crashing
 
 def at_work(engine: LocalEngine) -> list[int]:
     """Processes of an engine that have a task, once there are any and had time to begin it."""
-    deadline = time.monotonic() + 60
-    while time.monotonic() < deadline:
-        found = [one.process.pid for one in list(engine._workers) if one.tasks]
-        if found:
-            time.sleep(0.5)
-            return found
-        time.sleep(0.01)
-    raise AssertionError("no process was at work")
+    wait_until(lambda: any(one.tasks for one in list(engine._workers)))
+    time.sleep(0.5)
+    return [one.process.pid for one in list(engine._workers) if one.tasks]
 
 
 def kill_at_work(engine: LocalEngine) -> None:

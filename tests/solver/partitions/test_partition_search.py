@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 
 import ppopt
-from benchmarks.record import processor_clock
 from ppopt import InputError, Objective, Status, stop
 from ppopt.formats import schedule_json
 from ppopt.problem.backward_kind import BackwardKind
@@ -25,6 +24,7 @@ from ppopt.solver.open_choices import choice_of
 from ppopt.solver.partitions.partition_bounds import bounds_of, every_partition
 from ppopt.solver.partitions.partition_choice import layer_moves, one_layer_moves
 from ppopt.solver.partitions.space import CutDelays, PartitionSpace
+from tests.clock import late, work_clock
 from tests.factories.interruptions import interrupted
 from tests.factories.partitions import draw_space
 from tests.oracles import exhaustive
@@ -173,10 +173,10 @@ def test_a_tiny_time_limit_still_gives_a_schedule() -> None:
     pipe = layers(40).pipeline(
         devices=8, batches=32, placement="interleaved", partition="search", mem_limit=400
     )
-    with processor_clock():
+    with work_clock():
         found = ppopt.solve(pipe, workers=1, time_limit=0.05)
     assert found.status is Status.FEASIBLE
-    assert found.solve_seconds < 5
+    assert not late(found.solve_seconds, 0.05)
 
 
 @pytest.mark.parametrize(
@@ -223,11 +223,13 @@ def test_ctrl_c_keeps_the_best_with_its_bound() -> None:
             signal.raise_signal(signal.SIGINT)
 
     pressed: list[ppopt.Progress] = []
-    found = ppopt.solve(pipe, workers=1, time_limit=60, progress=press)
+    with work_clock():
+        found = ppopt.solve(pipe, workers=1, time_limit=600, progress=press)
     assert found.interrupted and found.status is Status.FEASIBLE
     assert found.schedule is not None and ppopt.verify(found.schedule) == []
     assert found.lower_bound is not None and found.value is not None
-    assert found.lower_bound <= found.value and found.solve_seconds < 30
+    assert found.lower_bound <= found.value
+    assert not late(found.solve_seconds, pressed[0].seconds)
 
 
 @pytest.mark.parametrize("seed", range(12))

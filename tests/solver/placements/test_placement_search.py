@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from benchmarks.record import processor_clock
 from ppopt import (
     InputError,
     Layer,
@@ -33,6 +32,7 @@ from ppopt.solver.placements import space
 from ppopt.solver.placements.space import PlacementSpace
 from ppopt.verifier import verify
 from tests.cli.cli_run import done, shown
+from tests.clock import late, work_clock
 from tests.factories.placements import Cluster, Hosts, clusters
 from tests.oracles import exhaustive
 from tests.oracles.configurations import placements
@@ -161,7 +161,7 @@ def test_too_many_placements_to_list(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(space, "MOST_LISTED", 0)
     best = total = 0
     for cluster in clusters(seed=63, count=12):
-        with processor_clock():
+        with work_clock():
             found = searched(cluster, time_limit=0.3)
         values = [value for value in optima(cluster, Objective.MAKESPAN).values() if value]
         if found.value is None:
@@ -214,10 +214,10 @@ def test_stops_at_the_time_limit_with_the_best_so_far() -> None:
         stages=4, chunks=2, placement="search", batches=12, p2p=1, mem_limit=4,
         device_speed=[1, "0.9", "0.7", "0.5"],
     )  # fmt: skip
-    with processor_clock():
+    with work_clock():
         found = solve(pipeline, time_limit=1, workers=1)
     assert found.schedule is not None
-    assert found.solve_seconds < 2.5
+    assert not late(found.solve_seconds, 1)
     assert 0 < found.lower_bound <= found.value
 
 

@@ -1,0 +1,91 @@
+"""Clocks that a test controls: no test depends on the speed or the load of its machine."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from math import inf
+from typing import Any
+from unittest import mock
+
+from ortools.sat.python import cp_model
+
+EVENTS = 4_000_000
+"""Calls and returns of functions in a second of work, as on a slow processor."""
+FAST = 10_000_000
+"""The same on a fast processor."""
+
+
+class WorkClock:
+    """A clock that work moves forward, and nothing else.
+
+    Work is counted: calls and returns of functions, and the deterministic time of CP-SAT. The work
+    inside one call of a function in C, of NumPy for example, counts as one call.
+    """
+
+    def __init__(self, events_per_second: int) -> None:
+        self._events_per_second = events_per_second
+        self._events = 0
+        self._solver_seconds = 0.0
+
+    def count(self, *_: object) -> None:
+        """Count a call or a return; a profile function of `sys.setprofile`."""
+        self._events += 1
+
+    def monotonic(self) -> float:
+        """Seconds of work since the clock was created."""
+        return self._events / self._events_per_second + self._solver_seconds
+
+    def add_solver_seconds(self, seconds: float) -> None:
+        """Move the clock forward by the deterministic time of a run of CP-SAT."""
+        self._solver_seconds += seconds
+
+
+@contextmanager
+def work_clock(events_per_second: int = EVENTS) -> Iterator[WorkClock]:
+    """Replace `time.monotonic` by a clock of the work of this process, for searches of one worker.
+
+    CP-SAT keeps its time limit in deterministic time.
+    """
+    clock, solve = WorkClock(events_per_second), cp_model.CpSolver.solve
+
+    def counted_solve(solver: cp_model.CpSolver, *arguments: Any) -> Any:
+        limits = solver.parameters
+        seconds = min(limits.max_deterministic_time, limits.max_time_in_seconds)
+        limits.max_deterministic_time, limits.max_time_in_seconds = seconds, inf
+        status = solve(solver, *arguments)
+        clock.add_solver_seconds(solver.response_proto.deterministic_time)
+        return status
+
+    before = sys.getprofile()
+    with (
+        mock.patch.object(time, "monotonic", clock.monotonic),
+        mock.patch.object(cp_model.CpSolver, "solve", counted_solve),
+    ):
+        threading.setprofile(clock.count)
+        sys.setprofile(clock.count)
+        try:
+            yield clock
+        finally:
+            sys.setprofile(before)
+            threading.setprofile(before)
+
+
+def late(seconds: float, limit: float) -> bool:
+    """Whether a time limit is exceeded by more than 10 % and one second."""
+    return seconds > 1.1 * limit + 1
+
+
+HANGS = 600.0
+"""Seconds after which a test gives up on another process or thread: it hangs on any machine."""
+
+
+def wait_until(holds: Callable[[], Any]) -> None:
+    """Wait for what another process or thread does; fail if it hangs."""
+    end = time.monotonic() + HANGS
+    while not holds():
+        assert time.monotonic() < end, "nothing has happened for ten minutes"
+        time.sleep(0.01)
