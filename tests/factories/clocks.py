@@ -29,3 +29,29 @@ def stepping_clock(patch: pytest.MonkeyPatch, limit: float, readings: int) -> St
     clock = SteppingClock(limit / readings)
     patch.setattr(time, "monotonic", clock)
     return clock
+
+
+class WorkClock:
+    """A clock that replaces `time.monotonic`: a second passes in a number of readings.
+
+    A test adds to `work` what is done; the most between two readings is in `most_work`.
+    """
+
+    def __init__(self, patch: pytest.MonkeyPatch, readings: int) -> None:
+        self.work, self._most = 0, 0
+        self._clock = SteppingClock(1 / readings)
+        patch.setattr(time, "monotonic", self._read)
+
+    def _read(self) -> float:
+        self._most, self.work = max(self._most, self.work), 0
+        return self._clock()
+
+    @property
+    def readings(self) -> int:
+        """Number of readings so far."""
+        return self._clock.readings
+
+    @property
+    def most_work(self) -> int:
+        """Most work between two readings, and since the last one."""
+        return max(self._most, self.work)
