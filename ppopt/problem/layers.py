@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property, partial
 from itertools import accumulate, groupby, pairwise
-from operator import add, sub
-from typing import Any, NamedTuple, Self
+from operator import add, attrgetter, is_, sub
+from typing import Any, NamedTuple, Self, TypeVar
 
 from ppopt.errors import InputError, NotApplicableError
 from ppopt.problem import exact, units
@@ -21,6 +21,7 @@ from ppopt.problem.frozen import ZERO, costs_of_frozen, num_forward_only
 from ppopt.problem.phases import Phases
 from ppopt.problem.settings import Part, Setting, Shape, Unit, accepts_every_name
 
+Value = TypeVar("Value")
 MOST_LAYERS = 4096
 """Most layers of a model, counts expanded."""
 LETTERS: Mapping[str, str] = {"embedding": "E", "decoder": "t", "mtp": "m", "head": "L"}
@@ -556,17 +557,28 @@ class Layers:
     @property
     def rounded(self) -> tuple[str, ...]:
         """Fields of layers whose input was finer than 10^-6 of the unit and was rounded to it."""
-        return tuple(dict.fromkeys(field for layer in self.layers for field in layer.rounded))
+        return tuple(dict.fromkeys(field for layer in self.distinct for field in layer.rounded))
 
     def sample(self, measure: Unit) -> Fraction | units.Quantity:
         """One of the times, or amounts of memory; not 0 if it has no unit, unless all are."""
-        every = (quantity for layer in self.layers for quantity in layer.quantities(measure))
+        every = (quantity for layer in self.distinct for quantity in layer.quantities(measure))
         return next((value for value in every if value != 0), Fraction(0))
+
+    @cached_property
+    def distinct(self) -> tuple[Layer, ...]:
+        """The layers, those of a count once."""
+        return tuple({id(layer): layer for layer in self.layers}.values())
+
+    def each(self, value: Callable[[Layer], Value]) -> list[Value]:
+        """A value of every layer with the costs that it has; computed once for those of a count."""
+        distinct = {id(layer): layer for layer in self.costed}
+        values = {number: value(layer) for number, layer in distinct.items()}
+        return [values[id(layer)] for layer in self.costed]
 
     @cached_property
     def has_activation(self) -> bool:
         """Whether any layer says what activation it keeps: no memory limit makes sense else."""
-        return any(layer.activation for layer in self.layers)
+        return any(layer.activation for layer in self.distinct)
 
     @cached_property
     def forward_only(self) -> int:
@@ -602,13 +614,9 @@ class Layers:
     @cached_property
     def _sums(self) -> dict[str, tuple[Fraction, ...]]:
         """Sum of each cost over the first 0, 1, ... layers."""
-        return {
-            field: tuple(
-                accumulate((_amount(layer, field) for layer in self.costed), initial=Fraction(0))
-            )
-            for field in ModelCosts._fields
-            if field not in (*WORKSPACES.values(), "recompute_memory")
-        }
+        apart = (*WORKSPACES.values(), "recompute_memory")
+        fields = (field for field in ModelCosts._fields if field not in apart)
+        return {field: _first_sums(self.each(partial(_amount, field=field))) for field in fields}
 
     def without(self, fields: Iterable[str]) -> Self:
         """The layers without some costs, which are then 0."""
@@ -626,8 +634,7 @@ class Layers:
 
     def recomputing(self, layers: Callable[[Layer], bool]) -> Self:
         """The layers, of which exactly those recompute of which this holds."""
-        made = (replace(layer, recompute=layers(layer)) for layer in self.layers)
-        return replace(self, layers=tuple(made))
+        return self._with(recompute=[layers(layer) for layer in self.layers])
 
     def with_recompute(self, choice: str) -> Self:
         """The layers of a choice: `none` recomputes, or all that may (`full`)."""
@@ -638,11 +645,26 @@ class Layers:
 
     def with_choice(self, recompute: Container[int], offload: Container[int]) -> Self:
         """The layers, of which exactly those at these places recompute, and offload."""
-        made = (
-            replace(layer, recompute=place in recompute, offload=place in offload)
-            for place, layer in enumerate(self.layers)
+        places = range(len(self))
+        return self._with(
+            recompute=[place in recompute for place in places],
+            offload=[place in offload for place in places],
         )
-        return replace(self, layers=tuple(made))
+
+    def _with(self, **flags: Sequence[bool]) -> Self:
+        """The layers with some flags, one per layer; equal layers of a count stay one object."""
+        changed: dict[tuple[object, ...], Layer] = {}
+        layers = []
+        for layer, *values in zip(self.layers, *flags.values(), strict=True):
+            own = dict(zip(flags, values, strict=True))
+            key = id(layer), *values
+            if key not in changed:
+                same = all(getattr(layer, name) == value for name, value in own.items())
+                changed[key] = layer if same else replace(layer, **own)
+            layers.append(changed[key])
+        if all(map(is_, layers, self.layers)):
+            return self
+        return replace(self, layers=tuple(layers))
 
     def stage_costs(self, counts: Sequence[int]) -> ModelCosts:
         """Costs of the stages that hold so many consecutive layers each: exact sums.
@@ -653,13 +675,15 @@ class Layers:
         cuts = tuple(accumulate(self.checked(counts), initial=0))
         stages = list(pairwise(cuts))
         found: dict[str, Any] = {
-            field: tuple(sums[end] - sums[start] for start, end in stages)
+            field: (ZERO,) * len(stages)
+            if sums[-1] is ZERO
+            else tuple(sums[end] - sums[start] for start, end in stages)
             for field, sums in self._sums.items()
         }
         for field in WORKSPACES.values():
-            rows = [getattr(layer, field) for layer in self.costed]
+            rows = self.each(attrgetter(field))
             largest = tuple(max(rows[start:end]) for start, end in stages)
-            found[field] = largest if any(rows) else None
+            found[field] = largest if any(largest) else None
         if any(self.passing):
             held = [self.passing[end] - self.passing[start] for start, end in stages]
             largest = found["forward_workspace"] or (ZERO,) * len(held)
@@ -696,14 +720,12 @@ class Layers:
 
     def with_offload(self, choice: str) -> Self:
         """The layers of a choice: `none` offloads, or `all` that can and do not recompute."""
-        made = (
-            replace(
-                layer,
-                offload=choice == "all" and bool(layer.offload_time) and not layer.recompute,
-            )
-            for layer in self.layers
+        every = choice == "all"
+        return self._with(
+            offload=[
+                every and bool(layer.offload_time) and not layer.recompute for layer in self.layers
+            ]
         )
-        return replace(self, layers=tuple(made))
 
     @cached_property
     def has_output(self) -> bool:
@@ -772,6 +794,13 @@ def backward_peak(layers: Iterable[Layer]) -> BackwardPeak:
 def activation_of(layers: Iterable[Layer]) -> Fraction:
     """Activation of some layers, as without recompute."""
     return sum((layer.activation for layer in layers), Fraction(0))
+
+
+def _first_sums(amounts: Sequence[Fraction]) -> tuple[Fraction, ...]:
+    """Sums of the first 0, 1, ... amounts; the same object each if all amounts are 0."""
+    if not any({id(amount): amount for amount in amounts}.values()):
+        return (ZERO,) * (len(amounts) + 1)
+    return tuple(accumulate(amounts, initial=ZERO))
 
 
 def _amount(layer: Layer, field: str) -> Fraction:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
-from bisect import bisect_right
-from collections.abc import Callable, Sequence
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
+from functools import lru_cache
 from itertools import accumulate, pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 from ppopt.errors import ConflictError, InputError
 from ppopt.problem import exact, layout
@@ -55,14 +56,17 @@ def balanced(model: Layers, stages: int, speeds: Speeds | None = None) -> Counts
     if there are fewer layers than stages.
     """
     _check_stages(model, stages)
-    per_unit = exact.common_denominator(layer.work for layer in model.costed)
+    per_unit = exact.common_denominator(model.each(lambda layer: layer.work))
     slow = [1 / speed for speed in speeds or (Fraction(1),) * stages]
     per_slow = exact.common_denominator(slow)
-    sums = list(accumulate((int(layer.work * per_unit) for layer in model.costed), initial=0))
-    return _flattest(sums, [int(factor * per_slow) for factor in slow])
+    work = model.each(lambda layer: int(layer.work * per_unit))
+    return _flattest(
+        tuple(accumulate(work, initial=0)), tuple(int(factor * per_slow) for factor in slow)
+    )
 
 
-def _flattest(sums: Sequence[int], slow: Sequence[int]) -> Counts:
+@lru_cache(maxsize=64)
+def _flattest(sums: tuple[int, ...], slow: tuple[int, ...]) -> Counts:
     """Counts of least largest time, then of least sum of squares, the larger ones first.
 
     `sums` is the work of the first 0, 1, ... layers; stage s takes its work times `slow[s]`.
@@ -82,11 +86,19 @@ def _fits(sums: Sequence[int], slow: Sequence[int], bound: int) -> bool:
     if len(set(slow)) == 1:
         return _fewest_stages(sums, bound // slow[0]) <= len(slow)
     ends = {factor: _ends(sums, bound // factor) for factor in set(slow)}
-    starts = {0}
+    starts = [0]
     for factor in slow:
-        latest = ends[factor]
-        starts = {end for start in starts for end in range(start + 1, latest[start] + 1)}
-    return len(sums) - 1 in starts
+        starts = _reached(starts, ends[factor])
+    return bool(starts) and starts[-1] == len(sums) - 1
+
+
+def _reached(starts: Sequence[int], latest: Sequence[int]) -> list[int]:
+    """Every end of a stage that begins at one of some starts; both ascend."""
+    reached: list[int] = []
+    for start in starts:
+        first = max(start, reached[-1] if reached else 0) + 1
+        reached += range(first, latest[start] + 1)
+    return reached
 
 
 def _ends(sums: Sequence[int], room: int) -> list[int]:
@@ -106,26 +118,67 @@ def _fewest_stages(sums: Sequence[int], room: int) -> int:
 
 
 def _least_squares(sums: Sequence[int], slow: Sequence[int], bound: int) -> Counts:
-    """Counts of least sum of squares within `bound`, the larger ones first where equal."""
+    """Counts of least sum of squares within `bound`, the larger ones first where equal.
+
+    A dynamic program from the last stage to the first. Squares of sums satisfy the quadrangle
+    inequality, so the best end of a stage does not fall as its start grows: it is found for the
+    middle start first, and then within its ends for the starts on either side (F. F. Yao, "Speed-up
+    in dynamic programming", 1982). Only starts that the first stages reach are looked at.
+    """
     size = len(sums) - 1
-    none = len(slow) * bound * bound + 1
-    least = [none] * size + [0]
-    choices: list[list[int]] = []
-    for left, factor in enumerate(reversed(slow)):
-        longer, chosen = [none] * (size + 1), [0] * (size + 1)
-        ends = _ends(sums, bound // factor)
-        for start in range(size - left):
-            for end in range(start + 1, ends[start] + 1):
-                total = (factor * (sums[end] - sums[start])) ** 2 + least[end]
-                if total <= longer[start]:
-                    longer[start], chosen[start] = total, end
-        least = longer
+    ends = [_ends(sums, bound // factor) for factor in slow]
+    latest = list(accumulate(ends, lambda start, own: own[start], initial=0))
+    earliest = [size]
+    for own in reversed(ends):
+        earliest.insert(0, bisect_left(own, earliest[0]))
+    least = {size: 0}
+    choices: list[dict[int, int]] = []
+    for stage in reversed(range(len(slow))):
+        low = max(earliest[stage], stage)
+        high = min(latest[stage], size - len(slow) + stage)
+        squares = _Squares(sums, slow[stage], ends[stage], least)
+        chosen = squares.best_ends(low, high)
+        least = {start: squares.total(start, end) for start, end in chosen.items()}
         choices.append(chosen)
     counts, start = [], 0
     for chosen in reversed(choices):
         counts.append(chosen[start] - start)
         start = chosen[start]
     return tuple(counts)
+
+
+class _Squares(NamedTuple):
+    """Sums of squares from one stage on, by where the stage starts and ends."""
+
+    sums: Sequence[int]
+    factor: int
+    latest: Sequence[int]
+    """Where a stage that begins at each layer ends at the latest."""
+    rest: Mapping[int, int]
+    """Least sum of squares of the stages after an end, if they can begin there."""
+
+    def total(self, start: int, end: int) -> int:
+        """Sum of squares of a stage and the best stages after it."""
+        return (self.factor * (self.sums[end] - self.sums[start])) ** 2 + self.rest[end]
+
+    def best_ends(self, low: int, high: int) -> dict[int, int]:
+        """The last of the best ends for every start from `low` to `high` that has any."""
+        first, last = min(self.rest), max(self.rest)
+        found: dict[int, int] = {}
+        waiting = [(low, high, first, last)]
+        while waiting:
+            low, high, first, last = waiting.pop()
+            if low > high:
+                continue
+            start = (low + high) // 2
+            ends = range(min(last, self.latest[start]), max(first, start + 1) - 1, -1)
+            totals = [(self.total(start, end), -end) for end in ends if end in self.rest]
+            if totals:
+                found[start] = end = -min(totals)[1]
+                waiting += [(low, start - 1, first, end), (start + 1, high, end, last)]
+            else:
+                waiting += [(low, start - 1, first, last), (start + 1, high, first, last)]
+        return found
 
 
 SEARCH = "search"

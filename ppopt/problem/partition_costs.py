@@ -301,4 +301,6 @@ class _RangeMaximum:
 
 
 def _ticks(values: Iterable[Fraction], per_unit: int) -> Ints:
-    return np.array([int(value * per_unit) for value in values], dtype=np.int64)
+    listed = list(values)
+    ticks = {id(value): int(value * per_unit) for value in {id(v): v for v in listed}.values()}
+    return np.array([ticks[id(value)] for value in listed], dtype=np.int64)

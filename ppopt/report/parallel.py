@@ -12,7 +12,7 @@ from rich.text import Text
 from ppopt.problem.exact import plain_or_none
 from ppopt.report.numbers import NONE, grouped, number, percent
 from ppopt.report.plan_objects import of_plan
-from ppopt.report.plan_words import slower_words
+from ppopt.report.plan_words import open_words, slower_words
 from ppopt.studies.parallel_result import ParallelPlan, ParallelRow
 
 
@@ -21,7 +21,9 @@ def of_parallel_plan(found: ParallelPlan) -> dict[str, Any]:
 
     `status`, `value`, `lower_bound` and `gap` are over all combinations; times are those of a step
     in ms. `parallelism` has every combination, the best first, and tokens per second and GPU: what
-    was found, and what no combination exceeds. Times and memory that are not known are null.
+    was found, and what no combination exceeds. `status` of a combination is as that of a plan's row
+    (`unknown` with `searches` 0: not searched, its bound counts in that of all). Times and memory
+    that are not known are null.
     """
     space = found.space
     return of_plan(found.plan) | {
@@ -50,6 +52,8 @@ def _row(row: ParallelRow, found: ParallelPlan) -> dict[str, Any]:
     training, best = row.model.training, None if row.plan is None else row.plan.best
     return {
         **row.parallelism._asdict(),
+        "status": row.status(found.value).value,
+        "searches": row.searches,
         "devices": training.devices,
         "batches": training.batches,
         "value": plain_or_none(row.value),
@@ -77,20 +81,24 @@ def parallel_table(shown: Mapping[str, Any]) -> Table:
             _rate(row["tokens_per_second_per_gpu"]),
             _rate(row["bound_tokens_per_second_per_gpu"]),
             NONE if row["peak_memory"] is None else number(row["peak_memory"]),
-            "best" if place == 0 and row["value"] is not None else _slowdown(row, shown["value"]),
+            "best" if place == 0 and row["value"] is not None else slowdown(row, shown["value"]),
         ]
         table.add_row(*map(Text, cells), style="bold" if place == 0 else "")
     return table
 
 
-def _slowdown(row: Mapping[str, Any], best: float | None) -> str:
+def slowdown(row: Mapping[str, Any], best: float | None) -> str:
     """Slowdown of a combination relative to the best one, in words."""
-    if row["lower_bound"] is None:
+    if row["status"] == "infeasible":
         return "does not fit"
-    if best is None:
-        return "nothing found in time"
-    least = max(0.0, row["lower_bound"] / best - 1)
-    return slower_words(least, None if row["value"] is None else row["value"] / best - 1)
+    least = None if best is None else row["lower_bound"] / best - 1
+    if best is None or least is None or row["status"] == "unknown":
+        return open_words(row["searches"], least)
+    more = None if row["value"] is None else row["value"] / best - 1
+    if least >= 0:
+        return slower_words(least, more)
+    words = f"{percent(more)} slower" if more else "as fast"
+    return f"{words}; at best {percent(-least)} faster"
 
 
 def parallel_words(shown: Mapping[str, Any]) -> list[str]:
@@ -110,6 +118,12 @@ def parallel_words(shown: Mapping[str, Any]) -> list[str]:
     if bound is not None:
         gap = "" if shown["gap"] is None else f", gap {percent(shown['gap'])}"
         lines.append(f"tokens/s per GPU: {_rate(rate)}; no combination above {_rate(bound)}{gap}")
+    unsearched = sum(row["status"] == "unknown" and not row["searches"] for row in space["rows"])
+    if unsearched:
+        lines.append(
+            f"not searched in time: {unsearched} of {len(space['rows'])} combinations; "
+            "raise --time-limit"
+        )
     lines.append(
         "Derived costs leave out collectives, which slow tensor parallelism down: calibrate each "
         "(--efficiency takes one for each of --tensor)"

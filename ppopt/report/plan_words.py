@@ -34,9 +34,9 @@ def slowdown(row: Mapping[str, Any], shown: Mapping[str, Any]) -> str:
     status, best = row["status"], shown["value_per_microbatch"]
     if status == "infeasible":
         return "does not fit"
-    if best is None or status == "unknown":
-        return "nothing found in time"
-    least = row["bound_per_microbatch"] / best - 1
+    least = None if best is None else row["bound_per_microbatch"] / best - 1
+    if best is None or least is None or status == "unknown":
+        return open_words(row["searches"], least)
     if status == "pruned" and row["given_up"]:
         more = row["value_per_microbatch"] / best - 1
         words = slower_words(least, more)
@@ -46,6 +46,15 @@ def slowdown(row: Mapping[str, Any], shown: Mapping[str, Any]) -> str:
     more = row["value_per_microbatch"] / best - 1
     words = f"{percent(more)} slower" if more else "as fast"
     return words if status == "optimal" else f"{words}; at best {percent(-least)} faster"
+
+
+def open_words(searches: int, least: float | None) -> str:
+    """What is known of a candidate without a schedule that its bound does not rule out.
+
+    `least` is the least share by which it is slower than the best; None: nothing was found.
+    """
+    words = "nothing found in time" if searches else "not searched"
+    return words if least is None else f"{words}; at best {percent(-least)} faster"
 
 
 def slower_words(least: float, most: float | None) -> str:

@@ -10,7 +10,7 @@ from ppopt.derivation.derived_model import DerivedModel
 from ppopt.problem.exact import plain
 from ppopt.solver.result import Provenance, Status
 from ppopt.studies.parallel_space import Parallelism, ParallelSpace
-from ppopt.studies.plan_result import Plan
+from ppopt.studies.plan_result import Plan, RowStatus
 
 
 @dataclass(frozen=True)
@@ -30,6 +30,21 @@ class ParallelRow:
     def value(self) -> Fraction | None:
         """Shortest step found."""
         return None if self.plan is None else self.plan.value
+
+    @property
+    def searches(self) -> int:
+        """Number of searches of single partitions in the best plan; 0: bounded only."""
+        return 0 if self.plan is None else sum(row.searches for row in self.plan.rows)
+
+    def status(self, best: Fraction | None) -> RowStatus:
+        """State of the combination; `best` is the shortest step of any."""
+        if self.lower_bound is None:
+            return RowStatus.INFEASIBLE
+        if self.value is not None and self.lower_bound >= self.value:
+            return RowStatus.OPTIMAL
+        if best is not None and self.lower_bound >= best:
+            return RowStatus.PRUNED
+        return RowStatus.UNKNOWN if self.value is None else RowStatus.FEASIBLE
 
 
 @dataclass(frozen=True)

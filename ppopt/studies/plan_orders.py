@@ -96,9 +96,15 @@ class ScheduleCandidate(PlanCandidate):
         self.take(schedule)
 
     def take(self, schedule: Schedule) -> None:
-        """See `PlanCandidate.take`."""
+        """See `PlanCandidate.take`.
+
+        The schedule has the placement of the configuration. That of a strategy may have another
+        name: interleaved stages, one per device, have the layout of linear ones.
+        """
+        own = self.problem.pipeline
         if self._is_better(schedule):
-            self._taken = schedule
+            named = replace(schedule.pipeline, placement=own.placement, chunks=own.chunks)
+            self._taken = replace(schedule, pipeline=named)
             self.refresh(None)
 
     def minimize_memory(self, deadline: Deadline) -> LeastMemory:

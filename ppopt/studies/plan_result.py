@@ -127,14 +127,16 @@ class PlanRow:
 
 
 def counted(rows: Sequence[PlanRow]) -> str:
-    """Text that counts the configurations ruled out and searched."""
+    """Text that counts the configurations ruled out, searched, and left without a search."""
     alone = sum(row.ruled_out_by_bounds for row in rows)
     impossible = sum(row.status is RowStatus.INFEASIBLE for row in rows)
-    searched = len(rows) - impossible - alone
+    unsearched = sum(row.status is RowStatus.UNKNOWN and not row.searches for row in rows)
+    searched = len(rows) - impossible - alone - unsearched
     counts = {
         "not fit the memory limit": ("does " if impossible == 1 else "do ", impossible),
         "ruled out by bounds alone": ("is " if alone == 1 else "are ", alone),
         "searched": ("was " if searched == 1 else "were ", searched),
+        "not searched in time": ("was " if unsearched == 1 else "were ", unsearched),
     }
     words = ", ".join(f"{number} {verb}{what}" for what, (verb, number) in counts.items() if number)
     every = "the 1 configuration" if len(rows) == 1 else f"all {len(rows)} configurations"

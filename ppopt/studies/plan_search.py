@@ -74,6 +74,8 @@ class PlanSearch:
         """Time per microbatch that is known to be possible."""
         self._skipped: list[tuple[str, str]] = []
         self._interrupted = False
+        self._begun = False
+        """Whether the deadline counts: a first search was tried, with or without success."""
         self._strategies: list[StrategyCandidate] = []
         """Configurations of hand strategies."""
         told = self._options.by(
@@ -165,6 +167,7 @@ class PlanSearch:
         """Search until proof, until the time is up, or until Ctrl-C."""
         try:
             self._search_first()
+            self._begun = True
             for number in count():
                 if self._over:
                     break
@@ -406,13 +409,10 @@ class PlanSearch:
     def _over(self) -> bool:
         """Whether the search ends now.
 
-        One configuration is searched even if time is up, unless a value is known already.
+        A first search is tried even if time is up, unless a value is known already.
         """
-        late = self._deadline.over
-        enough = self._known_value is not None or any(
-            candidate.searches for candidate in self._candidates
-        )
-        if self._interrupted or (late and enough):
+        tried = self._begun or self._known_value is not None
+        if self._interrupted or (tried and self._deadline.over):
             return True
         if not any(map(self._is_open, self._candidates)):
             return True

@@ -102,6 +102,8 @@ PARALLELISM = {
 """Keys of `parallelism` of `plan --from config.json`."""
 PARALLEL_ROW = {
     **dict.fromkeys(("tensor", "microbatch", "data", "devices", "batches"), INT),
+    "status": TEXT,
+    "searches": INT,
     "value": KNOWN_NUMBER,
     "lower_bound": KNOWN_NUMBER,
     "tokens_per_second_per_gpu": KNOWN_NUMBER,

@@ -10,6 +10,7 @@ import pytest
 import ppopt
 from ppopt import Objective, RowStatus, Status, verify
 from ppopt.problem.backward_kind import BackwardKind
+from ppopt.report.plan_objects import of_plan
 from ppopt.schedule.list_scheduling import one_at_a_time
 from ppopt.schedule.timing import schedule
 from ppopt.solver.choices.configuration import Configuration
@@ -125,3 +126,21 @@ def test_hand_strategies_have_the_bounds_of_all_orders() -> None:
     rows = {row.configuration.strategy: row for row in plan.rows}
     assert rows["optimal"].status is RowStatus.OPTIMAL
     assert rows["1f1b"].lower_bound >= rows["optimal"].value
+
+
+@pytest.mark.parametrize("strategy", ["looped-bfs", "interleaved"])
+def test_a_plan_names_the_placement_that_was_asked_for(strategy: str) -> None:
+    """One stage per device: interleaved strategies have the layout of linear ones."""
+    space = PlanSpace(
+        model=ppopt.Model([{"forward": 1, "activation": 1}] * 4), devices=2, batches=(2,),
+        placements=("linear",), chunks=(1,), recompute=("none",),
+    )  # fmt: skip
+    search = PlanSearch(space, Objective.MAKESPAN, BackwardKind.MIXED, checked_options(20, 1))
+    pipeline = space.model.pipeline(devices=2, batches=2, partition=[2, 2], chunks=1)
+    schedule_of_strategy = ppopt.evaluate(pipeline, strategy)
+    (candidate,) = search._orders.candidates
+    assert candidate.contains(schedule_of_strategy)
+    candidate.start_from(schedule_of_strategy)
+    shown = of_plan(search._plan())
+    assert (shown["placement"], shown["chunks"]) == ("linear", 1)
+    assert {row["placement"] for row in shown["rows"]} == {"linear"}

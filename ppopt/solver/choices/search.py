@@ -104,7 +104,8 @@ class ConfigurationSearch:
         self._first: list[Configuration] = []
         """Configurations scheduled first."""
         self._begun = False
-        """Whether a configuration was searched: the first one is, even if time is up."""
+        """Whether the deadline counts: once a configuration was searched, or none of the first
+        candidates can be."""
         self._list_added = False
         """Whether the choice was asked for all configurations: before, any may be better."""
         self._listed = False
@@ -188,6 +189,16 @@ class ConfigurationSearch:
 
     def _begin(self) -> None:
         """Schedule the first candidates quickly, then those of least bounds."""
+        try:
+            self._schedule_first()
+        finally:
+            self._begun = True
+        self._raise_at(0)
+        for configuration in self._open()[: self._params.quick]:
+            self._solve(configuration, 0)
+
+    def _schedule_first(self) -> None:
+        """Schedule the first candidates quickly."""
         for anchor in self.choice.required_candidates():
             self._solve(self._at(anchor), 0, ignore_deadline=True)
         if self._first_keys is None:
@@ -201,9 +212,6 @@ class ConfigurationSearch:
                 return
             self._first.append(self._at(key))
             self._solve(self._first[-1], 0)
-        self._raise_at(0)
-        for configuration in self._open()[: self._params.quick]:
-            self._solve(configuration, 0)
 
     def _follow_hints(self) -> None:
         """Schedule the configurations of known schedules."""

@@ -7,7 +7,7 @@ adjacent.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -77,19 +77,27 @@ def joined(parts: Sequence[Places]) -> Places:
 
 
 def least_by_position(
-    places: Places, own: Numbers, rest: Numbers, ends: tuple[Ints, Ints], join: np.ufunc
+    places: Places,
+    own: Numbers,
+    rest: Numbers,
+    ends: tuple[Ints, Ints],
+    join: np.ufunc,
+    look: Callable[[], None] = lambda: None,
 ) -> Numbers:
     """Least over the choices of every position, of their own value joined to that of the rest.
 
     `rest` is the least of what follows, by positions [first][second] and rows that do not change;
     it is read at the `ends` of the runs. Its largest value means that nothing follows. The result
-    is of the same shape, by the positions at which the runs begin.
+    is of the same shape, by the positions at which the runs begin. `look` is called between parts
+    of the choices.
     """
     nothing = np.inf if rest.dtype.kind == "f" else FOREVER
     least = np.full(rest.shape, nothing, rest.dtype)
     alive = np.flatnonzero(np.any(rest < nothing, axis=-1)[ends])
     places, own, ends = places.at(alive), own[alive], (ends[0][alive], ends[1][alive])
-    for here in _together(places):
+    for number, here in enumerate(_together(places)):
+        if number:
+            look()
         paths = join(own[here, None], rest[ends[0][here], ends[1][here]])
         first, second = places.first[here], places.second[here]
         begin = _beginnings(first, second)

@@ -30,6 +30,7 @@ from ppopt.solver.partitions.partition_program import (
     Counts,
     PartitionProgram,
     PlacementPattern,
+    ProgramTooLargeError,
     pattern_of,
 )
 from ppopt.solver.partitions.recompute_bounds import chosen_bound, chosen_memory
@@ -184,6 +185,8 @@ class BoundingInTurns:
         """Bounds without a ceiling; None: not begun."""
         self._alone: _StagesAlone | None = None
         """Bounds of every stage alone; None: not needed yet."""
+        self._too_large = False
+        """Whether a program has too many choices: no further one is made."""
 
     def run(
         self, turn: Deadline, deadline: Deadline, ceiling: int | None = None
@@ -196,7 +199,8 @@ class BoundingInTurns:
         share = PROGRAM_SHARE if self._alone is None else 1
         try:
             found = self._of_all(turn.share(share), ceiling)
-        except TimeoutError:
+        except TimeoutError as error:
+            self._too_large |= isinstance(error, ProgramTooLargeError)
             self._alone = found = self._alone or _StagesAlone(self._space)
             if self._program is not None:
                 self._above = max(self._above, self._program.least_so_far - 1)
@@ -209,6 +213,8 @@ class BoundingInTurns:
 
     def _of_all(self, turn: Deadline, ceiling: int | None) -> PartitionBounds:
         """Bounds of all partitions, the least one found in a turn."""
+        if self._too_large:
+            raise TimeoutError
         if self._pattern is not None and ceiling is not None:
             return self._within(ceiling, self._pattern, turn)
         self._whole = self._whole or bounds_of(self._space, turn)

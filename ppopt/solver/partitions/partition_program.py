@@ -13,11 +13,12 @@ faster than F of stage 0 runs.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from enum import Enum
 from functools import cached_property
 from heapq import heappop, heappush
-from itertools import count
+from itertools import count, product, starmap
 from typing import NamedTuple
 
 import numpy as np
@@ -46,6 +47,16 @@ Counts = tuple[int, ...]
 """Layers of every stage."""
 LOOK = 256
 """Steps of the search for partitions in order between two looks at the time."""
+MAX_GRID = 2**20
+"""Most positions of a device in a program: between two looks at the time all of them are visited
+once. Programs of two runs per device thus end at 1023 layers."""
+MAX_STATES = 2**27
+"""Most states of all devices in a program; they take 1 GiB."""
+MAX_CHOICES = 2**22
+"""Most runs of layers that the devices of a program may choose from: they take 128 MiB, and their
+bounds a few seconds per device."""
+TOGETHER = 2**15
+"""Choices whose bounds are computed between two looks at the time."""
 
 
 class PlacementPattern(Enum):
@@ -59,8 +70,22 @@ class PlacementPattern(Enum):
     """Backwards: stages s and 2 D - 1 - s share a device."""
 
 
+class ProgramTooLargeError(TimeoutError):
+    """A program has too many choices: it would not end in any usual time."""
+
+
 def pattern_of(space: PartitionSpace) -> PlacementPattern | None:
-    """Pattern of a placement; None if it has no program."""
+    """Pattern of a placement; None if it has no program, or one with too many states."""
+    pattern = _pattern_of(space)
+    if pattern is None:
+        return None
+    places = space.num_layers + 1
+    grid = places if pattern is PlacementPattern.ONE else places**2
+    states = grid * (places if pattern is PlacementPattern.LOOP else 1) * space.num_devices
+    return pattern if grid <= MAX_GRID and states <= MAX_STATES else None
+
+
+def _pattern_of(space: PartitionSpace) -> PlacementPattern | None:
     devices = space.num_devices
     first, rest = space.hosts[:devices], space.hosts[devices:]
     if len(set(first)) < devices:
@@ -137,6 +162,12 @@ class PartitionProgram:
         self._suffixes: dict[StageZeroContext, list[Ints]] = {}
         """Per device, the last one first, as far as computed."""
         self._bounded: dict[StageZeroContext, _Bounded] = {}
+        self._found: list[Places] = []
+        """Runs that any device may host, by their lengths, as far as computed."""
+        self._found_size = 0
+        """Number of these runs."""
+        self._unfinished: dict[tuple[int, int], tuple[Places, list[DeviceBound]]] = {}
+        """Choices of a device, by its level and the pace, with the bounds of the first ones."""
 
     @cached_property
     def least(self) -> int:
@@ -268,21 +299,36 @@ class PartitionProgram:
 
     @cached_property
     def _possible(self) -> Places:
-        """Runs that any device may host, by the parts alone; sorted."""
-        seconds = range(1) if self.pattern is PlacementPattern.ONE else range(1, self._longest + 1)
-        grid = np.meshgrid(np.arange(self._places), np.arange(self._seconds), indexing="ij")
-        least = self._parts_upto[-1] - (self.space.num_devices - 1) * self.ceiling
-        found = []
-        for first in range(1, self._longest + 1):
+        """Runs that any device may host, by the parts alone; sorted. A further query resumes."""
+        self._check_time()
+        for runs in self._runs_left:
+            self._found.append(self._fitting_places(runs))
+            self._found_size += len(self._found[-1].first)
+            if self._found_size > MAX_CHOICES:
+                raise ProgramTooLargeError
             self._check_time()
-            for second in seconds:
-                one, other = (axis[self._window(Runs(first, second))].ravel() for axis in grid)
-                here = Places(one, other, np.full_like(one, first), np.full_like(one, second))
-                hosted = self._hosted(0, here)
-                fits = np.asarray(sum(self._parts(hosted))) <= self.ceiling
-                fits &= np.asarray(sum(map(self._layers_of, hosted))) >= least
-                found.append(here.at(fits))
-        return joined(found)
+        return joined(self._found)
+
+    @cached_property
+    def _runs_left(self) -> Iterator[Runs]:
+        """Lengths of runs whose positions are not looked at yet."""
+        seconds = range(1) if self.pattern is PlacementPattern.ONE else range(1, self._longest + 1)
+        return starmap(Runs, product(range(1, self._longest + 1), seconds))
+
+    @cached_property
+    def _grid(self) -> list[Ints]:
+        """First and second positions of all places."""
+        return list(np.meshgrid(np.arange(self._places), np.arange(self._seconds), indexing="ij"))
+
+    def _fitting_places(self, runs: Runs) -> Places:
+        """Positions of runs of these lengths whose parts a device can have."""
+        least = self._parts_upto[-1] - (self.space.num_devices - 1) * self.ceiling
+        one, other = (axis[self._window(runs)].ravel() for axis in self._grid)
+        here = Places(one, other, *(np.full_like(one, length) for length in runs))
+        hosted = self._hosted(0, here)
+        fits = np.asarray(sum(self._parts(hosted))) <= self.ceiling
+        fits &= np.asarray(sum(map(self._layers_of, hosted))) >= least
+        return here.at(fits)
 
     def _layers_of(self, stage: Hosted) -> Ints:
         """Sum of the parts of a stage's layers."""
@@ -315,11 +361,12 @@ class PartitionProgram:
 
     @cached_property
     def _longest(self) -> int:
-        """Most layers of a stage: others hold at least one, and its part is within the ceiling."""
+        """Most layers of a stage: others hold at least one, and its part is within the ceiling.
+
+        The least part of a stage does not fall as it gets longer.
+        """
         most = self.space.num_layers - self.space.num_stages + 1
-        return max(
-            (n for n in range(1, most + 1) if self._least_part(n) <= self.ceiling), default=0
-        )
+        return bisect_right(range(1, most + 1), self.ceiling, key=self._least_part)
 
     def _least_part(self, length: int) -> int:
         places = np.arange(self._places - length)
@@ -340,13 +387,20 @@ class PartitionProgram:
         return np.asarray(kept & (one + after <= second - level) & (other + after <= last))
 
     def _bounded_choices(self, level: int, places: Places, pace: int) -> DeviceRuns:
-        """Choices of a device with their figures."""
-        self._check_time()
+        """Choices of a device with their figures; a further query resumes."""
         if not places.first.size:
             return DeviceRuns(places, DeviceBound(places.first, places.first))
-        device, hosted = self.space.hosts[level], self._hosted(level, places)
-        bound = self._figure.of_device(self.space, device, hosted, self.ceiling, pace)
-        return DeviceRuns(places, bound)
+        known, bounds = self._unfinished.get((level, pace), (places, []))
+        if not all(map(np.array_equal, known, places)):
+            bounds = []
+        self._unfinished[level, pace] = places, bounds
+        device = self.space.hosts[level]
+        for low in range(len(bounds) * TOGETHER, places.first.size, TOGETHER):
+            self._check_time()
+            hosted = self._hosted(level, places.at(slice(low, low + TOGETHER)))
+            bounds.append(self._figure.of_device(self.space, device, hosted, self.ceiling, pace))
+        del self._unfinished[level, pace]
+        return DeviceRuns(places, DeviceBound(*map(np.concatenate, zip(*bounds, strict=True))))
 
     def _choices_after(self, stage: StageZeroContext) -> list[DeviceRuns]:
         """Runs that every device may host within the ceiling after such a stage 0."""
@@ -407,7 +461,11 @@ class PartitionProgram:
             kept = np.flatnonzero(weight <= self.ceiling)
             here = choices.places.at(kept)
             ends = self._ends(here)
-            levels.append(least_by_position(here, weight[kept], levels[-1], ends, np.maximum))
+            levels.append(
+                least_by_position(
+                    here, weight[kept], levels[-1], ends, np.maximum, self._check_time
+                )
+            )
         return levels[-1 - level]
 
     def _roots(
@@ -417,13 +475,13 @@ class PartitionProgram:
 
         `counted`: the context that is counted.
         """
-        lengths = self._first_stages[stage]
-        return [
-            (bound, middle, runs)
-            for middle, _ in self._starts()
-            for bound, runs in self._steps((), counted, middle)
-            if runs.first in lengths
-        ]
+        lengths, found = self._first_stages[stage], []
+        for middle, _ in self._starts():
+            if middle % LOOK == LOOK - 1:
+                self._check_time()
+            steps = self._steps((), counted, middle)
+            found += [(bound, middle, runs) for bound, runs in steps if runs.first in lengths]
+        return found
 
     def _steps(
         self, path: tuple[Runs, ...], first: StageZeroContext, middle: int
@@ -478,7 +536,11 @@ class PartitionProgram:
             self._check_time()
             here = self._within(level, stage, ceiling)
             squares = self._squares(level, here)
-            levels.append(least_by_position(here, squares, levels[-1], self._ends(here), np.add))
+            levels.append(
+                least_by_position(
+                    here, squares, levels[-1], self._ends(here), np.add, self._check_time
+                )
+            )
         return levels[::-1]
 
     def _evenest_start(

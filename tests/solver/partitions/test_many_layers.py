@@ -1,0 +1,98 @@
+"""Models of hundreds and thousands of layers: little work lies between two looks at the clock."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from ppopt import Model
+from ppopt.problem import partition
+from ppopt.problem.backward_kind import BackwardKind
+from ppopt.problem.objective import Objective
+from ppopt.problem.problem import Problem
+from ppopt.solver.deadline import Deadline
+from ppopt.solver.partitions import layer_run_bounds, partition_program
+from ppopt.solver.partitions.partition_bounds import BoundingInTurns, quick_bound
+from ppopt.solver.partitions.partition_program import MAX_GRID, pattern_of
+from ppopt.solver.partitions.space import PartitionSpace, space_of
+from tests.factories.clocks import WorkClock
+
+LOOKS = 40
+
+
+def space(layers: int, placement: str, **fields: Any) -> PartitionSpace:
+    """Partitions of many layers, the head four times as long as the others."""
+    model = Model([{"forward": 1, "activation": 1, "count": layers - 1}, {"forward": 4}])
+    chunks = 1 if placement == "linear" else 2
+    pipeline = model.pipeline(devices=4, batches=4, placement=placement, chunks=chunks, **fields)
+    return space_of(Problem(pipeline, Objective.MAKESPAN, BackwardKind.MIXED)).space
+
+
+@contextmanager
+def counted(clock: WorkClock, patch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Count the choices of devices that are bounded, and those that are looked at."""
+    init, parts = layer_run_bounds._Device.__init__, partition_program.PartitionProgram._parts
+
+    def of_device(self: Any, own: Any, device: int, hosted: Any, *more: Any, **named: Any) -> None:
+        clock.work += hosted[0].low.size
+        init(self, own, device, hosted, *more, **named)
+
+    def of_program(self: Any, hosted: Any) -> Any:
+        clock.work += sum(stage.low.size for stage in hosted)
+        return parts(self, hosted)
+
+    with patch.context() as inner:
+        inner.setattr(layer_run_bounds._Device, "__init__", of_device)
+        inner.setattr(partition_program.PartitionProgram, "_parts", of_program)
+        yield
+
+
+@pytest.mark.parametrize("limit", [None, 3000])
+@pytest.mark.parametrize(
+    ("layers", "placement"), [(400, "v"), (200, "interleaved"), (4000, "linear"), (4000, "v")]
+)
+def test_bounds_look_at_the_clock_after_little_work(
+    layers: int, placement: str, limit: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever the number of layers; after the deadline the quick bound is left."""
+    own = space(layers, placement, mem_limit=limit)
+    clock = WorkClock(monkeypatch, LOOKS)
+    with counted(clock, monkeypatch):
+        turn = Deadline.after(1.0)
+        bounds = BoundingInTurns(own).run(turn, turn, int(1.5 * quick_bound(own)))
+        least = bounds.least
+    assert least >= quick_bound(own)
+    assert clock.most_work <= 2 * MAX_GRID
+    assert clock.readings <= 3 * LOOKS
+
+
+def test_programs_of_too_many_states_are_not_begun() -> None:
+    """Two runs of layers per device: states are the positions of both, and perhaps a middle cut."""
+    assert pattern_of(space(4000, "linear")) is not None
+    assert pattern_of(space(1000, "v")) is not None
+    assert pattern_of(space(1100, "v")) is None
+    assert pattern_of(space(400, "interleaved")) is None
+
+
+@pytest.mark.parametrize("speeds", [(1, 1, 1, 1), (1, 2, 2, 1)])
+@pytest.mark.parametrize("head", [1, 2000])
+def test_a_balanced_partition_takes_work_in_proportion_to_the_layers(
+    head: int, speeds: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not to their square, though stages may end at a thousand layers: 4 x 4000 x 12 at most."""
+    totals = 0
+    total = partition._Squares.total
+
+    def watched(self: Any, start: int, end: int) -> int:
+        nonlocal totals
+        totals += 1
+        return total(self, start, end)
+
+    monkeypatch.setattr(partition._Squares, "total", watched)
+    sums = (*range(4000), 3999 + head)
+    counts = partition._flattest.__wrapped__(sums, speeds)
+    assert sum(counts) == 4000 and len(counts) == 4
+    assert totals <= 4 * 4000 * 12

@@ -1,0 +1,40 @@
+"""A comparison ends at its deadline: the tests control the clock, and count the strategies."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import ppopt
+from ppopt import Model
+from ppopt.studies import baselines, compare
+from ppopt.studies.baselines import BEYOND, GRACE
+from tests.factories.clocks import stepping_clock
+
+
+@pytest.mark.parametrize("partition", ["balanced", "search"])
+@pytest.mark.parametrize("readings", [20, 60])
+def test_no_strategy_is_begun_after_the_deadline(
+    partition: str, readings: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each reading of the clock takes a part of the limit: time is up after few strategies."""
+    clock = stepping_clock(monkeypatch, 1.0, readings)
+    begun: list[float] = []
+    begin = baselines._begin
+
+    def watched(*arguments: Any) -> Any:
+        now = clock.readings * clock.step
+        evaluation = begin(*arguments)
+        if evaluation.schedule is not None or evaluation.search is not None:
+            begun.append(now)
+        return evaluation
+
+    monkeypatch.setattr(baselines, "_begin", watched)
+    layers = [{"forward": 5 + number % 3, "activation": 1} for number in range(18)]
+    pipeline = Model(layers).pipeline(devices=4, batches=8, partition=partition)
+    result = compare.compare(pipeline, time_limit=1.0, workers=1)
+    assert begun and begun[-1] <= BEYOND * 1.0 + GRACE
+    names = {row.schedule.origin.strategy for row in result.baselines}
+    skipped = {name for name, _ in result.skipped}
+    assert names | skipped == set(ppopt.strategies()) and skipped

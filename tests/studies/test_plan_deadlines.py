@@ -1,0 +1,98 @@
+"""Plans end at their deadline, whatever they have found by then. The tests control the clock."""
+
+from __future__ import annotations
+
+import pytest
+
+import ppopt
+from ppopt import Model, Status
+from ppopt.derivation.config_json import architecture_of
+from ppopt.derivation.gpus import gpu_named
+from ppopt.report.numbers import percent
+from ppopt.report.parallel import of_parallel_plan, parallel_words, slowdown
+from ppopt.studies.parallel_plan import PlanArguments, plan_parallelism
+from ppopt.studies.parallel_space import ParallelSpace
+from tests.factories.clocks import stepping_clock
+from tests.factories.configs import SMALL
+
+TIGHT = Model(
+    [
+        {"forward": 1, "activation": 3},
+        {"forward": 1, "activation": 1, "static": 3},
+        {"forward": 5, "activation": 2, "count": 3},
+        {"forward": 4, "activation": 3, "workspace": 3},
+    ]
+)
+"""On two devices with limits of 12 and 39 few partitions are within memory, the balanced one is
+not."""
+
+
+@pytest.mark.parametrize("readings", [1, 10, 30, 100, 300, 1000])
+def test_a_plan_ends_at_its_deadline_without_a_schedule(
+    readings: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Time is up before any partition within memory was searched, or just after."""
+    clock = stepping_clock(monkeypatch, 1.0, readings)
+    plan = ppopt.plan(
+        TIGHT, devices=2, batches=2, mem_limit=[12, 39], placement="v", recompute="none",
+        workers=1, time_limit=1.0,
+    )  # fmt: skip
+    assert clock.readings < readings + 2000
+    assert plan.status in (Status.UNKNOWN, Status.FEASIBLE, Status.OPTIMAL)
+    if plan.schedule is not None:
+        assert ppopt.verify(plan.schedule) == []
+
+
+def test_what_no_time_was_left_for_is_not_called_searched(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The only configuration is looked at, and its partition is not within memory."""
+    stepping_clock(monkeypatch, 1.0, 1)
+    plan = ppopt.plan(
+        TIGHT, devices=2, batches=2, mem_limit=[12, 39], placement="v", recompute="none",
+        workers=1, time_limit=1.0,
+    )  # fmt: skip
+    assert [row.searches for row in plan.rows] == [0]
+    assert "1 was not searched in time" in plan.proof and " 1 was searched" not in plan.proof
+
+
+@pytest.mark.parametrize("readings", [3, 30])
+def test_combinations_without_a_search_are_called_so_and_count_in_the_bound(
+    readings: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Time is up after the first plans: what the others may reach is the bound of all."""
+    space = ParallelSpace(
+        architecture_of(SMALL), gpu_named("h100"), 8, 16, tensor=(1, 2), microbatch=(1, 2),
+        data=(1, 2), efficiency=(0.4, 0.39),
+    )  # fmt: skip
+    stepping_clock(monkeypatch, 2.0, readings)
+    plan = plan_parallelism(
+        space, PlanArguments(placements=("linear",), chunks=(1,)), workers=1, time_limit=2.0
+    )
+    shown = of_parallel_plan(plan)
+    rows = shown["parallelism"]["rows"]
+    assert shown["lower_bound"] <= min(row["lower_bound"] for row in rows)
+    unsearched = [row for row in rows if row["status"] == "unknown" and not row["searches"]]
+    assert unsearched and shown["value"] is not None
+    for row in unsearched:
+        share = percent(1 - row["lower_bound"] / shown["value"])
+        assert slowdown(row, shown["value"]) == f"not searched; at best {share} faster"
+    words = f"not searched in time: {len(unsearched)} of 8 combinations; raise --time-limit"
+    assert words in parallel_words(shown)
+
+
+@pytest.mark.parametrize(
+    ("row", "words"),
+    [
+        ({"lower_bound": 95, "value": None}, "nothing found in time; at best 5 % faster"),
+        ({"lower_bound": 95, "value": 110}, "10 % slower; at best 5 % faster"),
+        ({"lower_bound": 95, "value": 100}, "as fast; at best 5 % faster"),
+        ({"lower_bound": 104, "value": 110, "status": "pruned"}, "4 % to 10 % slower"),
+        ({"lower_bound": 104, "value": None, "status": "pruned"}, "at least 4 % slower"),
+        ({"lower_bound": None, "value": None, "status": "infeasible"}, "does not fit"),
+    ],
+)
+def test_a_combination_that_may_be_faster_is_not_called_slower(
+    row: dict[str, object], words: str
+) -> None:
+    """The best takes 100."""
+    status = "unknown" if row["value"] is None else "feasible"
+    assert slowdown({"status": status, "searches": 1, **row}, 100) == words
