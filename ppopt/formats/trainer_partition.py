@@ -21,6 +21,7 @@ from collections.abc import Callable, Sequence
 from itertools import accumulate, pairwise
 
 from ppopt.errors import NotApplicableError
+from ppopt.formats import megatron_schedule
 from ppopt.problem import layout, placement
 from ppopt.problem.layers import DECODER, ENDS
 from ppopt.problem.partition import Counts
@@ -33,19 +34,24 @@ _ROLES = Sequence[Sequence[str]]
 """The role of every layer, stage by stage: the costs of layers play no part here."""
 
 
-def megatron_arguments(pipeline: Pipeline) -> str:
+def megatron_arguments(pipeline: Pipeline, group_size: int | None = None) -> str:
     """Write the arguments of Megatron-LM that cut its model as the pipeline is cut, one a line.
 
-    They say whether its transformer layers recompute. Raises NotApplicableError if there are no
-    layers, or if Megatron-LM takes no such partition or recompute.
+    They say whether its transformer layers recompute and, if ranks have several stages, the group
+    size of interleaved 1F1B: that of the schedule, or the smallest that Megatron-LM runs. Raises
+    NotApplicableError if there are no layers, or if Megatron-LM runs no such partition, recompute
+    or group size.
     """
     stages, devices = _megatron_stages(pipeline), pipeline.num_devices
     mtp = _mtp_layers(stages, devices)
+    group = megatron_schedule.group_size_of(pipeline, group_size)
     decoders = sum(roles.count("decoder") for roles in stages)
     lines = [f"--num-layers {decoders}"]
     lines += [f"--mtp-num-layers {mtp}"] * (mtp > 0)
     lines.append(f"--pipeline-model-parallel-size {devices}")
     lines.append(f'--pipeline-model-parallel-layout "{layout.write_roles(stages)}"')
+    if group is not None:
+        lines.append(f"--microbatch-group-size-per-virtual-pipeline-stage {group}")
     if _recomputes_fully(pipeline.model, MEGATRON):
         full = ("granularity full", "method uniform", "num-layers 1")
         lines += [f"--recompute-{argument}" for argument in full]
@@ -135,6 +141,11 @@ def _megatron_stages(pipeline: Pipeline) -> _ROLES:
         raise NotApplicableError(
             "megatron: it puts stage s on rank s mod ranks; solve with placement linear or "
             "interleaved"
+        )
+    if offloaded := sum(pipeline.offloaded):
+        raise NotApplicableError(
+            f"megatron: {offloaded} layers move their activation to the host, which it does not do "
+            "in a pipeline; solve with --offload none"
         )
     return stages
 

@@ -34,6 +34,7 @@ def test_megatron_arguments() -> None:
     assert shlex.split(megatron_arguments(pipe)) == [
         *("--num-layers", "61", "--mtp-num-layers", "1", "--pipeline-model-parallel-size", "16"),
         *("--pipeline-model-parallel-layout", PUBLISHED),
+        *("--microbatch-group-size-per-virtual-pipeline-stage", "16"),
     ]
 
 
@@ -203,6 +204,13 @@ REFUSED: dict[str, tuple[Any, Any, str]] = {
         megatron_arguments,
         Model((Layer(1, role="head", count=2),)).pipeline(devices=1, batches=2),
         "the head is one layer, the last; it is [0, 1]",
+    ),
+    "offload": (
+        megatron_arguments,
+        Model((Layer(1, count=4, activation=1, offload={"time": 1}),)).pipeline(
+            devices=2, batches=2
+        ),
+        "4 layers move their activation to the host, which it does not do in a pipeline",
     ),
     "mtp": (torchtitan_keys, STACK.pipeline(devices=2, batches=2), "no MTP layers"),
     "list": (
