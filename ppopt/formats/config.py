@@ -405,7 +405,7 @@ def _forms(setting: Setting) -> list[dict[str, Any]]:
         Shape.STAGES: numbers,
         Shape.PAIRS: [*number, _list(*numbers)],
         Shape.PHASES: [_phases_schema(number)],
-        Shape.PARTITION: [line, _list({"type": "integer", "minimum": 1})],
+        Shape.PARTITION: [line, _list({"type": "integer", "minimum": 0})],
         Shape.LINKS: [*number, _list(*numbers)],
         Shape.LINK: [line, _link_schema(number)],
         Shape.DEVICES: [{"const": True}, *numbers],

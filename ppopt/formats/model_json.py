@@ -136,7 +136,7 @@ def restored(pipeline: Pipeline, value: object) -> Pipeline:
     file = section(value, _REQUIRED, _OPTIONAL)
     per_unit = {unit: within(key, whole, file[key], 1, MOST_TICKS) for unit, key in _UNITS.items()}
     model = Model(tuple(_layers(file["layers"], per_unit)), within("name", text, file.get("name")))
-    counts = within("counts", wholes, file["counts"], pipeline.num_stages, 1, MOST_LAYERS)
+    counts = within("counts", wholes, file["counts"], pipeline.num_stages, 0, MOST_LAYERS)
     fields = _placed(file, pipeline)
     fields["first_backward"] = file.get("first_backward", FirstBackward.SPLIT)
     fields["frozen"] = None

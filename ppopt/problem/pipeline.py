@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import Any
 
 from ppopt.errors import ConflictError, Faults, InputError
@@ -112,7 +112,7 @@ class Pipeline(PipelineFields):
             )
         again, model = recompute.read(self.recompute, model)
         moved, model = offload.read(self.offload, model)
-        cut = partition.normal(self.partition)
+        cut = partition.of_all_layers(model, partition.normal(self.partition))
         self._set(model=model, recompute=again, offload=moved, partition=cut)
 
     def _read_costs(self, reader: FieldReader) -> None:
@@ -204,11 +204,15 @@ class Pipeline(PipelineFields):
 
     @cached_property
     def frozen_stages(self) -> tuple[bool, ...]:
-        """Whether a stage is frozen, that is all its layers are."""
+        """Whether a stage is frozen, that is all its layers are; an empty one, all before it."""
         if self.model is None:
             return self.frozen or (False,) * self.num_stages
         stages = self.model.stage_layers(self.counts)
-        return tuple(all(layer.frozen for layer in stage) for stage in stages)
+        starts = accumulate(self.counts, initial=0)
+        return tuple(
+            all(layer.frozen for layer in stage) if stage else start <= self.model.forward_only
+            for stage, start in zip(stages, starts, strict=False)
+        )
 
     @cached_property
     def forward_only(self) -> int:

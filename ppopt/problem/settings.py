@@ -259,8 +259,8 @@ SETTINGS = (
         "partition",
         Shape.PARTITION,
         "layers of each stage: balanced (the slowest stage is as fast as possible), even, search "
-        "(chosen with the schedule), a list of counts, or a layout of Megatron-LM such as "
-        "Et*3|(tt|)*2tL",
+        "(chosen with the schedule), a list of counts (of all layers, or of decoder layers alone), "
+        "or a layout of Megatron-LM such as Et*3|(tt|)*2tL",
         "balanced",
     ),
     Setting(

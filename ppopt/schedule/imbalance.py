@@ -60,7 +60,7 @@ def imbalance(schedule: Schedule) -> Imbalance:
 def _relief(schedule: Schedule) -> Relief | None:
     """Compare the partition with the one of least bottleneck, by the work of F and BW."""
     pipeline = schedule.pipeline
-    if pipeline.model is None:
+    if pipeline.model is None or len(pipeline.model) < pipeline.num_stages:
         return None
     other = replace(pipeline, partition="balanced")
     makespan = pipeline.ticks.time(schedule.metrics.makespan)
