@@ -54,7 +54,7 @@ REQUIRED = (
 OPTIONAL = (
     "backward_p2p_time",
     *("name", "placement_name", "chunks", "mem_limit_given", "rounded", "slices", "device_speed"),
-    *("link_mode", "optimizer_barrier", "host_link", "frozen"),
+    *("link_mode", "optimizer_barrier", "host_link", "frozen", "training"),
     *(cost.name for cost in _SOMETIMES),
     *_WHERE_KNOWN,
 )
@@ -91,6 +91,7 @@ def pipeline_to_object(pipeline: Pipeline) -> dict[str, Any]:
         **({"optimizer_barrier": True} if pipeline.optimizer_barrier else {}),
         **({"host_link": host_link.value} if host_link is not HostLink.DUPLEX else {}),
         **({"frozen": list(pipeline.frozen_stages)} if any(pipeline.frozen_stages) else {}),
+        **({} if pipeline.training is None else {"training": pipeline.training.in_file()}),
     }
 
 
@@ -179,6 +180,7 @@ def pipeline_from_object(value: object, per_unit: int, memory_per_unit: int) -> 
         optimizer_barrier=file.get("optimizer_barrier", False),
         host_link=file.get("host_link", HostLink.DUPLEX),
         frozen=file.get("frozen"),
+        training=file.get("training"),
     )
     _check_same(pipeline, file, costs, limits)
     return pipeline

@@ -38,15 +38,15 @@ def megatron_arguments(pipeline: Pipeline, group_size: int | None = None) -> str
     """Write the arguments of Megatron-LM that cut its model as the pipeline is cut, one a line.
 
     They say whether its transformer layers recompute and, if ranks have several stages, the group
-    size of interleaved 1F1B: that of the schedule, or the smallest that Megatron-LM runs. Raises
-    NotApplicableError if there are no layers, or if Megatron-LM runs no such partition, recompute
-    or group size.
+    size of interleaved 1F1B: that of the schedule, or the smallest that Megatron-LM runs. The sizes
+    of `pipeline.training` come first, if these are known. Raises NotApplicableError if there are no
+    layers, or if Megatron-LM runs no such partition, recompute, group size or sizes.
     """
     stages, devices = _megatron_stages(pipeline), pipeline.num_devices
     mtp = _mtp_layers(stages, devices)
     group = megatron_schedule.group_size_of(pipeline, group_size)
     decoders = sum(roles.count("decoder") for roles in stages)
-    lines = [f"--num-layers {decoders}"]
+    lines = [*megatron_sizes(pipeline), f"--num-layers {decoders}"]
     lines += [f"--mtp-num-layers {mtp}"] * (mtp > 0)
     lines.append(f"--pipeline-model-parallel-size {devices}")
     lines.append(f'--pipeline-model-parallel-layout "{layout.write_roles(stages)}"')
@@ -56,6 +56,32 @@ def megatron_arguments(pipeline: Pipeline, group_size: int | None = None) -> str
         full = ("granularity full", "method uniform", "num-layers 1")
         lines += [f"--recompute-{argument}" for argument in full]
     return "\n".join(lines) + "\n"
+
+
+def megatron_sizes(pipeline: Pipeline) -> list[str]:
+    """Arguments of the sizes beside the pipeline's; none where they are not known.
+
+    Raises NotApplicableError if Megatron-LM refuses them (`validate_args`).
+    """
+    sizes = pipeline.training
+    if sizes is None:
+        return []
+    ways = 2 * sizes.context
+    if sizes.context > 1 and sizes.sequence is not None and sizes.sequence % ways:
+        raise NotApplicableError(
+            f"megatron: a sequence is a multiple of 2 x context = {ways} tokens, and it has "
+            f"{sizes.sequence}"
+        )
+    lines = [
+        f"--tensor-model-parallel-size {sizes.tensor}",
+        *["--sequence-parallel"] * (sizes.tensor > 1),
+        f"--context-parallel-size {sizes.context}",
+        f"--expert-model-parallel-size {sizes.expert}",
+        *["--use-distributed-optimizer"] * (sizes.data * sizes.context > 1),
+        f"--micro-batch-size {sizes.microbatch}",
+        f"--global-batch-size {sizes.microbatch * sizes.data * pipeline.batches}",
+    ]
+    return lines + ([] if sizes.sequence is None else [f"--seq-length {sizes.sequence}"])
 
 
 def check_model(model: Model, trainer: str) -> None:

@@ -33,6 +33,7 @@ from ppopt.problem.memory import check_limit, limits_of, static_of
 from ppopt.problem.operation import Op, OperationNumbers
 from ppopt.problem.pipeline_fields import PipelineFields
 from ppopt.problem.settings import COUNTS, STAGE_COSTS, Unit, accepts_every_name
+from ppopt.problem.training_sizes import read_training
 
 
 @accepts_every_name
@@ -94,6 +95,8 @@ class Pipeline(PipelineFields):
         chosen = {field: getattr(self, field) for field in fields}
         searched = [what for what, given in chosen.items() if given == partition.SEARCH]
         self.first_backward.check(self.model, self.routes, searched)
+        if self.training is not None:
+            self._set(training=read_training(self.training, "training: "))
         for count in COUNTS:
             if (number := getattr(self, count.field)) is not None:
                 self._set(**{count.field: exact.count(number, count.field)})

@@ -30,7 +30,7 @@ AS_GIVEN = "layers"
 CARRIED = (
     *("backward_p2p", "link_mode", "first_backward", "routes", "slices", "optimizer_barrier"),
     *("offload", "host_link"),
-    *("tokens_per_microbatch", "flops_per_microbatch", "peak_flops"),
+    *("tokens_per_microbatch", "flops_per_microbatch", "peak_flops", "training"),
 )
 """Fields of a pipeline that a plan from it keeps."""
 RECOMPUTE = ("none", "full", "search", AS_GIVEN)
@@ -189,6 +189,7 @@ def check_megatron(pipeline: Pipeline, group_size: int | None = None) -> None:
     more than one layer.
     """
     megatron_schedule.group_size_of(pipeline, group_size)
+    trainer_partition.megatron_sizes(pipeline)
     if pipeline.partition != SEARCH:
         trainer_partition.megatron_arguments(pipeline, group_size)
         return

@@ -36,6 +36,7 @@ SAMPLES = {
     "offload": "all",
     "host_link": "shared",
     "frozen": True,
+    "training": {"tensor": 2, "data": 4, "sequence": 4096},
 }
 LAYERED = ("partition", "recompute", "link", "first_backward", "offload")
 NEEDS: dict[str, dict[str, object]] = {
