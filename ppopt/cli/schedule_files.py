@@ -279,7 +279,7 @@ def _note_offload(schedule: Schedule) -> None:
 
 
 def _note_order(schedule: Schedule) -> None:
-    """Say that Megatron-LM's arguments are the partition alone, if it has another order."""
+    """Say what Megatron-LM's arguments leave out: another order than its own, and layers."""
     from ppopt.cli.streams import note
     from ppopt.formats.megatron_schedule import runs_order
 
@@ -287,6 +287,11 @@ def _note_order(schedule: Schedule) -> None:
         note(
             "note: these arguments are the partition alone, since Megatron-LM has its own order "
             "(1F1B, or interleaved 1F1B); ppopt plan --runtime megatron finds the best of these"
+        )
+    if schedule.pipeline.model is None:
+        note(
+            "note: the schedule has no layers; Megatron-LM divides its own evenly over the stages, "
+            "so their number must be a multiple of the stages"
         )
 
 

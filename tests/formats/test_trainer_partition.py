@@ -55,6 +55,19 @@ def test_units_play_no_part(time_unit: str | None, memory_unit: str | None) -> N
     assert [len(part) for part in names] == [3, 2, 2, 4]
 
 
+def test_equal_stages_need_no_layout() -> None:
+    """Megatron-LM divides its layers evenly over as many stages (`validate_args`)."""
+    plain = Pipeline(stages=4, batches=6, chunks=2)
+    assert shlex.split(megatron_arguments(plain)) == [
+        *("--pipeline-model-parallel-size", "4", "--num-virtual-stages-per-pipeline-rank", "2"),
+        *("--microbatch-group-size-per-virtual-pipeline-stage", "6"),
+    ]
+    sized = Pipeline(stages=4, batches=6, training={"microbatch": 2})
+    assert shlex.split(megatron_arguments(sized))[-4:] == [
+        *("--global-batch-size", "12", "--pipeline-model-parallel-size", "4"),
+    ]
+
+
 def test_recompute_of_all_transformer_layers_or_none_is_written_and_any_other_refused() -> None:
     def recomputing(*places: int) -> Pipeline:
         roles = ("embedding", "decoder", "decoder", "decoder", "head")
@@ -180,7 +193,21 @@ EIGHT = Model((Layer(1, count=8),))
 EARLY = Model((Layer(1, count=2), Layer(1, role="mtp"), Layer(1, role="head")))
 MTP_TWICE = Model((Layer(1, count=4), Layer(1, role="mtp", count=2)))
 REFUSED: dict[str, tuple[Any, Any, str]] = {
-    "stages": (megatron_arguments, Pipeline(stages=2, batches=2), "solve a model in layers"),
+    "stages": (
+        megatron_arguments,
+        Pipeline(stages=2, batches=2, forward=[1, 2]),
+        "solve a model in layers",
+    ),
+    "stages that recompute": (
+        megatron_arguments,
+        Pipeline(stages=2, batches=2, recompute_time=1),
+        "solve a model in layers",
+    ),
+    "stages in a v": (
+        megatron_arguments,
+        Pipeline(stages=2, batches=2, placement="v"),
+        "stage s on rank s mod ranks",
+    ),
     "v": (
         megatron_arguments,
         EIGHT.pipeline(devices=2, batches=2, placement="v"),
@@ -217,7 +244,7 @@ REFUSED: dict[str, tuple[Any, Any, str]] = {
         Model((Layer(1, count=4, activation=1, offload={"time": 1}),)).pipeline(
             devices=2, batches=2
         ),
-        "4 layers move their activation to the host, which it does not do in a pipeline",
+        "activations move to the host, which it does not do in a pipeline",
     ),
     "mtp": (torchtitan_keys, STACK.pipeline(devices=2, batches=2), "no MTP layers"),
     "list": (
