@@ -307,7 +307,12 @@ def _module_names(stages: _ROLES) -> list[list[tuple[str, ...]]]:
     """Modules of torchtitan's language models for every layer of every stage."""
     number = iter(range(sum(map(len, stages))))
     names = []
-    for roles in stages:
+    for stage, roles in enumerate(stages):
+        if not roles:
+            raise NotApplicableError(
+                f"torchtitan: stage {stage} is empty, and its optimizers need parameters in every "
+                "stage"
+            )
         if "mtp" in roles:
             raise NotApplicableError("torchtitan: its models have no MTP layers")
         names.append(

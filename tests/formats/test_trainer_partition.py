@@ -246,6 +246,11 @@ REFUSED: dict[str, tuple[Any, Any, str]] = {
         ),
         "activations move to the host, which it does not do in a pipeline",
     ),
+    "empty stage": (
+        torchtitan_keys,
+        EIGHT.pipeline(devices=3, batches=2, partition=[4, 0, 4]),
+        "stage 1 is empty, and its optimizers need parameters in every stage",
+    ),
     "mtp": (torchtitan_keys, STACK.pipeline(devices=2, batches=2), "no MTP layers"),
     "list": (
         torchtitan_keys,

@@ -288,13 +288,11 @@ def test_files_pages_and_exports_have_empty_stages(
     assert "verified" in done("verify made.json").out
     for to, name in (
         ("megatron-arguments", "made.txt"),
-        ("torchtitan", "made.toml"),
         ("torch-csv", "order.csv"),
         ("torch-comms", "comms.csv"),
         ("perfetto", "trace.json"),
     ):
         done(f"export made.json --to {to} -o {name}")
     assert '--pipeline-model-parallel-layout "E||t*6|L"' in Path("made.txt").read_text()
-    assert '    ["tok_embeddings"],\n    [],\n' in Path("made.toml").read_text()
     found = done("compare --config model.yaml --partition 1,0,6,1 --time-limit 5 --workers 1")
     assert "1f1b" in found.out
