@@ -71,11 +71,12 @@ class Faults:
 
     @contextmanager
     def collected(self) -> Iterator[None]:
-        """Note an InputError of the block, and go on after it."""
+        """Note an InputError of the block, and go on after it; faults of the same text are one."""
         try:
             yield
         except InputError as error:
-            self.found.append(error)
+            if str(error) not in map(str, self.found[:MOST_FAULTS]):
+                self.found.append(error)
 
     @property
     def full(self) -> bool:

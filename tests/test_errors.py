@@ -186,10 +186,23 @@ def test_faults_are_a_conflict_only_if_all_are(
     kinds: tuple[type[InputError], ...], expected: type[InputError]
 ) -> None:
     faults = Faults()
-    for kind in kinds:
+    for number, kind in enumerate(kinds):
         with faults.collected():
-            raise kind(kind.__name__)
+            raise kind(str(number))
     with pytest.raises(InputError) as raised:
         faults.check()
     assert type(raised.value) is expected
-    assert str(raised.value) == "; also ".join(kind.__name__ for kind in kinds)
+    assert str(raised.value) == "0; also 1"
+
+
+def test_faults_that_say_the_same_are_named_once() -> None:
+    """As where several fields of a pipeline follow from one that is wrong."""
+    faults = Faults()
+    for text in ("one", "two", "one", "three", "two"):
+        with faults.collected():
+            raise InputError(text)
+    with pytest.raises(InputError, match=r"^one; also two; also three$"):
+        faults.check()
+    layers = [{"forward": 1, "output": 1, "count": 4}]
+    with pytest.raises(InputError, match=r"^partition: the counts add up to 3; [^;]*$"):
+        ppopt.Model(layers).pipeline(devices=2, batches=2, partition=[2, 1], link={"bandwidth": 1})

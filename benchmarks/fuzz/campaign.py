@@ -19,6 +19,7 @@ from benchmarks.fuzz.category import Case, Category, Finding, SkippedError
 from benchmarks.fuzz.choices import Compositions, Layers, Mixed, Phases, Placements, Recompute
 from benchmarks.fuzz.exports import Exports
 from benchmarks.fuzz.gradient_work import GradientWork, Offload, OffloadChoices, StepFrontiers
+from benchmarks.fuzz.group_sizes import GroupSizes
 from benchmarks.fuzz.hands import Hands
 from benchmarks.fuzz.hostile import Hostile, Traps
 from benchmarks.fuzz.interrupted import Interrupted
@@ -46,7 +47,7 @@ CATEGORIES: Mapping[str, Category] = {
         Edited(), Hostile(), Traps(), Killed(), Disks(), ClosedStreams(), Streams(), Transfers(),
         GradientWork(), Offload(), OffloadChoices(), StepFrontiers(), Posts(), Plans(), Megatron(),
         Climbs(), Hands(), Exports(), Compositions(), SweepWords(), Storages(), Interrupted(),
-        StudyDeadlines(), Phases(),
+        StudyDeadlines(), Phases(), GroupSizes(),
     )
 }  # fmt: skip
 """All categories by name."""

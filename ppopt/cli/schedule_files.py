@@ -227,6 +227,7 @@ def export(
     from ppopt.errors import InputError
     from ppopt.formats import perfetto, schedule_json, torch_comms, torch_csv
     from ppopt.formats.files import write
+    from ppopt.formats.megatron_schedule import stated_group_size
     from ppopt.formats.trainer_partition import megatron_arguments, torchtitan_keys
 
     writers: dict[ExportFormat, Callable[[Schedule], str]] = {
@@ -234,7 +235,9 @@ def export(
         ExportFormat.TORCH_COMMS: torch_comms.communication_csv,
         ExportFormat.PERFETTO: lambda made: perfetto.chrome_trace(made, time_unit),
         ExportFormat.JSON: schedule_json.dumps,
-        ExportFormat.MEGATRON_ARGUMENTS: lambda made: megatron_arguments(made.pipeline),
+        ExportFormat.MEGATRON_ARGUMENTS: lambda made: megatron_arguments(
+            made.pipeline, stated_group_size(made)
+        ),
         ExportFormat.TORCHTITAN: lambda made: torchtitan_keys(made.pipeline, order.name),
     }
 
@@ -286,14 +289,19 @@ def _note_offload(schedule: Schedule) -> None:
 
 
 def _note_order(schedule: Schedule) -> None:
-    """Say that Megatron-LM's arguments are the partition alone, if it has another order."""
+    """Say what Megatron-LM's arguments leave out: another order than its own, and layers."""
     from ppopt.cli.streams import note
-    from ppopt.studies.plan_space import MEGATRON
+    from ppopt.formats.megatron_schedule import runs_order
 
-    if schedule.origin.strategy not in MEGATRON:
+    if not runs_order(schedule):
         note(
             "note: these arguments are the partition alone, since Megatron-LM has its own order "
             "(1F1B, or interleaved 1F1B); ppopt plan --runtime megatron finds the best of these"
+        )
+    if schedule.pipeline.model is None:
+        note(
+            "note: the schedule has no layers; Megatron-LM divides its own evenly over the stages, "
+            "so their number must be a multiple of the stages"
         )
 
 

@@ -8,6 +8,7 @@ from typing import NamedTuple
 from ppopt.derivation.gpus import Gpu
 from ppopt.derivation.layer_costs import LayerCosts
 from ppopt.derivation.training import Training
+from ppopt.problem.training_sizes import TrainingSizes
 
 LINK = "{bandwidth: 50GB/s}"
 """One 400 Gb/s adapter a GPU, no latency."""
@@ -41,6 +42,7 @@ class ModelFile(NamedTuple):
                 *(f"# {line}" if line else "#" for line in self.comments),
                 f"stages: {training.devices}",
                 f"batches: {training.batches}",
+                f"training: {_sizes(training)}",
                 f"tokens_per_microbatch: {training.all_tokens}",
                 f"flops_per_microbatch: {round(sum(row.count * row.flops for row in self.layers))}",
                 f"peak_flops: {round(training.tensor * training.context * peak)}",
@@ -52,6 +54,12 @@ class ModelFile(NamedTuple):
                 "",
             ]
         )
+
+
+def _sizes(training: Training) -> str:
+    """Write the sizes of a training as a mapping, in YAML."""
+    sizes = {name: getattr(training, name) for name in TrainingSizes._fields}
+    return f"{{{', '.join(f'{name}: {size}' for name, size in sizes.items())}}}"
 
 
 def layer_text(layer: LayerCosts) -> str:

@@ -28,6 +28,7 @@ from ppopt.problem.settings import (
     Unit,
     same_setting,
 )
+from ppopt.problem.training_sizes import TrainingSizes, read_training
 from ppopt.problem.units import attached
 
 LARGEST_FILE = 2**20
@@ -302,6 +303,10 @@ def _link(value: object, _: Setting) -> object:
     return link.checked(value)
 
 
+def _training(value: object, _: Setting) -> dict[str, int]:
+    return read_training(value).in_file()
+
+
 def _partition(value: object, setting: Setting) -> object:
     return _one_or_more(_whole if isinstance(value, list) else _line)(value, setting)
 
@@ -349,6 +354,7 @@ _CHECKS: dict[Shape, _Check] = {
     Shape.SWITCHES: _one_or_more(lambda value, _: flag(value)),
     Shape.FILES: _files,
     Shape.COUNT: _count,
+    Shape.TRAINING: _training,
     Shape.LINE: _line,
     Shape.DATE: _date,
 }
@@ -417,9 +423,10 @@ def _forms(setting: Setting) -> list[dict[str, Any]]:
         Shape.STAGES: numbers,
         Shape.PAIRS: [*number, _list(*numbers)],
         Shape.PHASES: [_phases_schema(number)],
-        Shape.PARTITION: [line, _list({"type": "integer", "minimum": 1})],
+        Shape.PARTITION: [line, _list({"type": "integer", "minimum": 0})],
         Shape.LINKS: [*number, _list(*numbers)],
         Shape.LINK: [line, _link_schema(number)],
+        Shape.TRAINING: [_training_schema()],
         Shape.DEVICES: [{"const": True}, *numbers],
         Shape.PER_DEVICE: numbers,
         Shape.PLACEMENT: [{"enum": list(setting.choices)}, _list({"type": "integer"})],
@@ -451,6 +458,12 @@ def _link_schema(number: list[dict[str, Any]]) -> dict[str, Any]:
     members = {"latency": {"anyOf": number}, "bandwidth": {"anyOf": number}}
     back = {"type": "object", "properties": members, "additionalProperties": False}
     return {**back, "properties": {**members, "backward": back}, "required": ["bandwidth"]}
+
+
+def _training_schema() -> dict[str, Any]:
+    size = {"anyOf": [{"type": "integer", "minimum": 1}, {"type": "null"}]}
+    members = dict.fromkeys(TrainingSizes._fields, size)
+    return {"type": "object", "properties": members, "additionalProperties": False}
 
 
 def _list(*entry: dict[str, Any]) -> dict[str, Any]:

@@ -145,7 +145,7 @@ def restored(pipeline: Pipeline, value: object) -> Pipeline:
     model = Model(tuple(_layers(file["layers"], per_unit)), within("name", text, file.get("name")))
     unit = file.get("recompute_unit", _unit_if_absent(model))
     model = replace(model, recompute_unit=RecomputeUnit(unit))
-    counts = within("counts", wholes, file["counts"], pipeline.num_stages, 1, MOST_LAYERS)
+    counts = within("counts", wholes, file["counts"], pipeline.num_stages, 0, MOST_LAYERS)
     fields = _placed(file, pipeline)
     fields["first_backward"] = file.get("first_backward", FirstBackward.SPLIT)
     fields["frozen"] = None

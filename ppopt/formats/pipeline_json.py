@@ -13,6 +13,7 @@ speed 1, and an operation takes its time / the speed of its device, a whole numb
 `link_mode` is left out if it is `delay`, and `host_link` if it is `duplex`. `frozen` says per
 stage whether it is frozen, and is left out if none is. The costs are those that frozen stages
 have: the B, W and BW of the frozen stages before the first that is not take 0 and wait for F alone.
+`training` has the sizes with which a trainer runs it, and is left out if they are unknown.
 
 The other optional keys restore the pipeline as its user gave it, equal in every field:
 `placement_name` (null: the list; `default`: none was named), `chunks`, `mem_limit_given` (`1f1b`,
@@ -54,7 +55,7 @@ REQUIRED = (
 OPTIONAL = (
     "backward_p2p_time",
     *("name", "placement_name", "chunks", "mem_limit_given", "rounded", "slices", "device_speed"),
-    *("link_mode", "optimizer_barrier", "host_link", "frozen"),
+    *("link_mode", "optimizer_barrier", "host_link", "frozen", "training"),
     *(cost.name for cost in _SOMETIMES),
     *_WHERE_KNOWN,
 )
@@ -91,6 +92,7 @@ def pipeline_to_object(pipeline: Pipeline) -> dict[str, Any]:
         **({"optimizer_barrier": True} if pipeline.optimizer_barrier else {}),
         **({"host_link": host_link.value} if host_link is not HostLink.DUPLEX else {}),
         **({"frozen": list(pipeline.frozen_stages)} if any(pipeline.frozen_stages) else {}),
+        **({} if pipeline.training is None else {"training": pipeline.training.in_file()}),
     }
 
 
@@ -179,6 +181,7 @@ def pipeline_from_object(value: object, per_unit: int, memory_per_unit: int) -> 
         optimizer_barrier=file.get("optimizer_barrier", False),
         host_link=file.get("host_link", HostLink.DUPLEX),
         frozen=file.get("frozen"),
+        training=file.get("training"),
     )
     _check_same(pipeline, file, costs, limits)
     return pipeline

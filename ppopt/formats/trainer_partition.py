@@ -21,6 +21,7 @@ from collections.abc import Callable, Sequence
 from itertools import accumulate, pairwise
 
 from ppopt.errors import NotApplicableError
+from ppopt.formats import megatron_schedule
 from ppopt.problem import layout, placement
 from ppopt.problem.backward_memory import RecomputeUnit
 from ppopt.problem.layers import DECODER, ENDS
@@ -34,23 +35,77 @@ _ROLES = Sequence[Sequence[str]]
 """The role of every layer, stage by stage: the costs of layers play no part here."""
 
 
-def megatron_arguments(pipeline: Pipeline) -> str:
+def megatron_arguments(pipeline: Pipeline, group_size: int | None = None) -> str:
     """Write the arguments of Megatron-LM that cut its model as the pipeline is cut, one a line.
 
-    They say whether its transformer layers recompute. Raises NotApplicableError if there are no
-    layers, or if Megatron-LM takes no such partition or recompute.
+    They say whether its transformer layers recompute and, if ranks have several stages, the group
+    size of interleaved 1F1B: that of the schedule, or the smallest that Megatron-LM runs. The sizes
+    of `pipeline.training` come first, if these are known. Raises NotApplicableError if there are no
+    layers, or if Megatron-LM runs no such partition, recompute, group size or sizes. Equal stages
+    without layers are what Megatron-LM makes by itself: they need no layout.
     """
+    if pipeline.model is None and not pipeline.has_unequal_shares:
+        return _arguments_of_equal_stages(pipeline, group_size)
     stages, devices = _megatron_stages(pipeline), pipeline.num_devices
     mtp = _mtp_layers(stages, devices)
+    group = megatron_schedule.group_size_of(pipeline, group_size)
     decoders = sum(roles.count("decoder") for roles in stages)
-    lines = [f"--num-layers {decoders}"]
+    lines = [*megatron_sizes(pipeline), f"--num-layers {decoders}"]
     lines += [f"--mtp-num-layers {mtp}"] * (mtp > 0)
     lines.append(f"--pipeline-model-parallel-size {devices}")
     lines.append(f'--pipeline-model-parallel-layout "{layout.write_roles(stages)}"')
+    lines += _group_argument(group)
     if _recomputes_fully(pipeline.model, MEGATRON):
         full = ("granularity full", "method uniform", "num-layers 1")
         lines += [f"--recompute-{argument}" for argument in full]
     return "\n".join(lines) + "\n"
+
+
+def _arguments_of_equal_stages(pipeline: Pipeline, group_size: int | None) -> str:
+    """Arguments of stages without layers: as many as there are, of as many layers each."""
+    _check_megatron_placement(pipeline)
+    if any(pipeline.costs.recompute_time):
+        raise NotApplicableError(
+            "megatron: it recomputes layers, and this schedule has stages alone; solve a model in "
+            "layers"
+        )
+    group = megatron_schedule.group_size_of(pipeline, group_size)
+    devices = pipeline.num_devices
+    lines = [*megatron_sizes(pipeline), f"--pipeline-model-parallel-size {devices}"]
+    if group is not None:
+        chunks = pipeline.num_stages // devices
+        lines.append(f"--num-virtual-stages-per-pipeline-rank {chunks}")
+    return "\n".join([*lines, *_group_argument(group)]) + "\n"
+
+
+def _group_argument(group: int | None) -> list[str]:
+    return [] if group is None else [f"--microbatch-group-size-per-virtual-pipeline-stage {group}"]
+
+
+def megatron_sizes(pipeline: Pipeline) -> list[str]:
+    """Arguments of the sizes beside the pipeline's; none where they are not known.
+
+    Raises NotApplicableError if Megatron-LM refuses them (`validate_args`).
+    """
+    sizes = pipeline.training
+    if sizes is None:
+        return []
+    ways = 2 * sizes.context
+    if sizes.context > 1 and sizes.sequence is not None and sizes.sequence % ways:
+        raise NotApplicableError(
+            f"megatron: a sequence is a multiple of 2 x context = {ways} tokens, and it has "
+            f"{sizes.sequence}"
+        )
+    lines = [
+        f"--tensor-model-parallel-size {sizes.tensor}",
+        *["--sequence-parallel"] * (sizes.tensor > 1),
+        f"--context-parallel-size {sizes.context}",
+        f"--expert-model-parallel-size {sizes.expert}",
+        *["--use-distributed-optimizer"] * (sizes.data * sizes.context > 1),
+        f"--micro-batch-size {sizes.microbatch}",
+        f"--global-batch-size {sizes.microbatch * sizes.data * pipeline.batches}",
+    ]
+    return lines + ([] if sizes.sequence is None else [f"--seq-length {sizes.sequence}"])
 
 
 def check_model(model: Model, trainer: str) -> None:
@@ -135,13 +190,25 @@ def megatron_partitions(pipeline: Pipeline) -> Callable[[Counts], bool]:
 
 def _megatron_stages(pipeline: Pipeline) -> _ROLES:
     """Roles of the layers of every stage; raises NotApplicableError if they are misplaced."""
-    stages, devices = _with_ends(pipeline, MEGATRON), pipeline.num_devices
-    if pipeline.hosts[0] != placement.named("interleaved", devices, len(stages) // devices):
+    stages = _with_ends(pipeline, MEGATRON)
+    _check_megatron_placement(pipeline)
+    return stages
+
+
+def _check_megatron_placement(pipeline: Pipeline) -> None:
+    """Raise NotApplicableError if Megatron-LM has other routes or places, or does not offload."""
+    _check_one_route(pipeline, MEGATRON)
+    devices = pipeline.num_devices
+    if pipeline.hosts[0] != placement.named("interleaved", devices, pipeline.num_stages // devices):
         raise NotApplicableError(
             "megatron: it puts stage s on rank s mod ranks; solve with placement linear or "
             "interleaved"
         )
-    return stages
+    if pipeline.has_offload:
+        raise NotApplicableError(
+            "megatron: activations move to the host, which it does not do in a pipeline; solve "
+            "with --offload none"
+        )
 
 
 def _mtp_layers(stages: _ROLES, devices: int) -> int:
@@ -245,7 +312,12 @@ def _module_names(stages: _ROLES) -> list[list[tuple[str, ...]]]:
     """Modules of torchtitan's language models for every layer of every stage."""
     number = iter(range(sum(map(len, stages))))
     names = []
-    for roles in stages:
+    for stage, roles in enumerate(stages):
+        if not roles:
+            raise NotApplicableError(
+                f"torchtitan: stage {stage} is empty, and its optimizers need parameters in every "
+                "stage"
+            )
         if "mtp" in roles:
             raise NotApplicableError("torchtitan: its models have no MTP layers")
         names.append(
@@ -272,14 +344,18 @@ def _torchtitan_schedule(pipeline: Pipeline) -> str:
     )
 
 
+def _check_one_route(pipeline: Pipeline, trainer: str) -> None:
+    if pipeline.routes > 1:
+        raise NotApplicableError(f"{trainer} runs one route; solve with --routes 1")
+
+
 def _with_ends(pipeline: Pipeline, trainer: str) -> _ROLES:
     """Roles of the layers of every stage, embedding first and head last."""
     if pipeline.model is None:
         raise NotApplicableError(
             f"{trainer} cuts layers, and this schedule knows stages alone; solve a model in layers"
         )
-    if pipeline.routes > 1:
-        raise NotApplicableError(f"{trainer} runs one route; solve with --routes 1")
+    _check_one_route(pipeline, trainer)
     check_model(pipeline.model, trainer)
     layers = pipeline.model.stage_layers(pipeline.counts)
     stages = [[layer.role for layer in stage] for stage in layers]

@@ -47,9 +47,11 @@ def complete(
 
     BW = 2 F, W = BW / 2, B = BW - W. If B is given, W is what it leaves of BW, or else F, and BW
     is B + W. Where all three are given they are free of each other. Raises InputError, naming the
-    field and `place`, if F is not above 0, or a time that follows would be below 0.
+    field and `place`, if F is not above 0, or a time that follows would be below 0. Where all three
+    are given as 0, F may be 0: a stage without layers computes nothing.
     """
-    if forward <= 0:
+    nothing = full == weight == partial == 0
+    if forward <= 0 and not (nothing and forward == 0):
         raise InputError(
             f"forward: {place}{exact.plain(forward)} is not above 0, or finer than 10^-6 "
             "of the unit, the finest that is kept"

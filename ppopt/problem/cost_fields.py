@@ -72,7 +72,7 @@ def of_stages(fields: Fields, stages: int, reader: FieldReader) -> dict[str, Any
             signed = cost.least is None
             with faults.collected():
                 costs[cost.field] = (
-                    reader.pair_times(cost.field, given, stages)
+                    reader.pair_times(cost.field, given, stages, _empty(costs["forward"]))
                     if cost.shape is Shape.PAIRS
                     else reader.per_stage(cost.field, given, stages, signed=signed)
                 )
@@ -87,6 +87,11 @@ def of_stages(fields: Fields, stages: int, reader: FieldReader) -> dict[str, Any
         costs["offload_memory"], costs["offload_time"], costs["kept"] or costs["activation"]
     )
     return with_frozen(costs, fields["frozen"] or ())
+
+
+def _empty(forward: Any) -> list[int]:
+    """Stages that compute nothing, by what was given or read of F."""
+    return [stage for stage, time in enumerate(forward) if time == 0] if is_list(forward) else []
 
 
 def refuse_beside_layers(fields: Fields, declared: Mapping[str, Field[Any]]) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
@@ -55,8 +55,11 @@ class FieldReader:
             )
         return numbers
 
-    def pair_times(self, field: str, given: object, stages: int) -> Any:
-        """Read times of pairs, above 0: one per stage, or a matrix [stage of F][of backward]."""
+    def pair_times(self, field: str, given: object, stages: int, empty: Container[int] = ()) -> Any:
+        """Read times of pairs: one per stage, or a matrix [stage of F][of backward].
+
+        They are above 0, but for pairs of stages that compute nothing (`empty`).
+        """
         kind = "B" if field == "overlap_input" else "BW"
         if is_list(given) and any(map(is_list, as_list(given, field))):
             rows = [as_list(row, field) for row in as_list(given, field)]
@@ -70,10 +73,13 @@ class FieldReader:
                 (f"F of stage {stage} and {kind} of stage {other}", time)
                 for stage, row in enumerate(read)
                 for other, time in enumerate(row)
+                if stage not in empty or other not in empty
             ]
         else:
             read = self.per_stage(field, given, stages)
-            places = [(f"stage {stage}", time) for stage, time in enumerate(read)]
+            places = [
+                (f"stage {stage}", time) for stage, time in enumerate(read) if stage not in empty
+            ]
         for place, time in places:
             if not time:
                 raise InputError(

@@ -27,6 +27,7 @@ MOST_LAYERS = 4096
 LETTERS: Mapping[str, str] = {"embedding": "E", "decoder": "t", "mtp": "m", "head": "L"}
 """Role of a layer -> its letter in Megatron-LM's layouts (docs/user-guide/features/
 pipeline_parallel_layout.md of NVIDIA/Megatron-LM)."""
+ONLY_BETWEEN = "only stages between the first and the last may be empty"
 DECODER = "decoder"
 ENDS = ("embedding", "head")
 """Roles of layers that trainers do not recompute. Full recompute wraps transformer layers alone:
@@ -682,7 +683,7 @@ class Layers:
         }
         for field in WORKSPACES.values():
             rows = self.each(attrgetter(field))
-            largest = tuple(max(rows[start:end]) for start, end in stages)
+            largest = tuple(max(rows[start:end], default=ZERO) for start, end in stages)
             found[field] = largest if any(largest) else None
         if any(self.passing):
             held = [self.passing[end] - self.passing[start] for start, end in stages]
@@ -733,8 +734,12 @@ class Layers:
         return any(layer.output for layer in self.layers)
 
     def outputs(self, counts: Sequence[int]) -> tuple[Fraction, ...]:
-        """Size of what every stage but the last hands on; raises InputError as `stage_costs`."""
-        return tuple(stage[-1].output for stage in self.stage_layers(counts)[:-1])
+        """Size of what every stage but the last hands on; raises InputError as `stage_costs`.
+
+        An empty stage hands on what it gets.
+        """
+        cuts = accumulate(self.checked(counts)[:-1])
+        return tuple(self.costed[cut - 1].output for cut in cuts)
 
     def stage_layers(self, counts: Sequence[int]) -> tuple[tuple[Layer, ...], ...]:
         """Layers of every stage, as in `costed`; raises InputError as `stage_costs`."""
@@ -742,19 +747,30 @@ class Layers:
         return tuple(self.costed[start:end] for start, end in pairwise(cuts))
 
     def checked(self, counts: Sequence[int]) -> tuple[int, ...]:
-        """Counts of layers per stage, checked: each at least 1, all layers together."""
+        """Counts of layers per stage, checked: all layers together, the first and last not 0."""
+        last = len(counts) - 1
         for stage, count in enumerate(counts):
             if isinstance(count, bool) or not isinstance(count, int):
                 raise InputError(f"partition: stage {stage}: {count!r} is not a whole number")
-            if count < 1:
+            if count < 0:
+                raise InputError(f"partition: stage {stage}: {count} layers is below 0")
+            if count == 0 and stage in (0, last):
                 raise InputError(
-                    f"partition: stage {stage} has {count} layers; a stage is one layer or more"
+                    f"partition: stage {stage} of {len(counts)} is empty; {ONLY_BETWEEN}"
                 )
         if sum(counts) != len(self):
+            decoders = self.num_decoders
+            also = "" if decoders == len(self) else f", or the decoder layers alone, {decoders}"
             raise InputError(
-                f"partition: the counts add up to {sum(counts)}, the model has {len(self)} layers"
+                f"partition: the counts add up to {sum(counts)}; count all layers, "
+                f"{len(self)}{also}"
             )
         return tuple(counts)
+
+    @cached_property
+    def num_decoders(self) -> int:
+        """How many layers are decoder layers."""
+        return sum(layer.role == DECODER for layer in self.layers)
 
 
 @contextmanager

@@ -4,8 +4,8 @@ A layout names every layer by the letter of its role, in order: E embedding, t t
 MTP, L head with loss. `|` stands between stages, `x*n` is n times x, `(...)` groups, commas are
 ignored. From docs/user-guide/features/pipeline_parallel_layout.md and `parse_str_to_list` in
 megatron/core/transformer/pipeline_parallel_layer_layout.py of NVIDIA/Megatron-LM (d98e8a6).
-Departures: brackets may be nested, or stand without `*n`; a stage without layers is refused, where
-Megatron-LM passes its input on: here every stage has work.
+A stage without layers passes its input on: `E||t|L`. Departure: brackets may be nested, or stand
+without `*n`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from collections.abc import Iterable, Sequence
 from itertools import groupby
 
 from ppopt.errors import InputError
-from ppopt.problem.layers import LETTERS, MOST_LAYERS, Layers
+from ppopt.problem.layers import LETTERS, MOST_LAYERS, ONLY_BETWEEN, Layers
 
 _TOKEN = re.compile(r"\*([0-9]{1,9})|.", re.DOTALL)
 _ROLES = {letter: role for role, letter in LETTERS.items()}
@@ -27,11 +27,10 @@ _LONGEST = 2 * MOST_LAYERS
 def stages(text: str) -> tuple[str, ...]:
     """Letters of the layers of every stage; raises InputError on what is no layout."""
     found = tuple(_read("partition", text).split("|"))
-    for stage, letters in enumerate(found):
-        if not letters:
+    for stage in (0, len(found) - 1):
+        if not found[stage]:
             raise InputError(
-                f"partition: layout: stage {stage} of {len(found)} is empty; a stage is one layer "
-                "or more"
+                f"partition: layout: stage {stage} of {len(found)} is empty; {ONLY_BETWEEN}"
             )
     return found
 

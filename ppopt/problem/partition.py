@@ -30,15 +30,38 @@ def even(model: Layers, stages: int, speeds: Speeds | None = None) -> Counts:  #
     other layer to the stage of the decoder layer before it: MTP and head to the last. Speeds make
     no difference. Raises ConflictError if there are fewer decoder layers than stages.
     """
-    starts = _decoders(model)
-    if len(starts) < stages:
+    number = model.num_decoders
+    if number < stages:
         raise ConflictError(
-            f"partition: even: {_of(len(starts), 'decoder layer')} for {stages} stages; every "
+            f"partition: even: {_of(number, 'decoder layer')} for {stages} stages; every "
             "stage needs one; use balanced, or fewer devices or chunks"
         )
-    each, more = divmod(len(starts), stages)
-    decoders = (each + (stage < more) for stage in range(stages - 1))
-    cuts = [0, *(starts[index] for index in accumulate(decoders)), len(model)]
+    each, more = divmod(number, stages)
+    return _with_other_layers(model, [each + (stage < more) for stage in range(stages)])
+
+
+def of_all_layers(model: Layers, partition: str | Counts) -> str | Counts:
+    """A partition that `normal` has checked, its counts those of all layers.
+
+    Counts that add up to the decoder layers alone are counts of these, as trainers write them. The
+    other layers go to the stages that `even` gives them to.
+    """
+    if isinstance(partition, str) or not all(type(count) is int for count in partition):
+        return partition
+    decoders = model.num_decoders
+    if sum(partition) != decoders or decoders in (0, len(model)) or min(partition) < 0:
+        return partition
+    return _with_other_layers(model, partition)
+
+
+def _with_other_layers(model: Layers, decoders: Sequence[int]) -> Counts:
+    """Counts of all layers, from counts of decoder layers: see `even`.
+
+    The layers after the last decoder layer go to the last stage, even if it has no decoder layer.
+    """
+    places = _decoders(model)
+    starts = [*places, places[-1] + 1]
+    cuts = [0, *(starts[index] for index in accumulate(decoders[:-1])), len(model)]
     return tuple(end - start for start, end in pairwise(cuts))
 
 
@@ -270,7 +293,6 @@ def counts_of(
     `speeds` are those of the stages' devices (default 1). Raises ConflictError if the partition
     does not fit the number of stages, and InputError if it does not fit the model.
     """
-    _check_stages(model, stages)
     if isinstance(partition, str) and partition in RULES:
         return RULES[partition](model, stages, speeds)
     counts = partition if isinstance(partition, tuple) else layout.counts(partition, model)

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import Any
 
 from ppopt.errors import ConflictError, Faults, InputError
@@ -33,6 +33,7 @@ from ppopt.problem.memory import check_limit, limits_of, static_of
 from ppopt.problem.operation import Op, OperationNumbers
 from ppopt.problem.pipeline_fields import PipelineFields
 from ppopt.problem.settings import COUNTS, STAGE_COSTS, Unit, accepts_every_name
+from ppopt.problem.training_sizes import read_training
 
 
 @accepts_every_name
@@ -94,6 +95,8 @@ class Pipeline(PipelineFields):
         chosen = {field: getattr(self, field) for field in fields}
         searched = [what for what, given in chosen.items() if given == partition.SEARCH]
         self.first_backward.check(self.model, self.routes, searched)
+        if self.training is not None:
+            self._set(training=read_training(self.training, "training: "))
         for count in COUNTS:
             if (number := getattr(self, count.field)) is not None:
                 self._set(**{count.field: exact.count(number, count.field)})
@@ -116,7 +119,7 @@ class Pipeline(PipelineFields):
             )
         again, model = recompute.read(self.recompute, model)
         moved, model = offload.read(self.offload, model)
-        cut = partition.normal(self.partition)
+        cut = partition.of_all_layers(model, partition.normal(self.partition))
         self._set(model=model, recompute=again, offload=moved, partition=cut, recompute_unit=None)
 
     def _read_costs(self, reader: FieldReader) -> None:
@@ -208,11 +211,15 @@ class Pipeline(PipelineFields):
 
     @cached_property
     def frozen_stages(self) -> tuple[bool, ...]:
-        """Whether a stage is frozen, that is all its layers are."""
+        """Whether a stage is frozen, that is all its layers are; an empty one, all before it."""
         if self.model is None:
             return self.frozen or (False,) * self.num_stages
         stages = self.model.stage_layers(self.counts)
-        return tuple(all(layer.frozen for layer in stage) for stage in stages)
+        starts = accumulate(self.counts, initial=0)
+        return tuple(
+            all(layer.frozen for layer in stage) if stage else start <= self.model.forward_only
+            for stage, start in zip(stages, starts, strict=False)
+        )
 
     @cached_property
     def forward_only(self) -> int:

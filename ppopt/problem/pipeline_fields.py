@@ -138,6 +138,9 @@ class PipelineFields:
     recomputation; None: unknown."""
     peak_flops: Any = None
     """Floating-point operations per second of one device, of speed 1, at most; None: unknown."""
+    training: Any = None
+    """Sizes with which a trainer runs it, a `ppopt.problem.training_sizes.TrainingSizes` or a
+    mapping of them; None: unknown."""
     name: str = ""
     rounded: tuple[str, ...] = ()
     """The fields whose input was finer than 10^-6 of the unit and was rounded to it."""

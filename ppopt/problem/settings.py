@@ -73,6 +73,8 @@ class Shape(Enum):
     """A whole number above 0 of any size, perhaps written as 989e12."""
     FILES = "FILE"
     """One file name, or a list of them."""
+    TRAINING = "TRAINING"
+    """A mapping of sizes of a trainer to whole numbers."""
     LINE = "TEXT"
     """One line of text."""
     DATE = "DATE"
@@ -260,8 +262,8 @@ SETTINGS = (
         "partition",
         Shape.PARTITION,
         "layers of each stage: balanced (the slowest stage is as fast as possible), even, search "
-        "(chosen with the schedule), a list of counts, or a layout of Megatron-LM such as "
-        "Et*3|(tt|)*2tL",
+        "(chosen with the schedule), a list of counts (of all layers, or of decoder layers alone), "
+        "or a layout of Megatron-LM such as Et*3|(tt|)*2tL",
         "balanced",
     ),
     Setting(
@@ -527,6 +529,16 @@ SETTINGS = (
         "flops_per_microbatch", "FLOPs of a microbatch in the whole model, F and BW, to show MFU"
     ),
     _count("peak_flops", "peak FLOPs per second of a device (of speed 1), to show MFU"),
+    Setting(
+        "training",
+        Shape.TRAINING,
+        "sizes with which a trainer runs the pipeline, for its arguments: ranks of `tensor` (with "
+        "sequence parallelism), `context`, `data` (with sharded optimizer states) and `expert` "
+        "parallelism, sequences of a `microbatch`, and tokens of a `sequence`; as `{tensor: 2, "
+        "data: 4, microbatch: 1, sequence: 4096}`",
+        has_flag=False,
+        under=Heading.UNITS,
+    ),
     _text("name", Shape.LINE, "name of the pipeline", Part.PIPELINE),
     _run(
         "objective",

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import suppress
 from fractions import Fraction
 from typing import Any
 
 from ppopt.errors import NotApplicableError
+from ppopt.formats.megatron_schedule import stated_group_size
 from ppopt.formats.trainer_partition import deepspeed_module, megatron_arguments, torchtitan_keys
 from ppopt.problem.exact import plain, plain_or_none
 from ppopt.problem.pipeline import Pipeline
@@ -136,8 +138,10 @@ def _more(found: MoreMemory | None) -> dict[str, Any] | None:
 
 def _use(plan: Plan) -> dict[str, str | None]:
     """What trainers read of the best partition; null if they do not take it."""
-    writers = {
-        "megatron_arguments": megatron_arguments,
+    schedule = plan.schedule
+    group = None if schedule is None else stated_group_size(schedule)
+    writers: dict[str, Callable[[Pipeline], str]] = {
+        "megatron_arguments": lambda pipeline: megatron_arguments(pipeline, group),
         "torchtitan": torchtitan_keys,
         "deepspeed": deepspeed_module,
     }

@@ -6,11 +6,12 @@ from collections.abc import Mapping
 from itertools import accumulate
 from typing import Any
 
+from ppopt.formats.megatron_schedule import STRATEGIES as MEGATRON
 from ppopt.problem.partition import SEARCH
 from ppopt.report.layout_words import short_placement
 from ppopt.report.numbers import measured, number, per_device, percent, spread
 from ppopt.studies.plan_baselines import KNOWN
-from ppopt.studies.plan_space import MEGATRON, OPTIMAL, PLACEMENTS
+from ppopt.studies.plan_space import OPTIMAL, PLACEMENTS
 
 FEW_NAMES = 5
 """Names of a list that are shown; --json has all."""

@@ -61,7 +61,7 @@ def imbalance(schedule: Schedule) -> Imbalance:
 def _relief(schedule: Schedule) -> Relief | None:
     """Compare the partition with the best of a few that balance the work of F and BW."""
     pipeline = schedule.pipeline
-    if pipeline.model is None:
+    if pipeline.model is None or len(pipeline.model) < pipeline.num_stages:
         return None
     makespan = pipeline.ticks.time(schedule.metrics.makespan_ticks)
     work = _most_work(pipeline)

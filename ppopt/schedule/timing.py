@@ -403,9 +403,9 @@ def schedule(
 
     If links are resources and no `queues` are given, these are the best of `own_queues`; so is
     the `prefetch` of what moves to the host. With `unshard_ahead`, device r gathers the weights of
-    the next r + so many stages alone. Empty backwards of frozen stages at one instant are put in
-    the order of files. Raises InputError if the orders are not complete, DeadlockError if
-    they wait in a circle.
+    the next r + so many stages alone. Operations of no length of frozen and of empty stages at one
+    instant are put in the order of files. Raises InputError if the orders are not complete,
+    DeadlockError if they wait in a circle.
     """
     if pipeline.has_links and queues is None:
         each = (
@@ -429,7 +429,8 @@ def schedule(
     place = net.place[here]
     kind, stage, microbatch, part = split_codes(pipeline, net.ops[here])
     device, begin, ends = net.device[place], (end - net.duration)[place], end[place]
-    make = Schedule.from_columns if pipeline.forward_only else Schedule
+    no_length = pipeline.forward_only or 0 in pipeline.ticks.durations[OpKind.F]
+    make = Schedule.from_columns if no_length else Schedule
     made = make(
         *(pipeline, kind, stage, microbatch, device, begin, ends, part, _pair_numbers(net)[here]),
         origin=origin or Origin(),

@@ -127,7 +127,7 @@ class _Run:
         """How many more forwards fit before the first backward is due, and their end."""
         time, memory = self.time[stage][F], self.memory[stage][F]
         slack = time - 1 if self.choices.delay_first_backward else 0
-        by_time = max(0, due + slack - self._free(stage)) // time
+        by_time = max(0, due + slack - self._free(stage)) // time if time else self.batches
         by_memory = (self.room[stage] - self.held[stage]) // memory if memory else by_time
         count = min(by_time, by_memory, self.batches - 1)
         return count, self._free(stage) + count * time

@@ -15,7 +15,7 @@ from fractions import Fraction
 from typing import Any
 
 from ppopt.derivation.derived_model import DerivedModel
-from ppopt.errors import InputError
+from ppopt.errors import InputError, NotApplicableError
 from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.layers import Layers
 from ppopt.problem.objective import Objective
@@ -78,6 +78,26 @@ class PlanArguments:
             fields=fields_of(pipeline) | {"mem_limit": limit},
         )
 
+    def refused(self, models: Mapping[Parallelism, DerivedModel]) -> dict[Parallelism, str]:
+        """Combinations of which Megatron-LM runs no configuration, each with a reason."""
+        if self.runtime != "megatron":
+            return {}
+        reasons = {each: self._refusal(self.space(model)) for each, model in models.items()}
+        return {each: reason for each, reason in reasons.items() if reason is not None}
+
+    @staticmethod
+    def _refusal(space: PlanSpace) -> str | None:
+        """Why the runtime runs no configuration of a space; None: it runs one."""
+        reason = None
+        for configuration in space:
+            try:
+                space.pipeline(configuration)
+            except NotApplicableError as error:
+                reason = str(error)
+            else:
+                return None
+        return reason
+
 
 def plan_parallelism(
     space: ParallelSpace,
@@ -97,6 +117,9 @@ def plan_parallelism(
     combination; "infeasible" is a result.
     """
     models, skipped = space.models()
+    refused = choices.refused(models)
+    models = {each: model for each, model in models.items() if each not in refused}
+    skipped |= refused
     if not models:
         raise InputError(f"no parallelism is left: {next(iter(skipped.values()))}")
     options = checked_options(

@@ -9,7 +9,8 @@ from itertools import product
 from typing import Any, NamedTuple
 
 from ppopt.errors import InputError, NotApplicableError, not_applicable
-from ppopt.formats import trainer_partition
+from ppopt.formats import megatron_schedule, trainer_partition
+from ppopt.formats.megatron_schedule import STRATEGIES as MEGATRON
 from ppopt.problem.offload import refuse_offload_search
 from ppopt.problem.partition import SEARCH, Counts
 from ppopt.problem.pipeline import Model, Pipeline
@@ -22,8 +23,6 @@ CHUNKS = (1, 2)
 """Default numbers of stages per device."""
 OPTIMAL = "optimal"
 """Value of `strategies` for the best schedule of any order."""
-MEGATRON = ("1f1b", "interleaved")
-"""Strategies that Megatron-LM runs (docs/user-guide/parallelism-guide.md of NVIDIA/Megatron-LM)."""
 RUNTIMES = ("any", "torch", "megatron")
 """Runtimes of the schedule: PyTorch runs any order of a named placement, of one route."""
 AS_GIVEN = "layers"
@@ -31,7 +30,7 @@ AS_GIVEN = "layers"
 CARRIED = (
     *("backward_p2p", "link_mode", "first_backward", "routes", "slices", "optimizer_barrier"),
     *("offload", "host_link"),
-    *("tokens_per_microbatch", "flops_per_microbatch", "peak_flops"),
+    *("tokens_per_microbatch", "flops_per_microbatch", "peak_flops", "training"),
 )
 """Fields of a pipeline that a plan from it keeps."""
 RECOMPUTE = ("none", "full", "search", AS_GIVEN)
@@ -168,7 +167,7 @@ class PlanSpace:
                 **self.fields,
             )
         if self.runtime == "megatron":
-            check_megatron(pipeline)
+            check_megatron(pipeline, self.options_of(configuration).group_size)
         if configuration.strategy == OPTIMAL:
             return pipeline
         rule, options = resolve(configuration.strategy), self.options_of(configuration)
@@ -181,15 +180,18 @@ class PlanSpace:
         return resolve(configuration.strategy).taken(self.options)
 
 
-def check_megatron(pipeline: Pipeline) -> None:
+def check_megatron(pipeline: Pipeline, group_size: int | None = None) -> None:
     """Raise NotApplicableError if Megatron-LM supports no partition that a plan may choose.
 
+    Nor may it refuse the group size of interleaved 1F1B, by default the smallest that it runs.
     Megatron-LM needs all MTP layers in one stage, and takes at most a head after them. So if it
     supports any partition, it supports one in which a single stage, the last or the one before, has
     more than one layer.
     """
+    megatron_schedule.group_size_of(pipeline, group_size)
+    trainer_partition.megatron_sizes(pipeline)
     if pipeline.partition != SEARCH:
-        trainer_partition.megatron_arguments(pipeline)
+        trainer_partition.megatron_arguments(pipeline, group_size)
         return
     takes = trainer_partition.megatron_partitions(pipeline)
     ones, rest = (1,) * (pipeline.num_stages - 1), len(pipeline.model) - pipeline.num_stages + 1

@@ -234,11 +234,15 @@ class Places:
 
 
 def frozen_stages(pipeline: Pipeline) -> list[bool]:
-    """Whether nothing in a stage is trained, per stage."""
+    """Whether nothing in a stage is trained, per stage; of an empty stage, nothing before it."""
     if pipeline.model is None:
         return list(pipeline.frozen or (False,) * pipeline.num_stages)
-    layers = iter(pipeline.model.layers)
-    return [all(layer.frozen for layer in list(islice(layers, n))) for n in pipeline.counts]
+    layers, found, none_before = iter(pipeline.model.layers), [], True
+    for count in pipeline.counts:
+        own = [layer.frozen for layer in islice(layers, count)]
+        found.append(all(own) if own else none_before)
+        none_before &= all(own)
+    return found
 
 
 def first_trained(pipeline: Pipeline) -> int:

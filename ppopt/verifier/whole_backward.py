@@ -41,7 +41,7 @@ def _missing(layer: Layer) -> Fraction:
 
 
 def _at_once(layers: Sequence[Layer]) -> Fraction:
-    workspace: Fraction = max(layer.backward_workspace for layer in layers)
+    workspace: Fraction = max((layer.backward_workspace for layer in layers), default=Fraction(0))
     return sum(map(_missing, layers), workspace)
 
 

@@ -30,7 +30,7 @@ from benchmarks.fuzz.campaign import CATEGORIES, Tally
 from benchmarks.fuzz.category import Case, Category, Finding, SkippedError
 from benchmarks.fuzz.journal import Journal
 from ppopt import InputError, Pipeline, Verdict
-from ppopt.formats import trainer_partition
+from ppopt.formats import megatron_schedule, trainer_partition
 from ppopt.problem import partition
 from ppopt.studies import records
 from tests.oracles import bounds, exhaustive
@@ -65,6 +65,7 @@ SLICE = {
     "megatron": 4,
     "hands": 5,
     "exports": 20,
+    "group-sizes": 20,
     "sweep-words": 8,
     "storages": 15,
     "interrupted": 1,
@@ -293,6 +294,12 @@ class TestFaults:
         monkeypatch.setattr(trainer_partition, "_recomputes_fully", lambda *_: False)
         found = self.kinds("exports")
         assert {"torchtitan-recompute", "megatron-arguments-recompute"} <= found
+
+    def test_an_export_for_megatron_without_its_group_size(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(megatron_schedule, "group_size_of", lambda *_: None)
+        assert {"megatron-stops", "megatron-order"} <= self.kinds("group-sizes", 40)
 
     def test_a_storage_that_is_believed(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(records, "result_of", lambda row: records.StoredResult(*row))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 import tomllib
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Any
 import pytest
 
 import ppopt
-from ppopt.errors import NotApplicableError
+from ppopt.errors import InputError, NotApplicableError
 from ppopt.formats.torch_csv import read_order
 from ppopt.formats.trainer_partition import (
     deepspeed_module,
@@ -20,6 +21,7 @@ from ppopt.formats.trainer_partition import (
 from ppopt.problem.layers import Layer
 from ppopt.problem.pipeline import Model, Pipeline
 from tests.cli.cli_run import done, run
+from tests.factories.configs import SMALL
 from tests.packages import needed
 
 DECODERS = Layer(1, count=61)
@@ -34,6 +36,7 @@ def test_megatron_arguments() -> None:
     assert shlex.split(megatron_arguments(pipe)) == [
         *("--num-layers", "61", "--mtp-num-layers", "1", "--pipeline-model-parallel-size", "16"),
         *("--pipeline-model-parallel-layout", PUBLISHED),
+        *("--microbatch-group-size-per-virtual-pipeline-stage", "16"),
     ]
 
 
@@ -50,6 +53,19 @@ def test_units_play_no_part(time_unit: str | None, memory_unit: str | None) -> N
     ]
     names = tomllib.loads(torchtitan_keys(pipe))["parallelism"]["module_fqns_per_model_part"]
     assert [len(part) for part in names] == [3, 2, 2, 4]
+
+
+def test_equal_stages_need_no_layout() -> None:
+    """Megatron-LM divides its layers evenly over as many stages (`validate_args`)."""
+    plain = Pipeline(stages=4, batches=6, chunks=2)
+    assert shlex.split(megatron_arguments(plain)) == [
+        *("--pipeline-model-parallel-size", "4", "--num-virtual-stages-per-pipeline-rank", "2"),
+        *("--microbatch-group-size-per-virtual-pipeline-stage", "6"),
+    ]
+    sized = Pipeline(stages=4, batches=6, training={"microbatch": 2})
+    assert shlex.split(megatron_arguments(sized))[-4:] == [
+        *("--global-batch-size", "12", "--pipeline-model-parallel-size", "4"),
+    ]
 
 
 def test_recompute_of_all_transformer_layers_or_none_is_written_and_any_other_refused() -> None:
@@ -177,7 +193,21 @@ EIGHT = Model((Layer(1, count=8),))
 EARLY = Model((Layer(1, count=2), Layer(1, role="mtp"), Layer(1, role="head")))
 MTP_TWICE = Model((Layer(1, count=4), Layer(1, role="mtp", count=2)))
 REFUSED: dict[str, tuple[Any, Any, str]] = {
-    "stages": (megatron_arguments, Pipeline(stages=2, batches=2), "solve a model in layers"),
+    "stages": (
+        megatron_arguments,
+        Pipeline(stages=2, batches=2, forward=[1, 2]),
+        "solve a model in layers",
+    ),
+    "stages that recompute": (
+        megatron_arguments,
+        Pipeline(stages=2, batches=2, recompute_time=1),
+        "solve a model in layers",
+    ),
+    "stages in a v": (
+        megatron_arguments,
+        Pipeline(stages=2, batches=2, placement="v"),
+        "stage s on rank s mod ranks",
+    ),
     "v": (
         megatron_arguments,
         EIGHT.pipeline(devices=2, batches=2, placement="v"),
@@ -203,6 +233,23 @@ REFUSED: dict[str, tuple[Any, Any, str]] = {
         megatron_arguments,
         Model((Layer(1, role="head", count=2),)).pipeline(devices=1, batches=2),
         "the head is one layer, the last; it is [0, 1]",
+    ),
+    "context": (
+        megatron_arguments,
+        EIGHT.pipeline(devices=2, batches=2, training={"context": 4, "sequence": 4092}),
+        "a sequence is a multiple of 2 x context = 8 tokens, and it has 4092",
+    ),
+    "offload": (
+        megatron_arguments,
+        Model((Layer(1, count=4, activation=1, offload={"time": 1}),)).pipeline(
+            devices=2, batches=2
+        ),
+        "activations move to the host, which it does not do in a pipeline",
+    ),
+    "empty stage": (
+        torchtitan_keys,
+        EIGHT.pipeline(devices=3, batches=2, partition=[4, 0, 4]),
+        "stage 1 is empty, and its optimizers need parameters in every stage",
     ),
     "mtp": (torchtitan_keys, STACK.pipeline(devices=2, batches=2), "no MTP layers"),
     "list": (
@@ -283,6 +330,123 @@ def test_megatron_core_reads_the_layout(placement: str, partition: list[int]) ->
     assert [len(stage) for stage in stages] == partition
     assert stages[0][0].name == "embedding"
     assert stages[-1][-1].name == "loss"
+
+
+SIZED = {"tensor": 2, "context": 2, "data": 4, "expert": 8, "microbatch": 3, "sequence": 4096}
+
+
+def megatron_given(pipe: Pipeline) -> dict[str, str]:
+    """The arguments by their names in Python; those that take no value have none."""
+    lines = [shlex.split(line) for line in megatron_arguments(pipe).splitlines()]
+    return {name.removeprefix("--").replace("-", "_"): "".join(value) for name, *value in lines}
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(
+    ("devices", "partition", "recompute"),
+    [
+        (4, "Ett|tt|(tt|)*5tttmL", "none"),
+        (4, "Et*6||t*11|mL", "full"),
+        (2, "Et*6|t*11mL", "none"),
+        (2, "Et*6|(|)*2t*11mL", "none"),
+        (1, "Et*17mL", "full"),
+    ],
+)
+def test_megatron_core_takes_the_arguments(devices: int, partition: str, recompute: str) -> None:
+    """Its config of a transformer checks layout, recompute, group size and sizes of parallelism."""
+    torch = needed("torch")
+    config = needed("megatron.core.transformer.transformer_config").TransformerConfig
+    layers = (
+        *(Layer(1, role="embedding"), Layer(1, count=17)),
+        *(Layer(1, role="mtp"), Layer(1, role="head")),
+    )
+    pipe = Model(layers).pipeline(
+        devices=devices, batches=6, partition=partition, recompute=recompute, training=SIZED
+    )
+    given = megatron_given(pipe)
+    assert ("sequence_parallel", "") in given.items()
+    batch, micro = int(given.pop("global_batch_size")), int(given.pop("micro_batch_size"))
+    others = ("seq_length", "use_distributed_optimizer", "sequence_parallel")
+    words = {name: value for name, value in given.items() if name not in others}
+    group = words.pop("microbatch_group_size_per_virtual_pipeline_stage", None)
+    made = config(
+        **{name: int(value) if value.isdigit() else value for name, value in words.items()},
+        microbatch_group_size_per_vp_stage=None if group is None else int(group),
+        hidden_size=64,
+        num_attention_heads=8,
+        num_moe_experts=16,
+        add_bias_linear=False,
+        sequence_parallel=True,
+        pipeline_dtype=torch.bfloat16,
+    )
+    assert (made.virtual_pipeline_model_parallel_size or 1) == pipe.num_stages // devices
+    read = made.pipeline_model_parallel_layout.layout
+    stages = [read[s % devices][s // devices] for s in range(pipe.num_stages)]
+    assert tuple(map(len, stages)) == pipe.counts
+    steps = needed("megatron.core.num_microbatches_calculator").ConstantNumMicroBatchesCalculator
+    assert steps(batch, micro, SIZED["data"], False, 0).get() == pipe.batches
+
+
+def test_sizes_are_written_where_they_are_known() -> None:
+    sizes = {"training": SIZED}
+    pipe = EIGHT.pipeline(devices=2, batches=5, **sizes)
+    assert shlex.split(megatron_arguments(pipe))[:16] == [
+        *("--tensor-model-parallel-size", "2", "--sequence-parallel"),
+        *("--context-parallel-size", "2", "--expert-model-parallel-size", "8"),
+        *("--use-distributed-optimizer", "--micro-batch-size", "3", "--global-batch-size", "60"),
+        *("--seq-length", "4096", "--num-layers", "8"),
+    ]
+    alone = EIGHT.pipeline(devices=2, batches=5, training={"microbatch": 2})
+    assert shlex.split(megatron_arguments(alone))[:10] == [
+        *("--tensor-model-parallel-size", "1", "--context-parallel-size", "1"),
+        *("--expert-model-parallel-size", "1", "--micro-batch-size", "2"),
+        *("--global-batch-size", "10"),
+    ]
+    assert megatron_arguments(EIGHT.pipeline(devices=2, batches=5)).startswith("--num-layers")
+
+
+def test_a_derived_model_states_its_sizes_in_files_and_plans(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "config.json").write_text(json.dumps(SMALL))
+    done(
+        "init derived.yaml --from config.json --gpu h100 --devices 2 --batches 4 --tensor 2 "
+        "--context 2 --data 2 --microbatch 3 --sequence 2048"
+    )
+    done("eval interleaved --config derived.yaml -o made.json")
+    done("export made.json --to megatron-arguments -o made.txt")
+    assert shlex.split((tmp_path / "made.txt").read_text())[:14] == [
+        *("--tensor-model-parallel-size", "2", "--sequence-parallel"),
+        *("--context-parallel-size", "2", "--expert-model-parallel-size", "1"),
+        *("--use-distributed-optimizer", "--micro-batch-size", "3", "--global-batch-size", "24"),
+        *("--seq-length", "2048"),
+    ]
+    shown = json.loads(
+        done(
+            "plan --from config.json --gpu h100 --gpus 8 --global-batch 16 --tensor 2 --data 2 "
+            "--microbatch 2 --runtime megatron --time-limit 2 --workers 1 --json"
+        ).out
+    )
+    written = shown["use"]["megatron_arguments"]
+    assert "--tensor-model-parallel-size 2\n--sequence-parallel" in written
+    assert "--micro-batch-size 2\n--global-batch-size 16\n" in written
+
+
+@pytest.mark.parametrize(
+    ("training", "told"),
+    [
+        ({"tensr": 2}, "training: unknown key 'tensr'; did you mean tensor?"),
+        ({"tensor": 0}, "training: tensor: 0 is not a whole number from 1 to 2^31"),
+        ({"data": 1.5}, "training: data: 1.5 is not a whole number"),
+        ({"data": True}, "training: data: True is not a whole number"),
+        ([2, 4], "training: '[2, 4]' is no mapping of sizes"),
+    ],
+)
+def test_sizes_that_are_none_are_refused(training: Any, told: str) -> None:
+    with pytest.raises(InputError) as error:
+        EIGHT.pipeline(devices=2, batches=5, training=training)
+    assert told in str(error.value)
 
 
 def test_deepspeed_cuts_its_specs_where_the_pipeline_is_cut() -> None:

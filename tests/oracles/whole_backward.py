@@ -30,7 +30,7 @@ def of_layers(layers: tuple[Layer, ...], unit: str = "layer") -> Fraction:
     kept = [layer.kept if layer.recompute else layer.activation for layer in layers]
     if unit == "stage":
         missing = sum((layer.activation for layer in layers), Fraction(0)) - sum(kept)
-        return missing + max(layer.backward_workspace for layer in layers)  # type: ignore[no-any-return]
+        return missing + max((layer.backward_workspace for layer in layers), default=Fraction(0))  # type: ignore[no-any-return]
     before = live = peak = sum(kept, Fraction(0))
     for layer, held in reversed(list(zip(layers, kept, strict=True))):
         live += layer.activation - held

@@ -169,15 +169,20 @@ REFUSED_PIPELINES: dict[str, Any] = {
         "stages": 5,
         "partition": "even",
     },
-    "partition: the counts add up to 5, the model has 6 layers": {
+    "partition: the counts add up to 5; count all layers, 6, or the decoder layers alone, 4": {
         "model": TINY,
         "partition": [2, 3],
     },
+    "partition: the counts add up to 3; count all layers, 4": {
+        "model": Model((Layer(1, count=4),)),
+        "partition": [2, 1],
+    },
     "partition: has 3 stages, the placement 2": {"model": TINY, "partition": [2, 2, 2]},
-    "partition: stage 1 has 0 layers": {"model": TINY, "partition": [6, 0]},
+    "partition: stage 1 of 2 is empty; only stages between": {"model": TINY, "partition": [6, 0]},
+    "partition: stage 0: -1 layers is below 0": {"model": TINY, "partition": [-1, 7]},
     "partition: stage 0: '3' is not a whole number": {"model": TINY, "partition": ["3", "3"]},
     "partition: 7 is unknown": {"model": TINY, "partition": 7},
-    "partition: layout: stage 1 of 3 is empty": {"model": TINY, "partition": "Ett||ttL"},
+    "partition: layout: stage 0 of 2 is empty": {"model": TINY, "partition": "|EttttL"},
 }
 
 

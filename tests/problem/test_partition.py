@@ -97,11 +97,14 @@ LAYOUTS = {
     "Et|(tt|)*6mL": (stack(13, 1), (2, *[2] * 6, 2)),
     "Ettt|(tt|)*29,m|L": (stack(61, 1), (4, *[2] * 29, 1, 1)),
     "E|t,t|((t|)*2)*2tL": (stack(7), (1, 2, 1, 1, 1, 1, 2)),
+    "E||t*12|mL": (stack(12, 1), (1, 0, 12, 2)),
+    "Et|(|)*3(tt|)*2|L": (stack(5), (2, 0, 0, 0, 2, 2, 0, 1)),
 }
 """The first: docs/user-guide/features/pipeline_parallel_layout.md of NVIDIA/Megatron-LM (d98e8a6);
 the fifth to the tenth: its tests/functional_tests/test_cases (model_config.yaml of mixtral/
 deepseekv3_proxy_flex_* and moe/gpt3_*); the eleventh: `parse_str_to_list` of megatron/core/
-transformer/pipeline_parallel_layer_layout.py. The last is ours: brackets in brackets."""
+transformer/pipeline_parallel_layer_layout.py. The rest are ours: brackets in brackets, and stages
+without layers."""
 
 
 @pytest.mark.parametrize("text", LAYOUTS)
@@ -125,8 +128,39 @@ def test_every_partition_has_a_layout(model: Model, data: st.DataObject) -> None
     assert layout.counts(layout.write(model, counts), model) == counts
 
 
+@pytest.mark.parametrize(
+    ("model", "decoders", "counts"),
+    [
+        (stack(61, 1), (16, 16, 16, 13), (17, 16, 16, 15)),
+        (stack(7), (0, 4, 3), (1, 4, 4)),
+        (stack(7, 1), (4, 3, 0), (5, 3, 2)),
+        (stack(7), (4, 0, 3), (5, 0, 4)),
+        (stack(7, 1), (7, 0, 0), (8, 0, 2)),
+    ],
+)
+def test_counts_of_decoder_layers_alone_are_read_as_trainers_write_them(
+    model: Model, decoders: tuple[int, ...], counts: tuple[int, ...]
+) -> None:
+    """The first: the 61 decoder layers and the MTP module of DeepSeek-V3 on 4 stages.
+
+    The embedding goes to the first stage, MTP and head to the last, as with `even`.
+    """
+    pipeline = model.pipeline(devices=len(counts), batches=2, partition=list(decoders))
+    assert pipeline.counts == counts
+    assert pipeline.partition == counts
+    assert model.pipeline(devices=len(counts), batches=2, partition=counts) == pipeline
+
+
+def test_counts_of_decoder_layers_give_the_partition_of_even() -> None:
+    for decoders in range(3, 12):
+        each, more = divmod(decoders, 3)
+        counts = [each + (stage < more) for stage in range(3)]
+        made = stack(decoders, 2).pipeline(devices=3, batches=2, partition=counts)
+        assert made.counts == even(stack(decoders, 2), 3)
+
+
 REFUSED = {
-    "E||ttttL": "stage 1 of 3 is empty",
+    "|EttttL": "stage 0 of 2 is empty",
     "Etttt|L|": "stage 2 of 3 is empty",
     "": "stage 0 of 1 is empty",
     "Ett|xttL": "at 'xttL': layers are E (embedding), t (decoder), m (mtp), L (head)",

@@ -37,6 +37,7 @@ SAMPLES = {
     "host_link": "shared",
     "recompute_unit": "stage",
     "frozen": True,
+    "training": {"tensor": 2, "data": 4, "sequence": 4096},
 }
 LAYERED = ("partition", "recompute", "recompute_unit", "link", "first_backward", "offload")
 NEEDS: dict[str, dict[str, object]] = {

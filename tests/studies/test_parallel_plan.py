@@ -137,6 +137,21 @@ def test_a_plan_beside_a_known_value_ends_when_its_time_is_up() -> None:
     assert search._over
 
 
+def test_combinations_that_megatron_does_not_run_are_skipped() -> None:
+    """Of 16 sequences on 2 copies of 4 ranks, 8 microbatches are interleaved and 2 are not."""
+    interleaved = PlanArguments(
+        placements=("interleaved",), strategies=("interleaved",), runtime="megatron"
+    )
+    sizes = {"tensor": (1,), "data": (2,)}
+    plan = plan_parallelism(space(**sizes, microbatch=(1, 4)), interleaved, workers=1, time_limit=3)
+    assert [row.parallelism.microbatch for row in plan.rows] == [1]
+    ((skipped, reason),) = plan.skipped.items()
+    assert skipped.microbatch == 4
+    assert "as many microbatches as ranks, and there are 2 for 4" in reason
+    with pytest.raises(InputError, match="no parallelism is left: megatron: interleaved 1F1B"):
+        plan_parallelism(space(**sizes, microbatch=(4,)), interleaved, workers=1, time_limit=3)
+
+
 @pytest.mark.parametrize(
     ("more", "told"),
     [

@@ -16,8 +16,10 @@ import ppopt
 from ppopt import Model, Pipeline, PlanSpace, RowStatus, Status, stop
 from ppopt.formats import schedule_json
 from ppopt.formats.config import model_of
+from ppopt.formats.megatron_schedule import runs_order
 from ppopt.formats.models import read_settings
 from ppopt.formats.trainer_partition import megatron_arguments
+from ppopt.report.plan_objects import of_plan
 from ppopt.solver.choices.configuration import Configuration
 from ppopt.solver.choices.search import ConfigurationSearch
 from ppopt.studies.plan_baselines import PlanBaselines
@@ -250,6 +252,42 @@ def test_megatron_is_not_planned_for_a_model_of_which_it_takes_no_partition() ->
         model, devices=2, batches=4, runtime="megatron", recompute="none", mem_limit=9, workers=1
     )
     assert plan.status is Status.OPTIMAL
+
+
+@pytest.mark.parametrize(
+    ("devices", "batches", "group", "left"),
+    [
+        (4, 2, None, {"1f1b"}),
+        (1, 4, None, {"1f1b"}),
+        (4, 4, None, {"1f1b", "interleaved"}),
+        (4, 6, None, {"1f1b", "interleaved"}),
+        (4, 8, 16, {"1f1b"}),
+        (4, 8, 8, {"1f1b", "interleaved"}),
+    ],
+)
+def test_a_plan_for_megatron_interleaves_only_what_megatron_runs(
+    devices: int, batches: int, group: int | None, left: set[str]
+) -> None:
+    """Its rules are in `ppopt.formats.megatron_schedule`, and tested there beside Megatron-LM."""
+    model = Model([{"forward": 1, "activation": 1, "count": 8}])
+    plan = ppopt.plan(
+        model, devices=devices, batches=batches, runtime="megatron", workers=1, chunks=(1, 2),
+        options=ppopt.Options(group_size=group),
+    )  # fmt: skip
+    assert {row.configuration.strategy for row in plan.rows} == left
+    assert all("megatron: " in reason for _, reason in plan.skipped)
+    for row in plan.rows:
+        if row.schedule is not None:
+            assert runs_order(row.schedule)
+    assert of_plan(plan)["use"]["megatron_arguments"] is not None
+
+
+def test_the_group_size_of_a_plan_is_in_its_arguments() -> None:
+    model = Model([{"forward": 1, "activation": 1, "count": 8}])
+    plan = ppopt.plan(
+        model, devices=4, batches=6, runtime="megatron", placement="interleaved", workers=1
+    )
+    assert "-virtual-pipeline-stage 6" in of_plan(plan)["use"]["megatron_arguments"]
 
 
 def test_torch_runs_one_route() -> None:

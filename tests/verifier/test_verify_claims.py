@@ -140,8 +140,7 @@ SHARED = {
     "ppopt.errors",
     *(f"ppopt.problem{name}" for name in ("", ".arrays", ".backward_times", ".costs", ".exact")),
     *(f"ppopt.problem.{name}" for name in ("backward_kind", "field_values", "first_backward")),
-    "ppopt.problem.backward_memory",
-    "ppopt.problem.frozen",
+    *("ppopt.problem.backward_memory", "ppopt.problem.training_sizes", "ppopt.problem.frozen"),
     *(
         f"ppopt.problem.{name}"
         for name in ("layout", "layers", "link", "link_mode", "memory", "objective", "operation")

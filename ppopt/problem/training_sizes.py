@@ -1,0 +1,58 @@
+"""The sizes with which a trainer runs a pipeline: ranks beside the pipeline's, and sequences."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from ppopt.errors import InputError
+from ppopt.problem.settings import nearest
+
+LARGEST = 2**31
+
+
+class TrainingSizes(NamedTuple):
+    """Sizes in Megatron-LM's terms. They say nothing of costs, which hold for just these sizes."""
+
+    tensor: int = 1
+    """Ranks that share every matrix, with sequence parallelism."""
+    context: int = 1
+    """Ranks that share every sequence."""
+    data: int = 1
+    """Copies of the pipeline, with optimizer states sharded over data x context ranks."""
+    expert: int = 1
+    """Ranks, of the data x context ones, over which experts are spread."""
+    microbatch: int = 1
+    """Sequences of a microbatch."""
+    sequence: int | None = None
+    """Tokens of a sequence; None: unknown."""
+
+    def in_file(self) -> dict[str, int]:
+        """Sizes as a mapping of files, which `read_training` reads."""
+        return {name: size for name, size in self._asdict().items() if size is not None}
+
+
+def read_training(given: object, where: str = "") -> TrainingSizes:
+    """Read a mapping of sizes, whole numbers above 0.
+
+    Raises InputError, its message after `where`, on anything else.
+    """
+    if isinstance(given, TrainingSizes):
+        given = given.in_file()
+    if not isinstance(given, Mapping):
+        raise InputError(
+            f"{where}{str(given)[:40]!r} is no mapping of sizes; write {{tensor: 2, data: 4}}"
+        )
+    sizes: dict[str, Any] = {}
+    for name, size in given.items():
+        if name not in TrainingSizes._fields:
+            near = nearest(str(name), TrainingSizes._fields)
+            raise InputError(f"{where}unknown key {str(name)[:40]!r}; did you mean {near}?")
+        if size is None:
+            continue
+        if isinstance(size, bool) or not isinstance(size, int) or not 1 <= size <= LARGEST:
+            raise InputError(
+                f"{where}{name}: {str(size)[:40]} is not a whole number from 1 to 2^31"
+            )
+        sizes[name] = size
+    return TrainingSizes(**sizes)
