@@ -84,7 +84,7 @@ class TestCommand:
         )
         assert forward == pytest.approx([3000, 5000]) and backward == pytest.approx([8000, 9000])
         made = evaluate(pipeline, "1f1b")
-        assert float(made.pipeline.ticks.time(made.metrics.makespan)) == pytest.approx(76000)
+        assert float(made.pipeline.ticks.time(made.metrics.makespan_ticks)) == pytest.approx(76000)
 
     def test_a_page_says_what_imbalance_costs(self, timeline: Path, tmp_path: Path) -> None:
         """Equal stages, F 4 and BW 8.5, by hand: device 1 begins F at 7, 19.5, 34 and 46.5.
@@ -103,7 +103,7 @@ class TestCommand:
         made = evaluate(RUN, "1f1b")
         better = evaluate(replace(RUN, partition=(4, 4, 2)), "1f1b")
         before, after = (
-            float(schedule.pipeline.ticks.time(schedule.metrics.makespan))
+            float(schedule.pipeline.ticks.time(schedule.metrics.makespan_ticks))
             for schedule in (made, better)
         )
         timeline, page = written(tmp_path, [*operations(made, 0)]), tmp_path / "run.html"

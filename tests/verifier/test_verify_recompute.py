@@ -149,7 +149,7 @@ def _caught_claims(model: Model, strategy: str = "1f1b", **more: Any) -> bool:
     """Whether the verifier rejects the peaks of an evaluated schedule; they are right otherwise."""
     made = Pipeline(batches=3, model=model, **more)
     schedule = ppopt.evaluate(made, strategy)
-    found = verify(schedule, {"peak_memory": list(schedule.metrics.peak_memory)})
+    found = verify(schedule, {"peak_memory": list(schedule.metrics.peak_memory_ticks)})
     assert {violation.rule for violation in found} <= {Rule.CLAIM}
     return bool(found)
 
