@@ -286,6 +286,7 @@ def deepspeed_module(pipeline: Pipeline) -> str:
         raise NotApplicableError(
             "deepspeed: it puts stage s on rank s; solve with placement linear"
         )
+    _check_no_stage_is_empty(pipeline.counts, "deepspeed")
     parts = [0, *accumulate(pipeline.counts)]
     recompute = "activation_checkpoint_interval=0: no layer recomputes."
     if _recomputes_fully(pipeline.model, "deepspeed"):
@@ -310,14 +311,10 @@ def _quoted(name: str) -> str:
 
 def _module_names(stages: _ROLES) -> list[list[tuple[str, ...]]]:
     """Modules of torchtitan's language models for every layer of every stage."""
+    _check_no_stage_is_empty([len(roles) for roles in stages], "torchtitan")
     number = iter(range(sum(map(len, stages))))
     names = []
-    for stage, roles in enumerate(stages):
-        if not roles:
-            raise NotApplicableError(
-                f"torchtitan: stage {stage} is empty, and its optimizers need parameters in every "
-                "stage"
-            )
+    for roles in stages:
         if "mtp" in roles:
             raise NotApplicableError("torchtitan: its models have no MTP layers")
         names.append(
@@ -342,6 +339,15 @@ def _torchtitan_schedule(pipeline: Pipeline) -> str:
         "torchtitan: stage s sits on rank s mod ranks, or in a V of two per rank; solve with "
         "placement linear, interleaved or v, or run this one with ppopt.torch.runtime"
     )
+
+
+def _check_no_stage_is_empty(counts: Sequence[int], trainer: str) -> None:
+    """Raise NotApplicableError if a stage has no layer: PyTorch's optimizers want parameters."""
+    if 0 in counts:
+        raise NotApplicableError(
+            f"{trainer}: stage {counts.index(0)} is empty, and its optimizers need parameters in "
+            "every stage"
+        )
 
 
 def _check_one_route(pipeline: Pipeline, trainer: str) -> None:

@@ -26,9 +26,8 @@ def build(pipeline: Pipeline, _: Options) -> Orders:
     group, rest = divmod(batches, groups)
     if rest:
         raise NotApplicableError(
-            f"batches: {batches} microbatches on {devices} devices are no whole number for each of "
-            f"{groups} groups, as PyTorch's interleaved zero bubble has them; a multiple of "
-            f"{devices} works"
+            f"batches: {batches} do not divide into the {groups} groups that PyTorch's interleaved "
+            f"zero bubble has on {devices} devices; a multiple of {devices} works"
         )
     chunks = pipeline.num_stages // devices
     chunk, microbatch = sequence(batches, chunks, group)

@@ -189,7 +189,7 @@ LINES = {
     "model: a path": (f"solve --model ../models/zb-1.5b-m24 {WRITING}", "--config"),
     "config: missing": (f"solve --config none.yaml {WRITING}", "none.yaml"),
     "config: folder": (f"solve --config folder.json {WRITING}", "folder.json"),
-    "config: empty name": (f"solve {SIZE} --config '' {WRITING}", "cannot be read"),
+    "config: empty name": (f"solve {SIZE} --config '' {WRITING}", "is a folder, not a config"),
     "config: of no kind": (f"solve --config /dev/null {WRITING}", "/dev/null"),
     "config: a schedule": (
         f"solve --config good.json {WRITING}",

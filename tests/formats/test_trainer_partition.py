@@ -249,7 +249,12 @@ REFUSED: dict[str, tuple[Any, Any, str]] = {
     "empty stage": (
         torchtitan_keys,
         EIGHT.pipeline(devices=3, batches=2, partition=[4, 0, 4]),
-        "stage 1 is empty, and its optimizers need parameters in every stage",
+        "torchtitan: stage 1 is empty, and its optimizers need parameters in every stage",
+    ),
+    "empty stage of deepspeed": (
+        deepspeed_module,
+        EIGHT.pipeline(devices=3, batches=2, partition=[4, 0, 4]),
+        "deepspeed: stage 1 is empty, and its optimizers need parameters in every stage",
     ),
     "mtp": (torchtitan_keys, STACK.pipeline(devices=2, batches=2), "no MTP layers"),
     "list": (

@@ -4,12 +4,23 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ppopt import Objective, Options, Pipeline, Schedule, evaluate
+from ppopt import (
+    Model,
+    Objective,
+    Options,
+    Pipeline,
+    PlanSpace,
+    Schedule,
+    best_choice,
+    compare,
+    evaluate,
+)
 from ppopt.errors import InputError, NotApplicableError
 from ppopt.formats.config import pipeline_of
 from ppopt.formats.models import read_settings
 from ppopt.problem.operation import OpKind
 from ppopt.strategies import names, registry, resolve
+from ppopt.studies.grid import axis
 
 SIZES = [(1, 1), (1, 5), (2, 1), (4, 3), (4, 8), (5, 7), (8, 24)]
 
@@ -49,7 +60,7 @@ def condition(name: str, stages: int, batches: int) -> str | None:
     if name.startswith("dualpipe") and batches < 2 * stages:
         return "batches: .* do not fill"
     if name == "interleaved-zb" and batches % max(1, batches // stages):
-        return "batches: .* are no whole number for each of"
+        return "batches: .* do not divide into the .* groups"
     return None
 
 
@@ -349,6 +360,19 @@ def test_names_of_pytorch_are_understood(names_: str, name: str) -> None:
     for other in names_.split():
         assert resolve(other).name == name
     assert evaluate(Pipeline(stages=2, batches=4), other).origin.strategy == name
+
+
+def test_results_have_the_names_of_strategies() -> None:
+    """Whatever name was given: of a comparison, a sweep, a plan and a search of the partition."""
+    compared = compare(Pipeline(stages=2, batches=2), strategies=["GPipe", "gpipe"], workers=1)
+    assert [row.schedule.origin.strategy for row in compared.baselines] == ["gpipe"]
+    points = axis("strategy", ["Schedule1F1B", "1f1b", "optimal"]).points
+    assert [point.json_form for point in points] == ["1f1b", "optimal"]
+    model = Model([{"forward": time} for time in (3, 1, 2, 1)])
+    space = PlanSpace(model, 2, (2,), placements=("v",), strategies=("ZBVZeroBubble", "zbv"))
+    assert space.strategies == ("zbv",)
+    choice = best_choice(model.pipeline(devices=2, batches=2, partition="search"), "1F1B")
+    assert choice.schedule.origin.strategy == "1f1b"
 
 
 def test_every_strategy_cites_its_source() -> None:
