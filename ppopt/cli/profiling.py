@@ -362,16 +362,13 @@ def _rebalanced(step: Schedule, layered: str | None) -> list[Schedule]:
             named = replace(better, name=f"{step.pipeline.name}, partition {counts}")
             pipelines[f"partition {counts}"] = named
     made = predicted(step)
-    before = made.pipeline.ticks.time(made.metrics.makespan_ticks)
+    before = made.makespan
     schedules = []
     for title, pipeline in pipelines.items():
         schedules.append(predicted(step, pipeline))
-        after = pipeline.ticks.time(schedules[-1].metrics.makespan_ticks)
-        change, word = float(1 - after / before), "less" if after <= before else "more"
-        note(
-            f"note: with {title} the order takes {float(after):.6g} ms, {percent(abs(change))} "
-            f"{word}"
-        )
+        after = schedules[-1].makespan
+        change, word = 1 - after / before, "less" if after <= before else "more"
+        note(f"note: with {title} the order takes {after:.6g} ms, {percent(abs(change))} {word}")
     return schedules
 
 

@@ -70,7 +70,7 @@ def test_stages_by_hand_are_one_layer_or_state_what_bw_allocates() -> None:
     assert given.ticks.takes[OpKind.BW] == (96 + 3,)
     stated = replace(given, recompute_memory=20)
     assert allocated_by_whole_backward(stated) == [20 + 3]
-    assert ppopt.evaluate(stated, "1f1b").metrics.peak_memory == (4 + 20 + 3,)
+    assert ppopt.evaluate(stated, "1f1b").peak_memory == (4 + 20 + 3,)
 
 
 Rule13 = Callable[[BackwardPeak, Fraction, Fraction, Fraction, int], BackwardPeak]
@@ -164,4 +164,4 @@ def test_figures_of_a_model_of_twelve_layers_per_device() -> None:
     """1F1B on four devices: four microbatches keep 12 x 4 each, and one layer is recomputed."""
     layers = [{"forward": 1, "backward": 2, "activation": 100, "kept": 4, "count": 48}]
     made = Pipeline(stages=4, batches=8, model=layers, recompute="full")
-    assert ppopt.evaluate(made, "1f1b").metrics.peak_memory == (288, 240, 192, 144)
+    assert ppopt.evaluate(made, "1f1b").peak_memory == (288, 240, 192, 144)
