@@ -96,6 +96,8 @@ class FrontierProblem:
         most = sum(column("static"), Fraction(0))
         most += many * sum((own + max(at_b, Fraction(0)) for own, at_b in taken), Fraction(0))
         most += sum((sum(column(field), Fraction(0)) for field in WORKSPACES), Fraction(0))
+        if pipeline.model is None:
+            most += sum(column("recompute_memory"), Fraction(0))
         most += pipeline.routes * sum(column("unshard_memory"), Fraction(0))
         if pipeline.limits is not None:
             most = min(most, max(pipeline.limits))
