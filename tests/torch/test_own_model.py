@@ -22,7 +22,7 @@ from ppopt.problem import layout
 from ppopt.problem.operation import OpKind
 from ppopt.profiles import pipeline_file
 from ppopt.torch import job, job_execution
-from ppopt.torch.pipeline_runtime import DYNAMIC_METADATA
+from ppopt.torch.pipeline_runtime import WITHOUT_GRADIENT
 from ppopt.torch.world import World
 from tests.factories.schedules import build
 from tests.torch.torch_jobs import RANKS
@@ -53,7 +53,7 @@ REFUSED = {
 }
 
 
-GOOD = "good" if DYNAMIC_METADATA else "plain"
+GOOD = "good" if WITHOUT_GRADIENT else "plain"
 """The job with all that this PyTorch can run."""
 
 
@@ -249,7 +249,7 @@ def test_what_a_process_refuses_is_one_line(world: World) -> None:
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.skipif(DYNAMIC_METADATA, reason="this PyTorch hands on integers")
+@pytest.mark.skipif(WITHOUT_GRADIENT, reason="this PyTorch hands on integers")
 def test_integers_are_refused_by_an_old_pytorch(world: World) -> None:
     with pytest.raises(InputError, match="this PyTorch wants a gradient of every tensor"):
         job_execution.measure(world, model("good"), steps=1)
