@@ -105,7 +105,7 @@ def run(
     InputError if the model does not fit a schedule or fails, and VerificationError if a gradient or
     a loss differs.
     """
-    modules = _load_everywhere(world, model, note)
+    modules = _load_everywhere(world, model)
     cuts = [
         Cut(_counts(schedule, model, modules), schedule.pipeline.hosts[0], model.backend)
         for schedule in schedules
@@ -166,7 +166,7 @@ def measure(
     backwards are measured: PyTorch cannot split them. `roles` has the role of every module; None:
     see `ppopt.torch.job.roles_of`. `note` is called with what begins.
     """
-    modules = _load_everywhere(world, model, note)
+    modules = _load_everywhere(world, model)
     if roles is not None and len(roles) != modules:
         raise InputError(f"roles: they name {len(roles)} layers, the job has {modules} modules")
     if schedule is None:
@@ -189,11 +189,9 @@ def measure(
     return profile, [MeasuredLayer(*row) for row in zip(names, sizes, found, strict=True)]
 
 
-def _load_everywhere(world: World, model: Trained, note: Callable[[str], None]) -> int:
+def _load_everywhere(world: World, model: Trained) -> int:
     """Load the job in every process; return how many modules it has."""
-    modules = world.run(_load, [(model, world.device(rank)) for rank in range(world.size)])
-    note(f"loaded the model in {world.size} process{'es' * (world.size > 1)}")
-    return int(modules[0])
+    return int(world.run(_load, [(model, world.device(rank)) for rank in range(world.size)])[0])
 
 
 def _load(_: int, model: Trained, device: str) -> int:
@@ -214,7 +212,7 @@ def _traced(
     world: World, model: Trained, keep: Collection[int], note: Callable[[str], None]
 ) -> Trace:
     """Run the forward of every module once, in one process, which keeps these modules."""
-    note(f"building the modules on {world.device(0)}, and running each forward once")
+    note(f"loaded the model; building its modules on {world.device(0)}, running each forward once")
     found: Trace = _first(world, partial(_trace, model.batches, keep))
     return found
 

@@ -53,6 +53,8 @@ from ppopt.torch.installed import TESTED, require
 _RUNTIME: Any = getattr(schedules, "_PipelineScheduleRuntime", None)
 DYNAMIC_METADATA = hasattr(pytorch_stage, "InferenceMode")
 """Whether stages without metadata agree on them under every placement (since PyTorch 2.12)."""
+WITHOUT_GRADIENT = hasattr(PipelineStage, "_get_grad_send_meta")
+"""Whether tensors between stages may be without a gradient (since PyTorch 2.13)."""
 REDUCES = hasattr(PipelineStage, "perform_reduce_grad")
 """Whether gradients are scaled and reduced once, after all backwards of a stage. Before, they were
 after its last whole backward, though a W may follow (PyTorch 2.9)."""
@@ -270,11 +272,11 @@ def _check_metadata(stage: Any, pipeline: Pipeline) -> None:
                 "is frozen, and it would wait for gradients that nobody sends"
             )
         if tensors and not (
-            at_the_end or DYNAMIC_METADATA or all(t.requires_grad for t in tensors)
+            at_the_end or WITHOUT_GRADIENT or all(t.requires_grad for t in tensors)
         ):
             raise InputError(
                 f"stage {stage.stage_index}: {name}: this PyTorch wants a gradient of every tensor "
-                "between stages; give all requires_grad=True, or take 2.12 for integers"
+                "between stages; give all requires_grad=True, or take 2.13 for integers"
             )
         if tensors and not at_the_end and not any(tensor.requires_grad for tensor in tensors):
             raise InputError(

@@ -49,7 +49,7 @@ def test_a_small_transformer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         r"^best.json: .*\n.*\n^predicted .*\n^measured .*\n^hand.json: ", told[4], re.M
     )
     begun = r"^ *\d+\.\d s  "
-    assert re.search(begun + "building the modules on cpu", ran[0].err, re.M)
+    assert re.search(begun + "loaded the model; building its modules on cpu", ran[0].err, re.M)
     assert re.search(begun + "computing a step of the whole model in one", ran[2].err, re.M)
     assert re.search(begun + "running 6 steps of 2 schedules by turns", ran[4].err, re.M)
     assert done(f"{COMMANDS[2]} --unchecked --quiet").err == ""

@@ -89,7 +89,7 @@ def good(microbatches: int) -> ppopt.torch.Job:
 
 
 def plain(microbatches: int) -> ppopt.torch.Job:
-    """The same without integers between stages, which PyTorch before 2.12 cannot hand on."""
+    """The same without integers between stages, which PyTorch before 2.13 cannot hand on."""
     job = good(microbatches)
     layers = [Plain, partial(Plain), Plain(), Plain, PlainLast]
     return replace(job, modules=layers, inputs=job.arguments[0])

@@ -12,7 +12,7 @@ from tests.packages import needed
 needed("torch")
 
 from ppopt import Pipeline
-from ppopt.torch.pipeline_runtime import DYNAMIC_METADATA, REDUCES
+from ppopt.torch.pipeline_runtime import DYNAMIC_METADATA, REDUCES, WITHOUT_GRADIENT
 from ppopt.torch.world import World
 from tests.factories.schedules import build
 from tests.torch.torch_features import (
@@ -64,13 +64,14 @@ def test_feature_elsewhere(world: World, name: str, backward: str) -> None:
 
 
 OLD = "refused: by this PyTorch"
-"""What the text below the table says of versions before 2.12, and before 2.10."""
+"""What the text below the table says of older versions."""
 
 
 def documented(name: str, backward: str) -> str:
     """What the documentation says of a feature with the PyTorch that runs."""
-    needs_metadata = (Integers, Floats, Dynamic)
-    if issubclass(FEATURES[name], needs_metadata) and not DYNAMIC_METADATA:
+    if issubclass(FEATURES[name], Integers | Floats) and not WITHOUT_GRADIENT:
+        return OLD
+    if issubclass(FEATURES[name], Dynamic) and not DYNAMIC_METADATA:
         return OLD
     if issubclass(FEATURES[name], FSDP) and backward != "whole" and not REDUCES:
         return OLD

@@ -22,7 +22,7 @@ from ppopt.problem import layout
 from ppopt.problem.operation import OpKind
 from ppopt.profiles import pipeline_file
 from ppopt.torch import job, job_execution
-from ppopt.torch.pipeline_runtime import DYNAMIC_METADATA
+from ppopt.torch.pipeline_runtime import WITHOUT_GRADIENT
 from ppopt.torch.world import World
 from tests.factories.schedules import build
 from tests.torch.torch_jobs import RANKS
@@ -30,6 +30,7 @@ from tests.torch.torch_jobs import RANKS
 pytestmark = pytest.mark.slow
 
 FILE = Path(__file__).with_name("own_models.py")
+DOCS = Path(__file__).parents[2] / "docs"
 BATCHES = 4
 TRAINING = pipeline_file.Training(RANKS, BATCHES)
 REFUSED = {
@@ -52,7 +53,7 @@ REFUSED = {
 }
 
 
-GOOD = "good" if DYNAMIC_METADATA else "plain"
+GOOD = "good" if WITHOUT_GRADIENT else "plain"
 """The job with all that this PyTorch can run."""
 
 
@@ -155,8 +156,7 @@ def test_a_process_builds_a_module_once(world: World, tmp_path: Path, check: boo
         assert ran.difference <= 1e-5
     assert modules_built(file) == [[0, 1, 2, 3, 4], [0, 2], [1, 2, 4], [3, 4]]
     assert said == [
-        "loaded the model in 4 processes",
-        "building the modules on cpu, and running each forward once",
+        "loaded the model; building its modules on cpu, running each forward once",
         *["computing a step of the whole model in one process, to compare with"] * check,
         "running 2 steps of 2 schedules by turns",
     ]
@@ -183,6 +183,18 @@ def test_a_module_is_built_on_its_device() -> None:
     made = job.Modules(replace(model(GOOD).load(), modules=[lambda: Noting(2, 2)]), "meta")
     assert made[0] is made[0]
     assert devices == ["meta"]
+
+
+def test_the_trace_runs_on_the_device() -> None:
+    """Of modules, batch and loss nothing stays on the CPU, where weights would be initialized."""
+    loaded = job.load_job(f"{DOCS / 'examples' / 'small_transformer.py'}:build", BATCHES)
+    modules = job.Modules(loaded, "meta")
+    traced = job.boundaries(modules, BATCHES, range(8))
+    assert traced == job.boundaries(job.Modules(loaded, "cpu"), BATCHES)
+    assert traced.names == ["Embedding", *["Block"] * 6, "Head"]
+    weights = [weight for module in modules for weight in module.parameters()]
+    assert {weight.device.type for weight in weights} == {"meta"}
+    assert len(weights) == 78
 
 
 def test_modules_that_are_not_kept_are_freed() -> None:
@@ -237,7 +249,7 @@ def test_what_a_process_refuses_is_one_line(world: World) -> None:
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.skipif(DYNAMIC_METADATA, reason="this PyTorch hands on integers")
+@pytest.mark.skipif(WITHOUT_GRADIENT, reason="this PyTorch hands on integers")
 def test_integers_are_refused_by_an_old_pytorch(world: World) -> None:
     with pytest.raises(InputError, match="this PyTorch wants a gradient of every tensor"):
         job_execution.measure(world, model("good"), steps=1)

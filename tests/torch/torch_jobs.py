@@ -120,8 +120,8 @@ def _first_forward(module: Any, metas: Any, schedule: Schedule) -> str:
         try:
             runtime([stage], schedule, torch.nn.functional.mse_loss)
             stage.forward_one_chunk(0, ())
-        except InputError as error:
-            return f"InputError: {error}"
+        except Exception as error:
+            return f"{type(error).__name__}: {error}"
     return "; ".join(f"{one.category.__name__}: {one.message}" for one in told) or "taken"
 
 
