@@ -36,6 +36,7 @@ from benchmarks.fuzz.searches import (
     Strategies,
     Tiny,
 )
+from benchmarks.fuzz.short_plans import ParallelPlans, ShortPlans
 from benchmarks.fuzz.streams import Posts, Streams, Transfers
 from benchmarks.fuzz.studies import Storages, StudyDeadlines, SweepWords
 
@@ -47,7 +48,7 @@ CATEGORIES: Mapping[str, Category] = {
         Edited(), Hostile(), Traps(), Killed(), Disks(), ClosedStreams(), Streams(), Transfers(),
         GradientWork(), Offload(), OffloadChoices(), StepFrontiers(), Posts(), Plans(), Megatron(),
         Climbs(), Hands(), Exports(), Compositions(), SweepWords(), Storages(), Interrupted(),
-        StudyDeadlines(), Phases(), GroupSizes(),
+        StudyDeadlines(), Phases(), GroupSizes(), ShortPlans(), ParallelPlans(),
     )
 }  # fmt: skip
 """All categories by name."""

@@ -37,7 +37,8 @@ def plan_over_parallelism(
     if asked["within"] is not None:
         raise InputError("within: not of a plan over the parallelism; leave it out")
     link = settings.get("link")
-    space = ParallelSpace(
+    listed = any(name in given for name in ("tensor", "microbatch", "data"))
+    space = (ParallelSpace if listed else ParallelSpace.of_all_sizes)(
         architecture=read_architecture(config),
         gpu=gpu_named(given["gpu"]),
         link=link,

@@ -136,7 +136,8 @@ def plan(
     """Choose partition, placement, chunks, recompute and schedule.
 
     With --from config.json it also chooses among the sizes that --tensor, --data and --microbatch
-    list, for a fixed number of GPUs and a fixed batch.
+    list, for a fixed number of GPUs and a fixed batch. Without these three it chooses among all
+    tensor and data parallel sizes, and spreads experts over as many ranks as can share them.
     Example: `ppopt plan --model llama-3.1-8b --stages 8 --batches 32 --mem-limit 64GiB`.
     """
     from ppopt.cli import output, progress

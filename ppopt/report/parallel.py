@@ -54,6 +54,7 @@ def _row(row: ParallelRow, found: ParallelPlan) -> dict[str, Any]:
         **row.parallelism._asdict(),
         "status": row.status(found.value).value,
         "searches": row.searches,
+        "expert": training.expert,
         "devices": training.devices,
         "batches": training.batches,
         "value": plain_or_none(row.value),
@@ -106,9 +107,10 @@ def parallel_words(shown: Mapping[str, Any]) -> list[str]:
     space, lines = shown["parallelism"], []
     if shown["value"] is not None:
         best = space["rows"][0]
+        expert = f", expert {best['expert']}" if best["expert"] > 1 else ""
         lines = [
             f"best: tensor {best['tensor']}, microbatch {best['microbatch']}, data "
-            f"{best['data']}: {best['configuration']}",
+            f"{best['data']}{expert}: {best['configuration']}",
             f"step: {number(shown['value'])} ms of {space['global_batch']} sequences on "
             f"{space['gpus']} x {space['gpu']}",
         ]

@@ -86,7 +86,7 @@ def best_choice(
 
     `partition="search"` leaves the partition of the pipeline open, `recompute="search"` the layers
     that recompute; what is given is kept. Results within the memory limits are preferred, then
-    those with the least excess, summed over all devices. Without limits, layers that need not
+    those whose largest excess of a device is least. Without limits, layers that need not
     recompute do not. `time_limit` is in seconds, from `began` (of `time.monotonic`) or else from
     now. Ctrl-C ends the search with the best so far. Raises InputError if the strategy is unknown,
     and NotApplicableError if it does not apply.

@@ -5,14 +5,19 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import product
+from math import gcd
 from typing import Any, NamedTuple
 
-from ppopt.derivation.architecture import Architecture
+from ppopt.derivation.architecture import Architecture, Experts
 from ppopt.derivation.derived_model import DerivedModel
 from ppopt.derivation.gpus import Gpu
 from ppopt.derivation.layer_costs import EFFICIENCY
 from ppopt.derivation.training import Training
 from ppopt.errors import ConflictError, InputError, NotApplicableError, not_applicable
+
+MAX_TENSOR = 8
+"""Largest tensor parallel size of a space of all sizes: the GPUs of one server (Megatron-LM, arXiv
+2104.04473, takeaway 1)."""
 
 
 class Parallelism(NamedTuple):
@@ -50,6 +55,21 @@ class ParallelSpace:
     efficiency: tuple[float, ...] = (EFFICIENCY,)
     """Achieved share of the GPU's peak: one for all, or one for each of `tensor`."""
     link: str | None = None
+    all_sizes: bool = False
+    """Whether the lists have every size (`of_all_sizes`): invalid combinations are left out without
+    a report, and without `expert` in `training` as many ranks as can share the experts."""
+
+    @classmethod
+    def of_all_sizes(
+        cls, architecture: Architecture, gpu: Gpu, gpus: int, global_batch: int, **more: Any
+    ) -> ParallelSpace:
+        """Space of all tensor parallel sizes in a server and all data parallel sizes."""
+        sizes = [size for size in range(1, gpus + 1) if gpus % size == 0]
+        return cls(
+            architecture, gpu, gpus, global_batch, all_sizes=True,
+            tensor=tuple(size for size in sizes if size <= MAX_TENSOR) or (1,),
+            data=tuple(sizes) or (1,), **more,
+        )  # fmt: skip
 
     def __post_init__(self) -> None:
         lists = {"tensor": self.tensor, "microbatch": self.microbatch, "data": self.data}
@@ -74,7 +94,7 @@ class ParallelSpace:
                 models[combination] = self.model(combination)
             except NotApplicableError as error:
                 skipped[combination] = str(error)
-        return models, skipped
+        return models, {} if models and self.all_sizes else skipped
 
     def _product(self) -> product[tuple[int, ...]]:
         return product(self.tensor, self.microbatch, self.data)
@@ -95,10 +115,19 @@ class ParallelSpace:
                 combination.data * combination.microbatch,
                 "data x microbatch",
             )
-            training = Training(devices, batches, **combination._asdict(), **self.training)
+            fields = {**self.training, **combination._asdict()}
+            if self.all_sizes:
+                fields = {"expert": self._most_expert_ranks(combination.data * context)} | fields
+            training = Training(devices, batches, **fields)
             return DerivedModel(
                 self.architecture, training, self.gpu, self._efficiency(combination), link=self.link
             )
+
+    def _most_expert_ranks(self, ranks: int) -> int:
+        """Most of some ranks over which the experts of all layers can be spread; 1: no experts."""
+        decoders = (run.decoder.feed_forward for run in self.architecture.runs)
+        numbers = [experts.number for experts in decoders if isinstance(experts, Experts)]
+        return gcd(ranks, *numbers) if numbers else 1
 
     def _efficiency(self, combination: Parallelism) -> float:
         """Efficiency of a combination."""

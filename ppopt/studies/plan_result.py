@@ -130,7 +130,8 @@ def counted(rows: Sequence[PlanRow]) -> str:
     """Text that counts the configurations ruled out, searched, and left without a search."""
     alone = sum(row.ruled_out_by_bounds for row in rows)
     impossible = sum(row.status is RowStatus.INFEASIBLE for row in rows)
-    unsearched = sum(row.status is RowStatus.UNKNOWN and not row.searches for row in rows)
+    still_open = (RowStatus.UNKNOWN, RowStatus.FEASIBLE)
+    unsearched = sum(row.status in still_open and not row.searches for row in rows)
     searched = len(rows) - impossible - alone - unsearched
     counts = {
         "not fit the memory limit": ("does " if impossible == 1 else "do ", impossible),

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
 from fractions import Fraction
 
 from ppopt.problem.partition import SEARCH
+from ppopt.problem.pipeline import Pipeline
 from ppopt.schedule.origin import Argument, Certificate
 from ppopt.schedule.schedule import Schedule
 from ppopt.solver import interrupts
@@ -17,10 +19,11 @@ from ppopt.solver.partitions.partition_bounds import memory_of_all
 from ppopt.solver.partitions.space import space_of
 from ppopt.solver.result import Result, Status
 from ppopt.strategies import Options
-from ppopt.studies.best_choice import StrategyProof
+from ppopt.studies.best_choice import StrategyProof, has_open_choices
+from ppopt.studies.evaluate import peak_memory
 from ppopt.studies.plan_candidate import PlanCandidate
 from ppopt.studies.plan_product import PlanChoice
-from ppopt.studies.plan_result import LeastMemory
+from ppopt.studies.plan_result import LeastMemory, WithinShare
 from ppopt.studies.strategy_search import PATIENCE, AcceptsPartition, Rank, StrategySearch
 from ppopt.verifier import checked
 
@@ -28,6 +31,8 @@ ROUNDS = 4
 """Rounds of the search for the best partition and recompute at level 0; doubled at every level."""
 SEARCHING = 0.5
 """Share of a turn that these rounds may take; the proof has the rest."""
+MEMORY_STEP = Fraction(1, 200)
+"""Share of the memory to which the bisection for the least memory goes."""
 
 
 class StrategyCandidate(PlanCandidate):
@@ -46,10 +51,8 @@ class StrategyCandidate(PlanCandidate):
         """
         super().__init__(given.configuration, given.problem, options)
         problem, self._choice = given.problem, given.choice
-        self._choices = StrategySearch(
-            problem.pipeline, given.configuration.strategy, problem.objective, strategy_options,
-            accepts_partition=accepts_partition, seed=options.seed,
-        )  # fmt: skip
+        self._strategy_options, self._accepts_partition = strategy_options, accepts_partition
+        self._choices = self._search_on(problem.pipeline)
         candidates = self._choice if problem.pipeline.partition == SEARCH else None
         self._proof = StrategyProof(self._choices, candidates)
         self._raise_alone()
@@ -57,6 +60,13 @@ class StrategyCandidate(PlanCandidate):
         """Rank of the schedule in the result."""
         self._result: Result | None = None
         """Result of the best schedule; None: none is found."""
+
+    def _search_on(self, pipeline: Pipeline) -> StrategySearch:
+        """Search for the partition and recompute of the strategy on a pipeline."""
+        return StrategySearch(
+            pipeline, self.configuration.strategy, self.problem.objective, self._strategy_options,
+            accepts_partition=self._accepts_partition, seed=self._options.seed,
+        )  # fmt: skip
 
     @property
     def exhausted(self) -> bool:
@@ -158,6 +168,39 @@ class StrategyCandidate(PlanCandidate):
         peak = self.peak
         assert peak is not None
         return LeastMemory(peak, peak if self._choices.conclusive else self._least_peak)
+
+    def least_within(self, value: Fraction, deadline: Deadline) -> WithinShare | None:
+        """See `PlanCandidate.least_within`: bisects the limit of every device.
+
+        A limit at which no schedule is found that is as fast may still allow one.
+        """
+        point = super().least_within(value, deadline)
+        if point is None or not has_open_choices(self.problem.pipeline):
+            return point
+        with suppress(KeyboardInterrupt), interrupts.heard():
+            for better in self._less_memory(point, value, deadline):
+                point = better
+        self.interrupted |= deadline.pressed
+        return point
+
+    def _less_memory(
+        self, point: WithinShare, value: Fraction, deadline: Deadline
+    ) -> Iterator[WithinShare]:
+        """Points of less and less memory at which the value is reached, until the deadline."""
+        schedule, pipeline, low = self.schedule, self.problem.pipeline, self._least_peak
+        assert schedule is not None
+        while point.memory - low > MEMORY_STEP * point.memory and not deadline.over:
+            limit = (low + point.memory) / 2
+            limits = [min(limit, own) for own in pipeline.limits or (limit,) * pipeline.num_devices]
+            search = self._search_on(replace(pipeline, mem_limit=limits))
+            search.hint(schedule.pipeline)
+            search.run_until_stalled(deadline.share(SEARCHING))
+            if search.fits and search.value <= value:
+                schedule = search.schedule()
+                point = point._replace(value=search.value, memory=peak_memory(schedule))
+                yield point
+            else:
+                low = limit
 
     @property
     def _least_peak(self) -> Fraction:

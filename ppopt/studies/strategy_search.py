@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from fractions import Fraction
 from itertools import islice
+from math import inf
 from typing import NamedTuple
 
 import numpy as np
@@ -66,6 +67,8 @@ class Rank(NamedTuple):
     """Sort key of a point (smaller is better), in ticks of the space's costs."""
 
     excess: int
+    """Largest memory by which a device exceeds its limit."""
+    total_excess: int
     """Memory by which devices exceed their limits, summed over the devices."""
     value: int
     """Makespan or device span."""
@@ -99,14 +102,15 @@ class _Ranking:
     def _ranks(self, points: Points) -> Ints:
         table = self._space.table(points)
         peaks = self._order.peaks(table)
-        excess = np.zeros(len(points.counts), dtype=np.int64)
+        excess = np.zeros_like(peaks, dtype=np.int64)
         if self._space.limits is not None:
-            excess = np.maximum(peaks - self._space.limits, 0).sum(axis=0)
+            excess = np.maximum(peaks - self._space.limits, 0).astype(np.int64)
+        largest = excess.max(axis=0)
         if self._accepts_partition is not None:
             taken = [self._accepts_partition(tuple(counts)) for counts in points.counts.tolist()]
-            excess = np.where(taken, excess, REFUSED)
+            largest = np.where(taken, largest, REFUSED)
         value = self._order.values(table, self._objective)
-        return np.stack([excess, value, peaks.max(axis=0)], axis=1)
+        return np.stack([largest, excess.sum(axis=0), value, peaks.max(axis=0)], axis=1)
 
     def least_recompute(self, counts: Ints) -> Points:
         """Partitions with the least recompute within the limits, or else with full recompute.
@@ -357,11 +361,11 @@ class StrategySearch:
         if before is None or rank <= before[0]:
             self._current = rank, point
 
-    def _descend(self, point: Point, deadline: Deadline) -> tuple[Rank, Point]:
-        """Descend to a local optimum."""
+    def _descend(self, point: Point, deadline: Deadline, steps: float = inf) -> tuple[Rank, Point]:
+        """Descend to a local optimum, or so many steps."""
         rank, better = self._ranking.rank(point), True
-        while better:
-            better = False
+        while better and steps > 0 and not deadline.over:
+            better, steps = False, steps - 1
             for near in self._near(point):
                 if deadline.over:
                     break
@@ -402,9 +406,13 @@ class StrategySearch:
             self._evaluate(self.space.full(self.best))
 
     def _round_of_own_orders(self, deadline: Deadline) -> None:
-        """Descend by the order of the best point from there and from near it; evaluate the ends."""
+        """Descend by the order of the best point from there and from near it; evaluate the ends.
+
+        While nothing fits, also after one step: far away, the point's own order has other peaks.
+        """
         starts = [self.best, *(self._perturbed(self.best) for _ in range(CLIMBS - 1))]
-        ends = sorted(self._descend(start, deadline) for start in starts)
+        near = [] if self.fits else [self._descend(start, deadline, 1) for start in starts]
+        ends = sorted(near)[:1] + sorted(self._descend(start, deadline) for start in starts)
         fresh = dict.fromkeys(point for _, point in ends if point not in self._tried)
         for number, point in enumerate(islice(fresh, EVALUATED)):
             if number == 0 or not self._over(deadline):
@@ -443,11 +451,11 @@ class StrategySearch:
         memory = map(ticks.memory, figures.peak_memory_ticks)
         peaks = [int(peak * costs.memory_per_unit) for peak in memory]
         taken = self._accepts_partition is None or self._accepts_partition(schedule.pipeline.counts)
-        excess = 0 if taken else REFUSED
+        excess = [0] * len(peaks)
         if self.space.limits is not None:
             limits = self.space.limits[:, 0].tolist()
-            excess += sum(max(0, peak - limit) for peak, limit in zip(peaks, limits, strict=True))
-        return Rank(excess, value, max(peaks))
+            excess = [max(0, peak - limit) for peak, limit in zip(peaks, limits, strict=True)]
+        return Rank(max(excess) if taken else REFUSED, sum(excess), value, max(peaks))
 
 
 def _over_limits(schedule: Schedule) -> Bools:

@@ -63,6 +63,8 @@ SLICE = {
     "compositions": 10,
     "plans": 2,
     "megatron": 4,
+    "short-plans": 3,
+    "parallel-plans": 2,
     "hands": 5,
     "exports": 20,
     "group-sizes": 20,

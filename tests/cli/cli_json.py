@@ -101,7 +101,7 @@ PARALLELISM = {
 }
 """Keys of `parallelism` of `plan --from config.json`."""
 PARALLEL_ROW = {
-    **dict.fromkeys(("tensor", "microbatch", "data", "devices", "batches"), INT),
+    **dict.fromkeys(("tensor", "microbatch", "data", "expert", "devices", "batches"), INT),
     "status": TEXT,
     "searches": INT,
     "value": KNOWN_NUMBER,

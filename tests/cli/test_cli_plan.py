@@ -202,6 +202,16 @@ class TestOverTheParallelism:
         assert "no combination above" in told and "leave out collectives" in told
         assert "plotly" in Path("plan.html").read_text()
 
+    def test_without_lists_every_size_is_a_combination(self) -> None:
+        """Eight GPUs as pipelines of 1 to 8 devices: every tensor times data up to 8."""
+        found = shown(f"{ON_EIGHT} --strategies 1f1b --time-limit 2")
+        rows = found["parallelism"]["rows"]
+        assert sorted((row["tensor"], row["data"]) for row in rows) == sorted(
+            (tensor, data) for tensor in (1, 2, 4, 8) for data in (1, 2, 4, 8) if tensor * data <= 8
+        )
+        assert found["parallelism"]["skipped"] == []
+        assert found["lower_bound"] <= min(row["lower_bound"] for row in rows)
+
     def test_nothing_fits(self) -> None:
         ran = run(f"{ON_EIGHT} --mem-limit 10MiB --strategies 1f1b")
         assert ran.code == 3 and "does not fit" in ran.out

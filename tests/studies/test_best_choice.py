@@ -23,6 +23,7 @@ from ppopt.studies.best_choice import StrategyProof, bounded_points
 from ppopt.studies.compare import compare
 from tests.oracles.configurations import configurations, partitions
 from tests.solver.partitions.test_partition_search import layers
+from tests.tiers import first
 
 WAYS = ("none", "full")
 STRATEGIES = ("1f1b", "gpipe", "zb-h1", "interleaved", "1f1b-v", "zbv", "zb-2p")
@@ -358,3 +359,27 @@ def test_a_dominated_choice_may_be_better_in_an_order_that_depends_on_times() ->
     assert best < found.value, "the pipeline is no example any more"
     assert found.lower_bound is not None
     assert found.lower_bound <= best and not found.proved
+
+
+@pytest.mark.parametrize("strategy", ["1f1b", "zbv"])
+@pytest.mark.parametrize("seed", first(2, range(6)))
+def test_what_fits_no_limit_is_shown_with_the_smallest_peak(strategy: str, seed: int) -> None:
+    """Not with the least sum of what devices are over: one device may then be far over."""
+    random = Random(seed)
+    drawn = [
+        {"forward": random.randint(1, 4), "activation": random.randint(1, 4), "static": 3}
+        for _ in range(7)
+    ]
+    model = Model(drawn)
+    chunks = 2 if strategy == "zbv" else 1
+    pipeline = model.pipeline(
+        devices=3, batches=4, placement="v" if chunks == 2 else "linear", chunks=chunks,
+        partition="search", mem_limit=5,
+    )  # fmt: skip
+    choice = ppopt.best_choice(pipeline, strategy, time_limit=30)
+    peaks = [
+        max(ppopt.evaluate(replace(pipeline, partition=counts), strategy).metrics.peak_memory)
+        for counts in partitions(len(drawn), 3 * chunks)
+    ]
+    assert choice.lower_bound is None
+    assert max(choice.schedule.metrics.peak_memory) == min(peaks)

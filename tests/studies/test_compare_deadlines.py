@@ -8,8 +8,11 @@ import pytest
 
 import ppopt
 from ppopt import Model
+from ppopt.problem.objective import Objective
 from ppopt.studies import baselines, compare
 from ppopt.studies.baselines import BEYOND, GRACE
+from ppopt.studies.strategy_points import StrategyPoints
+from ppopt.studies.strategy_search import StrategySearch
 from tests.factories.clocks import stepping_clock
 
 
@@ -38,3 +41,19 @@ def test_no_strategy_is_begun_after_the_deadline(
     names = {row.schedule.origin.strategy for row in result.baselines}
     skipped = {name for name, _ in result.skipped}
     assert names | skipped == set(ppopt.strategies()) and skipped
+
+
+def test_the_first_point_of_a_strategy_needs_no_neighbours(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With many layers the recompute options of all neighbours take longer than a short limit."""
+    layers = [{"forward": 1, "activation": 2, "recompute": {"activation": 1}, "count": 64}]
+    pipeline = Model(layers).pipeline(
+        devices=4, batches=4, partition="search", recompute="search", mem_limit=100
+    )
+
+    def refuse(*_: object) -> None:
+        raise AssertionError("no time is left for neighbours")
+
+    monkeypatch.setattr(StrategyPoints, "moved", refuse)
+    search = StrategySearch(pipeline, "1f1b", Objective.MAKESPAN)
+    search.begin()
+    assert search.rank is not None and search.fits

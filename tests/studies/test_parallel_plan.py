@@ -20,7 +20,7 @@ from ppopt.studies.parallel_plan import CLOSE, PlanArguments, plan_parallelism, 
 from ppopt.studies.parallel_result import ParallelPlan
 from ppopt.studies.parallel_space import Parallelism, ParallelSpace
 from ppopt.studies.plan_search import PlanSearch
-from tests.factories.configs import SMALL
+from tests.factories.configs import CONFIGS, SMALL
 
 LINEAR = PlanArguments(
     placements=("linear",), chunks=(1,), strategies=("1f1b",), recompute=("none",)
@@ -101,6 +101,34 @@ def test_more_devices_than_layers_are_skipped() -> None:
     """Six layers and two ends are at most eight stages; sixteen GPUs in a row are too many."""
     _, skipped = ParallelSpace(architecture_of(SMALL), gpu_named("h100"), 16, 16).models()
     assert "layers" in skipped[Parallelism(1, 1, 1)]
+
+
+def test_a_space_of_all_sizes() -> None:
+    """Six layers and two ends, eight heads: pipelines of up to 8 devices on 16 GPUs. What has no
+    pipeline is no news."""
+    all_sizes = ParallelSpace.of_all_sizes(architecture_of(SMALL), gpu_named("h100"), 16, 16)
+    models, skipped = all_sizes.models()
+    assert {(one.tensor, one.data) for one in models} == {
+        (tensor, data)
+        for tensor in (1, 2, 4, 8)
+        for data in (1, 2, 4, 8, 16)
+        if 2 <= tensor * data <= 16
+    }
+    assert not skipped
+    none = ParallelSpace.of_all_sizes(architecture_of(SMALL), gpu_named("h100"), 17, 16)
+    assert none.models()[0] == {} and none.models()[1]
+
+
+def test_experts_of_all_sizes_are_spread_over_as_many_ranks_as_can_share_them() -> None:
+    """Eight experts on 12 data parallel ranks: 4 ranks with two of them each."""
+    config = CONFIGS["mistralai/Mixtral-8x7B-v0.1"]
+    all_sizes = ParallelSpace.of_all_sizes(architecture_of(config), gpu_named("h100"), 24, 48)
+    experts = {one.data: model.training.expert for one, model in all_sizes.models()[0].items()}
+    assert experts == {1: 1, 2: 2, 3: 1, 4: 4, 6: 2, 8: 8, 12: 4, 24: 8}
+    given = ParallelSpace.of_all_sizes(
+        architecture_of(config), gpu_named("h100"), 24, 48, training={"expert": 2}
+    )
+    assert {model.training.expert for model in given.models()[0].values()} == {2}
 
 
 def test_an_efficiency_for_each_of_tensor() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+from fractions import Fraction
 from random import Random
 
 import pytest
@@ -19,8 +20,10 @@ from ppopt.solver.choices.search import Effort
 from ppopt.solver.deadline import Deadline
 from ppopt.solver.options import checked_options
 from ppopt.solver.result import Result
+from ppopt.studies.evaluate import objective_value, peak_memory
 from ppopt.studies.plan_search import PlanSearch
 from ppopt.studies.plan_space import PlanSpace
+from tests.oracles.configurations import partitions
 from tests.tiers import first
 
 
@@ -144,3 +147,29 @@ def test_a_plan_names_the_placement_that_was_asked_for(strategy: str) -> None:
     shown = of_plan(search._plan())
     assert (shown["placement"], shown["chunks"]) == ("linear", 1)
     assert {row["placement"] for row in shown["rows"]} == {"linear"}
+
+
+def test_the_least_memory_of_strategies_within_a_slowdown_is_that_of_all_partitions() -> None:
+    """The balanced partition puts the three heavy layers on device 0."""
+    layers = [
+        {"forward": forward, "activation": 1, "static": static}
+        for forward, static in ((1, 9), (1, 9), (1, 9), (2, 1), (2, 1), (2, 1), (3, 1))
+    ]
+    model, share = ppopt.Model(layers), Fraction(1, 4)
+    plan = ppopt.plan(
+        model, devices=2, batches=4, runtime="megatron", recompute="none", within=share,
+        workers=1, time_limit=30,
+    )  # fmt: skip
+    values = []
+    for row in plan.rows:
+        chunks = row.configuration.chunks
+        for counts in partitions(len(layers), 2 * chunks):
+            pipeline = model.pipeline(
+                devices=2, batches=4, placement=row.configuration.placement, chunks=chunks,
+                partition=list(counts),
+            )  # fmt: skip
+            made = ppopt.evaluate(pipeline, row.configuration.strategy)
+            values.append((objective_value(made, Objective.MAKESPAN), peak_memory(made)))
+    assert plan.within is not None and plan.value == min(values)[0]
+    least = min(peak for value, peak in values if value <= plan.value * (1 + share))
+    assert plan.within.memory == least < plan.best.peak
