@@ -172,7 +172,7 @@ class View:
         self.settle()
 
     def double(self, x: float, y: float) -> None:
-        """Double click. The page's clock stands still: on a busy machine the clicks are far apart."""
+        """Double click. The page's clock stands still: a busy machine may click slowly."""
         self.mouse("mouseMoved", x, y)
         self.run(
             """window.realTime = Date.prototype.getTime;

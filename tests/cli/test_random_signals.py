@@ -84,5 +84,6 @@ def known(found: dict[str, Any]) -> bool:
     return (
         found.get("value") is not None
         or bool(found.get("points"))
+        or bool(found.get("done"))
         or any(row.get("value") is not None and row.get("fits_limit", True) for row in rows)
     )
