@@ -43,7 +43,7 @@ def assert_sound(result: Result) -> None:
 MODEL_ALONE = SolveParams(without=frozenset(NAMES) - {"list scheduling", "full model"})
 
 
-@pytest.mark.parametrize("count", [64, slow(320)])
+@pytest.mark.parametrize("count", [64, slow(160)])
 @pytest.mark.parametrize("objective", Objective)
 def test_agrees_with_exhaustive_search(objective: Objective, count: int) -> None:
     """Value and infeasibility, over unequal times, links, limits, chunks, fused and split.

@@ -83,8 +83,8 @@ def assert_like_the_oracle(pipeline: Pipeline, kind: BackwardKind, *, spans: boo
         ((0, 1), WHOLE, 5, True),
         ((1, 0), WHOLE, 3, True),
         ((0, 0), WHOLE, 3, False),
-        slow((0,), MIXED, 40, True),
-        slow((0, 1), WHOLE, 30, True),
+        slow((0,), MIXED, 16, True),
+        slow((0, 1), WHOLE, 14, True),
         slow((0, 1), SPLIT, 4, False),
     ],
 )
