@@ -53,7 +53,9 @@ def start(folder: Path) -> Chrome:
         options.add_argument(flag)
     options.add_experimental_option("prefs", {"download.default_directory": str(folder)} | _PREFS)
     options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
-    return Chrome(options=options, service=ChromeService(programs[1]))
+    driver = Chrome(options=options, service=ChromeService(programs[1]))
+    driver.set_script_timeout(HANGS)
+    return driver
 
 
 class View:
