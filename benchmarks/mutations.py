@@ -28,6 +28,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import cache
 from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
@@ -212,15 +213,26 @@ def places(file: Path, kind: Callable[[ast.AST], Iterator[Edit]]) -> Iterator[Mu
     text = file.read_text(encoding="utf-8")
     lines = text.splitlines(keepends=True)
     seen: set[tuple[int, int]] = set()
-    for function in ast.walk(ast.parse(text)):
-        if not isinstance(function, ast.FunctionDef):
-            continue
+    for function in _functions(text):
         for node in _walk(function):
             for old, new in kind(node):
                 where = old.lineno, old.col_offset  # type: ignore[attr-defined]
                 if where not in seen:
                     seen.add(where)
                     yield _mutation(file, lines, function.name, kind.__name__, old, new)
+
+
+@cache
+def _functions(text: str) -> list[ast.FunctionDef]:
+    """The functions of a module, inner ones too."""
+    return [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.FunctionDef)]
+
+
+@cache
+def _of_package(package: str, kind: str) -> list[Mutation]:
+    """All mistakes of a kind in a package, numbered 0."""
+    files = sorted((ROOT / "ppopt" / package).glob("*.py"))
+    return [mutation for file in files for mutation in places(file, KINDS[kind])]
 
 
 def _mutation(
@@ -246,9 +258,7 @@ def draw(seed: int) -> list[Mutation]:
     taken: set[tuple[str, int]] = set()
     drawn = []
     for number, (package, kind) in enumerate(zip(packages, kinds, strict=True), 1):
-        files = sorted((ROOT / "ppopt" / package).glob("*.py"))
-        found = [one for file in files for one in places(file, KINDS[kind])]
-        fresh = [one for one in found if (one.file, one.line) not in taken]
+        fresh = [one for one in _of_package(package, kind) if (one.file, one.line) not in taken]
         for mutation in chance.sample(fresh, min(1 + SPARES, len(fresh))):
             taken.add((mutation.file, mutation.line))
             drawn.append(mutation._replace(number=number))

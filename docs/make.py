@@ -74,6 +74,8 @@ _TABLE = re.compile(
 _TIME = re.compile(r"^(time taken +)[\d.e-]+ s$", re.MULTILINE)
 _AT_MOST = re.compile(r"(% more memory .* at most )[\d.]+ %")
 """How far the bound of a plan with more memory is raised depends on the time that is left."""
+_OUTSIDE = re.compile(r"(outside this space: .+ has )[\d.]+ %")
+"""How good a partition a strategy outside a plan's space gets depends on the time that is left."""
 _RECHECKED = re.compile(r"(bound .* confirmed: no schedule below .+? under ).+$", re.MULTILINE)
 """Which devices a search's certificate names depends on which of its workers proves first."""
 
@@ -200,6 +202,7 @@ def without_times(output: str) -> str:
     """Replace what differs from run to run."""
     output = _TIME.sub(r"\1... s", output)
     output = _AT_MOST.sub(r"\1... %", output)
+    output = _OUTSIDE.sub(r"\1... %", output)
     return _RECHECKED.sub(r"\1...", output)
 
 

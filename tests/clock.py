@@ -17,6 +17,8 @@ EVENTS = 4_000_000
 """Calls and returns of functions in a second of work, as on a slow processor."""
 FAST = 10_000_000
 """The same on a fast processor."""
+SHORT = 1_000_000
+"""The same where a test lets a search run to its limit: it costs less."""
 
 
 class WorkClock:

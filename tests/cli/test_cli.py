@@ -286,7 +286,7 @@ class TestModels:
         "name", [slow(name) if name in LONG else name for name in model_names()]
     )
     def test_each_is_solved(self, name: str) -> None:
-        found = shown(f"solve --model {name} --time-limit 2")
+        found = shown(f"solve --model {name} --time-limit 0.2")
         assert found["verified"] is True
         assert found["schedule"]["pipeline"]["name"] == name
         assert f"{name} " in done("models").out

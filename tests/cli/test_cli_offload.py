@@ -32,7 +32,8 @@ def config(tmp_path: Path) -> Path:
 def test_layers_that_offload_are_chosen_and_confirmed(config: Path, tmp_path: Path) -> None:
     """Stage 0 would hold 4 of 3; 1F1B has nothing to move on the last stage."""
     saved = tmp_path / "best.json"
-    found = shown(f"solve --config {config} --offload search --mem-limit 3 -o {saved}")
+    line = f"solve --config {config} --offload search --mem-limit 3 --time-limit 600"
+    found = shown(f"{line} -o {saved}")
     assert found["status"] == "optimal"
     assert found["offload"][0] > 0
     assert sum(run["last"] - run["first"] + 1 for run in found["offloaded_layers"]) == sum(

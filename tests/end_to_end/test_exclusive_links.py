@@ -283,7 +283,7 @@ def test_search_and_model_reach_the_optimum_of_all_orders(name: str) -> None:
     assert proved.complete
     assert verify(proved.schedule) == []
     assert proved.schedule.metrics.makespan_ticks == least
-    found = solve(pipeline, backward_kind="whole", time_limit=20, workers=1)
+    found = solve(pipeline, backward_kind="whole", time_limit=600, workers=1)
     assert found.schedule is not None
     assert found.value == least / pipeline.ticks.per_unit == found.lower_bound
     assert recheck(found, workers=1).verdict == "confirmed"
@@ -303,7 +303,7 @@ def test_the_rechecker_sends_one_result_at_a_time(link_mode: str, broken: set[st
 
 def test_a_bound_of_two_routes_that_is_too_high_is_refuted() -> None:
     pipeline = Pipeline(stages=2, batches=2, routes=2, p2p=1, link_mode="exclusive")
-    found = solve(pipeline, time_limit=2, workers=1)
+    found = solve(pipeline, time_limit=0.3, workers=1)
     again = recheck(replace(found, lower_bound=found.value + 1), workers=1)
     assert again.verdict == "wrong"
     assert again.counterexample.pipeline.link_mode is LinkMode.EXCLUSIVE

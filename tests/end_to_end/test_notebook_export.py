@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.browser import View
+from tests.clock import HANGS
 from tests.packages import needed
 
 pytestmark = pytest.mark.slow
@@ -25,7 +26,7 @@ def exported() -> str:
     cells = [nbformat.v4.new_code_cell(CODE), nbformat.v4.new_code_cell("_")]
     notebook = nbformat.v4.new_notebook(cells=cells)
     nbclient.NotebookClient(
-        notebook, timeout=120, resources={"metadata": {"path": str(ROOT)}}
+        notebook, timeout=int(HANGS), resources={"metadata": {"path": str(ROOT)}}
     ).execute()
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("JUPYTER_PATH", str(Path(nbconvert.__file__).parents[4] / "share" / "jupyter"))

@@ -26,7 +26,7 @@ def assert_solved(
         objective=Objective.DEVICE_SPAN if span else Objective.MAKESPAN,
         backward_kind="whole" if whole else "split",
         workers=1,
-        time_limit=60,
+        time_limit=600,
     )
     assert found.status is (Status.INFEASIBLE if least is None else Status.OPTIMAL)
     assert found.value == least

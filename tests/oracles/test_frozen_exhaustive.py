@@ -28,9 +28,14 @@ class Drawn(NamedTuple):
 
 @st.composite
 def frozen_pipelines(draw: st.DrawFn, *, once: bool) -> Drawn:
-    """A handful of operations, a frozen stage among them; `once`: gradient work, too."""
+    """A handful of operations, a frozen stage among them; `once`: gradient work, too.
+
+    Three stages have gradient work either before the microbatches or after them.
+    """
     hosts = draw(st.sampled_from(PLACEMENTS))
-    stages = [_stage(draw, device, once=once) for device in hosts]
+    before = once and (len(hosts) < 3 or draw(st.booleans()))
+    after = once and not (len(hosts) > 2 and before)
+    stages = [_stage(draw, device, before=before, after=after) for device in hosts]
     if not any(stage.frozen for stage in stages):
         stages[0] = stages[0]._replace(frozen=True)
     delay = draw(st.sampled_from((0, 1)))
@@ -51,11 +56,8 @@ def frozen_pipelines(draw: st.DrawFn, *, once: bool) -> Drawn:
     return Drawn(pipeline, stages, delay)
 
 
-def _stage(draw: st.DrawFn, device: int, *, once: bool) -> StageGiven:
+def _stage(draw: st.DrawFn, device: int, *, before: bool, after: bool) -> StageGiven:
     activation = draw(st.integers(1, 2))
-
-    def step(most: int) -> int:
-        return draw(st.integers(0, most)) if once else 0
 
     return StageGiven(
         device=device,
@@ -65,10 +67,10 @@ def _stage(draw: st.DrawFn, device: int, *, once: bool) -> StageGiven:
         weight=draw(st.integers(1, 2)),
         activation=activation,
         memory_b=draw(st.integers(-activation, 1)),
-        unshard=step(2),
-        unshard_memory=step(1),
-        gradient_sync=step(2),
-        optimizer=step(2),
+        unshard=draw(st.integers(0, 2 * before)),
+        unshard_memory=draw(st.integers(0, before)),
+        gradient_sync=draw(st.integers(0, 2 * after)),
+        optimizer=draw(st.integers(0, 2 * after)),
     )
 
 

@@ -20,8 +20,13 @@ PLACEMENTS = ((0,), (0, 1), (0, 0), (0, 1, 0))
 
 @st.composite
 def pipelines(draw: st.DrawFn) -> Pipeline:
-    """A handful of operations: up to three stages, two microbatches, times of 1 and 2."""
+    """A handful of operations: up to three stages, two microbatches, times of 1 and 2.
+
+    Three stages have work either before the microbatches or after them.
+    """
     hosts = draw(st.sampled_from(PLACEMENTS))
+    before = draw(st.integers(0, 1)) if len(hosts) > 2 else 1
+    after = 1 - before if len(hosts) > 2 else 1
 
     def row(low: int, high: int) -> list[int]:
         return [draw(st.integers(low, high)) for _ in hosts]
@@ -34,10 +39,10 @@ def pipelines(draw: st.DrawFn) -> Pipeline:
         backward_input=row(1, 2),
         weight=row(1, 2),
         activation=row(1, 2),
-        unshard=row(0, 3),
-        unshard_memory=row(0, 2),
-        gradient_sync=row(0, 3),
-        optimizer=row(0, 2),
+        unshard=row(0, 3 * before),
+        unshard_memory=row(0, 2 * before),
+        gradient_sync=row(0, 3 * after),
+        optimizer=row(0, 2 * after),
         optimizer_barrier=draw(st.booleans()),
         workspace=draw(st.sampled_from((0, 0, 1))),
         weight_workspace=draw(st.sampled_from((0, 0, 3))),
@@ -51,6 +56,7 @@ def test_status_and_value_are_those_of_every_schedule(
     pipeline: Pipeline, whole: bool, span: bool
 ) -> None:
     size = pipeline.num_stages * pipeline.batches
+    span = span and pipeline.num_stages < 3
     if span and size > 2:
         pipeline = replace(pipeline, batches=1)
     whole = whole or size > 2
@@ -81,7 +87,7 @@ def test_the_least_limit_holds_gathered_weights(limit: int) -> None:
 
 
 def _values(pipeline: Pipeline, kind: str, objective: Objective) -> tuple[Fraction | None, ...]:
-    found = solve(pipeline, objective=objective, backward_kind=kind, workers=1, time_limit=60)
+    found = solve(pipeline, objective=objective, backward_kind=kind, workers=1, time_limit=600)
     assert found.status is Status.OPTIMAL
     assert recheck(found, workers=1).verdict is Verdict.CONFIRMED
     return found.value, found.lower_bound
@@ -132,7 +138,7 @@ def test_what_no_order_can_hold_is_infeasible() -> None:
         gradient_sync=(0, 1, 0), weight_workspace=(0, 2, 1), optimizer=(0, 1, 1), mem_limit=3,
     )  # fmt: skip
     assert least_value(pipeline, whole=True, span=False) is None
-    found = solve(pipeline, backward_kind="whole", workers=1, time_limit=60)
+    found = solve(pipeline, backward_kind="whole", workers=1, time_limit=600)
     assert found.status is Status.INFEASIBLE
 
 

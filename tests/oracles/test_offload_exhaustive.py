@@ -81,7 +81,7 @@ def test_backwards_that_are_free_are_no_worse_and_proved(
     """BW takes another time than B and W, so that a choice of one place is not one of another."""
     given = replace(pipeline, backward=[*backward, "0.5", 0][: pipeline.num_stages])
     objective = Objective.DEVICE_SPAN if span else Objective.MAKESPAN
-    found = solve(given, objective=objective, backward_kind="mixed", workers=1, time_limit=60)
+    found = solve(given, objective=objective, backward_kind="mixed", workers=1, time_limit=600)
     known = [
         solve(given, objective=objective, backward_kind=kind, workers=1).value
         for kind in ("split", "whole")

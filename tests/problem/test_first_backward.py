@@ -57,10 +57,10 @@ def test_recompute_is_part_of_w() -> None:
 
 
 def test_it_is_that_of_stages_with_these_costs(tmp_path: Path) -> None:
-    found = solve(made(mem_limit=12), workers=1, time_limit=10)
+    found = solve(made(mem_limit=12), workers=1, time_limit=600)
     stages = found.pipeline.without_model()
     assert stages.costs == found.pipeline.costs
-    same = solve(stages, workers=1, time_limit=10)
+    same = solve(stages, workers=1, time_limit=600)
     assert (found.status, found.value) == (same.status, same.value)
     assert verify(found.schedule) == []
     assert recheck(found).verdict == "confirmed"
@@ -76,9 +76,9 @@ def test_placements_are_searched_with_it() -> None:
     every = [hosts for hosts in product((0, 1), repeat=4) if hosts[0] == 0 and 1 in hosts]
     listed = {"devices": 2, "partition": (1, 1, 1, 1)}
     least = min(
-        solve(made(**listed, placement=hosts), workers=1, time_limit=2).value for hosts in every
+        solve(made(**listed, placement=hosts), workers=1, time_limit=600).value for hosts in every
     )
-    assert solve(made(**given, placement="search"), workers=1, time_limit=10).value == least
+    assert solve(made(**given, placement="search"), workers=1, time_limit=600).value == least
 
 
 def test_hand_strategies_take_it() -> None:

@@ -289,7 +289,7 @@ def test_a_searched_partition_is_the_best_of_all(
     values = [value for value in each if value is not None]
     assert found.value == min(values, default=None)
     assert found.status in ("optimal", "infeasible")
-    assert recheck(found, workers=1, time_limit=60).verdict == "confirmed"
+    assert recheck(found, workers=1, time_limit=600).verdict == "confirmed"
 
 
 def _partitions(layers: int, stages: int) -> Any:

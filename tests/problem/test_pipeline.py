@@ -1,11 +1,11 @@
 from dataclasses import FrozenInstanceError, replace
 from fractions import Fraction
-from time import process_time
 from typing import Any
 
 import pytest
 
 from ppopt.errors import InputError
+from ppopt.problem import hosting
 from ppopt.problem.operation import OpKind
 from ppopt.problem.pipeline import Pipeline
 from ppopt.studies.evaluate import evaluate
@@ -305,14 +305,31 @@ def test_what_follows_from_large_times_may_be_larger_than_what_is_given() -> Non
     assert replace(pipeline, batches=3).backward == (12 * 10**11,) * 2
 
 
-def test_hosts_of_very_many_stages_take_time_in_proportion() -> None:
-    """Milliseconds of the processor; time in proportion to the square would be seconds."""
-    pipeline = Pipeline(stages=20_000, batches=1, placement=[0, 1] * 10_000)
-    hosted = (tuple(range(0, 20_000, 2)), tuple(range(1, 20_000, 2)))
-    began = process_time()
-    assert Pipeline.hosts.func(pipeline) == (pipeline.placement,)
-    assert Pipeline.hosted.func(pipeline) == (hosted,)
-    assert process_time() - began < 1
+class Compared(int):
+    """A device that counts how often devices are compared."""
+
+    comparisons = 0
+
+    def __gt__(self, other: int) -> bool:
+        Compared.comparisons += 1
+        return int(self) > int(other)
+
+    def __eq__(self, other: object) -> bool:
+        Compared.comparisons += 1
+        return int(self) == other
+
+    __hash__ = int.__hash__
+
+
+def test_hosts_of_many_stages_are_found_in_one_pass() -> None:
+    """Not in time in proportion to the square of the stages or to stages times devices."""
+    stages, devices = 3000, 100
+    first = tuple(Compared(stage % devices) for stage in range(stages))
+    _, mirrored = hosting.on_routes(first, 2)
+    hosted = hosting.hosted_of(first, devices)
+    assert Compared.comparisons <= 2 * stages
+    assert mirrored[:2] == (devices - 1, devices - 2)
+    assert hosted[1] == tuple(range(1, stages, devices))
 
 
 def test_workspace_is_not_cut_by_chunks() -> None:

@@ -87,7 +87,7 @@ def test_more_placements_than_can_be_enumerated() -> None:
         Pipeline(
             stages=6, chunks=2, placement="search", batches=6, device_speed=[1, 1, 1, 1, 1, 2]
         ),
-        workers=1, time_limit=3,
+        workers=1, time_limit=0.5,
     )  # fmt: skip
     again = recheck(found, workers=1, time_limit=5)
     assert again.verdict is Verdict.UNDECIDED

@@ -77,7 +77,7 @@ def test_too_many_choices_are_left_undecided() -> None:
     pipeline = Model(layers).pipeline(  # type: ignore[arg-type]
         devices=3, batches=12, partition=[8, 8, 8], recompute="search", mem_limit=900
     )
-    found = ppopt.solve(pipeline, backward_kind="whole", workers=1, time_limit=3)
+    found = ppopt.solve(pipeline, backward_kind="whole", workers=1, time_limit=0.5)
     assert found.claim is not None and found.claim.recompute
     assert ppopt.recheck(found, workers=1, time_limit=10).verdict is not Verdict.WRONG
 

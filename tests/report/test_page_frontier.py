@@ -40,7 +40,7 @@ SHOWN = "return ppopt.frame.panels.map((panel) => panel.index)"
 @cache
 def text() -> str:
     """4 devices, 8 microbatches: four points, two of them where hand strategies are."""
-    found = frontier(Pipeline(stages=4, batches=8), time_limit=20)
+    found = frontier(Pipeline(stages=4, batches=8), time_limit=600)
     schedules = [made for point in found.points if (made := point.result.schedule)]
     return frontier_page(of_frontier(found), schedules)
 
@@ -141,7 +141,7 @@ def test_the_chart_opens_where_a_choice_is_made_and_a_double_click_shows_all(vie
 
 def test_many_names_at_one_spot_are_cut(view: View) -> None:
     """On one device eleven strategies hold one microbatch and are never idle."""
-    found = frontier(Pipeline(stages=1, batches=2), time_limit=5)
+    found = frontier(Pipeline(stages=1, batches=2), time_limit=600)
     schedules = [made for point in found.points if (made := point.result.schedule)]
     view.open(frontier_page(of_frontier(found), schedules))
     names = [name for name, *_ in view.wait(lambda: view.run(NAMES), "the curve")]

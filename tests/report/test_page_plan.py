@@ -14,6 +14,7 @@ from ppopt.report import plan_page as pages
 from ppopt.report.plan_objects import of_plan
 from ppopt.report.plan_page import plan_page
 from tests.browser import View, serious
+from tests.clock import SHORT, work_clock
 
 pytestmark = pytest.mark.slow
 
@@ -26,10 +27,11 @@ MODEL = ppopt.Model(
 
 @cache
 def planned(batches: tuple[int, ...] = (4,)) -> ppopt.Plan:
-    return ppopt.plan(
-        MODEL, devices=2, batches=batches, mem_limit=40, placement="linear", chunks=1,
-        recompute=("none", "full"), workers=1, time_limit=20,
-    )  # fmt: skip
+    with work_clock():
+        return ppopt.plan(
+            MODEL, devices=2, batches=batches, mem_limit=40, placement="linear", chunks=1,
+            recompute=("none", "full"), workers=1, time_limit=20,
+        )  # fmt: skip
 
 
 def page_of(plan: ppopt.Plan) -> str:
@@ -99,7 +101,8 @@ def test_of_many_operations_the_best_are_drawn(monkeypatch: pytest.MonkeyPatch) 
 def test_the_table_and_the_cards_fit_the_window(view: View) -> None:
     """1400 pixels, of a real model whose configurations have long partitions."""
     pipeline = ppopt.read_pipeline("internvl2-26b")
-    plan = ppopt.plan(pipeline, mem_limit="80GiB", time_limit=12, workers=1)
+    with work_clock(SHORT):
+        plan = ppopt.plan(pipeline, mem_limit="80GiB", time_limit=12, workers=1)
     view.open(page_of(plan), fresh=True)
     wide = """return [...document.querySelectorAll(".plan .scroll, .plan")].map(
         (part) => part.scrollWidth > part.clientWidth);"""

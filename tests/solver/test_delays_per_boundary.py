@@ -23,7 +23,7 @@ def test_the_search_finds_the_least_value_and_proves_it(
             case.pipeline,
             objective=objective,
             backward_kind=case.backward_kind,
-            time_limit=30,
+            time_limit=600,
         )
         if expected is None:
             assert found.status is Status.INFEASIBLE, case
@@ -63,5 +63,5 @@ def test_both_routes_cross_the_boundaries_of_their_stages() -> None:
     runs stage 1 of both: F of the second waits 1, and its BW, that much later, 1 more."""
     pipe = Pipeline(stages=3, batches=2, routes=2, p2p=[5, 1])
     assert pipe.ticks.down == pipe.ticks.up == ((5, 1), (5, 1))
-    found = solve(pipe, backward_kind="whole", time_limit=20)
+    found = solve(pipe, backward_kind="whole", time_limit=600)
     assert found.value == 9 + 12 + 2

@@ -104,7 +104,7 @@ PLANTED = (
 )
 
 
-@pytest.mark.parametrize("count", [20, slow(80)])
+@pytest.mark.parametrize("count", [20, slow(40)])
 @pytest.mark.parametrize("plant", PLANTED)
 def test_a_wrong_bound_is_caught(
     plant: Callable[[Patch], None], count: int, monkeypatch: Patch

@@ -23,6 +23,7 @@ from ppopt.solver.bounds.relaxation_bound import raise_by_subset
 from ppopt.solver.cp_sat.cpsat import SolverLimits
 from ppopt.solver.relaxation.pairs import most_saved, pairing_saves_time
 from ppopt.solver.result import Result
+from tests.clock import work_clock
 from tests.oracles.exhaustive_pairs import best
 
 
@@ -130,7 +131,7 @@ def test_no_bound_is_above_a_schedule(seed: int) -> None:
             given,
             backward_kind=BackwardKind.uniform(fused=fused),
             objective=goal,
-            time_limit=1,
+            time_limit=0.2,
             workers=1,
         )
         if found.schedule is None:
@@ -175,7 +176,8 @@ def test_search_is_no_worse_than_the_strategies_of_its_kind() -> None:
         ("seq-1f1b", Pipeline(stages=2, batches=3)),
     ):
         hand = evaluate(given, name)
-        found = solve(hand.pipeline, time_limit=1, workers=1)
+        with work_clock():
+            found = solve(hand.pipeline, time_limit=0.3, workers=1)
         assert_sound(found)
         assert found.value <= hand.pipeline.ticks.time(hand.metrics.makespan_ticks)
         assert found.pipeline.hosts == hand.pipeline.hosts
@@ -194,4 +196,4 @@ def test_a_bound_that_is_too_high_is_noticed() -> None:
 @pytest.mark.parametrize("given", [{"slices": 2}, {"overlap": 2}, {"overlap": 2, "routes": 2}])
 def test_long_runs(given: dict[str, Any]) -> None:
     """Hundreds of microbatches, where the middle of a short run is repeated or left alone."""
-    assert_sound(solve(Pipeline(stages=2, batches=200, **given), time_limit=2, workers=1))
+    assert_sound(solve(Pipeline(stages=2, batches=200, **given), time_limit=0.3, workers=1))

@@ -87,7 +87,7 @@ def test_sections_that_break_the_limit_come_last_and_are_followed() -> None:
     short = replace(evaluate(UNIT, "zb-h1"), pipeline=tight)
     assert all(one.over for one in SteadyStatePattern(short, problem(tight)).ranked(lambda: False))
     search = search_of(replace(tight, batches=64))
-    found = replace(solve(UNIT, time_limit=240), schedule=short)
+    found = replace(solve(UNIT, time_limit=2400), schedule=short)
     offer(search, lambda *_: found)
     assert max(search.incumbent.best.metrics.peak_memory_ticks) == 3
 
@@ -118,7 +118,7 @@ def test_below_the_limit_of_a_steady_state_it_is_verified_and_never_worse() -> N
     while not rules.run(search.incumbent, search.budget()).exhausted:
         pass
     constructed = search.incumbent.value
-    offer(search, lambda short, _: solve(short.pipeline, time_limit=2, workers=2))
+    offer(search, lambda short, _: solve(short.pipeline, time_limit=0.3, workers=2))
     assert search.incumbent.value <= constructed
     assert search.incumbent.best.pipeline == pipeline
     assert search.incumbent.best.fits_limits

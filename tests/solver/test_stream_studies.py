@@ -10,7 +10,6 @@ from random import Random
 import numpy as np
 import pytest
 
-from benchmarks.record import processor_clock
 from ppopt import (
     Layer,
     Model,
@@ -28,6 +27,7 @@ from ppopt.schedule.sampled_timing import SampledTiming
 from ppopt.solver.bounds.device_bounds import OVER_LINKS
 from ppopt.studies.robustness import jitter
 from tests.cli.cli_run import done
+from tests.clock import work_clock
 from tests.factories.streams import Built, _machine, _needs, _parts, append_all
 from tests.oracles.streams_exhaustive import least_makespan
 
@@ -66,8 +66,8 @@ def test_partitions_against_every_order_of_every_partition() -> None:
         least_makespan(pipeline, whole=True) / pipeline.ticks.per_unit
         for pipeline in map(slow_links, ((1, 2), (2, 1)))
     )
-    with processor_clock():
-        found = solve(slow_links("search"), backward_kind="whole", time_limit=5, workers=1)
+    with work_clock():
+        found = solve(slow_links("search"), backward_kind="whole", time_limit=1, workers=1)
     assert holds(found).value == least
     assert recheck(found).verdict in ("confirmed", "undecided")
 
@@ -78,11 +78,11 @@ def test_placements_against_every_placement() -> None:
     each = Pipeline(stages=4, forward=1, placement=(0, 1, 1, 0), **common)
     every = [hosts for hosts in product((0, 1), repeat=4) if hosts[0] == 0 and 1 in hosts]
     given = Pipeline(stages=2, chunks=2, forward=2, placement="search", **common)
-    with processor_clock():
+    with work_clock():
         alone = [
             solve(replace(each, placement=hosts), time_limit=0.3, workers=1) for hosts in every
         ]
-        found = solve(given, time_limit=5, workers=1)
+        found = solve(given, time_limit=2, workers=1)
     assert holds(found).value == min(one.value for one in alone)
 
 
@@ -94,16 +94,18 @@ def test_recompute_is_chosen_over_streams() -> None:
     given = Model(layers=layers).pipeline(
         devices=2, batches=4, p2p=2, recompute="search", mem_limit=3, link_mode="streams"
     )
-    over = solve(replace(given, link_mode="delay"), time_limit=5, workers=1)
-    found = holds(solve(given, time_limit=5, workers=1))
+    with work_clock():
+        over = solve(replace(given, link_mode="delay"), time_limit=1, workers=1)
+        found = holds(solve(given, time_limit=1, workers=1))
     assert over.lower_bound <= found.value
     assert any(found.pipeline.recomputed)
 
 
 def test_a_frontier_has_the_values_of_streams() -> None:
     given = Pipeline(stages=2, batches=3, p2p=3, forward=[1, 2], link_mode="streams")
-    found = frontier(given, time_limit=4, workers=1)
-    delays = frontier(replace(given, link_mode="delay"), time_limit=4, workers=1)
+    with work_clock():
+        found = frontier(given, time_limit=2, workers=1)
+        delays = frontier(replace(given, link_mode="delay"), time_limit=2, workers=1)
     assert found.points
     for point in found.points:
         assert holds(point.result).proof.count(OVER_LINKS) == 1
@@ -115,9 +117,10 @@ def test_a_frontier_has_the_values_of_streams() -> None:
 
 
 def test_a_plan_over_streams() -> None:
-    space = {"devices": 2, "batches": 4, "p2p": 3, "workers": 1, "time_limit": 4}
-    found = plan(LAYERS, link_mode="streams", placement="linear", chunks=1, **space)
-    over = plan(LAYERS, placement="linear", chunks=1, **space)
+    space = {"devices": 2, "batches": 4, "p2p": 3, "workers": 1, "time_limit": 1}
+    with work_clock():
+        found = plan(LAYERS, link_mode="streams", placement="linear", chunks=1, **space)
+        over = plan(LAYERS, placement="linear", chunks=1, **space)
     assert found.best is not None
     assert found.schedule.pipeline.streams
     assert verify(found.schedule) == []
@@ -127,7 +130,7 @@ def test_a_plan_over_streams() -> None:
 
 def test_a_comparison_over_streams() -> None:
     given = Pipeline(stages=3, batches=4, p2p=2, link_mode="streams")
-    found = compare(given, time_limit=1, workers=1, jitter=0.1)
+    found = compare(given, time_limit=0.2, workers=1, jitter=0.1)
     assert all(row.schedule.pipeline.streams for row in found.rows)
     assert all(row.jitter is not None for row in found.rows)
     assert {"dualpipe", "seq-1f1b"} <= {name for name, _ in found.skipped}
@@ -197,7 +200,7 @@ def test_operations_have_the_luck_that_they_have_over_delays() -> None:
 @pytest.mark.parametrize("backward", ["split", "whole"])
 def test_no_bound_over_partitions_is_above_a_schedule(backward: str) -> None:
     """Bounds of delays hold: no random schedule over streams is below them."""
-    found = solve(slow_links("search"), backward_kind=backward, time_limit=2, workers=1)
+    found = solve(slow_links("search"), backward_kind=backward, time_limit=0.5, workers=1)
     for counts, seed in product(((1, 2), (2, 1)), range(30)):
         made = append_all(slow_links(counts), Random(seed), backward).schedule
         assert made.metrics.makespan_ticks >= found.value * made.pipeline.ticks.per_unit
@@ -206,7 +209,7 @@ def test_no_bound_over_partitions_is_above_a_schedule(backward: str) -> None:
 def test_a_bound_over_links_is_never_called_one_of_delays(tmp_path: Path) -> None:
     """Three transfers of 4, one behind the other: no bound of delays reaches the optimum."""
     given = Pipeline(stages=2, batches=3, p2p=4, link_mode="streams")
-    points = frontier(given, backward_kind="whole", time_limit=20, workers=1).points
+    points = frontier(given, backward_kind="whole", time_limit=600, workers=1).points
     over_links = [point.result for point in points if "and their transfers" in point.result.proof]
     assert over_links
     for result in over_links:

@@ -34,7 +34,7 @@ from ppopt.solver.result import Progress
 from ppopt.solver.subset_dp_process import BestValues, SubsetDPProxy, SubsetProblem, _Link, serve
 from tests.cli.cli_run import process
 from tests.cli.terminal import of_session
-from tests.clock import wait_until
+from tests.clock import HANGS, wait_until
 from tests.factories.instances import V
 from tests.factories.searches import Begun, begun
 
@@ -161,7 +161,7 @@ def test_one_worker_has_no_process(started: list[subprocess.Popen[bytes]]) -> No
         phases.append(state.phase)
         return state.phase == "double justification"
 
-    solve(LONG.pipeline, workers=1, stop=follows)
+    solve(LONG.pipeline, time_limit=6000, workers=1, stop=follows)
     assert {SubsetDP.name, "double justification"} <= set(phases)
     assert not started
 
@@ -215,7 +215,7 @@ def test_a_bound_that_contradicts_a_schedule_reaches_the_user() -> None:
         assert here.poll(60)
         with pytest.raises(VerificationError, match="lies above a schedule"):
             ours.exchange()
-        server.join(60)
+        server.join(HANGS)
 
 
 def test_the_process_receives_values_and_sends_bounds() -> None:
@@ -229,7 +229,7 @@ def test_the_process_receives_values_and_sends_bounds() -> None:
         news: BestValues = here.recv()
         assert (news.value, news.bound.value) == (595, 595)
         assert news.bound.certificate.devices == (3,)
-        server.join(60)
+        server.join(HANGS)
     assert not server.is_alive()
 
 
@@ -238,7 +238,7 @@ def test_a_bound_found_by_the_search_needs_no_process() -> None:
     with here:
         here.send(SubsetProblem(LONG, 600.0, 9000, Bound(1, "", Certificate(Argument.WORK, (0,)))))
         here.send(BestValues(9000, Bound(9000, "", Certificate(Argument.SEARCH))))
-        server.join(60)
+        server.join(HANGS)
     assert not server.is_alive()
 
 
@@ -255,7 +255,7 @@ def test_the_process_ends_with_the_search() -> None:
     time.sleep(2)
     assert server.is_alive()
     here.close()
-    server.join(60)
+    server.join(HANGS)
     assert not server.is_alive()
 
 

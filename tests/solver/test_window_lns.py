@@ -204,14 +204,17 @@ def test_a_window_sees_what_holds_memory_around_it() -> None:
 
 
 def test_one_worker_finds_the_same_again_and_two_find_no_worse() -> None:
-    """Two chunks in tight memory, from one microbatch at a time."""
+    """Two chunks in tight memory, from one microbatch at a time.
+
+    Windows of one worker end by their work, those of two by the clock: a slow machine needs longer.
+    """
     pipeline = Pipeline(stages=3, batches=5, placement="v", activation=2, mem_limit=5)
     network = network_of(pipeline)
     start = alone(network)
 
-    def run(workers: int) -> list[int]:
+    def run(workers: int, seconds: float) -> list[int]:
         seen: list[int] = [network.value(start)]
-        budget = waiting(network.problem).budget(1.0, workers)
+        budget = waiting(network.problem).budget(seconds, workers)
 
         def found(made: SemiActiveSchedule) -> None:
             assert made.value == network.value(made.start) < seen[-1]
@@ -223,7 +226,9 @@ def test_one_worker_finds_the_same_again_and_two_find_no_worse() -> None:
         assert end.value == seen[-1]
         return end.start
 
-    one = run(1)
+    one = run(1, 1.0)
     assert network.value(one) < network.value(start)
-    assert run(1) == one
-    assert network.value(run(2)) < network.value(start)
+    assert run(1, 1.0) == one
+    assert any(
+        network.value(run(2, seconds)) < network.value(start) for seconds in (1.0, 10.0, 100.0)
+    )

@@ -16,7 +16,7 @@ import ppopt
 from ppopt import InputError, Layer, Model, Pipeline, Schedule
 from ppopt.problem.objective import Objective
 from ppopt.schedule.fixed_order import FixedOrder
-from ppopt.solver.deadline import NO_DEADLINE, Deadline
+from ppopt.solver.deadline import NO_DEADLINE
 from ppopt.strategies import Options, registry, resolve
 from ppopt.studies import strategy_search
 from ppopt.studies.best_choice import StrategyProof, bounded_points
@@ -157,7 +157,7 @@ def test_a_gap_is_told_where_there_are_too_many_partitions() -> None:
 def test_what_ctrl_c_cuts_is_not_said_to_be_proved(
     few: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whenever it comes, there is a result, and its bound holds."""
+    """Whenever it comes, there is a result, and its bound holds; later moments are a sample."""
     ranking = strategy_search._Ranking
     ranks, left = ranking._ranks, 0
 
@@ -176,7 +176,7 @@ def test_what_ctrl_c_cuts_is_not_said_to_be_proved(
     best = min(value_of(made) for made in every if made.fits_limits)
     moment, cut = 0, True
     while cut:
-        left = moment = moment + 1
+        left = moment = moment + 1 + moment // 8
         found = ppopt.best_choice(pipe, "1f1b")
         cut = found.interrupted
         assert found.value == value_of(found.schedule) >= best
@@ -188,8 +188,8 @@ def test_what_ctrl_c_cuts_is_not_said_to_be_proved(
     assert moment > 8 and found.proved
 
 
-@pytest.mark.parametrize("limit", [6, 8, 10, 12, 14])
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("limit", [6, 8, 10])
+@pytest.mark.parametrize("seed", first(2, range(4)))
 def test_bounds_that_are_asked_again_prove_no_more(seed: int, limit: int) -> None:
     """All listed points were followed, but dominated choices of recompute may be better."""
     pipe = drawn(seed, 5).pipeline(
@@ -197,7 +197,7 @@ def test_bounds_that_are_asked_again_prove_no_more(seed: int, limit: int) -> Non
     )
     search = strategy_search.StrategySearch(pipe, "zbv", Objective.MAKESPAN)
     proof = StrategyProof(search, bounded_points(search, NO_DEADLINE))
-    search.run(4, Deadline.after(0.1))
+    search.run(4)
     proof.bound(NO_DEADLINE)
     proof.run(NO_DEADLINE)
     assert proof.ended or proof.proved

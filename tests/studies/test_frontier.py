@@ -195,7 +195,7 @@ def test_strategies_over_the_pipelines_own_limits_are_no_better() -> None:
 @pytest.fixture(scope="module")
 def documented() -> Frontier:
     """The README's."""
-    return frontier(Pipeline(stages=4, batches=8), time_limit=240)
+    return frontier(Pipeline(stages=4, batches=8), time_limit=2400)
 
 
 def test_the_documented_frontier(documented: Frontier) -> None:
@@ -206,7 +206,7 @@ def test_the_documented_frontier(documented: Frontier) -> None:
     assert [limit for limit, _ in steps(found)] == [1, 2, 3, 4]
     assert (steps(found)[0][1], steps(found)[-1][1]) == (72, 27)
     for limit, value in steps(found):
-        assert solve(found.pipeline, mem_limit=limit, time_limit=240).value == value
+        assert solve(found.pipeline, mem_limit=limit, time_limit=2400).value == value
     assert (found.least.limit, found.enough.limit, found.enough_proved) == (1, 4, True)
     assert found.proof == "device 0 needs 1 even for one microbatch at a time"
     assert found.at(Fraction(7, 2)) is found.points[2]
@@ -238,15 +238,15 @@ def test_hand_strategies_stand_beside_it(documented: Frontier) -> None:
 def test_slices_routes_and_pairs(more: dict[str, Any]) -> None:
     """Every point is what a search within its limit proves, and half a unit less gives more."""
     pipeline = Pipeline(**({"stages": 2, "batches": 3} | more))
-    found = frontier(pipeline, time_limit=240)
+    found = frontier(pipeline, time_limit=2400)
     assert found.status is Status.OPTIMAL
     assert_sound(found)
     assert len(found.points) > 1
     for point in found.points:
-        assert solve(pipeline, mem_limit=point.limit, time_limit=240).value == point.result.value
-        less = solve(pipeline, mem_limit=point.limit - Fraction(1, 2), time_limit=240)
+        assert solve(pipeline, mem_limit=point.limit, time_limit=2400).value == point.result.value
+        less = solve(pipeline, mem_limit=point.limit - Fraction(1, 2), time_limit=2400)
         assert less.value is None or less.value > (point.result.value or 0)
-    assert solve(pipeline, time_limit=240).value == found.points[-1].result.value
+    assert solve(pipeline, time_limit=2400).value == found.points[-1].result.value
 
 
 def counted(monkeypatch: pytest.MonkeyPatch, after: Callable[[int], None]) -> list[int]:
@@ -270,7 +270,7 @@ def test_runs_of_equal_optimum_are_not_searched_point_by_point(
 ) -> None:
     searched = counted(monkeypatch, lambda _: None)
     pipeline = Pipeline(stages=2, batches=64, forward=2, backward=4, p2p=1)
-    found = frontier(pipeline, time_limit=240)
+    found = frontier(pipeline, time_limit=2400)
     assert found.status is Status.OPTIMAL
     assert len(candidates(split(pipeline))) == 64
     assert len(searched) <= len(found.points) + 2 * log2(64)
@@ -282,7 +282,7 @@ def test_ctrl_c_keeps_the_points_found(monkeypatch: pytest.MonkeyPatch) -> None:
             raise KeyboardInterrupt
 
     searched = counted(monkeypatch, interrupt)
-    found = frontier(Pipeline(stages=4, batches=8), time_limit=240)
+    found = frontier(Pipeline(stages=4, batches=8), time_limit=2400)
     assert found.interrupted
     assert len(searched) == 2
     assert found.points
@@ -362,7 +362,7 @@ def test_the_time_limit_is_kept_and_what_is_open_is_said() -> None:
 
 def test_one_worker_repeats_itself() -> None:
     pipeline = Pipeline(stages=3, batches=4, forward=[3, 5, 4], p2p=1)
-    first, second = (frontier(pipeline, workers=1, seed=5, time_limit=240) for _ in range(2))
+    first, second = (frontier(pipeline, workers=1, seed=5, time_limit=2400) for _ in range(2))
     assert [point.result.schedule for point in first.points] == [
         point.result.schedule for point in second.points
     ]
@@ -561,7 +561,7 @@ def test_the_limit_of_a_point_is_that_of_its_pipeline() -> None:
 def test_the_least_memory_that_is_almost_as_fast(share: Fraction) -> None:
     """Against every limit, solved by itself."""
     pipeline = Pipeline(stages=3, batches=5)
-    found = frontier(pipeline, workers=1, time_limit=60)
+    found = frontier(pipeline, workers=1, time_limit=600)
     point, beyond = found.within(share), found.beyond(share)
     assert point is not None and found.status is Status.OPTIMAL
     values = {limit: solve(pipeline, mem_limit=limit, workers=1).value for limit in range(1, 6)}
@@ -594,7 +594,7 @@ def test_a_frontier_with_moves_has_the_optimum_of_every_limit(seed: int) -> None
         kept=row(1, 2), recompute_time=row(0, 2), offload_memory=[1, 1, 0], offload_time=[1, 1, 0],
         unshard_memory=row(0, 2),
     )  # fmt: skip
-    found = frontier(pipeline, backward_kind="whole", workers=1, time_limit=60)
+    found = frontier(pipeline, backward_kind="whole", workers=1, time_limit=600)
     assert found.status is Status.OPTIMAL
     for limit in range(2, 20):
         best = solve(pipeline, mem_limit=limit, backward_kind="whole", workers=1)

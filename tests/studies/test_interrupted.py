@@ -65,7 +65,7 @@ def check(found: Any, press: Press) -> None:
 @pytest.mark.parametrize("pipeline", [PIPELINE, CUT, CHOSEN])
 def test_a_search_keeps_its_best_schedule(pipeline: Pipeline, steps: int) -> None:
     press = Press(steps)
-    check(ppopt.solve(pipeline, workers=1, time_limit=60, progress=press), press)
+    check(ppopt.solve(pipeline, workers=1, time_limit=600, progress=press), press)
 
 
 @pytest.mark.parametrize("pipeline", [PIPELINE, CUT, CHOSEN])
@@ -89,7 +89,7 @@ def test_a_search_keeps_the_schedule_that_it_was_given(pipeline: Pipeline) -> No
 def test_a_frontier_keeps_its_points(pipeline: Pipeline, steps: int) -> None:
     """One microbatch at a time is a point, whenever it ends; a search adds the best value told."""
     press = Press(steps)
-    found = ppopt.frontier(pipeline, workers=1, time_limit=60, progress=press)
+    found = ppopt.frontier(pipeline, workers=1, time_limit=600, progress=press)
     assert found.interrupted is press.pressed
     assert found.status is (Status.FEASIBLE if press.pressed else Status.OPTIMAL)
     values = [one.result.value for one in found.points if one.result.value is not None]
@@ -122,7 +122,7 @@ def test_a_frontier_has_a_point_where_it_is_ended_before_it_begins(pipeline: Pip
 def test_a_comparison_keeps_its_rows(pipeline: Pipeline, steps: int) -> None:
     """Strategies done before the last one told of, and the best value told."""
     press = Press(steps)
-    found = ppopt.compare(pipeline, workers=1, time_limit=60, progress=press)
+    found = ppopt.compare(pipeline, workers=1, time_limit=600, progress=press)
     assert found.interrupted is press.pressed
     done = {words.removeprefix("strategy ") for words in press.words[:-1]}
     rows = {row.schedule.origin.strategy for row in found.baselines}
@@ -143,6 +143,6 @@ def test_a_plan_keeps_its_best_configuration(steps: int) -> None:
     press = Press(steps)
     model = ppopt.Model(LAYERS["layers"])
     found = ppopt.plan(
-        model, devices=3, batches=6, mem_limit=5, workers=1, time_limit=60, progress=press
+        model, devices=3, batches=6, mem_limit=5, workers=1, time_limit=600, progress=press
     )
     check(found, press)

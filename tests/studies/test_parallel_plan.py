@@ -34,7 +34,7 @@ def space(**more: Any) -> ParallelSpace:
 
 @cache
 def found() -> ParallelPlan:
-    return plan_parallelism(space(efficiency=(0.4, 0.2)), LINEAR, workers=1, time_limit=60)
+    return plan_parallelism(space(efficiency=(0.4, 0.2)), LINEAR, workers=1, time_limit=600)
 
 
 @cache
@@ -49,7 +49,7 @@ def enumerated() -> dict[Parallelism, Fraction]:
             strategies="1f1b",
             recompute="none",
             workers=1,
-            time_limit=6,
+            time_limit=600,
         )
         assert plan.value is not None and plan.status is Status.OPTIMAL
         values[one] = plan.value

@@ -39,7 +39,7 @@ OPEN: dict[str, Any] = {
     "batches": 12,
     "mem_limit": 7,
     "workers": 1,
-    "time_limit": 20,
+    "time_limit": 600,
 }
 """A plan that is not proved in a moment: memory for fewer microbatches than devices."""
 
@@ -89,7 +89,7 @@ def test_no_configuration_partition_or_schedule_is_better(seed: int) -> None:
         recompute=("none", "full"),
         backward_kind="whole",
         workers=1,
-        time_limit=60,
+        time_limit=600,
         **given,
     )
     values = {one: least(plan.space, one, objective) for one in plan.space}
@@ -322,7 +322,7 @@ def test_no_schedule_within_more_memory_is_below_its_bound(seed: int) -> None:
         recompute=("none", "full"),
         backward_kind="whole",
         workers=1,
-        time_limit=60,
+        time_limit=600,
         **given,
     )
     more = plan.more_memory
@@ -356,7 +356,7 @@ def test_no_schedule_as_fast_needs_less_memory_than_is_said(seed: int) -> None:
         recompute=("none", "full"),
         backward_kind="whole",
         workers=1,
-        time_limit=60,
+        time_limit=600,
         **given,
     )
     assert plan.best is not None and plan.value is not None and plan.least_memory is not None
@@ -377,7 +377,7 @@ def test_the_least_memory_that_is_almost_as_fast(seed: int) -> None:
     model, objective = given.pop("model"), given["objective"]
     plan = ppopt.plan(
         model, devices=2, recompute=("none", "full"), backward_kind="whole", workers=1,
-        time_limit=60, within=Fraction(1, 5), **given,
+        time_limit=600, within=Fraction(1, 5), **given,
     )  # fmt: skip
     assert plan.best is not None and plan.within is not None and plan.least_memory is not None
     most = plan.best.per_microbatch * Fraction(6, 5)  # type: ignore[operator]
@@ -476,7 +476,7 @@ def test_no_configuration_fits() -> None:
 def test_one_worker_repeats_itself() -> None:
     model = Model([{"forward": 1, "activation": 1, "count": 5}, HEAD])
     given: dict[str, Any] = {"devices": 2, "batches": 4, "mem_limit": 12, "workers": 1}
-    first, second = (ppopt.plan(model, **given) for _ in range(2))
+    first, second = (ppopt.plan(model, time_limit=600, **given) for _ in range(2))
     assert first.status is Status.OPTIMAL
     assert first.schedule is not None and second.schedule is not None
     assert schedule_json.dumps(first.schedule) == schedule_json.dumps(second.schedule)

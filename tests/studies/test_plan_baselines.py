@@ -28,6 +28,7 @@ from ppopt.solver.deadline import NO_DEADLINE, Deadline
 from ppopt.solver.parameters import PlanParams
 from ppopt.studies.plan_baselines import KNOWN, PlanBaselines
 from ppopt.studies.plan_result import PlanBaseline
+from tests.clock import SHORT, work_clock
 from tests.tiers import slow
 
 LAYERS = Model([{"forward": 2, "activation": 1, "static": 1, "count": 5}, {"forward": 5}])
@@ -36,7 +37,7 @@ GIVEN = {"devices": 2, "batches": 4, "mem_limit": 12, "recompute": "none"}
 
 
 def planned(**changes: object) -> ppopt.Plan:
-    return ppopt.plan(LAYERS, workers=1, time_limit=20, **{**GIVEN, **changes})  # type: ignore[arg-type]
+    return ppopt.plan(LAYERS, workers=1, time_limit=600, **{**GIVEN, **changes})  # type: ignore[arg-type]
 
 
 def test_every_hand_strategy_keeps_the_limit_and_none_within_beats_the_proof() -> None:
@@ -160,8 +161,11 @@ def check_named(plan: ppopt.Plan, seconds: float, known_seconds: float) -> None:
 @pytest.mark.parametrize("limit", [None, 14, slow(9)])
 def test_the_gain_is_that_of_an_evaluation(limit: int | None) -> None:
     layers = [{"forward": 1 + place % 3, "activation": 2, "static": 1} for place in range(7)]
-    plan = ppopt.plan(Model(layers), devices=2, batches=4, mem_limit=limit, workers=1, time_limit=5)
-    check_named(plan, 1, 1)
+    with work_clock(SHORT):
+        plan = ppopt.plan(
+            Model(layers), devices=2, batches=4, mem_limit=limit, workers=1, time_limit=3
+        )
+        check_named(plan, 0.5, 0.5)
     told = {one["strategy"]: one for one in of_plan(plan)["hands"]}
     for hand in plan.baselines:
         assert not hand.in_space or hand.value >= plan.value
@@ -173,10 +177,10 @@ def test_the_gain_is_that_of_an_evaluation(limit: int | None) -> None:
 @pytest.mark.parametrize(
     ("name", "limit", "seconds"),
     [
-        *((name, None, 20) for name in BUNDLED),
-        *((name, "60GiB", 20) for name in BUNDLED if name.startswith("llama")),
-        *(("internvl2-26b", limit, 40) for limit in ("80GiB", "60GiB")),
-        *(("deepseek-v3", limit, 60) for limit in ("80GiB", "60GiB")),
+        *((name, None, 20) for name in BUNDLED[:3]),
+        *((name, "60GiB", 20) for name in BUNDLED if name.startswith("llama-3.1-8b")),
+        ("internvl2-26b", "60GiB", 40),
+        ("deepseek-v3", "80GiB", 60),
     ],
 )
 def test_the_gain_over_a_bundled_model_is_that_of_an_evaluation(
@@ -188,16 +192,17 @@ def test_the_gain_over_a_bundled_model_is_that_of_an_evaluation(
     """
     pipeline = ppopt.read_pipeline(name)
     links = {"p2p": pipeline.p2p} if pipeline.link is None else {"link": pipeline.link}
-    plan = ppopt.plan(
-        pipeline.model, devices=pipeline.num_devices, batches=pipeline.batches, mem_limit=limit,
-        workers=1, time_limit=1, **links,
-    )  # fmt: skip
     params = PlanParams()
-    begin = Deadline.after(min(params.beginning * seconds, params.beginning_seconds))
-    found = PlanBaselines(plan.space, Objective.MAKESPAN, BackwardKind.MIXED)
-    found.search(pipeline.batches, begin)
-    found.refine(pipeline.batches, Deadline.after(params.refining * seconds))
-    check_named(found.add_to(plan), 4, 0.5)
+    with work_clock(SHORT):
+        plan = ppopt.plan(
+            pipeline.model, devices=pipeline.num_devices, batches=pipeline.batches,
+            mem_limit=limit, workers=1, time_limit=0.5, **links,
+        )  # fmt: skip
+        begin = Deadline.after(min(params.beginning * seconds, params.beginning_seconds))
+        found = PlanBaselines(plan.space, Objective.MAKESPAN, BackwardKind.MIXED)
+        found.search(pipeline.batches, begin)
+        found.refine(pipeline.batches, Deadline.after(params.refining * seconds))
+        check_named(found.add_to(plan), 2, 0.5)
 
 
 def shown(**changes: object) -> dict[str, object]:

@@ -18,6 +18,7 @@ from ppopt.errors import InputError
 from ppopt.studies import storage as storages
 from ppopt.studies.records import FIGURES, StoredResult, Trial
 from ppopt.studies.storage import Storage, StorageError, path_of
+from tests.clock import HANGS
 
 
 def result(key: str = "k", record: bytes = b"abc") -> StoredResult:
@@ -268,7 +269,7 @@ def test_a_killed_writer_loses_nothing_that_was_written(url: str) -> None:
         "one._put(StoredResult('half', 's', 'optimal', True, 1.0, 1, 1.0, 'v', b'x'))\n"
         "os.kill(os.getpid(), 9)\n"
     )
-    ran = subprocess.run([sys.executable, "-c", code, url], timeout=60, check=False)
+    ran = subprocess.run([sys.executable, "-c", code, url], timeout=HANGS, check=False)
     assert ran.returncode == -9
     with Storage(url) as again:
         assert again.results() == 5

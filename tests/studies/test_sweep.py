@@ -630,9 +630,12 @@ evaluate.evaluate = crashing
 
 def at_work(engine: LocalEngine) -> list[int]:
     """Processes of an engine that have a task, once there are any and had time to begin it."""
-    wait_until(lambda: any(one.tasks for one in list(engine._workers)))
+    found: list[int] = []
+    wait_until(
+        lambda: found.extend(one.process.pid for one in list(engine._workers) if one.tasks) or found
+    )
     time.sleep(0.5)
-    return [one.process.pid for one in list(engine._workers) if one.tasks]
+    return found
 
 
 def kill_at_work(engine: LocalEngine) -> None:

@@ -71,7 +71,7 @@ def test_no_choice_of_layers_is_better(
             pipeline,
             backward_kind=BackwardKind.uniform(fused=fused),
             objective=objective,
-            time_limit=30,
+            time_limit=600,
             workers=1,
         )
         if expected is None:
@@ -183,14 +183,14 @@ def test_a_hint_may_recompute_other_layers_that_save_as_much(
     hint = evaluate(
         replace(given, model=replace(model, layers=chosen), partition=None, recompute=None), "1f1b"
     )
-    found = solve(given, hint=hint, workers=1, time_limit=10)
+    found = solve(given, hint=hint, workers=1, time_limit=600)
     value = hint.pipeline.ticks.time(hint.metrics.makespan_ticks)
     assert found.hint is not None and found.hint.value == value
     assert found.value is not None and found.value <= value
 
 
 def test_without_a_limit_nothing_recomputes() -> None:
-    found = solve(Pipeline(**MODEL, recompute="search"), backward_kind="whole", time_limit=10)
+    found = solve(Pipeline(**MODEL, recompute="search"), backward_kind="whole", time_limit=600)
     assert found.status is Status.OPTIMAL
     assert found.pipeline.recomputed == (0, 0, 0, 0)
 
