@@ -690,7 +690,7 @@ class Layers:
             largest = found["forward_workspace"] or (ZERO,) * len(held)
             found["forward_workspace"] = tuple(map(add, largest, held))
         found["recompute_memory"] = None
-        if self.recompute_unit is RecomputeUnit.LAYER:
+        if self.recompute_unit is RecomputeUnit.LAYER and self.unit_matters:
             found |= self._backward_memory(stages, found["backward_workspace"])
         if not any(layer.recompute for layer in self.costed):
             found |= {"recompute_time": None, "kept": None, "recompute_memory": None}
@@ -802,8 +802,10 @@ def held_by_forward(layer: Layer) -> Fraction:
 def backward_peak(layers: Iterable[Layer]) -> BackwardPeak:
     """Memory of a microbatch while BW of a stage of some layers runs, one layer at a time."""
     peak = BackwardPeak()
-    for layer in layers:
-        peak = peak.then(held_by_forward(layer), layer.activation, layer.backward_workspace)
+    for _, same in groupby(layers, id):
+        layer, *others = same
+        cost = held_by_forward(layer), layer.activation, layer.backward_workspace
+        peak = peak.then(*cost, count=1 + len(others))
     return peak
 
 
