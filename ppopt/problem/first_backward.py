@@ -67,11 +67,12 @@ def in_weight(costs: Mapping[str, Costs | None]) -> dict[str, Any]:
     for field in ("backward_input", "memory_b", "recompute_time", "input_workspace"):
         if found[field] is not None:
             found[field] = (Fraction(0), *found[field][1:])
+    allocated = (found["backward_workspace"] or nothing)[0]
     if found["recompute_memory"] is not None:
         found["activation"] = (_known(found, "kept")[0], *_known(found, "activation")[1:])
-    if found["backward_workspace"] is not None:
-        after = (found["weight_workspace"] or nothing)[1:]
-        found["weight_workspace"] = (found["backward_workspace"][0], *after)
+        allocated += found["recompute_memory"][0]
+    workspace = (allocated, *(found["weight_workspace"] or nothing)[1:])
+    found["weight_workspace"] = workspace if any(workspace) else None
     return found
 
 

@@ -91,7 +91,9 @@ def with_frozen(costs: Mapping[str, Any], frozen: Sequence[bool]) -> dict[str, A
     for stage in (stage for stage, is_frozen in enumerate(frozen) if is_frozen):
         own = {field: values[stage] for field, values in found.items() if values is not None}
         changed = costs_of_frozen(own, forward_only=stage < first)
-        if stage < first:
+        if stage >= first:
+            changed["backward_workspace"] = min(own["backward_workspace"], own["input_workspace"])
+        else:
             changed["forward_workspace"] = own["forward_workspace"] + own["activation"]
         for field, value in changed.items():
             if found[field] is not None:

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from fractions import Fraction
 from itertools import chain
 from math import lcm
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -114,8 +115,9 @@ class PartitionCosts:
         """Ticks in one unit of time, those of gradient work and of moves to the host, too."""
         self.per_unit_at_speed_1 = self.per_unit // divisor
         """The same for times at speed 1, which `_slowness` multiplies."""
-        parts = chain(*((layer.kept, layer.offload_memory) for layer in layers))
-        least = (part / slices for part in parts)
+        own = ("kept", "offload_memory", *WORKSPACES.values())
+        parts = chain(*(pipeline.model.each(attrgetter(field)) for field in own))
+        least = (part / slices for part in chain(parts, pipeline.model.passing))
         fields = (*_MEMORY, *WORKSPACES.values(), "unshard_memory")
         memory = (getattr(costs, field) for field in fields)
         self.memory_per_unit = exact.common_denominator(

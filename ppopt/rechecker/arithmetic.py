@@ -66,7 +66,7 @@ def least_memory(claim: Claim, device: int) -> int:
             beside = [(forward, held + claim.gives(forward, stage))]
             beside += [(backward, held + claim.takes(backward, stage))]
             beside += [(kind, claim.gives(kind, stage)) for kind in rest]
-            need = max(need, *(amount for kind, amount in beside if ticks.durations[kind][stage]))
+            need = max([need, *(amount for kind, amount in beside if ticks.durations[kind][stage])])
     return ticks.static[device] + once.held(claim, device) + need
 
 

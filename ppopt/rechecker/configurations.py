@@ -78,11 +78,10 @@ def check_placements(stated: Claim, time_limit: float, check: Check) -> Recheck:
         if monotonic() > began + time_limit / 2:
             return undecided("the time was up before all placements were bounded")
         claim = placements.claim_of_placement(stated, hosts)
-        simpler = of_one_kind(claim)
-        if next(over_limit(simpler), None) is None and by_arithmetic(simpler) is None:
-            claims[f"placement {','.join(map(str, hosts))}"] = claim
-        else:
+        if not claim.of_layers and _holds_by_arithmetic(of_one_kind(claim)):
             confirmed += 1
+        else:
+            claims[f"placement {','.join(map(str, hosts))}"] = claim
 
     reason = (
         f"of {confirmed + len(claims)} placements, permutations of devices that are alike left "
@@ -90,6 +89,10 @@ def check_placements(stated: Claim, time_limit: float, check: Check) -> Recheck:
     )
     found = _check_each(claims, check, began + time_limit)
     return found or Recheck(Verdict.CONFIRMED, reason, every, monotonic() - began)
+
+
+def _holds_by_arithmetic(claim: Claim) -> bool:
+    return next(over_limit(claim), None) is not None or by_arithmetic(claim) is not None
 
 
 def _check_each(claims: Mapping[str, Claim], check: Check, until: float) -> Recheck | None:

@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from ppopt.errors import VerificationError
 from ppopt.notebook_view import NotebookView
+from ppopt.problem import placement
 from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.exact import plain
 from ppopt.problem.objective import Objective
 from ppopt.problem.pipeline import Pipeline
-from ppopt.schedule.origin import SEARCHED, Certificate, HintRecord, Origin
+from ppopt.schedule.origin import SEARCHED, Argument, Certificate, HintRecord, Origin
 
 if TYPE_CHECKING:
     from ppopt.rechecker.claim import Claim
@@ -132,6 +133,8 @@ class Result(NotebookView):
             bound = bound_in_ticks(self.pipeline, self.lower_bound)
         span = self.objective is Objective.DEVICE_SPAN
         claim = Claim(self.pipeline, span, self.backward_kind, bound, self.certificate.devices)
+        if self.pipeline.placement == placement.SEARCH:
+            return of_every(claim, Argument.PLACEMENTS, self.lower_bound)
         return of_every(claim, self.certificate.argument, self.lower_bound)
 
     def origin(self) -> Origin:

@@ -16,7 +16,7 @@ from ppopt.problem.operation import AuxiliaryKind, OpKind
 from ppopt.problem.pipeline import Pipeline
 from ppopt.verifier.rows import Ints, Rows, first_of_device, sum_safe
 from ppopt.verifier.violation import Rule, Violation
-from ppopt.verifier.whole_backward import allocated_by_whole_backward
+from ppopt.verifier.whole_backward import allocated_by_whole_backward, runs_whole_in_weight
 from ppopt.verifier.work import Work, memory_changes
 
 ROUNDING = 1e-12
@@ -140,6 +140,8 @@ def takes_and_gives(pipeline: Pipeline) -> tuple[Ints, Ints]:
     kept, workspace[OpKind.F] = kept + moved, workspace[OpKind.F] - moved
     missing, none = activation - kept, np.zeros_like(activation)
     workspace[OpKind.BW] = allocated_by_whole_backward(pipeline)
+    if runs_whole_in_weight(pipeline):
+        workspace[OpKind.W, 0] = workspace[OpKind.BW, 0]
     takes = {OpKind.F: kept, OpKind.B: missing + np.maximum(change, 0)}
     gives = {OpKind.B: np.maximum(-change, 0), OpKind.W: activation + change, OpKind.BW: kept}
     return (

@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from fractions import Fraction
 
 from ppopt.problem.backward_memory import RecomputeUnit
+from ppopt.problem.first_backward import FirstBackward
 from ppopt.problem.layers import Layer
 from ppopt.problem.pipeline import Pipeline
 
@@ -32,6 +33,13 @@ def allocated_by_whole_backward(pipeline: Pipeline) -> list[int]:
     of_stage = _at_once if at_once else _one_by_one
     stages = pipeline.model.stage_layers(pipeline.counts)
     return [int(of_stage(layers) / pipeline.num_slices * per_unit) for layers in stages]
+
+
+def runs_whole_in_weight(pipeline: Pipeline) -> bool:
+    """Whether W of stage 0 runs its whole backward, one layer at a time, and B nothing."""
+    if pipeline.first_backward is not FirstBackward.WEIGHT:
+        return False
+    return bool(pipeline.model.recompute_unit is RecomputeUnit.LAYER)
 
 
 def _missing(layer: Layer) -> Fraction:

@@ -326,3 +326,39 @@ def test_a_searched_placement_is_the_best_of_all(given: Pipeline, span: bool) ->
     each = [solve(given.placed(hosts), **options).value for hosts in every]
     assert found.value == min((value for value in each if value is not None), default=None)
     assert found.status in ("optimal", "infeasible")
+
+
+FROZEN_B = [
+    {"forward": 1, "activation": 4, "workspace": {"B": 3}},
+    {"forward": 1, "activation": 4, "workspace": {"B": 3}, "frozen": True},
+]
+"""The second layer has a B alone, with a workspace."""
+
+
+def test_stages_by_hand_have_the_memory_of_their_layers() -> None:
+    """Also where the last of two frozen layers needs no workspace, and the first is freed late."""
+    last = [*FROZEN_B, {"forward": 1, "activation": 3, "frozen": True}]
+    for model, cut in ((FROZEN_B, [1, 1]), (last, [1, 2])):
+        layered = Pipeline(stages=2, batches=1, model=model, partition=cut)
+        by_hand = layered.without_model()
+        assert (by_hand.ticks.takes, by_hand.ticks.gives) == (
+            layered.ticks.takes,
+            layered.ticks.gives,
+        )
+
+
+def test_a_choice_of_recompute_holds_no_workspace_twice() -> None:
+    """Nothing recomputes within 8 and 9: F, F, B of 1, BW of 2, as without a choice."""
+    given = Pipeline(stages=2, batches=1, model=FROZEN_B, partition=[1, 1], mem_limit=[8, 9])
+    values = [
+        solve(replace(given, recompute=choice), backward_kind="whole", workers=1).value
+        for choice in ("none", "search")
+    ]
+    assert values == [5, 5]
+
+
+def test_a_file_of_frozen_layers_with_workspace_is_read_back(tmp_path: Path) -> None:
+    model = [*FROZEN_B, {"forward": 1, "activation": 3, "frozen": True}]
+    made = evaluate(Pipeline(stages=2, batches=1, model=model, partition=[1, 2]), "1f1b")
+    made.to_json(tmp_path / "made.json")
+    assert read_schedule(tmp_path / "made.json")[0] == made

@@ -425,3 +425,12 @@ def test_a_bound_of_a_pipeline_without_memory_is_confirmed(kind: str, objective:
     assert result.status is ppopt.Status.INFEASIBLE
     claim = replace(result, status=ppopt.Status.UNKNOWN, lower_bound=Fraction(40))
     assert ppopt.recheck(claim, workers=1).verdict == "confirmed"
+
+
+@pytest.mark.parametrize("kind", ["whole", "split", "mixed"])
+def test_nothing_fits_beside_an_empty_stage(kind: str) -> None:
+    model = [{"forward": 1, "activation": 1}, {"forward": 1, "activation": 4}]
+    given = Pipeline(stages=3, batches=1, model=model, partition=[1, 0, 1], mem_limit=3)
+    found = solve(given, backward_kind=kind, workers=1)
+    assert found.status == "infeasible"
+    assert recheck(found, workers=1).verdict == "confirmed"

@@ -103,3 +103,21 @@ def test_a_bound_that_a_file_rounds_is_the_bound() -> None:
     read = loads(dumps(found.schedule), "x")[0]
     assert read.origin.lower_bound != found.value
     assert recheck(read, workers=1).verdict is Verdict.CONFIRMED
+
+
+def test_nothing_fits_on_any_placement_whatever_recomputes() -> None:
+    """Mixed backwards, which no one kind stands for: both layers hold 4 and more on any device."""
+    layers = [
+        {"forward": 1, "backward": 2, "activation": 4, "workspace": {"B": 3, "BW": 1}},
+        {"forward": 1, "backward": 2, "activation": 3, "workspace": {"BW": 4}},
+    ]
+    found = solve(
+        Pipeline(
+            stages=2, batches=1, model=layers, partition="balanced", mem_limit=4,
+            recompute="search", placement="search", chunks=1,
+        ),
+        backward_kind="mixed",
+        workers=1,
+    )  # fmt: skip
+    assert found.status == "infeasible"
+    assert recheck(found, workers=1).verdict == "confirmed"

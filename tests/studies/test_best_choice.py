@@ -383,3 +383,14 @@ def test_what_fits_no_limit_is_shown_with_the_smallest_peak(strategy: str, seed:
     ]
     assert choice.lower_bound is None
     assert max(choice.schedule.metrics.peak_memory) == min(peaks)
+
+
+def test_halves_of_memory_count_where_f_holds_frozen_activations() -> None:
+    """F of the first four layers holds 1.5 + 0.5 + 0.5 beside two microbatches of 2: over 6."""
+    frozen = {"forward": 1, "workspace": {"F": 0.5}, "frozen": True}
+    model = [frozen | {"activation": 1.5}, frozen | {"activation": 0.5}]
+    model += [{"forward": 2, "activation": 1}] * 3
+    pipeline = Pipeline(stages=2, batches=3, model=model, partition="search", mem_limit=6)
+    choice = ppopt.best_choice(pipeline, "1f1b")
+    assert choice.proved and choice.schedule.fits_limits
+    assert (choice.schedule.pipeline.counts, choice.value) == ((3, 2), 44)

@@ -165,3 +165,35 @@ def test_figures_of_a_model_of_twelve_layers_per_device() -> None:
     layers = [{"forward": 1, "backward": 2, "activation": 100, "kept": 4, "count": 48}]
     made = Pipeline(stages=4, batches=8, model=layers, recompute="full")
     assert ppopt.evaluate(made, "1f1b").peak_memory == (288, 240, 192, 144)
+
+
+WHOLE_IN_W = Pipeline(
+    stages=2,
+    batches=1,
+    partition=[1, 1],
+    first_backward="weight",
+    mem_limit=[3, 4],
+    model=[
+        {"forward": 1, "backward": 2, "activation": 4, "recompute": True},
+        {"forward": 1, "backward": 2, "activation": 4},
+    ],
+)
+"""W of stage 0 runs its whole backward: it recomputes 4, and the limit is 3."""
+
+
+def test_a_weight_pass_that_runs_the_whole_backward_recomputes_in_it() -> None:
+    assert [row[0] for row in WHOLE_IN_W.ticks.takes] == [0, 0, 4, 4]
+    found = ppopt.solve(WHOLE_IN_W, backward_kind="split", workers=1)
+    assert found.status == "infeasible"
+    made = ppopt.evaluate(replace(WHOLE_IN_W, mem_limit=None), "zb-h1")
+    assert made.metrics.peak_memory == (4, 4)
+
+
+def test_the_verifier_alone_catches_a_weight_pass_that_recomputes_nothing() -> None:
+    made = ppopt.evaluate(replace(WHOLE_IN_W, mem_limit=None), "zb-h1")
+    found = verify(made, {"peak_memory": [0, 4]})
+    assert {violation.rule for violation in found} == {Rule.CLAIM}
+    vars(made.pipeline)["ticks"] = made.pipeline.ticks._replace(
+        workspace=tuple((0,) * 2 for _ in OpKind)
+    )
+    assert verify(made, {"peak_memory": [4, 4]}) == []
