@@ -223,7 +223,7 @@ def test_compare_gives_every_strategy_its_best_partition() -> None:
         name = row.schedule.origin.strategy
         if name not in ("optimal", None) and row.schedule.pipeline.num_chunks == 1:
             chosen = ppopt.best_choice(pipe, name)
-            assert row.schedule.pipeline.ticks.time(row.value) == chosen.value
+            assert row.value == chosen.value
 
 
 def test_what_evaluates_one_partition_says_so() -> None:
@@ -313,8 +313,11 @@ def test_the_best_partition_and_recompute_together(seed: int) -> None:
 
 @pytest.mark.parametrize("partition", ["balanced", "search"])
 def test_compare_gives_every_strategy_its_recompute(partition: str) -> None:
-    """The optimum, which chooses recompute too, is no slower than any row that fits."""
-    pipeline = replace(limited(1, "1f1b", Fraction(0)), partition=partition)
+    """The optimum, which chooses recompute too, is no slower than any row that fits.
+
+    The limit is that of the balanced cut, 3 and 3.
+    """
+    pipeline = replace(limited(1, "1f1b", Fraction(0), partition=(3, 3)), partition=partition)
     found = compare(pipeline, time_limit=20, workers=1)
     assert found.optimum.value is not None
     rows = {row.schedule.origin.strategy: row for row in found.rows}

@@ -13,7 +13,7 @@ from ppopt.problem.backward_kind import BackwardKind
 from tests.packages import needed
 
 torch = needed("torch")
-from torch.distributed.pipelining import schedules
+schedules = needed("torch.distributed.pipelining.schedules")
 
 from ppopt import Pipeline, evaluate, solve, verify
 from ppopt.errors import InputError, NotApplicableError, RunError
