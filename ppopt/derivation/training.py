@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 
-from ppopt.derivation.architecture import Architecture, Experts
+from ppopt.derivation.architecture import Architecture, Experts, GroupedQueryAttention
 from ppopt.derivation.gpus import Precision
 from ppopt.errors import ConflictError, InputError
 from ppopt.formats.fields import shown, whole, within
@@ -80,10 +80,16 @@ class Training:
     def check(self, architecture: Architecture) -> None:
         """Raise ConflictError if the ranks cannot share what the architecture has."""
         for run in architecture.runs:
-            heads = run.decoder.attention.heads
-            if heads % self.tensor:
+            attention = run.decoder.attention
+            if attention.heads % self.tensor:
                 raise ConflictError(
-                    f"tensor: {self.tensor} ranks cannot share {heads} heads; give a divisor"
+                    f"tensor: {self.tensor} ranks cannot share {attention.heads} heads; give a "
+                    "divisor"
+                )
+            if isinstance(attention, GroupedQueryAttention) and attention.groups % self.tensor:
+                raise ConflictError(
+                    f"tensor: {self.tensor} ranks would copy {attention.groups} heads of keys and "
+                    f"values, which is not derived; give a divisor of {attention.groups}"
                 )
         experts = [
             run.decoder.feed_forward.number

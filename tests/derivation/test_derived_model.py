@@ -110,6 +110,7 @@ REFUSED: dict[str, tuple[Config, dict[str, Any], str]] = {
     "precision": (LLAMA_8B, {"precision": "int4"}, "'int4' is neither bf16 nor fp8"),
     "efficiency": (LLAMA_8B, {"efficiency": 1.5}, "1.5 is not within 0 .. 1"),
     "heads": (LLAMA_8B, {"tensor": 64}, "64 ranks cannot share 32 heads"),
+    "keys": (LLAMA_8B, {"tensor": 16}, "16 ranks would copy 8 heads of keys and values"),
     "sequence": (LLAMA_8B, {"tensor": 8, "sequence": 100}, "100 tokens cannot be shared by 1 x 8"),
     "no experts": (LLAMA_8B, {"data": 2, "expert": 2}, "the model has no experts"),
     "experts": (DEEPSEEK_V3, {"data": 96, "expert": 96}, "96 ranks cannot share 256 experts"),
