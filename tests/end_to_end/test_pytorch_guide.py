@@ -72,7 +72,10 @@ def _refusals() -> None:
         ("run best.json --stages-from none.py:build", "there is no file none.py"),
         (f"profile {mine} -o a.yaml", "give both, --stages 4 --batches 8, or a schedule file"),
         (f"profile best.json {mine} --stages 2 -o a.yaml", "the schedule states them"),
-        (f"profile {mine} --stages 2 --batches 2 --from measured -o a.yaml", "leave --from out"),
+        (
+            f"profile {mine} --stages 2 --batches 2 --from measured -o a.yaml",
+            "leave --from and --layers out",
+        ),
         (f"profile best.json {mine} --roles Et*6L -o a.yaml", "roles: of a schedule, stages are"),
         ("profile a.log --from measured --roles EL -o a.yaml", "roles: only with your own model"),
         (f"profile {mine} --stages 2 --batches 2 --roles E|L -o a.yaml", "layers without stages"),

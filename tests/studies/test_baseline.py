@@ -309,13 +309,13 @@ def test_of_a_searched_partition_every_strategy_has_its_own() -> None:
     values = [
         made.pipeline.ticks.time(made.metrics.makespan_ticks)
         for partition in ("balanced", result.schedule.pipeline.counts)
-        for made in [ppopt.evaluate(replace(pipeline, partition=partition), "interleaved")]
+        for made in [ppopt.evaluate(replace(pipeline, partition=partition), "interleaved-zb")]
     ]
     with work_clock(SHORT):
-        best = ppopt.best_choice(pipeline, "interleaved", time_limit=4)
+        best = ppopt.best_choice(pipeline, "interleaved-zb", time_limit=4)
     assert values[0] < values[1]
     assert found is not None
-    assert found.strategy == "interleaved" and found.chosen == ("partition",)
+    assert found.strategy == "interleaved-zb" and found.chosen == ("partition",)
     assert found.value == best.value <= values[0]
 
 

@@ -4,8 +4,10 @@ An option says which layers recompute or offload. Recompute costs time in every 
 stage; offload takes the host link for some time, each way. Both save memory between F and the
 backward. While a whole backward runs, the layers that recompute matter by their place
 (`ppopt.problem.backward_memory`): of equal layers in a row, recompute of the first ones has the
-smallest peak. An option is dominated, and left out, if another one of its stage takes no more time
-and no more memory at any instant: it can replace the dominated option in any schedule, its
+smallest peak.
+
+An option is dominated if another one of its stage takes no more time, and no more memory at any
+instant. Dominated options are left out. The other option can replace them in any schedule: its
 backwards and its moves out at the same starts, its moves back at the same ends.
 """
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from itertools import count
 from random import Random
 
@@ -60,7 +61,8 @@ def check(pipeline: Pipeline, objective: exhaustive.Goal, steps: int) -> None:
     """Value, status and bounds, also of a search that is stopped after some steps, and of one that
     has time to set up one placement."""
     wanted = least_value(pipeline, fused=False, objective=objective)
-    found = solve(pipeline, objective=objective, workers=1, time_limit=600)
+    split = partial(solve, pipeline, objective=objective, backward_kind="split", workers=1)
+    found = split(time_limit=600)
     assert found.value == wanted, pipeline
     if wanted is None:
         assert found.status is Status.INFEASIBLE
@@ -69,12 +71,12 @@ def check(pipeline: Pipeline, objective: exhaustive.Goal, steps: int) -> None:
     assert found.schedule is not None
     assert verify(found.schedule) == []
     calls = count()
-    early = solve(pipeline, objective=objective, workers=1, stop=lambda _: next(calls) >= steps)
+    early = split(stop=lambda _: next(calls) >= steps)
     assert early.lower_bound <= wanted, pipeline
     assert early.value is None or wanted <= early.value
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(placement_product, "SET_UP", 0)
-        few = solve(pipeline, objective=objective, workers=1, time_limit=0.2)
+        few = split(time_limit=0.2)
     assert few.lower_bound <= wanted, pipeline
     assert few.value is None or wanted <= few.value
 
