@@ -124,6 +124,7 @@ class DerivedModel:
             products += f", attention at {gpu.bf16 / 1e12:g} (bf16)"
         return [
             "Every figure below is derived from published dimensions, none is measured.",
+            *self.architecture.notes,
             f"parameters: {self.parameters:,}, norms and biases included{self._predictions()}",
             f"training: {training.gpus} GPUs, parallelism: {training.words()}",
             f"microbatch: {training.microbatch} x {training.sequence} tokens",
