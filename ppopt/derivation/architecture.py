@@ -475,19 +475,6 @@ class Run:
     count: int
 
 
-class Projection(NamedTuple):
-    """Matrices that turn merged patches into a token's vector, and their norms and biases."""
-
-    matrices: tuple[Matrix, ...]
-    vectors: int
-    """Parameters of norms and biases."""
-
-    @property
-    def parameters(self) -> int:
-        """Parameters of matrices, norms and biases."""
-        return parameters_of(self.matrices) + self.vectors
-
-
 @dataclass(frozen=True)
 class Encoder:
     """Layers in front of a model's, which turn images into vectors of its embedding.
@@ -501,13 +488,13 @@ class Encoder:
     runs: tuple[Run, ...]
     patch: Matrix
     """The embedding of a patch."""
-    projections: tuple[Projection, ...]
+    projections: tuple[tuple[Matrix, ...], ...]
     patches: int
     """Patches of an image; each sees those of its image."""
     merge: int = 1
     """Patches that become a token."""
     vectors: int = 0
-    """Parameters of learned positions and of the patches' bias."""
+    """Parameters of learned positions, biases and norms outside the layers."""
 
     @property
     def tokens(self) -> int:
@@ -518,7 +505,7 @@ class Encoder:
     def parameters(self) -> int:
         """Parameters of patches, positions, layers and projections."""
         layers = sum(run.count * run.decoder.parameters(self.hidden) for run in self.runs)
-        projections = sum(projection.parameters for projection in self.projections)
+        projections = sum(map(parameters_of, self.projections))
         return layers + self.patch.parameters + projections + self.vectors
 
 

@@ -6,7 +6,8 @@ github.com/huggingface/transformers.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from ppopt.derivation.architecture import (
     Decoder,
@@ -14,7 +15,6 @@ from ppopt.derivation.architecture import (
     FeedForward,
     GroupedQueryAttention,
     Matrix,
-    Projection,
     Run,
     Shard,
 )
@@ -24,6 +24,18 @@ from ppopt.errors import InputError
 EncoderReader = Callable[[Keys, Keys, int], Encoder]
 """The encoder by the keys of `vision_config`, by those of the whole configuration, and by the
 hidden size of the language model."""
+
+
+def read_encoder(
+    reader: EncoderReader, vision: Mapping[str, Any], config: Mapping[str, Any], out: int
+) -> Encoder:
+    """Read a `vision_config`; InputError if its patches cannot be merged to tokens."""
+    encoder = reader(Keys(vision), Keys(config), out)
+    if not encoder.patches or encoder.patches % encoder.merge:
+        raise InputError(
+            f"an image has {encoder.patches} patches, which cannot be merged by {encoder.merge}"
+        )
+    return encoder
 
 
 def _vision_block(hidden: int, heads: int, width: int, layers: int) -> Run:
@@ -55,6 +67,7 @@ def qwen3_vision(vision: Keys, _: Keys, out: int) -> Encoder:
         Matrix("merger up", merged, merged, Shard.COLUMNS),
         Matrix("merger down", merged, out, Shard.ROWS),
     )
+    vectors = (1 + inner) * (merged + out) + 2 * hidden + inner * 2 * merged
     blocks = _vision_block(
         hidden,
         vision.count("num_heads"),
@@ -65,13 +78,10 @@ def qwen3_vision(vision: Keys, _: Keys, out: int) -> Encoder:
         hidden=hidden,
         runs=(blocks,),
         patch=Matrix("patch", vision.count("in_channels", 3) * pixels, hidden, Shard.NONE),
-        projections=(
-            Projection(merger, merged + out + 2 * hidden),
-            *inner * (Projection(merger, merged + out + 2 * merged),),
-        ),
+        projections=(1 + inner) * (merger,),
         patches=patches,
         merge=merge,
-        vectors=hidden + patches * hidden,
+        vectors=vectors + hidden + patches * hidden,
     )
 
 
@@ -85,10 +95,10 @@ def siglip(vision: Keys, config: Keys, out: int) -> Encoder:
         hidden=hidden,
         runs=(_listed_blocks(vision),),
         patch=Matrix("patch", _pixels(vision), hidden, Shard.NONE),
-        projections=(Projection((Matrix("projection", hidden, out, Shard.NONE),), hidden),),
+        projections=((Matrix("projection", hidden, out, Shard.NONE),),),
         patches=patches,
         merge=patches // tokens,
-        vectors=hidden + patches * hidden + 2 * hidden,
+        vectors=hidden + patches * hidden + 3 * hidden,
     )
 
 
@@ -105,7 +115,7 @@ def llama4_vision(vision: Keys, _: Keys, out: int) -> Encoder:
         hidden=hidden,
         runs=(_listed_blocks(vision),),
         patch=Matrix("patch", _pixels(vision), hidden, Shard.NONE),
-        projections=(Projection(adapter, 0),),
+        projections=(adapter,),
         patches=patches,
         merge=4,
         vectors=(patches + 2) * hidden + 4 * hidden,
@@ -128,4 +138,4 @@ def _pixels(vision: Keys) -> int:
 
 def _patches(vision: Keys, default: int) -> int:
     """Patches of an image of `image_size`."""
-    return max(1, vision.count("image_size", default) // vision.count("patch_size", 14)) ** 2
+    return (vision.count("image_size", default) // vision.count("patch_size", 14)) ** 2

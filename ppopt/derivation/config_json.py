@@ -20,6 +20,7 @@ from ppopt.derivation.architecture import (
     LinearAttention,
     Run,
 )
+from ppopt.derivation.config_encoders import read_encoder
 from ppopt.derivation.config_families import FAMILIES, Family
 from ppopt.derivation.config_keys import Keys
 from ppopt.errors import InputError
@@ -33,7 +34,7 @@ TEXT_CONFIGS = ("text_config", "llm_config", "language_config")
 """Keys of multimodal configurations that hold the dimensions of the language model."""
 NO_PARTS = ("quantization_config", "compression_config", "generation_config")
 """Keys that end as those of parts of a model do."""
-MAX_LAYERS = 2**16
+MAX_LAYERS = 10_000
 BY_HAND = "write its layers by hand (`ppopt init`), or measure them (`ppopt profile`)"
 
 
@@ -75,8 +76,8 @@ def architecture_of(config: Mapping[str, Any]) -> Architecture:
     family, architecture = _recognize(_names(config, text), text, key)
     encoder = None
     if family.encoder is not None and "vision_config" in parts:
-        vision, whole = Keys(parts.pop("vision_config")), Keys(config)
-        encoder = within("vision_config", family.encoder, vision, whole, architecture.hidden)
+        vision, out = parts.pop("vision_config"), architecture.hidden
+        encoder = within("vision_config", read_encoder, family.encoder, vision, config, out)
     notes = (*architecture.notes, *_encoder_notes(encoder), *map(_left_out, parts))
     return replace(architecture, notes=notes, encoder=encoder)
 
@@ -93,7 +94,8 @@ def _is_part(key: str, value: object) -> bool:
 
 
 def _left_out(part: str) -> str:
-    return f"{part} is left out: only the layers of the language model are derived"
+    name = part if part.isprintable() else shown(part)
+    return f"{name} is left out: only the layers of the language model are derived"
 
 
 def _names(config: Mapping[str, Any], text: Mapping[str, Any]) -> list[str]:
@@ -103,8 +105,10 @@ def _names(config: Mapping[str, Any], text: Mapping[str, Any]) -> list[str]:
         raise InputError("architectures is missing; it names the kind of model")
     names = named if isinstance(named, list) else [named]
     inner = text.get("architectures")
-    inner_names = inner if isinstance(inner, list) else []
-    return list(dict.fromkeys(map(str, (*names, *inner_names))))
+    names = [*names, *(inner if isinstance(inner, list) else [])]
+    if not all(isinstance(name, str) and name.isprintable() for name in names):
+        raise InputError(f"architectures: {shown(named)} is not a list of names")
+    return list(dict.fromkeys(names))
 
 
 def _recognize(

@@ -140,7 +140,7 @@ class Keys:
     def unread(self) -> list[str]:
         """Keys that have not been read and may change the dimensions."""
         return [
-            key
+            key if key.isprintable() else shown(key)
             for key, value in self._config.items()
             if key not in self._read and value not in (None, [], {}) and _may_matter(key, value)
         ]

@@ -96,6 +96,11 @@ def without(key: str) -> Config:
     [
         (without("hidden_size"), "hidden_size is missing"),
         (without("architectures"), "architectures is missing"),
+        (
+            LLAMA_8B | {"architectures": ["X\nY"]},
+            r"architectures: \['X\\nY'\] is not a list of names",
+        ),
+        (LLAMA_8B | {"architectures": 3}, "architectures: 3 is not a list of names"),
         ({"architectures": ["MambaForCausalLM"]}, "'MambaForCausalLM'.*known are Llama"),
         (LLAMA_8B | {"hidden_size": "big"}, "hidden_size: 'big' is not a whole number"),
         (LLAMA_8B | {"num_hidden_layers": 0}, "num_hidden_layers: 0 is not within"),

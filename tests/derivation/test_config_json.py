@@ -70,6 +70,7 @@ def test_the_model_type_decides_between_families_with_the_same_keys() -> None:
         ({"hidden_act": "relu2"}, "hidden_act"),
         ({"layer_norm_eps": 1e-5}, "layer_norm_eps"),
         ({"is_encoder_decoder": True}, "is_encoder_decoder"),
+        ({"size\nof": 3}, r"'size\nof'"),
         ({f"size_{index}": 1 for index in range(9)}, "size_0, size_1, size_2, size_3, size_4"),
     ],
 )
@@ -149,7 +150,7 @@ def test_the_encoder_of_qwen3_vl() -> None:
     assert [(run.name, run.count) for run in encoder.runs] == [("vision block", 27)]
     attention = encoder.runs[0].decoder.attention
     assert not attention.causal and attention.heads == 16
-    assert [projection.matrices[-1].outputs for projection in encoder.projections] == [2048] * 4
+    assert [projection[-1].outputs for projection in encoder.projections] == [2048] * 4
     vision = encoder.parameters
     assert vision + PARAMETERS["Qwen/Qwen3-30B-A3B"] == architecture_of(QWEN3_VL).parameters
 
@@ -159,6 +160,7 @@ def test_the_encoder_of_qwen3_vl() -> None:
     [
         ({"depth": None}, "vision_config: depth is missing"),
         ({"num_heads": 7}, "vision_config: hidden_size: 1152 cannot be divided by 7 heads"),
+        ({"num_position_embeddings": 2303}, "2303 patches, which cannot be merged by 4"),
         ({"out_hidden_size": 9}, "vision_config: out_hidden_size: the hidden_size of the language"),
     ],
 )
