@@ -124,10 +124,10 @@ class DerivedModel:
             products += f", attention at {gpu.bf16 / 1e12:g} (bf16)"
         return [
             "Every figure below is derived from published dimensions, none is measured.",
-            *self.architecture.notes,
             f"parameters: {self.parameters:,}, norms and biases included{self._predictions()}",
             f"training: {training.gpus} GPUs, parallelism: {training.words()}",
             f"microbatch: {training.microbatch} x {training.sequence} tokens",
+            *self.architecture.notes,
             f"forward, backward, weight: FLOPs / (peak x {self.efficiency:g}); the peak is",
             f"  {products}. Per token and parameter 2 FLOPs in F, in B and in W;",
             "  attention beside them, 2.5 times as much in B. Of the embedding: memory traffic.",
