@@ -123,9 +123,10 @@ def _recognize(
         return known, within(where, _read, names[0], known, keys)
     similar = _similar(names[0], config)
     if similar is None:
+        families = ", ".join(dict.fromkeys(family.name for family in FAMILIES.values()))
         raise InputError(
-            f"architectures: {shown(names[0])} is not known; known are {', '.join(FAMILIES)}; "
-            f"{BY_HAND}"
+            f"architectures: {shown(names[0])} is not known; known are {families}, and models with "
+            f"their keys; {BY_HAND}"
         )
     if similar.unknown:
         unknown = ", ".join(similar.unknown[:MAX_NAMED_KEYS])
