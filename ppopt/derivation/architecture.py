@@ -160,6 +160,11 @@ class Indexer:
         )
 
     @property
+    def kept(self) -> int:
+        """Elements per token: queries, the key before and behind its norm, and weights."""
+        return 0 if self.shared else self.heads * (self.width + 1) + 2 * self.width
+
+    @property
     def vectors(self) -> int:
         """Parameters of the norm of the key, which has a bias."""
         return 0 if self.shared else 2 * self.width
@@ -242,7 +247,8 @@ class LatentAttention:
     def kept(self) -> int:
         """Elements per token: latents and their norms, queries, keys, values and the output."""
         latents = 2 * self.query_latent + 2 * self.latent + self.position
-        return latents + 2 * self.heads * (self.query + self.value)
+        index = self.indexer.kept if self.indexer else 0
+        return latents + 2 * self.heads * (self.query + self.value) + index
 
     def keys(self, context: int) -> float:
         """Keys that a query sees, averaged over a sequence of `context` tokens."""

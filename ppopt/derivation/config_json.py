@@ -21,7 +21,8 @@ from ppopt.derivation.architecture import (
     Run,
 )
 from ppopt.derivation.config_encoders import read_encoder
-from ppopt.derivation.config_families import FAMILIES, Family
+from ppopt.derivation.config_families import FAMILIES
+from ppopt.derivation.config_family import Family
 from ppopt.derivation.config_keys import Keys
 from ppopt.errors import InputError
 from ppopt.formats.documents import label, parse_json, read_text
@@ -180,7 +181,7 @@ def _read(name: str, family: Family, keys: Keys) -> Architecture:
         ),
         tied=keys.switch("tie_word_embeddings", family.tied),
         predictions=keys.count("num_nextn_predict_layers", 0, minimum=0),
-        positions=keys.count(family.positions) if family.positions else 0,
+        positions=family.positions(keys) if family.positions else 0,
         notes=keys.notes,
     )
 

@@ -86,12 +86,11 @@ class Keys:
             self._read.add(key)
 
     def value(self, key: str) -> Any:
-        """The value of a key as it is, or its default; None if it has none."""
+        """The value of a key as it is; if it is not there its default, or None."""
         alias = self._aliases.get(key, key)
         name = alias if alias in self._config else key
         self._read.add(name)
-        value = self._config.get(name)
-        return self._defaults.get(key) if value is None else value
+        return self._config.get(name, self._defaults.get(key))
 
     def count(
         self,

@@ -131,6 +131,14 @@ def without(key: str) -> Config:
             CONFIGS["deepseek-ai/DeepSeek-V3.2"] | {"q_lora_rank": None},
             "q_lora_rank is missing; the indexer",
         ),
+        (
+            CONFIGS["facebook/opt-6.7b"] | {"word_embed_proj_dim": 512},
+            "word_embed_proj_dim: a projection of the embedding",
+        ),
+        (
+            CONFIGS["facebook/opt-6.7b"] | {"do_layer_norm_before": False},
+            "do_layer_norm_before: a model without a norm",
+        ),
         ({"architectures": ["LlamaForCausalLM"], "text_config": 3}, "text_config: 3 is not an"),
         (
             {"architectures": ["LlamaForCausalLM"], "text_config": {}},

@@ -44,6 +44,10 @@ def windows(config: Config) -> list[int | None]:
     return [run.decoder.attention.window for run in runs for _ in range(run.count)]
 
 
+def without(config: Config, key: str) -> Config:
+    return {name: value for name, value in config.items() if name != key}
+
+
 @pytest.mark.parametrize(
     ("config", "expected"),
     [
@@ -59,6 +63,13 @@ def windows(config: Config) -> list[int | None]:
         (CONFIGS["google/gemma-2-9b"], [4096, None] * 21),
         (CONFIGS["google/gemma-3-12b-it"], ([1024] * 5 + [None]) * 8),
         (CONFIGS["meta-llama/Llama-4-Scout-17B-16E"], ([8192] * 3 + [None]) * 12),
+        (
+            {**CONFIGS["meta-llama/Llama-4-Scout-17B-16E"]["text_config"]}
+            | {"architectures": ["Llama4ForCausalLM"], "attention_chunk_size": None},
+            [None] * 48,
+        ),
+        (CONFIGS["openai/gpt-oss-20b"] | {"sliding_window": None}, [None] * 24),
+        (without(CONFIGS["openai/gpt-oss-20b"], "sliding_window"), [128, None] * 12),
         (CONFIGS["deepseek-ai/DeepSeek-V3.2"], [2048] * 61),
     ],
 )
