@@ -34,9 +34,10 @@ __all__ = ["FAMILIES"]
 
 
 def _mistral_window(keys: Keys, index: int) -> int | None:
-    """A window over every layer, unless it is switched off."""
-    sliding = keys.value("sliding_window") and keys.switch("use_sliding_window", True)
-    return layer_window(keys, index, "sliding_attention" if sliding else "full_attention")
+    """A window over every layer, or over the last ones, unless it is switched off."""
+    sliding = index >= keys.count("max_window_layers", 0, minimum=0)
+    window = layer_window(keys, index, "sliding_attention" if sliding else "full_attention")
+    return window if keys.switch("use_sliding_window", True) else None
 
 
 def _qwen_window(keys: Keys, index: int) -> int | None:
@@ -147,9 +148,9 @@ register(
     "Qwen3NextForCausalLM",
     *("Qwen3_5ForCausalLM", "Qwen3_5MoeForCausalLM"),
     *("Qwen3_5ForConditionalGeneration", "Qwen3_5MoeForConditionalGeneration"),
-    types=(*("qwen3_next", "qwen3_5", "qwen3_5_moe", "qwen3_5_text", "qwen3_5_moe_text"),),
-    defaults={"head_dim": 256},
+    types=("qwen3_next", "qwen3_5", "qwen3_5_moe", "qwen3_5_text", "qwen3_5_moe_text"),
     aliases=QWEN_ALIASES,
+    defaults={"head_dim": 256},
     ignored=QWEN_IGNORED,
     encoder=qwen3_vision,
 )

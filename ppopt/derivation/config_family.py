@@ -58,7 +58,7 @@ def register(
 ) -> Callable[[Layer], Layer]:
     """Register the decoder layer of architectures; see `Family`."""
 
-    def register(layer: Layer) -> Layer:
+    def add(layer: Layer) -> Layer:
         family = Family(
             architectures[0],
             layer,
@@ -73,7 +73,7 @@ def register(
         FAMILIES.update(dict.fromkeys(architectures, family))
         return layer
 
-    return register
+    return add
 
 
 def grouped_attention(

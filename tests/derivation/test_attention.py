@@ -53,6 +53,8 @@ def without(config: Config, key: str) -> Config:
     [
         (LLAMA_8B, [None] * 32),
         (CONFIGS["mistralai/Mistral-7B-v0.1"], [4096] * 32),
+        (LLAMA_8B | {"sliding_window": 9, "max_window_layers": 30}, [None] * 30 + [9] * 2),
+        (LLAMA_8B | {"sliding_window": 9, "use_sliding_window": False}, [None] * 32),
         (CONFIGS["Qwen/Qwen2.5-7B"], [None] * 28),
         (
             CONFIGS["Qwen/Qwen2.5-7B"] | {"use_sliding_window": True, "max_window_layers": 20},

@@ -70,6 +70,7 @@ def test_the_model_type_decides_between_families_with_the_same_keys() -> None:
         ({"hidden_act": "relu2"}, "hidden_act"),
         ({"layer_norm_eps": 1e-5}, "layer_norm_eps"),
         ({"is_encoder_decoder": True}, "is_encoder_decoder"),
+        ({"linear_attn_config": {"kernel": 4}}, "linear_attn_config"),
         ({"size\nof": 3}, r"'size\nof'"),
         ({f"size_{index}": 1 for index in range(9)}, "size_0, size_1, size_2, size_3, size_4"),
     ],
