@@ -555,7 +555,16 @@ class Architecture:
         return layers + self.last.norm(self.hidden) + tables * self.hidden + encoder
 
     @property
+    def prediction_layer(self) -> Decoder:
+        """The decoder layer of a prediction module: the last one, with an indexer of its own."""
+        attention = self.last.attention
+        if not isinstance(attention, LatentAttention) or attention.indexer is None:
+            return self.last
+        indexer = replace(attention.indexer, shared=False)
+        return replace(self.last, attention=replace(attention, indexer=indexer))
+
+    @property
     def prediction_parameters(self) -> int:
         """Parameters of one prediction module: a layer, a projection, and three norms."""
-        projection = 2 * self.hidden * self.hidden
-        return self.last.parameters(self.hidden) + projection + 3 * self.last.norm(self.hidden)
+        layer, projection = self.prediction_layer, 2 * self.hidden * self.hidden
+        return layer.parameters(self.hidden) + projection + 3 * layer.norm(self.hidden)

@@ -200,7 +200,7 @@ def test_llama4_interleaves_dense_layers_and_experts() -> None:
 
 def test_layers_of_glm_5_2_share_an_indexer() -> None:
     """`index_topk_freq` 4 behind the third layer: full, full, full, shared x 3, full, ..."""
-    config = CONFIGS["zai-org/GLM-5"] | {"index_topk_freq": 4, "index_skip_topk_offset": 3}
+    config = CONFIGS["zai-org/GLM-5.2"]
     listed = ["full"] * 3 + (["shared"] * 3 + ["full"]) * 18 + ["shared"] * 3
     by_list = CONFIGS["zai-org/GLM-5"] | {"indexer_types": listed}
     assert architecture_of(config) == architecture_of(by_list)

@@ -446,6 +446,10 @@ CONFIGS |= {
     )
     | {"qk_nope_head_dim": 192, "v_head_dim": 256},
 }
+CONFIGS["zai-org/GLM-5.2"] = CONFIGS["zai-org/GLM-5"] | {
+    "index_skip_topk_offset": 3,
+    "index_topk_freq": 4,
+}
 CONFIGS["Qwen/Qwen3.5-35B-A3B"]["text_config"]["mtp_num_hidden_layers"] = 1
 CONFIGS["Qwen/Qwen3.5-35B-A3B"]["vision_config"]["deepstack_visual_indexes"] = []
 
@@ -491,6 +495,7 @@ WITH_PREDICTIONS = {
     "zai-org/GLM-4.5": (358_337_791_296, 2),
     "zai-org/GLM-4.5-Air": (110_468_824_832, 2),
     "zai-org/GLM-5": (753_864_139_008, 0),
+    "zai-org/GLM-5.2": (753_329_940_480, 0),
 }
 """Totals that include a prediction module, and its number of copies of embedding and head."""
 LLAMA_8B = CONFIGS["meta-llama/Llama-3.1-8B"]
