@@ -92,7 +92,7 @@ QWEN_IGNORED = (
 @register(
     "Qwen2ForCausalLM",
     "Qwen2MoeForCausalLM",
-    types=("qwen2", "qwen2_moe"),
+    types=("qwen2", "qwen2_moe", "qwen2_vl", "qwen2_vl_text", "qwen2_5_vl", "qwen2_5_vl_text"),
     aliases=QWEN_ALIASES,
     ignored=(*QWEN_IGNORED, "shared_expert_intermediate_size"),
 )

@@ -12,7 +12,6 @@ from tests.factories.configs import (
     DEEPSEEK_V3,
     LLAMA_8B,
     PARAMETERS,
-    SMALL,
     WITH_PREDICTIONS,
     Config,
 )
@@ -131,10 +130,15 @@ def test_the_text_of_a_multimodal_model_is_read_and_the_rest_is_named() -> None:
 
 def test_dimensions_beside_parts_of_a_multimodal_model() -> None:
     """Qwen2.5-VL has those of its language model at the top."""
-    config = renamed(SMALL, vision_config={"depth": 3}, model_type="llama")
-    architecture = architecture_of(config)
-    assert architecture.parameters == architecture_of(SMALL).parameters
-    assert len(architecture.notes) == 2
+    name = "Qwen2_5_VLForConditionalGeneration"
+    vision = {"depth": 32, "hidden_size": 1280}
+    config = CONFIGS["Qwen/Qwen2.5-7B"] | {"vision_config": vision, "model_type": "qwen2_5_vl"}
+    architecture = architecture_of(renamed(config, name))
+    assert architecture.parameters == PARAMETERS["Qwen/Qwen2.5-7B"]
+    assert architecture.notes == (
+        f"{name} is not known; its keys are those of Qwen2ForCausalLM",
+        "vision_config is left out: only the layers of the language model are derived",
+    )
 
 
 def test_the_top_of_a_configuration_says_whether_embedding_and_head_are_tied() -> None:
