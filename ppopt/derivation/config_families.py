@@ -160,9 +160,12 @@ def _qwen3_next(keys: Keys, index: int) -> Decoder:
     kind = keys.layer_kind(index, "full_attention" if full else "linear_attention")
     attention: Attention
     if kind == "linear_attention":
+        heads, groups = keys.count("linear_num_value_heads"), keys.count("linear_num_key_heads")
+        if heads % groups:
+            raise InputError(f"linear_num_key_heads: {heads} heads of values cannot share {groups}")
         attention = LinearAttention(
-            heads=keys.count("linear_num_value_heads"),
-            groups=keys.count("linear_num_key_heads"),
+            heads=heads,
+            groups=groups,
             query=keys.count("linear_key_head_dim"),
             value=keys.count("linear_value_head_dim"),
             kernel=keys.count("linear_conv_kernel_dim"),

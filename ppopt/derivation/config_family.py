@@ -89,7 +89,7 @@ def grouped_attention(
     groups = keys.count("num_key_value_heads", heads)
     if heads % groups:
         raise InputError(f"num_key_value_heads: {heads} heads cannot share {groups}")
-    width = keys.count("head_dim", keys.count("hidden_size") // heads, minimum=0)
+    width = keys.count("head_dim", keys.count("hidden_size") // heads)
     if not width:
         raise InputError(f"num_attention_heads: hidden_size has no room for {heads} heads")
     return GroupedQueryAttention(

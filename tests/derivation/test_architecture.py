@@ -106,6 +106,11 @@ def without(key: str) -> Config:
         (LLAMA_8B | {"num_hidden_layers": 0}, "num_hidden_layers: 0 is not within"),
         (LLAMA_8B | {"num_hidden_layers": 10**9}, "num_hidden_layers: 1000000000 is not within"),
         (LLAMA_8B | {"num_attention_heads": 5000}, "hidden_size has no room for 5000 heads"),
+        (LLAMA_8B | {"head_dim": 0}, "head_dim: 0 is not within"),
+        (
+            CONFIGS["Qwen/Qwen3-Next-80B-A3B-Instruct"] | {"linear_num_key_heads": 5},
+            "linear_num_key_heads: 32 heads of values cannot share 5",
+        ),
         (LLAMA_8B | {"sliding_window": -1}, "sliding_window: -1 is not within"),
         (LLAMA_8B | {"layer_types": ["full_attention"]}, "is not a list of 32 layers"),
         (
