@@ -537,10 +537,6 @@ class Architecture:
     notes: tuple[str, ...] = ()
     """What a reader of the derived model must know: what is left out or assumed."""
 
-    def without_predictions(self) -> Architecture:
-        """The model without modules that predict further tokens."""
-        return replace(self, predictions=0)
-
     @property
     def last(self) -> Decoder:
         """The last decoder layer."""
