@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+from math import ceil
 from pathlib import Path
 
 import pytest
 
 from ppopt import InputError, derive_model
-from ppopt.derivation.architecture import Experts
+from ppopt.derivation.architecture import Decoder, Experts
 from ppopt.derivation.config_families import FAMILIES
 from ppopt.derivation.config_json import architecture_of, read_architecture
 from tests.factories.configs import (
@@ -17,6 +18,7 @@ from tests.factories.configs import (
     LLAMA_8B,
     PARAMETERS,
     WITH_PREDICTIONS,
+    WITH_SCALES,
     Config,
 )
 
@@ -32,6 +34,32 @@ def test_parameters_with_the_prediction_module_are_those_published(name: str) ->
     total, copies = WITH_PREDICTIONS[name]
     words = copies * architecture.vocabulary * architecture.hidden
     assert architecture.parameters + architecture.prediction_parameters + words == total
+
+
+def scales(decoder: Decoder, hidden: int) -> int:
+    """Blocks of 128 x 128 of a layer's matrices in FP8."""
+    feed_forward = decoder.feed_forward
+    matrices = [*decoder.attention.matrices(hidden), *feed_forward.matrices(hidden)]
+    if isinstance(feed_forward, Experts):
+        matrices = [
+            *decoder.attention.matrices(hidden),
+            *feed_forward.number * feed_forward.matrices(hidden),
+            *feed_forward.shared_matrices(hidden),
+        ]
+    return sum(
+        ceil(matrix.inputs / 128) * ceil(matrix.outputs / 128)
+        for matrix in matrices
+        if matrix.name != "index weights"
+    )
+
+
+@pytest.mark.parametrize("name", WITH_SCALES)
+def test_parameters_with_scales_are_those_published(name: str) -> None:
+    model = architecture_of(CONFIGS[name])
+    hidden = model.hidden
+    blocks = sum(run.count * scales(run.decoder, hidden) for run in model.runs)
+    total = model.parameters + model.prediction_parameters + 2 * model.vocabulary * hidden
+    assert total + blocks + scales(model.prediction_layer, hidden) == WITH_SCALES[name]
 
 
 def test_every_family_has_a_published_count() -> None:

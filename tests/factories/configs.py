@@ -489,6 +489,13 @@ PARAMETERS = {
     "Qwen/Qwen3-VL-30B-A3B-Instruct": 31_070_754_032,
     "Qwen/Qwen3-VL-8B-Instruct": 8_767_123_696,
 }
+WITH_SCALES = {
+    "deepseek-ai/DeepSeek-V3": 684_531_386_000,
+    "deepseek-ai/DeepSeek-V3.2": 685_396_921_376,
+}
+"""Totals that include the prediction module with copies of embedding and head, and FP8 scales: one
+per block of 128 x 128 of every matrix but those of embedding, head, projection of the module,
+router, and weights of the indexer."""
 WITH_PREDICTIONS = {
     "Qwen/Qwen3-Next-80B-A3B-Instruct": (81_324_862_720, 0),
     "Qwen/Qwen3.5-35B-A3B": (35_951_822_704, 0),
