@@ -140,7 +140,12 @@ SWITCHES: dict[str, tuple[Config, Config, int]] = {
     ),
     "norms of MiniMax": (MINIMAX, {"use_qk_norm": False}, -62 * 128 * 56),
     "its routing bias": (MINIMAX, {"use_routing_bias": False}, -62 * 256),
-    "its shared expert": (MINIMAX, {"shared_intermediate_size": 7}, 62 * 3 * 3072 * 7),
+    "shared expert of MiniMax M1": (
+        CONFIGS["MiniMaxAI/MiniMax-M1-80k"],
+        {"shared_intermediate_size": 7},
+        80 * 3 * 6144 * 7,
+    ),
+    "shared expert of MiniMax M2": (MINIMAX, {"shared_intermediate_size": 7}, 62 * 3 * 3072 * 7),
     "biases of GPT-NeoX": (
         CONFIGS["EleutherAI/gpt-neox-20b"], {"attention_bias": False}, -44 * 4 * 6144,
     ),
