@@ -30,29 +30,29 @@ class Measure:
     example: str
     units: Mapping[str, Fraction] = field(default_factory=dict, hash=False)
     """Unit -> its size in `unit`."""
+    is_whole: bool = False
 
     def read(self, value: object) -> float:
         """Read a number, or text of one with its unit; raises InputError if it is out of range."""
         parts = _WITH_UNIT.fullmatch(value) if isinstance(value, str) else None
         if parts is not None and parts[2] not in self.units:
-            known = ", ".join(self.units) or "no unit"
-            raise InputError(f"unit {shown(parts[2])} is unknown; use {known}: {self.example}")
+            raise InputError(f"{shown(value)}: unit {parts[2]} is unknown; write {self.example}")
         try:
             number = exact.fraction(value if parts is None else parts[1], "")
         except InputError:
             raise InputError(f"{shown(value)} is not a number; write {self.example}") from None
         number *= 1 if parts is None else self.units[parts[2]]
         if not self.minimum <= number <= self.maximum:
-            raise InputError(
-                f"{shown(value)} is not within {self.minimum:g} .. {self.maximum:g} {self.unit}; "
-                f"write {self.example}".replace(" ;", ";")
-            )
+            bounds = f"{self.minimum:g} .. {self.maximum:g} {self.unit}".strip()
+            raise InputError(f"{shown(value)} is not within {bounds}; write {self.example}")
+        if self.is_whole and number.denominator != 1:
+            raise InputError(f"{shown(value)} is not a whole number; write {self.example}")
         return exact.plain(number)
 
 
 @dataclass(frozen=True)
 class MeasureByRanks:
-    """A value that depends on the number of ranks of a group: a table, ranks -> value."""
+    """What a value measures that depends on the number of ranks: a table, ranks -> value."""
 
     each: Measure
 
@@ -61,7 +61,7 @@ class MeasureByRanks:
         if not isinstance(value, Mapping):
             return {2: self.each.read(value)}
         if not value:
-            raise InputError("the table is empty; write {2 = 0.6, 8 = 0.7}, ranks = value")
+            raise InputError("the table is empty; write {2 = 0.6, 8 = 0.7}")
         table = {
             _ranks(ranks): within(ranks, self.each.read, each) for ranks, each in value.items()
         }
@@ -79,7 +79,7 @@ _BITS_PER_SECOND = {f"{prefix}b/s": Fraction(size, 8) for prefix, size in _SI.it
 _FLOP = {f"{prefix}FLOP": Fraction(size) for prefix, size in _SI.items()}
 _FLOP_PER_SECOND = {f"{unit}/s": size for unit, size in _FLOP.items()}
 _FLOPS = {f"{unit}S": size for unit, size in _FLOP.items()}
-_SHARE = Measure("", 0.001, 1, "0.6, a share above 0")
+_SHARE = Measure("", 0.001, 1, "0.6")
 
 FlopsPerSecond: TypeAlias = Annotated[
     float, Measure("FLOP/s", 1e12, 1e18, "989e12 or 989TFLOP/s", _FLOP_PER_SECOND | _FLOPS)
@@ -96,4 +96,4 @@ Seconds: TypeAlias = Annotated[float, Measure("s", 0, 1, "10e-6 or 10us", SCALES
 Share: TypeAlias = Annotated[float, _SHARE]
 ByRanks: TypeAlias = Annotated[Mapping[int, float], MeasureByRanks(_SHARE)]
 Number: TypeAlias = Annotated[float, Measure("", 0, 1e6, "150")]
-Count: TypeAlias = Annotated[int, Measure("GPUs", 1, 1e6, "8")]
+Count: TypeAlias = Annotated[int, Measure("GPUs", 1, 1e6, "8", is_whole=True)]
