@@ -252,7 +252,7 @@ def _values(records: Sequence[Record]) -> dict[str, _Sourced]:
         for key, measure in _measures().items():
             if key in record:
                 origin = Origin(Basis(record["basis"]), record["source"])
-                values[key] = _Sourced(within(key, measure.read, record[key]), origin)
+                values[key] = _Sourced(measure.read(record[key], key), origin)
     return values
 
 
