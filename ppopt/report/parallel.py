@@ -49,6 +49,7 @@ def of_parallel_plan(found: ParallelPlan) -> dict[str, Any]:
                 for reason, number in found.skipped_by_reason.items()
             ],
             "not_searched": list(space.not_searched),
+            "storage": None if found.storage is None else found.storage._asdict(),
         },
     }
 
@@ -68,6 +69,7 @@ def _row(row: ParallelRow, found: ParallelPlan) -> dict[str, Any]:
         "configuration": None if best is None else str(best.configuration),
         "peak_memory": None if best is None else plain_or_none(best.peak),
         "seconds": round(row.seconds, 3),
+        "failed": row.failed,
     }
 
 

@@ -138,7 +138,7 @@ def test_long_sequences_are_divided_by_default() -> None:
 
 
 def test_groups_of_ranks_are_within_a_node_by_default() -> None:
-    """Of 24 GPUs in nodes of 8, three ranks would be of two nodes; of 6 in one node they are not."""
+    """Of 24 GPUs in nodes of 8, three ranks may be of two nodes; of 6 in one node they are not."""
     for gpus, tensors in ((24, {1, 2, 4, 8}), (6, {1, 2, 3, 6})):
         sizes = ParallelSpace(architecture_of(SMALL), gpu_named("h100"), gpus, 24)
         assert {each.tensor for each in sizes._combinations()} == tensors
