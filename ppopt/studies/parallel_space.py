@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 from ppopt.derivation.architecture import Architecture, Experts
 from ppopt.derivation.derived_model import DerivedModel
 from ppopt.derivation.gpus import Gpu
-from ppopt.derivation.layer_costs import EFFICIENCY
 from ppopt.derivation.training import Training
 from ppopt.errors import ConflictError, InputError, NotApplicableError, not_applicable
 from ppopt.problem.hosting import MOST_DEVICES
@@ -75,7 +74,7 @@ class ParallelSpace:
     microbatch: tuple[int, ...] | None = None
     training: Mapping[str, Any] = field(default_factory=dict)
     """Further fields of every `Training`: sequence, precision."""
-    efficiency: tuple[float, ...] = (EFFICIENCY,)
+    efficiency: tuple[float | None, ...] = (None,)
     """Achieved share of the GPU's peak: one for all, or one for each of `tensor`."""
     link: str | None = None
 
@@ -189,7 +188,7 @@ class ParallelSpace:
                 self.architecture, training, self.gpu, self._efficiency(combination), link=self.link
             )
 
-    def _efficiency(self, combination: Parallelism) -> float:
+    def _efficiency(self, combination: Parallelism) -> float | None:
         """Efficiency of a combination."""
         if self.tensor is None or len(self.efficiency) == 1:
             return self.efficiency[0]
