@@ -80,13 +80,6 @@ def test_layers_without_experts_stand_where_the_configuration_has_them() -> None
     ]
 
 
-def test_mtp_modules_can_be_removed() -> None:
-    architecture = architecture_of(DEEPSEEK_V3)
-    removed = architecture.without_predictions()
-    assert (architecture.predictions, removed.predictions) == (1, 0)
-    assert removed.parameters == architecture.parameters
-
-
 def without(key: str) -> Config:
     return {name: value for name, value in LLAMA_8B.items() if name != key}
 
