@@ -76,7 +76,7 @@ def vision(hidden: int, heads: int, width: int, context: int) -> LayerWork:
     before and after its activation function.
     """
     head = hidden // heads
-    scores = attention_flops(context, heads, head, head, causal=False)
+    scores = attention_flops(context, heads, head, head)
     passed, kept = 4 * hidden**2 + 2 * hidden * width, 8 * hidden + 2 * width
     return LayerWork(passed, scores, kept, 2 * (hidden + 2 * width), hidden)
 

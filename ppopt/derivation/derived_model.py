@@ -131,7 +131,7 @@ class DerivedModel:
             f"  {products}. Per token and parameter 2 FLOPs in F, in B and in W;",
             "  attention beside them, 2.5 times as much in B. Of the embedding: memory traffic.",
             f"  {self.efficiency:g}: {self.reason}",
-            f"  peak: {gpu.source}",
+            f"  peak: {gpu.origins['bf16'].source}",
             "activation: 2 bytes for each element that the backward reads, nothing recomputed",
             f"static: 6 + 12 / {training.ranks} bytes a parameter: parameters in BF16, gradients",
             f"  in FP32, optimizer states sharded over {training.ranks} ranks"

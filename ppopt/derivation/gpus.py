@@ -1,16 +1,30 @@
-"""GPUs by name: peaks and memory, as their makers publish them (`gpus.toml`)."""
+"""GPUs: what each can do, every value with its basis and its source (`gpus.toml`)."""
 
 from __future__ import annotations
 
-import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cache
 from importlib.resources import files
-from typing import NamedTuple
+from typing import Any, NamedTuple, get_args, get_type_hints
 
+from ppopt.derivation.gpu_values import (
+    Bandwidth,
+    ByRanks,
+    Capacity,
+    Count,
+    Flops,
+    FlopsPerSecond,
+    Measure,
+    MeasureByRanks,
+    Number,
+    Seconds,
+    Share,
+)
 from ppopt.errors import InputError
-from ppopt.formats.fields import shown
+from ppopt.formats.documents import parse_toml
+from ppopt.formats.fields import shown, within
 from ppopt.problem.settings import nearest
 
 
@@ -21,19 +35,80 @@ class Precision(StrEnum):
     FP8 = "fp8"
 
 
-class Gpu(NamedTuple):
-    """What a GPU can do."""
+class Basis(StrEnum):
+    """What a value of a GPU rests on."""
+
+    PUBLISHED = "published"
+    """Its maker's data sheet."""
+    MEASURED = "measured"
+    """A measurement on this GPU."""
+    ASSUMED = "assumed"
+    """A measurement on another GPU, or a guess."""
+
+
+class Origin(NamedTuple):
+    """Where a value comes from."""
+
+    basis: Basis
+    source: str
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """What a GPU can do, alone and in a group.
+
+    A product of matrices of F FLOPs takes (F + matrix_overhead) / (peak x matrix_efficiency). A
+    collective of n ranks waits collective_fixed + collective_step x (n - 1), and moves its bytes at
+    the bus bandwidth of n ranks.
+    """
 
     name: str
-    bf16: float
-    """Dense FLOP/s."""
-    fp8: float | None
-    """Dense FLOP/s; None: it has no FP8."""
-    memory: int
-    """GiB."""
-    memory_speed: float
-    """Bytes/s."""
-    source: str
+    origins: Mapping[str, Origin] = field(hash=False, repr=False)
+    """Origin of every value that is not None, by the name of its field."""
+
+    bf16: FlopsPerSecond
+    """Dense peak, without sparsity, as all peaks."""
+    memory: Capacity
+    memory_speed: Bandwidth
+    gpus_per_node: Count
+    """GPUs that NVLink, or its counterpart, connects."""
+    node_bandwidth: Bandwidth
+    """Nominal bandwidth at which a GPU sends to the others of its node, one way."""
+    network_bandwidth: Bandwidth
+    """Nominal share of a GPU in the network adapters of its node, one way."""
+
+    matrix_efficiency: Share
+    """Share of the peak that large products of matrices reach."""
+    matrix_overhead: Flops
+    """FLOPs that the GPU could do in the time in which a product starts and ends."""
+    grouped_efficiency: Share
+    """Share of the peak that grouped products of experts reach."""
+    attention_efficiency: Share
+    """Share of the BF16 peak that the forward pass of attention reaches with many blocks."""
+    attention_backward_efficiency: Share
+    """The same of its backward pass."""
+    attention_blocks: Number
+    """Pairs of a head and a block of 128 queries at which attention reaches half of its share."""
+    memory_efficiency: Share
+    """Share of `memory_speed` that memory-bound kernels reach."""
+    kernel_time: Seconds
+    """Minimum time of a kernel."""
+
+    collective_fixed: Seconds
+    collective_step: Seconds
+    all_gather: ByRanks = field(hash=False)
+    """Bus bandwidth of all-gather and reduce-scatter in a node, as a share of `node_bandwidth`."""
+    all_reduce: ByRanks = field(hash=False)
+    all_to_all: ByRanks = field(hash=False)
+    network_efficiency: Share
+    """Share of `network_bandwidth` that collectives reach."""
+    network_p2p_efficiency: Share
+    """Share of `network_bandwidth` that transfers between two GPUs reach."""
+    network_latency: Seconds
+
+    fp8: FlopsPerSecond | None = None
+    """None: the GPU has no FP8."""
+    fp4: FlopsPerSecond | None = None
 
     def peak(self, precision: Precision) -> float:
         """Dense FLOP/s at a precision; raises InputError if the GPU does not have it."""
@@ -43,22 +118,74 @@ class Gpu(NamedTuple):
         return peak
 
 
+class _Sourced(NamedTuple):
+    """A value and its origin."""
+
+    value: Any
+    origin: Origin
+
+
 @cache
 def gpus() -> Mapping[str, Gpu]:
     """Every GPU by name."""
     text = (files("ppopt.derivation") / "gpus.toml").read_text(encoding="utf-8")
+    catalog: Any = parse_toml(text, "gpus.toml")
+    records = catalog["family"] | catalog["gpu"]
     return {
-        name: Gpu(name=name, fp8=found.pop("fp8", None), **found)
-        for name, found in tomllib.loads(text).items()
+        name: _gpu(name, within(f"gpus.toml: {name}", _values, records[name], records))
+        for name in catalog["gpu"]
     }
 
 
 def gpu_named(name: str) -> Gpu:
     """A GPU by its name, in any case; raises InputError if there is none."""
-    found = gpus().get(name.lower())
-    if found is None:
+    gpu = gpus().get(name.lower())
+    if gpu is None:
         raise InputError(
             f"gpu: {shown(name)} is unknown; did you mean {nearest(name.lower(), gpus())}? "
             f"known are {', '.join(gpus())}"
         )
-    return found
+    return gpu
+
+
+@cache
+def _measures() -> Mapping[str, Measure | MeasureByRanks]:
+    """What each value of a GPU measures, by the name of its field."""
+    measures: dict[str, Measure | MeasureByRanks] = {}
+    for name, hint in get_type_hints(Gpu, include_extras=True).items():
+        annotated = next(
+            (part for part in (hint, *get_args(hint)) if hasattr(part, "__metadata__")), None
+        )
+        if annotated is not None:
+            (measures[name],) = annotated.__metadata__
+    return measures
+
+
+def _gpu(name: str, values: Mapping[str, _Sourced]) -> Gpu:
+    origins = {key: value.origin for key, value in values.items()}
+    return Gpu(name=name, origins=origins, **{key: value.value for key, value in values.items()})
+
+
+def _values(
+    records: Sequence[Mapping[str, Any]], catalog: Mapping[str, Sequence[Mapping[str, Any]]]
+) -> dict[str, _Sourced]:
+    """The values of a GPU's records; a later record replaces values of an earlier one."""
+    values: dict[str, _Sourced] = {}
+    for record in records:
+        base = record.get("like")
+        if base is not None:
+            inherited = _values(catalog[base], catalog)
+            values |= {key: _inherited(value, base) for key, value in inherited.items()}
+        for key, measure in _measures().items():
+            if key in record:
+                origin = Origin(Basis(record["basis"]), record["source"])
+                values[key] = _Sourced(within(key, measure.read, record[key]), origin)
+    return values
+
+
+def _inherited(value: _Sourced, base: str) -> _Sourced:
+    """A value of another GPU, or of a family: it is assumed to hold for this one."""
+    basis, source = value.origin
+    if basis is Basis.ASSUMED:
+        return value
+    return _Sourced(value.value, Origin(Basis.ASSUMED, f"as {base}: {source}"))

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from ppopt.derivation.architecture import Decoder
+from ppopt.derivation.architecture import Decoder, parameters_of
 
 ELEMENT = 2
 """Bytes of an element in BF16."""
@@ -72,7 +72,7 @@ def decoder_work(decoder: Decoder, hidden: int, context: int) -> LayerWork:
     attention, feed_forward = decoder.attention, decoder.feed_forward
     inner = feed_forward.kept(hidden)
     return LayerWork(
-        passed=attention.matrices(hidden) + feed_forward.passed(hidden),
+        passed=parameters_of(attention.matrices(hidden)) + feed_forward.passed(hidden),
         scores=attention.scores(context),
         kept=4 * hidden + attention.kept + inner,
         gradients=ELEMENT * (hidden + inner),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 
-from ppopt.derivation.architecture import Architecture, Experts, GroupedQueryAttention
+from ppopt.derivation.architecture import Architecture, Experts
 from ppopt.derivation.gpus import Precision
 from ppopt.errors import ConflictError, InputError
 from ppopt.formats.fields import shown, whole, within
@@ -86,7 +86,7 @@ class Training:
                     f"tensor: {self.tensor} ranks cannot share {attention.heads} heads; give a "
                     "divisor"
                 )
-            if isinstance(attention, GroupedQueryAttention) and attention.groups % self.tensor:
+            if attention.groups % self.tensor:
                 raise ConflictError(
                     f"tensor: {self.tensor} ranks would copy {attention.groups} heads of keys and "
                     f"values, which is not derived; give a divisor of {attention.groups}"
