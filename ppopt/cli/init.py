@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from ppopt.cli.application import command
-from ppopt.cli.derivation_options import option, refuse_without_configuration
+from ppopt.cli.derivation_options import (
+    FROM,
+    INIT,
+    refuse_without_configuration,
+    with_derivation_options,
+)
 from ppopt.cli.streams import note
 from ppopt.errors import InputError
-from ppopt.problem.settings import NAMED, Heading
+from ppopt.problem.settings import NAMED
 
 if TYPE_CHECKING:
     from ppopt.derivation.derived_model import DerivedModel
@@ -23,88 +29,11 @@ SCHEMA = "ppopt-schema.json"
 
 
 @command
+@with_derivation_options(INIT)
 def init(
+    derivation: Mapping[str, Any],
     file: Annotated[
         Path | None, typer.Argument(metavar="[FILE]", help="The file to write (.yaml).")
-    ] = None,
-    config: Annotated[
-        Path | None,
-        option(
-            "--from",
-            "CONFIG",
-            "Derive the layers from the config.json, or the folder, of a Hugging Face model: "
-            "Llama, Mistral, Mixtral, Qwen2 and Qwen3 (dense and MoE), DeepSeek V2 and V3.",
-        ),
-    ] = None,
-    gpu: Annotated[
-        str | None,
-        option(
-            "--gpu",
-            "NAME",
-            "Required with --from: a100, h100, h200, h800, b200 or mi300x.",
-            Heading.TIMES,
-        ),
-    ] = None,
-    precision: Annotated[
-        str | None,
-        option(
-            "--precision",
-            "NAME",
-            "Number format of matrix products: bf16 (default) or fp8.",
-            Heading.TIMES,
-        ),
-    ] = None,
-    efficiency: Annotated[
-        float | None,
-        option(
-            "--efficiency",
-            "SHARE",
-            "Achieved share of the GPU's peak FLOPs per second (default: 0.4).",
-            Heading.TIMES,
-        ),
-    ] = None,
-    measured: Annotated[
-        float | None,
-        option(
-            "--calibrate",
-            "MS",
-            "Measured time of a step of 1F1B in milliseconds; sets the efficiency so that 1F1B "
-            "takes as long.",
-            Heading.TIMES,
-        ),
-    ] = None,
-    link: Annotated[
-        str | None,
-        option(
-            "--link", "LINK", "Link between devices (default: bandwidth=50GB/s).", Heading.TIMES
-        ),
-    ] = None,
-    devices: Annotated[
-        int | None, option("--devices", "N", "Pipeline parallel size (default: 4).")
-    ] = None,
-    batches: Annotated[
-        int | None, option("--batches", "N", "Microbatches of a step, per data rank (default: 16).")
-    ] = None,
-    tensor: Annotated[int | None, option("--tensor", "N", "Tensor parallel size (1).")] = None,
-    context: Annotated[int | None, option("--context", "N", "Context parallel size (1).")] = None,
-    data: Annotated[int | None, option("--data", "N", "Data parallel size (1).")] = None,
-    expert: Annotated[
-        int | None, option("--expert", "N", "Expert parallel size, of data x context ranks (1).")
-    ] = None,
-    sequence: Annotated[
-        int | None, option("--sequence", "N", "Tokens of a sequence (4096).")
-    ] = None,
-    microbatch: Annotated[
-        int | None, option("--microbatch", "N", "Sequences of a microbatch (1).")
-    ] = None,
-    partition: Annotated[
-        str | None,
-        option(
-            "--partition",
-            "LIST",
-            "Layers of every stage; see `ppopt solve --help`.",
-            Heading.PIPELINE,
-        ),
     ] = None,
 ) -> int:
     """Write a commented model file, ready to solve.
@@ -114,24 +43,11 @@ def init(
     derived from a model's published dimensions; all other options need --from. Example: `ppopt init
     model.yaml --from config.json --gpu h100 --tensor 8`.
     """
-    training = {
-        "devices": devices,
-        "batches": batches,
-        "tensor": tensor,
-        "context": context,
-        "data": data,
-        "expert": expert,
-        "sequence": sequence,
-        "microbatch": microbatch,
-        "precision": precision,
-    }
-    hardware = {"gpu": gpu, "efficiency": efficiency, "link": link, "partition": partition}
-    given = {name: value for name, value in (training | hardware).items() if value is not None}
-    if config is None:
-        refuse_without_configuration([*given, *([] if measured is None else ["calibrate"])])
+    if FROM not in derivation:
+        refuse_without_configuration(derivation)
         _write(file, _template(file))
         return 0
-    model = _derived(config, given, measured)
+    model = _derived(derivation)
     _write(file, model.text)
     note(f"derived, not measured: {model.parameters:,} parameters; {model.training.gpus} GPUs")
     return 0
@@ -145,19 +61,21 @@ def _template(file: Path | None) -> str:
     return text if file is None else text.replace("model.yaml", file.name)
 
 
-def _derived(config: Path, given: dict[str, Any], measured: float | None) -> DerivedModel:
+def _derived(derivation: Mapping[str, Any]) -> DerivedModel:
     """The model of a config.json, on a pipeline that there is."""
     from ppopt.derivation.derived_model import derive_model  # noqa: PLC0415  loads on use
     from ppopt.formats.typed_values import typed_value  # noqa: PLC0415
     from ppopt.studies.calibrate import calibrate  # noqa: PLC0415
 
-    if "gpu" not in given:
+    fields = dict(derivation)
+    config, measured = Path(fields.pop(FROM)), fields.pop("calibrate", None)
+    if "gpu" not in fields:
         raise InputError("gpu: missing; give --gpu h100, the GPU that trains the model")
-    if measured is not None and "efficiency" in given:
+    if measured is not None and "efficiency" in fields:
         raise InputError("efficiency: --calibrate sets it; leave one of them out")
-    if "partition" in given:
-        given["partition"] = typed_value(NAMED["partition"], given["partition"])
-    model = derive_model(config, **given)
+    if "partition" in fields:
+        fields["partition"] = typed_value(NAMED["partition"], fields["partition"])
+    model = derive_model(config, **fields)
     return model if measured is None else calibrate(model, measured)
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ppopt.cli.commands import exit_code
+from ppopt.cli.derivation_options import FROM
 from ppopt.cli.settings import Settings
 from ppopt.errors import InputError
 from ppopt.solver import interrupts
@@ -23,9 +24,9 @@ LEFT_OUT = ("objective", "backward_kind", "fused", "group_size", "waves")
 
 
 def plan_over_parallelism(
-    settings: Settings, config: Path, given: Mapping[str, Any], asked: Mapping[str, Any]
+    settings: Settings, derivation: Mapping[str, Any], asked: Mapping[str, Any]
 ) -> int:
-    """Plan every combination of a parallelism; `given` are its options, `asked` those of plans."""
+    """Plan every combination of a parallelism; `asked` are the options of every plan."""
     from ppopt.cli import output, progress
     from ppopt.derivation.config_json import read_architecture
     from ppopt.derivation.gpus import gpu_named
@@ -33,17 +34,17 @@ def plan_over_parallelism(
     from ppopt.studies.parallel_plan import PlanArguments, plan_parallelism
     from ppopt.studies.parallel_space import ParallelSpace
 
-    _check(settings, given)
+    _check(settings, derivation)
     if asked["within"] is not None:
         raise InputError("within: not of a plan over the parallelism; leave it out")
     link = settings.get("link")
-    listed = any(name in given for name in ("tensor", "microbatch", "data"))
+    listed = any(name in derivation for name in ("tensor", "microbatch", "data"))
     space = (ParallelSpace if listed else ParallelSpace.of_all_sizes)(
-        architecture=read_architecture(config),
-        gpu=gpu_named(given["gpu"]),
+        architecture=read_architecture(Path(derivation[FROM])),
+        gpu=gpu_named(derivation["gpu"]),
         link=link,
-        training={name: value for name, value in given.items() if name in TRAINING},
-        **{name: value for name, value in given.items() if name in SPACE},
+        training={name: value for name, value in derivation.items() if name in TRAINING},
+        **{name: value for name, value in derivation.items() if name in SPACE},
     )
     names = ("placement", "chunks", "recompute", "strategies", "runtime")
     chosen = {name: asked[name] for name in names if asked[name] is not None}
@@ -65,12 +66,12 @@ def plan_over_parallelism(
     )
 
 
-def _check(settings: Settings, given: Mapping[str, Any]) -> None:
+def _check(settings: Settings, derivation: Mapping[str, Any]) -> None:
     """Refuse what a plan over the parallelism does not take, and what it lacks."""
     from ppopt.problem.settings import LIMIT_1F1B, SETTINGS, Part
 
     for name in NEEDED:
-        if name not in given:
+        if name not in derivation:
             flag = name.replace("_", "-")
             raise InputError(f"{flag}: missing; a plan over the parallelism needs --{flag}")
     pipeline = {

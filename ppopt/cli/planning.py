@@ -3,14 +3,19 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from collections.abc import Mapping
 from typing import Annotated, Any
 
 import typer
 
 from ppopt.cli.application import command
 from ppopt.cli.commands import exit_code, search_options, strategy_options
-from ppopt.cli.derivation_options import option, refuse_without_configuration
+from ppopt.cli.derivation_options import (
+    FROM,
+    PLAN,
+    refuse_without_configuration,
+    with_derivation_options,
+)
 from ppopt.cli.parallel_planning import plan_over_parallelism
 from ppopt.cli.settings import Settings, with_settings_but
 from ppopt.problem.settings import NAMED, Heading
@@ -35,8 +40,10 @@ def _list(flag: str, words: str) -> Any:
     offload="which layers of the model move their activation to the host between F and the "
     "backward: none, or all that have an `offload_time` (default: as the layers say)",
 )
+@with_derivation_options(PLAN)
 def plan(
     settings: Settings,
+    derivation: Mapping[str, Any],
     batches: Annotated[
         str | None, _list("--batches", "Numbers of microbatches to try, e.g. 16,32.")
     ] = None,
@@ -79,59 +86,6 @@ def plan(
             rich_help_panel=Heading.SEARCH,
         ),
     ] = None,
-    derived_from: Annotated[
-        Path | None,
-        option(
-            "--from",
-            "CONFIG",
-            "Also choose the parallelism: derive models from this config.json or folder.",
-        ),
-    ] = None,
-    gpu: Annotated[
-        str | None, option("--gpu", "NAME", "With --from: the GPU; see `ppopt init --help`.")
-    ] = None,
-    gpus: Annotated[int | None, option("--gpus", "N", "With --from: total number of GPUs.")] = None,
-    global_batch: Annotated[
-        int | None,
-        option("--global-batch", "N", "With --from: sequences of a step, over all GPUs."),
-    ] = None,
-    tensor: Annotated[
-        str | None,
-        option("--tensor", "LIST", "With --from: tensor parallel sizes, e.g. 1,2,4 (1)."),
-    ] = None,
-    microbatch: Annotated[
-        str | None,
-        option("--microbatch", "LIST", "With --from: sequences of a microbatch, e.g. 1,2 (1)."),
-    ] = None,
-    data: Annotated[
-        str | None, option("--data", "LIST", "With --from: data parallel sizes, e.g. 1,2 (1).")
-    ] = None,
-    context_ranks: Annotated[
-        int | None, option("--context", "N", "With --from: context parallel size (1).")
-    ] = None,
-    expert: Annotated[
-        int | None, option("--expert", "N", "With --from: expert parallel size (1).")
-    ] = None,
-    sequence: Annotated[
-        int | None, option("--sequence", "N", "With --from: tokens of a sequence (4096).")
-    ] = None,
-    precision: Annotated[
-        str | None,
-        option(
-            "--precision",
-            "NAME",
-            "With --from: number format of matrix products, bf16 (default) or fp8.",
-        ),
-    ] = None,
-    efficiency: Annotated[
-        str | None,
-        option(
-            "--efficiency",
-            "LIST",
-            "With --from: achieved share of the GPU's peak FLOPs per second (0.4), one for all or "
-            "one for each of --tensor.",
-        ),
-    ] = None,
 ) -> int:
     """Choose partition, placement, chunks, recompute and schedule.
 
@@ -157,22 +111,9 @@ def plan(
         "options": strategy_options(settings),
         "within": None if within is None else share("within", within),
     }
-    lists = {"tensor": tensor, "microbatch": microbatch, "data": data}
-    typed = {
-        "gpu": gpu,
-        "gpus": gpus,
-        "global_batch": global_batch,
-        "efficiency": None if efficiency is None else _shares(efficiency),
-        "context": context_ranks,
-        "expert": expert,
-        "sequence": sequence,
-        "precision": precision,
-        **{name: _numbers(name, words) for name, words in lists.items()},
-    }
-    parallel = {name: value for name, value in typed.items() if value is not None}
-    if derived_from is not None:
-        return plan_over_parallelism(settings, derived_from, parallel, asked)
-    refuse_without_configuration(parallel)
+    if FROM in derivation:
+        return plan_over_parallelism(settings, derivation, asked)
+    refuse_without_configuration(derivation)
     given = _given(settings) | {name: value for name, value in asked.items() if value is not None}
     for name in ("stages", "batches"):
         if name not in given:
@@ -219,10 +160,3 @@ def _numbers(name: str, text: str | None) -> tuple[int, ...] | None:
     if text is None:
         return None
     return tuple(whole(name, part.strip()) for part in text.split(","))
-
-
-def _shares(text: str) -> tuple[float, ...]:
-    """The shares of a list; raises InputError on anything else."""
-    from ppopt.formats.typed_values import share
-
-    return tuple(float(share("efficiency", part)) for part in text.split(","))
