@@ -87,6 +87,20 @@ LLAMA_7B = _layers("Llama 7B", 4096, 32000, llama(4096, 32, 32, 11008), 32)
 INTERNLM2_7B = _layers("InternLM2 7B", 4096, 92544, llama(4096, 32, 8, 14336), 32)
 """configs/7B_internlm2.py of InternLM/InternEvo."""
 
+_WINDOW, _WHOLE = (
+    arch.Run(
+        name,
+        Decoder(
+            GroupedQueryAttention(64, 8, 64, bias=True, output_bias=True, window=window),
+            Experts(2880, 128, 4, bias=True),
+        ),
+        1,
+    )
+    for name, window in (("window block", 128), ("block", None))
+)
+GPT_OSS_120B = Architecture("gpt-oss 120B", 2880, 201088, (_WINDOW, _WHOLE) * 18)
+"""config.json of openai/gpt-oss-120b; arXiv 2508.10925."""
+
 KNOWN = {
     "llama38b": LLAMA_8B,
     "llama370b": LLAMA_70B,
@@ -97,19 +111,18 @@ KNOWN = {
     "mixtral8x7b": MIXTRAL_8X7B,
     "mixtral8x22b": MIXTRAL_8X22B,
     "deepseekv3": DEEPSEEK_V3,
+    "gptoss120b": GPT_OSS_120B,
     "kimik2": KIMI_K2,
     "moonlight16ba3b": MOONLIGHT,
 }
 """By the name in lower case, letters and digits alone, without what stands in parentheses."""
 UNSUPPORTED = {
     "nemotron": "Mamba layers are not derived",
-    "gptoss": "layers with windows are not derived",
-    "deepseekv4": "DeepSeek V4 is not derived",
-    "glm5": "GLM 5 is not derived",
-    "gemma4": "Gemma 4 is not derived",
-    "qwen36": "Qwen3.6 is not derived",
-    "qwen3830": "Qwen3.8 is not derived",
-    "qwen3827b": "Qwen3.8 is not derived",
+    "deepseekv4": "no dimensions of DeepSeek V4",
+    "glm5": "no dimensions of GLM 5",
+    "gemma4": "no dimensions of Gemma 4",
+    "qwen36": "no dimensions of Qwen3.6",
+    "qwen3827b": "no dimensions of Qwen3.8",
 }
 """Beginnings of names, and why they are not predicted."""
 CI_FAMILIES = {
@@ -153,19 +166,29 @@ def _by_dimensions(run: Run) -> Architecture:
     words = int(row.get("vocab") or GPT2_WORDS)
     groups, width = int(row.get("kv_heads") or heads), int(row.get("ffn") or 4 * hidden)
     if "llama" in run.model.lower():
-        decoder = llama(hidden, heads, groups, width)
-    else:
-        decoder = Decoder(_attention(hidden, heads, groups), _ungated(width))
-    return _layers(run.model, hidden, words, decoder, int(row["layers"]))
+        return _layers(
+            run.model, hidden, words, llama(hidden, heads, groups, width), int(row["layers"])
+        )
+    return gpt(run.model, hidden, heads, groups, width, words, int(row["layers"]), run.sequence)
 
 
-def _attention(hidden: int, heads: int, groups: int) -> GroupedQueryAttention:
-    return GroupedQueryAttention(heads, groups, hidden // heads, bias=True, output_bias=True)
-
-
-def _ungated(width: int) -> FeedForward:
-    """A feed-forward network of two matrices, as a gated one of equal work."""
-    return FeedForward(round(2 * width / 3), bias=True)
+def gpt(
+    name: str,
+    hidden: int,
+    heads: int,
+    groups: int,
+    width: int,
+    words: int,
+    count: int,
+    positions: int,
+) -> Architecture:
+    """A GPT (arXiv 2005.14165, section 2.1): no gate, biases, LayerNorm, learned positions."""
+    decoder = Decoder(
+        GroupedQueryAttention(heads, groups, hidden // heads, bias=True, output_bias=True),
+        FeedForward(width, bias=True, gated=False),
+        layer_norm=True,
+    )
+    return replace(_layers(name, hidden, words, decoder, count), tied=True, positions=positions)
 
 
 def _heads(run: Run) -> int:
@@ -193,7 +216,8 @@ def _of_megatron_ci(run: Run) -> Architecture:
     groups, width = int(row.get("kv_heads") or heads), int(row.get("ffn") or 4 * hidden)
     tensor = run.count("tp")
     words = -(-int(row.get("vocab") or 50257) // (128 * tensor)) * 128 * tensor
-    gated = "swiglu" in case or family == "mixtral"
+    layers, gated = int(row["layers"]), "swiglu" in case or family == "mixtral"
+    tied = not ("untie" in case or case.startswith("gpt3_7b"))
     if "experts" in row:
         inner = width if gated else round(2 * width / 3)
         decoder = _experts(
@@ -203,7 +227,6 @@ def _of_megatron_ci(run: Run) -> Architecture:
     elif gated:
         decoder = llama(hidden, heads, groups, width)
     else:
-        decoder = Decoder(_attention(hidden, heads, groups), _ungated(width))
-    return replace(
-        _layers(case, hidden, words, decoder, int(row["layers"])), tied="untie" not in case
-    )
+        plain = gpt(case, hidden, heads, groups, width, words, layers, run.sequence)
+        return replace(plain, tied=tied)
+    return replace(_layers(case, hidden, words, decoder, layers), tied=tied)

@@ -9,7 +9,13 @@ from ppopt.derivation.gpus import Gpu, gpu_named, gpus
 
 NETWORKS = (("4 x 100 Gb/s OPA", 6.25e9), ("Selene, 8 x HDR", 25e9), ("400 Gb/s", 50e9))
 """What a row says of its network, and the bytes/s of a GPU's share of it, one way."""
-ALIASES = {"mi355": "mi355x", "mi300": "mi300x", "a100_40gb": "a100", "a100_80gb": "a100"}
+ALIASES = {
+    "mi355": "mi355x",
+    "mi300": "mi300x",
+    "a100_40gb": "a100",
+    "a100_80gb": "a100",
+    "h100_80gb": "h100",
+}
 
 
 def gpu_of(run: Run) -> Gpu:
@@ -18,7 +24,7 @@ def gpu_of(run: Run) -> Gpu:
         raise NotPredictedError("GPUs of several kinds in one run")
     words = re.split(r"[ ,;(]", run.hardware.removeprefix("DGX-").lower())
     name = words[0]
-    name = name.removesuffix("_80gb") if name.startswith("h100") else ALIASES.get(name, name)
+    name = ALIASES.get(name, name)
     if name not in gpus():
         raise NotPredictedError(f"unknown GPU: {name.upper()}")
     return gpu_named(name)
