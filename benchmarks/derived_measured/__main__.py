@@ -9,7 +9,7 @@ from pathlib import Path
 from benchmarks.derived_measured import report
 from benchmarks.derived_measured.aims import aim_table, machine_table
 from benchmarks.derived_measured.outcomes import Outcome, outcome_of
-from benchmarks.derived_measured.parts import Part, part_table, read_parts, single_parts
+from benchmarks.derived_measured.parts import Timing, part_table, read_parts, single_parts
 from benchmarks.derived_measured.ranking import ranking_table
 from benchmarks.derived_measured.runs import read_runs
 from benchmarks.derived_measured.zero_bubble import zero_bubble_table
@@ -33,7 +33,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     print(*record(outcomes, parts), sep="\n")
 
 
-def record(outcomes: Sequence[Outcome], parts: Sequence[Part] = ()) -> Iterator[str]:
+def record(outcomes: Sequence[Outcome], parts: Sequence[Timing] = ()) -> Iterator[str]:
     """Lines of the record."""
     yield heading("Steps, memory and layers predicted from derived costs, beside measured ones")
     yield "\n## Aims\n"

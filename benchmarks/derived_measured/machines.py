@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 from benchmarks.derived_measured.runs import NotPredictedError, Run
 from ppopt.derivation.gpus import Gpu, gpu_named, gpus
 
 NETWORKS = (("4 x 100 Gb/s OPA", 6.25e9), ("Selene, 8 x HDR", 25e9), ("400 Gb/s", 50e9))
 """What a row says of its network, and the bytes/s of a GPU's share of it, one way."""
+A100_40GB = 1.555e12
+"""Bytes/s of its memory (NVIDIA A100 data sheet)."""
 ALIASES = {
     "mi355": "mi355x",
     "mi300": "mi300x",
@@ -19,7 +22,7 @@ ALIASES = {
 
 
 def gpu_of(run: Run) -> Gpu:
-    """The GPU of a run; raises NotPredictedError if it is unknown or not one kind."""
+    """The GPU of a run on its network; NotPredictedError if it is unknown or not one kind."""
     if "," in run.hardware.partition(" (")[0] and "RTX" in run.hardware:
         raise NotPredictedError("GPUs of several kinds in one run")
     words = re.split(r"[ ,;(]", run.hardware.removeprefix("DGX-").lower())
@@ -27,12 +30,10 @@ def gpu_of(run: Run) -> Gpu:
     name = ALIASES.get(name, name)
     if name not in gpus():
         raise NotPredictedError(f"unknown GPU: {name.upper()}")
-    return gpu_named(name)
-
-
-def link_of(run: Run) -> str | None:
-    """The link between pipeline ranks, where the row says what the network is."""
-    for words, speed in NETWORKS:
-        if words in run.hardware:
-            return f"bandwidth={speed / 1e9:g}GB/s"
-    return None
+    gpu = gpu_named(name)
+    if words[0] == "a100_40gb":
+        gpu = replace(gpu, memory=40, memory_speed=A100_40GB)
+    for network, speed in NETWORKS:
+        if network in run.hardware:
+            return replace(gpu, network_bandwidth=speed)
+    return gpu

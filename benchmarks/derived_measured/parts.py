@@ -12,10 +12,10 @@ from benchmarks.derived_measured.architectures import QWEN3_06B, QWEN3_30B
 from benchmarks.derived_measured.outcomes import percent
 from benchmarks.derived_models import LLAMA_8B
 from benchmarks.record import table
-from ppopt.derivation.architecture import Architecture, Decoder
+from ppopt.derivation.architecture import Architecture, Experts
 from ppopt.derivation.gpus import gpu_named
 from ppopt.derivation.layer_costs import Costing
-from ppopt.derivation.layer_work import LayerWork
+from ppopt.derivation.layer_parts import Part
 from ppopt.derivation.training import Training
 
 MODELS = {"llama-3.1-8b": LLAMA_8B, "qwen3-0.6b": QWEN3_06B, "qwen3-30b-a3b": QWEN3_30B}
@@ -24,7 +24,7 @@ MEDIAN, WORST = 0.10, 0.30
 """Aims of absolute errors, as shares."""
 
 
-class Part(NamedTuple):
+class Timing(NamedTuple):
     """A part of a layer: measured and derived times of a kind of operation, in ms."""
 
     name: str
@@ -39,59 +39,76 @@ class Part(NamedTuple):
         return None if self.derived is None else self.derived / self.measured - 1
 
 
-def read_parts(path: Path) -> list[Part]:
+def read_parts(path: Path) -> list[Timing]:
     """Every measured time of the file beside the derived one."""
     rows = json.loads(path.read_text(encoding="utf-8"))["rows"]
     return [part for row in rows for part in _parts(row)]
 
 
-def _parts(row: Mapping[str, Any]) -> Iterator[Part]:
+def _parts(row: Mapping[str, Any]) -> Iterator[Timing]:
     if row["part"] == "adamw_fused_fp32":
-        yield Part("optimizer", f"{row['params']} parameters", "step", row["ms"], None)
+        yield Timing(
+            "optimizer",
+            f"{row['params']} parameters",
+            "step",
+            row["ms"],
+            optimizer_time(row["params"]),
+        )
     elif "F" in row:
         degree = " ".join(f"{name}{row[name]}" for name in ("tp", "ep") if name in row)
         shape = f"{row['model']} {degree} {'x'.join(map(str, row['shape']))}"
         derived = derived_times(row)
         for kind in KINDS:
-            yield Part(row["part"], shape, kind, row[kind], derived.get(kind))
+            yield Timing(row["part"], shape, kind, row[kind], derived.get(kind))
 
 
 def derived_times(row: Mapping[str, Any]) -> dict[str, float]:
-    """Derived ms of F, B and BW of a part; empty if nothing is derived for it."""
+    """Derived ms of F, B and BW of a part, collectives left out, as they were measured."""
     architecture: Architecture = MODELS[row["model"]]
-    work = _work(row["part"], architecture, row["shape"])
-    if work is None:
-        return {}
-    tensor = row.get("tp", 1)
-    sequences, tokens = row["shape"][0], row["shape"][1]
-    if row["part"] == "experts":
-        sequences, tokens = 1, row["shape"][0]
-    training = Training(tensor=tensor, sequence=tokens, microbatch=sequences)
-    costs = Costing(training, gpu_named("h200")).layer("part", work)
-    return {
-        "F": costs.forward,
-        "B": costs.backward - costs.weight,
-        "BW": costs.backward,
-    }
+    costing = Costing.of(_training(row, architecture), gpu_named("h200"))
+    times = costing.computing([_part(row["part"], architecture, costing)])
+    return {"F": times.forward, "B": times.input, "BW": times.backward}
 
 
-def _work(part: str, architecture: Architecture, shape: Sequence[int]) -> LayerWork | None:
-    decoder: Decoder = architecture.last
-    hidden = architecture.hidden
-    match part:
+def _training(row: Mapping[str, Any], architecture: Architecture) -> Training:
+    """The training of which the part is a rank's."""
+    shape, tensor, expert = row["shape"], row.get("tp", 1), row.get("ep", 1)
+    feed_forward = architecture.last.feed_forward
+    if isinstance(feed_forward, Experts):
+        sequences, tokens = 1, shape[0] // feed_forward.chosen
+    else:
+        sequences, tokens = shape[0], shape[1] * (tensor if row["part"] == "norm" else 1)
+    return Training(
+        tensor=tensor,
+        expert=expert,
+        data=expert,
+        sequence=tokens,
+        microbatch=sequences,
+        framework="torch",
+    )
+
+
+def _part(name: str, architecture: Architecture, costing: Costing) -> Part:
+    """A part of a layer of an architecture on a rank."""
+    rank, hidden, decoder = costing.rank, architecture.hidden, architecture.last
+    match name:
         case "attention":
-            scores = decoder.attention.scores(shape[1])
-            return LayerWork(decoder.attention.matrices(hidden), scores, 0)
-        case "mlp":
-            return LayerWork(decoder.feed_forward.passed(hidden), 0, 0)
-        case "experts":
-            return LayerWork(3 * hidden * decoder.feed_forward.width, 0, 0)
+            return rank.attention(decoder.attention, hidden)
+        case "norm":
+            return rank.norm(hidden)
         case "head":
-            return LayerWork(hidden * architecture.vocabulary, 0, 0)
-    return None
+            return rank.head(hidden, architecture.vocabulary)[-1]
+    parts = rank.feed_forward(decoder.feed_forward, hidden)
+    return next(part for part in parts if part.name == name)
 
 
-def single_parts(parts: Sequence[Part]) -> Iterator[str]:
+def optimizer_time(parameters: int) -> float:
+    """Derived ms of an optimizer step in FP32 on one GPU."""
+    costing = Costing.of(Training(framework="torch"), gpu_named("h200"))
+    return costing.step([Part("parameters", parameters=parameters)]).optimizer
+
+
+def single_parts(parts: Sequence[Timing]) -> Iterator[str]:
     """A line for every time."""
     rows = (
         [part.name, part.shape, part.kind, part.measured, part.derived, _error(part)]
@@ -100,21 +117,21 @@ def single_parts(parts: Sequence[Part]) -> Iterator[str]:
     yield from table(("part", "shape", "kind", "measured", "derived", "error"), rows)
 
 
-def _error(part: Part) -> str:
+def _error(part: Timing) -> str:
     return "-" if part.error is None else percent(part.error, sign=True)
 
 
-def part_table(parts: Sequence[Part]) -> Iterator[str]:
+def part_table(parts: Sequence[Timing]) -> Iterator[str]:
     """Errors by part and kind, and over all of them."""
     columns = ("part", "kind", "times", "derived", "median", "worst", "of", "verdict")
-    groups: dict[tuple[str, str], list[Part]] = {}
+    groups: dict[tuple[str, str], list[Timing]] = {}
     for part in parts:
         groups.setdefault((part.name, part.kind), []).append(part)
     groups["all", "F, B, BW"] = [part for part in parts if part.kind in KINDS]
     yield from table(columns, (_row(*key, rows) for key, rows in groups.items()))
 
 
-def _row(name: str, kind: str, parts: Sequence[Part]) -> list[object]:
+def _row(name: str, kind: str, parts: Sequence[Timing]) -> list[object]:
     errors = [(abs(part.error), part) for part in parts if part.error is not None]
     if not errors:
         return [name, kind, len(parts), 0, "-", "-", "-", "not derived"]

@@ -6,12 +6,22 @@ from dataclasses import dataclass, replace
 from functools import cache
 
 from benchmarks.derived_measured.architectures import architecture_of
-from benchmarks.derived_measured.machines import gpu_of, link_of
-from benchmarks.derived_measured.runs import LLAMA_3, SC21, NotPredictedError, Run
-from ppopt import DerivedModel, InputError, evaluate
+from benchmarks.derived_measured.machines import gpu_of
+from benchmarks.derived_measured.runs import (
+    BIGSCIENCE,
+    KORTHIKANTI,
+    LLAMA_3,
+    LLM_FOUNDRY,
+    MEGATRON_CI,
+    SC21,
+    NotPredictedError,
+    Run,
+)
+from ppopt import DerivedModel, InputError, Pipeline, Schedule, evaluate
 from ppopt.derivation.architecture import Architecture
 from ppopt.derivation.gpus import Gpu, Precision
-from ppopt.derivation.training import Training
+from ppopt.derivation.training import ContextType, Training
+from ppopt.schedule.exposed import exposed
 
 STRATEGIES = {
     "1f1b": "1f1b",
@@ -24,6 +34,8 @@ STRATEGIES = {
     "dualpipe": "dualpipe",
 }
 """Strategies by the first word of a row's schedule in lower case."""
+SPLIT = ("zb-h1", "zb-1p", "zb-2p", "zbv")
+"""Strategies whose backwards are split."""
 LLAMA_3_CHUNKS = 8
 """Not published; 126 layers, embedding and head count as a layer each on 16 ranks."""
 
@@ -38,7 +50,6 @@ class Setup:
     strategy: str = "1f1b"
     chunks: int = 1
     partition: str | tuple[int, ...] | None = "even"
-    link: str | None = None
     full_recompute: bool = False
 
 
@@ -49,7 +60,12 @@ class Prediction:
     step: float
     memory: tuple[float, ...]
     compute: float
+    communication: float
+    """Exposed collectives of F and the backwards."""
     bubble: float
+    sync: float
+    """By how much `unshard`, gradient reduction and optimizer make the step longer."""
+    optimizer: float
     flops: float
     """FLOPs that the model needs for a step, of all GPUs of a copy of the pipeline."""
     hidden: int
@@ -61,8 +77,6 @@ def setup_of(run: Run) -> Setup:
         raise NotPredictedError("out of memory: nothing measured")
     gpu = gpu_of(run)
     architecture = architecture_of(run)
-    if run.shards_weights and run.source != LLAMA_3:
-        raise NotPredictedError("FSDP: weights are sharded")
     if run.row.get("task") == "lora":
         raise NotPredictedError("LoRA: frozen weights")
     if run.precision == "fp4":
@@ -76,7 +90,6 @@ def setup_of(run: Run) -> Setup:
         strategy=strategy,
         chunks=chunks,
         partition=_partition(layers, run.count("pp") * chunks, strategy),
-        link=link_of(run),
         full_recompute=run.full_recompute,
     )
 
@@ -93,9 +106,36 @@ def _training(run: Run) -> Training:
             sequence=run.sequence,
             microbatch=run.microbatch,
             precision=Precision(run.precision),
+            zero=_zero(run),
+            expert_tensor=run.row.get("etp"),
+            sequence_parallel=_sequence_parallel(run),
+            context_type=ContextType.ALL_GATHER if run.source == LLAMA_3 else ContextType.RING,
+            framework="torch" if run.source == LLM_FOUNDRY else "megatron",
         )
     except InputError as error:
         raise NotPredictedError(_first_words(error)) from error
+
+
+def _zero(run: Run) -> int:
+    """Stage of ZeRO: 3 where weights are sharded; 1 if the row does not say it.
+
+    SC21's Megatron-LM had no distributed optimizer yet.
+    """
+    if run.shards_weights and run.source != LLAMA_3:
+        return 3
+    return int(run.row.get("zero", 0 if run.source == SC21 else 1))
+
+
+def _sequence_parallel(run: Run) -> bool:
+    """Whether tensor-parallel ranks share the tokens between matrices.
+
+    Megatron-LM does since arXiv 2205.05198, whose rows say so; its functional tests say so, too.
+    """
+    if run.source in (BIGSCIENCE, SC21):
+        return False
+    if run.source == KORTHIKANTI or run.source.startswith(MEGATRON_CI):
+        return "sequence parallel" in f"{run.note} {run.row.get('recompute')}"
+    return True
 
 
 def _schedule(run: Run) -> tuple[str, int]:
@@ -140,7 +180,6 @@ def predicted(setup: Setup) -> Prediction:
             setup.training,
             setup.gpu,
             partition=setup.partition if setup.chunks == 1 else None,
-            link=setup.link,
         )
         pipeline = replace(
             model.pipeline,
@@ -152,16 +191,43 @@ def predicted(setup: Setup) -> Prediction:
         schedule = evaluate(pipeline, setup.strategy)
     except InputError as error:
         raise NotPredictedError(_first_words(error)) from error
-    busy = max(map(float, schedule.metrics.busy))
-    step = float(schedule.makespan)
-    flops = float(pipeline.flops_per_microbatch or 0) * pipeline.batches
+    return _prediction(setup, model, schedule)
+
+
+def _prediction(setup: Setup, model: DerivedModel, schedule: Schedule) -> Prediction:
+    """Step, memory and parts of a schedule."""
+    pipeline, metrics = schedule.pipeline, schedule.metrics
+    step, device = float(schedule.makespan), metrics.busy_ticks.index(max(metrics.busy_ticks))
+    stages = [stage for stage, host in enumerate(pipeline.hosts[0]) if host == device]
+    sync = float(exposed(schedule) or 0)
+    optimizer = float(sum(pipeline.costs.optimizer[stage] for stage in stages))
+    communication = pipeline.batches * sum(
+        _communication(setup, model, pipeline, stage) for stage in stages
+    )
+    busy = float(metrics.busy[device])
     return Prediction(
         step=step,
         memory=tuple(map(float, schedule.peak_memory)),
-        compute=busy,
-        bubble=step - busy,
-        flops=flops,
+        compute=busy - communication - optimizer,
+        communication=communication,
+        bubble=step - busy - sync + optimizer,
+        sync=sync,
+        optimizer=optimizer,
+        flops=float(pipeline.flops_per_microbatch or 0) * pipeline.batches,
         hidden=setup.architecture.hidden,
+    )
+
+
+def _communication(setup: Setup, model: DerivedModel, pipeline: Pipeline, stage: int) -> float:
+    """Exposed communication of a microbatch in a stage, in ms."""
+    layers = [layer for layer in model.layers for _ in range(layer.count)]
+    first = sum(pipeline.counts[:stage])
+    split = setup.strategy in SPLIT
+    times = [layer.communication for layer in layers[first : first + pipeline.counts[stage]]]
+    again = 1 + setup.full_recompute
+    return sum(
+        again * time.forward + (time.input + time.weight if split else time.backward)
+        for time in times
     )
 
 

@@ -92,7 +92,8 @@ def apart_table(outcomes: Sequence[Outcome]) -> Iterator[str]:
 
 RUN_COLUMNS = (
     *("row", "model", "tp", "pp", "vp", "cp", "ep", "dp", "mbs", "batches", "seq", "hidden"),
-    *("layers", "measured", "predicted", "error", "compute", "bubble"),
+    *("layers", "measured", "predicted", "error", "compute", "communication"),
+    *("bubble", "around", "optimizer"),
     *("GiB", "derived", "error of memory", "remarks"),
 )
 
@@ -111,7 +112,13 @@ def _run_row(outcome: Outcome) -> list[object]:
     degrees = [run.count(name) for name in ("tp", "pp", "vp", "cp", "ep", "dp", "mbs")]
     times = (outcome.measured, prediction.step)
     shown = [NONE if time is None else f"{time:.1f}" for time in times]
-    parts = [f"{time:.1f}" for time in (prediction.compute, prediction.bubble)]
+    parts = [
+        f"{time:.1f}"
+        for time in (
+            *(prediction.compute, prediction.communication, prediction.bubble),
+            *(prediction.sync, prediction.optimizer),
+        )
+    ]
     reasons = [*remarks(run, architecture)]
     return [
         *(run.number, run.model, *degrees, run.batches, run.sequence, architecture.hidden, layers),

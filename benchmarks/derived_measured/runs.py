@@ -16,6 +16,8 @@ MEGATRON_CI = "Megatron-LM CI golden values"
 CARDS = "Megatron-Bridge verification cards"
 SC21 = "Megatron-LM SC21 Table 1"
 LLAMA_3 = "Llama 3 Table 4"
+KORTHIKANTI = "Korthikanti 2022 Table 5"
+LLM_FOUNDRY = "llm-foundry MPT benchmarks (FSDP only)"
 
 
 class NotPredictedError(Exception):

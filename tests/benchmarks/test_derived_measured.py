@@ -190,7 +190,6 @@ def test_llama_3_405b_calibrated_on_its_first_row() -> None:
         ({"layers": None, "model": "GPT 52B"}, "no dimensions"),
         ({"hardware": "TPU v5p"}, "unknown GPU: TPU"),
         ({"hardware": "RTX-3090, Titan-RTX (8 per node)"}, "several kinds"),
-        ({"fsdp": 8}, "FSDP"),
         ({"gpus": None, "dp": None, "microbatches": None, "gbs": 16}, "number of GPUs"),
         ({"gbs": None, "microbatches": None}, "no batch"),
         ({"precision": "NVFP4"}, "FP4"),
