@@ -22,6 +22,8 @@ class Passes(NamedTuple):
     backward_launches: float = 1
     kept: float = 0
     """Elements that it leaves for the backward, per element of its unit."""
+    weight: float = 0
+    """Moved by the kernels of `backward` where they find the gradient of weights, too."""
 
 
 class Framework(NamedTuple):
@@ -39,7 +41,7 @@ class Framework(NamedTuple):
     plain: Passes
     """The activation function of a network without a gate."""
     merge: Passes
-    """Copies between the layouts of heads and tokens, per element of attention's output."""
+    """Copies between the layouts of tokens and of heads, per element of attention's output."""
     loss: Passes
     """The loss, per logit, in bytes; `kept` in bytes, too."""
     accumulated: float
@@ -66,13 +68,13 @@ FUSED = Framework(
     state=12,
 )
 EAGER = Framework(
-    launch=16e-6,
-    norm=Passes(2, 4, 1.5, 5, kept=1),
+    launch=18e-6,
+    norm=Passes(2, 4, 1.25, 5, kept=1, weight=2),
     residual=Passes(3, 3, kept=1),
     rotary=Passes(9, 10, 7, 8, kept=1),
     gated=Passes(5, 13, 2, 6, kept=2),
     plain=Passes(2, 3, kept=1),
-    merge=Passes(2, 2, kept=1),
+    merge=Passes(2, 5, 1, 4, kept=1),
     loss=Passes(18, 18, 3, 3, kept=4),
     accumulated=6,
     parameter=4,

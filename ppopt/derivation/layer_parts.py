@@ -164,11 +164,15 @@ class Rank:
 
     def _positions(self, attention: Attention) -> list[Part]:
         """Rotary embedding of queries and keys, and their norms."""
-        size = self.tokens / self.training.tensor * (attention.heads + attention.groups)
         if isinstance(attention, LinearAttention):
             return []
-        turned = attention.position if isinstance(attention, LatentAttention) else attention.query
-        parts = [self._pointwise("rotary embedding", self.style.rotary, size * turned)]
+        each = self.tokens / self.training.tensor
+        size = each * (attention.heads + attention.groups)
+        width = attention.position if isinstance(attention, LatentAttention) else attention.query
+        parts = [
+            self._pointwise("rotary embedding", self.style.rotary, each * heads * width)
+            for heads in (attention.heads, attention.groups)
+        ]
         if isinstance(attention, GroupedQueryAttention) and attention.normed:
             norm = self.style.norm._replace(kept=0)
             parts.append(self._pointwise("norm of heads", norm, size * attention.width, 2))
@@ -416,7 +420,8 @@ class Rank:
         ]
         if not passes.forward:
             return Part(name)
-        return Part(name, (kernels[0],), (kernels[1],), kept=moved * passes.kept)
+        weight = (Kernel(name, Bound.MEMORY, 0, moved * passes.weight, 0),) if passes.weight else ()
+        return Part(name, (kernels[0],), (kernels[1],), weight, kept=moved * passes.kept)
 
 
 def _runs(matrices: Iterable[Matrix]) -> list[list[Matrix]]:
