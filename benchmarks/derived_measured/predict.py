@@ -21,7 +21,6 @@ from ppopt import DerivedModel, InputError, Pipeline, Schedule, evaluate
 from ppopt.derivation.architecture import Architecture
 from ppopt.derivation.gpus import Gpu, Precision
 from ppopt.derivation.training import ContextType, Training
-from ppopt.schedule.exposed import exposed
 
 STRATEGIES = {
     "1f1b": "1f1b",
@@ -63,8 +62,9 @@ class Prediction:
     communication: float
     """Exposed collectives of F and the backwards."""
     bubble: float
-    sync: float
-    """By how much `unshard`, gradient reduction and optimizer make the step longer."""
+    around: float
+    """Before the first F and after the last backward: gathering weights, reduction of gradients,
+    optimizer."""
     optimizer: float
     flops: float
     """FLOPs that the model needs for a step, of all GPUs of a copy of the pipeline."""
@@ -199,7 +199,8 @@ def _prediction(setup: Setup, model: DerivedModel, schedule: Schedule) -> Predic
     pipeline, metrics = schedule.pipeline, schedule.metrics
     step, device = float(schedule.makespan), metrics.busy_ticks.index(max(metrics.busy_ticks))
     stages = [stage for stage, host in enumerate(pipeline.hosts[0]) if host == device]
-    sync = float(exposed(schedule) or 0)
+    computing = int(schedule.end.max() - schedule.start.min())
+    around = step - float(pipeline.ticks.time(computing))
     optimizer = float(sum(pipeline.costs.optimizer[stage] for stage in stages))
     communication = pipeline.batches * sum(
         _communication(setup, model, pipeline, stage) for stage in stages
@@ -210,8 +211,8 @@ def _prediction(setup: Setup, model: DerivedModel, schedule: Schedule) -> Predic
         memory=tuple(map(float, schedule.peak_memory)),
         compute=busy - communication - optimizer,
         communication=communication,
-        bubble=step - busy - sync + optimizer,
-        sync=sync,
+        bubble=step - around - (busy - optimizer),
+        around=around,
         optimizer=optimizer,
         flops=float(pipeline.flops_per_microbatch or 0) * pipeline.batches,
         hidden=setup.architecture.hidden,

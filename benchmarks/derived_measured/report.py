@@ -116,7 +116,7 @@ def _run_row(outcome: Outcome) -> list[object]:
         f"{time:.1f}"
         for time in (
             *(prediction.compute, prediction.communication, prediction.bubble),
-            *(prediction.sync, prediction.optimizer),
+            *(prediction.around, prediction.optimizer),
         )
     ]
     reasons = [*remarks(run, architecture)]
