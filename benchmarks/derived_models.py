@@ -34,9 +34,9 @@ from ppopt.derivation.training import Training
 from ppopt.formats.files import write
 
 H100 = gpu_named("h100")
-LINK = "{bandwidth: 50GB/s}"
+LINK = "link: {bandwidth: 50GB/s}"
 """One 400 Gb/s adapter a GPU, no latency."""
-SLOW_LINK = "{bandwidth: 25GB/s}"
+SLOW_LINK = "link: {bandwidth: 25GB/s}"
 """Half an adapter a GPU, as A100 nodes have."""
 LLAMA = (
     "derived from dim, n_layers, n_heads, n_kv_heads, ffn_dim_multiplier, multiple_of and "
@@ -137,7 +137,7 @@ def llama_8b_mixed() -> ModelFile:
         "mem_limit: 81920  # 80 GiB",
     )
     words = "Llama 3.1 8B on 2 H100 and 2 A100"
-    return llama_8b()._replace(description=words, link=SLOW_LINK, settings=settings)
+    return llama_8b()._replace(description=words, transfer=SLOW_LINK, settings=settings)
 
 
 def deepseek_v3() -> ModelFile:

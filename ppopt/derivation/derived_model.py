@@ -43,7 +43,8 @@ class DerivedModel:
     partition: str | Sequence[int] | None = None
     """Layout or counts of the stages, as a config has them; None: balanced."""
     link: str | None = None
-    """Link between devices, as `--link` takes it; None: that of the GPU."""
+    """Link between devices, as `--link` takes it; None: inside a node or between nodes, as the GPU
+    has them."""
     origin: str = "config.json"
     """The file of the dimensions."""
 
@@ -102,7 +103,7 @@ class DerivedModel:
             layers=self.layers,
             comments=self._comments(),
             settings=self._settings(),
-            link=json.dumps(self.link) if self.link is not None else self._link(),
+            transfer=self._transfer(),
         ).text()
 
     @cached_property
@@ -119,22 +120,12 @@ class DerivedModel:
     def _parsed(self) -> dict[str, Any]:
         return parse_config(self.text, ".yaml", "derived model")
 
-    def _link(self) -> str:
-        """The link between devices: inside a node, or the network between nodes."""
-        training, gpu = self.training, self.gpu
-        node = training.gpus_per_node or gpu.gpus_per_node
-        inner = training.tensor * training.ranks
-        near = inner * training.devices <= node
-        bandwidth = (
-            gpu.node_bandwidth * gpu.all_to_all[min(gpu.all_to_all)]
-            if near
-            else gpu.network_bandwidth * gpu.network_p2p_efficiency
-        )
-        latency = (gpu.collective_fixed if near else gpu.network_latency) * 1e6
-        factor = self.scale.communication
-        return (
-            f"{{latency: {latency * factor:.6g}us, bandwidth: {bandwidth / factor / 1e9:.6g}GB/s}}"
-        )
+    def _transfer(self) -> str:
+        """The line of the file that says what a transfer between devices takes."""
+        if self.link is not None:
+            return f"link: {json.dumps(self.link)}"
+        size = max(layer.output for layer in self.layers)
+        return f"p2p_time: {self.costing.transfer(size)}"
 
     def _description(self) -> str:
         training = self.training
@@ -209,9 +200,10 @@ def derive_model(
 
     `config` is the file of a Hugging Face model, the folder of the model, or what the file holds.
     `training` are the fields of `Training`: devices, batches, tensor, context, data, expert,
-    sequence, microbatch, precision, framework, zero and others. `partition` and `link` are as `ppopt.Pipeline` takes them. The
-    formulas, each with its source, are those of `ppopt.derivation`. Raises InputError on an unknown
-    architecture or GPU, on a key that is missing, and where the ranks cannot share the model.
+    sequence, microbatch, precision, framework, zero and others. `partition` and `link` are as
+    `ppopt.Pipeline` takes them. The formulas, each with its source, are those of
+    `ppopt.derivation`. Raises InputError on an unknown architecture or GPU, on a key that is
+    missing, and where the ranks cannot share the model.
     """
     if isinstance(config, Mapping):
         architecture, origin = architecture_of(config), "a configuration"

@@ -34,7 +34,8 @@ from ppopt.derivation.architecture import (
 )
 from ppopt.derivation.collectives import Collective, Group, Pattern
 from ppopt.derivation.gpus import Gpu
-from ppopt.derivation.kernels import Bound, Kernel, seconds
+from ppopt.derivation.kernels import Bound, Kernel
+from ppopt.derivation.kernels import seconds as kernel_seconds
 from ppopt.derivation.layer_parts import ELEMENT, LOGIT, Part, Rank
 from ppopt.derivation.training import Frozen, Training
 from ppopt.problem.layers import DECODER
@@ -294,6 +295,18 @@ class Costing:
             parts=tuple(parts),
         )
 
+    def transfer(self, size: float) -> float:
+        """Milliseconds of a transfer of `size` MiB to the next device."""
+        training, gpu = self.training, self.gpu
+        inner = training.tensor * training.ranks
+        if inner * training.devices <= self.node:
+            moving = Collective("transfer", Pattern.RING_STEP, size * MIB, Group(2))
+            seconds = moving.seconds(gpu, self.node)
+        else:
+            bandwidth = gpu.network_bandwidth * gpu.network_p2p_efficiency
+            seconds = gpu.network_latency + size * MIB / bandwidth
+        return _rounded(1000 * self.scale.communication * seconds)
+
     def computing(self, parts: Iterable[Part]) -> Times:
         """Time of kernels."""
         return sum(map(self._computing, parts), Times())
@@ -312,7 +325,7 @@ class Costing:
     def computed(self, kernels: Iterable[Kernel]) -> float:
         """Seconds of kernels one after the other."""
         launch = self.training.style.launch
-        return seconds(kernels, self.gpu, self.training.precision, launch)
+        return kernel_seconds(kernels, self.gpu, self.training.precision, launch)
 
     def accumulation(self, part: Part) -> tuple[Kernel, ...]:
         """Addition of the gradients to those of earlier microbatches."""

@@ -19,8 +19,8 @@ class ModelFile(NamedTuple):
     training: Training
     gpu: Gpu
     layers: Sequence[LayerCosts]
-    link: str
-    """The link between devices, as YAML."""
+    transfer: str
+    """The line of the transfer between devices, as YAML."""
     comments: Sequence[str] = ()
     """How its figures are derived, one line each."""
     settings: Sequence[str] = ()
@@ -43,7 +43,7 @@ class ModelFile(NamedTuple):
                 f"tokens_per_microbatch: {training.all_tokens}",
                 f"flops_per_microbatch: {round(sum(row.count * row.flops for row in self.layers))}",
                 f"peak_flops: {round(training.tensor * training.context * peak)}",
-                f"link: {self.link}",
+                self.transfer,
                 *self.settings,
                 "",
                 "layers:",
