@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from statistics import mean, median
+from statistics import mean
 from typing import NamedTuple
 
 from benchmarks.derived_measured.outcomes import Outcome, calibrated, percent
@@ -41,16 +41,18 @@ def aim_table(outcomes: Sequence[Outcome]) -> Iterator[str]:
 def aims(outcomes: Sequence[Outcome]) -> Iterator[Aim]:
     """Aims of steps and of memory.
 
-    The calibrated row of a machine is its first row in the file. `besides` has the median over all
-    choices of that row.
+    The calibrated row of a machine is its first row in the file, or every one of its rows in turn.
     """
     aimed = [outcome for outcome in outcomes if outcome.aimed]
     machines = _machines(aimed)
-    yield Aim("step, nothing calibrated", 0.12, _errors(aimed), _with_suspects(outcomes))
-    yield _one_row("step, one calibrated row per machine", 0.06, machines)
-    yield Aim("tensor 2 to 8 on a node, tensor 1 calibrated", 0.08, [*_tensor(machines)])
     simumax = [rows for rows in machines if rows[0].run.source == SIMUMAX]
-    yield _one_row("SimuMax's B200 runs, one calibrated row", 0.04, simumax)
+    yield Aim("step, nothing calibrated", 0.12, _errors(aimed), _with_suspects(outcomes))
+    yield from _one_row("step", 0.06, machines)
+    near = [[o for o in rows if o.run.gpus <= GPUS_PER_NODE] for rows in machines]
+    everywhere = mean(map(abs, [*_tensor(machines), 0.0]))
+    besides = f"{percent(everywhere)} with tensor groups of runs on several nodes"
+    yield Aim("tensor 2 to 8 on one node, tensor 1 calibrated", 0.08, [*_tensor(near)], besides)
+    yield from _one_row("SimuMax's B200 runs", 0.04, simumax)
     allocated = [outcome for outcome in outcomes if outcome.memory is not None and outcome.large]
     errors = [o.memory_error for o in allocated if o.memory and o.memory.allocated]
     yield Aim("allocated memory", 0.03, [error for error in errors if error is not None])
@@ -75,45 +77,33 @@ def _machines(aimed: Sequence[Outcome]) -> list[list[Outcome]]:
     return list(machines.values())
 
 
-def _one_row(what: str, limit: float, machines: Sequence[Sequence[Outcome]]) -> Aim:
-    errors = [error for rows in machines for error in calibrated(rows, rows[0])]
-    every = [median(_choices(rows)) for rows in machines if len(rows) > 1 for _ in rows[1:]]
-    besides = f"{percent(mean(every))} at the median choice of the row" if every else ""
-    return Aim(what, limit, errors, besides)
-
-
-def _choices(rows: Sequence[Outcome]) -> list[float]:
-    """Mean absolute error for every choice of the calibrated row."""
-    return [mean(abs(error) for error in calibrated(rows, row)) for row in rows]
+def _one_row(what: str, limit: float, machines: Sequence[Sequence[Outcome]]) -> Iterator[Aim]:
+    """Errors with a calibrated row per machine: its first one, and each in turn."""
+    first = [error for rows in machines for error in calibrated(rows, rows[0])]
+    each = [error for rows in machines for row in rows for error in calibrated(rows, row)]
+    yield Aim(f"{what}, the first row of a machine calibrated", limit, first)
+    yield Aim(f"{what}, each row of a machine calibrated in turn", limit, each)
 
 
 def _tensor(machines: Sequence[Sequence[Outcome]]) -> Iterator[float]:
-    """Errors at tensor 2 to 8, calibrated on the mean of the machine's runs at tensor 1."""
+    """Errors at tensor 2 to 8 with every row at tensor 1 of the machine calibrated in turn."""
     for rows in machines:
-        single = [1 + error for error in _errors([o for o in rows if o.run.count("tp") == 1])]
-        if single:
-            scale = mean(single)
-            yield from ((1 + error) / scale - 1 for error in _errors(_in_node(rows)))
-
-
-def _in_node(rows: Sequence[Outcome]) -> list[Outcome]:
-    """Those with tensor parallelism inside a node."""
-    return [outcome for outcome in rows if 1 < outcome.run.count("tp") <= GPUS_PER_NODE]
+        shared = [outcome for outcome in rows if 1 < outcome.run.count("tp") <= GPUS_PER_NODE]
+        for reference in rows:
+            if reference.run.count("tp") == 1:
+                yield from calibrated(shared, reference)
 
 
 def machine_table(outcomes: Sequence[Outcome]) -> Iterator[str]:
     """Every machine with runs that the aims are about: errors without and with calibration."""
-    columns = ("source", "hardware", "rows", "mean", "signed", "first row", "median choice")
+    columns = ("source", "hardware", "rows", "mean", "signed", "first calibrated", "each in turn")
     yield from table(columns, map(_machine_row, _machines([o for o in outcomes if o.aimed])))
 
 
 def _machine_row(rows: Sequence[Outcome]) -> list[object]:
-    errors = _errors(rows)
-    first = [abs(error) for error in calibrated(rows, rows[0])]
-    run = rows[0].run
-    return [
-        *(run.source, run.hardware, len(rows), percent(mean(map(abs, errors)))),
-        percent(mean(errors), sign=True),
-        percent(mean(first)) if first else "-",
-        percent(median(_choices(rows))) if first else "-",
-    ]
+    errors, run = _errors(rows), rows[0].run
+    first = calibrated(rows, rows[0])
+    each = [error for row in rows for error in calibrated(rows, row)]
+    calibrations = [percent(mean(map(abs, found))) if found else "-" for found in (first, each)]
+    absolute, signed = percent(mean(map(abs, errors))), percent(mean(errors), sign=True)
+    return [run.source, run.hardware, len(rows), absolute, signed, *calibrations]

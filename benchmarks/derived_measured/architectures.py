@@ -132,6 +132,8 @@ CI_FAMILIES = {
     "hybrid": "Mamba layers are not derived",
     "nemotron": "Mamba layers are not derived",
 }
+CI_LATENT = ("_mla", "deepseek_proxy", "deepseekv3_proxy", "te_tp2_pp2_ep4_etp1")
+"""Parts of the names of cases with --multi-latent-attention (their model_config.yaml)."""
 
 
 def architecture_of(run: Run) -> Architecture:
@@ -209,7 +211,7 @@ def _of_megatron_ci(run: Run) -> Architecture:
     family, _, case = run.model.partition("/")
     if family in CI_FAMILIES:
         raise NotPredictedError(CI_FAMILIES[family])
-    if "_mla" in case or "deepseekv3_proxy" in case:
+    if any(part in case for part in CI_LATENT):
         raise NotPredictedError("latent attention whose dimensions are not in the row")
     row, hidden = run.row, int(run.row["hidden"])
     heads = int(row["heads"])

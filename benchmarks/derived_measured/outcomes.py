@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 from statistics import mean, median
 from typing import NamedTuple
 
-from benchmarks.derived_measured.predict import Prediction, predict
+from benchmarks.derived_measured.predict import Prediction, predict, predicted, setup_of
 from benchmarks.derived_measured.runs import (
     BIGSCIENCE,
     LLAMA_3,
@@ -16,7 +17,10 @@ from benchmarks.derived_measured.runs import (
     Run,
     time_apart,
 )
+from ppopt.derivation.layer_costs import Scale
 
+NUDGE = 0.1
+"""Of the factor on kernels, by which the derivative of a step is taken."""
 GIB = 1024
 """MiB."""
 LARGE = 4096 * 4096
@@ -47,6 +51,13 @@ class Outcome:
         if self.prediction is None or self.measured is None:
             return None
         return self.prediction.step / self.measured - 1
+
+    @cached_property
+    def slope(self) -> float:
+        """By how many ms the step grows with the factor on kernels."""
+        assert self.prediction is not None
+        slower = replace(setup_of(self.run), scale=Scale(compute=1 + NUDGE))
+        return (predicted(slower).step - self.prediction.step) / NUDGE
 
     @property
     def memory(self) -> MeasuredMemory | None:
@@ -162,11 +173,11 @@ def percent(share: float, *, sign: bool = False) -> str:
 
 
 def calibrated(outcomes: Sequence[Outcome], reference: Outcome) -> list[float]:
-    """Errors of all others after the reference has set a factor for every step of the machine."""
-    assert reference.error is not None
-    scale = 1 + reference.error
+    """Errors of all others if the reference sets the factor on kernels, as `--calibrate` does."""
+    assert reference.prediction is not None and reference.measured is not None
+    factor = (reference.measured - reference.prediction.step) / reference.slope
     return [
-        (1 + outcome.error) / scale - 1
+        (outcome.prediction.step + factor * outcome.slope) / outcome.measured - 1
         for outcome in outcomes
-        if outcome is not reference and outcome.error is not None
+        if outcome is not reference and outcome.prediction and outcome.measured
     ]

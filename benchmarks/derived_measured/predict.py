@@ -20,6 +20,7 @@ from benchmarks.derived_measured.runs import (
 from ppopt import DerivedModel, InputError, Pipeline, Schedule, evaluate
 from ppopt.derivation.architecture import Architecture
 from ppopt.derivation.gpus import Gpu, Precision
+from ppopt.derivation.layer_costs import AS_DERIVED, Scale
 from ppopt.derivation.training import ContextType, Training
 
 STRATEGIES = {
@@ -50,6 +51,7 @@ class Setup:
     chunks: int = 1
     partition: str | tuple[int, ...] | None = "even"
     full_recompute: bool = False
+    scale: Scale = AS_DERIVED
 
 
 @dataclass(frozen=True)
@@ -179,6 +181,7 @@ def predicted(setup: Setup) -> Prediction:
             setup.architecture,
             setup.training,
             setup.gpu,
+            scale=setup.scale,
             partition=setup.partition if setup.chunks == 1 else None,
         )
         pipeline = replace(

@@ -4,17 +4,31 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from benchmarks.derived_measured.runs import BIGSCIENCE, LLAMA_3, MEGATRON_CI, SC21, Run
+from benchmarks.derived_measured.runs import (
+    BIGSCIENCE,
+    KORTHIKANTI,
+    LLAMA_3,
+    MEGATRON_CI,
+    SC21,
+    Run,
+)
 from ppopt.derivation.architecture import Architecture, Experts, GroupedQueryAttention
+
+UNFUSED = (BIGSCIENCE, SC21, KORTHIKANTI)
+"""Sources from before FlashAttention (arXiv 2205.14135) was in Megatron-LM."""
 
 
 def remarks(run: Run, architecture: Architecture) -> Iterator[str]:
     """What is particular about a run."""
     yield from _kernels(run, architecture)
+    if run.source in UNFUSED or run.source.startswith("Zero-bubble"):
+        yield "scores of attention in memory (no FlashAttention)"
     if "deterministic" in run.note:
         yield "deterministic mode: slower kernels"
-    if run.source.startswith(MEGATRON_CI) and "15b" in run.model:
-        yield "arguments that are not in the row (squared ReLU, words)"
+    if run.source.startswith(MEGATRON_CI) and not isinstance(
+        architecture.last.feed_forward, Experts
+    ):
+        yield "dropout keeps masks"
     if run.precision == "fp8":
         yield "FP8: casts and scales"
     if "recompute" not in run.row:
@@ -39,4 +53,4 @@ def _kernels(run: Run, architecture: Architecture) -> Iterator[str]:
     if (architecture.hidden // tensor) % 64:
         yield f"{architecture.hidden // tensor} columns a rank, not a multiple of 64"
     if run.source == BIGSCIENCE:
-        yield "no FlashAttention; 4 x 100 Gb/s a node"
+        yield "DeepSpeed's transfers between stages hide behind nothing"
