@@ -102,7 +102,9 @@ OPTIONS = (
         plan_meaning="Also choose the parallelism: derive models from this config.json or folder. "
         "The options below need it.",
     ),
-    DerivationOption("gpu", "NAME", "Required: a100, h100, h200, h800, b200 or mi300x."),
+    DerivationOption(
+        "gpu", "GPU", "Required: h100 or another (`ppopt init --gpu` lists them), or my-gpu.toml."
+    ),
     DerivationOption("gpus", "N", "Total number of GPUs (required).", whole, commands=(PLAN,)),
     DerivationOption(
         "global_batch",

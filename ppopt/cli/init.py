@@ -41,8 +41,10 @@ def init(
     Without FILE, print it. The JSON Schema of model files is written to the same folder, so that
     editors with a YAML language server complete and check the keys. With --from the layers are
     derived from a model's published dimensions; all other options need --from. Example: `ppopt init
-    model.yaml --from config.json --gpu h100 --tensor 8`.
+    model.yaml --from config.json --gpu h100 --tensor 8`. `ppopt init --gpu` lists the GPUs.
     """
+    if derivation == {"gpu": ""} and file is None:
+        return _list_gpus()
     if FROM not in derivation:
         refuse_without_configuration(derivation)
         _write(file, _template(file))
@@ -50,6 +52,15 @@ def init(
     model = _derived(derivation)
     _write(file, model.text)
     note(f"derived, not measured: {model.parameters:,} parameters; {model.training.gpus} GPUs")
+    return 0
+
+
+def _list_gpus() -> int:
+    from ppopt.cli.output import print_table  # noqa: PLC0415  commands load on use
+    from ppopt.report.gpus import LEGEND, gpu_table  # noqa: PLC0415
+
+    print_table(gpu_table())
+    print_table(LEGEND)
     return 0
 
 

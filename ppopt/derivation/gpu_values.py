@@ -9,7 +9,7 @@ from fractions import Fraction
 from typing import Annotated, TypeAlias
 
 from ppopt.errors import InputError
-from ppopt.formats.fields import shown, within
+from ppopt.formats.fields import shown
 from ppopt.problem import exact
 from ppopt.problem.settings import Unit
 from ppopt.problem.units import SCALES
@@ -30,47 +30,56 @@ class Measure:
     example: str
     units: Mapping[str, Fraction] = field(default_factory=dict, hash=False)
     """Unit -> its size in `unit`."""
+    is_whole: bool = False
 
-    def read(self, value: object) -> float:
-        """Read a number, or text of one with its unit; raises InputError if it is out of range."""
+    def read(self, value: object, where: str) -> float:
+        """Read a number, or text of one with its unit.
+
+        Raises InputError, beginning with `where`, if it is neither, or out of range.
+        """
         parts = _WITH_UNIT.fullmatch(value) if isinstance(value, str) else None
-        if parts is not None and parts[2] not in self.units:
-            known = ", ".join(self.units) or "no unit"
-            raise InputError(f"unit {shown(parts[2])} is unknown; use {known}: {self.example}")
-        try:
-            number = exact.fraction(value if parts is None else parts[1], "")
-        except InputError:
-            raise InputError(f"{shown(value)} is not a number; write {self.example}") from None
-        number *= 1 if parts is None else self.units[parts[2]]
-        if not self.minimum <= number <= self.maximum:
-            raise InputError(
-                f"{shown(value)} is not within {self.minimum:g} .. {self.maximum:g} {self.unit}; "
-                f"write {self.example}".replace(" ;", ";")
-            )
-        return exact.plain(number)
+        number, unit = (value, None) if parts is None else (parts[1], parts[2])
+        if unit is not None and unit not in self.units:
+            raise self._error(f"{shown(value)}: unit {unit} is unknown", where)
+        amount = exact.fraction(number, where) * (1 if unit is None else self.units[unit])
+        if not self.minimum <= amount <= self.maximum:
+            bounds = f"{self.minimum:g} .. {self.maximum:g} {self.unit}".strip()
+            raise self._error(f"{shown(value)} is not within {bounds}", where)
+        if self.is_whole and amount.denominator != 1:
+            raise self._error(f"{shown(value)} is not a whole number", where)
+        return exact.plain(amount)
+
+    def _error(self, fault: str, where: str) -> InputError:
+        return InputError(f"{where}: {fault}; write {self.example}")
 
 
 @dataclass(frozen=True)
 class MeasureByRanks:
-    """A value that depends on the number of ranks of a group: a table, ranks -> value."""
+    """What a value measures that depends on the number of ranks: a table, ranks -> value."""
 
     each: Measure
 
-    def read(self, value: object) -> Mapping[int, float]:
-        """Read a table, or one value for any number of ranks."""
+    def read(self, value: object, where: str) -> Mapping[int, float]:
+        """Read a table, or one value for any number of ranks.
+
+        Raises InputError, beginning with `where`, if it is neither.
+        """
         if not isinstance(value, Mapping):
-            return {2: self.each.read(value)}
+            return {2: self.each.read(value, where)}
         if not value:
-            raise InputError("the table is empty; write {2 = 0.6, 8 = 0.7}, ranks = value")
+            raise InputError(f"{where}: the table is empty; write {{2 = 0.6, 8 = 0.7}}")
         table = {
-            _ranks(ranks): within(ranks, self.each.read, each) for ranks, each in value.items()
+            _ranks(ranks, where): self.each.read(each, f"{where}: {ranks}")
+            for ranks, each in value.items()
         }
         return dict(sorted(table.items()))
 
 
-def _ranks(text: str) -> int:
-    if not (text.isascii() and text.isdigit() and 2 <= int(text[:9]) <= 10**6):
-        raise InputError(f"{shown(text)} is no number of ranks; write {{2 = 0.6, 8 = 0.7}}")
+def _ranks(text: str, where: str) -> int:
+    if not (text.isascii() and text.isdigit() and len(text) < 8 and int(text) >= 2):
+        raise InputError(
+            f"{where}: {shown(text)} is no number of ranks; write {{2 = 0.6, 8 = 0.7}}"
+        )
     return int(text)
 
 
@@ -79,7 +88,7 @@ _BITS_PER_SECOND = {f"{prefix}b/s": Fraction(size, 8) for prefix, size in _SI.it
 _FLOP = {f"{prefix}FLOP": Fraction(size) for prefix, size in _SI.items()}
 _FLOP_PER_SECOND = {f"{unit}/s": size for unit, size in _FLOP.items()}
 _FLOPS = {f"{unit}S": size for unit, size in _FLOP.items()}
-_SHARE = Measure("", 0.001, 1, "0.6, a share above 0")
+_SHARE = Measure("", 0.001, 1, "0.6")
 
 FlopsPerSecond: TypeAlias = Annotated[
     float, Measure("FLOP/s", 1e12, 1e18, "989e12 or 989TFLOP/s", _FLOP_PER_SECOND | _FLOPS)
@@ -96,4 +105,4 @@ Seconds: TypeAlias = Annotated[float, Measure("s", 0, 1, "10e-6 or 10us", SCALES
 Share: TypeAlias = Annotated[float, _SHARE]
 ByRanks: TypeAlias = Annotated[Mapping[int, float], MeasureByRanks(_SHARE)]
 Number: TypeAlias = Annotated[float, Measure("", 0, 1e6, "150")]
-Count: TypeAlias = Annotated[int, Measure("GPUs", 1, 1e6, "8")]
+Count: TypeAlias = Annotated[int, Measure("GPUs", 1, 1e6, "8", is_whole=True)]

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cache
 from importlib.resources import files
-from typing import Any, NamedTuple, get_args, get_type_hints
+from pathlib import Path
+from typing import Any, NamedTuple, TypeAlias, get_args, get_type_hints
 
 from ppopt.derivation.gpu_values import (
     Bandwidth,
@@ -23,8 +24,8 @@ from ppopt.derivation.gpu_values import (
     Share,
 )
 from ppopt.errors import InputError
-from ppopt.formats.documents import parse_toml
-from ppopt.formats.fields import shown, within
+from ppopt.formats.documents import label, parse_toml, read_text
+from ppopt.formats.fields import section, shown, text, within
 from ppopt.problem.settings import nearest
 
 
@@ -44,6 +45,8 @@ class Basis(StrEnum):
     """A measurement on this GPU."""
     ASSUMED = "assumed"
     """A measurement on another GPU, or a guess."""
+    GIVEN = "given"
+    """The user's own file."""
 
 
 class Origin(NamedTuple):
@@ -125,27 +128,93 @@ class _Sourced(NamedTuple):
     origin: Origin
 
 
+Record: TypeAlias = Mapping[str, Any]
+"""Values of a GPU from one source, as TOML has them."""
+Records: TypeAlias = Mapping[str, Sequence[Record]]
+"""The records of every GPU, or of every family, by name."""
+FAMILY = "any"
+"""Family of a GPU that is like no other."""
+LARGEST_FILE = 2**20
+"""Bytes of a user's own file."""
+LONGEST_LINE = 300
+"""Characters of a name or a source."""
+PEAKS = ("bf16", "fp8", "fp4")
+REQUIRED = ("bf16", "memory", "memory_speed")
+"""Values that a GPU needs if it is like no other."""
+EXAMPLE = 'like = "h100"'
+
+
 @cache
 def gpus() -> Mapping[str, Gpu]:
     """Every GPU by name."""
-    text = (files("ppopt.derivation") / "gpus.toml").read_text(encoding="utf-8")
-    catalog: Any = parse_toml(text, "gpus.toml")
-    records = catalog["family"] | catalog["gpu"]
-    return {
-        name: _gpu(name, within(f"gpus.toml: {name}", _values, records[name], records))
-        for name in catalog["gpu"]
-    }
+    _, records = _catalog()
+    return {name: _gpu(name, _values(each)) for name, each in records.items()}
 
 
-def gpu_named(name: str) -> Gpu:
-    """A GPU by its name, in any case; raises InputError if there is none."""
-    gpu = gpus().get(name.lower())
+def gpu_named(name: str | Path) -> Gpu:
+    """A GPU by its name, in any case, or by a file of the user's own, which ends in .toml.
+
+    Raises InputError if there is none, or if the file cannot be read.
+    """
+    if str(name).lower().endswith(".toml"):
+        return read_gpu(Path(name))
+    return _known(str(name), "gpu")
+
+
+def read_gpu(path: Path) -> Gpu:
+    """A GPU from the user's own file: values in place of those of the GPU that `like` names.
+
+    Without `like` the file needs the values of `REQUIRED`; others are then those of the family.
+    `name` (default: the name of the file) and `source` say what it is. Raises InputError on keys
+    that are unknown or missing, and on values out of range.
+    """
+    where = label(path)
+    document = parse_toml(read_text(path, LARGEST_FILE), where)
+    return within(where, _own_gpu, document, path)
+
+
+def _own_gpu(document: object, path: Path) -> Gpu:
+    record = section(document, (), ("name", "like", "source", *_measures()))
+    if "like" in record:
+        like = _known(within("like", text, record["like"]), "like").name
+    else:
+        like = FAMILY
+        for key in REQUIRED:
+            if key not in record:
+                raise InputError(f"{key} is missing; give it, or a GPU that has it: {EXAMPLE}")
+    name, source = (
+        within(key, _line, record.get(key, default))
+        for key, default in (("name", path.stem), ("source", f"given in {path.name}"))
+    )
+    return _gpu(name, _values([record | {"like": like, "basis": Basis.GIVEN, "source": source}]))
+
+
+def _line(value: object) -> str:
+    """Check for text on one line."""
+    line = text(value).strip()
+    if not line.isprintable() or not 0 < len(line) <= LONGEST_LINE:
+        raise InputError(f"{shown(value)} is not one line of 1 to {LONGEST_LINE} characters")
+    return line
+
+
+def _known(name: str, key: str) -> Gpu:
+    """A GPU of `gpus.toml` by its name, which the user gives under a key."""
+    gpu = gpus().get(name.strip().lower())
     if gpu is None:
+        fault = f"{shown(name)} is unknown; did you mean {nearest(name, gpus())}?"
         raise InputError(
-            f"gpu: {shown(name)} is unknown; did you mean {nearest(name.lower(), gpus())}? "
-            f"known are {', '.join(gpus())}"
+            f"{key}: {fault if name else 'name one;'} known are {', '.join(gpus())}, and your own "
+            "file, my-gpu.toml"
         )
     return gpu
+
+
+@cache
+def _catalog() -> tuple[Records, Records]:
+    """The records of `gpus.toml`: of families, and of GPUs."""
+    file = files("ppopt.derivation") / "gpus.toml"
+    catalog: Any = parse_toml(file.read_text(encoding="utf-8"), "gpus.toml")
+    return catalog["family"], catalog["gpu"]
 
 
 @cache
@@ -166,20 +235,24 @@ def _gpu(name: str, values: Mapping[str, _Sourced]) -> Gpu:
     return Gpu(name=name, origins=origins, **{key: value.value for key, value in values.items()})
 
 
-def _values(
-    records: Sequence[Mapping[str, Any]], catalog: Mapping[str, Sequence[Mapping[str, Any]]]
-) -> dict[str, _Sourced]:
-    """The values of a GPU's records; a later record replaces values of an earlier one."""
+def _values(records: Sequence[Record]) -> dict[str, _Sourced]:
+    """The values of a GPU's records; a later record replaces values of an earlier one.
+
+    A record with `bf16` states all peaks: FP8 of another GPU does not go with it.
+    """
     values: dict[str, _Sourced] = {}
+    families, known = _catalog()
     for record in records:
         base = record.get("like")
         if base is not None:
-            inherited = _values(catalog[base], catalog)
+            inherited = _values(known[base] if base in known else families[base])
             values |= {key: _inherited(value, base) for key, value in inherited.items()}
+        if "bf16" in record:
+            values = {key: value for key, value in values.items() if key not in PEAKS}
         for key, measure in _measures().items():
             if key in record:
                 origin = Origin(Basis(record["basis"]), record["source"])
-                values[key] = _Sourced(within(key, measure.read, record[key]), origin)
+                values[key] = _Sourced(measure.read(record[key], key), origin)
     return values
 
 
