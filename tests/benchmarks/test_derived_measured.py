@@ -8,6 +8,7 @@ github.com/bigscience-workshop/bigscience at 9e64ede), Table 4 of arXiv 2407.217
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -15,7 +16,9 @@ from benchmarks.derived_measured import aims, parts, ranking, report, runs, zero
 from benchmarks.derived_measured.__main__ import main, record
 from benchmarks.derived_measured.architectures import architecture_of
 from benchmarks.derived_measured.outcomes import calibrated, hardware_flops, outcome_of
+from benchmarks.derived_measured.predict import predicted, setup_of
 from benchmarks.derived_measured.runs import BIGSCIENCE, CARDS, LLAMA_3, Run, read_runs
+from ppopt.derivation.layer_costs import Scale
 
 SIMUMAX = {
     "source": runs.SIMUMAX,
@@ -101,14 +104,15 @@ def test_two_stages_calibrated_on_eight_microbatches() -> None:
     assert calibrated(outcomes, outcomes[1]) == pytest.approx([0, 0], abs=0.08)
 
 
-def test_a_calibrated_row_is_left_out_of_the_error() -> None:
-    """Twice as fast as predicted: the others are measured against half of their steps."""
-    outcomes = [outcome_of(run) for run in B200[:3]]
-    first, second, _ = (outcome.error for outcome in outcomes)
-    assert first is not None and second is not None
-    errors = calibrated(outcomes, outcomes[0])
-    assert len(errors) == 2
-    assert errors[0] == pytest.approx((1 + second) / (1 + first) - 1)
+def test_a_calibrated_row_sets_the_factor_on_kernels_of_the_others() -> None:
+    """A reference that kernels 1.5 times as long explain, which itself has no error then."""
+    reference, second, _ = B200[:3]
+    slower = Scale(compute=1.5)
+    step = predicted(replace(setup_of(reference), scale=slower)).step
+    outcomes = [outcome_of(Run(0, {**reference.row, "step_ms": step})), outcome_of(second)]
+    (error,) = calibrated(outcomes, outcomes[0])
+    expected = predicted(replace(setup_of(second), scale=slower)).step
+    assert second.row["step_ms"] * (1 + error) == pytest.approx(expected, rel=1e-3)
 
 
 @pytest.mark.parametrize(
