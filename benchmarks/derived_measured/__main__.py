@@ -8,6 +8,7 @@ from pathlib import Path
 
 from benchmarks.derived_measured import report
 from benchmarks.derived_measured.aims import aim_table, machine_table
+from benchmarks.derived_measured.compare import comparison
 from benchmarks.derived_measured.outcomes import Outcome, outcome_of
 from benchmarks.derived_measured.parts import Timing, part_table, read_parts, single_parts
 from benchmarks.derived_measured.ranking import ranking_table
@@ -22,6 +23,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("runs", type=Path, nargs="+", help="JSON of measured runs")
     parser.add_argument("--layers", type=Path, help="JSON of measured parts of layers")
     parser.add_argument("--rows", metavar="SOURCE", help="single runs of the sources that have it")
+    parser.add_argument("--before", type=Path, help="an earlier record, to set beside this one")
     options = parser.parse_args(arguments)
     runs = read_runs(*options.runs)
     parts = [] if options.layers is None else read_parts(options.layers)
@@ -30,7 +32,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
         print(*report.run_table(map(outcome_of, chosen)), *single_parts(parts), sep="\n")
         return
     outcomes = [outcome_of(run) for run in runs]
-    print(*record(outcomes, parts), sep="\n")
+    lines = list(record(outcomes, parts))
+    print(*lines, sep="\n")
+    if options.before is not None:
+        print("\n## Before and after\n")
+        print(*comparison(options.before.read_text(encoding="utf-8"), lines), sep="\n")
 
 
 def record(outcomes: Sequence[Outcome], parts: Sequence[Timing] = ()) -> Iterator[str]:

@@ -12,7 +12,7 @@ from dataclasses import replace
 
 import pytest
 
-from benchmarks.derived_measured import aims, parts, ranking, report, runs, zero_bubble
+from benchmarks.derived_measured import aims, compare, parts, ranking, report, runs, zero_bubble
 from benchmarks.derived_measured.__main__ import main, record
 from benchmarks.derived_measured.architectures import architecture_of
 from benchmarks.derived_measured.outcomes import calibrated, hardware_flops, outcome_of
@@ -299,3 +299,13 @@ def test_a_record_has_every_source_and_single_rows_their_parts(tmp_path, capsys)
     }
     for source, count in ((runs.SIMUMAX, len(B200)), (BIGSCIENCE, len(CONTENDERS))):
         assert any(line.startswith(f"| {source} | {count} | {count} |") for line in lines)
+
+
+def test_an_earlier_record_stands_beside_the_present_one() -> None:
+    before = "# T\n\n- commit: abc\n\n## Steps\n\n| source | rows | mean |\n|---|---|---|\n"
+    before += "| a | 2 | 30.0 % |\n| b | 1 | - |\n"
+    after = ["\n## Steps\n", "| source | rows | mean |", "|---|---|---|", "| a | 2 | 5.0 % |"]
+    lines = list(compare.comparison(before, after))
+    assert "- commit: abc" in lines
+    assert "| a | 2 | 2 | - | - | 30.0 % | 5.0 % | - | - | - | - |" in lines
+    assert "| b | 1 | - | - | - | - | - | - | - | - | - |" in lines
