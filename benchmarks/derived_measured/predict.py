@@ -177,24 +177,34 @@ def predict(run: Run) -> Prediction:
 def predicted(setup: Setup) -> Prediction:
     """Predict a setup; raises NotPredictedError if the model or the strategy refuses it."""
     try:
-        model = DerivedModel(
-            setup.architecture,
-            setup.training,
-            setup.gpu,
-            scale=setup.scale,
-            partition=setup.partition if setup.chunks == 1 else None,
-        )
-        pipeline = replace(
-            model.pipeline,
-            mem_limit=None,
-            chunks=setup.chunks if setup.chunks > 1 else None,
-            partition=setup.partition,
-            recompute="full" if setup.full_recompute else None,
-        )
-        schedule = evaluate(pipeline, setup.strategy)
+        model = model_of(setup)
+        schedule = evaluate(pipeline_of(setup), setup.strategy)
     except InputError as error:
         raise NotPredictedError(_first_words(error)) from error
     return _prediction(setup, model, schedule)
+
+
+@cache
+def model_of(setup: Setup) -> DerivedModel:
+    """The derived model of a setup; raises InputError if its ranks cannot share it."""
+    return DerivedModel(
+        setup.architecture,
+        setup.training,
+        setup.gpu,
+        scale=setup.scale,
+        partition=setup.partition if setup.chunks == 1 else None,
+    )
+
+
+def pipeline_of(setup: Setup) -> Pipeline:
+    """The pipeline of a setup, without a memory limit."""
+    return replace(
+        model_of(setup).pipeline,
+        mem_limit=None,
+        chunks=setup.chunks if setup.chunks > 1 else None,
+        partition=setup.partition,
+        recompute="full" if setup.full_recompute else None,
+    )
 
 
 def _prediction(setup: Setup, model: DerivedModel, schedule: Schedule) -> Prediction:
