@@ -230,7 +230,11 @@ def show_parallel_plan(settings: Settings, shown: Mapping[str, Any], found: Para
 
     A page shows the plan of the best combination; other files hold its schedule.
     """
-    from ppopt.report.parallel import parallel_table, parallel_words  # noqa: PLC0415  on use
+    from ppopt.report.parallel import (  # noqa: PLC0415  on use
+        parallel_table,
+        parallel_words,
+        skipped_words,
+    )
     from ppopt.report.plan_objects import of_plan  # noqa: PLC0415
 
     plan = found.plan
@@ -241,8 +245,8 @@ def show_parallel_plan(settings: Settings, shown: Mapping[str, Any], found: Para
             print(line)
         print()
         print_table(parallel_table(shown))
-        for skipped in shown["parallelism"]["skipped"]:
-            print(f"skipped {skipped['combination']}: {skipped['reason']}")
+        for line in skipped_words(shown):
+            print(line)
     return code
 
 

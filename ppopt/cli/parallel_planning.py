@@ -14,9 +14,8 @@ from ppopt.errors import InputError
 from ppopt.solver import interrupts
 
 NEEDED = ("gpu", "gpus", "global_batch")
-TRAINING = ("context", "expert", "sequence", "precision")
-"""Options that are the same in all combinations."""
-SPACE = ("gpus", "global_batch", "efficiency", "tensor", "microbatch", "data")
+TRAINING = ("sequence", "precision")
+"""Fields of `Training` that are the same in all combinations."""
 TAKEN = ("mem_limit", "link")
 """Settings of a pipeline that such a plan takes; all others are derived."""
 LEFT_OUT = ("objective", "backward_kind", "fused", "group_size", "waves")
@@ -38,13 +37,13 @@ def plan_over_parallelism(
     if asked["within"] is not None:
         raise InputError("within: not of a plan over the parallelism; leave it out")
     link = settings.get("link")
-    listed = any(name in derivation for name in ("tensor", "microbatch", "data"))
-    space = (ParallelSpace if listed else ParallelSpace.of_all_sizes)(
+    own = (FROM, "gpu", *TRAINING)
+    space = ParallelSpace(
         architecture=read_architecture(Path(derivation[FROM])),
         gpu=gpu_named(derivation["gpu"]),
         link=link,
         training={name: value for name, value in derivation.items() if name in TRAINING},
-        **{name: value for name, value in derivation.items() if name in SPACE},
+        **{name: value for name, value in derivation.items() if name not in own},
     )
     names = ("placement", "chunks", "recompute", "strategies", "runtime")
     chosen = {name: asked[name] for name in names if asked[name] is not None}

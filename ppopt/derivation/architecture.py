@@ -45,14 +45,22 @@ def parameters_of(matrices: Iterable[Matrix]) -> int:
     return sum(matrix.parameters for matrix in matrices)
 
 
-def mean_keys(context: int, window: int | None, *, causal: bool = True) -> float:
+def mean_keys(
+    context: int, window: int | None = None, *, causal: bool = True, chunked: bool = False
+) -> float:
     """Keys that a query sees, averaged over a sequence of `context` tokens.
 
     A causal mask leaves half of them (FlashAttention-2, arXiv 2307.08691, section 4.1). With a
-    causal window of w tokens, queries from the w-th on see w keys.
+    causal window of w tokens, queries from the w-th on see w keys. In chunks, a query sees its own
+    chunk of w tokens.
     """
     seen = context if window is None else min(context, window)
-    return seen - seen * seen / (2 * context) if causal else seen
+    if not causal:
+        return seen
+    if chunked:
+        chunks, rest = divmod(context, seen)
+        return (chunks * seen**2 + rest**2) / (2 * context)
+    return seen - seen**2 / (2 * context)
 
 
 @dataclass(frozen=True)
@@ -69,8 +77,16 @@ class GroupedQueryAttention:
     output_bias: bool = False
     normed: bool = False
     """Whether every head of queries and keys is normed, by one norm each (arXiv 2505.09388)."""
+    normed_together: bool = False
+    """Whether the norms span all heads, with a weight for each of their elements (OLMo 2)."""
+    gated: bool = False
+    """Whether a gate as wide as the queries scales the output (arXiv 2505.06708)."""
+    sinks: bool = False
+    """Whether every head has a learned score that attends to nothing (gpt-oss)."""
     window: int | None = None
     """Keys that a query sees at most; None: all before it."""
+    chunked: bool = False
+    """Whether the window is a chunk of the sequence and does not slide (Llama 4)."""
     causal: bool = True
 
     @property
@@ -86,28 +102,71 @@ class GroupedQueryAttention:
     def matrices(self, hidden: int) -> tuple[Matrix, ...]:
         """The projections of queries, keys, values and the output, in order of execution."""
         queries, keys = self.heads * self.width, self.groups * self.width
+        gate = (Matrix("gate", hidden, queries, Shard.COLUMNS),) if self.gated else ()
         return (
             Matrix("query", hidden, queries, Shard.COLUMNS),
+            *gate,
             Matrix("key", hidden, keys, Shard.COLUMNS),
             Matrix("value", hidden, keys, Shard.COLUMNS),
             Matrix("output", queries, hidden, Shard.ROWS),
         )
 
     def vectors(self, hidden: int) -> int:
-        """Parameters of biases and norms."""
-        biases = self.bias * self.width * (self.heads + 2 * self.groups)
-        return biases + self.output_bias * hidden + self.normed * 2 * self.width
+        """Parameters of biases, norms and sinks."""
+        biases = self.bias * self.width * ((1 + self.gated) * self.heads + 2 * self.groups)
+        norms = self.width * (self.heads + self.groups if self.normed_together else 2)
+        vectors = self.sinks * self.heads + self.normed * norms
+        return biases + self.output_bias * hidden + vectors
 
     @property
     def kept(self) -> int:
-        """Elements per token: queries, keys, values, output, and what norms of heads read."""
+        """Elements per token: queries, keys, values, output, and what norms and the gate read."""
         normed = self.normed * self.width * (self.heads + self.groups)
-        return 2 * self.width * (self.heads + self.groups) + normed
+        gated = self.gated * 2 * self.width * self.heads
+        return 2 * self.width * (self.heads + self.groups) + normed + gated
+
+    def keys(self, context: int) -> float:
+        """Keys that a query sees, averaged over a sequence of `context` tokens."""
+        return mean_keys(context, self.window, causal=self.causal, chunked=self.chunked)
 
     def scores(self, context: int) -> float:
         """FLOPs per token of F; see `attention_flops`."""
-        keys = mean_keys(context, self.window, causal=self.causal)
-        return attention_flops(keys, self.heads, self.width, self.width)
+        return attention_flops(self.keys(context), self.heads, self.width, self.width)
+
+
+@dataclass(frozen=True)
+class Indexer:
+    """Scores of all keys that choose which of them a query sees (DeepSeek-V3.2, arXiv 2512.02556).
+
+    Heads of queries come from the latent of queries. All heads share a key.
+    """
+
+    heads: int
+    width: int
+    """Of a head."""
+    keys: int
+    """Keys that it chooses for a query."""
+    shared: bool = False
+    """Whether the layer uses what an earlier layer has chosen, and computes nothing (GLM-5.2)."""
+
+    def matrices(self, hidden: int, latent: int) -> tuple[Matrix, ...]:
+        """The projections of queries, of the key and of the weights of heads."""
+        if self.shared:
+            return ()
+        return (
+            Matrix("index query", latent, self.heads * self.width, Shard.NONE),
+            Matrix("index key", hidden, self.width, Shard.NONE),
+            Matrix("index weights", hidden, self.heads, Shard.NONE),
+        )
+
+    @property
+    def vectors(self) -> int:
+        """Parameters of the norm of the key, which has a bias."""
+        return 0 if self.shared else 2 * self.width
+
+    def scores(self, context: int) -> float:
+        """FLOPs per token of F: products of every query with all keys before it."""
+        return 0 if self.shared else 2 * mean_keys(context) * self.heads * self.width
 
 
 @dataclass(frozen=True)
@@ -125,6 +184,10 @@ class LatentAttention:
     """Width of queries, and of the key that heads share, with rotary position."""
     value: int
     """Width of a head of values."""
+    bias: bool = False
+    """Whether the projections down and of the output have a bias."""
+    indexer: Indexer | None = None
+    """What chooses the keys that a query sees."""
     causal: bool = True
 
     @property
@@ -140,7 +203,7 @@ class LatentAttention:
     @property
     def window(self) -> int | None:
         """Keys that a query sees at most; None: all before it."""
-        return None
+        return self.indexer.keys if self.indexer else None
 
     def matrices(self, hidden: int) -> tuple[Matrix, ...]:
         """The projections down to latents, up to heads, and of the output."""
@@ -149,8 +212,12 @@ class LatentAttention:
             *self._queries(hidden),
             Matrix("key-value down", hidden, self.latent + self.position, Shard.NONE),
             values,
+            *self._index(hidden),
             Matrix("output", self.heads * self.value, hidden, Shard.ROWS),
         )
+
+    def _index(self, hidden: int) -> tuple[Matrix, ...]:
+        return self.indexer.matrices(hidden, self.query_latent) if self.indexer else ()
 
     @property
     def _values(self) -> int:
@@ -165,9 +232,11 @@ class LatentAttention:
             Matrix("query up", self.query_latent, heads, Shard.COLUMNS),
         )
 
-    def vectors(self, _: int) -> int:
-        """Parameters of the norms of latents."""
-        return self.query_latent + self.latent
+    def vectors(self, hidden: int) -> int:
+        """Parameters of the norms of latents, of biases, and of the indexer's norm."""
+        latents = self.query_latent + self.latent
+        biases = self.bias * (latents + self.position + hidden)
+        return latents + biases + (self.indexer.vectors if self.indexer else 0)
 
     @property
     def kept(self) -> int:
@@ -175,10 +244,14 @@ class LatentAttention:
         latents = 2 * self.query_latent + 2 * self.latent + self.position
         return latents + 2 * self.heads * (self.query + self.value)
 
+    def keys(self, context: int) -> float:
+        """Keys that a query sees, averaged over a sequence of `context` tokens."""
+        return mean_keys(context, self.window, causal=self.causal)
+
     def scores(self, context: int) -> float:
-        """FLOPs per token of F; see `attention_flops`."""
-        keys = mean_keys(context, self.window, causal=self.causal)
-        return attention_flops(keys, self.heads, self.query, self.value)
+        """FLOPs per token of F, those of the indexer included; see `attention_flops`."""
+        index = self.indexer.scores(context) if self.indexer else 0
+        return attention_flops(self.keys(context), self.heads, self.query, self.value) + index
 
 
 @dataclass(frozen=True)
@@ -407,8 +480,8 @@ class Encoder:
     """Layers in front of a model's, which turn images into vectors of its embedding.
 
     A matrix turns patches into vectors, layers follow, and `merge` patches each become a token by
-    every projection: the first one's is a token of the sequence, those of others are added to the
-    outputs of decoder layers (DeepStack, arXiv 2406.04334).
+    every projection. That of the first is a token of the sequence. Those of the others read inner
+    layers and are added to the outputs of the first decoder layers (DeepStack, arXiv 2406.04334).
     """
 
     hidden: int
@@ -417,7 +490,7 @@ class Encoder:
     """The embedding of a patch."""
     projections: tuple[tuple[Matrix, ...], ...]
     patches: int
-    """Patches of an image, each a position of attention."""
+    """Patches of an image; each sees those of its image."""
     merge: int = 1
     """Patches that become a token."""
     vectors: int = 0

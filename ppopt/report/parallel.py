@@ -44,6 +44,12 @@ def of_parallel_plan(found: ParallelPlan) -> dict[str, Any]:
                 {"combination": str(combination), "reason": reason}
                 for combination, reason in found.skipped.items()
             ],
+            "skipped_by_reason": [
+                {"reason": reason, "combinations": number}
+                for reason, number in found.skipped_by_reason.items()
+            ],
+            "not_searched": list(space.not_searched),
+            "storage": None if found.storage is None else found.storage._asdict(),
         },
     }
 
@@ -54,7 +60,6 @@ def _row(row: ParallelRow, found: ParallelPlan) -> dict[str, Any]:
         **row.parallelism._asdict(),
         "status": row.status(found.value).value,
         "searches": row.searches,
-        "expert": training.expert,
         "devices": training.devices,
         "batches": training.batches,
         "value": plain_or_none(row.value),
@@ -64,6 +69,7 @@ def _row(row: ParallelRow, found: ParallelPlan) -> dict[str, Any]:
         "configuration": None if best is None else str(best.configuration),
         "peak_memory": None if best is None else plain_or_none(best.peak),
         "seconds": round(row.seconds, 3),
+        "failed": row.failed,
     }
 
 
@@ -131,6 +137,22 @@ def parallel_words(shown: Mapping[str, Any]) -> list[str]:
         "(--efficiency takes one for each of --tensor)"
     )
     return lines
+
+
+def skipped_words(shown: Mapping[str, Any]) -> list[str]:
+    """The invalid combinations by reason, and the sizes that defaults leave out."""
+    space = shown["parallelism"]
+    lines = [
+        f"skipped: {_combinations(group['combinations'])}: {group['reason']}"
+        for group in space["skipped_by_reason"]
+    ]
+    if space["not_searched"]:
+        lines.append(f"not searched: {'; '.join(space['not_searched'])}")
+    return lines
+
+
+def _combinations(number: int) -> str:
+    return "1 combination" if number == 1 else f"{number} combinations"
 
 
 def _rate(value: float | None) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
@@ -10,6 +11,7 @@ from ppopt.derivation.derived_model import DerivedModel
 from ppopt.problem.exact import plain
 from ppopt.solver.result import Provenance, Status
 from ppopt.studies.parallel_space import Parallelism, ParallelSpace
+from ppopt.studies.parallel_storage import StorageReport
 from ppopt.studies.plan_result import Plan, RowStatus
 
 
@@ -25,6 +27,8 @@ class ParallelRow:
     """Best plan of the combination, with or without a schedule; None: it was bounded only."""
     seconds: float
     """Seconds that its plans took."""
+    failed: str | None = None
+    """Why its last search failed, in one line; None if it did not."""
 
     @property
     def value(self) -> Fraction | None:
@@ -65,6 +69,13 @@ class ParallelPlan:
     solve_seconds: float
     interrupted: bool = False
     """Whether Ctrl-C ended the search."""
+    storage: StorageReport | None = None
+    """What became of the storage; None: the plan has none."""
+
+    @property
+    def skipped_by_reason(self) -> dict[str, int]:
+        """Number of invalid combinations of every reason, the most frequent first."""
+        return dict(Counter(self.skipped.values()).most_common())
 
     @property
     def best(self) -> ParallelRow | None:
