@@ -7,7 +7,7 @@ receives those that were given as one mapping, `derivation`, by their names with
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from inspect import Parameter
 from typing import Annotated, Any, NamedTuple
@@ -36,6 +36,10 @@ def _number(name: str, text: str) -> float:
 
 def _share(name: str, text: str) -> float:
     return float(share(name, text))
+
+
+def _names(_: str, text: str) -> tuple[str, ...]:
+    return tuple(part.strip().lower() for part in text.split(","))
 
 
 class DerivationOption(NamedTuple):
@@ -135,13 +139,53 @@ OPTIONS = (
         "precision", "NAME", "Number format of matrix products: bf16 (default) or fp8."
     ),
     DerivationOption(
+        "framework",
+        "NAME",
+        "Fusion of kernels and bytes of a parameter: megatron (default), torch or torch-compile.",
+    ),
+    DerivationOption(
+        "zero",
+        "0|1|2|3",
+        "ZeRO stage: data and context parallel ranks share nothing, optimizer states (1, default), "
+        "gradients too, parameters too.",
+        whole,
+    ),
+    DerivationOption(
+        "context_type",
+        "NAME",
+        "Exchange of keys and values between context parallel ranks: ring (default), all-gather or "
+        "all-to-all.",
+    ),
+    DerivationOption(
+        "no_sequence_parallel",
+        "",
+        "Tensor parallel ranks do not share the tokens between matrices.",
+        None,
+    ),
+    DerivationOption(
+        "expert_tensor", "N", "Tensor parallel size of experts (that of --tensor).", whole
+    ),
+    DerivationOption("gpus_per_node", "N", "GPUs of a node (default: as the GPU is sold).", whole),
+    DerivationOption(
+        "lora", "RANK", "Rank of low-rank adapters, which alone are trained (0: none).", whole
+    ),
+    DerivationOption(
+        "freeze",
+        "NAMES",
+        "Parts that are not trained: embedding, encoder, decoder, head.",
+        _names,
+    ),
+    DerivationOption(
+        "images", "N", "Images of a sequence, for models with an image encoder (1).", whole
+    ),
+    DerivationOption(
         "efficiency",
         "SHARE",
-        "Achieved share of the GPU's peak FLOPs per second (0.4).",
+        "Share of the GPU's peak that large matrix products reach (default: as the GPU has it).",
         _share,
         listed=True,
-        plan_meaning="Achieved share of the GPU's peak FLOPs per second (0.4), one for all or one "
-        "for each of --tensor.",
+        plan_meaning="Share of the GPU's peak that large matrix products reach, one for all or one "
+        "for each of --tensor (default: as the GPU has it).",
     ),
     DerivationOption(
         "calibrate",
@@ -189,12 +233,17 @@ def with_derivation_options(command: str) -> Callable[[Callable[..., int]], Call
     return decorate
 
 
+def derivation_fields(derivation: Mapping[str, Any]) -> dict[str, Any]:
+    """Fields of a derived model and of its training: `no_x` is x = False."""
+    return {
+        name.removeprefix("no_"): value if not name.startswith("no_") else False
+        for name, value in derivation.items()
+        if name != FROM
+    }
+
+
 def refuse_without_configuration(derivation: Mapping[str, Any]) -> None:
     """Raise InputError if options that need --from are given without it."""
-    _refuse(name for name in derivation if name != FROM)
-
-
-def _refuse(names: Iterable[str]) -> None:
-    flags = ", ".join(name.replace("_", "-") for name in names)
+    flags = ", ".join(name.replace("_", "-") for name in derivation if name != FROM)
     if flags:
         raise InputError(f"{flags}: only with --from config.json; give it too")

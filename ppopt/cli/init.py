@@ -13,6 +13,7 @@ from ppopt.cli.application import command
 from ppopt.cli.derivation_options import (
     FROM,
     INIT,
+    derivation_fields,
     refuse_without_configuration,
     with_derivation_options,
 )
@@ -78,8 +79,8 @@ def _derived(derivation: Mapping[str, Any]) -> DerivedModel:
     from ppopt.formats.typed_values import typed_value  # noqa: PLC0415
     from ppopt.studies.calibrate import calibrate  # noqa: PLC0415
 
-    fields = dict(derivation)
-    config, measured = Path(fields.pop(FROM)), fields.pop("calibrate", None)
+    fields = derivation_fields(derivation)
+    config, measured = Path(derivation[FROM]), fields.pop("calibrate", None)
     if "gpu" not in fields:
         raise InputError("gpu: missing; give --gpu h100, the GPU that trains the model")
     if measured is not None and "efficiency" in fields:

@@ -16,6 +16,7 @@ from ppopt.cli.derivation_options import (
     refuse_without_configuration,
     with_derivation_options,
 )
+from ppopt.cli.engines import STORAGE, combinations_option
 from ppopt.cli.parallel_planning import plan_over_parallelism
 from ppopt.cli.settings import Settings, with_settings_but
 from ppopt.problem.settings import NAMED, Heading
@@ -86,12 +87,49 @@ def plan(
             rich_help_panel=Heading.SEARCH,
         ),
     ] = None,
+    jobs: Annotated[
+        int | None,
+        combinations_option(
+            "--jobs",
+            "N",
+            "processes that search combinations, each with one worker unless told (default: one "
+            "combination after the other, in this process).",
+        ),
+    ] = None,
+    dask: Annotated[
+        str | None,
+        combinations_option(
+            "--dask", "ADDRESS", "search combinations on the Dask scheduler at this address."
+        ),
+    ] = None,
+    dask_scheduler_file: Annotated[
+        str | None,
+        combinations_option(
+            "--dask-scheduler-file",
+            "FILE",
+            "search combinations on the Dask scheduler that this file names.",
+        ),
+    ] = None,
+    storage: Annotated[
+        str | None,
+        combinations_option(
+            "--storage",
+            "URL",
+            f"database of combinations, e.g. {STORAGE}: the same command continues.",
+        ),
+    ] = None,
+    study_name: Annotated[
+        str | None,
+        combinations_option(
+            "--study-name", "NAME", f"name in --storage ({STORAGE}; default: made from the space)."
+        ),
+    ] = None,
 ) -> int:
     """Choose partition, placement, chunks, recompute and schedule.
 
-    With --from config.json it also chooses among the sizes that --tensor, --data and --microbatch
-    list, for a fixed number of GPUs and a fixed batch. Without these three it chooses among all
-    tensor and data parallel sizes, and spreads experts over as many ranks as can share them.
+    With --from config.json it also chooses the sizes of tensor, context, data and expert
+    parallelism and of a microbatch, for a fixed number of GPUs and a fixed batch: those that are
+    listed, or all that make sense.
     Example: `ppopt plan --model llama-3.1-8b --stages 8 --batches 32 --mem-limit 64GiB`.
     """
     from ppopt.cli import output, progress
@@ -111,9 +149,17 @@ def plan(
         "options": strategy_options(settings),
         "within": None if within is None else share("within", within),
     }
+    elsewhere = {
+        "jobs": jobs,
+        "dask": dask,
+        "dask_scheduler_file": dask_scheduler_file,
+        "storage": storage,
+        "study_name": study_name,
+    }
     if FROM in derivation:
-        return plan_over_parallelism(settings, derivation, asked)
-    refuse_without_configuration(derivation)
+        return plan_over_parallelism(settings, derivation, asked, elsewhere)
+    given_elsewhere = {name: value for name, value in elsewhere.items() if value is not None}
+    refuse_without_configuration({**derivation, **given_elsewhere})
     given = _given(settings) | {name: value for name, value in asked.items() if value is not None}
     for name in ("stages", "batches"):
         if name not in given:

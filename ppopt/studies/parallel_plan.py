@@ -51,6 +51,9 @@ ROUND = 0.5
 """Share of the time left for a round, unless it is of one combination."""
 SHORTEST = 0.5
 """Least seconds to start a plan."""
+TURN = 0.05
+"""Least share of the time limit for a search: each begins anew, and needs time to find its first
+schedules. Combinations for which a round has no time left wait for the next one."""
 PAUSE = 0.2
 """Seconds between two checks for Ctrl-C."""
 LATE, GRACE = 0.05, 0.5
@@ -351,7 +354,8 @@ class _ParallelSearch:
         ):
             return
         others = sum(map(self._is_open, queue)) // self._engine.slots
-        seconds = max(SHORTEST, min(left, deadline.turn(others).seconds))
+        turn = max(TURN * self._limit, deadline.turn(others).seconds)
+        seconds = max(SHORTEST, min(self._deadline.left, turn))
         number = self._combinations.index(combination)
         self._engine.submit(number, self._task(combination, seconds))
 

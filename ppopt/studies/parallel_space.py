@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 from ppopt.derivation.architecture import Architecture, Experts
 from ppopt.derivation.derived_model import DerivedModel
 from ppopt.derivation.gpus import Gpu
-from ppopt.derivation.layer_costs import EFFICIENCY
 from ppopt.derivation.training import Training
 from ppopt.errors import ConflictError, InputError, NotApplicableError, not_applicable
 from ppopt.problem.hosting import MOST_DEVICES
@@ -74,9 +73,10 @@ class ParallelSpace:
     expert: tuple[int, ...] | None = None
     microbatch: tuple[int, ...] | None = None
     training: Mapping[str, Any] = field(default_factory=dict)
-    """Further fields of every `Training`: sequence, precision."""
-    efficiency: tuple[float, ...] = (EFFICIENCY,)
-    """Achieved share of the GPU's peak: one for all, or one for each of `tensor`."""
+    """Further fields of every `Training`: sequence, precision, zero and others."""
+    efficiency: tuple[float, ...] = ()
+    """Share of the GPU's peak that large products of matrices reach: one for all, or one for each
+    of `tensor`; empty: as the GPU has it."""
     link: str | None = None
 
     def __post_init__(self) -> None:
@@ -85,7 +85,7 @@ class ParallelSpace:
             if numbers is not None and not numbers:
                 raise InputError(f"{name}: the list is empty")
         tensors = len(self.tensor or ())
-        if len(self.efficiency) not in (1, tensors):
+        if len(self.efficiency) not in (0, 1, tensors):
             raise InputError(
                 f"efficiency: {len(self.efficiency)} values; give one, or one for each of the "
                 f"{tensors} of tensor"
@@ -140,8 +140,12 @@ class ParallelSpace:
 
     def _is_within_node(self, ranks: int) -> bool:
         """Whether every group of consecutive ranks is within a node."""
-        node = min(self.gpus, self.gpu.gpus_per_node)
-        return node % ranks == 0
+        return min(self.gpus, self._node) % ranks == 0
+
+    @property
+    def _node(self) -> int:
+        """Number of GPUs of a node."""
+        return self.training.get("gpus_per_node") or self.gpu.gpus_per_node
 
     def _data_sizes(self, ranks: int) -> list[int]:
         return [1] if self.gpus % ranks else _divisors(gcd(self.gpus // ranks, self.global_batch))
@@ -159,7 +163,7 @@ class ParallelSpace:
     def not_searched(self) -> tuple[str, ...]:
         """Sizes that the default of a dimension leaves out, each with the option that adds them."""
         left_out = {
-            "tensor": f"tensor x context that is not within a node of {self.gpu.gpus_per_node}",
+            "tensor": f"tensor x context that is not within a node of {self._node}",
             "context": f"context with fewer than {MIN_TOKENS_PER_RANK} tokens per rank",
             "microbatch": f"microbatches other than {', '.join(map(str, MICROBATCHES))}",
         }
@@ -189,10 +193,10 @@ class ParallelSpace:
                 self.architecture, training, self.gpu, self._efficiency(combination), link=self.link
             )
 
-    def _efficiency(self, combination: Parallelism) -> float:
-        """Efficiency of a combination."""
-        if self.tensor is None or len(self.efficiency) == 1:
-            return self.efficiency[0]
+    def _efficiency(self, combination: Parallelism) -> float | None:
+        """Efficiency of a combination; None: as the GPU has it."""
+        if self.tensor is None or len(self.efficiency) <= 1:
+            return next(iter(self.efficiency), None)
         return self.efficiency[self.tensor.index(combination.tensor)]
 
 

@@ -107,6 +107,9 @@ PARALLEL_ROW = {
     **dict.fromkeys(
         ("tensor", "microbatch", "data", "context", "expert", "devices", "batches"), INT
     ),
+    **dict.fromkeys(
+        ("compute", "communication", "bubble", "gradient_sync", "optimizer"), KNOWN_NUMBER
+    ),
     "failed": KNOWN_TEXT,
     "status": TEXT,
     "searches": INT,
