@@ -31,6 +31,7 @@ from ppopt.derivation.architecture import (
     LinearAttention,
     Matrix,
     Shard,
+    attention_flops,
     parameters_of,
 )
 from ppopt.derivation.collectives import Collective, Group, Pattern
@@ -48,6 +49,23 @@ ATTENTION_BACKWARD = 2.5
 LOSS_REDUCTIONS = 3
 """All-reduces of the loss over ranks that share the vocabulary: the largest logit, the logit of the
 target, and the sum of exponentials (megatron/core/tensor_parallel/cross_entropy.py)."""
+
+
+class ScoreBytes(NamedTuple):
+    """Bytes per score of attention without FlashAttention, in BF16; a mask of dropout has 1."""
+
+    products: int = 2 + 2
+    """F: scores are written, and read for the product with values."""
+    pointwise: int = 2 + 2 + 2 + 2 + 1
+    """F: the softmax reads and writes, so does dropout, and it writes its mask."""
+    products_back: int = 2 + 2 + 2 + 2
+    """B: read for the gradient of values, written for their own, read for queries and for keys."""
+    pointwise_back: int = 2 + 1 + 2 + 2 + 2 + 2
+    """B: dropout reads gradient and mask and writes; the softmax reads gradient and scores."""
+    kept: int = 2 + 2 + 1
+
+
+SCORES = ScoreBytes()
 
 
 class PerKind(NamedTuple):
@@ -179,6 +197,8 @@ class Rank:
         return parts
 
     def _attention(self, attention: Attention) -> Part:
+        if not (self.training.flash_attention or isinstance(attention, LinearAttention)):
+            return self._scores_in_memory(attention)
         tokens, ranks = self.tokens, self.training.tensor
         flops = attention.scores(self.sequence) * tokens / ranks
         blocks = attention.heads * tokens / ranks / BLOCK
@@ -188,6 +208,28 @@ class Rank:
         )
         collectives = self._context(attention, forward, back)
         return Part("attention", (forward,), (back,), collectives=collectives)
+
+    def _scores_in_memory(self, attention: Attention) -> Part:
+        """Attention whose scores pass the memory, without regard to the mask.
+
+        Kept, 5 bytes a score: scores behind the softmax and behind dropout, and the mask of dropout
+        (arXiv 2205.05198, section 4.1).
+        """
+        share = self.tokens / self.training.tensor
+        flops = share * attention_flops(
+            self.sequence, attention.heads, attention.query, attention.value
+        )
+        scores = share * self.sequence * attention.heads
+        back, moved = 2 * flops, SCORES
+        forward = (
+            Kernel("scores and values", Bound.PRODUCT, flops, moved.products * scores, 2),
+            Kernel("softmax and dropout", Bound.MEMORY, 0, moved.pointwise * scores, 2),
+        )
+        backward = (
+            Kernel("scores and values", Bound.PRODUCT, back, moved.products_back * scores, 4),
+            Kernel("softmax and dropout", Bound.MEMORY, 0, moved.pointwise_back * scores, 2),
+        )
+        return Part("attention", forward, backward, kept=moved.kept * scores)
 
     def _context(self, attention: Attention, forward: Kernel, back: Kernel) -> PerKind:
         """Exchange of context-parallel ranks."""

@@ -72,6 +72,10 @@ class Training:
     """Name of the framework (`ppopt.derivation.frameworks`)."""
     sequence_parallel: bool = True
     """Whether tensor-parallel ranks share the tokens between matrices (arXiv 2205.05198)."""
+    flash_attention: bool = True
+    """Whether attention never writes its scores (FlashAttention, arXiv 2205.14135). Otherwise they
+    pass the GPU's memory, causal or not, and are kept with their dropout mask, as Megatron-LM keeps
+    them (`--attention-backend unfused`)."""
     context_type: ContextType = ContextType.RING
     zero: int = 1
     """Stage of ZeRO (arXiv 1910.02054): what ranks of data x context shard. 0 nothing, 1 optimizer
@@ -104,6 +108,11 @@ class Training:
             raise ConflictError(
                 f"sequence: {self.sequence} tokens cannot be shared by {self.context} x "
                 f"{self.tensor} ranks of context and tensor; give a multiple"
+            )
+        if self.context > 1 and not self.flash_attention:
+            raise ConflictError(
+                f"context: {self.context} ranks share a sequence with FlashAttention only; leave "
+                "flash_attention on"
             )
         self._check_experts()
 

@@ -18,6 +18,7 @@ from ppopt.derivation.gpus import gpu_named
 from ppopt.derivation.layer_costs import Costing, Times
 from ppopt.derivation.layer_parts import ELEMENT, Part, PerKind, Rank
 from ppopt.derivation.training import ContextType, Training
+from ppopt.errors import ConflictError
 
 H200 = gpu_named("h200")
 LLAMA_8B = Decoder(GroupedQueryAttention(32, 8, 128), FeedForward(14336))
@@ -178,3 +179,24 @@ def test_adapters_alone_have_weight_gradients() -> None:
     assert not any(part.trained for part in parts if part.parameters)
     assert times(tuned, *parts).weight < 0.2 * times(plain, *whole).weight
     assert times(tuned, *parts).input > times(plain, *whole).input
+
+
+def test_scores_in_memory_cost_what_arxiv_2205_05198_counts() -> None:
+    """Section 4.1: they keep 5 a s^2 b bytes of a layer; all products, masked ones too."""
+    flash, scores = (
+        rank_of(sequence=2048, microbatch=2, tensor=4, flash_attention=on).attention(
+            LLAMA_8B.attention, 4096
+        )
+        for on in (True, False)
+    )
+    assert scores.kept - flash.kept == 5 * 32 * 2048**2 * 2 / 4
+    work = [sum(kernel.flops for kernel in part.forward) for part in (flash, scores)]
+    assert work[1] - work[0] == 2 * 2048**2 * 32 * (128 + 128) * 2 / 4 * 0.5
+    assert sum(kernel.moved for kernel in scores.forward if kernel.name.startswith("s")) == (
+        pytest.approx(13 * 32 * 2048**2 * 2 / 4)
+    )
+
+
+def test_scores_in_memory_are_not_shared_by_ranks_of_context() -> None:
+    with pytest.raises(ConflictError, match="FlashAttention only"):
+        Training(context=2, flash_attention=False)
