@@ -111,6 +111,7 @@ def _training(run: Run) -> Training:
             zero=_zero(run),
             expert_tensor=run.row.get("etp"),
             sequence_parallel=_sequence_parallel(run),
+            flash_attention=not scores_in_memory(run),
             context_type=ContextType.ALL_GATHER if run.source == LLAMA_3 else ContextType.RING,
             framework="torch" if run.source == LLM_FOUNDRY else "megatron",
         )
@@ -138,6 +139,14 @@ def _sequence_parallel(run: Run) -> bool:
     if run.source == KORTHIKANTI or run.source.startswith(MEGATRON_CI):
         return "sequence parallel" in f"{run.note} {run.row.get('recompute')}"
     return True
+
+
+def scores_in_memory(run: Run) -> bool:
+    """Whether attention writes its scores: before FlashAttention was in Megatron-LM.
+
+    The zero-bubble paper does not say it; its memory does, which has room for 5 bytes a score.
+    """
+    return run.source in (BIGSCIENCE, SC21, KORTHIKANTI) or run.source.startswith("Zero-bubble")
 
 
 def _schedule(run: Run) -> tuple[str, int]:

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 
 from benchmarks.derived_measured.runs import (
     BIGSCIENCE,
-    KORTHIKANTI,
     LLAMA_3,
     MEGATRON_CI,
     SC21,
@@ -14,15 +13,10 @@ from benchmarks.derived_measured.runs import (
 )
 from ppopt.derivation.architecture import Architecture, Experts, GroupedQueryAttention
 
-UNFUSED = (BIGSCIENCE, SC21, KORTHIKANTI)
-"""Sources from before FlashAttention (arXiv 2205.14135) was in Megatron-LM."""
-
 
 def remarks(run: Run, architecture: Architecture) -> Iterator[str]:
     """What is particular about a run."""
     yield from _kernels(run, architecture)
-    if run.source in UNFUSED or run.source.startswith("Zero-bubble"):
-        yield "scores of attention in memory (no FlashAttention)"
     if "deterministic" in run.note:
         yield "deterministic mode: slower kernels"
     if run.source.startswith(MEGATRON_CI) and not isinstance(
