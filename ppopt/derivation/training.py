@@ -74,8 +74,11 @@ class Training:
     """Whether tensor-parallel ranks share the tokens between matrices (arXiv 2205.05198)."""
     flash_attention: bool = True
     """Whether attention never writes its scores (FlashAttention, arXiv 2205.14135). Otherwise they
-    pass the GPU's memory, causal or not, and are kept with their dropout mask, as Megatron-LM keeps
-    them (`--attention-backend unfused`)."""
+    pass the GPU's memory, causal or not, and are kept, as with `--attention-backend unfused` of
+    Megatron-LM."""
+    dropout: bool = False
+    """Whether outputs of attention and feed-forward, and scores of attention, pass dropout, whose
+    masks are kept: Megatron-LM's default, but not of its recipes for Llama and later models."""
     context_type: ContextType = ContextType.RING
     zero: int = 1
     """Stage of ZeRO (arXiv 1910.02054): what ranks of data x context shard. 0 nothing, 1 optimizer
