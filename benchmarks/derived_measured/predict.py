@@ -112,6 +112,7 @@ def _training(run: Run) -> Training:
             expert_tensor=run.row.get("etp"),
             sequence_parallel=_sequence_parallel(run),
             flash_attention=not scores_in_memory(run),
+            dropout=_dropout(run),
             context_type=ContextType.ALL_GATHER if run.source == LLAMA_3 else ContextType.RING,
             framework="torch" if run.source == LLM_FOUNDRY else "megatron",
         )
@@ -147,6 +148,12 @@ def scores_in_memory(run: Run) -> bool:
     The zero-bubble paper does not say it; its memory does, which has room for 5 bytes a score.
     """
     return run.source in (BIGSCIENCE, SC21, KORTHIKANTI) or run.source.startswith("Zero-bubble")
+
+
+def _dropout(run: Run) -> bool:
+    """Whether a run has Megatron-LM's default, dropout of 0.1; recipes of later models set 0."""
+    ci = run.source.startswith(MEGATRON_CI) and run.model.startswith("gpt/")
+    return ci or scores_in_memory(run)
 
 
 def _schedule(run: Run) -> tuple[str, int]:

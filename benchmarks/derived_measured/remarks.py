@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from benchmarks.derived_measured.runs import (
     BIGSCIENCE,
     LLAMA_3,
-    MEGATRON_CI,
     SC21,
     Run,
 )
@@ -19,10 +18,6 @@ def remarks(run: Run, architecture: Architecture) -> Iterator[str]:
     yield from _kernels(run, architecture)
     if "deterministic" in run.note:
         yield "deterministic mode: slower kernels"
-    if run.source.startswith(MEGATRON_CI) and not isinstance(
-        architecture.last.feed_forward, Experts
-    ):
-        yield "dropout keeps masks"
     if run.precision == "fp8":
         yield "FP8: casts and scales"
     if "recompute" not in run.row:
