@@ -72,6 +72,13 @@ class Training:
     """Name of the framework (`ppopt.derivation.frameworks`)."""
     sequence_parallel: bool = True
     """Whether tensor-parallel ranks share the tokens between matrices (arXiv 2205.05198)."""
+    flash_attention: bool = True
+    """Whether attention never writes its scores (FlashAttention, arXiv 2205.14135). Otherwise they
+    pass the GPU's memory, causal or not, and are kept, as with `--attention-backend unfused` of
+    Megatron-LM."""
+    dropout: bool = False
+    """Whether outputs of attention and feed-forward, and scores of attention, pass dropout, whose
+    masks are kept: Megatron-LM's default, but not of its recipes for Llama and later models."""
     context_type: ContextType = ContextType.RING
     zero: int = 1
     """Stage of ZeRO (arXiv 1910.02054): what ranks of data x context shard. 0 nothing, 1 optimizer
@@ -106,6 +113,11 @@ class Training:
             raise ConflictError(
                 f"sequence: {self.sequence} tokens cannot be shared by {self.context} x "
                 f"{self.tensor} ranks of context and tensor; give a multiple"
+            )
+        if self.context > 1 and not self.flash_attention:
+            raise ConflictError(
+                f"context: {self.context} ranks share a sequence with FlashAttention only; leave "
+                "flash_attention on"
             )
         self._check_experts()
 

@@ -18,6 +18,7 @@ from ppopt.derivation.gpus import gpu_named
 from ppopt.derivation.layer_costs import Costing, Times
 from ppopt.derivation.layer_parts import ELEMENT, Part, PerKind, Rank
 from ppopt.derivation.training import ContextType, Training
+from ppopt.errors import ConflictError
 
 H200 = gpu_named("h200")
 LLAMA_8B = Decoder(GroupedQueryAttention(32, 8, 128), FeedForward(14336))
@@ -178,3 +179,33 @@ def test_adapters_alone_have_weight_gradients() -> None:
     assert not any(part.trained for part in parts if part.parameters)
     assert times(tuned, *parts).weight < 0.2 * times(plain, *whole).weight
     assert times(tuned, *parts).input > times(plain, *whole).input
+
+
+@pytest.mark.parametrize(("dropout", "kept", "moved"), [(True, 5, 13), (False, 2, 8)])
+def test_scores_in_memory_cost_what_arxiv_2205_05198_counts(
+    dropout: bool, kept: int, moved: int
+) -> None:
+    """Section 4.1: 5 a s^2 b bytes are kept of a layer; all products, masked ones too."""
+    flash, scores = (
+        rank_of(
+            sequence=2048, microbatch=2, tensor=4, flash_attention=on, dropout=dropout
+        ).attention(LLAMA_8B.attention, 4096)
+        for on in (True, False)
+    )
+    number = 32 * 2048**2 * 2 / 4
+    assert scores.kept - flash.kept == kept * number
+    work = [sum(kernel.flops for kernel in part.forward) for part in (flash, scores)]
+    assert work[1] - work[0] == 0.5 * 2 * number * (128 + 128)
+    passes = [kernel.moved for kernel in scores.forward if kernel.name.startswith("s")]
+    assert sum(passes) == pytest.approx(moved * number)
+
+
+def test_dropout_keeps_a_byte_of_both_outputs() -> None:
+    """arXiv 2205.05198, section 4.1: s b h bytes each for the masks of a layer."""
+    kept = [rank_of(sequence=2048, dropout=on).residual(4096).kept for on in (True, False)]
+    assert kept[0] - kept[1] == 2 * 2048 * 4096
+
+
+def test_scores_in_memory_are_not_shared_by_ranks_of_context() -> None:
+    with pytest.raises(ConflictError, match="FlashAttention only"):
+        Training(context=2, flash_attention=False)
