@@ -16,7 +16,6 @@ import typer
 
 from ppopt.errors import InputError
 from ppopt.formats.typed_values import share, whole
-from ppopt.problem.exact import read as read_number
 from ppopt.problem.settings import Heading
 
 INIT, PLAN = "init", "plan"
@@ -28,10 +27,6 @@ _PREFIX = "derive_"
 
 def _text(_: str, text: str) -> str:
     return text
-
-
-def _number(name: str, text: str) -> float:
-    return float(read_number(text, name).value)
 
 
 def _share(name: str, text: str) -> float:
@@ -175,6 +170,7 @@ OPTIONS = (
         "Parts that are not trained: embedding, encoder, decoder, head.",
         _names,
     ),
+    DerivationOption("no_mtp", "", "Leave out the modules that predict further tokens.", None),
     DerivationOption(
         "images", "N", "Images of a sequence, for models with an image encoder (1).", whole
     ),
@@ -189,10 +185,16 @@ OPTIONS = (
     ),
     DerivationOption(
         "calibrate",
-        "MS",
-        "Measured time of a step of 1F1B in milliseconds; sets the efficiency so that 1F1B takes "
-        "as long.",
-        _number,
+        "MS|FILE",
+        "Measured time of a step of 1F1B in milliseconds, or a YAML file of several with their "
+        "settings; sets factors on the times of kernels and of communication.",
+        commands=(INIT,),
+    ),
+    DerivationOption(
+        "explain",
+        "",
+        "Print the kernels and collectives of every layer, with their times, in place of the file.",
+        None,
         commands=(INIT,),
     ),
     DerivationOption(

@@ -19,6 +19,7 @@ from ppopt.cli.derivation_options import (
 )
 from ppopt.cli.streams import note
 from ppopt.errors import InputError
+from ppopt.problem import exact
 from ppopt.problem.settings import NAMED
 
 if TYPE_CHECKING:
@@ -51,6 +52,8 @@ def init(
         _write(file, _template(file))
         return 0
     model = _derived(derivation)
+    if derivation.get("explain"):
+        return _explain(model, file)
     _write(file, model.text)
     note(f"derived, not measured: {model.parameters:,} parameters; {model.training.gpus} GPUs")
     return 0
@@ -62,6 +65,18 @@ def _list_gpus() -> int:
 
     print_table(gpu_table())
     print_table(LEGEND)
+    return 0
+
+
+def _explain(model: DerivedModel, file: Path | None) -> int:
+    from ppopt.cli.output import print_table  # noqa: PLC0415  commands load on use
+    from ppopt.report.explanation import explanation_tables  # noqa: PLC0415
+
+    if file is not None:
+        raise InputError(f"{file}: --explain prints and writes no file; leave one of them out")
+    for table in explanation_tables(model):
+        print_table(table)
+        print()
     return 0
 
 
@@ -77,18 +92,27 @@ def _derived(derivation: Mapping[str, Any]) -> DerivedModel:
     """The model of a config.json, on a pipeline that there is."""
     from ppopt.derivation.derived_model import derive_model  # noqa: PLC0415  loads on use
     from ppopt.formats.typed_values import typed_value  # noqa: PLC0415
-    from ppopt.studies.calibrate import calibrate  # noqa: PLC0415
 
     fields = derivation_fields(derivation)
+    fields.pop("explain", None)
     config, measured = Path(derivation[FROM]), fields.pop("calibrate", None)
     if "gpu" not in fields:
         raise InputError("gpu: missing; give --gpu h100, the GPU that trains the model")
     if measured is not None and "efficiency" in fields:
-        raise InputError("efficiency: --calibrate sets it; leave one of them out")
+        raise InputError("efficiency: --calibrate scales times; leave one of them out")
     if "partition" in fields:
         fields["partition"] = typed_value(NAMED["partition"], fields["partition"])
     model = derive_model(config, **fields)
-    return model if measured is None else calibrate(model, measured)
+    return model if measured is None else _calibrated(model, measured)
+
+
+def _calibrated(model: DerivedModel, measured: str) -> DerivedModel:
+    """The model with the times that one step has, in ms, or the steps of a file."""
+    from ppopt.studies.calibrate import calibrate, read_measured_steps  # noqa: PLC0415
+
+    if exact.is_number(measured):
+        return calibrate(model, float(exact.read(measured, "calibrate").value))
+    return calibrate(model, read_measured_steps(Path(measured)))
 
 
 def _write(file: Path | None, text: str) -> None:

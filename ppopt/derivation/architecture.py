@@ -7,7 +7,7 @@ parameters of a model; times and memory are those of the matrices alone.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple
 
@@ -530,10 +530,6 @@ class Architecture:
     """Layers in front of the embedding's output."""
     notes: tuple[str, ...] = ()
     """What a reader of the derived model must know: what is left out or assumed."""
-
-    def without_predictions(self) -> Architecture:
-        """The model without modules that predict further tokens."""
-        return replace(self, predictions=0)
 
     @property
     def last(self) -> Decoder:

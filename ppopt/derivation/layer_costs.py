@@ -158,7 +158,7 @@ class Costing:
         hidden, words = architecture.hidden, architecture.vocabulary
         encoder = [] if architecture.encoder is None else self.encoder(architecture.encoder, hidden)
         runs = [self.run(run, hidden) for run in architecture.runs]
-        if architecture.predictions:
+        if architecture.predictions and self.training.mtp:
             runs.append(self.prediction(architecture))
         return [*encoder, self.embedding(hidden, words), *runs, self.head(hidden, words)]
 

@@ -338,7 +338,9 @@ class Rank:
 
     def projection(self, matrices: Sequence[Matrix], *, frozen: bool) -> Part:
         """Matrices between an encoder and the layers of words."""
-        return _sum("projection", self._products(matrices, frozen=frozen))
+        inputs = sum(group[0].inputs for group in _runs(matrices))
+        kept = Part("", kept=ELEMENT * self.tokens * inputs)
+        return _sum("projection", [*self._products(matrices, frozen=frozen), kept])
 
     def _products(self, matrices: Iterable[Matrix], *, frozen: bool) -> list[Part]:
         """Products in order of execution; those of the same inputs run as one."""

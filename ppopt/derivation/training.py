@@ -86,6 +86,8 @@ class Training:
     there is none."""
     freeze: tuple[Frozen, ...] = ()
     """Parts that are not trained."""
+    mtp: bool = True
+    """Whether modules that predict further tokens are trained, where the model has any."""
     images: int = 1
     """Images of a sequence, where the model has an encoder of images."""
 
