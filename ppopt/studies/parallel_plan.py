@@ -27,7 +27,7 @@ from ppopt.solver.result import Status
 from ppopt.studies.parallel_result import ParallelPlan, ParallelRow
 from ppopt.studies.parallel_space import Parallelism, ParallelSpace
 from ppopt.studies.plan import search_plan_space
-from ppopt.studies.plan_result import Plan, RowStatus
+from ppopt.studies.plan_result import Plan
 from ppopt.studies.plan_space import (
     CHUNKS,
     PLACEMENTS,
@@ -277,7 +277,7 @@ class _ParallelSearch:
         combination.seconds += took
         combination.exhausted = took < seconds
         self.interrupted |= plan.interrupted
-        if all(row.status is RowStatus.INFEASIBLE for row in plan.rows):
+        if plan.status is Status.INFEASIBLE:
             combination.lower_bound = None
         elif combination.lower_bound is not None and plan.lower_bound is not None:
             combination.lower_bound = max(combination.lower_bound, plan.lower_bound)
