@@ -115,8 +115,7 @@ class ParallelPlans(Category):
 
     def check(self, case: Case) -> Iterator[Finding]:
         """Plan, and hold the bound of all, and what is said of each, against the rows."""
-        space = ParallelSpace if case["lists"] else ParallelSpace.of_all_sizes
-        own = space(
+        own = ParallelSpace(
             architecture_of(SMALL), gpu_named("h100"), case["gpus"], 16, **(case["lists"] or {})
         )
         arguments = PlanArguments(placements=case["placement"], mem_limit=case["mem_limit"])
@@ -146,5 +145,5 @@ def _rows(shown: dict[str, Any]) -> Iterator[Finding]:
             words = f"{shown['lower_bound']} over all, {row['lower_bound']} of {name}"
             yield Finding("bound-above-row", words)
         may_be_faster = best is not None and row["lower_bound"] < best
-        if may_be_faster and row is not rows[0] and "faster" not in slowdown(row, best):
+        if may_be_faster and row is not rows[0] and "% faster" not in slowdown(row, best):
             yield Finding("called-slower", f"{name}: {slowdown(row, best)}")

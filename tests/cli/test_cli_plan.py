@@ -180,7 +180,8 @@ class TestOverTheParallelism:
 
     def test_json_has_the_keys_of_a_plan_and_every_combination(self) -> None:
         """Half of the efficiency for tensor 2: its work alone takes longer than the best step."""
-        line = f"{ON_EIGHT} --tensor 1,2,3 --efficiency 0.4,0.2,0.4 --strategies 1f1b -o best.json"
+        sizes = "--tensor 1,2,3 --data 1 --microbatch 1"
+        line = f"{ON_EIGHT} {sizes} --efficiency 0.4,0.2,0.4 --strategies 1f1b -o best.json"
         found = shown(line)
         assert_types(found, PLANNED | {"parallelism": OBJECT})
         assert_types(found["parallelism"], PARALLELISM)
@@ -197,19 +198,26 @@ class TestOverTheParallelism:
         assert done("verify best.json").out.startswith("best.json: verified")
 
     def test_the_table_and_the_page(self) -> None:
-        told = done(f"{ON_EIGHT} --tensor 8 --strategies 1f1b -o plan.html").out
+        told = done(
+            f"{ON_EIGHT} --tensor 8 --data 1 --microbatch 1 --strategies 1f1b -o plan.html"
+        ).out
         assert told.startswith("best: tensor 8, microbatch 1, data 1: ")
-        assert "no combination above" in told and "leave out collectives" in told
+        assert "no combination above" in told
+        assert "parts of a step (ms):" in told and "optimizer" in told
         assert "plotly" in Path("plan.html").read_text()
 
     def test_without_lists_every_size_is_a_combination(self) -> None:
         """Eight GPUs as pipelines of 1 to 8 devices: every tensor times data up to 8."""
-        found = shown(f"{ON_EIGHT} --strategies 1f1b --time-limit 2")
+        found = shown(f"{ON_EIGHT} --microbatch 1 --strategies 1f1b --time-limit 2")
         rows = found["parallelism"]["rows"]
         assert sorted((row["tensor"], row["data"]) for row in rows) == sorted(
             (tensor, data) for tensor in (1, 2, 4, 8) for data in (1, 2, 4, 8) if tensor * data <= 8
         )
         assert found["parallelism"]["skipped"] == []
+        assert ["--tensor" in words for words in found["parallelism"]["not_searched"]] == [
+            True,
+            False,
+        ]
         assert found["lower_bound"] <= min(row["lower_bound"] for row in rows)
 
     def test_nothing_fits(self) -> None:
