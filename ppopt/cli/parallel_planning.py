@@ -23,6 +23,7 @@ from ppopt.solver import interrupts
 if TYPE_CHECKING:
     from ppopt.studies.engines.engine import Engine
     from ppopt.studies.parallel_result import ParallelPlan
+    from ppopt.studies.parallel_space import ParallelSpace
     from ppopt.studies.parallel_storage import StudyOptions
 
 NEEDED = ("gpu", "gpus", "global_batch")
@@ -54,6 +55,7 @@ def plan_over_parallelism(
     if asked["within"] is not None:
         raise InputError("within: not of a plan over the parallelism; leave it out")
     fields = derivation_fields(derivation)
+    measured = fields.pop("calibrate", None)
     trained = {field.name for field in dataclasses.fields(Training)} - set(DIMENSIONS)
     space = ParallelSpace(
         architecture=read_architecture(Path(derivation[FROM])),
@@ -62,6 +64,8 @@ def plan_over_parallelism(
         training={name: fields.pop(name) for name in trained & fields.keys()},
         **fields,
     )
+    if measured is not None:
+        space = _calibrated(space, Path(measured))
     names = ("placement", "chunks", "recompute", "strategies", "runtime")
     chosen = {name: asked[name] for name in names if asked[name] is not None}
     if "placement" in chosen:
@@ -83,6 +87,21 @@ def plan_over_parallelism(
         )
     code = output.show_parallel_plan(settings, of_parallel_plan(found), found)
     return code or _incomplete(found) or exit_code(found.status)
+
+
+def _calibrated(space: ParallelSpace, file: Path) -> ParallelSpace:
+    """Space whose times are scaled to those of measured steps."""
+    from ppopt.derivation.derived_model import DerivedModel
+    from ppopt.derivation.training import Training
+    from ppopt.studies.calibrate import calibrate, read_measured_steps
+
+    if space.efficiency:
+        raise InputError("efficiency: --calibrate scales times; leave one of them out")
+    training = Training(devices=1, **space.training)
+    model = DerivedModel(space.architecture, training, space.gpu, link=space.link)
+    fitted = calibrate(model, read_measured_steps(file))
+    note(f"calibrated: {fitted.calibration}")
+    return dataclasses.replace(space, scale=fitted.scale)
 
 
 def _engine(elsewhere: Mapping[str, Any], stack: ExitStack) -> Engine | None:

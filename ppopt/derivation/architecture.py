@@ -160,6 +160,11 @@ class Indexer:
         )
 
     @property
+    def kept(self) -> int:
+        """Elements per token: queries, the key before and behind its norm, and weights."""
+        return 0 if self.shared else self.heads * (self.width + 1) + 2 * self.width
+
+    @property
     def vectors(self) -> int:
         """Parameters of the norm of the key, which has a bias."""
         return 0 if self.shared else 2 * self.width
@@ -242,7 +247,8 @@ class LatentAttention:
     def kept(self) -> int:
         """Elements per token: latents and their norms, queries, keys, values and the output."""
         latents = 2 * self.query_latent + 2 * self.latent + self.position
-        return latents + 2 * self.heads * (self.query + self.value)
+        index = self.indexer.kept if self.indexer else 0
+        return latents + 2 * self.heads * (self.query + self.value) + index
 
     def keys(self, context: int) -> float:
         """Keys that a query sees, averaged over a sequence of `context` tokens."""
@@ -545,7 +551,16 @@ class Architecture:
         return layers + self.last.norm(self.hidden) + tables * self.hidden + encoder
 
     @property
+    def prediction_layer(self) -> Decoder:
+        """The decoder layer of a prediction module: the last one, with an indexer of its own."""
+        attention = self.last.attention
+        if not isinstance(attention, LatentAttention) or attention.indexer is None:
+            return self.last
+        indexer = replace(attention.indexer, shared=False)
+        return replace(self.last, attention=replace(attention, indexer=indexer))
+
+    @property
     def prediction_parameters(self) -> int:
         """Parameters of one prediction module: a layer, a projection, and three norms."""
-        projection = 2 * self.hidden * self.hidden
-        return self.last.parameters(self.hidden) + projection + 3 * self.last.norm(self.hidden)
+        layer, projection = self.prediction_layer, 2 * self.hidden * self.hidden
+        return layer.parameters(self.hidden) + projection + 3 * layer.norm(self.hidden)

@@ -361,7 +361,7 @@ class Rank:
         """The norm, the output matrix, and the loss."""
         matrix = Matrix("head", hidden, vocabulary, Shard.COLUMNS)
         rank = replace(self, training=replace(self.training, lora=0))
-        product = rank._product([matrix], frozen=frozen or bool(self.training.lora))
+        product = rank._product([matrix], frozen=frozen)
         return [self.norm(hidden), _sum("head", [product, self.loss(vocabulary)])]
 
     def loss(self, vocabulary: int) -> Part:

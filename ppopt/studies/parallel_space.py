@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 from ppopt.derivation.architecture import Architecture, Experts
 from ppopt.derivation.derived_model import DerivedModel
 from ppopt.derivation.gpus import Gpu
+from ppopt.derivation.layer_costs import AS_DERIVED, Scale
 from ppopt.derivation.training import Training
 from ppopt.errors import ConflictError, InputError, NotApplicableError, not_applicable
 from ppopt.problem.hosting import MOST_DEVICES
@@ -77,6 +78,8 @@ class ParallelSpace:
     efficiency: tuple[float, ...] = ()
     """Share of the GPU's peak that large products of matrices reach: one for all, or one for each
     of `tensor`; empty: as the GPU has it."""
+    scale: Scale = AS_DERIVED
+    """Factors of calibration on times."""
     link: str | None = None
 
     def __post_init__(self) -> None:
@@ -190,8 +193,9 @@ class ParallelSpace:
             )
             training = Training(devices, batches, **{**self.training, **combination._asdict()})
             return DerivedModel(
-                self.architecture, training, self.gpu, self._efficiency(combination), link=self.link
-            )
+                self.architecture, training, self.gpu, self._efficiency(combination), self.scale,
+                link=self.link,
+            )  # fmt: skip
 
     def _efficiency(self, combination: Parallelism) -> float | None:
         """Efficiency of a combination; None: as the GPU has it."""

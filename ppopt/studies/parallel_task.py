@@ -15,6 +15,7 @@ from ppopt.formats.fields import finite, flag, section, within
 from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.exact import plain_or_none
 from ppopt.problem.objective import Objective
+from ppopt.schedule.schedule import Schedule
 from ppopt.solver.deadline import Callback, Deadline
 from ppopt.solver.options import SolveOptions
 from ppopt.solver.result import Status
@@ -108,7 +109,7 @@ class CombinationTask:
                 BackwardKind.MIXED,
                 self.options.by(turn),
                 known_value=None if self.known_value is None else self.known_value / batches,
-                start=None if plan is None else plan.schedule,
+                starts=_schedules(plan),
             )
         except (InputError, VerificationError) as error:
             return CombinationDone(failed=" ".join(str(error).split()))
@@ -118,6 +119,12 @@ class CombinationTask:
         )
         stored = None if self.key is None else to_record(self.key, state, self.options)
         return CombinationDone(result=stored, state=state, interrupted=plan.interrupted)
+
+
+def _schedules(plan: Plan | None) -> tuple[Schedule, ...]:
+    """Schedules of all configurations of a plan."""
+    rows = () if plan is None else plan.rows
+    return tuple(row.schedule for row in rows if row.schedule is not None)
 
 
 def space_text(space: PlanSpace) -> str:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+from math import ceil
 from pathlib import Path
 
 import pytest
 
 from ppopt import InputError, derive_model
-from ppopt.derivation.architecture import Experts
+from ppopt.derivation.architecture import Decoder, Experts
 from ppopt.derivation.config_families import FAMILIES
 from ppopt.derivation.config_json import architecture_of, read_architecture
 from tests.factories.configs import (
@@ -17,6 +18,7 @@ from tests.factories.configs import (
     LLAMA_8B,
     PARAMETERS,
     WITH_PREDICTIONS,
+    WITH_SCALES,
     Config,
 )
 
@@ -32,6 +34,32 @@ def test_parameters_with_the_prediction_module_are_those_published(name: str) ->
     total, copies = WITH_PREDICTIONS[name]
     words = copies * architecture.vocabulary * architecture.hidden
     assert architecture.parameters + architecture.prediction_parameters + words == total
+
+
+def scales(decoder: Decoder, hidden: int) -> int:
+    """Blocks of 128 x 128 of a layer's matrices in FP8."""
+    feed_forward = decoder.feed_forward
+    matrices = [*decoder.attention.matrices(hidden), *feed_forward.matrices(hidden)]
+    if isinstance(feed_forward, Experts):
+        matrices = [
+            *decoder.attention.matrices(hidden),
+            *feed_forward.number * feed_forward.matrices(hidden),
+            *feed_forward.shared_matrices(hidden),
+        ]
+    return sum(
+        ceil(matrix.inputs / 128) * ceil(matrix.outputs / 128)
+        for matrix in matrices
+        if matrix.name != "index weights"
+    )
+
+
+@pytest.mark.parametrize("name", WITH_SCALES)
+def test_parameters_with_scales_are_those_published(name: str) -> None:
+    model = architecture_of(CONFIGS[name])
+    hidden = model.hidden
+    blocks = sum(run.count * scales(run.decoder, hidden) for run in model.runs)
+    total = model.parameters + model.prediction_parameters + 2 * model.vocabulary * hidden
+    assert total + blocks + scales(model.prediction_layer, hidden) == WITH_SCALES[name]
 
 
 def test_every_family_has_a_published_count() -> None:
@@ -80,13 +108,6 @@ def test_layers_without_experts_stand_where_the_configuration_has_them() -> None
     ]
 
 
-def test_mtp_modules_can_be_removed() -> None:
-    architecture = architecture_of(DEEPSEEK_V3)
-    removed = architecture.without_predictions()
-    assert (architecture.predictions, removed.predictions) == (1, 0)
-    assert removed.parameters == architecture.parameters
-
-
 def without(key: str) -> Config:
     return {name: value for name, value in LLAMA_8B.items() if name != key}
 
@@ -106,6 +127,11 @@ def without(key: str) -> Config:
         (LLAMA_8B | {"num_hidden_layers": 0}, "num_hidden_layers: 0 is not within"),
         (LLAMA_8B | {"num_hidden_layers": 10**9}, "num_hidden_layers: 1000000000 is not within"),
         (LLAMA_8B | {"num_attention_heads": 5000}, "hidden_size has no room for 5000 heads"),
+        (LLAMA_8B | {"head_dim": 0}, "head_dim: 0 is not within"),
+        (
+            CONFIGS["Qwen/Qwen3-Next-80B-A3B-Instruct"] | {"linear_num_key_heads": 5},
+            "linear_num_key_heads: 32 heads of values cannot share 5",
+        ),
         (LLAMA_8B | {"sliding_window": -1}, "sliding_window: -1 is not within"),
         (LLAMA_8B | {"layer_types": ["full_attention"]}, "is not a list of 32 layers"),
         (
@@ -130,6 +156,14 @@ def without(key: str) -> Config:
         (
             CONFIGS["deepseek-ai/DeepSeek-V3.2"] | {"q_lora_rank": None},
             "q_lora_rank is missing; the indexer",
+        ),
+        (
+            CONFIGS["facebook/opt-6.7b"] | {"word_embed_proj_dim": 512},
+            "word_embed_proj_dim: a projection of the embedding",
+        ),
+        (
+            CONFIGS["facebook/opt-6.7b"] | {"do_layer_norm_before": False},
+            "do_layer_norm_before: a model without a norm",
         ),
         ({"architectures": ["LlamaForCausalLM"], "text_config": 3}, "text_config: 3 is not an"),
         (

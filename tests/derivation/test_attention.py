@@ -44,11 +44,17 @@ def windows(config: Config) -> list[int | None]:
     return [run.decoder.attention.window for run in runs for _ in range(run.count)]
 
 
+def without(config: Config, key: str) -> Config:
+    return {name: value for name, value in config.items() if name != key}
+
+
 @pytest.mark.parametrize(
     ("config", "expected"),
     [
         (LLAMA_8B, [None] * 32),
         (CONFIGS["mistralai/Mistral-7B-v0.1"], [4096] * 32),
+        (LLAMA_8B | {"sliding_window": 9, "max_window_layers": 30}, [None] * 30 + [9] * 2),
+        (LLAMA_8B | {"sliding_window": 9, "use_sliding_window": False}, [None] * 32),
         (CONFIGS["Qwen/Qwen2.5-7B"], [None] * 28),
         (
             CONFIGS["Qwen/Qwen2.5-7B"] | {"use_sliding_window": True, "max_window_layers": 20},
@@ -59,6 +65,13 @@ def windows(config: Config) -> list[int | None]:
         (CONFIGS["google/gemma-2-9b"], [4096, None] * 21),
         (CONFIGS["google/gemma-3-12b-it"], ([1024] * 5 + [None]) * 8),
         (CONFIGS["meta-llama/Llama-4-Scout-17B-16E"], ([8192] * 3 + [None]) * 12),
+        (
+            {**CONFIGS["meta-llama/Llama-4-Scout-17B-16E"]["text_config"]}
+            | {"architectures": ["Llama4ForCausalLM"], "attention_chunk_size": None},
+            [None] * 48,
+        ),
+        (CONFIGS["openai/gpt-oss-20b"] | {"sliding_window": None}, [None] * 24),
+        (without(CONFIGS["openai/gpt-oss-20b"], "sliding_window"), [128, None] * 12),
         (CONFIGS["deepseek-ai/DeepSeek-V3.2"], [2048] * 61),
     ],
 )

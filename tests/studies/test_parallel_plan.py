@@ -210,7 +210,7 @@ def test_a_plan_beside_a_known_value_ends_when_its_time_is_up() -> None:
         checked_options(1, 1, began=time.monotonic() - 2),
     )
     assert not search._over
-    search.set_known_value(2 * work_bound(model.pipeline, model.model), None)
+    search.set_known_value(2 * work_bound(model.pipeline, model.model))
     assert search._over
 
 
