@@ -42,25 +42,48 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def record(outcomes: Sequence[Outcome], parts: Sequence[Timing] = ()) -> Iterator[str]:
     """Lines of the record."""
     yield heading("Steps, memory and layers predicted from derived costs, beside measured ones")
-    yield "\n## Aims\n"
-    yield from aim_table(outcomes)
-    yield "\n## Machines\n"
-    yield from machine_table(outcomes)
-    if parts:
-        yield "\n## Parts of layers\n"
-        yield from part_table(parts)
-    yield "\n## Zero bubble\n"
-    yield from zero_bubble_table()
-    yield "\n## Ranking\n"
-    yield from ranking_table(outcomes)
-    yield "\n## Steps\n"
-    yield from report.step_table(outcomes)
-    yield "\n## Memory\n"
-    yield from report.memory_table(outcomes)
-    yield "\n## Not predicted\n"
-    yield from report.not_predicted(outcomes)
-    yield "\n## Listed apart\n"
-    yield from report.apart_table(outcomes)
+    sections = {
+        "Aims": aim_table(outcomes),
+        "Machines": machine_table(outcomes),
+        "Parts of layers": part_table(parts),
+        "Zero bubble": zero_bubble_table(),
+        "Ranking": ranking_table(outcomes),
+        "Steps": report.step_table(outcomes),
+        "Memory": report.memory_table(outcomes),
+        "Not predicted": report.not_predicted(outcomes),
+        "Listed apart": report.apart_table(outcomes),
+    }
+    for title, lines in sections.items():
+        if parts or title != "Parts of layers":
+            yield f"\n## {title}\n\n{LEGENDS[title]}\n"
+            yield from lines
+
+
+LEGENDS = {
+    "Aims": (
+        "Mean and worst absolute error of steps in BF16 or FP16 with at least 4096 x 4096 tokens\n"
+        "x hidden per microbatch and without FSDP. A calibrated row sets the factor on kernels,\n"
+        "as `--calibrate` does, and is left out of the error."
+    ),
+    "Machines": "The same runs by source and hardware; errors are predicted / measured - 1.",
+    "Parts of layers": (
+        "Absolute errors of F, B and BW on one H200 under eager PyTorch. Aims: a median of at\n"
+        "most 10 %, none above 30 %."
+    ),
+    "Zero bubble": (
+        "Gain of ZB-H1 over 1F1B. If B and W took longer than BW by the factor that is named, the\n"
+        "predicted gain would be the measured one."
+    ),
+    "Ranking": (
+        "Runs of one model on as many GPUs with the same batch (BigScience, A100): is the best\n"
+        "measured one among the three best predicted?"
+    ),
+    "Steps": "Errors of steps per source. `compared` leaves out runs that are listed apart.",
+    "Memory": "Errors of the predicted peak. `GB` of sources is taken as GiB.",
+    "Not predicted": "Rows that are read and not predicted, or have nothing measured.",
+    "Listed apart": "Steps that are predicted and set against no aim, with the reason.",
+}
+"""What each section shows."""
 
 
 if __name__ == "__main__":

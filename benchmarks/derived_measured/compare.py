@@ -50,7 +50,7 @@ def _table(lines: Sequence[str], compared: Comparison) -> Table:
     for line in "\n".join(lines).splitlines():
         if line.startswith("#"):
             inside = line == f"## {compared.section}"
-        elif inside and line.startswith("|"):
+        elif inside and line.startswith("|") and line.endswith("|"):
             cells = [cell.strip() for cell in line.strip("|").split("|")]
             if not columns:
                 columns = cells

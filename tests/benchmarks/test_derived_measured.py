@@ -294,10 +294,11 @@ def test_a_record_has_every_source_and_single_rows_their_parts(tmp_path, capsys)
     assert len(printed) == 2 + len(B200) + 2
     assert "compute" in printed[0]
     lines = list(record([outcome_of(run) for run in read_runs(path)]))
-    assert {line for line in lines if line.startswith("\n## ")} == {
-        *("\n## Aims\n", "\n## Machines\n", "\n## Zero bubble\n", "\n## Ranking\n"),
-        *("\n## Steps\n", "\n## Memory\n", "\n## Not predicted\n", "\n## Listed apart\n"),
-    }
+    titles = [line.split("\n")[1] for line in lines if line.startswith("\n## ")]
+    assert titles == [
+        *("## Aims", "## Machines", "## Zero bubble", "## Ranking", "## Steps", "## Memory"),
+        *("## Not predicted", "## Listed apart"),
+    ]
     for source, count in ((runs.SIMUMAX, len(B200)), (BIGSCIENCE, len(CONTENDERS))):
         assert any(line.startswith(f"| {source} | {count} | {count} |") for line in lines)
 
