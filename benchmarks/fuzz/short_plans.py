@@ -145,5 +145,5 @@ def _rows(shown: dict[str, Any]) -> Iterator[Finding]:
             words = f"{shown['lower_bound']} over all, {row['lower_bound']} of {name}"
             yield Finding("bound-above-row", words)
         may_be_faster = best is not None and row["lower_bound"] < best
-        if may_be_faster and row is not rows[0] and "faster" not in slowdown(row, best):
+        if may_be_faster and row is not rows[0] and "% faster" not in slowdown(row, best):
             yield Finding("called-slower", f"{name}: {slowdown(row, best)}")

@@ -76,7 +76,8 @@ def engine_of(
         from ppopt import processors
         from ppopt.studies.engines.local import LocalEngine
 
-        with closing(LocalEngine(jobs or processors.available(), retries, memory)) as engine:
+        number = processors.available() if jobs is None else jobs
+        with closing(LocalEngine(number, retries, memory)) as engine:
             yield engine
         return
     if (dask and scheduler_file) or jobs or memory:

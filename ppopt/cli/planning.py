@@ -92,8 +92,8 @@ def plan(
         combinations_option(
             "--jobs",
             "N",
-            "processes that search combinations, each with one worker unless told (default: one "
-            "combination after the other, in this process).",
+            "processes that search combinations, with one worker each unless --workers is given "
+            "(default: none; this process searches one after the other).",
         ),
     ] = None,
     dask: Annotated[

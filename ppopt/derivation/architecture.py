@@ -7,7 +7,7 @@ parameters of a model; times and memory are those of the matrices alone.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import NamedTuple
 
@@ -377,10 +377,6 @@ class FeedForward:
         """Parameters of biases."""
         return self.bias * ((1 + self.gated) * self.width + hidden)
 
-    def routed(self, _: int) -> int:
-        """Parameters of experts that are chosen by a router."""
-        return 0
-
     def kept(self, _: int) -> int:
         """Elements per token: up and what passes on, and the gate."""
         return (2 + self.gated) * self.width
@@ -424,16 +420,12 @@ class Experts:
 
     def stored(self, hidden: int) -> int:
         """Parameters of all matrices."""
-        return self._everywhere(hidden) + self.routed(hidden)
+        return self._everywhere(hidden) + self.number * parameters_of(self.matrices(hidden))
 
     def vectors(self, hidden: int) -> int:
         """Parameters of the routing bias and of biases of experts."""
         biases = self.bias * self.number * (2 * self.width + hidden)
         return self.routing_bias * self.number + biases
-
-    def routed(self, hidden: int) -> int:
-        """Parameters of experts that are chosen by a router."""
-        return self.number * parameters_of(self.matrices(hidden))
 
     def kept(self, hidden: int) -> int:
         """Elements per token: the copies that go to experts; gate, up and product of each."""

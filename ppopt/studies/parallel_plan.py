@@ -52,7 +52,7 @@ ROUND = 0.5
 SHORTEST = 0.5
 """Least seconds to start a plan."""
 TURN = 0.05
-"""Least share of the time limit for a search: each begins anew, and needs time to find its first
+"""Least share of the time limit for a search, which needs time to set up and to find its first
 schedules. Combinations for which a round has no time left wait for the next one."""
 PAUSE = 0.2
 """Seconds between two checks for Ctrl-C."""

@@ -6,7 +6,7 @@ and the seconds of all its searches.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import Any, NamedTuple
 
@@ -23,7 +23,7 @@ from ppopt.studies import outcome, plan_record
 from ppopt.studies.job import version
 from ppopt.studies.outcome import PLAN, fraction
 from ppopt.studies.plan import search_plan_space
-from ppopt.studies.plan_result import Plan, RowStatus
+from ppopt.studies.plan_result import Plan
 from ppopt.studies.plan_space import PlanSpace
 from ppopt.studies.records import StoredResult, damage, packed
 from ppopt.studies.task import Done
@@ -53,7 +53,7 @@ class CombinationState(NamedTuple):
     def after(self, plan: Plan, seconds: float) -> CombinationState:
         """State after a further search: the better plan and the better bound."""
         bound = self.lower_bound
-        if all(row.status is RowStatus.INFEASIBLE for row in plan.rows):
+        if plan.status is Status.INFEASIBLE:
             bound = None
         elif bound is not None and plan.lower_bound is not None:
             bound = max(bound, plan.lower_bound)
@@ -84,6 +84,8 @@ class CombinationTask:
     """Key of the result to store; None: it is not stored."""
     tell: Callback | None = None
     """Progress callback of a search in this process."""
+    version: str = field(default_factory=version)
+    """Version of the process that made the task; another one refuses it."""
 
     @property
     def workers(self) -> int:
@@ -93,13 +95,18 @@ class CombinationTask:
     @property
     def identity(self) -> str:
         """Text of everything that the result depends on."""
+        state = self.state
         return repr((
-            version(), self.key, space_text(self.space), self.state.lower_bound, self.state.value,
-            self.state.seconds, self.seconds, self.known_value, self.options,
+            self.version, self.key, space_text(self.space), state.lower_bound, state.value,
+            state.seconds, self.seconds, self.known_value, self.options,
         ))  # fmt: skip
 
     def perform(self) -> CombinationDone:
         """Search the combination."""
+        if self.version != version():
+            return CombinationDone(
+                failed=f"its worker has ppopt {version()}, not {self.version} as here"
+            )
         turn = Deadline.after(self.seconds, progress=self.tell)
         batches, plan = self.space.batches[0], self.state.plan
         try:

@@ -108,6 +108,62 @@ def test_layers_without_experts_stand_where_the_configuration_has_them() -> None
     ]
 
 
+def llama4(**more: object) -> Config:
+    text = CONFIGS["meta-llama/Llama-4-Maverick-17B-128E"]["text_config"]
+    return {**text, "architectures": ["Llama4ForCausalLM"], **more}
+
+
+MINIMAX = CONFIGS["MiniMaxAI/MiniMax-M2"]
+SWITCHES: dict[str, tuple[Config, Config, int]] = {
+    "biases of Llama": (LLAMA_8B, {"attention_bias": True}, 32 * (4096 + 2 * 1024 + 4096)),
+    "bias of its output": (
+        LLAMA_8B | {"attention_bias": True}, {"attention_out_bias": False}, -32 * 4096,
+    ),
+    "biases of its network": (LLAMA_8B, {"mlp_bias": True}, 32 * (2 * 14336 + 4096)),
+    "biases of Qwen2": (CONFIGS["Qwen/Qwen2.5-7B"], {"qkv_bias": False}, -28 * 128 * (28 + 8)),
+    "gate of Qwen3-Next": (
+        CONFIGS["Qwen/Qwen3-Next-80B-A3B-Instruct"],
+        {"attn_output_gate": False},
+        -12 * 2048 * 16 * 256,
+    ),
+    "dense layers of DeepSeek": (
+        DEEPSEEK_V3,
+        {"moe_layer_freq": 2},  # layers 4, 6, ... 60 are experts
+        -29 * (257 * 3 * 7168 * 2048 + 256 * 7169 - 3 * 7168 * 18432),
+    ),
+    "biases of gpt-oss": (
+        CONFIGS["openai/gpt-oss-20b"], {"attention_bias": False}, -24 * (64 * 80 + 2880),
+    ),
+    "layers of experts": (
+        llama4(), {"moe_layers": [1]}, -23 * (129 * 3 * 5120 * 8192
+        + 128 * 5120 - 3 * 5120 * 16384),
+    ),
+    "norms of MiniMax": (MINIMAX, {"use_qk_norm": False}, -62 * 128 * 56),
+    "its routing bias": (MINIMAX, {"use_routing_bias": False}, -62 * 256),
+    "shared expert of MiniMax M1": (
+        CONFIGS["MiniMaxAI/MiniMax-M1-80k"],
+        {"shared_intermediate_size": 7},
+        80 * 3 * 6144 * 7,
+    ),
+    "shared expert of MiniMax M2": (MINIMAX, {"shared_intermediate_size": 7}, 62 * 3 * 3072 * 7),
+    "biases of GPT-NeoX": (
+        CONFIGS["EleutherAI/gpt-neox-20b"], {"attention_bias": False}, -44 * 4 * 6144,
+    ),
+    "biases of OPT": (CONFIGS["facebook/opt-6.7b"], {"enable_bias": False}, -32 * 9 * 4096),
+    "biases of StarCoder2": (
+        CONFIGS["bigcode/starcoder2-15b"],
+        {"use_bias": False},
+        -40 * (6144 + 2 * 4 * 128 + 6144 + 24576 + 6144),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("config", "keys", "more"), SWITCHES.values(), ids=SWITCHES)
+def test_keys_that_switch_parameters_on_and_off(config: Config, keys: Config, more: int) -> None:
+    before, after = architecture_of(config), architecture_of(config | keys)
+    assert after.parameters - before.parameters == more
+
+
 def without(key: str) -> Config:
     return {name: value for name, value in LLAMA_8B.items() if name != key}
 

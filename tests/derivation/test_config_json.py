@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ppopt import InputError, derive_model
-from ppopt.derivation.architecture import Experts
+from ppopt.derivation.architecture import Experts, Shard
 from ppopt.derivation.config_json import architecture_of
 from tests.factories.configs import (
     CONFIGS,
@@ -46,6 +46,9 @@ def test_a_name_that_is_not_known_is_read_by_its_keys(name: str, family: str) ->
         attention_dropout=0.0,
         initializer_range=0.02,
         torch_dtype="bfloat16",
+        memory=None,
+        memory_layers=[],
+        memory_parts={},
     )
     architecture = architecture_of(config)
     assert architecture.name == "XForCausalLM"
@@ -155,6 +158,8 @@ def test_the_encoder_of_qwen3_vl() -> None:
     assert [(run.name, run.count) for run in encoder.runs] == [("vision block", 27)]
     attention = encoder.runs[0].decoder.attention
     assert not attention.causal and attention.heads == 16
+    shards = {tuple(matrix.shard for matrix in merger) for merger in encoder.projections}
+    assert shards == {(Shard.COLUMNS, Shard.ROWS)}
     assert [projection[-1].outputs for projection in encoder.projections] == [2048] * 4
     vision = encoder.parameters
     assert vision + PARAMETERS["Qwen/Qwen3-30B-A3B"] == architecture_of(QWEN3_VL).parameters

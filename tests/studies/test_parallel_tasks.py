@@ -21,10 +21,12 @@ from ppopt.derivation.gpus import gpu_named
 from ppopt.solver.result import Progress
 from ppopt.studies.engines.direct import DirectEngine
 from ppopt.studies.engines.local import LocalEngine
+from ppopt.studies.job import version
 from ppopt.studies.parallel_plan import CLOSE, PlanArguments, plan_parallelism
 from ppopt.studies.parallel_result import ParallelPlan
 from ppopt.studies.parallel_space import DIMENSIONS, Parallelism, ParallelSpace
 from ppopt.studies.parallel_storage import StudyOptions
+from ppopt.studies.parallel_task import CombinationTask
 from ppopt.studies.storage import Storage
 from ppopt.studies.task import Done, Work
 from tests.tiers import slow
@@ -150,6 +152,22 @@ def test_a_lost_search_keeps_its_bound() -> None:
 def test_where_every_search_is_lost_one_runs_here() -> None:
     plan = planned(engine=LateEngine(lambda _: True))
     assert plan.value is not None and any(row.failed is None for row in plan.rows)
+
+
+def test_a_worker_of_another_version_is_told() -> None:
+    """It may bound otherwise; its searches fail, and one runs here."""
+
+    class OtherVersion(DirectEngine):
+        """Engine whose worker has another version."""
+
+        def submit(self, number: int, task: Work) -> None:
+            assert isinstance(task, CombinationTask)
+            super().submit(number, replace(task, version="9.9.9"))
+
+    plan = planned(engine=OtherVersion())
+    assert plan.value is not None
+    failed = {row.failed for row in plan.rows if row.failed is not None}
+    assert failed == {f"its worker has ppopt {version()}, not 9.9.9 as here"}
 
 
 @pytest.fixture
