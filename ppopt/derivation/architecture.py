@@ -398,6 +398,18 @@ class Experts:
     """Whether the router has a bias per expert (DeepSeek-V3, arXiv 2412.19437, section 2.1.2)."""
     bias: bool = False
     """Whether every expert has biases (gpt-oss, arXiv 2508.10925)."""
+    groups: int = 1
+    """Groups of experts, of which a token passes `chosen_groups` (DeepSeek-V3, arXiv
+    2412.19437, section 2.1.2: routing that is limited to some nodes)."""
+    chosen_groups: int = 1
+
+    def nodes_of_token(self, nodes: int) -> float:
+        """Mean number of nodes with experts of a token, if experts are spread over `nodes` evenly.
+
+        Of m nodes that it may go to, k chosen experts leave out each with probability (1 - 1/m)^k.
+        """
+        reachable = max(1, round(nodes * self.chosen_groups / self.groups))
+        return reachable * (1 - (1 - 1 / reachable) ** self.chosen)
 
     def router(self, hidden: int) -> Matrix:
         """The matrix that scores the experts for a token."""

@@ -136,4 +136,10 @@ def read_experts(
     chosen = keys.count("num_experts_per_tok")
     if chosen > experts:
         raise InputError(f"num_experts_per_tok: {chosen} of {experts} experts; there are no more")
-    return Experts(width, experts, chosen, shared, shared_gate, routing_bias, bias)
+    groups = keys.count("n_group", 1, minimum=0) or 1
+    chosen_groups = keys.count("topk_group", groups, minimum=0) or groups
+    return Experts(
+        *(width, experts, chosen, shared, shared_gate, routing_bias, bias),
+        groups=groups,
+        chosen_groups=min(groups, chosen_groups),
+    )

@@ -177,7 +177,8 @@ class Costing:
 
     def prediction(self, architecture: Architecture) -> LayerCosts:
         """Modules that predict further tokens."""
-        hidden, words, decoder = architecture.hidden, architecture.vocabulary, architecture.last
+        hidden, words = architecture.hidden, architecture.vocabulary
+        decoder = architecture.prediction_layer
         frozen = Frozen.DECODER in self.training.freeze
         more = 6 * (2 * hidden * hidden + hidden * words)
         each = _flops(decoder, hidden, self.training.sequence) + more
@@ -222,7 +223,16 @@ class Costing:
         training = self.training
         images = training.microbatch * training.images
         costing = replace(self, rank=replace(self.rank, sequence=encoder.patches, sequences=images))
+        frozen = Frozen.ENCODER in training.freeze
+        patches = costing.layer(
+            "patches",
+            [costing.rank.projection([encoder.patch], frozen=frozen)],
+            hidden=encoder.hidden,
+            flops=6 * encoder.patch.parameters * encoder.patches * images,
+            frozen=frozen,
+        )
         return [
+            patches,
             *(costing.encoder_run(run, encoder.hidden) for run in encoder.runs),
             costing.projections(encoder, hidden),
         ]

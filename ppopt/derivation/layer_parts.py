@@ -38,7 +38,7 @@ from ppopt.derivation.collectives import Collective, Group, Pattern
 from ppopt.derivation.frameworks import Framework, Passes
 from ppopt.derivation.gpus import Gpu
 from ppopt.derivation.kernels import BLOCK, Bound, Kernel
-from ppopt.derivation.training import ContextType, Training
+from ppopt.derivation.training import ContextType, Dispatcher, Training
 
 ELEMENT = 2
 """Bytes of an element in BF16."""
@@ -309,7 +309,7 @@ class Rank:
         ]
         activation = self._pointwise("activation function", self.style.gated, rows * width)
         kept = ELEMENT * (rows * hidden + rows * 2 * width)
-        exchange = Part("exchange", collectives=self._exchange(copies * hidden))
+        exchange = Part("exchange", collectives=self._exchange(experts, hidden))
         parts = [
             _sum("router", [router, permutation, exchange]),
             _sum("experts", [*products, activation, Part("", kept=kept)]),
@@ -319,10 +319,15 @@ class Rank:
             parts.append(self._network("shared expert", shared, experts.shared, True, frozen))
         return parts
 
-    def _exchange(self, elements: float) -> PerKind:
+    def _exchange(self, experts: Experts, hidden: int) -> PerKind:
         """Exchange of tokens before and behind experts; F and B have as much."""
-        training, size = self.training, ELEMENT * elements
+        training = self.training
+        size = ELEMENT * self.local_tokens * experts.chosen * hidden
+        node = training.gpus_per_node or self.gpu.gpus_per_node
         exchange = Collective("tokens", Pattern.ALL_TO_ALL, size, training.expert_group, 2)
+        if training.dispatcher is Dispatcher.FLEX:
+            share = experts.nodes_of_token(exchange.group.nodes(node)) / experts.chosen
+            exchange = exchange._replace(network=share)
         gathered = size * training.of_expert
         group = Group(training.of_expert)
         gather = Collective("tokens", Pattern.ALL_GATHER, gathered, group)

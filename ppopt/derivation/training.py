@@ -33,6 +33,15 @@ class ContextType(StrEnum):
     """Every rank gets some heads of all tokens (DeepSpeed-Ulysses, arXiv 2309.14509)."""
 
 
+class Dispatcher(StrEnum):
+    """How tokens get to their experts, by the names of Megatron-LM's dispatchers."""
+
+    ALL_TO_ALL = "alltoall"
+    """Every copy of a token passes the network."""
+    FLEX = "flex"
+    """A token passes the network once for every node that it goes to (DeepEP)."""
+
+
 class Frozen(StrEnum):
     """Parts of a model that may be frozen."""
 
@@ -86,6 +95,7 @@ class Training:
     expert_tensor: int | None = None
     """Tensor parallel size of experts; None: that of the rest. The experts' ranks are then of
     tensor x context x data / expert_tensor."""
+    dispatcher: Dispatcher = Dispatcher.ALL_TO_ALL
     gpus_per_node: int | None = None
     """None: as the GPU has it."""
     lora: int = 0
@@ -107,6 +117,7 @@ class Training:
         within("zero", whole, self.zero, 0, 3)
         vars(self)["precision"] = _named(Precision, "precision", self.precision)
         vars(self)["context_type"] = _named(ContextType, "context_type", self.context_type)
+        vars(self)["dispatcher"] = _named(Dispatcher, "dispatcher", self.dispatcher)
         vars(self)["freeze"] = tuple(_named(Frozen, "freeze", name) for name in self.freeze)
         framework_named(self.framework)
         if self.sequence % (self.context * self.tensor):

@@ -119,6 +119,25 @@ def test_experts_exchange_the_copies_of_tokens() -> None:
     assert {each.size for each in found.forward} == {ELEMENT * 4096 * 8 * 2048}
 
 
+def test_a_token_passes_the_network_once_for_a_node() -> None:
+    """DeepSeek-V3 over 64 ranks in eight nodes: a token goes to experts in at most four of them,
+    3.6 on average, where each of its eight copies may be elsewhere."""
+    experts = Experts(2048, 256, chosen=8, groups=8, chosen_groups=4)
+    assert experts.nodes_of_token(8) == pytest.approx(4 * (1 - 0.75**8))
+    assert experts.nodes_of_token(1) == 1
+    copies, once = (
+        exchanged(
+            rank_of("h800", data=64, expert=64, dispatcher=name).feed_forward(experts, 7168)
+        ).forward[0]
+        for name in ("alltoall", "flex")
+    )
+    assert copies.network == 1 and once.network == pytest.approx(3.6 / 8, rel=0.001)
+    gpu = gpu_named("h800")
+    alpha = gpu.collective_fixed + 63 * gpu.collective_step
+    moved = [each.seconds(gpu, 8) / 2 - alpha for each in (copies, once)]
+    assert moved[1] == pytest.approx(moved[0] * once.network)
+
+
 def test_tensor_ranks_of_experts() -> None:
     """A rank has half of the tokens; with experts in halves, the group gathers their copies."""
     whole, half = (
