@@ -21,7 +21,7 @@ from ppopt import DerivedModel, InputError, Pipeline, Schedule, evaluate
 from ppopt.derivation.architecture import Architecture
 from ppopt.derivation.gpus import Gpu, Precision
 from ppopt.derivation.layer_costs import AS_DERIVED, Scale
-from ppopt.derivation.training import ContextType, Training
+from ppopt.derivation.training import ContextType, Dispatcher, Training
 from ppopt.problem.objective import Objective
 
 STRATEGIES = {
@@ -94,11 +94,12 @@ def setup_of(run: Run) -> Setup:
         raise NotPredictedError("LoRA: frozen weights")
     if run.precision == "fp4":
         raise NotPredictedError("FP4")
+    training = _training(run)
     strategy, chunks = _schedule(run)
     layers = sum(layer.count for layer in architecture.runs)
     return Setup(
         architecture=architecture,
-        training=_training(run),
+        training=training,
         gpu=gpu,
         strategy=strategy,
         chunks=chunks,
@@ -108,6 +109,12 @@ def setup_of(run: Run) -> Setup:
 
 
 def _training(run: Run) -> Training:
+    """The training of a run.
+
+    Recipes of Megatron-Bridge set an expert tensor size of 1 and a dispatcher by GPU, DeepEP or
+    HybridEP (`apply_flex_dispatcher_backend` in src/megatron/bridge at 067f987).
+    """
+    bridge = run.source.startswith("Megatron-Bridge")
     try:
         return Training(
             devices=run.count("pp"),
@@ -120,7 +127,8 @@ def _training(run: Run) -> Training:
             microbatch=run.microbatch,
             precision=Precision(run.precision),
             zero=_zero(run),
-            expert_tensor=run.row.get("etp"),
+            expert_tensor=run.row.get("etp", 1 if bridge else None),
+            dispatcher=Dispatcher.FLEX if bridge else Dispatcher.ALL_TO_ALL,
             sequence_parallel=_sequence_parallel(run),
             flash_attention=not scores_in_memory(run),
             dropout=_dropout(run),
