@@ -21,7 +21,8 @@ from ppopt import DerivedModel, InputError, Pipeline, Schedule, evaluate
 from ppopt.derivation.architecture import Architecture
 from ppopt.derivation.gpus import Gpu, Precision
 from ppopt.derivation.layer_costs import AS_DERIVED, Scale
-from ppopt.derivation.training import ContextType, Training
+from ppopt.derivation.training import ContextType, Dispatcher, Training
+from ppopt.problem.objective import Objective
 
 STRATEGIES = {
     "1f1b": "1f1b",
@@ -36,6 +37,7 @@ STRATEGIES = {
 """Strategies by the first word of a row's schedule in lower case."""
 SPLIT = ("zb-h1", "zb-1p", "zb-2p", "zbv")
 """Strategies whose backwards are split."""
+VALIDATED_LATER = ("zb-1p", "zb-2p", "zbv")
 LLAMA_3_CHUNKS = 8
 """Not published; 126 layers, embedding and head count as a layer each on 16 ranks."""
 
@@ -52,6 +54,15 @@ class Setup:
     partition: str | tuple[int, ...] | None = "even"
     full_recompute: bool = False
     scale: Scale = AS_DERIVED
+
+    @property
+    def objective(self) -> Objective:
+        """What a step is: the device span where optimizers do not wait for each other.
+
+        The zero-bubble paper's strategies validate the gradients' norm behind the optimizer step
+        (arXiv 2401.10241, section 4), so that steps follow each other at the device span.
+        """
+        return Objective.DEVICE_SPAN if self.strategy in VALIDATED_LATER else Objective.MAKESPAN
 
 
 @dataclass(frozen=True)
@@ -83,11 +94,12 @@ def setup_of(run: Run) -> Setup:
         raise NotPredictedError("LoRA: frozen weights")
     if run.precision == "fp4":
         raise NotPredictedError("FP4")
+    training = _training(run)
     strategy, chunks = _schedule(run)
     layers = sum(layer.count for layer in architecture.runs)
     return Setup(
         architecture=architecture,
-        training=_training(run),
+        training=training,
         gpu=gpu,
         strategy=strategy,
         chunks=chunks,
@@ -97,6 +109,12 @@ def setup_of(run: Run) -> Setup:
 
 
 def _training(run: Run) -> Training:
+    """The training of a run.
+
+    Recipes of Megatron-Bridge set an expert tensor size of 1 and a dispatcher by GPU, DeepEP or
+    HybridEP (`apply_flex_dispatcher_backend` in src/megatron/bridge at 067f987).
+    """
+    bridge = run.source.startswith("Megatron-Bridge")
     try:
         return Training(
             devices=run.count("pp"),
@@ -109,7 +127,8 @@ def _training(run: Run) -> Training:
             microbatch=run.microbatch,
             precision=Precision(run.precision),
             zero=_zero(run),
-            expert_tensor=run.row.get("etp"),
+            expert_tensor=run.row.get("etp", 1 if bridge else None),
+            dispatcher=Dispatcher.FLEX if bridge else Dispatcher.ALL_TO_ALL,
             sequence_parallel=_sequence_parallel(run),
             flash_attention=not scores_in_memory(run),
             dropout=_dropout(run),
@@ -194,7 +213,7 @@ def predicted(setup: Setup) -> Prediction:
     """Predict a setup; raises NotPredictedError if the model or the strategy refuses it."""
     try:
         model = model_of(setup)
-        schedule = evaluate(pipeline_of(setup), setup.strategy)
+        schedule = evaluate(pipeline_of(setup), setup.strategy, setup.objective)
     except InputError as error:
         raise NotPredictedError(_first_words(error)) from error
     return _prediction(setup, model, schedule)
@@ -226,10 +245,11 @@ def pipeline_of(setup: Setup) -> Pipeline:
 def _prediction(setup: Setup, model: DerivedModel, schedule: Schedule) -> Prediction:
     """Step, memory and parts of a schedule."""
     pipeline, metrics = schedule.pipeline, schedule.metrics
-    step, device = float(schedule.makespan), metrics.busy_ticks.index(max(metrics.busy_ticks))
+    step = float(metrics.value(setup.objective))
+    device = metrics.busy_ticks.index(max(metrics.busy_ticks))
     stages = [stage for stage, host in enumerate(pipeline.hosts[0]) if host == device]
     computing = int(schedule.end.max() - schedule.start.min())
-    around = step - float(pipeline.ticks.time(computing))
+    around = float(schedule.makespan) - float(pipeline.ticks.time(computing))
     optimizer = float(sum(pipeline.costs.optimizer[stage] for stage in stages))
     communication = pipeline.batches * sum(
         _communication(setup, model, pipeline, stage) for stage in stages
