@@ -371,8 +371,7 @@ class TestMeasure:
     def test_a_step_takes_at_least_what_was_predicted(self, world: World) -> None:
         made = evaluate(Pipeline(stages=RANKS, batches=4), "zb-h1")
         ran = execution.run_synthetic(world, made, steps=2, seconds_per_unit=0.01)
-        length = float(execution.predicted_makespan(made)) * 0.01
-        assert length <= min(ran.steps) < 3 * length
+        assert float(execution.predicted_makespan(made)) * 0.01 <= min(ran.steps)
 
     @pytest.mark.parametrize("barrier", [False, True])
     def test_a_step_runs_its_gradient_work(self, world: World, barrier: bool) -> None:
@@ -408,10 +407,11 @@ class TestMeasure:
         for p2p, wanted in ((5, 42), (matrix, 12 + 9 + 3)):
             made = evaluate(Pipeline(stages=RANKS, batches=1, p2p=p2p), "1f1b")
             assert execution.predicted_makespan(made) == wanted
-            ran = execution.run_synthetic(world, made, steps=2, seconds_per_unit=0.005)
-            assert min(ran.steps) >= wanted * 0.005
-            quiet = sorted(r.end - r.start for r in ran.records)[: len(ran.records) // 2]
-            assert quiet[-1] < 4 * 0.005 * 1e9, "waits are no work"
+            sleepless = cast(World, _Sleepless(world, torch_jobs.slept))
+            ran = execution.run_synthetic(sleepless, made, steps=2, seconds_per_unit=0.005)
+            assert ran.steps == pytest.approx((wanted * 0.005,) * 2)
+            lengths = {row.op.kind: row.end - row.start for row in ran.records}
+            assert lengths == {OpKind.F: 5_000_000, OpKind.BW: 10_000_000}, "waits are no work"
 
 
 def _early(records: Iterable[Record]) -> list[Record]:
