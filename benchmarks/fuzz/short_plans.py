@@ -22,7 +22,7 @@ from ppopt.report.plan_objects import of_plan
 from ppopt.studies.parallel_plan import PlanArguments, plan_parallelism
 from ppopt.studies.parallel_space import ParallelSpace
 from ppopt.studies.plan_result import Plan, RowStatus
-from tests.factories.clocks import stepping_clock
+from tests.clock import stepping_clock
 from tests.factories.configs import SMALL
 
 READINGS = (1, 3, 10, 30, 100, 300, 1000)

@@ -12,7 +12,7 @@ from ppopt.problem.objective import Objective
 from ppopt.studies import baselines, compare
 from ppopt.studies.strategy_points import StrategyPoints
 from ppopt.studies.strategy_search import StrategySearch
-from tests.factories.clocks import stepping_clock
+from tests.clock import stepping_clock
 
 
 @pytest.mark.parametrize("partition", ["balanced", "search"])

@@ -18,8 +18,7 @@ from ppopt.solver.deadline import Deadline
 from ppopt.studies import plan_search
 from ppopt.studies.parallel_plan import PlanArguments, plan_parallelism
 from ppopt.studies.parallel_space import ParallelSpace
-from tests.clock import late, work_clock
-from tests.factories.clocks import stepping_clock
+from tests.clock import late, stepping_clock, work_clock
 from tests.factories.configs import SMALL
 
 TIGHT = Model(
