@@ -4,35 +4,39 @@
 
 writes the files; the tests compare them with what it writes, and its parameters with those that
 the sources state. `ppopt.derivation` has every formula with its source, and `ppopt init --from
-config.json` offers them for other models. Here are the published dimensions, how each model is
-trained, and the layers of a vision encoder, which no config.json of a language model has.
+config.json` offers them for other models. Here are the published dimensions, and how each
+model is trained.
 """
 
 from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from ppopt.derivation.architecture import (
     Architecture,
     Decoder,
+    Encoder,
     Experts,
     FeedForward,
     GroupedQueryAttention,
     LatentAttention,
+    Matrix,
     Run,
-    attention_flops,
+    Shard,
 )
 from ppopt.derivation.gpus import gpu_named
-from ppopt.derivation.layer_costs import Costing, LayerCosts
-from ppopt.derivation.layer_work import LayerWork, decoder_work
+from ppopt.derivation.layer_costs import NO_STEP_COSTS, Costing
 from ppopt.derivation.model_file import ModelFile
 from ppopt.derivation.training import Training
 from ppopt.formats.files import write
 
 H100 = gpu_named("h100")
-SLOW_LINK = "{bandwidth: 25GB/s}"
+LINK = "link: {bandwidth: 50GB/s}"
+"""One 400 Gb/s adapter a GPU, no latency."""
+SLOW_LINK = "link: {bandwidth: 25GB/s}"
 """Half an adapter a GPU, as A100 nodes have."""
 LLAMA = (
     "derived from dim, n_layers, n_heads, n_kv_heads, ffn_dim_multiplier, multiple_of and "
@@ -69,20 +73,27 @@ DEEPSEEK_V3 = Architecture(
 """arXiv 2412.19437, sections 2.1 and 4.2."""
 
 
-def vision(hidden: int, heads: int, width: int, context: int) -> LayerWork:
-    """A layer of a vision transformer: attention without a mask, a feed-forward without a gate.
-
-    Kept: residual inputs and norms, queries, keys, values, attention's output, and the feed-forward
-    before and after its activation function.
-    """
-    head = hidden // heads
-    scores = attention_flops(context, heads, head, head, causal=False)
-    passed, kept = 4 * hidden**2 + 2 * hidden * width, 8 * hidden + 2 * width
-    return LayerWork(passed, scores, kept, 2 * (hidden + 2 * width), hidden)
+VISION = Decoder(GroupedQueryAttention(25, 25, 128, causal=False), FeedForward(12800, gated=False))
+"""A layer of InternViT-6B: attention without a mask, a feed-forward without a gate."""
+INTERN_VIT = Encoder(
+    hidden=3200,
+    runs=(Run("vision block", VISION, 45),),
+    patch=Matrix("patch", 588, 3200, Shard.NONE),
+    projections=(
+        (Matrix("up", 12800, 6144, Shard.COLUMNS), Matrix("down", 6144, 6144, Shard.ROWS)),
+    ),
+    patches=1025,
+    merge=4,
+)
+"""448 x 448 pixels in patches of 14 x 14 x 3, and the token of the class; four patches become a
+token of 4 x 3200."""
+INTERNVL2 = Architecture(
+    "InternVL2-26B", 6144, 92544, (Run("block", llama(6144, 48, 8, 16384), 48),), encoder=INTERN_VIT
+)
 
 
 def model_file(
-    description: str, source: str, training: Training, layers: Sequence[LayerCosts]
+    description: str, source: str, training: Training, architecture: Architecture
 ) -> ModelFile:
     """A model file on H100; its comments name the ranks that share optimizer states `data`."""
     ranks = (("tensor", training.tensor), ("context", training.context), ("data", training.ranks))
@@ -90,30 +101,32 @@ def model_file(
     comments = (
         "Derived, not measured, by `python -m benchmarks.derived_models`: its head says how.",
         f"A microbatch is a sequence of {training.sequence} tokens; parallelism: {shared}.",
+        "Left out: what happens once in a step. `ppopt init --from` has it.",
     )
-    return ModelFile(description, source, training, H100, layers, comments)
+    layers = [
+        replace(layer, step=NO_STEP_COSTS)
+        for layer in Costing.of(training, H100).layers(architecture)
+    ]
+    return ModelFile(description, source, training, H100, layers, LINK, comments)
 
 
 def llama_8b() -> ModelFile:
     """Llama 3.1 8B, its context of training."""
     training = Training(devices=4, batches=16, data=8, sequence=8192)
-    layers = Costing(training, H100).layers(LLAMA_8B)
-    return model_file("Llama 3.1 8B on 4 H100", LLAMA, training, layers)
+    return model_file("Llama 3.1 8B on 4 H100", LLAMA, training, LLAMA_8B)
 
 
 def llama_70b() -> ModelFile:
     """Llama 3.1 70B."""
     training = Training(devices=8, batches=32, tensor=8, data=4, sequence=8192)
-    layers = Costing(training, H100).layers(LLAMA_70B)
-    return model_file("Llama 3.1 70B on 8 x 8 H100", LLAMA, training, layers)
+    return model_file("Llama 3.1 70B on 8 x 8 H100", LLAMA, training, LLAMA_70B)
 
 
 def llama_8b_long() -> ModelFile:
     """Llama 3.1 8B at 128K tokens, as its last stage of training has them (arXiv 2407.21783)."""
     training = Training(devices=4, batches=8, tensor=2, context=8, sequence=131072)
-    layers = Costing(training, H100).layers(LLAMA_8B)
     words = "Llama 3.1 8B at 131072 tokens on 4 x 16 H100"
-    return model_file(words, LLAMA, training, layers)
+    return model_file(words, LLAMA, training, LLAMA_8B)
 
 
 def llama_8b_mixed() -> ModelFile:
@@ -124,7 +137,7 @@ def llama_8b_mixed() -> ModelFile:
         "mem_limit: 81920  # 80 GiB",
     )
     words = "Llama 3.1 8B on 2 H100 and 2 A100"
-    return llama_8b()._replace(description=words, link=SLOW_LINK, settings=settings)
+    return llama_8b()._replace(description=words, transfer=SLOW_LINK, settings=settings)
 
 
 def deepseek_v3() -> ModelFile:
@@ -134,35 +147,22 @@ def deepseek_v3() -> ModelFile:
         "DeepSeek-V3 671B with its MTP module on 16 x 128 H100",
         "derived from arXiv 2412.19437, sections 2.1, 2.2, 3.2 and 4.2 (24 x 128 = 3072 sequences, "
         "its first batch size); words and the feed-forward of dense layers from "
-        "inference/configs/config_671B.json of github.com/deepseek-ai/DeepSeek-V3; no exchange of "
-        "tokens between experts",
+        "inference/configs/config_671B.json of github.com/deepseek-ai/DeepSeek-V3",
         training,
-        Costing(training, H100).layers(DEEPSEEK_V3),
+        DEEPSEEK_V3,
     )
 
 
 def internvl2() -> ModelFile:
     """InternVL2-26B: a vision encoder of 6 tiles in front of InternLM2-20B, all trained."""
-    hidden, words, tiles, patches = 6144, 92544, 6, 1025
-    training = Training(devices=8, batches=16, tensor=2, data=8, sequence=8192)
-    made = Costing(training, H100)
-    passed, kept = 12800 * hidden + hidden**2, 2 * 12800 + 2 * hidden
-    projector = LayerWork(passed, 0, kept, 2 * (12800 + hidden), 12800, made=hidden)
-    block = decoder_work(llama(hidden, 48, 8, 16384), hidden, training.sequence)
-    layers = [
-        made.layer("vision block", vision(3200, 25, 12800, patches), 45, tokens=tiles * patches),
-        made.layer("projector", projector, tokens=tiles * 256),
-        made.embedding(hidden, words),
-        made.layer("block", block, 48),
-        made.head(hidden, words),
-    ]
+    training = Training(devices=8, batches=16, tensor=2, data=8, sequence=8192, images=6)
     return model_file(
         "InternVL2-26B with its vision encoder, 6 tiles of 448 x 448, on 8 x 2 H100",
         "derived from the encoder of examples/multimodal/config.py (`internvit`) of "
         "github.com/NVIDIA/Megatron-LM at commit d98e8a6, tiles and projector of arXiv 2404.16821, "
         "section 3, and the published config.json of InternLM2-20B (arXiv 2403.17297)",
         training,
-        layers,
+        INTERNVL2,
     )
 
 

@@ -33,6 +33,7 @@ SPACE = ParallelSpace(
     tensor=(2, 4, 8),
     microbatch=(1, 2),
     data=(2, 4),
+    context=(1,),
     training={"sequence": 8192},
     efficiency=(0.371, 0.336, 0.231),
 )

@@ -115,8 +115,7 @@ class ParallelPlans(Category):
 
     def check(self, case: Case) -> Iterator[Finding]:
         """Plan, and hold the bound of all, and what is said of each, against the rows."""
-        space = ParallelSpace if case["lists"] else ParallelSpace.of_all_sizes
-        own = space(
+        own = ParallelSpace(
             architecture_of(SMALL), gpu_named("h100"), case["gpus"], 16, **(case["lists"] or {})
         )
         arguments = PlanArguments(placements=case["placement"], mem_limit=case["mem_limit"])

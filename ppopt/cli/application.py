@@ -30,6 +30,8 @@ EXIT_VIOLATIONS = 5
 EXIT_CHANGED = 6
 EXIT_INCOMPLETE = 7
 """What was asked for is done, and printed, but a part is missing: an output, or rows of a sweep."""
+BARE = {"--mem-limit": LIMIT_1F1B, "--gpu": ""}
+"""Options that may stand without a value, and the value that they then have."""
 LONGEST = 1000
 """Characters of an error that is shown whole: five faults with the words that are wrong."""
 
@@ -160,7 +162,7 @@ class Group(TyperGroup):
 
 
 class Command(TyperCommand):
-    """A command whose `--mem-limit` may stand bare, at the end or before another option."""
+    """A command with options that may stand bare, at the end or before another option."""
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """Write arguments and options in groups; the help option stands in the last one."""
@@ -177,7 +179,7 @@ class Command(TyperCommand):
         write_sections(formatter, sections)
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Fill in the value of a bare `--mem-limit` before parsing; refuse words left over.
+        """Fill in the values of bare options (`BARE`) before parsing; refuse words left over.
 
         An option may have any name of its setting (`--p2p` for `--p2p-time`). Unlike in click, an
         option is never the value of another.
@@ -191,11 +193,11 @@ class Command(TyperCommand):
         words = [_by_flag(word, options) for word in args]
         filled = []
         for word, following in pairwise([*words, "-"]):
-            bare = word == "--mem-limit" and following.startswith("-")
+            bare = word in BARE and following.startswith("-")
             valued = word in options and not getattr(options[word], "is_flag", False)
             if valued and not bare and following in options and not ctx.resilient_parsing:
                 raise InputError(f"{word}: needs a value, and {following} follows")
-            filled.append(f"--mem-limit={LIMIT_1F1B}" if bare else word)
+            filled.append(f"{word}={BARE[word]}" if bare else word)
         ctx.allow_extra_args = True
         left = super().parse_args(ctx, filled)
         if left and not ctx.resilient_parsing:

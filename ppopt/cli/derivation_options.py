@@ -1,25 +1,252 @@
-"""Options of commands that derive a model from a config.json: `init --from` and `plan --from`."""
+"""Options that derive a model from a config.json, declared once: `init --from` and `plan --from`.
+
+A command that is decorated by `with_derivation_options` has all options of its own table and
+receives those that were given as one mapping, `derivation`, by their names with `_`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any
+import inspect
+from collections.abc import Callable, Mapping
+from functools import partial
+from inspect import Parameter
+from typing import Annotated, Any, NamedTuple
 
 import typer
 
 from ppopt.errors import InputError
+from ppopt.formats.typed_values import share, whole
 from ppopt.problem.settings import Heading
 
+INIT, PLAN = "init", "plan"
+FROM = "from"
+"""Name of the option with the config.json, without which all others are refused."""
+_PREFIX = "derive_"
+"""Prefix of the parameters: `from` is a keyword, and `context` is a parameter of typer."""
 
-def option(flag: str, metavar: str, words: str, heading: Heading = Heading.PIPELINE) -> Any:
-    """An option of a derived model; it has no default to show."""
-    return typer.Option(
-        flag, metavar=metavar, help=words, show_default=False, rich_help_panel=heading
+
+def _text(_: str, text: str) -> str:
+    return text
+
+
+def _share(name: str, text: str) -> float:
+    return float(share(name, text))
+
+
+def _names(_: str, text: str) -> tuple[str, ...]:
+    return tuple(part.strip().lower() for part in text.split(","))
+
+
+class DerivationOption(NamedTuple):
+    """One option: its name, its value, and the commands that have it."""
+
+    name: str
+    metavar: str
+    meaning: str
+    read: Callable[[str, str], Any] | None = _text
+    """Reads one value from the name of the option and text; None: a flag without a value."""
+    listed: bool = False
+    """Whether `plan` takes a list of values, with commas."""
+    commands: tuple[str, ...] = (INIT, PLAN)
+    plan_meaning: str = ""
+    """Meaning in `plan`, if that differs."""
+
+    def parameter(self, command: str) -> Parameter:
+        """Parameter of a command."""
+        in_list = self.listed and command == PLAN
+        words = (command == PLAN and self.plan_meaning) or self.meaning
+        option = typer.Option(
+            f"--{self.name.replace('_', '-')}",
+            metavar="LIST" if in_list else self.metavar or None,
+            help=words,
+            show_default=False,
+            rich_help_panel=Heading.DERIVATION,
+        )
+        kind: Any = bool if self.read is None else str | None
+        return Parameter(
+            _PREFIX + self.name,
+            Parameter.KEYWORD_ONLY,
+            default=False if self.read is None else None,
+            annotation=Annotated[kind, option],
+        )
+
+    def value(self, command: str, text: str | bool) -> Any:
+        """Value of the option; raises InputError if the text is none."""
+        if self.read is None or isinstance(text, bool):
+            return text
+        read = partial(self.read, self.name)
+        if self.listed and command == PLAN:
+            return tuple(read(part.strip()) for part in text.split(","))
+        return read(text)
+
+
+def _size(name: str, meaning: str, default: str = "1", plan_default: str = "") -> DerivationOption:
+    """A dimension of the parallelism, of which `plan` takes a list."""
+    return DerivationOption(
+        name,
+        "N",
+        f"{meaning} ({default}).",
+        whole,
+        listed=True,
+        plan_meaning=f"{meaning}, one or several (default: {plan_default}).",
     )
 
 
-def refuse_without_configuration(names: Iterable[str]) -> None:
-    """Raise InputError if options of --from are given without it."""
-    flags = ", ".join(name.replace("_", "-") for name in names)
+OPTIONS = (
+    DerivationOption(
+        FROM,
+        "CONFIG",
+        "Derive the layers from the config.json, or the folder, of a Hugging Face model: "
+        "Llama, Mistral, Mixtral, Qwen2 and Qwen3 (dense and MoE), DeepSeek V2 and V3.",
+        plan_meaning="Also choose the parallelism: derive models from this config.json or folder. "
+        "The options below need it.",
+    ),
+    DerivationOption(
+        "gpu", "GPU", "Required: h100 or another (`ppopt init --gpu` lists them), or my-gpu.toml."
+    ),
+    DerivationOption("gpus", "N", "Total number of GPUs (required).", whole, commands=(PLAN,)),
+    DerivationOption(
+        "global_batch",
+        "N",
+        "Sequences of a step, over all GPUs (required).",
+        whole,
+        commands=(PLAN,),
+    ),
+    DerivationOption("devices", "N", "Pipeline parallel size (4).", whole, commands=(INIT,)),
+    DerivationOption(
+        "batches", "N", "Microbatches of a step, per data rank (16).", whole, commands=(INIT,)
+    ),
+    _size("tensor", "Tensor parallel size", plan_default="all within a node"),
+    _size(
+        "context",
+        "Context parallel size",
+        plan_default="all within a node with 4096 tokens or more per rank",
+    ),
+    _size("data", "Data parallel size", plan_default="all"),
+    _size(
+        "expert",
+        "Expert parallel size, of data x context ranks",
+        plan_default="all divisors of the experts",
+    ),
+    _size("microbatch", "Sequences of a microbatch", plan_default="1,2,4"),
+    DerivationOption("sequence", "N", "Tokens of a sequence (4096).", whole),
+    DerivationOption(
+        "precision", "NAME", "Number format of matrix products: bf16 (default) or fp8."
+    ),
+    DerivationOption(
+        "framework",
+        "NAME",
+        "Fusion of kernels and bytes of a parameter: megatron (default), torch or torch-compile.",
+    ),
+    DerivationOption(
+        "zero",
+        "0|1|2|3",
+        "ZeRO stage: data and context parallel ranks share nothing, optimizer states (1, default), "
+        "gradients too, parameters too.",
+        whole,
+    ),
+    DerivationOption(
+        "context_type",
+        "NAME",
+        "Exchange of keys and values between context parallel ranks: ring (default), all-gather or "
+        "all-to-all.",
+    ),
+    DerivationOption(
+        "no_sequence_parallel",
+        "",
+        "Tensor parallel ranks do not share the tokens between matrices.",
+        None,
+    ),
+    DerivationOption(
+        "expert_tensor", "N", "Tensor parallel size of experts (that of --tensor).", whole
+    ),
+    DerivationOption("gpus_per_node", "N", "GPUs of a node (default: as the GPU is sold).", whole),
+    DerivationOption(
+        "lora", "RANK", "Rank of low-rank adapters, which alone are trained (0: none).", whole
+    ),
+    DerivationOption(
+        "freeze",
+        "NAMES",
+        "Parts that are not trained: embedding, encoder, decoder, head.",
+        _names,
+    ),
+    DerivationOption("no_mtp", "", "Leave out the modules that predict further tokens.", None),
+    DerivationOption(
+        "images", "N", "Images of a sequence, for models with an image encoder (1).", whole
+    ),
+    DerivationOption(
+        "efficiency",
+        "SHARE",
+        "Share of the GPU's peak that large matrix products reach (default: as the GPU has it).",
+        _share,
+        listed=True,
+        plan_meaning="Share of the GPU's peak that large matrix products reach, one for all or one "
+        "for each of --tensor (default: as the GPU has it).",
+    ),
+    DerivationOption(
+        "calibrate",
+        "MS|FILE",
+        "Measured time of a step of 1F1B in milliseconds, or a YAML file of several with their "
+        "settings; sets factors on the times of kernels and of communication.",
+        plan_meaning="YAML file of measured steps with their settings; sets factors on the times "
+        "of kernels and of communication.",
+    ),
+    DerivationOption(
+        "explain",
+        "",
+        "Print the kernels and collectives of every layer, with their times, in place of the file.",
+        None,
+        commands=(INIT,),
+    ),
+    DerivationOption(
+        "link", "LINK", "Link between devices (default: bandwidth=50GB/s).", commands=(INIT,)
+    ),
+    DerivationOption(
+        "partition",
+        "LIST",
+        "Layers of every stage; see `ppopt solve --help`.",
+        commands=(INIT,),
+    ),
+)
+"""All options, in the order of the help."""
+
+
+def with_derivation_options(command: str) -> Callable[[Callable[..., int]], Callable[..., int]]:
+    """Give a command the options of its table in place of its parameter `derivation`."""
+    options = [option for option in OPTIONS if command in option.commands]
+
+    def decorate(function: Callable[..., int]) -> Callable[..., int]:
+        def run(**values: Any) -> int:
+            texts = {option: values.pop(_PREFIX + option.name) for option in options}
+            derivation = {
+                option.name: option.value(command, text)
+                for option, text in texts.items()
+                if text is not None and text is not False
+            }
+            return function(derivation=derivation, **values)
+
+        own = inspect.signature(function, eval_str=True)
+        kept = [item for name, item in own.parameters.items() if name != "derivation"]
+        parameters = [*kept, *(option.parameter(command) for option in options)]
+        run.__name__, run.__doc__ = function.__name__, function.__doc__
+        run.__signature__ = own.replace(parameters=parameters)  # type: ignore[attr-defined]
+        run.__annotations__ = {item.name: item.annotation for item in parameters}
+        return run
+
+    return decorate
+
+
+def derivation_fields(derivation: Mapping[str, Any]) -> dict[str, Any]:
+    """Fields of a derived model and of its training: `no_x` is x = False."""
+    return {
+        name.removeprefix("no_"): value if not name.startswith("no_") else False
+        for name, value in derivation.items()
+        if name != FROM
+    }
+
+
+def refuse_without_configuration(derivation: Mapping[str, Any]) -> None:
+    """Raise InputError if options that need --from are given without it."""
+    flags = ", ".join(name.replace("_", "-") for name in derivation if name != FROM)
     if flags:
         raise InputError(f"{flags}: only with --from config.json; give it too")

@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from ppopt.cli.application import command
-from ppopt.cli.derivation_options import option, refuse_without_configuration
+from ppopt.cli.derivation_options import (
+    FROM,
+    INIT,
+    derivation_fields,
+    refuse_without_configuration,
+    with_derivation_options,
+)
 from ppopt.cli.streams import note
 from ppopt.errors import InputError
-from ppopt.problem.settings import NAMED, Heading
+from ppopt.problem import exact
+from ppopt.problem.settings import NAMED
 
 if TYPE_CHECKING:
     from ppopt.derivation.derived_model import DerivedModel
@@ -23,88 +31,11 @@ SCHEMA = "ppopt-schema.json"
 
 
 @command
+@with_derivation_options(INIT)
 def init(
+    derivation: Mapping[str, Any],
     file: Annotated[
         Path | None, typer.Argument(metavar="[FILE]", help="The file to write (.yaml).")
-    ] = None,
-    config: Annotated[
-        Path | None,
-        option(
-            "--from",
-            "CONFIG",
-            "Derive the layers from the config.json, or the folder, of a Hugging Face model: "
-            "Llama, Mistral, Mixtral, Qwen2 and Qwen3 (dense and MoE), DeepSeek V2 and V3.",
-        ),
-    ] = None,
-    gpu: Annotated[
-        str | None,
-        option(
-            "--gpu",
-            "NAME",
-            "Required with --from: a100, h100, h200, h800, b200 or mi300x.",
-            Heading.TIMES,
-        ),
-    ] = None,
-    precision: Annotated[
-        str | None,
-        option(
-            "--precision",
-            "NAME",
-            "Number format of matrix products: bf16 (default) or fp8.",
-            Heading.TIMES,
-        ),
-    ] = None,
-    efficiency: Annotated[
-        float | None,
-        option(
-            "--efficiency",
-            "SHARE",
-            "Achieved share of the GPU's peak FLOPs per second (default: 0.4).",
-            Heading.TIMES,
-        ),
-    ] = None,
-    measured: Annotated[
-        float | None,
-        option(
-            "--calibrate",
-            "MS",
-            "Measured time of a step of 1F1B in milliseconds; sets the efficiency so that 1F1B "
-            "takes as long.",
-            Heading.TIMES,
-        ),
-    ] = None,
-    link: Annotated[
-        str | None,
-        option(
-            "--link", "LINK", "Link between devices (default: bandwidth=50GB/s).", Heading.TIMES
-        ),
-    ] = None,
-    devices: Annotated[
-        int | None, option("--devices", "N", "Pipeline parallel size (default: 4).")
-    ] = None,
-    batches: Annotated[
-        int | None, option("--batches", "N", "Microbatches of a step, per data rank (default: 16).")
-    ] = None,
-    tensor: Annotated[int | None, option("--tensor", "N", "Tensor parallel size (1).")] = None,
-    context: Annotated[int | None, option("--context", "N", "Context parallel size (1).")] = None,
-    data: Annotated[int | None, option("--data", "N", "Data parallel size (1).")] = None,
-    expert: Annotated[
-        int | None, option("--expert", "N", "Expert parallel size, of data x context ranks (1).")
-    ] = None,
-    sequence: Annotated[
-        int | None, option("--sequence", "N", "Tokens of a sequence (4096).")
-    ] = None,
-    microbatch: Annotated[
-        int | None, option("--microbatch", "N", "Sequences of a microbatch (1).")
-    ] = None,
-    partition: Annotated[
-        str | None,
-        option(
-            "--partition",
-            "LIST",
-            "Layers of every stage; see `ppopt solve --help`.",
-            Heading.PIPELINE,
-        ),
     ] = None,
 ) -> int:
     """Write a commented model file, ready to solve.
@@ -112,28 +43,40 @@ def init(
     Without FILE, print it. The JSON Schema of model files is written to the same folder, so that
     editors with a YAML language server complete and check the keys. With --from the layers are
     derived from a model's published dimensions; all other options need --from. Example: `ppopt init
-    model.yaml --from config.json --gpu h100 --tensor 8`.
+    model.yaml --from config.json --gpu h100 --tensor 8`. `ppopt init --gpu` lists the GPUs.
     """
-    training = {
-        "devices": devices,
-        "batches": batches,
-        "tensor": tensor,
-        "context": context,
-        "data": data,
-        "expert": expert,
-        "sequence": sequence,
-        "microbatch": microbatch,
-        "precision": precision,
-    }
-    hardware = {"gpu": gpu, "efficiency": efficiency, "link": link, "partition": partition}
-    given = {name: value for name, value in (training | hardware).items() if value is not None}
-    if config is None:
-        refuse_without_configuration([*given, *([] if measured is None else ["calibrate"])])
+    if derivation == {"gpu": ""} and file is None:
+        return _list_gpus()
+    if FROM not in derivation:
+        refuse_without_configuration(derivation)
         _write(file, _template(file))
         return 0
-    model = _derived(config, given, measured)
+    model = _derived(derivation)
+    if derivation.get("explain"):
+        return _explain(model, file)
     _write(file, model.text)
     note(f"derived, not measured: {model.parameters:,} parameters; {model.training.gpus} GPUs")
+    return 0
+
+
+def _list_gpus() -> int:
+    from ppopt.cli.output import print_table  # noqa: PLC0415  commands load on use
+    from ppopt.report.gpus import LEGEND, gpu_table  # noqa: PLC0415
+
+    print_table(gpu_table())
+    print_table(LEGEND)
+    return 0
+
+
+def _explain(model: DerivedModel, file: Path | None) -> int:
+    from ppopt.cli.output import print_table  # noqa: PLC0415  commands load on use
+    from ppopt.report.explanation import explanation_tables  # noqa: PLC0415
+
+    if file is not None:
+        raise InputError(f"{file}: --explain prints and writes no file; leave one of them out")
+    for table in explanation_tables(model):
+        print_table(table)
+        print()
     return 0
 
 
@@ -145,20 +88,31 @@ def _template(file: Path | None) -> str:
     return text if file is None else text.replace("model.yaml", file.name)
 
 
-def _derived(config: Path, given: dict[str, Any], measured: float | None) -> DerivedModel:
+def _derived(derivation: Mapping[str, Any]) -> DerivedModel:
     """The model of a config.json, on a pipeline that there is."""
     from ppopt.derivation.derived_model import derive_model  # noqa: PLC0415  loads on use
     from ppopt.formats.typed_values import typed_value  # noqa: PLC0415
-    from ppopt.studies.calibrate import calibrate  # noqa: PLC0415
 
-    if "gpu" not in given:
+    fields = derivation_fields(derivation)
+    fields.pop("explain", None)
+    config, measured = Path(derivation[FROM]), fields.pop("calibrate", None)
+    if "gpu" not in fields:
         raise InputError("gpu: missing; give --gpu h100, the GPU that trains the model")
-    if measured is not None and "efficiency" in given:
-        raise InputError("efficiency: --calibrate sets it; leave one of them out")
-    if "partition" in given:
-        given["partition"] = typed_value(NAMED["partition"], given["partition"])
-    model = derive_model(config, **given)
-    return model if measured is None else calibrate(model, measured)
+    if measured is not None and "efficiency" in fields:
+        raise InputError("efficiency: --calibrate scales times; leave one of them out")
+    if "partition" in fields:
+        fields["partition"] = typed_value(NAMED["partition"], fields["partition"])
+    model = derive_model(config, **fields)
+    return model if measured is None else _calibrated(model, measured)
+
+
+def _calibrated(model: DerivedModel, measured: str) -> DerivedModel:
+    """The model with the times that one step has, in ms, or the steps of a file."""
+    from ppopt.studies.calibrate import calibrate, read_measured_steps  # noqa: PLC0415
+
+    if exact.is_number(measured):
+        return calibrate(model, float(exact.read(measured, "calibrate").value))
+    return calibrate(model, read_measured_steps(Path(measured)))
 
 
 def _write(file: Path | None, text: str) -> None:

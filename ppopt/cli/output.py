@@ -230,7 +230,13 @@ def show_parallel_plan(settings: Settings, shown: Mapping[str, Any], found: Para
 
     A page shows the plan of the best combination; other files hold its schedule.
     """
-    from ppopt.report.parallel import parallel_table, parallel_words  # noqa: PLC0415  on use
+    from ppopt.report.parallel import (  # noqa: PLC0415  on use
+        MOST_SHOWN,
+        breakdown_table,
+        parallel_table,
+        parallel_words,
+        skipped_words,
+    )
     from ppopt.report.plan_objects import of_plan  # noqa: PLC0415
 
     plan = found.plan
@@ -239,10 +245,19 @@ def show_parallel_plan(settings: Settings, shown: Mapping[str, Any], found: Para
     if _table_wanted(settings, shown):
         for line in parallel_words(shown):
             print(line)
+        if found.interrupted:
+            print(f"stopped early{'' if found.storage is None else '; the same command continues'}")
         print()
         print_table(parallel_table(shown))
-        for skipped in shown["parallelism"]["skipped"]:
-            print(f"skipped {skipped['combination']}: {skipped['reason']}")
+        more = len(shown["parallelism"]["rows"]) - MOST_SHOWN
+        if more > 0:
+            print(f"{more} more combinations; --json has all")
+        parts = breakdown_table(shown)
+        if parts is not None:
+            print("\nparts of a step (ms):")
+            print_table(parts)
+        for line in skipped_words(shown):
+            print(line)
     return code
 
 

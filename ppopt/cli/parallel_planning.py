@@ -3,19 +3,30 @@
 
 from __future__ import annotations
 
+import dataclasses
+import shlex
+import sys
 from collections.abc import Mapping
+from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from ppopt.cli.application import EXIT_INCOMPLETE
 from ppopt.cli.commands import exit_code
+from ppopt.cli.derivation_options import FROM, derivation_fields
+from ppopt.cli.engines import STORAGE, engine_of
 from ppopt.cli.settings import Settings
+from ppopt.cli.streams import note
 from ppopt.errors import InputError
 from ppopt.solver import interrupts
 
+if TYPE_CHECKING:
+    from ppopt.studies.engines.engine import Engine
+    from ppopt.studies.parallel_result import ParallelPlan
+    from ppopt.studies.parallel_space import ParallelSpace
+    from ppopt.studies.parallel_storage import StudyOptions
+
 NEEDED = ("gpu", "gpus", "global_batch")
-TRAINING = ("context", "expert", "sequence", "precision")
-"""Options that are the same in all combinations."""
-SPACE = ("gpus", "global_batch", "efficiency", "tensor", "microbatch", "data")
 TAKEN = ("mem_limit", "link")
 """Settings of a pipeline that such a plan takes; all others are derived."""
 LEFT_OUT = ("objective", "backward_kind", "fused", "group_size", "waves")
@@ -23,54 +34,112 @@ LEFT_OUT = ("objective", "backward_kind", "fused", "group_size", "waves")
 
 
 def plan_over_parallelism(
-    settings: Settings, config: Path, given: Mapping[str, Any], asked: Mapping[str, Any]
+    settings: Settings,
+    derivation: Mapping[str, Any],
+    asked: Mapping[str, Any],
+    elsewhere: Mapping[str, Any],
 ) -> int:
-    """Plan every combination of a parallelism; `given` are its options, `asked` those of plans."""
+    """Plan every combination of a parallelism; `asked` are the options of every plan.
+
+    `elsewhere` are the options of engines and of the storage.
+    """
     from ppopt.cli import output, progress
     from ppopt.derivation.config_json import read_architecture
     from ppopt.derivation.gpus import gpu_named
+    from ppopt.derivation.training import Training
     from ppopt.report.parallel import of_parallel_plan
     from ppopt.studies.parallel_plan import PlanArguments, plan_parallelism
-    from ppopt.studies.parallel_space import ParallelSpace
+    from ppopt.studies.parallel_space import DIMENSIONS, ParallelSpace
 
-    _check(settings, given)
+    _check(settings, derivation)
     if asked["within"] is not None:
         raise InputError("within: not of a plan over the parallelism; leave it out")
-    link = settings.get("link")
-    listed = any(name in given for name in ("tensor", "microbatch", "data"))
-    space = (ParallelSpace if listed else ParallelSpace.of_all_sizes)(
-        architecture=read_architecture(config),
-        gpu=gpu_named(given["gpu"]),
-        link=link,
-        training={name: value for name, value in given.items() if name in TRAINING},
-        **{name: value for name, value in given.items() if name in SPACE},
+    fields = derivation_fields(derivation)
+    measured = fields.pop("calibrate", None)
+    trained = {field.name for field in dataclasses.fields(Training)} - set(DIMENSIONS)
+    space = ParallelSpace(
+        architecture=read_architecture(Path(derivation[FROM])),
+        gpu=gpu_named(fields.pop("gpu")),
+        link=settings.get("link"),
+        training={name: fields.pop(name) for name in trained & fields.keys()},
+        **fields,
     )
+    if measured is not None:
+        space = _calibrated(space, Path(measured))
     names = ("placement", "chunks", "recompute", "strategies", "runtime")
     chosen = {name: asked[name] for name in names if asked[name] is not None}
     if "placement" in chosen:
         chosen["placements"] = chosen.pop("placement")
-    interrupts.only_record()
-    with progress.shown(quiet=settings.quiet, limit=settings.seconds) as line:
+    with ExitStack() as stack:
+        engine = _engine(elsewhere, stack)
+        interrupts.only_record()
+        line = stack.enter_context(progress.shown(quiet=settings.quiet, limit=settings.seconds))
         found = plan_parallelism(
             space,
             PlanArguments(mem_limit=settings.get("mem_limit"), **chosen),
             time_limit=settings.seconds,
-            workers=settings.get("workers"),
+            workers=settings.get("workers", None if engine is None else 1),
             seed=settings.get("seed", 0),
             progress=line.update,
             began=settings.began,
+            engine=engine,
+            study=_study(elsewhere),
         )
-    return output.show_parallel_plan(settings, of_parallel_plan(found), found) or exit_code(
-        found.status
-    )
+    code = output.show_parallel_plan(settings, of_parallel_plan(found), found)
+    return code or _incomplete(found) or exit_code(found.status)
 
 
-def _check(settings: Settings, given: Mapping[str, Any]) -> None:
+def _calibrated(space: ParallelSpace, file: Path) -> ParallelSpace:
+    """Space whose times are scaled to those of measured steps."""
+    from ppopt.derivation.derived_model import DerivedModel
+    from ppopt.derivation.training import Training
+    from ppopt.studies.calibrate import calibrate, read_measured_steps
+
+    if space.efficiency:
+        raise InputError("efficiency: --calibrate scales times; leave one of them out")
+    training = Training(devices=1, **space.training)
+    model = DerivedModel(space.architecture, training, space.gpu, link=space.link)
+    fitted = calibrate(model, read_measured_steps(file))
+    note(f"calibrated: {fitted.calibration}")
+    return dataclasses.replace(space, scale=fitted.scale)
+
+
+def _engine(elsewhere: Mapping[str, Any], stack: ExitStack) -> Engine | None:
+    """Engine that the options name; None: this process."""
+    jobs, dask, file = (elsewhere[name] for name in ("jobs", "dask", "dask_scheduler_file"))
+    if jobs is None and dask is None and file is None:
+        return None
+    return stack.enter_context(engine_of(jobs, dask, file))
+
+
+def _study(elsewhere: Mapping[str, Any]) -> StudyOptions | None:
+    """Storage and study that the options name; None: nothing is stored."""
+    from ppopt.studies.parallel_storage import StudyOptions
+
+    storage, name = elsewhere["storage"], elsewhere["study_name"]
+    if storage is None and name is None:
+        return None
+    return StudyOptions(storage or STORAGE, name, shlex.join(("ppopt", *sys.argv[1:])))
+
+
+def _incomplete(found: ParallelPlan) -> int:
+    """Note what is missing, and return the exit code for it; 0: nothing is."""
+    storage = found.storage
+    for reason in () if storage is None else storage.damaged:
+        note(f"note: searched again: {reason}")
+    not_stored = None if storage is None else storage.not_stored
+    if not_stored is not None:
+        note(f"error: not stored: {not_stored}")
+    failed = any(row.failed is not None for row in found.rows)
+    return EXIT_INCOMPLETE if failed or not_stored is not None else 0
+
+
+def _check(settings: Settings, derivation: Mapping[str, Any]) -> None:
     """Refuse what a plan over the parallelism does not take, and what it lacks."""
     from ppopt.problem.settings import LIMIT_1F1B, SETTINGS, Part
 
     for name in NEEDED:
-        if name not in given:
+        if name not in derivation:
             flag = name.replace("_", "-")
             raise InputError(f"{flag}: missing; a plan over the parallelism needs --{flag}")
     pipeline = {

@@ -3,14 +3,20 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from collections.abc import Mapping
 from typing import Annotated, Any
 
 import typer
 
 from ppopt.cli.application import command
 from ppopt.cli.commands import exit_code, search_options, strategy_options
-from ppopt.cli.derivation_options import option, refuse_without_configuration
+from ppopt.cli.derivation_options import (
+    FROM,
+    PLAN,
+    refuse_without_configuration,
+    with_derivation_options,
+)
+from ppopt.cli.engines import STORAGE, combinations_option
 from ppopt.cli.parallel_planning import plan_over_parallelism
 from ppopt.cli.settings import Settings, with_settings_but
 from ppopt.problem.settings import NAMED, Heading
@@ -35,8 +41,10 @@ def _list(flag: str, words: str) -> Any:
     offload="which layers of the model move their activation to the host between F and the "
     "backward: none, or all that have an `offload_time` (default: as the layers say)",
 )
+@with_derivation_options(PLAN)
 def plan(
     settings: Settings,
+    derivation: Mapping[str, Any],
     batches: Annotated[
         str | None, _list("--batches", "Numbers of microbatches to try, e.g. 16,32.")
     ] = None,
@@ -79,65 +87,49 @@ def plan(
             rich_help_panel=Heading.SEARCH,
         ),
     ] = None,
-    derived_from: Annotated[
-        Path | None,
-        option(
-            "--from",
-            "CONFIG",
-            "Also choose the parallelism: derive models from this config.json or folder.",
-        ),
-    ] = None,
-    gpu: Annotated[
-        str | None, option("--gpu", "NAME", "With --from: the GPU; see `ppopt init --help`.")
-    ] = None,
-    gpus: Annotated[int | None, option("--gpus", "N", "With --from: total number of GPUs.")] = None,
-    global_batch: Annotated[
+    jobs: Annotated[
         int | None,
-        option("--global-batch", "N", "With --from: sequences of a step, over all GPUs."),
-    ] = None,
-    tensor: Annotated[
-        str | None,
-        option("--tensor", "LIST", "With --from: tensor parallel sizes, e.g. 1,2,4 (1)."),
-    ] = None,
-    microbatch: Annotated[
-        str | None,
-        option("--microbatch", "LIST", "With --from: sequences of a microbatch, e.g. 1,2 (1)."),
-    ] = None,
-    data: Annotated[
-        str | None, option("--data", "LIST", "With --from: data parallel sizes, e.g. 1,2 (1).")
-    ] = None,
-    context_ranks: Annotated[
-        int | None, option("--context", "N", "With --from: context parallel size (1).")
-    ] = None,
-    expert: Annotated[
-        int | None, option("--expert", "N", "With --from: expert parallel size (1).")
-    ] = None,
-    sequence: Annotated[
-        int | None, option("--sequence", "N", "With --from: tokens of a sequence (4096).")
-    ] = None,
-    precision: Annotated[
-        str | None,
-        option(
-            "--precision",
-            "NAME",
-            "With --from: number format of matrix products, bf16 (default) or fp8.",
+        combinations_option(
+            "--jobs",
+            "N",
+            "processes that search combinations, with one worker each unless --workers is given "
+            "(default: none; this process searches one after the other).",
         ),
     ] = None,
-    efficiency: Annotated[
+    dask: Annotated[
         str | None,
-        option(
-            "--efficiency",
-            "LIST",
-            "With --from: achieved share of the GPU's peak FLOPs per second (0.4), one for all or "
-            "one for each of --tensor.",
+        combinations_option(
+            "--dask", "ADDRESS", "search combinations on the Dask scheduler at this address."
+        ),
+    ] = None,
+    dask_scheduler_file: Annotated[
+        str | None,
+        combinations_option(
+            "--dask-scheduler-file",
+            "FILE",
+            "search combinations on the Dask scheduler that this file names.",
+        ),
+    ] = None,
+    storage: Annotated[
+        str | None,
+        combinations_option(
+            "--storage",
+            "URL",
+            f"database of combinations, e.g. {STORAGE}: the same command continues.",
+        ),
+    ] = None,
+    study_name: Annotated[
+        str | None,
+        combinations_option(
+            "--study-name", "NAME", f"name in --storage ({STORAGE}; default: made from the space)."
         ),
     ] = None,
 ) -> int:
     """Choose partition, placement, chunks, recompute and schedule.
 
-    With --from config.json it also chooses among the sizes that --tensor, --data and --microbatch
-    list, for a fixed number of GPUs and a fixed batch. Without these three it chooses among all
-    tensor and data parallel sizes, and spreads experts over as many ranks as can share them.
+    With --from config.json it also chooses the sizes of tensor, context, data and expert
+    parallelism and of a microbatch, for a fixed number of GPUs and a fixed batch: those that are
+    listed, or all that make sense.
     Example: `ppopt plan --model llama-3.1-8b --stages 8 --batches 32 --mem-limit 64GiB`.
     """
     from ppopt.cli import output, progress
@@ -157,22 +149,17 @@ def plan(
         "options": strategy_options(settings),
         "within": None if within is None else share("within", within),
     }
-    lists = {"tensor": tensor, "microbatch": microbatch, "data": data}
-    typed = {
-        "gpu": gpu,
-        "gpus": gpus,
-        "global_batch": global_batch,
-        "efficiency": None if efficiency is None else _shares(efficiency),
-        "context": context_ranks,
-        "expert": expert,
-        "sequence": sequence,
-        "precision": precision,
-        **{name: _numbers(name, words) for name, words in lists.items()},
+    elsewhere = {
+        "jobs": jobs,
+        "dask": dask,
+        "dask_scheduler_file": dask_scheduler_file,
+        "storage": storage,
+        "study_name": study_name,
     }
-    parallel = {name: value for name, value in typed.items() if value is not None}
-    if derived_from is not None:
-        return plan_over_parallelism(settings, derived_from, parallel, asked)
-    refuse_without_configuration(parallel)
+    if FROM in derivation:
+        return plan_over_parallelism(settings, derivation, asked, elsewhere)
+    given_elsewhere = {name: value for name, value in elsewhere.items() if value is not None}
+    refuse_without_configuration({**derivation, **given_elsewhere})
     given = _given(settings) | {name: value for name, value in asked.items() if value is not None}
     for name in ("stages", "batches"):
         if name not in given:
@@ -219,10 +206,3 @@ def _numbers(name: str, text: str | None) -> tuple[int, ...] | None:
     if text is None:
         return None
     return tuple(whole(name, part.strip()) for part in text.split(","))
-
-
-def _shares(text: str) -> tuple[float, ...]:
-    """The shares of a list; raises InputError on anything else."""
-    from ppopt.formats.typed_values import share
-
-    return tuple(float(share("efficiency", part)) for part in text.split(","))

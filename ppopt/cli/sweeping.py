@@ -6,7 +6,7 @@ from __future__ import annotations
 import re
 import shlex
 import sys
-from contextlib import ExitStack, closing
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -18,23 +18,26 @@ from ppopt.cli.application import (
     QuietFlag,
     command,
 )
+from ppopt.cli.engines import (
+    RETRIES,
+    STORAGE,
+    DaskFileOption,
+    DaskOption,
+    JobsOption,
+    StorageOption,
+    StudyNameOption,
+    engine_of,
+)
 from ppopt.cli.settings import Settings, with_settings_but
 from ppopt.cli.streams import note
 from ppopt.errors import InputError
 from ppopt.solver import interrupts
 
 if TYPE_CHECKING:
-    from ppopt.studies.engines.engine import Engine
     from ppopt.studies.grid import Grid
     from ppopt.studies.sweep import Study
 
-STORAGE = "sqlite:///ppopt.db"
 _SHARD = re.compile(r"([0-9]{1,6})/([0-9]{1,6})")
-
-StorageOption = Annotated[
-    str,
-    typer.Option("--storage", metavar="URL", help="Database of results."),
-]
 
 
 @command
@@ -64,18 +67,8 @@ def sweep(
         ),
     ] = None,
     storage: StorageOption = STORAGE,
-    study_name: Annotated[
-        str | None,
-        typer.Option(
-            "--study-name",
-            metavar="NAME",
-            help="Name of the study (default: made from the settings).",
-        ),
-    ] = None,
-    jobs: Annotated[
-        int | None,
-        typer.Option("--jobs", metavar="N", min=1, max=1024, help="Processes (one per processor)."),
-    ] = None,
+    study_name: StudyNameOption = None,
+    jobs: JobsOption = None,
     retries: Annotated[
         int,
         typer.Option(
@@ -85,27 +78,15 @@ def sweep(
             max=100,
             help="Retries of a row whose process dies.",
         ),
-    ] = 1,
+    ] = RETRIES,
     memory_per_job: Annotated[
         str | None,
         typer.Option(
             "--memory-per-job", metavar="SIZE", help="Memory limit of each process, e.g. 4GiB."
         ),
     ] = None,
-    dask: Annotated[
-        str | None,
-        typer.Option(
-            "--dask", metavar="ADDRESS", help="Run the rows on the Dask scheduler at this address."
-        ),
-    ] = None,
-    dask_scheduler_file: Annotated[
-        str | None,
-        typer.Option(
-            "--dask-scheduler-file",
-            metavar="FILE",
-            help="Run the rows on the Dask scheduler that this file names.",
-        ),
-    ] = None,
+    dask: DaskOption = None,
+    dask_scheduler_file: DaskFileOption = None,
     shard: Annotated[
         str, typer.Option("--shard", metavar="I/N", help="Only rows I, I + N, I + 2N, ...")
     ] = "1/1",
@@ -125,15 +106,7 @@ def sweep(
     grid = _grid(settings, values, where or [], shard)
     memory = None if memory_per_job is None else _bytes(memory_per_job)
     with ExitStack() as stack:
-        if dask is None and dask_scheduler_file is None:
-            engine = _local(jobs, retries, memory)
-        elif (dask and dask_scheduler_file) or jobs or memory:
-            raise InputError(
-                "dask: excludes --jobs and --memory-per-job; give an address or a file, not both"
-            )
-        else:
-            engine = _cluster(dask, dask_scheduler_file, retries, stack)
-        stack.enter_context(closing(engine))
+        engine = stack.enter_context(engine_of(jobs, dask, dask_scheduler_file, retries, memory))
         interrupts.only_record()
         line = stack.enter_context(progress.shown(quiet=settings.quiet))
         found = sweeps.run(
@@ -144,19 +117,6 @@ def sweep(
         settings.output, found, as_json=settings.json, quiet=settings.quiet
     )
     return code or _exit_code(found)
-
-
-def _local(jobs: int | None, retries: int, memory: int | None) -> Engine:
-    from ppopt import processors
-    from ppopt.studies.engines.local import LocalEngine
-
-    return LocalEngine(jobs or processors.available(), retries, memory)
-
-
-def _cluster(address: str | None, file: str | None, retries: int, stack: ExitStack) -> Engine:
-    from ppopt.studies.engines.dask import DaskEngine, connect
-
-    return DaskEngine(stack.enter_context(connect(address, file)), retries)
 
 
 def _grid(settings: Settings, values: list[str], where: list[str], shard: str) -> Grid:

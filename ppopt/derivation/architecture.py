@@ -6,7 +6,61 @@ parameters of a model; times and memory are those of the matrices alone.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
+from enum import Enum
+from typing import NamedTuple
+
+
+class Shard(Enum):
+    """How tensor-parallel ranks divide a matrix (Megatron-LM, arXiv 1909.08053, section 3)."""
+
+    COLUMNS = "columns"
+    """By outputs."""
+    ROWS = "rows"
+    """By inputs."""
+    NONE = "none"
+    """Every rank has all of it."""
+
+
+class Matrix(NamedTuple):
+    """A matrix of parameters.
+
+    Consecutive matrices with the same inputs and shard can run as a single product.
+    """
+
+    name: str
+    inputs: int
+    outputs: int
+    shard: Shard
+
+    @property
+    def parameters(self) -> int:
+        """Number of elements."""
+        return self.inputs * self.outputs
+
+
+def parameters_of(matrices: Iterable[Matrix]) -> int:
+    """Parameters of several matrices."""
+    return sum(matrix.parameters for matrix in matrices)
+
+
+def mean_keys(
+    context: int, window: int | None = None, *, causal: bool = True, chunked: bool = False
+) -> float:
+    """Keys that a query sees, averaged over a sequence of `context` tokens.
+
+    A causal mask leaves half of them (FlashAttention-2, arXiv 2307.08691, section 4.1). With a
+    causal window of w tokens, queries from the w-th on see w keys. In chunks, a query sees its own
+    chunk of w tokens.
+    """
+    seen = context if window is None else min(context, window)
+    if not causal:
+        return seen
+    if chunked:
+        chunks, rest = divmod(context, seen)
+        return (chunks * seen**2 + rest**2) / (2 * context)
+    return seen - seen**2 / (2 * context)
 
 
 @dataclass(frozen=True)
@@ -23,25 +77,96 @@ class GroupedQueryAttention:
     output_bias: bool = False
     normed: bool = False
     """Whether every head of queries and keys is normed, by one norm each (arXiv 2505.09388)."""
+    normed_together: bool = False
+    """Whether the norms span all heads, with a weight for each of their elements (OLMo 2)."""
+    gated: bool = False
+    """Whether a gate as wide as the queries scales the output (arXiv 2505.06708)."""
+    sinks: bool = False
+    """Whether every head has a learned score that attends to nothing (gpt-oss)."""
+    window: int | None = None
+    """Keys that a query sees at most; None: all before it."""
+    chunked: bool = False
+    """Whether the window is a chunk of the sequence and does not slide (Llama 4)."""
+    causal: bool = True
 
-    def matrices(self, hidden: int) -> int:
-        """Parameters of the projections of queries, keys, values and the output."""
-        return 2 * hidden * self.width * (self.heads + self.groups)
+    @property
+    def query(self) -> int:
+        """Width of a head of queries and keys."""
+        return self.width
+
+    @property
+    def value(self) -> int:
+        """Width of a head of values."""
+        return self.width
+
+    def matrices(self, hidden: int) -> tuple[Matrix, ...]:
+        """The projections of queries, keys, values and the output, in order of execution."""
+        queries, keys = self.heads * self.width, self.groups * self.width
+        gate = (Matrix("gate", hidden, queries, Shard.COLUMNS),) if self.gated else ()
+        return (
+            Matrix("query", hidden, queries, Shard.COLUMNS),
+            *gate,
+            Matrix("key", hidden, keys, Shard.COLUMNS),
+            Matrix("value", hidden, keys, Shard.COLUMNS),
+            Matrix("output", queries, hidden, Shard.ROWS),
+        )
 
     def vectors(self, hidden: int) -> int:
-        """Parameters of biases and norms."""
-        biases = self.bias * self.width * (self.heads + 2 * self.groups)
-        return biases + self.output_bias * hidden + self.normed * 2 * self.width
+        """Parameters of biases, norms and sinks."""
+        biases = self.bias * self.width * ((1 + self.gated) * self.heads + 2 * self.groups)
+        norms = self.width * (self.heads + self.groups if self.normed_together else 2)
+        vectors = self.sinks * self.heads + self.normed * norms
+        return biases + self.output_bias * hidden + vectors
 
     @property
     def kept(self) -> int:
-        """Elements per token: queries, keys, values, output, and what norms of heads read."""
+        """Elements per token: queries, keys, values, output, and what norms and the gate read."""
         normed = self.normed * self.width * (self.heads + self.groups)
-        return 2 * self.width * (self.heads + self.groups) + normed
+        gated = self.gated * 2 * self.width * self.heads
+        return 2 * self.width * (self.heads + self.groups) + normed + gated
+
+    def keys(self, context: int) -> float:
+        """Keys that a query sees, averaged over a sequence of `context` tokens."""
+        return mean_keys(context, self.window, causal=self.causal, chunked=self.chunked)
 
     def scores(self, context: int) -> float:
-        """FLOPs per token of F under a causal mask; see `attention_flops`."""
-        return attention_flops(context, self.heads, self.width, self.width)
+        """FLOPs per token of F; see `attention_flops`."""
+        return attention_flops(self.keys(context), self.heads, self.width, self.width)
+
+
+@dataclass(frozen=True)
+class Indexer:
+    """Scores of all keys that choose which of them a query sees (DeepSeek-V3.2, arXiv 2512.02556).
+
+    Heads of queries come from the latent of queries. All heads share a key.
+    """
+
+    heads: int
+    width: int
+    """Of a head."""
+    keys: int
+    """Keys that it chooses for a query."""
+    shared: bool = False
+    """Whether the layer uses what an earlier layer has chosen, and computes nothing (GLM-5.2)."""
+
+    def matrices(self, hidden: int, latent: int) -> tuple[Matrix, ...]:
+        """The projections of queries, of the key and of the weights of heads."""
+        if self.shared:
+            return ()
+        return (
+            Matrix("index query", latent, self.heads * self.width, Shard.NONE),
+            Matrix("index key", hidden, self.width, Shard.NONE),
+            Matrix("index weights", hidden, self.heads, Shard.NONE),
+        )
+
+    @property
+    def vectors(self) -> int:
+        """Parameters of the norm of the key, which has a bias."""
+        return 0 if self.shared else 2 * self.width
+
+    def scores(self, context: int) -> float:
+        """FLOPs per token of F: products of every query with all keys before it."""
+        return 0 if self.shared else 2 * mean_keys(context) * self.heads * self.width
 
 
 @dataclass(frozen=True)
@@ -58,22 +183,60 @@ class LatentAttention:
     position: int
     """Width of queries, and of the key that heads share, with rotary position."""
     value: int
+    """Width of a head of values."""
+    bias: bool = False
+    """Whether the projections down and of the output have a bias."""
+    indexer: Indexer | None = None
+    """What chooses the keys that a query sees."""
+    causal: bool = True
 
     @property
     def query(self) -> int:
-        """Width of a head of queries."""
+        """Width of a head of queries and keys."""
         return self.plain + self.position
 
-    def matrices(self, hidden: int) -> int:
-        """Parameters of the projections down to latents, up to heads, and of the output."""
-        down = hidden * (self.query_latent + self.latent + self.position)
-        queries = (self.query_latent or hidden) * self.heads * self.query
-        values = self.latent * self.heads * (self.plain + self.value)
-        return down + queries + values + self.heads * self.value * hidden
+    @property
+    def groups(self) -> int:
+        """Heads of keys and values, which the latent is expanded to."""
+        return self.heads
 
-    def vectors(self, _: int) -> int:
-        """Parameters of the norms of latents."""
-        return self.query_latent + self.latent
+    @property
+    def window(self) -> int | None:
+        """Keys that a query sees at most; None: all before it."""
+        return self.indexer.keys if self.indexer else None
+
+    def matrices(self, hidden: int) -> tuple[Matrix, ...]:
+        """The projections down to latents, up to heads, and of the output."""
+        values = Matrix("key-value up", self.latent, self._values, Shard.COLUMNS)
+        return (
+            *self._queries(hidden),
+            Matrix("key-value down", hidden, self.latent + self.position, Shard.NONE),
+            values,
+            *self._index(hidden),
+            Matrix("output", self.heads * self.value, hidden, Shard.ROWS),
+        )
+
+    def _index(self, hidden: int) -> tuple[Matrix, ...]:
+        return self.indexer.matrices(hidden, self.query_latent) if self.indexer else ()
+
+    @property
+    def _values(self) -> int:
+        return self.heads * (self.plain + self.value)
+
+    def _queries(self, hidden: int) -> tuple[Matrix, ...]:
+        heads = self.heads * self.query
+        if not self.query_latent:
+            return (Matrix("query", hidden, heads, Shard.COLUMNS),)
+        return (
+            Matrix("query down", hidden, self.query_latent, Shard.NONE),
+            Matrix("query up", self.query_latent, heads, Shard.COLUMNS),
+        )
+
+    def vectors(self, hidden: int) -> int:
+        """Parameters of the norms of latents, of biases, and of the indexer's norm."""
+        latents = self.query_latent + self.latent
+        biases = self.bias * (latents + self.position + hidden)
+        return latents + biases + (self.indexer.vectors if self.indexer else 0)
 
     @property
     def kept(self) -> int:
@@ -81,32 +244,124 @@ class LatentAttention:
         latents = 2 * self.query_latent + 2 * self.latent + self.position
         return latents + 2 * self.heads * (self.query + self.value)
 
+    def keys(self, context: int) -> float:
+        """Keys that a query sees, averaged over a sequence of `context` tokens."""
+        return mean_keys(context, self.window, causal=self.causal)
+
     def scores(self, context: int) -> float:
-        """FLOPs per token of F under a causal mask; see `attention_flops`."""
-        return attention_flops(context, self.heads, self.query, self.value)
+        """FLOPs per token of F, those of the indexer included; see `attention_flops`."""
+        index = self.indexer.scores(context) if self.indexer else 0
+        return attention_flops(self.keys(context), self.heads, self.query, self.value) + index
 
 
-def attention_flops(
-    context: int, heads: int, query: int, value: int, *, causal: bool = True
-) -> float:
+@dataclass(frozen=True)
+class LinearAttention:
+    """Attention without a softmax: a state of query x value per head, updated token by token.
+
+    It runs in chunks of tokens (gated delta rule, arXiv 2412.06464, section 3.3).
+    """
+
+    heads: int
+    """Heads of values, and of the output."""
+    groups: int
+    """Heads of queries and keys."""
+    query: int
+    """Width of a head of queries and keys."""
+    value: int
+    """Width of a head of values."""
+    kernel: int = 0
+    """Tokens that a convolution over queries, keys and values spans; 0: there is none."""
+    delta: bool = True
+    """Whether a token replaces what the state has for its key, with a rate and a decay per head."""
+    causal: bool = True
+
+    @property
+    def window(self) -> int | None:
+        """Keys that a query sees at most; None: all before it."""
+        return None
+
+    def matrices(self, hidden: int) -> tuple[Matrix, ...]:
+        """The projections of queries, keys, values, output gate, rates, and the output."""
+        keys, values = self.groups * self.query, self.heads * self.value
+        rates = (Matrix("rates", hidden, 2 * self.heads, Shard.COLUMNS),) if self.delta else ()
+        return (
+            Matrix("query", hidden, keys, Shard.COLUMNS),
+            Matrix("key", hidden, keys, Shard.COLUMNS),
+            Matrix("value", hidden, values, Shard.COLUMNS),
+            Matrix("gate", hidden, values, Shard.COLUMNS),
+            *rates,
+            Matrix("output", values, hidden, Shard.ROWS),
+        )
+
+    def vectors(self, _: int) -> int:
+        """Parameters of the convolution, of the decay, and of the norm of the output."""
+        mixed = 2 * self.groups * self.query + self.heads * self.value
+        norm = self.value if self.delta else self.heads * self.value
+        return self.kernel * mixed + 2 * self.delta * self.heads + norm
+
+    @property
+    def kept(self) -> int:
+        """Elements per token: queries, keys, values, gate and output; before the convolution, too.
+
+        The states of chunks are computed again.
+        """
+        mixed = 2 * self.groups * self.query + self.heads * self.value
+        return mixed * (2 if self.kernel else 1) + 3 * self.heads * self.value
+
+    def scores(self, _: int) -> float:
+        """FLOPs per token of F in chunks of `CHUNK` tokens, half of a chunk under the mask.
+
+        Of a chunk: scores and their product with values; of the state: its update and its reading.
+        The delta rule solves a triangular system beside them: scores of keys with keys, products of
+        its solution with keys and values, and one more reading of the state (arXiv 2406.06484,
+        equations 8 to 11).
+        """
+        inner, state = CHUNK * (self.query + self.value), 4 * self.query * self.value
+        if self.delta:
+            inner += CHUNK * (2 * self.query + self.value) + CHUNK * CHUNK // 3
+            state += 2 * self.query * self.value
+        return self.heads * (inner + state)
+
+
+CHUNK = 64
+"""Tokens of a chunk of linear attention, as kernels of github.com/fla-org/flash-linear-attention
+have it."""
+
+
+def attention_flops(keys: float, heads: int, query: int, value: int) -> float:
     """FLOPs of attention per token in F: scores of `query` wide heads, values of `value`.
 
-    A product of matrices takes 2 FLOPs an element; a causal mask leaves half of them
-    (FlashAttention-2, arXiv 2307.08691, section 4.1).
+    A token sees `keys` others (`mean_keys`); a product of matrices takes 2 FLOPs an element.
     """
-    return 2 * context * heads * (query + value) * (0.5 if causal else 1)
+    return 2 * keys * heads * (query + value)
+
+
+def feed_forward_matrices(hidden: int, width: int, *, gated: bool) -> tuple[Matrix, ...]:
+    """Matrices of a feed-forward network in order of execution."""
+    gate = (Matrix("gate", hidden, width, Shard.COLUMNS),) if gated else ()
+    return (
+        *gate,
+        Matrix("up", hidden, width, Shard.COLUMNS),
+        Matrix("down", width, hidden, Shard.ROWS),
+    )
 
 
 @dataclass(frozen=True)
 class FeedForward:
-    """A gated feed-forward network (SwiGLU, arXiv 2002.05202): gate, up and down."""
+    """A feed-forward network: gate, up and down, or without a gate, up and down."""
 
     width: int
     bias: bool = False
+    gated: bool = True
+    """Whether the product with a gate is passed on (SwiGLU, GeGLU; arXiv 2002.05202)."""
+
+    def matrices(self, hidden: int) -> tuple[Matrix, ...]:
+        """Its matrices in order of execution."""
+        return feed_forward_matrices(hidden, self.width, gated=self.gated)
 
     def passed(self, hidden: int) -> int:
         """Parameters of matrices that a token passes."""
-        return 3 * hidden * self.width
+        return parameters_of(self.matrices(hidden))
 
     def stored(self, hidden: int) -> int:
         """Parameters of all matrices."""
@@ -114,15 +369,15 @@ class FeedForward:
 
     def vectors(self, hidden: int) -> int:
         """Parameters of biases."""
-        return self.bias * (2 * self.width + hidden)
+        return self.bias * ((1 + self.gated) * self.width + hidden)
 
     def routed(self, _: int) -> int:
         """Parameters of experts that are chosen by a router."""
         return 0
 
     def kept(self, _: int) -> int:
-        """Elements per token: gate, up, and their product."""
-        return 3 * self.width
+        """Elements per token: up and what passes on, and the gate."""
+        return (2 + self.gated) * self.width
 
 
 @dataclass(frozen=True)
@@ -139,46 +394,76 @@ class Experts:
     """Whether a gate weighs the shared part (Qwen2-MoE)."""
     routing_bias: bool = False
     """Whether the router has a bias per expert (DeepSeek-V3, arXiv 2412.19437, section 2.1.2)."""
+    bias: bool = False
+    """Whether every expert has biases (gpt-oss, arXiv 2508.10925)."""
+
+    def router(self, hidden: int) -> Matrix:
+        """The matrix that scores the experts for a token."""
+        return Matrix("router", hidden, self.number, Shard.NONE)
+
+    def matrices(self, hidden: int) -> tuple[Matrix, ...]:
+        """Matrices of a single expert in order of execution."""
+        return feed_forward_matrices(hidden, self.width, gated=True)
+
+    def shared_matrices(self, hidden: int) -> tuple[Matrix, ...]:
+        """Matrices that every token passes beside the experts, without the router."""
+        if not self.shared:
+            return ()
+        gate = (Matrix("shared gate", hidden, 1, Shard.NONE),) if self.shared_gate else ()
+        return (*gate, *feed_forward_matrices(hidden, self.shared, gated=True))
 
     def passed(self, hidden: int) -> int:
         """Parameters of matrices that a token passes, the router among them."""
-        return self._router(hidden) + 3 * hidden * (self.chosen * self.width + self.shared)
+        return self._everywhere(hidden) + self.chosen * parameters_of(self.matrices(hidden))
 
     def stored(self, hidden: int) -> int:
         """Parameters of all matrices."""
-        return self._router(hidden) + self.routed(hidden) + 3 * hidden * self.shared
+        return self._everywhere(hidden) + self.routed(hidden)
 
-    def vectors(self, _: int) -> int:
-        """Parameters of the routing bias."""
-        return self.routing_bias * self.number
+    def vectors(self, hidden: int) -> int:
+        """Parameters of the routing bias and of biases of experts."""
+        biases = self.bias * self.number * (2 * self.width + hidden)
+        return self.routing_bias * self.number + biases
 
     def routed(self, hidden: int) -> int:
         """Parameters of experts that are chosen by a router."""
-        return self.number * 3 * hidden * self.width
+        return self.number * parameters_of(self.matrices(hidden))
 
     def kept(self, hidden: int) -> int:
         """Elements per token: the copies that go to experts; gate, up and product of each."""
         return self.chosen * hidden + 3 * (self.chosen * self.width + self.shared)
 
-    def _router(self, hidden: int) -> int:
-        return hidden * (self.number + self.shared_gate)
+    def _everywhere(self, hidden: int) -> int:
+        return self.router(hidden).parameters + parameters_of(self.shared_matrices(hidden))
+
+
+Attention = GroupedQueryAttention | LatentAttention | LinearAttention
 
 
 @dataclass(frozen=True)
 class Decoder:
     """A decoder layer: attention and feed-forward, each behind a norm."""
 
-    attention: GroupedQueryAttention | LatentAttention
+    attention: Attention
     feed_forward: FeedForward | Experts
+    norms: int = 2
+    """Norms over the hidden vector; 4: behind attention and feed-forward, too (Gemma 2 and 3)."""
+    layer_norm: bool = False
+    """Whether norms subtract the mean and have a bias (LayerNorm); otherwise RMSNorm."""
 
     def stored(self, hidden: int) -> int:
         """Parameters of all matrices."""
-        return self.attention.matrices(hidden) + self.feed_forward.stored(hidden)
+        attention = parameters_of(self.attention.matrices(hidden))
+        return attention + self.feed_forward.stored(hidden)
 
     def parameters(self, hidden: int) -> int:
         """Parameters of matrices, biases and norms."""
         vectors = self.attention.vectors(hidden) + self.feed_forward.vectors(hidden)
-        return self.stored(hidden) + vectors + 2 * hidden
+        return self.stored(hidden) + vectors + self.norms * self.norm(hidden)
+
+    def norm(self, hidden: int) -> int:
+        """Parameters of a norm over the hidden vector."""
+        return hidden * (2 if self.layer_norm else 1)
 
 
 @dataclass(frozen=True)
@@ -188,6 +473,40 @@ class Run:
     name: str
     decoder: Decoder
     count: int
+
+
+@dataclass(frozen=True)
+class Encoder:
+    """Layers in front of a model's, which turn images into vectors of its embedding.
+
+    A matrix turns patches into vectors, layers follow, and `merge` patches each become a token by
+    every projection. That of the first is a token of the sequence. Those of the others read inner
+    layers and are added to the outputs of the first decoder layers (DeepStack, arXiv 2406.04334).
+    """
+
+    hidden: int
+    runs: tuple[Run, ...]
+    patch: Matrix
+    """The embedding of a patch."""
+    projections: tuple[tuple[Matrix, ...], ...]
+    patches: int
+    """Patches of an image; each sees those of its image."""
+    merge: int = 1
+    """Patches that become a token."""
+    vectors: int = 0
+    """Parameters of learned positions, biases and norms outside the layers."""
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of an image."""
+        return self.patches // self.merge
+
+    @property
+    def parameters(self) -> int:
+        """Parameters of patches, positions, layers and projections."""
+        layers = sum(run.count * run.decoder.parameters(self.hidden) for run in self.runs)
+        projections = sum(map(parameters_of, self.projections))
+        return layers + self.patch.parameters + projections + self.vectors
 
 
 @dataclass(frozen=True)
@@ -205,6 +524,12 @@ class Architecture:
     predictions: int = 0
     """Modules behind the layers that predict further tokens, each with a decoder layer like the
     last one (DeepSeek-V3, arXiv 2412.19437, section 2.2). They share embedding and head."""
+    positions: int = 0
+    """Learned positions, each a vector that is added to that of its token."""
+    encoder: Encoder | None = None
+    """Layers in front of the embedding's output."""
+    notes: tuple[str, ...] = ()
+    """What a reader of the derived model must know: what is left out or assumed."""
 
     @property
     def last(self) -> Decoder:
@@ -215,11 +540,12 @@ class Architecture:
     def parameters(self) -> int:
         """Parameters of the model, norms and biases included, prediction modules left out."""
         layers = sum(run.count * run.decoder.parameters(self.hidden) for run in self.runs)
-        words = self.vocabulary * self.hidden * (1 if self.tied else 2)
-        return layers + self.hidden + words
+        tables = self.vocabulary * (1 if self.tied else 2) + self.positions
+        encoder = self.encoder.parameters if self.encoder else 0
+        return layers + self.last.norm(self.hidden) + tables * self.hidden + encoder
 
     @property
     def prediction_parameters(self) -> int:
         """Parameters of one prediction module: a layer, a projection, and three norms."""
         projection = 2 * self.hidden * self.hidden
-        return self.last.parameters(self.hidden) + projection + 3 * self.hidden
+        return self.last.parameters(self.hidden) + projection + 3 * self.last.norm(self.hidden)

@@ -1,33 +1,41 @@
 """Read the dimensions of a model from the config.json of Hugging Face transformers.
 
-Each family has its keys and defaults, those of `configuration_*.py` of its model type in
-github.com/huggingface/transformers. What a family does not derive (sliding windows, layers of other
-kinds) is refused if a configuration switches it on.
+An architecture that is not known is read as the family that has all of its keys. What is left out
+or assumed is in the notes of the result.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from itertools import groupby
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from ppopt.derivation.architecture import (
     Architecture,
     Decoder,
+    Encoder,
     Experts,
-    FeedForward,
-    GroupedQueryAttention,
-    LatentAttention,
+    LinearAttention,
     Run,
 )
+from ppopt.derivation.config_encoders import read_encoder
+from ppopt.derivation.config_families import FAMILIES, Family
+from ppopt.derivation.config_keys import Keys
 from ppopt.errors import InputError
 from ppopt.formats.documents import label, parse_json, read_text
-from ppopt.formats.fields import flag, shown, whole, within
+from ppopt.formats.fields import shown, within
 
 LARGEST_FILE = 2**20
-MOST = 2**31
-"""Largest dimension that is read."""
+MAX_NAMED_KEYS = 5
+"""Unknown keys that a message names."""
+TEXT_CONFIGS = ("text_config", "llm_config", "language_config")
+"""Keys of multimodal configurations that hold the dimensions of the language model."""
+NO_PARTS = ("quantization_config", "compression_config", "generation_config")
+"""Keys that end as those of parts of a model do."""
+MAX_LAYERS = 10_000
+BY_HAND = "write its layers by hand (`ppopt init`), or measure them (`ppopt profile`)"
 
 
 def config_file(path: Path) -> Path:
@@ -58,188 +66,137 @@ def architecture_of(config: Mapping[str, Any]) -> Architecture:
     Raises InputError on an architecture that is not known, and on a key that is missing, is no
     number, or switches on what is not derived.
     """
-    keys = _Keys(config)
-    name, layer = _family(config)
-    keys.refuse_windows()
-    kinds = [layer(keys, index) for index in range(keys.count("num_hidden_layers"))]
-    mixed = any(isinstance(kind.feed_forward, Experts) for kind in kinds)
+    key = next((key for key in TEXT_CONFIGS if config.get(key) is not None), None)
+    parts = {name: part for name, part in config.items() if _is_part(name, part) and name != key}
+    text = config[key] if key else {k: v for k, v in config.items() if k not in parts}
+    if not isinstance(text, dict):
+        raise InputError(f"{key}: {shown(text)} is not an object {{...}}")
+    if key and config.get("tie_word_embeddings") is not None:
+        text = text | {"tie_word_embeddings": config["tie_word_embeddings"]}
+    family, architecture = _recognize(_names(config, text), text, key)
+    encoder = None
+    if family.encoder is not None and "vision_config" in parts:
+        vision, out = parts.pop("vision_config"), architecture.hidden
+        encoder = within("vision_config", read_encoder, family.encoder, vision, config, out)
+    notes = (*architecture.notes, *_encoder_notes(encoder), *map(_left_out, parts))
+    return replace(architecture, notes=notes, encoder=encoder)
+
+
+def _encoder_notes(encoder: Encoder | None) -> list[str]:
+    if encoder is None:
+        return []
+    return [f"an image has {encoder.patches} patches, which become {encoder.tokens} tokens"]
+
+
+def _is_part(key: str, value: object) -> bool:
+    """Whether a key describes a part of a multimodal model beside its language model."""
+    return isinstance(value, dict) and key.endswith("_config") and key not in NO_PARTS
+
+
+def _left_out(part: str) -> str:
+    name = part if part.isprintable() else shown(part)
+    return f"{name} is left out: only the layers of the language model are derived"
+
+
+def _names(config: Mapping[str, Any], text: Mapping[str, Any]) -> list[str]:
+    """Architectures that a configuration names, those of its language model last."""
+    named = config.get("architectures")
+    if not named:
+        raise InputError("architectures is missing; it names the kind of model")
+    names = named if isinstance(named, list) else [named]
+    inner = text.get("architectures")
+    names = [*names, *(inner if isinstance(inner, list) else [])]
+    if not all(isinstance(name, str) and name.isprintable() for name in names):
+        raise InputError(f"architectures: {shown(named)} is not a list of names")
+    return list(dict.fromkeys(names))
+
+
+def _recognize(
+    names: Sequence[str], config: Mapping[str, Any], where: str | None
+) -> tuple[Family, Architecture]:
+    """The family of an architecture, by its name or else by its keys, and its dimensions."""
+    known = next((FAMILIES[name] for name in names if name in FAMILIES), None)
+    if known is not None:
+        keys = known.keys(config, named=True)
+        if where is None:
+            return known, _read(names[0], known, keys)
+        return known, within(where, _read, names[0], known, keys)
+    similar = _similar(names[0], config)
+    if similar is None:
+        families = ", ".join(dict.fromkeys(family.name for family in FAMILIES.values()))
+        raise InputError(
+            f"architectures: {shown(names[0])} is not known; known are {families}, and models with "
+            f"their keys; {BY_HAND}"
+        )
+    if similar.unknown:
+        unknown = ", ".join(similar.unknown[:MAX_NAMED_KEYS])
+        raise InputError(
+            f"architectures: {shown(names[0])} is not known; its keys are those of "
+            f"{similar.family.name}, but not {unknown}: remove keys that do not change the "
+            f"dimensions, or {BY_HAND}"
+        )
+    note = f"{names[0]} is not known; its keys are those of {similar.family.name}"
+    architecture = similar.architecture
+    return similar.family, replace(architecture, notes=(note, *architecture.notes))
+
+
+class _Similar(NamedTuple):
+    """A configuration read as that of another family."""
+
+    family: Family
+    architecture: Architecture
+    unknown: list[str]
+    """Keys that the family does not have and that may change the dimensions."""
+
+
+def _similar(name: str, config: Mapping[str, Any]) -> _Similar | None:
+    """Read a configuration as the family that does not know the fewest of its keys.
+
+    Of several, the family of its `model_type` is first, then the earliest of `FAMILIES`.
+    """
+    kind = config.get("model_type")
+    families = [family for name, family in FAMILIES.items() if name == family.name]
+    readings = []
+    for family in sorted(families, key=lambda family: kind not in family.model_types):
+        keys = family.keys(config, named=False)
+        try:
+            architecture = _read(name, family, keys)
+        except InputError:
+            continue
+        readings.append(_Similar(family, architecture, keys.unread()))
+    return min(readings, key=lambda reading: len(reading.unknown), default=None)
+
+
+def _read(name: str, family: Family, keys: Keys) -> Architecture:
+    layers = keys.count("num_hidden_layers", maximum=MAX_LAYERS)
+    decoders = [family.layer(keys, index) for index in range(layers)]
     return Architecture(
         name=name,
         hidden=keys.count("hidden_size"),
         vocabulary=keys.count("vocab_size"),
         runs=tuple(
-            Run(_name(decoder, mixed=mixed), decoder, len(list(equal)))
-            for decoder, equal in groupby(kinds)
+            Run(_layer_name(decoder, decoders), decoder, len(list(equal)))
+            for decoder, equal in groupby(decoders)
         ),
-        tied=keys.switch("tie_word_embeddings"),
-        predictions=keys.count("num_nextn_predict_layers", 0, least=0),
+        tied=keys.switch("tie_word_embeddings", family.tied),
+        predictions=keys.count("num_nextn_predict_layers", 0, minimum=0),
+        positions=keys.count(family.positions) if family.positions else 0,
+        notes=keys.notes,
     )
 
 
-def _name(decoder: Decoder, *, mixed: bool) -> str:
-    if not mixed:
-        return "block"
-    return "expert block" if isinstance(decoder.feed_forward, Experts) else "dense block"
+def _layer_name(decoder: Decoder, decoders: Iterable[Decoder]) -> str:
+    """The kinds of attention and feed-forward in which a layer differs from others, and `block`."""
+    kinds = (_attention_kind, _feed_forward_kind)
+    differing = [kind for kind in kinds if len(set(map(kind, decoders))) > 1]
+    return " ".join([*(kind(decoder) for kind in differing), "block"])
 
 
-class _Keys:
-    """The keys of a configuration, checked as they are read."""
-
-    def __init__(self, config: Mapping[str, Any]) -> None:
-        self._config = config
-
-    def count(self, key: str, default: int | None = None, *, least: int = 1) -> int:
-        """A dimension; null and a key that is not there are the default, if there is one."""
-        value = self._config.get(key)
-        if value is None:
-            if default is None:
-                raise InputError(f"{key} is missing; the architecture cannot be derived without it")
-            return default
-        return within(key, whole, value, least, MOST)
-
-    def switch(self, key: str, default: bool = False) -> bool:
-        """A key that is true or false."""
-        value = self._config.get(key)
-        return default if value is None else within(key, flag, value)
-
-    def numbers(self, key: str) -> list[int]:
-        """A list of layers."""
-        value = self._config.get(key) or []
-        if not isinstance(value, list):
-            raise InputError(f"{key}: {shown(value)} is not a list")
-        return [within(key, whole, number, 0, MOST) for number in value]
-
-    def refuse_windows(self) -> None:
-        """Refuse attention that does not see the whole sequence."""
-        window = self._config.get("sliding_window")
-        if window is not None and self._config.get("use_sliding_window", True):
-            raise InputError(
-                f"sliding_window: {shown(window)}: attention in windows is not derived; set it to "
-                "null where the sequences are no longer than the window"
-            )
-        kinds = self._config.get("layer_types") or []
-        if isinstance(kinds, list) and set(map(str, kinds)) <= {"full_attention"}:
-            return
-        raise InputError(f"layer_types: {shown(kinds)}: only full_attention is derived")
+def _attention_kind(decoder: Decoder) -> str:
+    if isinstance(decoder.attention, LinearAttention):
+        return "linear"
+    return "window" if decoder.attention.window else "full"
 
 
-def _grouped(keys: _Keys, *, bias: bool, output_bias: bool, normed: bool) -> GroupedQueryAttention:
-    hidden, heads = keys.count("hidden_size"), keys.count("num_attention_heads")
-    groups = keys.count("num_key_value_heads", heads)
-    if heads % groups:
-        raise InputError(f"num_key_value_heads: {heads} heads cannot share {groups}")
-    return GroupedQueryAttention(
-        heads=heads,
-        groups=groups,
-        width=keys.count("head_dim", hidden // heads),
-        bias=bias,
-        output_bias=output_bias,
-        normed=normed,
-    )
-
-
-def _llama(keys: _Keys, _: int) -> Decoder:
-    bias = keys.switch("attention_bias")
-    attention = _grouped(keys, bias=bias, output_bias=bias, normed=False)
-    return Decoder(attention, FeedForward(keys.count("intermediate_size"), keys.switch("mlp_bias")))
-
-
-def _mixtral(keys: _Keys, _: int) -> Decoder:
-    return Decoder(
-        _grouped(keys, bias=False, output_bias=False, normed=False),
-        Experts(
-            width=keys.count("intermediate_size"),
-            number=keys.count("num_local_experts"),
-            chosen=keys.count("num_experts_per_tok"),
-        ),
-    )
-
-
-def _qwen2(keys: _Keys, index: int) -> Decoder:
-    """Biases of queries, keys and values; feed-forward or experts."""
-    attention = _grouped(keys, bias=True, output_bias=False, normed=False)
-    return Decoder(attention, _qwen_feed_forward(keys, index, shared=True))
-
-
-def _qwen3(keys: _Keys, index: int) -> Decoder:
-    """Norms of heads; feed-forward or experts."""
-    bias = keys.switch("attention_bias")
-    attention = _grouped(keys, bias=bias, output_bias=bias, normed=True)
-    return Decoder(attention, _qwen_feed_forward(keys, index, shared=False))
-
-
-def _qwen_feed_forward(keys: _Keys, index: int, *, shared: bool) -> FeedForward | Experts:
-    number = keys.count("num_experts", 0, least=0)
-    sparse = (index + 1) % keys.count("decoder_sparse_step", 1) == 0
-    if not number or not sparse or index in keys.numbers("mlp_only_layers"):
-        return FeedForward(keys.count("intermediate_size"))
-    return Experts(
-        width=keys.count("moe_intermediate_size"),
-        number=number,
-        chosen=keys.count("num_experts_per_tok"),
-        shared=keys.count("shared_expert_intermediate_size") if shared else 0,
-        shared_gate=shared,
-    )
-
-
-def _deepseek2(keys: _Keys, index: int) -> Decoder:
-    return Decoder(_latent(keys), _deepseek_feed_forward(keys, index, routing_bias=False))
-
-
-def _deepseek3(keys: _Keys, index: int) -> Decoder:
-    return Decoder(_latent(keys), _deepseek_feed_forward(keys, index, routing_bias=True))
-
-
-def _latent(keys: _Keys) -> LatentAttention:
-    return LatentAttention(
-        heads=keys.count("num_attention_heads"),
-        query_latent=keys.count("q_lora_rank", 0),
-        latent=keys.count("kv_lora_rank"),
-        plain=keys.count("qk_nope_head_dim"),
-        position=keys.count("qk_rope_head_dim"),
-        value=keys.count("v_head_dim"),
-    )
-
-
-def _deepseek_feed_forward(keys: _Keys, index: int, *, routing_bias: bool) -> FeedForward | Experts:
-    dense = index < keys.count("first_k_dense_replace", least=0)
-    if dense or index % keys.count("moe_layer_freq", 1):
-        return FeedForward(keys.count("intermediate_size"))
-    width = keys.count("moe_intermediate_size")
-    return Experts(
-        width=width,
-        number=keys.count("n_routed_experts"),
-        chosen=keys.count("num_experts_per_tok"),
-        shared=width * keys.count("n_shared_experts", 0, least=0),
-        routing_bias=routing_bias,
-    )
-
-
-Layer = Callable[[_Keys, int], Decoder]
-FAMILIES: Mapping[str, Layer] = {
-    "LlamaForCausalLM": _llama,
-    "MistralForCausalLM": _llama,
-    "MixtralForCausalLM": _mixtral,
-    "Qwen2ForCausalLM": _qwen2,
-    "Qwen2MoeForCausalLM": _qwen2,
-    "Qwen3ForCausalLM": _qwen3,
-    "Qwen3MoeForCausalLM": _qwen3,
-    "DeepseekV2ForCausalLM": _deepseek2,
-    "DeepseekV3ForCausalLM": _deepseek3,
-}
-"""Architecture, as configurations name it under `architectures` -> the decoder layer by its index.
-Other models that have one of these architectures have its keys, too."""
-
-
-def _family(config: Mapping[str, Any]) -> tuple[str, Layer]:
-    named = config.get("architectures")
-    if named is None:
-        raise InputError("architectures is missing; it names the kind of model")
-    names = named if isinstance(named, list) else [named]
-    for name in names:
-        if isinstance(name, str) and name in FAMILIES:
-            return name, FAMILIES[name]
-    raise InputError(
-        f"architectures: {shown(named)} is not known; known are {', '.join(FAMILIES)}; write its "
-        "layers by hand (`ppopt init`), or measure them (`ppopt profile`)"
-    )
+def _feed_forward_kind(decoder: Decoder) -> str:
+    return "expert" if isinstance(decoder.feed_forward, Experts) else "dense"

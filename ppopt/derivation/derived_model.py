@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from math import isfinite
 from pathlib import Path
@@ -13,15 +13,12 @@ from typing import Any
 from ppopt.derivation.architecture import Architecture
 from ppopt.derivation.config_json import architecture_of, config_file, read_architecture
 from ppopt.derivation.gpus import Gpu, Precision, gpu_named
-from ppopt.derivation.layer_costs import EFFICIENCY, Costing, LayerCosts
-from ppopt.derivation.model_file import LINK, ModelFile
+from ppopt.derivation.layer_costs import AS_DERIVED, Costing, LayerCosts, Scale
+from ppopt.derivation.model_file import ModelFile
 from ppopt.derivation.training import Training
 from ppopt.errors import InputError
 from ppopt.formats.config import model_of, parse_config, pipeline_of
 from ppopt.problem.pipeline import Model, Pipeline
-
-ASSUMED = "Llama 3 reports 0.38 to 0.43 (arXiv 2407.21783, Table 4); --calibrate sets your own"
-GIVEN = "as given"
 
 
 @dataclass(frozen=True)
@@ -36,22 +33,27 @@ class DerivedModel:
     architecture: Architecture
     training: Training
     gpu: Gpu
-    efficiency: float = EFFICIENCY
-    """Share of the GPU's dense peak that the work runs at, in 0 .. 1."""
-    reason: str = ASSUMED
-    """Where the efficiency comes from."""
+    efficiency: float | None = None
+    """Share of the GPU's dense peak that large products of matrices reach, in 0 .. 1; None: as the
+    GPU has it. Those of attention and of experts change with it."""
+    scale: Scale = AS_DERIVED
+    """Factors of calibration on times."""
+    calibration: str = ""
+    """What the factors come from."""
     partition: str | Sequence[int] | None = None
     """Layout or counts of the stages, as a config has them; None: balanced."""
     link: str | None = None
-    """Link between devices, as `--link` takes it; None: `LINK`."""
+    """Link between devices, as `--link` takes it; None: inside a node or between nodes, as the GPU
+    has them."""
     origin: str = "config.json"
     """The file of the dimensions."""
 
     def __post_init__(self) -> None:
-        if not (isfinite(self.efficiency) and 0 < self.efficiency <= 1):
+        share = self.efficiency
+        if share is not None and not (isfinite(share) and 0 < share <= 1):
             raise InputError(
-                f"efficiency: {self.efficiency:g} is not within 0 .. 1; it is the share of the "
-                "GPU's peak, about 0.4"
+                f"efficiency: {share:g} is not within 0 .. 1; it is the share of the GPU's peak "
+                "that products of matrices reach, about 0.6"
             )
         self.gpu.peak(self.training.precision)
         self.training.check(self.architecture)
@@ -60,7 +62,7 @@ class DerivedModel:
     def __repr__(self) -> str:
         return (
             f"<DerivedModel {self.architecture.name}, {self.parameters:,} parameters, "
-            f"{self.training.gpus} x {self.gpu.name} at {self.efficiency:g} of the peak>"
+            f"{self.training.gpus} x {self.gpu.name}>"
         )
 
     @property
@@ -71,8 +73,24 @@ class DerivedModel:
     @cached_property
     def layers(self) -> tuple[LayerCosts, ...]:
         """Costs of the layers in forward order, equal ones once."""
-        costing = Costing(self.training, self.gpu, self.efficiency)
-        return tuple(costing.layers(self.architecture))
+        return tuple(self.costing.layers(self.architecture))
+
+    @cached_property
+    def costing(self) -> Costing:
+        """What turns layers into costs."""
+        return Costing.of(self.training, self._gpu, self.scale)
+
+    @property
+    def _gpu(self) -> Gpu:
+        """The GPU at the efficiency asked for."""
+        if self.efficiency is None:
+            return self.gpu
+        factor = self.efficiency / self.gpu.matrix_efficiency
+        names = (
+            *("matrix_efficiency", "grouped_efficiency"),
+            *("attention_efficiency", "attention_backward_efficiency"),
+        )
+        return replace(self.gpu, **{name: factor * getattr(self.gpu, name) for name in names})
 
     @cached_property
     def text(self) -> str:
@@ -85,7 +103,7 @@ class DerivedModel:
             layers=self.layers,
             comments=self._comments(),
             settings=self._settings(),
-            link=LINK if self.link is None else json.dumps(self.link),
+            transfer=self._transfer(),
         ).text()
 
     @cached_property
@@ -102,6 +120,13 @@ class DerivedModel:
     def _parsed(self) -> dict[str, Any]:
         return parse_config(self.text, ".yaml", "derived model")
 
+    def _transfer(self) -> str:
+        """The line of the file that says what a transfer between devices takes."""
+        if self.link is not None:
+            return f"link: {json.dumps(self.link)}"
+        size = max(layer.output for layer in self.layers)
+        return f"p2p_time: {self.costing.transfer(size)}"
+
     def _description(self) -> str:
         training = self.training
         return (
@@ -117,29 +142,43 @@ class DerivedModel:
         ]
 
     def _comments(self) -> list[str]:
-        training, gpu = self.training, self.gpu
+        training, gpu = self.training, self._gpu
         peak = gpu.peak(training.precision) / 1e12
         products = f"{peak:g} TFLOP/s ({gpu.name}, {training.precision})"
         if training.precision is not Precision.BF16:
             products += f", attention at {gpu.bf16 / 1e12:g} (bf16)"
+        origin = gpu.origins["matrix_efficiency"]
+        basis = "as given" if self.efficiency is not None else f"{origin.basis}: {origin.source}"
         return [
-            "Every figure below is derived from published dimensions, none is measured.",
+            "Every figure below is derived from published dimensions, none is measured on them.",
             f"parameters: {self.parameters:,}, norms and biases included{self._predictions()}",
-            f"training: {training.gpus} GPUs, parallelism: {training.words()}",
+            f"training: {training.gpus} GPUs, parallelism: {training.words()}; ZeRO "
+            f"{training.zero}; {training.framework}",
             f"microbatch: {training.microbatch} x {training.sequence} tokens",
-            f"forward, backward, weight: FLOPs / (peak x {self.efficiency:g}); the peak is",
-            f"  {products}. Per token and parameter 2 FLOPs in F, in B and in W;",
-            "  attention beside them, 2.5 times as much in B. Of the embedding: memory traffic.",
-            f"  {self.efficiency:g}: {self.reason}",
-            f"  peak: {gpu.source}",
+            *self.architecture.notes,
+            "forward, backward, weight, input: kernels and exposed collectives; `ppopt init",
+            "  --explain` lists them. Products of matrices reach",
+            f"  {gpu.matrix_efficiency:.3g} of {products},",
+            f"  {basis}",
+            *([f"calibrated: {self.calibration}"] if self.calibration else []),
             "activation: 2 bytes for each element that the backward reads, nothing recomputed",
-            f"static: 6 + 12 / {training.ranks} bytes a parameter: parameters in BF16, gradients",
-            f"  in FP32, optimizer states sharded over {training.ranks} ranks"
-            + (f"; experts over {training.expert}" if training.expert > 1 else ""),
+            f"static: {self._static()}",
             "output: 2 bytes for each output element of a layer; workspace: gradients alive at",
             "  once, and logits; kept: what a layer that recomputes keeps, its input",
-            "Not in it: norms, activation functions, communication but for `link`, the optimizer.",
+            "unshard, gradient_sync, optimizer: once in a step",
         ]
+
+    def _static(self) -> str:
+        """What the static memory counts."""
+        training, style = self.training, self.training.style
+        shards = {3: "all", 2: "gradients and states", 1: "states"}
+        words = f"{style.parameter} + {style.gradient} + {style.state} bytes a parameter"
+        words += ": parameter, gradient and optimizer states"
+        if training.zero and training.ranks > 1:
+            words += f"; {shards[training.zero]} sharded over {training.ranks} ranks"
+        if training.expert > 1:
+            words += f"; experts over {training.expert}"
+        return words
 
     def _predictions(self) -> str:
         architecture = self.architecture
@@ -161,9 +200,10 @@ def derive_model(
 
     `config` is the file of a Hugging Face model, the folder of the model, or what the file holds.
     `training` are the fields of `Training`: devices, batches, tensor, context, data, expert,
-    sequence, microbatch, precision. `partition` and `link` are as `ppopt.Pipeline` takes them. The
-    formulas, each with its source, are those of `ppopt.derivation`. Raises InputError on an unknown
-    architecture or GPU, on a key that is missing, and where the ranks cannot share the model.
+    sequence, microbatch, precision, framework, zero and others. `partition` and `link` are as
+    `ppopt.Pipeline` takes them. The formulas, each with its source, are those of
+    `ppopt.derivation`. Raises InputError on an unknown architecture or GPU, on a key that is
+    missing, and where the ranks cannot share the model.
     """
     if isinstance(config, Mapping):
         architecture, origin = architecture_of(config), "a configuration"
@@ -173,8 +213,7 @@ def derive_model(
         architecture=architecture,
         training=Training(**training),
         gpu=gpu_named(gpu),
-        efficiency=EFFICIENCY if efficiency is None else efficiency,
-        reason=ASSUMED if efficiency is None else GIVEN,
+        efficiency=efficiency,
         partition=partition,
         link=link,
         origin=origin,

@@ -1,16 +1,31 @@
-"""GPUs by name: peaks and memory, as their makers publish them (`gpus.toml`)."""
+"""GPUs: what each can do, every value with its basis and its source (`gpus.toml`)."""
 
 from __future__ import annotations
 
-import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cache
 from importlib.resources import files
-from typing import NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple, TypeAlias, get_args, get_type_hints
 
+from ppopt.derivation.gpu_values import (
+    Bandwidth,
+    ByRanks,
+    Capacity,
+    Count,
+    Flops,
+    FlopsPerSecond,
+    Measure,
+    MeasureByRanks,
+    Number,
+    Seconds,
+    Share,
+)
 from ppopt.errors import InputError
-from ppopt.formats.fields import shown
+from ppopt.formats.documents import label, parse_toml, read_text
+from ppopt.formats.fields import section, shown, text, within
 from ppopt.problem.settings import nearest
 
 
@@ -21,19 +36,82 @@ class Precision(StrEnum):
     FP8 = "fp8"
 
 
-class Gpu(NamedTuple):
-    """What a GPU can do."""
+class Basis(StrEnum):
+    """What a value of a GPU rests on."""
+
+    PUBLISHED = "published"
+    """Its maker's data sheet."""
+    MEASURED = "measured"
+    """A measurement on this GPU."""
+    ASSUMED = "assumed"
+    """A measurement on another GPU, or a guess."""
+    GIVEN = "given"
+    """The user's own file."""
+
+
+class Origin(NamedTuple):
+    """Where a value comes from."""
+
+    basis: Basis
+    source: str
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """What a GPU can do, alone and in a group.
+
+    A product of matrices of F FLOPs takes (F + matrix_overhead) / (peak x matrix_efficiency). A
+    collective of n ranks waits collective_fixed + collective_step x (n - 1), and moves its bytes at
+    the bus bandwidth of n ranks.
+    """
 
     name: str
-    bf16: float
-    """Dense FLOP/s."""
-    fp8: float | None
-    """Dense FLOP/s; None: it has no FP8."""
-    memory: int
-    """GiB."""
-    memory_speed: float
-    """Bytes/s."""
-    source: str
+    origins: Mapping[str, Origin] = field(hash=False, repr=False)
+    """Origin of every value that is not None, by the name of its field."""
+
+    bf16: FlopsPerSecond
+    """Dense peak, without sparsity, as all peaks."""
+    memory: Capacity
+    memory_speed: Bandwidth
+    gpus_per_node: Count
+    """GPUs that NVLink, or its counterpart, connects."""
+    node_bandwidth: Bandwidth
+    """Nominal bandwidth at which a GPU sends to the others of its node, one way."""
+    network_bandwidth: Bandwidth
+    """Nominal share of a GPU in the network adapters of its node, one way."""
+
+    matrix_efficiency: Share
+    """Share of the peak that large products of matrices reach."""
+    matrix_overhead: Flops
+    """FLOPs that the GPU could do in the time in which a product starts and ends."""
+    grouped_efficiency: Share
+    """Share of the peak that grouped products of experts reach."""
+    attention_efficiency: Share
+    """Share of the BF16 peak that the forward pass of attention reaches with many blocks."""
+    attention_backward_efficiency: Share
+    """The same of its backward pass."""
+    attention_blocks: Number
+    """Pairs of a head and a block of 128 queries at which attention reaches half of its share."""
+    memory_efficiency: Share
+    """Share of `memory_speed` that memory-bound kernels reach."""
+    kernel_time: Seconds
+    """Minimum time of a kernel."""
+
+    collective_fixed: Seconds
+    collective_step: Seconds
+    all_gather: ByRanks = field(hash=False)
+    """Bus bandwidth of all-gather and reduce-scatter in a node, as a share of `node_bandwidth`."""
+    all_reduce: ByRanks = field(hash=False)
+    all_to_all: ByRanks = field(hash=False)
+    network_efficiency: Share
+    """Share of `network_bandwidth` that collectives reach."""
+    network_p2p_efficiency: Share
+    """Share of `network_bandwidth` that transfers between two GPUs reach."""
+    network_latency: Seconds
+
+    fp8: FlopsPerSecond | None = None
+    """None: the GPU has no FP8."""
+    fp4: FlopsPerSecond | None = None
 
     def peak(self, precision: Precision) -> float:
         """Dense FLOP/s at a precision; raises InputError if the GPU does not have it."""
@@ -43,22 +121,144 @@ class Gpu(NamedTuple):
         return peak
 
 
+class _Sourced(NamedTuple):
+    """A value and its origin."""
+
+    value: Any
+    origin: Origin
+
+
+Record: TypeAlias = Mapping[str, Any]
+"""Values of a GPU from one source, as TOML has them."""
+Records: TypeAlias = Mapping[str, Sequence[Record]]
+"""The records of every GPU, or of every family, by name."""
+FAMILY = "any"
+"""Family of a GPU that is like no other."""
+LARGEST_FILE = 2**20
+"""Bytes of a user's own file."""
+LONGEST_LINE = 300
+"""Characters of a name or a source."""
+PEAKS = ("bf16", "fp8", "fp4")
+REQUIRED = ("bf16", "memory", "memory_speed")
+"""Values that a GPU needs if it is like no other."""
+EXAMPLE = 'like = "h100"'
+
+
 @cache
 def gpus() -> Mapping[str, Gpu]:
     """Every GPU by name."""
-    text = (files("ppopt.derivation") / "gpus.toml").read_text(encoding="utf-8")
-    return {
-        name: Gpu(name=name, fp8=found.pop("fp8", None), **found)
-        for name, found in tomllib.loads(text).items()
-    }
+    _, records = _catalog()
+    return {name: _gpu(name, _values(each)) for name, each in records.items()}
 
 
-def gpu_named(name: str) -> Gpu:
-    """A GPU by its name, in any case; raises InputError if there is none."""
-    found = gpus().get(name.lower())
-    if found is None:
+def gpu_named(name: str | Path) -> Gpu:
+    """A GPU by its name, in any case, or by a file of the user's own, which ends in .toml.
+
+    Raises InputError if there is none, or if the file cannot be read.
+    """
+    if str(name).lower().endswith(".toml"):
+        return read_gpu(Path(name))
+    return _known(str(name), "gpu")
+
+
+def read_gpu(path: Path) -> Gpu:
+    """A GPU from the user's own file: values in place of those of the GPU that `like` names.
+
+    Without `like` the file needs the values of `REQUIRED`; others are then those of the family.
+    `name` (default: the name of the file) and `source` say what it is. Raises InputError on keys
+    that are unknown or missing, and on values out of range.
+    """
+    where = label(path)
+    document = parse_toml(read_text(path, LARGEST_FILE), where)
+    return within(where, _own_gpu, document, path)
+
+
+def _own_gpu(document: object, path: Path) -> Gpu:
+    record = section(document, (), ("name", "like", "source", *_measures()))
+    if "like" in record:
+        like = _known(within("like", text, record["like"]), "like").name
+    else:
+        like = FAMILY
+        for key in REQUIRED:
+            if key not in record:
+                raise InputError(f"{key} is missing; give it, or a GPU that has it: {EXAMPLE}")
+    name, source = (
+        within(key, _line, record.get(key, default))
+        for key, default in (("name", path.stem), ("source", f"given in {path.name}"))
+    )
+    return _gpu(name, _values([record | {"like": like, "basis": Basis.GIVEN, "source": source}]))
+
+
+def _line(value: object) -> str:
+    """Check for text on one line."""
+    line = text(value).strip()
+    if not line.isprintable() or not 0 < len(line) <= LONGEST_LINE:
+        raise InputError(f"{shown(value)} is not one line of 1 to {LONGEST_LINE} characters")
+    return line
+
+
+def _known(name: str, key: str) -> Gpu:
+    """A GPU of `gpus.toml` by its name, which the user gives under a key."""
+    gpu = gpus().get(name.strip().lower())
+    if gpu is None:
+        fault = f"{shown(name)} is unknown; did you mean {nearest(name, gpus())}?"
         raise InputError(
-            f"gpu: {shown(name)} is unknown; did you mean {nearest(name.lower(), gpus())}? "
-            f"known are {', '.join(gpus())}"
+            f"{key}: {fault if name else 'name one;'} known are {', '.join(gpus())}, and your own "
+            "file, my-gpu.toml"
         )
-    return found
+    return gpu
+
+
+@cache
+def _catalog() -> tuple[Records, Records]:
+    """The records of `gpus.toml`: of families, and of GPUs."""
+    file = files("ppopt.derivation") / "gpus.toml"
+    catalog: Any = parse_toml(file.read_text(encoding="utf-8"), "gpus.toml")
+    return catalog["family"], catalog["gpu"]
+
+
+@cache
+def _measures() -> Mapping[str, Measure | MeasureByRanks]:
+    """What each value of a GPU measures, by the name of its field."""
+    measures: dict[str, Measure | MeasureByRanks] = {}
+    for name, hint in get_type_hints(Gpu, include_extras=True).items():
+        annotated = next(
+            (part for part in (hint, *get_args(hint)) if hasattr(part, "__metadata__")), None
+        )
+        if annotated is not None:
+            (measures[name],) = annotated.__metadata__
+    return measures
+
+
+def _gpu(name: str, values: Mapping[str, _Sourced]) -> Gpu:
+    origins = {key: value.origin for key, value in values.items()}
+    return Gpu(name=name, origins=origins, **{key: value.value for key, value in values.items()})
+
+
+def _values(records: Sequence[Record]) -> dict[str, _Sourced]:
+    """The values of a GPU's records; a later record replaces values of an earlier one.
+
+    A record with `bf16` states all peaks: FP8 of another GPU does not go with it.
+    """
+    values: dict[str, _Sourced] = {}
+    families, known = _catalog()
+    for record in records:
+        base = record.get("like")
+        if base is not None:
+            inherited = _values(known[base] if base in known else families[base])
+            values |= {key: _inherited(value, base) for key, value in inherited.items()}
+        if "bf16" in record:
+            values = {key: value for key, value in values.items() if key not in PEAKS}
+        for key, measure in _measures().items():
+            if key in record:
+                origin = Origin(Basis(record["basis"]), record["source"])
+                values[key] = _Sourced(measure.read(record[key], key), origin)
+    return values
+
+
+def _inherited(value: _Sourced, base: str) -> _Sourced:
+    """A value of another GPU, or of a family: it is assumed to hold for this one."""
+    basis, source = value.origin
+    if basis is Basis.ASSUMED:
+        return value
+    return _Sourced(value.value, Origin(Basis.ASSUMED, f"as {base}: {source}"))

@@ -1,44 +1,80 @@
 """Costs of layers under a training: times in ms and memory in MiB, per microbatch and device.
 
-- Time: work / (peak x efficiency). Products of matrices run at the peak of the training's
-  precision, attention at that of BF16. Norms, activation functions, the loss, collective
-  communication and the exchange of tokens between experts are left out; every expert gets equally
-  many tokens.
-- The embedding has no matrix product: F reads and writes each token's vector once at the speed of
-  the GPU's memory, W as much; B = 0, for nothing is before it.
-- Activations: 2 bytes (BF16) for each element kept.
-- Static: 6 + 12 / r bytes a parameter of a matrix: BF16 parameters, FP32 gradients, optimizer state
-  sharded over r ranks (docs/user-guide/features/dist_optimizer.md of Megatron-LM). Norms and biases
-  are left out. Of e ranks of experts each holds an e-th, and r is smaller by e.
+- Time: the sum over the layer's parts of their kernels and of their collectives, all exposed but
+  for what a ring of context runs beside attention. B and W as two operations gather again what BW
+  gathers once, so that B + W may exceed BW.
+- Activations: 2 bytes (BF16) for each element that the backward reads, as the parts count them.
+  B frees none: W reads as many (inputs and output gradients).
+- Static: parameters, gradients and optimizer states of the framework (Megatron-LM: 2, 4 and 12
+  bytes a parameter, docs/user-guide/features/dist_optimizer.md), sharded as `zero` says. Norms and
+  biases are left out. What is frozen has parameters alone.
 - Output, what a layer hands on: 2 bytes / tensor for each element of its tokens' vectors.
-- Workspace of B and BW: the gradients that are alive at once. Of the head, F too: logits. W needs
-  none.
-- Recompute (off unless `recompute` says so): F keeps what is handed to the layer, 2 bytes an
-  element (`kept`), and the backward repeats F: full recompute, as arXiv 2205.05198 calls it.
+- Workspace of B and BW: the gradients of the residual stream and of the feed-forward's inner
+  vectors, which are alive at once. Of the head, F too: logits in FP32. W needs none.
+- Recompute (off unless `recompute` says so): F keeps what is handed to the layer (`kept`), and the
+  backward repeats F with its collectives: full recompute, as arXiv 2205.05198 calls it.
+- Once in a step: `unshard` gathers parameters (ZeRO 1 to 3), `gradient_sync` reduces gradients over
+  the ranks that have the same parameters, `optimizer` is the memory traffic of Adam.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
 from math import ceil
+from typing import NamedTuple
 
-from ppopt.derivation.architecture import Architecture
-from ppopt.derivation.gpus import Gpu
-from ppopt.derivation.layer_work import (
-    ELEMENT,
-    LayerWork,
-    decoder_work,
-    head_work,
-    prediction_work,
+from ppopt.derivation.architecture import (
+    Architecture,
+    Decoder,
+    Encoder,
+    Run,
+    parameters_of,
 )
-from ppopt.derivation.training import Training
+from ppopt.derivation.collectives import Collective, Group, Pattern
+from ppopt.derivation.gpus import Gpu
+from ppopt.derivation.kernels import Bound, Kernel
+from ppopt.derivation.kernels import seconds as kernel_seconds
+from ppopt.derivation.layer_parts import ELEMENT, LOGIT, Part, Rank
+from ppopt.derivation.training import Frozen, Training
 from ppopt.problem.layers import DECODER
 
-EFFICIENCY = 0.4
-"""Share of the peak: Llama 3 reports 0.38 to 0.43 for its training (arXiv 2407.21783, Table 4)."""
 MIB = 2**20
 SHORTEST = 0.001
 """ms; a time is a whole number of these."""
+KINDS = ("forward", "input", "weight", "backward")
+"""Fields of times of a part: F, B, W and BW."""
+ADAM = 28
+"""Bytes that Adam moves per parameter in FP32: it reads parameter, gradient and two moments, and
+writes all but the gradient."""
+NORM = 4
+"""Bytes per parameter that the norm of the gradients reads."""
+
+
+class Times(NamedTuple):
+    """Milliseconds of F, B, W and BW."""
+
+    forward: float = 0.0
+    input: float = 0.0
+    weight: float = 0.0
+    backward: float = 0.0
+
+    def __add__(self, more: Times) -> Times:  # type: ignore[override]
+        """Sums by kind."""
+        return Times(*(first + second for first, second in zip(self, more, strict=True)))
+
+
+class StepCosts(NamedTuple):
+    """What a layer costs once in a step: ms, and MiB of gathered parameters."""
+
+    unshard: float = 0.0
+    unshard_memory: int = 0
+    gradient_sync: float = 0.0
+    optimizer: float = 0.0
+
+
+NO_STEP_COSTS = StepCosts()
 
 
 @dataclass(frozen=True)
@@ -48,9 +84,10 @@ class LayerCosts:
     name: str
     role: str
     count: int
-    forward: float
-    backward: float
-    weight: float
+    times: Times
+    """Of its kernels and collectives, rounded to `SHORTEST`."""
+    communication: Times
+    """The part of `times` that is exposed communication."""
     activation: int
     static: int
     output: float = 0
@@ -58,94 +95,334 @@ class LayerCosts:
     """Of F, and of B and BW."""
     kept: int = 0
     """What F keeps with recompute."""
+    step: StepCosts = NO_STEP_COSTS
+    frozen: bool = False
     flops: float = 0
     """FLOPs of F and BW of a microbatch, of all ranks; not in the file, their sum is."""
+    parts: tuple[Part, ...] = ()
+
+    @property
+    def forward(self) -> float:
+        """F, in ms."""
+        return self.times.forward
+
+    @property
+    def backward(self) -> float:
+        """BW, in ms."""
+        return self.times.backward
+
+    @property
+    def weight(self) -> float:
+        """W, in ms."""
+        return self.times.weight
+
+    @property
+    def input(self) -> float:
+        """B, in ms."""
+        return self.times.input
+
+
+@dataclass(frozen=True)
+class Scale:
+    """Factors on times, set by calibration."""
+
+    compute: float = 1.0
+    communication: float = 1.0
+
+
+AS_DERIVED = Scale()
 
 
 @dataclass(frozen=True)
 class Costing:
-    """Turns the work of layers into costs."""
+    """Turns parts of layers into costs."""
 
     training: Training
     gpu: Gpu
-    efficiency: float = EFFICIENCY
-    """Share of the peak that products of matrices and attention reach, above 0."""
+    rank: Rank
+    scale: Scale = AS_DERIVED
+
+    @classmethod
+    def of(cls, training: Training, gpu: Gpu, scale: Scale = AS_DERIVED) -> Costing:
+        """Costs of the tokens of a training on a GPU."""
+        rank = Rank(training, gpu, training.sequence, training.microbatch)
+        return cls(training, gpu, rank, scale)
+
+    @cached_property
+    def node(self) -> int:
+        """GPUs of a node."""
+        return self.training.gpus_per_node or self.gpu.gpus_per_node
 
     def layers(self, architecture: Architecture) -> list[LayerCosts]:
-        """Costs of an architecture's embedding, decoder layers, prediction modules and head."""
+        """Costs of an architecture's encoder, embedding, decoder layers, predictions and head."""
         hidden, words = architecture.hidden, architecture.vocabulary
-        context = self.training.sequence
-        runs = [
-            self.layer(run.name, decoder_work(run.decoder, hidden, context), run.count)
-            for run in architecture.runs
+        encoder = [] if architecture.encoder is None else self.encoder(architecture.encoder, hidden)
+        runs = [self.run(run, hidden) for run in architecture.runs]
+        if architecture.predictions and self.training.mtp:
+            runs.append(self.prediction(architecture))
+        return [*encoder, self.embedding(hidden, words), *runs, self.head(hidden, words)]
+
+    def run(self, run: Run, hidden: int) -> LayerCosts:
+        """Equal decoder layers."""
+        frozen = Frozen.DECODER in self.training.freeze
+        return self.layer(
+            run.name,
+            self.rank.decoder(run.decoder, hidden, frozen=frozen),
+            run.count,
+            hidden=hidden,
+            gradients=_gradients(run.decoder, hidden),
+            flops=_flops(run.decoder, hidden, self.training.sequence) * self.training.all_tokens,
+            frozen=frozen,
+        )
+
+    def prediction(self, architecture: Architecture) -> LayerCosts:
+        """Modules that predict further tokens."""
+        hidden, words, decoder = architecture.hidden, architecture.vocabulary, architecture.last
+        frozen = Frozen.DECODER in self.training.freeze
+        more = 6 * (2 * hidden * hidden + hidden * words)
+        each = _flops(decoder, hidden, self.training.sequence) + more
+        return self.layer(
+            "prediction",
+            self.rank.prediction(decoder, hidden, words, frozen=frozen),
+            architecture.predictions,
+            role="mtp",
+            hidden=hidden,
+            gradients=_gradients(decoder, hidden),
+            logits=words,
+            flops=each * self.training.all_tokens,
+            frozen=frozen,
+        )
+
+    def head(self, hidden: int, vocabulary: int) -> LayerCosts:
+        """The output matrix with its loss."""
+        frozen = Frozen.HEAD in self.training.freeze
+        return self.layer(
+            "head",
+            self.rank.head(hidden, vocabulary, frozen=frozen),
+            role="head",
+            hidden=hidden,
+            logits=vocabulary,
+            flops=6 * hidden * vocabulary * self.training.all_tokens,
+            frozen=frozen,
+        )
+
+    def embedding(self, hidden: int, vocabulary: int) -> LayerCosts:
+        """The table of vectors of words; its input are numbers, so that it has no B."""
+        training = self.training
+        frozen = Frozen.EMBEDDING in training.freeze or bool(training.lora)
+        part = self.rank.embedding(hidden, vocabulary, frozen=frozen)
+        costs = self.layer("embedding", [part], role="embedding", hidden=hidden, frozen=frozen)
+        return replace(costs, kept=0)
+
+    def encoder(self, encoder: Encoder, hidden: int) -> list[LayerCosts]:
+        """Layers of an encoder of images, an image a sequence of its own, and its projections.
+
+        Every layer hands on what the embedding behind it does not read, so that its output counts
+        until the projections.
+        """
+        training = self.training
+        images = training.microbatch * training.images
+        costing = replace(self, rank=replace(self.rank, sequence=encoder.patches, sequences=images))
+        return [
+            *(costing.encoder_run(run, encoder.hidden) for run in encoder.runs),
+            costing.projections(encoder, hidden),
         ]
-        if architecture.predictions:
-            work = prediction_work(architecture.last, hidden, words, context)
-            runs.append(self.layer("prediction", work, architecture.predictions, role="mtp"))
-        return [self.embedding(hidden, words), *runs, self.head(hidden, words)]
+
+    def encoder_run(self, run: Run, hidden: int) -> LayerCosts:
+        """Equal layers of an encoder."""
+        frozen = Frozen.ENCODER in self.training.freeze
+        rank = self.rank
+        return self.layer(
+            run.name,
+            rank.decoder(run.decoder, hidden, frozen=frozen),
+            run.count,
+            hidden=hidden,
+            gradients=_gradients(run.decoder, hidden),
+            flops=_flops(run.decoder, hidden, rank.sequence) * rank.sequence * rank.sequences,
+            frozen=frozen,
+        )
+
+    def projections(self, encoder: Encoder, hidden: int) -> LayerCosts:
+        """The matrices behind an encoder, over the tokens of its images."""
+        frozen = Frozen.ENCODER in self.training.freeze
+        rank = replace(self.rank, sequence=encoder.tokens)
+        parts = [rank.projection(each, frozen=frozen) for each in encoder.projections]
+        parameters = sum(map(parameters_of, encoder.projections))
+        return replace(self, rank=rank).layer(
+            "projection",
+            parts,
+            hidden=hidden,
+            flops=6 * parameters * rank.sequence * rank.sequences,
+            frozen=frozen,
+        )
 
     def layer(
         self,
         name: str,
-        work: LayerWork,
+        parts: Sequence[Part],
         count: int = 1,
         *,
         role: str = DECODER,
-        tokens: int | None = None,
+        hidden: int,
+        gradients: float = 0,
+        logits: int = 0,
+        flops: float = 0,
+        frozen: bool = False,
     ) -> LayerCosts:
-        """Costs of a layer; `tokens` of a microbatch if they are not those of the training."""
-        training = self.training
-        many = (training.tokens if tokens is None else tokens) / training.tensor
-        slower = training_peak_share(self.gpu, training)
-        matrices, scores = 2 * work.passed * many * slower, work.scores * many
+        """Costs of a layer with some parts.
+
+        `gradients` are elements per token alive at once in the backward, `logits` those of the loss
+        per token, in FP32.
+        """
+        each = self.rank.tokens / self.training.tensor
+        loss = LOGIT * logits * each
+        back = max(ELEMENT * gradients * each, loss)
+        handed = ELEMENT * hidden * self.rank.local_tokens
+        communication = self.communication(parts)
+        times = self.computing(parts) + communication
         return LayerCosts(
             *(name, role, count),
-            forward=self._ms(matrices + scores),
-            backward=self._ms(2 * matrices + 2.5 * scores),
-            weight=self._ms(matrices),
-            activation=_mib(ELEMENT * work.kept * many),
-            static=self._static(work),
-            output=0 if role == "head" else _handed_on(work, many),
-            workspace=(_mib(work.loss * many), _mib(max(work.gradients, work.loss) * many)),
-            kept=_mib(ELEMENT * work.given * many),
-            flops=work.flops * (tokens or training.all_tokens),
+            times=Times(*map(_rounded, times)),
+            communication=Times(*(round(time, 3) for time in communication)),
+            activation=_mib(sum(part.kept for part in parts)),
+            static=_mib(sum(map(self._held, parts))),
+            output=0 if role == "head" else round(handed / MIB, 3),
+            workspace=(_mib(loss), _mib(back)),
+            kept=_mib(handed),
+            step=NO_STEP_COSTS if frozen else self.step(parts),
+            frozen=frozen,
+            flops=flops,
+            parts=tuple(parts),
         )
 
-    def embedding(self, hidden: int, vocabulary: int) -> LayerCosts:
-        """The table of word vectors; its input are numbers."""
+    def transfer(self, size: float) -> float:
+        """Milliseconds of a transfer of `size` MiB to the next device."""
+        training, gpu = self.training, self.gpu
+        inner = training.tensor * training.ranks
+        if inner * training.devices <= self.node:
+            moving = Collective("transfer", Pattern.RING_STEP, size * MIB, Group(2))
+            seconds = moving.seconds(gpu, self.node)
+        else:
+            bandwidth = gpu.network_bandwidth * gpu.network_p2p_efficiency
+            seconds = gpu.network_latency + size * MIB / bandwidth
+        return _rounded(1000 * self.scale.communication * seconds)
+
+    def computing(self, parts: Iterable[Part]) -> Times:
+        """Time of kernels."""
+        return sum(map(self._computing, parts), Times())
+
+    def communication(self, parts: Iterable[Part]) -> Times:
+        """Exposed time of collectives."""
+        return sum((self._exchanging(part) for part in parts), Times())
+
+    def _computing(self, part: Part) -> Times:
+        accumulate = self.accumulation(part)
+        both = part.input + part.weight
+        kinds = (part.forward, part.input, part.weight + accumulate, both + accumulate)
+        factor = 1000 * self.scale.compute
+        return Times(*(factor * self.computed(kernels) for kernels in kinds))
+
+    def computed(self, kernels: Iterable[Kernel]) -> float:
+        """Seconds of kernels one after the other."""
+        launch = self.training.style.launch
+        return kernel_seconds(kernels, self.gpu, self.training.precision, launch)
+
+    def accumulation(self, part: Part) -> tuple[Kernel, ...]:
+        """Addition of the gradients to those of earlier microbatches."""
+        trained = part.adapters + (part.parameters + part.routed if part.trained else 0)
+        if not part.weight or not trained:
+            return ()
+        moved = self.training.style.accumulated * trained
+        return (Kernel("gradient accumulation", Bound.MEMORY, moved=moved),)
+
+    def _exchanging(self, part: Part) -> Times:
+        factor = 1000 * self.scale.communication
+        return Times(
+            *(
+                factor * sum(each.exposed(self.gpu, self.node) for each in collectives)
+                for collectives in part.collectives
+            )
+        )
+
+    def _held(self, part: Part) -> float:
+        """Bytes of a part's parameters, gradients and optimizer states on a rank."""
         training = self.training
-        tokens = training.tokens / training.tensor
-        moved = 2 * ELEMENT * hidden * training.tokens / training.tensor
-        time = _rounded(1000 * moved / self.gpu.memory_speed)
-        held = _held(hidden * vocabulary // training.tensor, training.ranks)
-        output = _handed_on(LayerWork(0, 0, 0, given=hidden), tokens)
-        return LayerCosts("embedding", "embedding", 1, time, time, time, 0, _mib(held), output)
+        held = 0.0
+        for size, group in (
+            (part.parameters, training.data_group),
+            (part.routed, training.expert_data_group),
+        ):
+            held += self._bytes(size, group, trained=part.trained)
+        return held + self._bytes(part.adapters, training.data_group, trained=True)
 
-    def head(self, hidden: int, vocabulary: int) -> LayerCosts:
-        """The output matrix with its loss."""
-        return self.layer("head", head_work(hidden, vocabulary), role="head")
+    def _bytes(self, parameters: float, group: Group, *, trained: bool) -> float:
+        style, zero, ranks = self.training.style, self.training.zero, group.ranks
+        shards = [ranks if zero >= stage else 1 for stage in (3, 2, 1)]
+        sizes = (style.parameter, style.gradient, style.state)
+        if not trained:
+            return parameters * style.parameter / shards[0]
+        return parameters * sum(size / shard for size, shard in zip(sizes, shards, strict=True))
 
-    def _static(self, work: LayerWork) -> int:
+    def step(self, parts: Sequence[Part]) -> StepCosts:
+        """What a layer's trained parameters cost once in a step."""
         training = self.training
-        everywhere = (work.parameters - work.routed) // training.tensor
-        size = _held(everywhere, training.ranks)
-        if work.routed:
-            mine = work.routed // (training.expert * training.tensor)
-            size += _held(mine, training.ranks // training.expert)
-        return _mib(size)
+        dense = sum(part.adapters + part.trained * part.parameters for part in parts)
+        routed = sum(part.trained * part.routed for part in parts)
+        sets = ((dense, training.data_group), (routed, training.expert_data_group))
+        sync = sum(self._synchronizing(size, group) for size, group in sets)
+        gather = sum(self._gathering(size, group) for size, group in sets)
+        moved = sum(self._optimizing(size, group) for size, group in sets)
+        return StepCosts(
+            unshard=_optional(self.scale.communication * gather),
+            unshard_memory=_mib(self._gathered(parts)),
+            gradient_sync=_optional(self.scale.communication * sync),
+            optimizer=_optional(self.scale.compute * moved),
+        )
 
-    def _ms(self, work: float) -> float:
-        return _rounded(1000 * work / (self.gpu.bf16 * self.efficiency))
+    def _synchronizing(self, parameters: float, group: Group) -> float:
+        """Seconds in which gradients are reduced."""
+        if not parameters:
+            return 0.0
+        size = self.training.style.gradient * parameters
+        pattern = Pattern.REDUCE_SCATTER if self.training.zero else Pattern.ALL_REDUCE
+        return Collective("gradients", pattern, size, group).seconds(self.gpu, self.node)
+
+    def _gathering(self, parameters: float, group: Group) -> float:
+        """Seconds in which parameters are gathered."""
+        if not self.training.zero or not parameters:
+            return 0.0
+        size = ELEMENT * parameters
+        gather = Collective("parameters", Pattern.ALL_GATHER, size, group)
+        return gather.seconds(self.gpu, self.node)
+
+    def _gathered(self, parts: Sequence[Part]) -> float:
+        """Bytes of gathered parameters."""
+        if self.training.zero < 3:
+            return 0.0
+        return ELEMENT * sum(part.parameters + part.routed for part in parts)
+
+    def _optimizing(self, parameters: float, group: Group) -> float:
+        """Seconds of Adam and of the norm of the gradients."""
+        if not parameters:
+            return 0.0
+        shard = parameters / (group.ranks if self.training.zero else 1)
+        moved = (ADAM + NORM) * shard + self.training.style.gradient * parameters
+        return self.computed([Kernel("optimizer", Bound.MEMORY, moved=moved)])
 
 
-def training_peak_share(gpu: Gpu, training: Training) -> float:
-    """Peak of BF16 over the peak of the training's precision; InputError if there is none."""
-    return gpu.bf16 / gpu.peak(training.precision)
+def _gradients(decoder: Decoder, hidden: int) -> float:
+    """Elements per token of gradients alive at once."""
+    return hidden + decoder.feed_forward.kept(hidden)
 
 
-def _handed_on(work: LayerWork, tokens: float) -> float:
-    """Size of what a layer hands on, in MiB."""
-    return round(ELEMENT * work.handed_on * tokens / MIB, 3)
+def _flops(decoder: Decoder, hidden: int, sequence: int) -> float:
+    """FLOPs per token of F and BW that the model needs.
+
+    What attention computes again does not count (PaLM, arXiv 2204.02311, appendix B).
+    """
+    passed = sum(matrix.parameters for matrix in decoder.attention.matrices(hidden))
+    passed += decoder.feed_forward.passed(hidden)
+    return 6 * passed + 3 * decoder.attention.scores(sequence)
 
 
 def _mib(size: float) -> int:
@@ -153,9 +430,10 @@ def _mib(size: float) -> int:
 
 
 def _rounded(milliseconds: float) -> float:
-    return max(SHORTEST, round(milliseconds, 3))
+    """A time in ms, a whole number of `SHORTEST`; 0 where there is nothing to do."""
+    return max(SHORTEST, round(milliseconds, 3)) if milliseconds else 0.0
 
 
-def _held(parameters: int, ranks: int) -> float:
-    """Bytes of parameters, gradients and optimizer state."""
-    return parameters * (6 + 12 / ranks)
+def _optional(time: float) -> float:
+    """Seconds as ms; 0 where there is nothing to do."""
+    return _rounded(1000 * time)

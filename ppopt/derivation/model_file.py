@@ -10,9 +10,6 @@ from ppopt.derivation.layer_costs import LayerCosts
 from ppopt.derivation.training import Training
 from ppopt.problem.training_sizes import TrainingSizes
 
-LINK = "{bandwidth: 50GB/s}"
-"""One 400 Gb/s adapter a GPU, no latency."""
-
 
 class ModelFile(NamedTuple):
     """A model file and what it says."""
@@ -22,12 +19,12 @@ class ModelFile(NamedTuple):
     training: Training
     gpu: Gpu
     layers: Sequence[LayerCosts]
+    transfer: str
+    """The line of the transfer between devices, as YAML."""
     comments: Sequence[str] = ()
     """How its figures are derived, one line each."""
     settings: Sequence[str] = ()
     """Further settings, one line of YAML each."""
-    link: str = LINK
-    """The link between devices, as YAML."""
 
     def text(self) -> str:
         """Write the file."""
@@ -46,7 +43,7 @@ class ModelFile(NamedTuple):
                 f"tokens_per_microbatch: {training.all_tokens}",
                 f"flops_per_microbatch: {round(sum(row.count * row.flops for row in self.layers))}",
                 f"peak_flops: {round(training.tensor * training.context * peak)}",
-                f"link: {self.link}",
+                self.transfer,
                 *self.settings,
                 "",
                 "layers:",
@@ -68,6 +65,8 @@ def layer_text(layer: LayerCosts) -> str:
     fields = [field for field in fields if field not in ("role: decoder", "count: 1")]
     fields += [f"forward: {layer.forward}", f"backward: {layer.backward}"]
     fields += [f"weight: {layer.weight}"]
+    if layer.input != round(layer.backward - layer.weight, 3):
+        fields.append(f"input: {layer.input}")
     fields += [f"activation: {layer.activation}", f"static: {layer.static}"]
     if layer.output:
         fields.append(f"output: {layer.output:g}")
@@ -76,4 +75,7 @@ def layer_text(layer: LayerCosts) -> str:
         fields.append(f"workspace: {{F: {first}, B: {back}, BW: {back}}}")
     if layer.kept:
         fields.append(f"kept: {layer.kept}")
+    fields += [f"{name}: {cost}" for name, cost in layer.step._asdict().items() if cost]
+    if layer.frozen:
+        fields.append("frozen: true")
     return f"  - {{{', '.join(fields)}}}"

@@ -2,14 +2,44 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TypeVar
 
-from ppopt.derivation.architecture import Architecture, Experts, GroupedQueryAttention
+from ppopt.derivation.architecture import Architecture, Attention, Experts
+from ppopt.derivation.collectives import Group
+from ppopt.derivation.frameworks import Framework, framework_named
 from ppopt.derivation.gpus import Precision
 from ppopt.errors import ConflictError, InputError
 from ppopt.formats.fields import shown, whole, within
 
+Name = TypeVar("Name", bound=StrEnum)
 MOST = 2**31
+COUNTS = (
+    *("devices", "batches", "tensor", "context", "data", "expert", "sequence", "microbatch"),
+    *("expert_tensor", "gpus_per_node", "images"),
+)
+"""Fields that are whole numbers from 1 on, or None."""
+
+
+class ContextType(StrEnum):
+    """How context-parallel ranks exchange keys and values."""
+
+    RING = "ring"
+    """From rank to rank, beside the attention of a block (arXiv 2310.01889)."""
+    ALL_GATHER = "all-gather"
+    """All of them before attention (Llama 3, arXiv 2407.21783, section 3.3.2)."""
+    ALL_TO_ALL = "all-to-all"
+    """Every rank gets some heads of all tokens (DeepSpeed-Ulysses, arXiv 2309.14509)."""
+
+
+class Frozen(StrEnum):
+    """Parts of a model that may be frozen."""
+
+    EMBEDDING = "embedding"
+    ENCODER = "encoder"
+    DECODER = "decoder"
+    HEAD = "head"
 
 
 @dataclass(frozen=True)
@@ -38,24 +68,95 @@ class Training:
     """Sequences of a microbatch."""
     precision: Precision = Precision.BF16
     """Of the products of matrices; all else is in BF16, optimizer states in FP32."""
+    framework: str = "megatron"
+    """Name of the framework (`ppopt.derivation.frameworks`)."""
+    sequence_parallel: bool = True
+    """Whether tensor-parallel ranks share the tokens between matrices (arXiv 2205.05198)."""
+    context_type: ContextType = ContextType.RING
+    zero: int = 1
+    """Stage of ZeRO (arXiv 1910.02054): what ranks of data x context shard. 0 nothing, 1 optimizer
+    states, 2 gradients too, 3 parameters too."""
+    expert_tensor: int | None = None
+    """Tensor parallel size of experts; None: that of the rest. The experts' ranks are then of
+    tensor x context x data / expert_tensor."""
+    gpus_per_node: int | None = None
+    """None: as the GPU has it."""
+    lora: int = 0
+    """Rank of the adapters of a low-rank adaptation (arXiv 2106.09685), which alone are trained; 0:
+    there is none."""
+    freeze: tuple[Frozen, ...] = ()
+    """Parts that are not trained."""
+    mtp: bool = True
+    """Whether modules that predict further tokens are trained, where the model has any."""
+    images: int = 1
+    """Images of a sequence, where the model has an encoder of images."""
 
     def __post_init__(self) -> None:
-        for field in fields(self):
-            if field.name != "precision":
-                within(field.name, whole, getattr(self, field.name), 1, MOST)
-        if self.precision not in tuple(Precision):
-            raise InputError(f"precision: {shown(self.precision)} is neither bf16 nor fp8")
-        vars(self)["precision"] = Precision(self.precision)
+        for name in COUNTS:
+            number = getattr(self, name)
+            if number is not None:
+                within(name, whole, number, 1, MOST)
+        within("lora", whole, self.lora, 0, MOST)
+        within("zero", whole, self.zero, 0, 3)
+        vars(self)["precision"] = _named(Precision, "precision", self.precision)
+        vars(self)["context_type"] = _named(ContextType, "context_type", self.context_type)
+        vars(self)["freeze"] = tuple(_named(Frozen, "freeze", name) for name in self.freeze)
+        framework_named(self.framework)
         if self.sequence % (self.context * self.tensor):
             raise ConflictError(
                 f"sequence: {self.sequence} tokens cannot be shared by {self.context} x "
                 f"{self.tensor} ranks of context and tensor; give a multiple"
             )
-        if self.ranks % self.expert:
-            raise ConflictError(
-                f"expert: {self.expert} does not divide data x context = {self.ranks}, the ranks "
-                "over which experts are spread"
+        self._check_experts()
+
+    def _check_experts(self) -> None:
+        ranks, remainder = divmod(self.tensor * self.ranks, self.of_expert)
+        if remainder or ranks % self.expert:
+            product = (
+                "data x context"
+                if self.of_expert == self.tensor
+                else ("tensor x context x data / expert_tensor")
             )
+            raise ConflictError(
+                f"expert: {self.expert} does not divide {product} = {ranks}, the ranks over which "
+                "experts are spread"
+            )
+
+    @property
+    def style(self) -> Framework:
+        """The framework."""
+        return framework_named(self.framework)
+
+    @property
+    def of_expert(self) -> int:
+        """Tensor parallel size of experts."""
+        return self.tensor if self.expert_tensor is None else self.expert_tensor
+
+    @property
+    def tensor_group(self) -> Group:
+        """Ranks that share every matrix, the innermost in Megatron-LM's order."""
+        return Group(self.tensor)
+
+    @property
+    def context_group(self) -> Group:
+        """Ranks that share every sequence."""
+        return Group(self.context, self.tensor)
+
+    @property
+    def expert_group(self) -> Group:
+        """Ranks over which experts are spread."""
+        return Group(self.expert, self.of_expert)
+
+    @property
+    def data_group(self) -> Group:
+        """Ranks that have the same parameters, but for experts."""
+        return Group(self.ranks, self.tensor)
+
+    @property
+    def expert_data_group(self) -> Group:
+        """Ranks that have the same experts."""
+        inner = self.of_expert * self.expert
+        return Group(self.tensor * self.ranks // inner, inner)
 
     @property
     def ranks(self) -> int:
@@ -66,11 +167,6 @@ class Training:
     def gpus(self) -> int:
         """GPUs in all."""
         return self.devices * self.tensor * self.context * self.data
-
-    @property
-    def tokens(self) -> int:
-        """Tokens of a microbatch on a rank, before tensor parallelism."""
-        return self.microbatch * self.sequence // self.context
 
     @property
     def all_tokens(self) -> int:
@@ -86,11 +182,12 @@ class Training:
                     f"tensor: {self.tensor} ranks cannot share {attention.heads} heads; give a "
                     "divisor"
                 )
-            if isinstance(attention, GroupedQueryAttention) and attention.groups % self.tensor:
+            if attention.groups % self.tensor:
                 raise ConflictError(
                     f"tensor: {self.tensor} ranks would copy {attention.groups} heads of keys and "
                     f"values, which is not derived; give a divisor of {attention.groups}"
                 )
+            self._check_context(attention)
         experts = [
             run.decoder.feed_forward.number
             for run in architecture.runs
@@ -104,7 +201,25 @@ class Training:
                     f"expert: {self.expert} ranks cannot share {number} experts; give a divisor"
                 )
 
+    def _check_context(self, attention: Attention) -> None:
+        """Raise ConflictError if the ranks of context cannot share an attention."""
+        if self.context == 1 or self.context_type is not ContextType.ALL_TO_ALL:
+            return
+        for heads in (attention.heads, attention.groups):
+            if heads // self.tensor % self.context:
+                raise ConflictError(
+                    f"context: {self.context} ranks cannot share {heads // self.tensor} heads; "
+                    "give a divisor, or --context-type ring"
+                )
+
     def words(self) -> str:
         """The ranks that are more than one, in words."""
         ranks = {name: getattr(self, name) for name in ("tensor", "context", "data", "expert")}
         return ", ".join(f"{name} {size}" for name, size in ranks.items() if size > 1) or "none"
+
+
+def _named(kind: type[Name], field: str, name: str) -> Name:
+    """A member by its name; raises InputError if there is none."""
+    if name not in tuple(kind):
+        raise InputError(f"{field}: {shown(name)} is unknown; known are {', '.join(kind)}")
+    return kind(name)

@@ -105,6 +105,7 @@ class Heading(StrEnum):
     """The group of a setting in the help of a command, in this order."""
 
     PIPELINE = "Pipeline"
+    DERIVATION = "Derivation from a config.json"
     TIMES = "Times and links"
     MEMORY = "Memory"
     UNITS = "Units and throughput"

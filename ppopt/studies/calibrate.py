@@ -1,55 +1,175 @@
-"""Sets the efficiency of a derived model from one measured step."""
+"""Fits the times of a derived model to measured steps.
+
+At most two factors: one on the time of kernels, one on that of communication. The sum of squared
+logarithms of predicted / measured is least (Gauss-Newton on the logarithms of the factors).
+"""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from math import exp, log
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import yaml
 
 from ppopt.derivation.derived_model import DerivedModel
+from ppopt.derivation.layer_costs import Scale
+from ppopt.derivation.training import Training
 from ppopt.errors import InputError
+from ppopt.formats.documents import guarded, label, read_text
+from ppopt.formats.fields import shown, unknown_key, within
+from ppopt.problem import exact
 from ppopt.studies.evaluate import evaluate
 
 STRATEGY = "1f1b"
-"""The schedule of the measured step: Megatron-LM's own."""
-DIGITS = 6
-"""Significant digits of an efficiency."""
-STEPS = 20
-"""Most iterations; times fall almost as 1 / efficiency, so that three suffice."""
+"""The schedule of a measured step that names none: Megatron-LM's own."""
+STEPS = 8
+"""Most iterations; times are almost linear in both factors, so that a few suffice."""
 CLOSE = 1e-4
-"""Relative distance to the measured time that is reached: times are whole microseconds."""
+"""Largest error, or change of the logarithm of a factor, that ends the iterations."""
+NUDGE = 0.01
+"""Change of the logarithm of a factor by which derivatives are taken."""
+LARGEST = 20
+"""Factors are within 1 / LARGEST .. LARGEST."""
+LARGEST_FILE = 2**20
+SENSITIVE = 0.02
+"""Derivative of a logarithm below which a factor is left at 1: no step depends on it."""
 
 
-def calibrate(model: DerivedModel, measured_ms: float) -> DerivedModel:
-    """Set the efficiency at which 1F1B takes as long as a measured step.
+@dataclass(frozen=True)
+class MeasuredStep:
+    """A step that was measured, and in what it differs from the model."""
 
-    `measured_ms` is one step of 1F1B in milliseconds, on the devices, microbatches and partition of
-    the model. If gradient reduction and optimizer were measured too, the efficiency absorbs them.
-    Raises InputError if the measured step is faster than the model at efficiency 1, or if no
-    efficiency reaches it.
-    """
-    if not measured_ms > 0:
-        raise InputError(f"calibrate: {measured_ms:g} ms is not above 0; give a measured step")
-    fastest = step_ms(replace(model, efficiency=1.0))
-    if fastest > measured_ms:
-        raise InputError(
-            f"calibrate: {measured_ms:g} ms is faster than {model.gpu.name} at its peak, "
-            f"{fastest:g} ms; check the unit (ms), --gpu, and how the model was trained"
+    step: float
+    """ms."""
+    strategy: str = STRATEGY
+    chunks: int | None = None
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    """Fields of `Training`, and `partition`."""
+
+    def model(self, base: DerivedModel) -> DerivedModel:
+        """The derived model of the measured step."""
+        settings = dict(self.settings)
+        partition = settings.pop("partition", base.partition)
+        return replace(
+            base, training=replace(base.training, **settings), partition=partition, link=base.link
         )
-    efficiency = model.efficiency
-    for _ in range(STEPS):
-        modelled_ms = step_ms(replace(model, efficiency=efficiency))
-        if abs(modelled_ms / measured_ms - 1) < CLOSE:
-            reason = (
-                f"1F1B then takes {modelled_ms:.6g} ms; one measured step took {measured_ms:g} ms"
-            )
-            return replace(model, efficiency=efficiency, reason=reason)
-        efficiency = min(1.0, float(f"{efficiency * modelled_ms / measured_ms:.{DIGITS}g}"))
-    raise InputError(
-        f"calibrate: {measured_ms:g} ms is mostly transfers and memory traffic, which no "
-        "efficiency changes; check --link and the measured step"
+
+
+OWN_KEYS = ("step", "strategy", "chunks", "partition")
+KEYS = (*OWN_KEYS, *(item.name for item in fields(Training)))
+"""Keys of a measured step in a file."""
+
+
+def read_measured_steps(path: Path) -> tuple[MeasuredStep, ...]:
+    """Read the YAML list of measured steps: `{step: 843, tensor: 2, batches: 8}`, in ms.
+
+    Raises InputError, naming the file and the entry.
+    """
+    where = label(path)
+    text = read_text(path, LARGEST_FILE)
+    rows = guarded(lambda: yaml.safe_load(text), text, where)
+    if isinstance(rows, dict):
+        rows = rows.get("steps")
+    if not isinstance(rows, list) or not rows:
+        raise InputError(f"{where}: no list of measured steps; write `- {{step: 843, tensor: 2}}`")
+    return tuple(
+        within(f"{where}: step {index}", _measured_step, row) for index, row in enumerate(rows, 1)
     )
 
 
-def step_ms(model: DerivedModel) -> float:
-    """Makespan of 1F1B on a derived model, in ms."""
-    schedule = evaluate(model.pipeline, STRATEGY)
+def _measured_step(row: object) -> MeasuredStep:
+    if not isinstance(row, dict) or "step" not in row:
+        raise InputError(f"{shown(row)} has no `step`, the time that was measured in ms")
+    for key in row:
+        if key not in KEYS:
+            unknown_key(str(key), KEYS)
+    settings = {key: row[key] for key in row if key not in ("step", "strategy", "chunks")}
+    return MeasuredStep(
+        step=float(exact.read(row["step"], "step").value),
+        strategy=str(row.get("strategy", STRATEGY)),
+        chunks=row.get("chunks"),
+        settings=settings,
+    )
+
+
+def calibrate(model: DerivedModel, measured: float | Sequence[MeasuredStep]) -> DerivedModel:
+    """Set the factors on times with which derived steps are as long as measured ones.
+
+    `measured` is one step of 1F1B in milliseconds, on the devices, microbatches and partition of
+    the model; it sets the factor on kernels. Several `MeasuredStep` set that on communication, too,
+    if they differ in it. `calibration` of the result states the errors that remain. Raises
+    InputError if a step is not above 0, or if no factor within 1 / 20 .. 20 reaches it.
+    """
+    rows = (MeasuredStep(measured),) if isinstance(measured, int | float) else tuple(measured)
+    for row in rows:
+        if not row.step > 0:
+            raise InputError(f"calibrate: {row.step:g} ms is not above 0; give a measured step")
+    models = [row.model(model) for row in rows]
+    factors = _fitted(models, rows)
+    scale = Scale(*(float(f"{exp(value):.6g}") for value in factors))
+    errors = _logs(models, rows, factors)
+    return replace(model, scale=scale, calibration=_words(scale, rows, errors))
+
+
+def _fitted(models: Sequence[DerivedModel], rows: Sequence[MeasuredStep]) -> np.ndarray:
+    """Logarithms of the factors."""
+    factors = np.zeros(2)
+    columns = 1 if len(rows) == 1 else 2
+    for _ in range(STEPS):
+        errors = _logs(models, rows, factors)
+        if abs(errors).max() < CLOSE:
+            break
+        nudged = (factors + nudge for nudge in NUDGE * np.eye(2)[:columns])
+        slopes = np.stack([(_logs(models, rows, each) - errors) / NUDGE for each in nudged], axis=1)
+        free = [column for column in range(columns) if abs(slopes[:, column]).max() > SENSITIVE]
+        change = np.zeros(2)
+        change[free] = np.linalg.lstsq(slopes[:, free], -errors, rcond=1e-3)[0]
+        factors = np.clip(factors + change, -log(LARGEST), log(LARGEST))
+        if abs(change).max() < CLOSE:
+            break
+    if abs(factors[0]) >= log(LARGEST):
+        slower = "slower" if factors[0] > 0 else "faster"
+        raise InputError(
+            f"calibrate: {rows[0].step:g} ms is over {LARGEST} times {slower} than derived; check "
+            "the unit (ms), --gpu, and how the model was trained"
+        )
+    return factors
+
+
+def _logs(
+    models: Sequence[DerivedModel], rows: Sequence[MeasuredStep], factors: np.ndarray
+) -> np.ndarray:
+    """Logarithm of predicted / measured of every step."""
+    scale = Scale(*map(exp, factors))
+    steps = [
+        step_ms(replace(model, scale=scale), row) for model, row in zip(models, rows, strict=True)
+    ]
+    return np.log(np.array(steps) / [row.step for row in rows])
+
+
+def _words(scale: Scale, rows: Sequence[MeasuredStep], errors: np.ndarray) -> str:
+    """What the factors are, and what remains."""
+    words = f"kernels take {scale.compute:.4g} times"
+    if scale.communication != 1:
+        words += f", communication {scale.communication:.4g} times"
+    words += " as long as derived"
+    if len(rows) == 1:
+        return f"{words}; one measured step took {rows[0].step:g} ms"
+    percent = 100 * np.expm1(errors)
+    return (
+        f"{words}; over {len(rows)} measured steps the error is {abs(percent).mean():.1f} % on "
+        f"average, {max(percent, key=abs):+.1f} % at worst"
+    )
+
+
+def step_ms(model: DerivedModel, measured: MeasuredStep = MeasuredStep(1)) -> float:
+    """Time of a step on a derived model, in ms."""
+    pipeline = replace(model.pipeline, mem_limit=None)
+    if measured.chunks is not None:
+        pipeline = replace(pipeline, chunks=measured.chunks)
+    schedule = evaluate(pipeline, measured.strategy)
     return float(schedule.pipeline.ticks.time(schedule.metrics.makespan_ticks))

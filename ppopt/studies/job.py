@@ -37,9 +37,15 @@ NO_OPTIONS = Options()
 _SEARCH = (
     *("problem", "schedule", "solver", "strategies"),
     *("studies/evaluate.py", "studies/best_choice.py", "studies/strategy_search.py"),
-    "studies/strategy_points.py",
+    *("studies/strategy_points.py", "studies/baselines.py"),
+    *(f"studies/{name}.py" for name in ("plan", "parallel_plan", "parallel_task")),
+    *(
+        f"studies/plan_{name}.py"
+        for name in ("search", "orders", "product", "candidate", "strategy", "space", "baselines")
+    ),
+    *("formats/trainer_partition.py", "formats/megatron_schedule.py"),
 )
-"""Sources that determine the schedule of a job."""
+"""Sources that determine the schedule of a job, or the bound of a plan."""
 
 
 @cache

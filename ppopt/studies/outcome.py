@@ -7,10 +7,11 @@ accepts it with its claims, and value, bound and status agree.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from math import ceil
-from typing import Any
+from typing import Any, NamedTuple
 
 from ppopt.errors import InputError
 from ppopt.formats import figures, origin_json, schedule_json
@@ -43,7 +44,9 @@ FIGURES = (
 
 SCHEMA = 1
 """Version of the document in a stored result."""
-_DOCUMENT = ("schema", "lower_bound", "proof", "certificate", "versions", "schedule")
+PLAN = "plan"
+"""Key of a document that holds a plan beside its best schedule; see `ppopt.studies.plan_record`."""
+DOCUMENT = ("schema", "lower_bound", "proof", "certificate", "versions", "schedule")
 _FRACTION = re.compile(r"([0-9]{1,40})(?:/([1-9][0-9]{0,39}))?")
 
 
@@ -227,16 +230,7 @@ def _evaluated(job: SolveJob) -> JobOutcome:
 
 
 def stored(job: SolveJob, outcome: JobOutcome) -> StoredResult:
-    """Stored form of an outcome: compressed JSON, with the schedule in its native form."""
-    bound, certificate, schedule = outcome.lower_bound, outcome.certificate, outcome.schedule
-    document = {
-        "schema": SCHEMA,
-        "lower_bound": None if bound is None else str(bound),
-        "proof": outcome.proof,
-        "certificate": certificate and origin_json.certificate_to_object(certificate),
-        "versions": outcome.versions,
-        "schedule": None if schedule is None else schedule_json.schedule_to_object(schedule),
-    }
+    """Stored form of an outcome: compressed JSON."""
     return StoredResult(
         key=job.key,
         strategy=job.strategy,
@@ -246,29 +240,58 @@ def stored(job: SolveJob, outcome: JobOutcome) -> StoredResult:
         workers=outcome.workers,
         seconds=outcome.seconds,
         version=version(),
-        record=packed(document),
+        record=packed(to_document(outcome)),
     )
+
+
+def to_document(outcome: JobOutcome) -> dict[str, Any]:
+    """Schedule in its native form, bound and proof of an outcome, as an object of JSON."""
+    bound, certificate, schedule = outcome.lower_bound, outcome.certificate, outcome.schedule
+    return {
+        "schema": SCHEMA,
+        "lower_bound": None if bound is None else str(bound),
+        "proof": outcome.proof,
+        "certificate": certificate and origin_json.certificate_to_object(certificate),
+        "versions": outcome.versions,
+        "schedule": None if schedule is None else schedule_json.schedule_to_object(schedule),
+    }
 
 
 def read(record: StoredResult, job: SolveJob) -> JobOutcome:
     """Read a stored outcome of a job and check it; raises DamagedError if it is wrong."""
     with damage("a stored result"):
-        document = _document(record)
-        native, certificate = document["schedule"], document["certificate"]
-        outcome = JobOutcome(
-            status=Status(record.status),
-            schedule=None if native is None else _schedule(native, job),
-            lower_bound=within("lower_bound", _bound, document["lower_bound"]),
-            proof=within("proof", text, document["proof"]),
-            certificate=None
-            if certificate is None
-            else within("certificate", origin_json.certificate_from_object, certificate),
-            time_limit=record.time_limit or 0.0,
-            workers=record.workers or 1,
-            versions=within("versions", origin_json.versions_from_object, document["versions"]),
-            seconds=record.seconds,
+        effort = Effort(
+            record.status, record.time_limit or 0.0, record.workers or 1, record.seconds
         )
-        _check(outcome, job)
+        return from_document(document(record), job, effort)
+
+
+class Effort(NamedTuple):
+    """What is stored of an outcome beside its document."""
+
+    status: str
+    time_limit: float
+    workers: int
+    seconds: float
+
+
+def from_document(document: Mapping[str, Any], job: SolveJob, effort: Effort) -> JobOutcome:
+    """Outcome of a job in a document of `to_document`; raises InputError if it is wrong."""
+    native, certificate = document["schedule"], document["certificate"]
+    outcome = JobOutcome(
+        status=Status(effort.status),
+        schedule=None if native is None else _schedule(native, job),
+        lower_bound=within("lower_bound", fraction, document["lower_bound"]),
+        proof=within("proof", text, document["proof"]),
+        certificate=None
+        if certificate is None
+        else within("certificate", origin_json.certificate_from_object, certificate),
+        time_limit=effort.time_limit,
+        workers=effort.workers,
+        versions=within("versions", origin_json.versions_from_object, document["versions"]),
+        seconds=effort.seconds,
+    )
+    _check(outcome, job)
     return outcome
 
 
@@ -279,7 +302,7 @@ def schedule_of(record: StoredResult, limits: list[float] | None) -> Schedule | 
     Raises DamagedError if the record is wrong.
     """
     with damage("a stored result"):
-        native = _document(record)["schedule"]
+        native = document(record)["schedule"]
         if native is None:
             return None
         schedule, claims = schedule_json.schedule_from_object(native)
@@ -288,20 +311,21 @@ def schedule_of(record: StoredResult, limits: list[float] | None) -> Schedule | 
     return replace(schedule, pipeline=pipeline, origin=replace(schedule.origin, from_file=False))
 
 
-def _document(record: StoredResult) -> dict[str, Any]:
-    document = section(unpacked(record.record), _DOCUMENT)
+def document(record: StoredResult) -> dict[str, Any]:
+    """Object of JSON in a stored result; raises InputError if it is none."""
+    document = section(unpacked(record.record), DOCUMENT, (PLAN,))
     if document["schema"] != SCHEMA:
         raise InputError(f"schema: {shown(document['schema'])} is not {SCHEMA}")
     return document
 
 
-def _bound(value: object) -> Fraction | None:
-    """Parse a bound in the user's unit, an exact fraction as text."""
+def fraction(value: object) -> Fraction | None:
+    """Parse an exact fraction of at least 0 as text; None for null."""
     if value is None:
         return None
     parts = _FRACTION.fullmatch(text(value))
     if parts is None:
-        raise InputError(f"{shown(value)} is no bound")
+        raise InputError(f"{shown(value)} is no fraction")
     return Fraction(int(parts[1]), int(parts[2] or 1))
 
 

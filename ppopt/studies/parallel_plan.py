@@ -1,33 +1,38 @@
 """Plan over the parallelism: one plan per combination, one bound over all of them.
 
 All combinations train the same batch on the same GPUs, so they are compared by step time. At first
-each has a quick bound: its work divided by its devices. The most promising combination is planned
-first, for a share of the time. A combination is closed when its bound is at least the best step
-time found; a plan ends as soon as its own bound reaches it. The better half of the combinations
-that are open at the end of a round continues, for longer, from its best schedules.
+each has a quick bound: its work divided by its devices. Combinations are searched in rounds, the
+most promising first, each for a share of the time; an engine searches as many at the same time as
+it has slots. A combination is closed when its bound is at least the best step time found; a search
+ends as soon as its own bound reaches it. The better half of the combinations that are open at the
+end of a round continues, for longer, from its best schedules. A combination that was not searched
+to its end keeps its bound, and the bound over all is the least of them.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
 from ppopt.derivation.derived_model import DerivedModel
-from ppopt.errors import InputError, NotApplicableError
-from ppopt.problem.backward_kind import BackwardKind
+from ppopt.errors import InputError, NotApplicableError, RunError
 from ppopt.problem.layers import Layers
-from ppopt.problem.objective import Objective
 from ppopt.problem.pipeline import Pipeline
-from ppopt.solver.deadline import Callback, Deadline
+from ppopt.solver import interrupts
+from ppopt.solver.deadline import NO_DEADLINE, Callback, Deadline
 from ppopt.solver.options import TIME_LIMIT, SolveOptions, checked_options
 from ppopt.solver.parameters import SolveParams
 from ppopt.solver.result import Status
+from ppopt.studies.engines.direct import DirectEngine
+from ppopt.studies.engines.engine import Engine
 from ppopt.studies.parallel_result import ParallelPlan, ParallelRow
 from ppopt.studies.parallel_space import Parallelism, ParallelSpace
-from ppopt.studies.plan import search_plan_space
-from ppopt.studies.plan_result import Plan
+from ppopt.studies.parallel_storage import CombinationStorage, StudyOptions
+from ppopt.studies.parallel_task import CombinationDone, CombinationState, CombinationTask
 from ppopt.studies.plan_space import (
     CHUNKS,
     PLACEMENTS,
@@ -36,6 +41,8 @@ from ppopt.studies.plan_space import (
     default_strategies,
     fields_of,
 )
+from ppopt.studies.storage import Storage
+from ppopt.studies.task import Done
 
 CLOSE = Fraction(1, 10**4)
 """Share of the best step time: a combination whose bound is lower by at most this is closed,
@@ -44,6 +51,15 @@ ROUND = 0.5
 """Share of the time left for a round, unless it is of one combination."""
 SHORTEST = 0.5
 """Least seconds to start a plan."""
+TURN = 0.05
+"""Least share of the time limit for a search, which needs time to set up and to find its first
+schedules. Combinations for which a round has no time left wait for the next one."""
+PAUSE = 0.2
+"""Seconds between two checks for Ctrl-C."""
+LATE, GRACE = 0.05, 0.5
+"""Share of the time limit, and seconds, after which searches that have not ended are stopped."""
+STOPPING = 10.0
+"""Seconds that searches have to end after Ctrl-C."""
 
 
 @dataclass(frozen=True)
@@ -78,25 +94,36 @@ class PlanArguments:
             fields=fields_of(pipeline) | {"mem_limit": limit},
         )
 
-    def refused(self, models: Mapping[Parallelism, DerivedModel]) -> dict[Parallelism, str]:
-        """Combinations of which Megatron-LM runs no configuration, each with a reason."""
-        if self.runtime != "megatron":
-            return {}
-        reasons = {each: self._refusal(self.space(model)) for each, model in models.items()}
-        return {each: reason for each, reason in reasons.items() if reason is not None}
+    def spaces(
+        self, models: Mapping[Parallelism, DerivedModel]
+    ) -> tuple[dict[Parallelism, PlanSpace], dict[Parallelism, str]]:
+        """Plan spaces of all combinations that have one, and why the others have none."""
+        spaces, refused = {}, {}
+        for combination, model in models.items():
+            try:
+                spaces[combination] = self._checked_space(model)
+            except NotApplicableError as error:
+                refused[combination] = str(error)
+        return spaces, refused
 
-    @staticmethod
-    def _refusal(space: PlanSpace) -> str | None:
-        """Why the runtime runs no configuration of a space; None: it runs one."""
-        reason = None
+    def _checked_space(self, model: DerivedModel) -> PlanSpace:
+        """Plan space of a combination; raises NotApplicableError if no configuration is valid."""
+        try:
+            space = self.space(model)
+        except InputError as error:
+            if model.training.devices > 1:
+                raise
+            raise NotApplicableError(f"{error}, and the pipeline has 1 device") from None
+        reason: NotApplicableError | None = None
         for configuration in space:
             try:
                 space.pipeline(configuration)
             except NotApplicableError as error:
-                reason = str(error)
+                reason = error
             else:
-                return None
-        return reason
+                return space
+        assert reason is not None
+        raise reason
 
 
 def plan_parallelism(
@@ -109,33 +136,43 @@ def plan_parallelism(
     progress: Callback | None = None,
     params: SolveParams = SolveParams(),
     began: float | None = None,
+    engine: Engine | None = None,
+    study: StudyOptions | None = None,
 ) -> ParallelPlan:
     """Find the parallelism of the shortest step, with a bound over all combinations.
 
-    Each combination is planned as `ppopt.plan` does, on its derived model. Costs leave collective
-    communication out, which grows with tensor parallelism. Raises InputError if there is no valid
-    combination; "infeasible" is a result.
+    Each combination is planned as `ppopt.plan` does, on its derived model: in this process one
+    after the other, or by the tasks of an `engine`. With a `study`, every state of a combination is
+    stored, and a later plan of the same space continues from it: the seconds of the stored searches
+    count in the time limit. Raises InputError if there is no valid combination, and if the storage
+    cannot be used; "infeasible" is a result.
     """
-    models, skipped = space.models()
-    refused = choices.refused(models)
-    models = {each: model for each, model in models.items() if each not in refused}
-    skipped |= refused
-    if not models:
-        raise InputError(f"no parallelism is left: {next(iter(skipped.values()))}")
     options = checked_options(
         time_limit, workers, seed, progress=progress, params=params, began=began
     )
-    search = _ParallelSearch(models, choices, options)
-    search.run()
+    models, skipped = space.models()
+    spaces, refused = choices.spaces(models)
+    skipped |= refused
+    if not spaces:
+        raise InputError(f"no parallelism is left: {next(iter(skipped.values()))}")
+    combinations = [_Combination(each, models[each], plans) for each, plans in spaces.items()]
+    with ExitStack() as stack:
+        stored = None
+        if study is not None:
+            storage = stack.enter_context(Storage(study.storage))
+            stored = CombinationStorage(storage, study, space, spaces, options)
+        used = DirectEngine() if engine is None else engine
+        search = _ParallelSearch(combinations, options, used, stored)
+        search.run(stack.enter_context(interrupts.recorded(inner=True)))
     best, lower_bound = search.best, search.lower_bound
-    rows = sorted((combination.row() for combination in search.combinations), key=_sort_key)
+    rows = sorted((combination.row() for combination in combinations), key=_sort_key)
     if best is None:
         status = Status.INFEASIBLE if lower_bound is None else Status.UNKNOWN
     else:
         status = Status.OPTIMAL if lower_bound == best else Status.FEASIBLE
     return ParallelPlan(
         space, status, tuple(rows), lower_bound, skipped, options.provenance,
-        options.deadline.spent, search.interrupted,
+        options.deadline.spent, search.interrupted, None if stored is None else stored.report,
     )  # fmt: skip
 
 
@@ -163,26 +200,21 @@ def work_bound(pipeline: Pipeline, layers: Layers) -> Fraction:
     return each * pipeline.batches / pipeline.num_devices
 
 
-@dataclass
 class _Combination:
-    """State of a combination during the search."""
+    """A combination during the search."""
 
-    parallelism: Parallelism
-    model: DerivedModel
-    lower_bound: Fraction | None
-    plan: Plan | None = None
-    seconds: float = 0.0
-    exhausted: bool = False
-    """Whether the last plan ended before its time was up: more time cannot help."""
-
-    @property
-    def value(self) -> Fraction | None:
-        """Shortest step found."""
-        return None if self.plan is None else self.plan.value
+    def __init__(self, parallelism: Parallelism, model: DerivedModel, space: PlanSpace) -> None:
+        self.parallelism, self.model, self.space = parallelism, model, space
+        self.state = CombinationState(work_bound(model.pipeline, model.model))
+        self.failed: str | None = None
+        """Why a search failed: its process died."""
 
     def row(self) -> ParallelRow:
         """Row of the result."""
-        return ParallelRow(self.parallelism, self.model, self.lower_bound, self.plan, self.seconds)
+        state = self.state
+        return ParallelRow(
+            self.parallelism, self.model, state.lower_bound, state.plan, state.seconds, self.failed
+        )
 
 
 class _ParallelSearch:
@@ -190,102 +222,162 @@ class _ParallelSearch:
 
     def __init__(
         self,
-        models: Mapping[Parallelism, DerivedModel],
-        choices: PlanArguments,
+        combinations: Sequence[_Combination],
         options: SolveOptions,
+        engine: Engine,
+        stored: CombinationStorage | None,
     ) -> None:
-        self._choices, self._options = choices, options
+        self._combinations, self._engine, self._stored = combinations, engine, stored
+        self._deadline, self._options = options.deadline, options.by(NO_DEADLINE)
+        self._limit = options.deadline.seconds
         self.interrupted = False
-        self.combinations = [
-            _Combination(combination, model, work_bound(model.pipeline, model.model))
-            for combination, model in models.items()
-        ]
+        if stored is not None:
+            self._continue_from(stored.load())
+
+    def _continue_from(self, states: Mapping[Parallelism, CombinationState]) -> None:
+        """Continue from stored states, whose searches count in the time limit."""
+        spent = sum(state.seconds for state in states.values()) / self._engine.slots
+        self._deadline = self._deadline.longer(-spent)
+        for combination in self._combinations:
+            state = states.get(combination.parallelism)
+            if state is not None:
+                bound = combination.state.lower_bound
+                if state.lower_bound is not None and bound is not None:
+                    state = state._replace(lower_bound=max(bound, state.lower_bound))
+                combination.state = state
+        best = self.best
+        for combination in self._combinations:
+            known = combination.state.known_value
+            if known is not None and (best is None or best > known):
+                combination.state = combination.state._replace(exhausted=False)
 
     @property
     def best(self) -> Fraction | None:
         """Shortest step found."""
-        return min(
-            (
-                combination.value
-                for combination in self.combinations
-                if combination.value is not None
-            ),
-            default=None,
-        )
+        values = (combination.state.value for combination in self._combinations)
+        return min((value for value in values if value is not None), default=None)
 
     @property
     def lower_bound(self) -> Fraction | None:
         """Lower bound of all steps; None: no combination is within the memory limit."""
-        bounds = [
-            combination.lower_bound
-            for combination in self.combinations
-            if combination.lower_bound is not None
-        ]
-        found = min(bounds, default=None)
+        bounds = [combination.state.lower_bound for combination in self._combinations]
+        least = min((bound for bound in bounds if bound is not None), default=None)
         best = self.best
-        return found if best is None or found is None else min(found, best)
+        return least if best is None or least is None else min(least, best)
 
-    def run(self) -> None:
-        """Plan in rounds, each for half of the time left; one combination even if time is up.
+    def run(self, pressed: list[int]) -> None:
+        """Search in rounds, each for half of the time left; one combination even if time is up.
 
-        Every round has half as many open combinations as the one before (successive halving).
+        Every round has half as many open combinations as the one before (successive halving). The
+        last one has a slot for each of its combinations, and all of the time left. What is open
+        then, because these searches have ended early, is searched in further rounds.
         """
-        waiting, deadline = self._open(), self._options.deadline
-        while waiting and not (deadline.over and self._planned):
-            last = len(waiting) == 1
-            self._round(waiting, deadline if last else deadline.share(ROUND))
-            waiting = self._open()[: (len(waiting) + 1) // 2]
-            if last:
-                return
+        waiting = self._open()
+        while waiting and not self._ended:
+            last = len(waiting) <= self._engine.slots
+            self._round(waiting, self._deadline if last else self._deadline.share(ROUND), pressed)
+            still_open = self._open()
+            waiting = still_open if last else still_open[: (len(waiting) + 1) // 2]
+        if not self._planned:
+            self._plan_here()
+
+    def _plan_here(self) -> None:
+        """Plan the most promising combination in this process: an engine has planned none.
+
+        After Ctrl-C this ends at once, with bounds alone.
+        """
+        combination = min(self._combinations, key=_estimate)
+        done = self._task(combination, SHORTEST).perform()
+        if done.state is None:
+            raise RunError(f"{combination.parallelism}: {done.failed}")
+        self._take([(self._combinations.index(combination), done)])
+
+    @property
+    def _ended(self) -> bool:
+        """Whether no further search begins."""
+        return self.interrupted or (self._planned and self._deadline.left <= SHORTEST)
 
     @property
     def _planned(self) -> bool:
-        """Whether a combination has been planned."""
-        return any(combination.plan is not None for combination in self.combinations)
+        """Whether a combination is planned."""
+        return any(combination.state.plan is not None for combination in self._combinations)
 
     def _open(self) -> list[_Combination]:
         """Open combinations, the most promising first."""
-        return sorted(filter(self._is_open, self.combinations), key=_estimate)
+        return sorted(filter(self._is_open, self._combinations), key=_estimate)
 
     def _is_open(self, combination: _Combination) -> bool:
         """Whether a combination may have a shorter step than the best."""
-        if combination.lower_bound is None or combination.exhausted or self.interrupted:
+        state = combination.state
+        if state.lower_bound is None or state.exhausted or combination.failed:
             return False
         best = self.best
-        return best is None or combination.lower_bound < best * (1 - CLOSE)
+        return best is None or state.lower_bound < best * (1 - CLOSE)
 
-    def _round(self, waiting: Sequence[_Combination], deadline: Deadline) -> None:
-        for index, combination in enumerate(waiting):
-            left = deadline.left
-            if self._is_open(combination) and (left > SHORTEST or not self._planned):
-                others = sum(map(self._is_open, waiting[index + 1 :]))
-                self._plan(combination, max(SHORTEST, min(left, deadline.turn(others).seconds)))
+    def _round(
+        self, waiting: Sequence[_Combination], deadline: Deadline, pressed: list[int]
+    ) -> None:
+        """Search combinations once each, as many at the same time as the engine has slots."""
+        engine, queue = self._engine, deque(waiting)
+        while True:
+            while queue and engine.busy < engine.slots:
+                self._submit(queue.popleft(), queue, deadline)
+            if not engine.busy:
+                return
+            self._take(engine.wait(PAUSE))
+            self.interrupted = bool(pressed)
+            if self.interrupted or self._is_late:
+                self._stop(pressed)
+                return
 
-    def _plan(self, combination: _Combination, seconds: float) -> None:
-        """Plan a combination for `seconds`, and keep the better plan and bound."""
-        best, turn = self.best, Deadline.after(seconds, progress=self._options.deadline.progress)
-        batches = combination.model.training.batches
-        plan = search_plan_space(
-            self._choices.space(combination.model),
-            Objective.MAKESPAN,
-            BackwardKind.MIXED,
-            self._options.by(turn),
-            known_value=None if best is None else best / batches,
-            start=None if combination.plan is None else combination.plan.schedule,
-        )
-        took = turn.spent
-        combination.seconds += took
-        combination.exhausted = took < seconds
-        self.interrupted |= plan.interrupted
-        if plan.status is Status.INFEASIBLE:
-            combination.lower_bound = None
-        elif combination.lower_bound is not None and plan.lower_bound is not None:
-            combination.lower_bound = max(combination.lower_bound, plan.lower_bound)
-        better = plan.value is not None and (
-            combination.value is None or plan.value < combination.value
-        )
-        if combination.plan is None or better:
-            combination.plan = plan
+    @property
+    def _is_late(self) -> bool:
+        """Whether searches should have ended, and a combination is planned."""
+        return self._planned and -self._deadline.left > LATE * self._limit + GRACE
+
+    def _stop(self, pressed: list[int]) -> None:
+        """Ask searches to end with what they have, and wait for them."""
+        engine = self._engine
+        engine.stop()
+        for _ in range(round(STOPPING / PAUSE)):
+            if not engine.busy or len(pressed) > 1:
+                return
+            self._take(engine.wait(PAUSE))
+
+    def _submit(
+        self, combination: _Combination, queue: Sequence[_Combination], deadline: Deadline
+    ) -> None:
+        """Submit a search of a combination, if it is still open and time is left."""
+        left = deadline.left
+        if not self._is_open(combination) or (
+            left <= SHORTEST and (self._planned or self._engine.busy)
+        ):
+            return
+        others = sum(map(self._is_open, queue)) // self._engine.slots
+        turn = max(TURN * self._limit, deadline.turn(others).seconds)
+        seconds = max(SHORTEST, min(self._deadline.left, turn))
+        number = self._combinations.index(combination)
+        self._engine.submit(number, self._task(combination, seconds))
+
+    def _task(self, combination: _Combination, seconds: float) -> CombinationTask:
+        """Search of a combination."""
+        key = None if self._stored is None else self._stored.keys[combination.parallelism]
+        here = isinstance(self._engine, DirectEngine)
+        return CombinationTask(
+            combination.space, combination.state, seconds, self.best, self._options, key,
+            self._deadline.progress if here else None,
+        )  # fmt: skip
+
+    def _take(self, ended: Sequence[tuple[int, Done]]) -> None:
+        """Take the outcomes of searches."""
+        for number, done in ended:
+            combination = self._combinations[number]
+            combination.failed = done.failed
+            if isinstance(done, CombinationDone) and done.state is not None:
+                combination.state = done.state
+                if self._stored is not None:
+                    self._stored.save(combination.parallelism, done)
+            self._deadline.tell("combinations", self.best, self.lower_bound or Fraction(0))
 
 
 def _estimate(combination: _Combination) -> Fraction:
@@ -294,8 +386,8 @@ def _estimate(combination: _Combination) -> Fraction:
     The estimate is the bound plus the bubble of 1F1B, (devices - 1) / microbatches of the bound
     (Megatron-LM, arXiv 2104.04473, section 2.2.1).
     """
-    if combination.value is not None:
-        return combination.value
-    assert combination.lower_bound is not None
-    training = combination.model.training
-    return combination.lower_bound * (1 + Fraction(training.devices - 1, training.batches))
+    state, training = combination.state, combination.model.training
+    if state.value is not None:
+        return state.value
+    assert state.lower_bound is not None
+    return state.lower_bound * (1 + Fraction(training.devices - 1, training.batches))

@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
 
 from ppopt.derivation.derived_model import DerivedModel
-from ppopt.problem.exact import plain
+from ppopt.problem.exact import plain, plain_or_none
 from ppopt.solver.result import Provenance, Status
 from ppopt.studies.parallel_space import Parallelism, ParallelSpace
+from ppopt.studies.parallel_storage import StorageReport
 from ppopt.studies.plan_result import Plan, RowStatus
+from ppopt.studies.step_breakdown import StepBreakdown, step_breakdown
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
 
 
 @dataclass(frozen=True)
@@ -25,11 +33,19 @@ class ParallelRow:
     """Best plan of the combination, with or without a schedule; None: it was bounded only."""
     seconds: float
     """Seconds that its plans took."""
+    failed: str | None = None
+    """Why its last search failed, in one line; None if it did not."""
 
     @property
     def value(self) -> Fraction | None:
         """Shortest step found."""
         return None if self.plan is None else self.plan.value
+
+    @cached_property
+    def breakdown(self) -> StepBreakdown | None:
+        """What the shortest step consists of; None without a schedule."""
+        schedule = None if self.plan is None else self.plan.schedule
+        return None if schedule is None else step_breakdown(schedule, self.model.layers)
 
     @property
     def searches(self) -> int:
@@ -65,6 +81,13 @@ class ParallelPlan:
     solve_seconds: float
     interrupted: bool = False
     """Whether Ctrl-C ended the search."""
+    storage: StorageReport | None = None
+    """What became of the storage; None: the plan has none."""
+
+    @property
+    def skipped_by_reason(self) -> dict[str, int]:
+        """Number of invalid combinations of every reason, the most frequent first."""
+        return dict(Counter(self.skipped.values()).most_common())
 
     @property
     def best(self) -> ParallelRow | None:
@@ -87,6 +110,36 @@ class ParallelPlan:
         if not self.value or self.lower_bound is None:
             return None
         return (self.value - self.lower_bound) / self.value
+
+    def row_object(self, row: ParallelRow) -> dict[str, Any]:
+        """Figures of a combination, as `ppopt plan --from --json` has them; None if unknown."""
+        training, best = row.model.training, None if row.plan is None else row.plan.best
+        parts = (None,) * len(StepBreakdown._fields) if row.breakdown is None else row.breakdown
+        return {
+            **row.parallelism._asdict(),
+            "status": row.status(self.value).value,
+            "searches": row.searches,
+            "devices": training.devices,
+            "batches": training.batches,
+            "value": plain_or_none(row.value),
+            "lower_bound": plain_or_none(row.lower_bound),
+            **dict(zip(StepBreakdown._fields, map(plain_or_none, parts), strict=True)),
+            "tokens_per_second_per_gpu": self.tokens_per_second(row.value),
+            "bound_tokens_per_second_per_gpu": self.tokens_per_second(row.lower_bound),
+            "configuration": None if best is None else str(best.configuration),
+            "peak_memory": None if best is None else plain_or_none(best.peak),
+            "seconds": round(row.seconds, 3),
+            "failed": row.failed,
+        }
+
+    def to_frame(self) -> DataFrame:
+        """One row per combination, the best first, as a pandas DataFrame; times in ms.
+
+        Needs pandas (the extra `frame`).
+        """
+        from pandas import DataFrame  # noqa: PLC0415  optional
+
+        return DataFrame([self.row_object(row) for row in self.rows])
 
     def tokens_per_second(self, step: Fraction | None) -> float | None:
         """Tokens per second per GPU for a step time in ms.

@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from itertools import product
-from math import gcd
+from itertools import islice
+from math import gcd, isqrt
 from typing import Any, NamedTuple
 
 from ppopt.derivation.architecture import Architecture, Experts
 from ppopt.derivation.derived_model import DerivedModel
 from ppopt.derivation.gpus import Gpu
-from ppopt.derivation.layer_costs import EFFICIENCY
+from ppopt.derivation.layer_costs import AS_DERIVED, Scale
 from ppopt.derivation.training import Training
 from ppopt.errors import ConflictError, InputError, NotApplicableError, not_applicable
+from ppopt.problem.hosting import MOST_DEVICES
 
-MAX_TENSOR = 8
-"""Largest tensor parallel size of a space of all sizes: the GPUs of one server (Megatron-LM, arXiv
-2104.04473, takeaway 1)."""
+DIMENSIONS = ("tensor", "context", "data", "expert", "microbatch")
+"""Dimensions of the parallelism, as fields of `ParallelSpace`."""
+MAX_COMBINATIONS = 4096
+"""Most combinations of a space: to derive one takes some hundredths of a second."""
+MICROBATCHES = (1, 2, 4)
+"""Sequences of a microbatch by default."""
+MIN_TOKENS_PER_RANK = 4096
+"""Least tokens of a sequence on a rank, for context parallel sizes that are chosen by default."""
 
 
 class Parallelism(NamedTuple):
@@ -27,9 +33,16 @@ class Parallelism(NamedTuple):
     microbatch: int
     """Sequences of a microbatch."""
     data: int
+    context: int = 1
+    expert: int = 1
 
     def __str__(self) -> str:
-        return f"tensor {self.tensor}, microbatch {self.microbatch}, data {self.data}"
+        more = "".join(
+            f", {name} {getattr(self, name)}"
+            for name in ("context", "expert")
+            if getattr(self, name) > 1
+        )
+        return f"tensor {self.tensor}, microbatch {self.microbatch}, data {self.data}{more}"
 
 
 @dataclass(frozen=True)
@@ -37,8 +50,16 @@ class ParallelSpace:
     """Search space of the parallelism: dimensions, and settings that all combinations share.
 
     Every combination trains the same sequences per step on the same GPUs: its pipeline has gpus /
-    (tensor x context x data) devices and global_batch / (data x microbatch) microbatches. Raises
-    InputError if a list is empty or a number is below 1.
+    (tensor x context x data) devices and global_batch / (data x microbatch) microbatches. A
+    dimension is a list of sizes, or None for all sizes that make sense:
+
+    - tensor, context: tensor x context divides the GPUs and is within a node; a rank has at least
+      `MIN_TOKENS_PER_RANK` tokens of a sequence, or context is 1;
+    - data: divides the GPUs that are left, and the sequences of a step;
+    - expert: divides data x context and the experts of all layers;
+    - microbatch: `MICROBATCHES` that divide the sequences of a data parallel rank.
+
+    Raises InputError if a list is empty, a number is below 1, or there are too many combinations.
     """
 
     architecture: Architecture
@@ -47,92 +68,146 @@ class ParallelSpace:
     """Total number of GPUs."""
     global_batch: int
     """Sequences of a step, over all copies of the pipeline."""
-    tensor: tuple[int, ...] = (1,)
-    microbatch: tuple[int, ...] = (1,)
-    data: tuple[int, ...] = (1,)
+    tensor: tuple[int, ...] | None = None
+    context: tuple[int, ...] | None = None
+    data: tuple[int, ...] | None = None
+    expert: tuple[int, ...] | None = None
+    microbatch: tuple[int, ...] | None = None
     training: Mapping[str, Any] = field(default_factory=dict)
-    """Further fields of every `Training`: context, expert, sequence, precision."""
-    efficiency: tuple[float, ...] = (EFFICIENCY,)
-    """Achieved share of the GPU's peak: one for all, or one for each of `tensor`."""
+    """Further fields of every `Training`: sequence, precision, zero and others."""
+    efficiency: tuple[float, ...] = ()
+    """Share of the GPU's peak that large products of matrices reach: one for all, or one for each
+    of `tensor`; empty: as the GPU has it."""
+    scale: Scale = AS_DERIVED
+    """Factors of calibration on times."""
     link: str | None = None
-    all_sizes: bool = False
-    """Whether the lists have every size (`of_all_sizes`): invalid combinations are left out without
-    a report, and without `expert` in `training` as many ranks as can share the experts."""
-
-    @classmethod
-    def of_all_sizes(
-        cls, architecture: Architecture, gpu: Gpu, gpus: int, global_batch: int, **more: Any
-    ) -> ParallelSpace:
-        """Space of all tensor parallel sizes in a server and all data parallel sizes."""
-        sizes = [size for size in range(1, gpus + 1) if gpus % size == 0]
-        return cls(
-            architecture, gpu, gpus, global_batch, all_sizes=True,
-            tensor=tuple(size for size in sizes if size <= MAX_TENSOR) or (1,),
-            data=tuple(sizes) or (1,), **more,
-        )  # fmt: skip
 
     def __post_init__(self) -> None:
-        lists = {"tensor": self.tensor, "microbatch": self.microbatch, "data": self.data}
+        lists = {name: getattr(self, name) for name in DIMENSIONS}
         for name, numbers in lists.items():
-            if not numbers:
+            if numbers is not None and not numbers:
                 raise InputError(f"{name}: the list is empty")
-        if len(self.efficiency) not in (1, len(self.tensor)):
+        tensors = len(self.tensor or ())
+        if len(self.efficiency) not in (0, 1, tensors):
             raise InputError(
                 f"efficiency: {len(self.efficiency)} values; give one, or one for each of the "
-                f"{len(self.tensor)} of tensor"
+                f"{tensors} of tensor"
             )
         lists |= {"gpus": (self.gpus,), "global_batch": (self.global_batch,)}
         for name, numbers in lists.items():
-            if min(numbers) < 1:
+            if numbers is not None and min(numbers) < 1:
                 raise InputError(f"{name}: {min(numbers)} is below 1")
+        self._check_size()
+
+    def _check_size(self) -> None:
+        """Raise InputError if there are too many combinations."""
+        count = sum(1 for _ in islice(self._combinations(), MAX_COMBINATIONS + 1))
+        if count > MAX_COMBINATIONS:
+            raise InputError(
+                f"tensor, context, data, expert, microbatch: more than {MAX_COMBINATIONS} "
+                "combinations; give shorter lists"
+            )
 
     def models(self) -> tuple[dict[Parallelism, DerivedModel], dict[Parallelism, str]]:
         """Derived models of all valid combinations, and invalid ones, each with the reason."""
         models, skipped = {}, {}
-        for combination in dict.fromkeys(map(Parallelism._make, self._product())):
+        for combination in dict.fromkeys(self._combinations()):
             try:
                 models[combination] = self.model(combination)
             except NotApplicableError as error:
                 skipped[combination] = str(error)
-        return models, {} if models and self.all_sizes else skipped
+        return models, skipped
 
-    def _product(self) -> product[tuple[int, ...]]:
-        return product(self.tensor, self.microbatch, self.data)
+    def _combinations(self) -> Iterator[Parallelism]:
+        """All combinations; sizes that are listed may be invalid."""
+        for tensor in self.tensor or self._tensor_sizes():
+            for context in self.context or self._context_sizes(tensor):
+                for data in self.data or self._data_sizes(tensor * context):
+                    for expert in self.expert or self._expert_sizes(data * context):
+                        for microbatch in self.microbatch or self._microbatch_sizes(data):
+                            yield Parallelism(tensor, microbatch, data, context, expert)
+
+    def _tensor_sizes(self) -> list[int]:
+        return [size for size in _divisors(self.gpus) if self._is_within_node(size)]
+
+    def _context_sizes(self, tensor: int) -> list[int]:
+        if self.gpus % tensor:
+            return [1]
+        sequence = self.training.get("sequence", Training.sequence)
+        return [
+            size
+            for size in _divisors(self.gpus // tensor)
+            if size == 1
+            or (self._is_within_node(tensor * size) and sequence >= size * MIN_TOKENS_PER_RANK)
+        ]
+
+    def _is_within_node(self, ranks: int) -> bool:
+        """Whether every group of consecutive ranks is within a node."""
+        return min(self.gpus, self._node) % ranks == 0
+
+    @property
+    def _node(self) -> int:
+        """Number of GPUs of a node."""
+        return self.training.get("gpus_per_node") or self.gpu.gpus_per_node
+
+    def _data_sizes(self, ranks: int) -> list[int]:
+        return [1] if self.gpus % ranks else _divisors(gcd(self.gpus // ranks, self.global_batch))
+
+    def _expert_sizes(self, ranks: int) -> list[int]:
+        feed_forwards = (run.decoder.feed_forward for run in self.architecture.runs)
+        numbers = [layer.number for layer in feed_forwards if isinstance(layer, Experts)]
+        return _divisors(gcd(ranks, *numbers)) if numbers else [1]
+
+    def _microbatch_sizes(self, data: int) -> list[int]:
+        sequences = self.global_batch // data
+        return [size for size in MICROBATCHES if sequences % size == 0]
+
+    @property
+    def not_searched(self) -> tuple[str, ...]:
+        """Sizes that the default of a dimension leaves out, each with the option that adds them."""
+        left_out = {
+            "tensor": f"tensor x context that is not within a node of {self._node}",
+            "context": f"context with fewer than {MIN_TOKENS_PER_RANK} tokens per rank",
+            "microbatch": f"microbatches other than {', '.join(map(str, MICROBATCHES))}",
+        }
+        return tuple(
+            f"{words} (--{name})" for name, words in left_out.items() if getattr(self, name) is None
+        )
 
     def model(self, combination: Parallelism) -> DerivedModel:
         """Derived model of a combination; raises NotApplicableError if it is invalid."""
         with not_applicable():
-            context = self.training.get("context", 1)
             devices = _divided(
                 "gpus",
                 self.gpus,
-                combination.tensor * context * combination.data,
+                combination.tensor * combination.context * combination.data,
                 "tensor x context x data",
             )
+            if devices > MOST_DEVICES:
+                raise ConflictError(f"stages: {devices} devices are above {MOST_DEVICES}")
             batches = _divided(
                 "global_batch",
                 self.global_batch,
                 combination.data * combination.microbatch,
                 "data x microbatch",
             )
-            fields = {**self.training, **combination._asdict()}
-            if self.all_sizes:
-                fields = {"expert": self._most_expert_ranks(combination.data * context)} | fields
-            training = Training(devices, batches, **fields)
+            training = Training(devices, batches, **{**self.training, **combination._asdict()})
             return DerivedModel(
-                self.architecture, training, self.gpu, self._efficiency(combination), link=self.link
-            )
+                self.architecture, training, self.gpu, self._efficiency(combination), self.scale,
+                link=self.link,
+            )  # fmt: skip
 
-    def _most_expert_ranks(self, ranks: int) -> int:
-        """Most of some ranks over which the experts of all layers can be spread; 1: no experts."""
-        decoders = (run.decoder.feed_forward for run in self.architecture.runs)
-        numbers = [experts.number for experts in decoders if isinstance(experts, Experts)]
-        return gcd(ranks, *numbers) if numbers else 1
+    def _efficiency(self, combination: Parallelism) -> float | None:
+        """Efficiency of a combination; None: as the GPU has it."""
+        if self.tensor is None or len(self.efficiency) <= 1:
+            return next(iter(self.efficiency), None)
+        return self.efficiency[self.tensor.index(combination.tensor)]
 
-    def _efficiency(self, combination: Parallelism) -> float:
-        """Efficiency of a combination."""
-        each = len(self.efficiency) > 1
-        return self.efficiency[self.tensor.index(combination.tensor) if each else 0]
+
+def _divisors(number: int) -> list[int]:
+    """Divisors of a number above 0, in order."""
+    small = [size for size in range(1, isqrt(number) + 1) if number % size == 0]
+    return sorted({*small, *(number // size for size in small)})
 
 
 def _divided(name: str, number: int, divisor: int, divisor_text: str) -> int:

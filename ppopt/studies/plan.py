@@ -24,6 +24,7 @@ from ppopt.studies.plan_result import Plan
 from ppopt.studies.plan_search import PlanSearch
 from ppopt.studies.plan_space import (
     CHUNKS,
+    OPTIMAL,
     PLACEMENTS,
     PlanSpace,
     default_recompute,
@@ -148,17 +149,19 @@ def search_plan_space(
     options: SolveOptions,
     *,
     known_value: Fraction | None = None,
-    start: Schedule | None = None,
+    starts: Sequence[Schedule] = (),
 ) -> Plan:
     """Search a plan space, without the additional reports of `plan`.
 
     `known_value` is a time per microbatch already achieved elsewhere: configurations that cannot
-    beat it are closed, and the bound of the plan is capped at it. `start` is the best schedule of
-    an earlier search of the space. Raises InputError if nothing can be set up.
+    beat it are closed, and the bound of the plan is capped at it. `starts` are the schedules of an
+    earlier search of the space, in place of hand strategies. Raises InputError if nothing can be
+    set up.
     """
     search = PlanSearch(space, objective, backward_kind, options)
-    search.set_known_value(known_value, start)
-    search.start_from_baselines()
+    search.set_known_value(known_value, starts)
+    if not starts and OPTIMAL in space.strategies:
+        search.start_from_baselines()
     return search.run()
 
 

@@ -36,6 +36,7 @@ from ppopt.solver.result import Progress, Status
 from ppopt.solver.search import problem_of
 from ppopt.strategies import resolve
 from ppopt.studies.baselines import BEYOND, GRACE, OUT_OF_TIME
+from ppopt.studies.evaluate import objective_value
 from ppopt.studies.plan_baselines import PlanBaselines
 from ppopt.studies.plan_candidate import PlanCandidate
 from ppopt.studies.plan_least_memory import within_share
@@ -142,12 +143,14 @@ class PlanSearch:
             raise NotApplicableError(f"{configuration.strategy} does not split the backward")
         return BackwardKind.WHOLE if fused else BackwardKind.MIXED
 
-    def set_known_value(self, value: Fraction | None, schedule: Schedule | None) -> None:
-        """Use a known achievable time per microbatch, and start from a schedule of the space."""
+    def set_known_value(self, value: Fraction | None, starts: Sequence[Schedule] = ()) -> None:
+        """Use a known achievable time per microbatch, and start from schedules of the space."""
         self._known_value = value
         for candidate in self._orders.candidates:
-            if schedule is not None and candidate.contains(schedule):
-                candidate.start_from(schedule)
+            own = [schedule for schedule in starts if candidate.contains(schedule)]
+            best = min(own, key=lambda start: objective_value(start, self._objective), default=None)
+            if best is not None:
+                candidate.start_from(best)
 
     def start_from_baselines(self) -> None:
         """Evaluate hand strategies, and start every configuration from its best one."""

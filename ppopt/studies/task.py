@@ -1,10 +1,10 @@
-"""A unit of work for a worker process: a job and its stored outcome."""
+"""Units of work for worker processes: their protocol, and the rows of a sweep."""
 
 from __future__ import annotations
 
 import logging
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from ppopt.errors import InputError, NotApplicableError, VerificationError
 from ppopt.studies import outcome
@@ -13,14 +13,6 @@ from ppopt.studies.outcome import JobOutcome
 from ppopt.studies.records import DamagedError, StoredResult
 
 _LOG = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class Task:
-    """A job, and its stored result, if there is one."""
-
-    job: SolveJob
-    stored: StoredResult | None = None
 
 
 @dataclass(frozen=True)
@@ -36,6 +28,43 @@ class Done:
     damaged: str | None = None
     """Why the stored result could not be used, in one line."""
     interrupted: bool = False
+
+
+class Work(Protocol):
+    """A unit of work that an engine runs, perhaps in another process."""
+
+    @property
+    def workers(self) -> int:
+        """Number of processors that it uses."""
+
+    @property
+    def identity(self) -> str:
+        """Text that is equal only for units of work with interchangeable results."""
+
+    def perform(self) -> Done:
+        """Run; raises nothing that is no bug."""
+
+
+@dataclass(frozen=True)
+class Task:
+    """A job, and its stored result, if there is one."""
+
+    job: SolveJob
+    stored: StoredResult | None = None
+
+    @property
+    def workers(self) -> int:
+        """Number of processors that the job uses."""
+        return self.job.workers
+
+    @property
+    def identity(self) -> str:
+        """Text of everything that the result depends on."""
+        return repr((self.job.key, self.job, self.job.pipeline.spelled_out()))
+
+    def perform(self) -> Done:
+        """Perform the task; see `perform`."""
+        return perform(self)
 
 
 def perform(task: Task) -> Done:

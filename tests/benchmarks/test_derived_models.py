@@ -6,10 +6,10 @@ from fractions import Fraction
 from pathlib import Path
 
 import pytest
+from ppopt.derivation.layer_work import decoder_work
 
 import ppopt
 from benchmarks import derived_models as derived
-from ppopt.derivation.layer_work import decoder_work
 from ppopt.formats.models import read_settings
 
 FOLDER = Path(__file__).parents[2] / "models"

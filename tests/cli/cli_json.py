@@ -98,10 +98,19 @@ PARALLELISM = {
     "global_batch": INT,
     "rows": LIST,
     "skipped": LIST,
+    "skipped_by_reason": LIST,
+    "not_searched": LIST,
+    "storage": (dict, NoneType),
 }
 """Keys of `parallelism` of `plan --from config.json`."""
 PARALLEL_ROW = {
-    **dict.fromkeys(("tensor", "microbatch", "data", "expert", "devices", "batches"), INT),
+    **dict.fromkeys(
+        ("tensor", "microbatch", "data", "context", "expert", "devices", "batches"), INT
+    ),
+    **dict.fromkeys(
+        ("compute", "communication", "bubble", "gradient_sync", "optimizer"), KNOWN_NUMBER
+    ),
+    "failed": KNOWN_TEXT,
     "status": TEXT,
     "searches": INT,
     "value": KNOWN_NUMBER,

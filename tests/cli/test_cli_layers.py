@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 
 import ppopt
+from ppopt.derivation.gpus import gpus
+from ppopt.report.numbers import NONE
 from tests.cli.cli_run import done, run, shown
 from tests.factories.configs import LLAMA_8B
 
@@ -331,6 +333,17 @@ class TestInitFromAConfiguration:
         assert found["makespan"] == pytest.approx(3000, rel=1e-4)
         assert found["partition"] == [9, 8, 8, 9]
 
+    def test_a_gpu_of_ones_own(self, llama_json: Path) -> None:
+        Path("my-gpu.toml").write_text('like = "h100"\nmemory = "96GiB"')
+        done(f"init mine.yaml --from {llama_json} --gpu my-gpu.toml")
+        assert shown("eval 1f1b --config mine.yaml")["mem_limit"] == [98304] * 4
+
+    def test_a_bare_gpu_lists_the_gpus(self) -> None:
+        lines = done("init --gpu").out.splitlines()
+        rows = {words[0]: words[1:] for words in map(str.split, lines) if words}
+        assert set(gpus()) <= set(rows)
+        assert rows["h100"][:8] == ["989.4", "1978.9", NONE, "80", "3.35", "8", "450", "50"]
+
     def test_without_a_file_it_is_printed(self, llama_json: Path) -> None:
         assert "layers:" in done(f"init --from {llama_json} --gpu b200").out
 
@@ -340,6 +353,10 @@ class TestInitFromAConfiguration:
             ("--from config.json", "gpu: missing; give --gpu h100"),
             ("--from nowhere.json --gpu h100", "nowhere.json: cannot be read"),
             ("--gpu h100 --calibrate 3", "gpu, calibrate: only with --from config.json"),
+            ("--gpu", "gpu: only with --from config.json"),
+            ("--gpu --from config.json", "gpu: name one; known are v100, a100"),
+            ("--from config.json --gpu own.toml", "own.toml: cannot be read"),
+            ("--from config.json --gpu typo.toml", "typo.toml: unknown key 'memroy'; did you"),
             ("--from config.json --gpu h10", "did you mean h100"),
             (
                 "--from config.json --gpu h100 --efficiency 0.3 --calibrate 3",
@@ -351,6 +368,7 @@ class TestInitFromAConfiguration:
     )
     @pytest.mark.usefixtures("llama_json")
     def test_refused(self, words: str, told: str) -> None:
+        Path("typo.toml").write_text("memroy = 80")
         ran = run(f"init mine.yaml {words}")
         assert (ran.code, ran.out) == (2, "")
         assert told in ran.err and ran.err.count("\n") == 1

@@ -170,6 +170,9 @@ def test_the_least_memory_within_a_share_is_told(config: Path) -> None:
 ON_EIGHT = "plan --from config.json --gpu h100 --gpus 8 --global-batch 16 --workers 1"
 
 
+ON_TWELVE = ON_EIGHT.replace("--gpus 8", "--gpus 12 --sequence 4608")
+
+
 class TestOverTheParallelism:
     """Six small layers on eight H100, sixteen sequences of 4096 tokens."""
 
@@ -180,7 +183,8 @@ class TestOverTheParallelism:
 
     def test_json_has_the_keys_of_a_plan_and_every_combination(self) -> None:
         """Half of the efficiency for tensor 2: its work alone takes longer than the best step."""
-        line = f"{ON_EIGHT} --tensor 1,2,3 --efficiency 0.4,0.2,0.4 --strategies 1f1b -o best.json"
+        sizes = "--tensor 1,2,3 --data 1 --microbatch 1"
+        line = f"{ON_EIGHT} {sizes} --efficiency 0.4,0.2,0.4 --strategies 1f1b -o best.json"
         found = shown(line)
         assert_types(found, PLANNED | {"parallelism": OBJECT})
         assert_types(found["parallelism"], PARALLELISM)
@@ -197,20 +201,72 @@ class TestOverTheParallelism:
         assert done("verify best.json").out.startswith("best.json: verified")
 
     def test_the_table_and_the_page(self) -> None:
-        told = done(f"{ON_EIGHT} --tensor 8 --strategies 1f1b -o plan.html").out
+        told = done(
+            f"{ON_EIGHT} --tensor 8 --data 1 --microbatch 1 --strategies 1f1b -o plan.html"
+        ).out
         assert told.startswith("best: tensor 8, microbatch 1, data 1: ")
-        assert "no combination above" in told and "leave out collectives" in told
+        assert "no combination above" in told
+        assert "parts of a step (ms):" in told and "optimizer" in told
         assert "plotly" in Path("plan.html").read_text()
 
     def test_without_lists_every_size_is_a_combination(self) -> None:
         """Eight GPUs as pipelines of 1 to 8 devices: every tensor times data up to 8."""
-        found = shown(f"{ON_EIGHT} --strategies 1f1b --time-limit 2")
+        found = shown(f"{ON_EIGHT} --microbatch 1 --strategies 1f1b --time-limit 2")
         rows = found["parallelism"]["rows"]
         assert sorted((row["tensor"], row["data"]) for row in rows) == sorted(
             (tensor, data) for tensor in (1, 2, 4, 8) for data in (1, 2, 4, 8) if tensor * data <= 8
         )
         assert found["parallelism"]["skipped"] == []
+        assert ["--tensor" in words for words in found["parallelism"]["not_searched"]] == [
+            True,
+            False,
+        ]
         assert found["lower_bound"] <= min(row["lower_bound"] for row in rows)
+
+    def test_skipped_combinations_are_told_by_reason(self) -> None:
+        """Three ranks share no eight heads, whatever the microbatch; nor do six."""
+        line = f"{ON_TWELVE} --tensor 2,3,6 --data 2 --microbatch 1,2 --strategies 1f1b"
+        found = shown(f"{line} --recompute none")["parallelism"]
+        assert len(found["skipped"]) == 4
+        assert [group["combinations"] for group in found["skipped_by_reason"]] == [2, 2]
+        told = done(f"{line} --recompute none").out
+        assert "skipped: 4 combinations: tensor: 3 ranks cannot share 8 heads" in told
+        assert "(1 similar)" in told
+
+    def test_a_stored_plan_continues(self) -> None:
+        """The second command has all states of the first, and searches nothing."""
+        line = f"{ON_EIGHT} --tensor 1,2 --data 2 --microbatch 1 --strategies 1f1b"
+        first = shown(f"{line} --storage sqlite:///a.db --study-name mine")
+        again = shown(f"{line} --storage sqlite:///a.db --study-name mine")
+        states = [
+            [(row["tensor"], row["status"], row["value"]) for row in plan["parallelism"]["rows"]]
+            for plan in (first, again)
+        ]
+        assert states[0] == states[1]
+        storage = again["parallelism"]["storage"]
+        assert (storage["study"], storage["storage"]) == ("mine", "sqlite:///a.db")
+        searched = sum(row["searches"] > 0 for row in first["parallelism"]["rows"])
+        assert storage["loaded"] == searched > 0
+        assert "mine" in done("studies --storage sqlite:///a.db").out
+        assert "tensor" in done("studies show mine --storage sqlite:///a.db").out
+        assert done("studies show mine --storage sqlite:///a.db -o mine.html").code == 0
+
+    @pytest.mark.slow
+    def test_processes_have_the_same_best(self) -> None:
+        line = f"{ON_EIGHT} --tensor 1,2 --data 1,2 --microbatch 1 --strategies 1f1b"
+        alone, together = shown(line), shown(f"{line} --jobs 2")
+        assert alone["value"] == together["value"]
+        assert together["workers"] == 1
+
+    def test_calibrated_by_a_file(self) -> None:
+        """One measured step, twice as long as derived: all steps are longer."""
+        line = f"{ON_EIGHT} --tensor 1 --data 1 --microbatch 1 --strategies 1f1b"
+        step = shown(line)["value"]
+        measured = "- {step: %s, devices: 8, batches: 16}"
+        Path("steps.yaml").write_text(measured % (2 * step))
+        ran = done(f"{line} --json --calibrate steps.yaml")
+        assert json.loads(ran.out)["value"] > 1.5 * step
+        assert "calibrated: kernels take" in ran.err
 
     def test_nothing_fits(self) -> None:
         ran = run(f"{ON_EIGHT} --mem-limit 10MiB --strategies 1f1b")
@@ -227,6 +283,18 @@ class TestOverTheParallelism:
             (f"{ON_EIGHT} --backward whole", "not of a plan over the parallelism"),
             (f"{ON_EIGHT} --within 1%", "within: not of a plan over the parallelism"),
             (f"{ON_EIGHT} --tensor 3", "no parallelism is left: gpus: 8 is no multiple"),
+            ("plan --stages 4 --batches 8 --jobs 2", "jobs: only with --from config.json"),
+            ("plan --stages 4 --batches 8 --study-name a", "study-name: only with --from"),
+            (f"{ON_EIGHT} --jobs 0", "jobs: 0 is below 1"),
+            (f"{ON_EIGHT} --jobs 2 --dask tcp://a:1", "dask: excludes --jobs"),
+            (f"{ON_EIGHT} --storage here.db", "storage"),
+            (f"{ON_EIGHT} --data 0", "data: 0 is below 1"),
+            (f"{ON_EIGHT} --zero 4", "zero: 4 is not within 0 .. 3"),
+            (f"{ON_EIGHT} --framework jax", "framework: 'jax' is unknown"),
+            (f"{ON_EIGHT} --context-type star", "--context-type: 'star' is unknown"),
+            (f"{ON_EIGHT} --freeze tail", "freeze: 'tail' is unknown"),
+            (f"{ON_EIGHT} --calibrate none.yaml", "none.yaml"),
+            (f"{ON_EIGHT} --efficiency 0.4 --calibrate a.yaml", "efficiency: --calibrate scales"),
             (f"{ON_EIGHT} --tensor 1,x", "tensor: 'x' is not a whole number"),
             (f"{ON_EIGHT} --efficiency much", "efficiency"),
         ],

@@ -9,8 +9,16 @@ import pytest
 
 from ppopt import InputError, derive_model
 from ppopt.derivation.architecture import Experts
-from ppopt.derivation.config_json import FAMILIES, architecture_of, read_architecture
-from tests.factories.configs import CONFIGS, DEEPSEEK_V3, LLAMA_8B, PARAMETERS, Config
+from ppopt.derivation.config_families import FAMILIES
+from ppopt.derivation.config_json import architecture_of, read_architecture
+from tests.factories.configs import (
+    CONFIGS,
+    DEEPSEEK_V3,
+    LLAMA_8B,
+    PARAMETERS,
+    WITH_PREDICTIONS,
+    Config,
+)
 
 
 @pytest.mark.parametrize("name", PARAMETERS)
@@ -18,10 +26,18 @@ def test_parameters_are_those_published(name: str) -> None:
     assert architecture_of(CONFIGS[name]).parameters == PARAMETERS[name]
 
 
-def test_every_family_but_those_with_the_keys_of_another_has_a_published_count() -> None:
-    """Mistral has the keys of Llama; Qwen2-MoE has a test of its own."""
-    tested = {config["architectures"][0] for config in CONFIGS.values()}
-    assert set(FAMILIES) - tested == {"MistralForCausalLM", "Qwen2MoeForCausalLM"}
+@pytest.mark.parametrize("name", WITH_PREDICTIONS)
+def test_parameters_with_the_prediction_module_are_those_published(name: str) -> None:
+    architecture = architecture_of(CONFIGS[name])
+    total, copies = WITH_PREDICTIONS[name]
+    words = copies * architecture.vocabulary * architecture.hidden
+    assert architecture.parameters + architecture.prediction_parameters + words == total
+
+
+def test_every_family_has_a_published_count() -> None:
+    """Qwen2-MoE has a test of its own; the architectures of a family share its layers."""
+    tested = {FAMILIES[config["architectures"][0]].name for config in CONFIGS.values()}
+    assert tested == {family.name for family in FAMILIES.values()}
 
 
 def test_a_layer_of_qwen2_moe_by_hand() -> None:
@@ -64,6 +80,13 @@ def test_layers_without_experts_stand_where_the_configuration_has_them() -> None
     ]
 
 
+def test_mtp_modules_can_be_removed() -> None:
+    architecture = architecture_of(DEEPSEEK_V3)
+    removed = architecture.without_predictions()
+    assert (architecture.predictions, removed.predictions) == (1, 0)
+    assert removed.parameters == architecture.parameters
+
+
 def without(key: str) -> Config:
     return {name: value for name, value in LLAMA_8B.items() if name != key}
 
@@ -73,16 +96,45 @@ def without(key: str) -> Config:
     [
         (without("hidden_size"), "hidden_size is missing"),
         (without("architectures"), "architectures is missing"),
-        (LLAMA_8B | {"architectures": ["MambaForCausalLM"]}, "'MambaForCausalLM'.*known are Llama"),
+        (
+            LLAMA_8B | {"architectures": ["X\nY"]},
+            r"architectures: \['X\\nY'\] is not a list of names",
+        ),
+        (LLAMA_8B | {"architectures": 3}, "architectures: 3 is not a list of names"),
+        ({"architectures": ["MambaForCausalLM"]}, "'MambaForCausalLM'.*known are Llama"),
         (LLAMA_8B | {"hidden_size": "big"}, "hidden_size: 'big' is not a whole number"),
         (LLAMA_8B | {"num_hidden_layers": 0}, "num_hidden_layers: 0 is not within"),
-        (LLAMA_8B | {"sliding_window": 4096}, "sliding_window: 4096: attention in windows"),
-        (LLAMA_8B | {"layer_types": ["linear_attention"]}, "only full_attention is derived"),
+        (LLAMA_8B | {"num_hidden_layers": 10**9}, "num_hidden_layers: 1000000000 is not within"),
+        (LLAMA_8B | {"num_attention_heads": 5000}, "hidden_size has no room for 5000 heads"),
+        (LLAMA_8B | {"sliding_window": -1}, "sliding_window: -1 is not within"),
+        (LLAMA_8B | {"layer_types": ["full_attention"]}, "is not a list of 32 layers"),
+        (
+            LLAMA_8B | {"layer_types": ["linear_attention"] * 32},
+            "'linear_attention' is not a kind of attention that this architecture has",
+        ),
         (LLAMA_8B | {"num_key_value_heads": 5}, "32 heads cannot share 5"),
         (LLAMA_8B | {"tie_word_embeddings": 1}, "tie_word_embeddings: 1 is neither"),
         (
             CONFIGS["Qwen/Qwen3-30B-A3B"] | {"mlp_only_layers": 3},
             "mlp_only_layers: 3 is not a list",
+        ),
+        (
+            CONFIGS["Qwen/Qwen3-30B-A3B"] | {"num_experts_per_tok": 129},
+            "num_experts_per_tok: 129 of 128 experts",
+        ),
+        (
+            CONFIGS["openai/gpt-oss-20b"] | {"layer_types": [1] * 24},
+            "layer_types: 1 is not text",
+        ),
+        (DEEPSEEK_V3 | {"mlp_layer_types": ["moe"] * 61}, "'moe' is neither dense nor sparse"),
+        (
+            CONFIGS["deepseek-ai/DeepSeek-V3.2"] | {"q_lora_rank": None},
+            "q_lora_rank is missing; the indexer",
+        ),
+        ({"architectures": ["LlamaForCausalLM"], "text_config": 3}, "text_config: 3 is not an"),
+        (
+            {"architectures": ["LlamaForCausalLM"], "text_config": {}},
+            "text_config: num_hidden_layers is missing",
         ),
     ],
 )

@@ -9,7 +9,6 @@ import pytest
 
 import ppopt
 from ppopt import InputError, derive_model
-from ppopt.derivation.gpus import gpu_named, gpus
 from ppopt.derivation.training import Training
 from tests.factories.configs import CONFIGS, DEEPSEEK_V3, LLAMA_8B, LLAMA_70B, Config
 
@@ -126,14 +125,6 @@ REFUSED: dict[str, tuple[Config, dict[str, Any], str]] = {
 def test_refused(config: Config, given: dict[str, Any], told: str) -> None:
     with pytest.raises(InputError, match=told):
         derive_model(config, **({"gpu": "h100"} | given))
-
-
-def test_every_gpu_has_its_figures() -> None:
-    for name, gpu in gpus().items():
-        assert gpu.name == name and gpu.source
-        assert 1e14 < gpu.bf16 < 1e16 and 1e12 < gpu.memory_speed < 1e13
-        assert gpu.fp8 is None or gpu.fp8 == pytest.approx(2 * gpu.bf16, rel=0.001)
-    assert gpu_named("H100") is gpu_named("h100")
 
 
 def test_gpus_of_a_training() -> None:

@@ -19,6 +19,7 @@ from ppopt.studies.storage import Storage
 from ppopt.studies.task import Done, Task, perform
 from tests.clock import wait_until
 from tests.packages import needed
+from tests.studies.test_parallel_tasks import check_against_enumeration, planned
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -99,6 +100,13 @@ def test_a_worker_of_another_version_is_told(
     ((number, done),) = ended(engine)
     assert number == 3
     assert done.failed == f"its worker has ppopt {version()}, not 9.9.9 as here"
+
+
+def test_combinations_of_a_plan(client: Client) -> None:
+    """The best is that of enumeration, and no bound is above what there is."""
+    engine = DaskEngine(client, retries=0)
+    check_against_enumeration(planned(engine=engine))
+    engine.close()
 
 
 def test_what_is_stopped_comes_back_as_stopped(client: Client) -> None:

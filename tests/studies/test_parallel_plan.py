@@ -28,8 +28,9 @@ LINEAR = PlanArguments(
 
 
 def space(**more: Any) -> ParallelSpace:
-    lists = {"tensor": (1, 2), "microbatch": (1, 2), "data": (1, 2)}
-    return ParallelSpace(architecture_of(SMALL), gpu_named("h100"), 8, 16, **(lists | more))
+    lists = {"tensor": (1, 2), "microbatch": (1, 2), "data": (1, 2), "context": (1,)}
+    gpus = more.pop("gpus", 8)
+    return ParallelSpace(architecture_of(SMALL), gpu_named("h100"), gpus, 16, **(lists | more))
 
 
 @cache
@@ -99,36 +100,84 @@ def test_every_combination_trains_the_same_batch_on_the_same_gpus() -> None:
 
 def test_more_devices_than_layers_are_skipped() -> None:
     """Six layers and two ends are at most eight stages; sixteen GPUs in a row are too many."""
-    _, skipped = ParallelSpace(architecture_of(SMALL), gpu_named("h100"), 16, 16).models()
+    sizes = {"tensor": (1,), "data": (1,), "microbatch": (1,)}
+    _, skipped = ParallelSpace(architecture_of(SMALL), gpu_named("h100"), 16, 16, **sizes).models()
     assert "layers" in skipped[Parallelism(1, 1, 1)]
 
 
-def test_a_space_of_all_sizes() -> None:
-    """Six layers and two ends, eight heads: pipelines of up to 8 devices on 16 GPUs. What has no
-    pipeline is no news."""
-    all_sizes = ParallelSpace.of_all_sizes(architecture_of(SMALL), gpu_named("h100"), 16, 16)
+def test_all_sizes_by_default() -> None:
+    """16 GPUs and 16 sequences of 4096 tokens: all tensor sizes of a node of 8, every data size
+    that divides what is left, microbatches of up to 4 sequences. Pipelines of more than 8 devices
+    are skipped."""
+    all_sizes = ParallelSpace(architecture_of(SMALL), gpu_named("h100"), 16, 16)
     models, skipped = all_sizes.models()
-    assert {(one.tensor, one.data) for one in models} == {
-        (tensor, data)
+    sizes = {
+        Parallelism(tensor, microbatch, data)
         for tensor in (1, 2, 4, 8)
         for data in (1, 2, 4, 8, 16)
-        if 2 <= tensor * data <= 16
+        for microbatch in (1, 2, 4)
+        if tensor * data <= 16 and data * microbatch <= 16
     }
-    assert not skipped
-    none = ParallelSpace.of_all_sizes(architecture_of(SMALL), gpu_named("h100"), 17, 16)
-    assert none.models()[0] == {} and none.models()[1]
+    assert models.keys() | skipped.keys() == sizes
+    assert skipped.keys() == {each for each in sizes if each.tensor * each.data == 1}
+    assert all("8 layers for 16 stages" in reason for reason in skipped.values())
 
 
-def test_experts_of_all_sizes_are_spread_over_as_many_ranks_as_can_share_them() -> None:
-    """Eight experts on 12 data parallel ranks: 4 ranks with two of them each."""
+def test_long_sequences_are_divided_by_default() -> None:
+    """32768 tokens: up to 8 ranks of 4096, within a node of 8 together with tensor."""
+    long = space(tensor=None, context=None, training={"sequence": 2**15})
+    sizes = {(each.tensor, each.context) for each in long.models()[0]}
+    assert sizes == {
+        (tensor, context)
+        for tensor in (1, 2, 4, 8)
+        for context in (1, 2, 4, 8)
+        if tensor * context <= 8
+    }
+    short = space(tensor=(1,), context=None, training={"sequence": 2**13})
+    assert {each.context for each in short.models()[0]} == {1, 2}
+
+
+def test_groups_of_ranks_are_within_a_node_by_default() -> None:
+    """Of 24 GPUs in nodes of 8, three ranks may be of two nodes; of 6 in one node they are not."""
+    for gpus, tensors in ((24, {1, 2, 4, 8}), (6, {1, 2, 3, 6})):
+        sizes = ParallelSpace(architecture_of(SMALL), gpu_named("h100"), gpus, 24)
+        assert {each.tensor for each in sizes._combinations()} == tensors
+
+
+def test_experts_are_shared_by_all_their_divisors_by_default() -> None:
+    """Eight experts on 12 data parallel ranks: 1, 2 or 4 ranks share them."""
     config = CONFIGS["mistralai/Mixtral-8x7B-v0.1"]
-    all_sizes = ParallelSpace.of_all_sizes(architecture_of(config), gpu_named("h100"), 24, 48)
-    experts = {one.data: model.training.expert for one, model in all_sizes.models()[0].items()}
-    assert experts == {1: 1, 2: 2, 3: 1, 4: 4, 6: 2, 8: 8, 12: 4, 24: 8}
-    given = ParallelSpace.of_all_sizes(
-        architecture_of(config), gpu_named("h100"), 24, 48, training={"expert": 2}
+    one = {"tensor": (1,), "context": (1,), "microbatch": (1,)}
+    all_sizes = ParallelSpace(architecture_of(config), gpu_named("h100"), 24, 48, **one)
+    models, _ = all_sizes.models()
+    assert {each.expert for each in models if each.data == 12} == {1, 2, 4}
+    assert {each.expert for each in models if each.data == 3} == {1}
+    assert all(model.training.expert == each.expert for each, model in models.items())
+
+
+def test_invalid_combinations_are_counted_by_reason() -> None:
+    """Neither 3 nor 6 ranks can share eight heads; 12 devices are more than eight layers."""
+    lists = {"tensor": (2, 3, 6), "data": (1, 4), "microbatch": (1,)}
+    plan = plan_parallelism(
+        space(gpus=24, training={"sequence": 4608}, **lists), LINEAR, workers=1, time_limit=600
     )
-    assert {model.training.expert for model in given.models()[0].values()} == {2}
+    assert [row.parallelism for row in plan.rows] == [Parallelism(2, 1, 4)]
+    counts = plan.skipped_by_reason
+    assert list(counts.values()) == [2, 2, 1]
+    for reason, words in zip(counts, ("3 ranks", "6 ranks", "12 stages"), strict=True):
+        assert words in reason
+
+
+def test_what_defaults_leave_out_is_named() -> None:
+    assert space().not_searched == ()
+    left_out = space(tensor=None, microbatch=None).not_searched
+    assert ["--tensor" in left_out[0], "--microbatch" in left_out[1]] == [True, True]
+
+
+def test_too_many_combinations_are_refused() -> None:
+    numbers = tuple(range(1, 70))
+    with pytest.raises(InputError, match="more than 4096 combinations; give shorter lists"):
+        space(tensor=numbers, data=numbers)
 
 
 def test_an_efficiency_for_each_of_tensor() -> None:
@@ -161,7 +210,7 @@ def test_a_plan_beside_a_known_value_ends_when_its_time_is_up() -> None:
         checked_options(1, 1, began=time.monotonic() - 2),
     )
     assert not search._over
-    search.set_known_value(2 * work_bound(model.pipeline, model.model), None)
+    search.set_known_value(2 * work_bound(model.pipeline, model.model))
     assert search._over
 
 
@@ -190,7 +239,7 @@ def test_combinations_that_megatron_does_not_run_are_skipped() -> None:
             "efficiency: 3 values; give one, or one for each of the 2",
         ),
         ({"efficiency": (1.5,)}, "1.5 is not within"),
-        ({"training": {"precision": "int4"}}, "neither bf16 nor fp8"),
+        ({"training": {"precision": "int4"}}, "precision: .*int4.* is unknown"),
         ({"data": (3,)}, "no parallelism is left: gpus: 8 is no multiple"),
     ],
 )

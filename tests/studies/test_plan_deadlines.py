@@ -110,7 +110,7 @@ def test_combinations_without_a_search_are_called_so_and_count_in_the_bound(
     """Time is up after the first plans: what the others may reach is the bound of all."""
     space = ParallelSpace(
         architecture_of(SMALL), gpu_named("h100"), 8, 16, tensor=(1, 2), microbatch=(1, 2),
-        data=(1, 2), efficiency=(0.4, 0.39),
+        data=(1, 2), context=(1,), efficiency=(0.4, 0.39),
     )  # fmt: skip
     stepping_clock(monkeypatch, 2.0, readings)
     plan = plan_parallelism(

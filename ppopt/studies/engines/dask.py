@@ -20,7 +20,7 @@ from ppopt.errors import InputError
 from ppopt.solver.deadline import Deadline
 from ppopt.studies.engines.engine import STOPPED
 from ppopt.studies.job import version
-from ppopt.studies.task import Done, Task, perform
+from ppopt.studies.task import Done, Work
 
 if TYPE_CHECKING:
     from distributed import Client, Future
@@ -86,6 +86,12 @@ class DaskEngine:
         self._look()
         return max(LEAST, AHEAD * self._slots) - self.busy
 
+    @property
+    def slots(self) -> int:
+        """Number of threads of the cluster, or 1 while it has none."""
+        self._look()
+        return max(1, self._slots)
+
     def _look(self) -> None:
         """Update the size of the cluster every `LOOK` seconds: workers come and go."""
         if not self._next_look.over:
@@ -95,19 +101,16 @@ class DaskEngine:
         self._declared = any(RESOURCE in worker["resources"] for worker in workers)
         self._next_look = Deadline.after(LOOK)
 
-    def submit(self, number: int, task: Task) -> None:
+    def submit(self, number: int, task: Work) -> None:
         """Submit a task, under a key of everything that its result depends on."""
-        job = task.job
-        digest = hashlib.sha256(
-            repr((job.key, job, job.pipeline.spelled_out())).encode()
-        ).hexdigest()
+        digest = hashlib.sha256(task.identity.encode()).hexdigest()
         future = self._client.submit(
-            perform,
+            _perform,
             task,
             key=f"ppopt-{digest}",
             pure=True,
             retries=self._retries,
-            resources={RESOURCE: job.workers} if self._declared else None,
+            resources={RESOURCE: task.workers} if self._declared else None,
         )
         self._numbers[future] = number
         self._ended.add(future)
@@ -153,6 +156,11 @@ class DaskEngine:
         """Cancel and forget all tasks."""
         self._client.cancel(list(self._numbers), force=True)
         self._numbers.clear()
+
+
+def _perform(task: Work) -> Done:
+    """Run a task on a worker."""
+    return task.perform()
 
 
 def _cause(error: BaseException) -> str:

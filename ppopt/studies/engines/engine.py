@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from ppopt.studies.task import Done, Task
+from ppopt.studies.task import Done, Work
 
 STOPPED = Done(interrupted=True)
 """Outcome of a task that was not begun, or ended without a result."""
@@ -18,10 +18,14 @@ class Engine(Protocol):
         """Number of tasks that it can accept now."""
 
     @property
+    def slots(self) -> int:
+        """Number of tasks that it runs at the same time."""
+
+    @property
     def busy(self) -> int:
         """Number of tasks submitted and not returned."""
 
-    def submit(self, number: int, task: Task) -> None:
+    def submit(self, number: int, task: Work) -> None:
         """Submit a task."""
 
     def wait(self, seconds: float) -> list[tuple[int, Done]]:

@@ -17,7 +17,7 @@ from ppopt.errors import InputError
 from ppopt.solver import child_process
 from ppopt.studies.engines.engine import STOPPED
 from ppopt.studies.engines.worker import OUT_OF_MEMORY, Start
-from ppopt.studies.task import Done, Task
+from ppopt.studies.task import Done, Work
 
 AHEAD = 2
 """Most tasks of a process: one at work and one that waits, so that the process never does."""
@@ -29,7 +29,7 @@ class _Assignment(NamedTuple):
     """A task assigned to a process."""
 
     number: int
-    task: Task
+    task: Work
     tries: int
     """Number of earlier tries."""
 
@@ -87,7 +87,12 @@ class LocalEngine:
         """Number of tasks that it can accept now."""
         return 0 if self._stopped else AHEAD * self._jobs - self.busy
 
-    def submit(self, number: int, task: Task) -> None:
+    @property
+    def slots(self) -> int:
+        """Number of processes."""
+        return self._jobs
+
+    def submit(self, number: int, task: Work) -> None:
         """Assign a task to the process with the fewest."""
         self._assign(_Assignment(number, task, 0))
 

@@ -48,16 +48,16 @@ def serve(number: int) -> None:
 
 
 def _serve(link: Connection, pressed: list[int]) -> None:
-    from ppopt.studies.task import Task, perform  # noqa: PLC0415  within the bound of memory
+    from ppopt.studies.task import Work  # noqa: PLC0415  within the bound of memory
 
-    tasks: queue.SimpleQueue[Task] = queue.SimpleQueue()
+    tasks: queue.SimpleQueue[Work] = queue.SimpleQueue()
     threading.Thread(target=_receive, args=(link, tasks), daemon=True).start()
     while not pressed:
         try:
             task = tasks.get(timeout=0.5)
         except queue.Empty:
             continue
-        link.send(perform(task))
+        link.send(task.perform())
 
 
 def _receive(link: Connection, tasks: queue.SimpleQueue[object]) -> None:

@@ -1,0 +1,91 @@
+"""Options of commands that search many pipelines: processes, Dask and the storage."""
+# ruff: noqa: PLC0415  libraries load inside the commands
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, closing, contextmanager
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ppopt.errors import InputError
+from ppopt.problem.settings import Heading
+
+if TYPE_CHECKING:
+    from ppopt.studies.engines.engine import Engine
+
+STORAGE = "sqlite:///ppopt.db"
+RETRIES = 1
+"""Retries of a search whose process dies."""
+
+StorageOption = Annotated[
+    str,
+    typer.Option("--storage", metavar="URL", help="Database of results."),
+]
+StudyNameOption = Annotated[
+    str | None,
+    typer.Option(
+        "--study-name",
+        metavar="NAME",
+        help="Name of the study (default: made from the settings).",
+    ),
+]
+JobsOption = Annotated[
+    int | None,
+    typer.Option("--jobs", metavar="N", min=1, max=1024, help="Processes (one per processor)."),
+]
+DaskOption = Annotated[
+    str | None,
+    typer.Option("--dask", metavar="ADDRESS", help="Run on the Dask scheduler at this address."),
+]
+DaskFileOption = Annotated[
+    str | None,
+    typer.Option(
+        "--dask-scheduler-file",
+        metavar="FILE",
+        help="Run on the Dask scheduler that this file names.",
+    ),
+]
+
+
+def combinations_option(flag: str, metavar: str, words: str) -> Any:
+    """Option of a plan that searches combinations elsewhere, or stores them."""
+    return typer.Option(
+        flag,
+        metavar=metavar,
+        help=f"With --from: {words}",
+        show_default=False,
+        rich_help_panel=Heading.SEARCH,
+    )
+
+
+@contextmanager
+def engine_of(
+    jobs: int | None,
+    dask: str | None,
+    scheduler_file: str | None,
+    retries: int = RETRIES,
+    memory: int | None = None,
+) -> Iterator[Engine]:
+    """Open the engine that the options name: Dask, or else processes of this machine.
+
+    `memory` is the limit of a process, in bytes. Raises InputError if options contradict.
+    """
+    if dask is None and scheduler_file is None:
+        from ppopt import processors
+        from ppopt.studies.engines.local import LocalEngine
+
+        number = processors.available() if jobs is None else jobs
+        with closing(LocalEngine(number, retries, memory)) as engine:
+            yield engine
+        return
+    if (dask and scheduler_file) or jobs or memory:
+        raise InputError(
+            "dask: excludes --jobs and --memory-per-job; give an address or a file, not both"
+        )
+    from ppopt.studies.engines.dask import DaskEngine, connect
+
+    with ExitStack() as stack:
+        client = stack.enter_context(connect(dask, scheduler_file))
+        yield stack.enter_context(closing(DaskEngine(client, retries)))

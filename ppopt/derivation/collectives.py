@@ -1,0 +1,95 @@
+"""Collectives, and the time that a group of GPUs takes for each.
+
+The formulas are those of NCCL's tests (github.com/NVIDIA/nccl-tests, doc/PERFORMANCE.md): n ranks
+take alpha + (n - 1) / n x S / beta for an all-gather, a reduce-scatter or an all-to-all of S bytes,
+twice the second term for an all-reduce. alpha = collective_fixed + collective_step x (n - 1). A
+ring over several nodes enters and leaves each once on the adapters of its ranks, so that beta is at
+most their sum; of an all-to-all, what leaves the node passes a rank's own adapter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import StrEnum
+from typing import NamedTuple
+
+from ppopt.derivation.gpus import Gpu
+
+
+class Pattern(StrEnum):
+    """Who sends what to whom."""
+
+    ALL_GATHER = "all-gather"
+    REDUCE_SCATTER = "reduce-scatter"
+    ALL_REDUCE = "all-reduce"
+    ALL_TO_ALL = "all-to-all"
+    RING_STEP = "ring step"
+    """Every rank sends to the next one."""
+
+
+class Group(NamedTuple):
+    """Ranks that communicate, `stride` apart in the order of all ranks."""
+
+    ranks: int
+    stride: int = 1
+
+    def in_node(self, node: int) -> int:
+        """Number of its ranks in a node of `node` GPUs."""
+        return max(1, min(self.ranks, node // self.stride))
+
+    def nodes(self, node: int) -> int:
+        """Number of nodes that it spans."""
+        return -(-self.ranks // self.in_node(node))
+
+
+class Collective(NamedTuple):
+    """A collective of a group."""
+
+    name: str
+    pattern: Pattern
+    size: float
+    """Bytes: what a rank has of it in all, gathered; of an all-to-all, what a rank sends; of a ring
+    step, what it passes on."""
+    group: Group
+    repeats: int = 1
+    hidden: float = 0.0
+    """Seconds of computing that each runs beside."""
+
+    def seconds(self, gpu: Gpu, node: int) -> float:
+        """Time of all `repeats`, in seconds, on nodes of `node` GPUs."""
+        return self.repeats * self._once(gpu, node)
+
+    def exposed(self, gpu: Gpu, node: int) -> float:
+        """The part of the time that nothing else runs beside, in seconds."""
+        return self.repeats * max(0.0, self._once(gpu, node) - self.hidden)
+
+    def _once(self, gpu: Gpu, node: int) -> float:
+        ranks = self.group.ranks
+        if ranks == 1:
+            return 0.0
+        hops = 1 if self.pattern is Pattern.RING_STEP else ranks - 1
+        alpha = gpu.collective_fixed + gpu.collective_step * hops
+        return alpha + self._moving(gpu, node)
+
+    def _moving(self, gpu: Gpu, node: int) -> float:
+        ranks, near = self.group.ranks, self.group.in_node(node)
+        network = gpu.network_bandwidth * gpu.network_efficiency
+        inside = gpu.node_bandwidth * _share(_shares(gpu, self.pattern), near)
+        if self.pattern is Pattern.ALL_TO_ALL:
+            return self.size / ranks * max((near - 1) / inside, (ranks - near) / network)
+        bandwidth = inside if near == ranks else min(inside, near * network)
+        if self.pattern is Pattern.RING_STEP:
+            return self.size / bandwidth
+        passes = 2 if self.pattern is Pattern.ALL_REDUCE else 1
+        return passes * (ranks - 1) / ranks * self.size / bandwidth
+
+
+def _shares(gpu: Gpu, pattern: Pattern) -> Mapping[int, float]:
+    if pattern is Pattern.ALL_REDUCE:
+        return gpu.all_reduce
+    return gpu.all_to_all if pattern is Pattern.ALL_TO_ALL else gpu.all_gather
+
+
+def _share(shares: Mapping[int, float], ranks: int) -> float:
+    """The share of the largest group that is no larger, or of the smallest."""
+    return shares[max((size for size in shares if size <= ranks), default=min(shares))]

@@ -1,0 +1,103 @@
+"""What differs between training frameworks: fusion of memory-bound passes, and memory.
+
+Counted from their code: `megatron` is Megatron-LM with Transformer Engine, `torch` is eager
+PyTorch, `torch-compile` the same code under torch.compile, which fuses passes as Megatron-LM does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from ppopt.errors import InputError
+from ppopt.formats.fields import shown
+
+
+class Passes(NamedTuple):
+    """A memory-bound function: what it moves, in elements or bytes per element of its unit."""
+
+    forward: float
+    backward: float
+    forward_launches: float = 1
+    backward_launches: float = 1
+    kept: float = 0
+    """Elements that it leaves for the backward, per element of its unit."""
+    weight: float = 0
+    """Moved by the kernels of `backward` where they find the gradient of weights, too."""
+
+
+class Framework(NamedTuple):
+    """How a framework runs the layers of a transformer."""
+
+    launch: float
+    """Seconds in which the processor starts a kernel."""
+    norm: Passes
+    """Per element of the vectors of tokens."""
+    residual: Passes
+    rotary: Passes
+    """Per element of queries and keys."""
+    gated: Passes
+    """The activation function and its product with the other half, per element of the product."""
+    plain: Passes
+    """The activation function of a network without a gate."""
+    merge: Passes
+    """Copies between the layouts of tokens and of heads, per element of attention's output."""
+    loss: Passes
+    """The loss, per logit, in bytes; `kept` in bytes, too."""
+    accumulated: float
+    """Bytes moved per parameter to add its gradient to those of earlier microbatches."""
+    parameter: int
+    """Bytes of a parameter."""
+    gradient: int
+    state: int
+    """Bytes of a parameter's optimizer state, its copy in FP32 included."""
+
+
+FUSED = Framework(
+    launch=6e-6,
+    norm=Passes(2, 4, 1, 2, kept=1),
+    residual=Passes(3, 1, kept=1),
+    rotary=Passes(2, 2),
+    gated=Passes(3, 5, kept=1),
+    plain=Passes(2, 3, kept=1),
+    merge=Passes(0, 0, 0, 0),
+    loss=Passes(24, 14, 6, 3, kept=2),
+    accumulated=8,
+    parameter=2,
+    gradient=4,
+    state=12,
+)
+EAGER = Framework(
+    launch=18e-6,
+    norm=Passes(2, 4, 1.25, 5, kept=1, weight=2),
+    residual=Passes(3, 3, kept=1),
+    rotary=Passes(9, 10, 7, 8, kept=1),
+    gated=Passes(5, 13, 2, 6, kept=2),
+    plain=Passes(2, 3, kept=1),
+    merge=Passes(2, 5, 1, 4, kept=1),
+    loss=Passes(18, 18, 3, 3, kept=4),
+    accumulated=6,
+    parameter=4,
+    gradient=4,
+    state=8,
+)
+FRAMEWORKS: Mapping[str, Framework] = {
+    "megatron": FUSED,
+    "torch": EAGER,
+    "torch-compile": FUSED._replace(
+        launch=10e-6,
+        loss=Passes(12, 10, 3, 2, kept=2),
+        accumulated=6,
+        parameter=4,
+        gradient=4,
+        state=8,
+    ),
+}
+"""Framework by the name that `--framework` takes."""
+
+
+def framework_named(name: str) -> Framework:
+    """A framework by its name; raises InputError if there is none."""
+    if name not in FRAMEWORKS:
+        raise InputError(f"framework: {shown(name)} is unknown; known are {', '.join(FRAMEWORKS)}")
+    return FRAMEWORKS[name]

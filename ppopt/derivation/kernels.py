@@ -1,0 +1,71 @@
+"""Kernels of a layer, and the time that a GPU takes for each.
+
+A kernel is bound by the products of matrices, by attention, or by the memory that it moves. Rates
+and fixed times are those of the GPU (`gpus.toml`); every kernel takes at least `kernel_time`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from enum import StrEnum
+from math import inf
+from typing import NamedTuple
+
+from ppopt.derivation.gpus import Gpu, Precision
+
+BLOCK = 128
+"""Queries of a block: what one thread block of FlashAttention computes (arXiv 2307.08691)."""
+
+
+class Bound(StrEnum):
+    """What limits the speed of a kernel."""
+
+    PRODUCT = "product"
+    """A product of matrices."""
+    GROUPED = "grouped product"
+    """Products of several experts' matrices in one kernel."""
+    ATTENTION = "attention"
+    ATTENTION_BACKWARD = "attention backward"
+    MEMORY = "memory"
+    """Bytes that are read and written."""
+
+
+class Kernel(NamedTuple):
+    """A kernel, or several in a row that differ in nothing that costs time."""
+
+    name: str
+    bound: Bound
+    flops: float = 0.0
+    moved: float = 0.0
+    """Bytes that are read and written."""
+    launches: float = 1.0
+    """Number of kernels."""
+    blocks: float = inf
+    """Of attention: pairs of a head and a block of queries."""
+
+    def seconds(self, gpu: Gpu, precision: Precision) -> float:
+        """Time on a GPU, in seconds."""
+        moving = self.moved / (gpu.memory_speed * gpu.memory_efficiency)
+        if self.bound is Bound.MEMORY:
+            return self.launches * gpu.kernel_time + moving
+        return max(self.launches * gpu.kernel_time, moving, self._computing(gpu, precision))
+
+    def _computing(self, gpu: Gpu, precision: Precision) -> float:
+        if self.bound in (Bound.PRODUCT, Bound.GROUPED):
+            grouped = self.bound is Bound.GROUPED
+            share = gpu.grouped_efficiency if grouped else gpu.matrix_efficiency
+            work = self.flops + self.launches * gpu.matrix_overhead
+            return work / (gpu.peak(precision) * share)
+        forward = self.bound is Bound.ATTENTION
+        share = gpu.attention_efficiency if forward else gpu.attention_backward_efficiency
+        return self.flops * (1 + gpu.attention_blocks / self.blocks) / (gpu.bf16 * share)
+
+
+def seconds(kernels: Iterable[Kernel], gpu: Gpu, precision: Precision, launch: float) -> float:
+    """Time of kernels one after the other, in seconds.
+
+    The processor takes `launch` seconds to start each; the GPU waits for it if kernels are shorter.
+    """
+    kernels = tuple(kernels)
+    computing = sum(kernel.seconds(gpu, precision) for kernel in kernels)
+    return max(computing, launch * sum(kernel.launches for kernel in kernels))

@@ -1,0 +1,442 @@
+"""The parts of a layer: what each computes, exchanges and keeps for a microbatch on one rank.
+
+- A matrix of P parameters takes 2 P FLOPs a token in F, in B and in W each. Attention has no
+  weights: its backward takes 2.5 times the FLOPs of F, because it computes the scores again
+  (FlashAttention-2, arXiv 2307.08691, section 3.1).
+- Memory-bound functions move what their framework's passes say (`frameworks`).
+- Tensor-parallel ranks exchange tokens as Megatron-LM's `ColumnParallelLinear` and
+  `RowParallelLinear` do (megatron/core/tensor_parallel/layers.py; arXiv 2205.05198, section 4.2.2).
+  With sequence parallelism a matrix divided by columns gathers its input in F and reduce-scatters
+  the gradient in B; W gathers the input again. One divided by rows reduce-scatters its output, and
+  gathers the gradient in B. BW gathers that gradient once, a split backward in W a second time.
+  Without sequence parallelism both are all-reduces, and W has none.
+- Experts exchange tokens before and behind them, in F and in B (GShard, arXiv 2006.16668).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import groupby
+from typing import NamedTuple
+
+from ppopt.derivation.architecture import (
+    Attention,
+    Decoder,
+    Experts,
+    FeedForward,
+    GroupedQueryAttention,
+    LatentAttention,
+    LinearAttention,
+    Matrix,
+    Shard,
+    parameters_of,
+)
+from ppopt.derivation.collectives import Collective, Group, Pattern
+from ppopt.derivation.frameworks import Framework, Passes
+from ppopt.derivation.gpus import Gpu
+from ppopt.derivation.kernels import BLOCK, Bound, Kernel
+from ppopt.derivation.training import ContextType, Training
+
+ELEMENT = 2
+"""Bytes of an element in BF16."""
+LOGIT = 4
+"""Bytes of a logit in FP32."""
+ATTENTION_BACKWARD = 2.5
+"""FLOPs of attention in B, in those of F."""
+LOSS_REDUCTIONS = 3
+"""All-reduces of the loss over ranks that share the vocabulary: the largest logit, the logit of the
+target, and the sum of exponentials (megatron/core/tensor_parallel/cross_entropy.py)."""
+
+
+class PerKind(NamedTuple):
+    """Collectives of each kind of operation."""
+
+    forward: tuple[Collective, ...] = ()
+    input: tuple[Collective, ...] = ()
+    """Of B."""
+    weight: tuple[Collective, ...] = ()
+    backward: tuple[Collective, ...] = ()
+    """Of BW."""
+
+    def __add__(self, more: PerKind) -> PerKind:  # type: ignore[override]
+        """Those of both."""
+        return PerKind(*(first + second for first, second in zip(self, more, strict=True)))
+
+
+NO_COLLECTIVES = PerKind()
+
+
+@dataclass(frozen=True)
+class Part:
+    """A part of a layer: an attention, a feed-forward network, a norm."""
+
+    name: str
+    forward: tuple[Kernel, ...] = ()
+    input: tuple[Kernel, ...] = ()
+    """Kernels of B."""
+    weight: tuple[Kernel, ...] = ()
+    """Kernels of W. Those of BW are those of B and of W."""
+    collectives: PerKind = NO_COLLECTIVES
+    kept: float = 0.0
+    """Bytes that F leaves for the backward."""
+    parameters: float = 0.0
+    """Parameters of matrices on a rank, without `routed`."""
+    routed: float = 0.0
+    """Parameters on a rank of experts that a router chooses."""
+    trained: bool = True
+    """Whether its parameters are trained."""
+    adapters: float = 0.0
+    """Parameters of low-rank adapters, which are trained."""
+
+    def __add__(self, more: Part) -> Part:
+        """Both as one part, by the name of the first."""
+        return replace(
+            self,
+            forward=self.forward + more.forward,
+            input=self.input + more.input,
+            weight=self.weight + more.weight,
+            collectives=self.collectives + more.collectives,
+            kept=self.kept + more.kept,
+            parameters=self.parameters + more.parameters,
+            routed=self.routed + more.routed,
+            adapters=self.adapters + more.adapters,
+        )
+
+
+@dataclass(frozen=True)
+class Rank:
+    """A rank of a training on a GPU: it divides layers into the parts that it has of them."""
+
+    training: Training
+    gpu: Gpu
+    sequence: int
+    """Tokens of a sequence, on all ranks."""
+    sequences: int
+    """Sequences of a microbatch."""
+
+    @cached_property
+    def style(self) -> Framework:
+        """The framework."""
+        return self.training.style
+
+    @property
+    def tokens(self) -> float:
+        """Tokens of a microbatch on a rank, before tensor parallelism."""
+        return self.sequences * self.sequence / self.training.context
+
+    @property
+    def local_tokens(self) -> float:
+        """Tokens of a microbatch on a rank between the matrices."""
+        ranks = self.training.tensor if self.training.sequence_parallel else 1
+        return self.tokens / ranks
+
+    def decoder(self, decoder: Decoder, hidden: int, *, frozen: bool = False) -> list[Part]:
+        """Parts of a decoder layer."""
+        return [
+            self.norm(hidden, decoder.norms),
+            self.attention(decoder.attention, hidden, frozen=frozen),
+            *self.feed_forward(decoder.feed_forward, hidden, frozen=frozen),
+            self.residual(hidden),
+        ]
+
+    def norm(self, hidden: int, count: int = 1) -> Part:
+        """Norms of the vectors of a rank's tokens."""
+        size = self.local_tokens * hidden
+        return self._pointwise("norm", self.style.norm, size, count)
+
+    def residual(self, hidden: int) -> Part:
+        """The additions behind attention and feed-forward."""
+        size = self.local_tokens * hidden
+        return self._pointwise("residual", self.style.residual, size, 2)
+
+    def attention(self, attention: Attention, hidden: int, *, frozen: bool = False) -> Part:
+        """Projections and attention; a rank has its share of the heads."""
+        tokens, ranks = self.tokens, self.training.tensor
+        products = self._products(attention.matrices(hidden), frozen=frozen)
+        width = attention.heads * attention.value / ranks
+        merge = self._pointwise("layouts of heads", self.style.merge, tokens * width)
+        own = self._attention(attention)
+        kept = ELEMENT * tokens * attention.kept / ranks
+        parts = [*products, *self._positions(attention), merge, own, Part("", kept=kept)]
+        return _sum("attention", parts)
+
+    def _positions(self, attention: Attention) -> list[Part]:
+        """Rotary embedding of queries and keys, and their norms."""
+        if isinstance(attention, LinearAttention):
+            return []
+        each = self.tokens / self.training.tensor
+        size = each * (attention.heads + attention.groups)
+        width = attention.position if isinstance(attention, LatentAttention) else attention.query
+        parts = [
+            self._pointwise("rotary embedding", self.style.rotary, each * heads * width)
+            for heads in (attention.heads, attention.groups)
+        ]
+        if isinstance(attention, GroupedQueryAttention) and attention.normed:
+            norm = self.style.norm._replace(kept=0)
+            parts.append(self._pointwise("norm of heads", norm, size * attention.width, 2))
+        return parts
+
+    def _attention(self, attention: Attention) -> Part:
+        tokens, ranks = self.tokens, self.training.tensor
+        flops = attention.scores(self.sequence) * tokens / ranks
+        blocks = attention.heads * tokens / ranks / BLOCK
+        forward = Kernel("attention", Bound.ATTENTION, flops, blocks=blocks)
+        back = Kernel(
+            "attention", Bound.ATTENTION_BACKWARD, ATTENTION_BACKWARD * flops, 0, 3, blocks
+        )
+        collectives = self._context(attention, forward, back)
+        return Part("attention", (forward,), (back,), collectives=collectives)
+
+    def _context(self, attention: Attention, forward: Kernel, back: Kernel) -> PerKind:
+        """Exchange of context-parallel ranks."""
+        training = self.training
+        group, ranks = training.context_group, training.context
+        if ranks == 1 or isinstance(attention, LinearAttention):
+            return NO_COLLECTIVES
+        size = ELEMENT * self.tokens / training.tensor
+        width = attention.query + attention.value
+        pairs = size * attention.groups * width
+        if training.context_type is ContextType.RING:
+            steps = [
+                Collective(
+                    "keys and values", Pattern.RING_STEP, passed, group, ranks - 1,
+                    kernel.seconds(self.gpu, training.precision) / ranks,
+                )
+                for passed, kernel in ((pairs, forward), (2 * pairs, back))
+            ]  # fmt: skip
+            return PerKind((steps[0],), (steps[1],), (), (steps[1],))
+        if training.context_type is ContextType.ALL_GATHER:
+            gather = Collective("keys and values", Pattern.ALL_GATHER, pairs * ranks, group)
+            reduce = gather._replace(pattern=Pattern.REDUCE_SCATTER)
+            return PerKind((gather,), (gather, reduce), (), (gather, reduce))
+        heads = tuple(
+            Collective("heads", Pattern.ALL_TO_ALL, moved, group)
+            for moved in (pairs + size * attention.heads * attention.query,
+                          size * attention.heads * attention.value)
+        )  # fmt: skip
+        return PerKind(heads, heads, (), heads)
+
+    def feed_forward(
+        self, feed_forward: FeedForward | Experts, hidden: int, *, frozen: bool = False
+    ) -> list[Part]:
+        """A feed-forward network, or a router with its experts."""
+        if isinstance(feed_forward, Experts):
+            return self._experts(feed_forward, hidden, frozen=frozen)
+        matrices = feed_forward.matrices(hidden)
+        return [self._network("mlp", matrices, feed_forward.width, feed_forward.gated, frozen)]
+
+    def _network(
+        self, name: str, matrices: Sequence[Matrix], width: int, gated: bool, frozen: bool
+    ) -> Part:
+        """A network with its activation function, over all tokens."""
+        size = self.tokens * width / self.training.tensor
+        passes = self.style.gated if gated else self.style.plain
+        kept = ELEMENT * size * (2 if gated else 1)
+        activation = self._pointwise("activation function", passes, size)
+        products = self._products(matrices, frozen=frozen)
+        return _sum(name, [*products, activation, Part("", kept=kept)])
+
+    def _experts(self, experts: Experts, hidden: int, *, frozen: bool) -> list[Part]:
+        training = self.training
+        copies = self.local_tokens * experts.chosen
+        ranks, of_expert = training.expert, training.of_expert
+        rows, width = copies * of_expert, experts.width / of_expert
+        passes = Passes(4, 4, 2, 2) if ranks == 1 else Passes(8, 8, 4, 4)
+        router = self._product([experts.router(hidden)], frozen=frozen)
+        permutation = self._pointwise("permutation", passes, copies * hidden)
+        local = experts.number / ranks
+        matrices = experts.matrices(hidden)
+        products = [
+            self._grouped(group, rows, local, of_expert, frozen) for group in _runs(matrices)
+        ]
+        activation = self._pointwise("activation function", self.style.gated, rows * width)
+        kept = ELEMENT * (rows * hidden + rows * 2 * width)
+        exchange = Part("exchange", collectives=self._exchange(copies * hidden))
+        parts = [
+            _sum("router", [router, permutation, exchange]),
+            _sum("experts", [*products, activation, Part("", kept=kept)]),
+        ]
+        if experts.shared:
+            shared = experts.shared_matrices(hidden)
+            parts.append(self._network("shared expert", shared, experts.shared, True, frozen))
+        return parts
+
+    def _exchange(self, elements: float) -> PerKind:
+        """Exchange of tokens before and behind experts; F and B have as much."""
+        training, size = self.training, ELEMENT * elements
+        exchange = Collective("tokens", Pattern.ALL_TO_ALL, size, training.expert_group, 2)
+        gathered = size * training.of_expert
+        group = Group(training.of_expert)
+        gather = Collective("tokens", Pattern.ALL_GATHER, gathered, group)
+        scatter = gather._replace(pattern=Pattern.REDUCE_SCATTER)
+        both = tuple(each for each in (exchange, gather, scatter) if each.group.ranks > 1)
+        return PerKind(both, both, (), both)
+
+    def embedding(self, hidden: int, vocabulary: int, *, frozen: bool = False) -> Part:
+        """The table of vectors of words: F reads and writes each token's once, W as much."""
+        training = self.training
+        size = ELEMENT * self.tokens * hidden / training.tensor
+        lookup = Kernel("lookup", Bound.MEMORY, moved=2 * size)
+        add = () if frozen else (lookup._replace(name="gradient"),)
+        parameters = hidden * vocabulary / training.tensor
+        whole = size * training.tensor
+        scatter, gather = self._row_collectives(whole)
+        weight = () if frozen else gather
+        collectives = PerKind(scatter, (), weight, weight)
+        part = Part("embedding", (lookup,), (), add, collectives, parameters=parameters)
+        return replace(part, trained=not frozen)
+
+    def _row_collectives(
+        self, size: float
+    ) -> tuple[tuple[Collective, ...], tuple[Collective, ...]]:
+        """What follows a matrix divided by rows: in F, and in B."""
+        training = self.training
+        if training.tensor == 1:
+            return (), ()
+        reduce = Collective("output", Pattern.REDUCE_SCATTER, size, training.tensor_group)
+        if not training.sequence_parallel:
+            return (reduce._replace(pattern=Pattern.ALL_REDUCE),), ()
+        gather = Collective("gradient", Pattern.ALL_GATHER, size, training.tensor_group)
+        return (reduce,), (gather,)
+
+    def head(self, hidden: int, vocabulary: int, *, frozen: bool = False) -> list[Part]:
+        """The norm, the output matrix, and the loss."""
+        matrix = Matrix("head", hidden, vocabulary, Shard.COLUMNS)
+        rank = replace(self, training=replace(self.training, lora=0))
+        product = rank._product([matrix], frozen=frozen or bool(self.training.lora))
+        return [self.norm(hidden), _sum("head", [product, self.loss(vocabulary)])]
+
+    def loss(self, vocabulary: int) -> Part:
+        """The loss over the vocabulary that a rank has."""
+        training, passes = self.training, self.style.loss
+        logits = self.tokens * vocabulary / training.tensor
+        forward = Kernel("loss", Bound.MEMORY, 0, passes.forward * logits, passes.forward_launches)
+        back = Kernel("loss", Bound.MEMORY, 0, passes.backward * logits, passes.backward_launches)
+        reduce = Collective(
+            "loss", Pattern.ALL_REDUCE, LOGIT * self.tokens, training.tensor_group,
+            LOSS_REDUCTIONS,
+        )  # fmt: skip
+        collectives = PerKind((reduce,)) if training.tensor > 1 else NO_COLLECTIVES
+        kept = passes.kept * logits
+        return Part("loss", (forward,), (back,), collectives=collectives, kept=kept)
+
+    def prediction(
+        self, decoder: Decoder, hidden: int, vocabulary: int, *, frozen: bool = False
+    ) -> list[Part]:
+        """A module that predicts a further token (DeepSeek-V3, arXiv 2412.19437, section 2.2).
+
+        Norms and a projection of two vectors, a decoder layer, and the head, whose matrix it
+        shares.
+        """
+        matrix = Matrix("projection", 2 * hidden, hidden, Shard.COLUMNS)
+        head = [replace(part, parameters=0.0) for part in self.head(hidden, vocabulary)]
+        projection = _sum("projection", [self._product([matrix], frozen=frozen)])
+        layer = self.decoder(decoder, hidden, frozen=frozen)
+        return [self.norm(hidden, 3), projection, *layer, *head]
+
+    def projection(self, matrices: Sequence[Matrix], *, frozen: bool) -> Part:
+        """Matrices between an encoder and the layers of words."""
+        inputs = sum(group[0].inputs for group in _runs(matrices))
+        kept = Part("", kept=ELEMENT * self.tokens * inputs)
+        return _sum("projection", [*self._products(matrices, frozen=frozen), kept])
+
+    def _products(self, matrices: Iterable[Matrix], *, frozen: bool) -> list[Part]:
+        """Products in order of execution; those of the same inputs run as one."""
+        return [self._product(group, frozen=frozen) for group in _runs(matrices)]
+
+    def _product(self, matrices: Sequence[Matrix], *, frozen: bool) -> Part:
+        """The product of tokens with matrices of the same inputs."""
+        training, first = self.training, matrices[0]
+        whole = first.shard is Shard.NONE
+        ranks = 1 if whole else training.tensor
+        many = self.local_tokens if whole else self.tokens
+        parameters = parameters_of(matrices) / ranks
+        name = " + ".join(matrix.name for matrix in matrices)
+        kernel = Kernel(name, Bound.PRODUCT, 2 * many * parameters)
+        fixed = frozen or bool(training.lora)
+        weight = () if fixed else (kernel,)
+        collectives = self._tensor_collectives(matrices, many, trained=not fixed)
+        part = Part(
+            name, (kernel,), (kernel,), weight, collectives,
+            parameters=parameters, trained=not fixed,
+        )  # fmt: skip
+        if training.lora and not frozen:
+            part += self._adapters(matrices, many)
+        return part
+
+    def _adapters(self, matrices: Sequence[Matrix], tokens: float) -> Part:
+        """Two narrow matrices beside each (arXiv 2106.09685, section 4.1)."""
+        rank, tensor = self.training.lora, self.training.tensor
+        size = 0.0
+        for matrix in matrices:
+            inputs = matrix.inputs / (tensor if matrix.shard is Shard.ROWS else 1)
+            outputs = matrix.outputs / (tensor if matrix.shard is Shard.COLUMNS else 1)
+            size += rank * (inputs + outputs)
+        kernel = Kernel("adapters", Bound.PRODUCT, 2 * tokens * size, launches=2 * len(matrices))
+        kept = ELEMENT * tokens * rank * len(matrices)
+        return Part("adapters", (kernel,), (kernel,), (kernel,), kept=kept, adapters=size)
+
+    def _tensor_collectives(
+        self, matrices: Sequence[Matrix], tokens: float, *, trained: bool
+    ) -> PerKind:
+        """What tensor-parallel ranks exchange around a product."""
+        training, first = self.training, matrices[0]
+        if training.tensor == 1 or first.shard is Shard.NONE:
+            return NO_COLLECTIVES
+        if first.shard is Shard.ROWS:
+            outputs = sum(matrix.outputs for matrix in matrices)
+            reduce, gather = self._row_collectives(ELEMENT * tokens * outputs)
+            return PerKind(reduce, gather, gather if trained else (), gather)
+        size, group = ELEMENT * tokens * first.inputs, training.tensor_group
+        reduce = (Collective("gradient", Pattern.ALL_REDUCE, size, group),)
+        if not training.sequence_parallel:
+            return PerKind((), reduce, (), reduce)
+        gather = (Collective("input", Pattern.ALL_GATHER, size, group),)
+        scatter = (reduce[0]._replace(pattern=Pattern.REDUCE_SCATTER),)
+        again = gather if trained else ()
+        return PerKind(gather, scatter, again, scatter + again)
+
+    def _grouped(
+        self, matrices: Sequence[Matrix], rows: float, experts: float, ranks: int, frozen: bool
+    ) -> Part:
+        """The product of rows, each with the matrices of its expert, and of `experts` in all."""
+        each = parameters_of(matrices) / ranks
+        name = " + ".join(matrix.name for matrix in matrices)
+        moved = ELEMENT * (experts * each + rows * each * (1 / matrices[0].inputs))
+        kernel = Kernel(name, Bound.GROUPED, 2 * rows * each, moved)
+        fixed = frozen or bool(self.training.lora)
+        weight = () if fixed else (kernel,)
+        return Part(name, (kernel,), (kernel,), weight, routed=experts * each, trained=not fixed)
+
+    def _pointwise(self, name: str, passes: Passes, size: float, count: int = 1) -> Part:
+        """`count` memory-bound functions of `size` elements."""
+        moved, launches = ELEMENT * count * size, count
+        kernels = [
+            Kernel(name, Bound.MEMORY, 0, moved * passed, launches * number)
+            for passed, number in (
+                (passes.forward, passes.forward_launches),
+                (passes.backward, passes.backward_launches),
+            )
+        ]
+        if not passes.forward:
+            return Part(name)
+        weight = (Kernel(name, Bound.MEMORY, 0, moved * passes.weight, 0),) if passes.weight else ()
+        return Part(name, (kernels[0],), (kernels[1],), weight, kept=moved * passes.kept)
+
+
+def _runs(matrices: Iterable[Matrix]) -> list[list[Matrix]]:
+    """Consecutive matrices with the same inputs and shard."""
+    return [
+        list(group) for _, group in groupby(matrices, lambda matrix: (matrix.inputs, matrix.shard))
+    ]
+
+
+def _sum(name: str, parts: Iterable[Part]) -> Part:
+    """Parts as one."""
+    first, *others = parts
+    total = replace(first, name=name)
+    for part in others:
+        total = total + replace(part, trained=total.trained)
+    return total

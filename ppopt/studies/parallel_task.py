@@ -1,0 +1,207 @@
+"""A combination of a plan over the parallelism as a unit of work, and what is known of it.
+
+A search of a combination runs here or in another process. Its state is stored: its plan, its bound,
+and the seconds of all its searches.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
+from typing import Any, NamedTuple
+
+from ppopt.errors import InputError, VerificationError
+from ppopt.formats.fields import finite, flag, section, within
+from ppopt.problem.backward_kind import BackwardKind
+from ppopt.problem.exact import plain_or_none
+from ppopt.problem.objective import Objective
+from ppopt.schedule.schedule import Schedule
+from ppopt.solver.deadline import Callback, Deadline
+from ppopt.solver.options import SolveOptions
+from ppopt.solver.result import Status
+from ppopt.studies import outcome, plan_record
+from ppopt.studies.job import version
+from ppopt.studies.outcome import PLAN, fraction
+from ppopt.studies.plan import search_plan_space
+from ppopt.studies.plan_result import Plan
+from ppopt.studies.plan_space import PlanSpace
+from ppopt.studies.records import StoredResult, damage, packed
+from ppopt.studies.task import Done
+
+_RECORD = ("lower_bound", "seconds", "exhausted", "known_value", "plan")
+
+
+class CombinationState(NamedTuple):
+    """What is known of a combination; times of a step, in ms."""
+
+    lower_bound: Fraction | None
+    """Lower bound of its steps; None: no schedule is within the memory limit."""
+    plan: Plan | None = None
+    """Best plan, with or without a schedule; None: it was bounded only."""
+    seconds: float = 0.0
+    """Seconds that its searches took."""
+    exhausted: bool = False
+    """Whether the last search ended before its time was up: more time cannot help."""
+    known_value: Fraction | None = None
+    """Step of another combination that the last search had to beat."""
+
+    @property
+    def value(self) -> Fraction | None:
+        """Shortest step found."""
+        return None if self.plan is None else self.plan.value
+
+    def after(self, plan: Plan, seconds: float) -> CombinationState:
+        """State after a further search: the better plan and the better bound."""
+        bound = self.lower_bound
+        if plan.status is Status.INFEASIBLE:
+            bound = None
+        elif bound is not None and plan.lower_bound is not None:
+            bound = max(bound, plan.lower_bound)
+        better = plan.value is not None and (self.value is None or plan.value < self.value)
+        kept = plan if self.plan is None or better else self.plan
+        return self._replace(lower_bound=bound, plan=kept, seconds=self.seconds + seconds)
+
+
+@dataclass(frozen=True)
+class CombinationDone(Done):
+    """Outcome of a search of a combination."""
+
+    state: CombinationState | None = None
+
+
+@dataclass(frozen=True)
+class CombinationTask:
+    """A search of a combination for a number of seconds, from its best schedule on."""
+
+    space: PlanSpace
+    state: CombinationState
+    seconds: float
+    known_value: Fraction | None
+    """Shortest step of all combinations; None: none is known."""
+    options: SolveOptions
+    """Workers, seed and parameters; the deadline is that of the search."""
+    key: str | None = None
+    """Key of the result to store; None: it is not stored."""
+    tell: Callback | None = None
+    """Progress callback of a search in this process."""
+    version: str = field(default_factory=version)
+    """Version of the process that made the task; another one refuses it."""
+
+    @property
+    def workers(self) -> int:
+        """Number of processors that the search uses."""
+        return self.options.workers
+
+    @property
+    def identity(self) -> str:
+        """Text of everything that the result depends on."""
+        state = self.state
+        return repr((
+            self.version, self.key, space_text(self.space), state.lower_bound, state.value,
+            state.seconds, self.seconds, self.known_value, self.options,
+        ))  # fmt: skip
+
+    def perform(self) -> CombinationDone:
+        """Search the combination."""
+        if self.version != version():
+            return CombinationDone(
+                failed=f"its worker has ppopt {version()}, not {self.version} as here"
+            )
+        turn = Deadline.after(self.seconds, progress=self.tell)
+        batches, plan = self.space.batches[0], self.state.plan
+        try:
+            plan = search_plan_space(
+                self.space,
+                Objective.MAKESPAN,
+                BackwardKind.MIXED,
+                self.options.by(turn),
+                known_value=None if self.known_value is None else self.known_value / batches,
+                starts=_schedules(plan),
+            )
+        except (InputError, VerificationError) as error:
+            return CombinationDone(failed=" ".join(str(error).split()))
+        spent = turn.spent
+        state = self.state.after(plan, spent)._replace(
+            exhausted=spent < self.seconds and not plan.interrupted, known_value=self.known_value
+        )
+        stored = None if self.key is None else to_record(self.key, state, self.options)
+        return CombinationDone(result=stored, state=state, interrupted=plan.interrupted)
+
+
+def _schedules(plan: Plan | None) -> tuple[Schedule, ...]:
+    """Schedules of all configurations of a plan."""
+    rows = () if plan is None else plan.rows
+    return tuple(row.schedule for row in rows if row.schedule is not None)
+
+
+def space_text(space: PlanSpace) -> str:
+    """Text of all that determines the schedules of a plan space."""
+    return repr((
+        space.model.layers, space.devices, space.batches, space.placements, space.chunks,
+        space.recompute, space.strategies, space.runtime, space.options, space.partition,
+        sorted(space.fields.items()),
+    ))  # fmt: skip
+
+
+# Stored, and read back.
+
+
+def to_record(key: str, state: CombinationState, options: SolveOptions) -> StoredResult:
+    """Stored form of a state: that of its best schedule, and the whole plan beside it."""
+    plan = state.plan
+    assert plan is not None
+    first = plan.rows[0]
+    bound, known = state.lower_bound, state.known_value
+    document = outcome.to_document(outcome.of_result(first.result))
+    document[PLAN] = {
+        "lower_bound": None if bound is None else str(bound),
+        "seconds": state.seconds,
+        "exhausted": state.exhausted,
+        "known_value": None if known is None else str(known),
+        "plan": plan_record.to_object(plan),
+    }
+    return StoredResult(
+        key=key,
+        strategy=first.configuration.strategy,
+        status=plan.status,
+        closed=plan.status in (Status.OPTIMAL, Status.INFEASIBLE),
+        time_limit=state.seconds,
+        workers=options.workers,
+        seconds=state.seconds,
+        version=version(),
+        record=packed(document),
+    )
+
+
+def from_record(record: StoredResult, space: PlanSpace, options: SolveOptions) -> CombinationState:
+    """State in a stored result; raises DamagedError if it is wrong."""
+    with damage("a stored result"):
+        value = section(outcome.document(record).get(PLAN), _RECORD)
+        state = CombinationState(
+            lower_bound=within("lower_bound", fraction, value["lower_bound"]),
+            plan=plan_record.from_object(value["plan"], space, options),
+            seconds=float(within("seconds", finite, value["seconds"])),
+            exhausted=within("exhausted", flag, value["exhausted"]),
+            known_value=within("known_value", fraction, value["known_value"]),
+        )
+        if state.value is not None and (
+            state.lower_bound is None or state.lower_bound > state.value
+        ):
+            raise InputError(f"the bound {state.lower_bound} is not below the value {state.value}")
+    return state
+
+
+def figures(state: CombinationState, options: SolveOptions) -> dict[str, Any]:
+    """Metrics of the best schedule of a combination, under the keys of `ppopt sweep --json`."""
+    plan = state.plan
+    assert plan is not None
+    first, value, bound = plan.rows[0], state.value, state.lower_bound
+    job = plan_record.job_of_configuration(plan.space, first.configuration, options)
+    result = replace(outcome.of_result(first.result), seconds=state.seconds)
+    gap = None if not value or bound is None else (value - bound) / value
+    return outcome.row(job, result) | {
+        "status": plan.status.value,
+        "lower_bound": plain_or_none(bound),
+        "gap": plain_or_none(gap),
+        "proof": plan.proof,
+    }

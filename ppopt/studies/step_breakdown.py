@@ -1,0 +1,85 @@
+"""What the time of a step consists of, where costs are derived: five parts that add up to it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from fractions import Fraction
+from typing import NamedTuple
+
+import numpy as np
+
+from ppopt.derivation.layer_costs import KINDS, LayerCosts
+from ppopt.problem.operation import AuxiliaryKind, OpKind
+from ppopt.schedule.exposed import exposed
+from ppopt.schedule.schedule import Schedule
+
+_FIELD = dict(zip((OpKind.F, OpKind.B, OpKind.W, OpKind.BW), KINDS, strict=True))
+"""Kind of operation -> field of `Times`."""
+
+
+class StepBreakdown(NamedTuple):
+    """Parts of the makespan in ms; the first three are means over the devices."""
+
+    compute: Fraction
+    """F, B, W and BW without communication."""
+    communication: Fraction
+    """Exposed collectives inside these operations: of tensor, context and expert parallelism."""
+    bubble: Fraction
+    """Idle time of the same orders without gradient sync and optimizer; includes waits for
+    transfers."""
+    gradient_sync: Fraction
+    """Exposed time of gradient sync and unshard: time by which they make the step longer."""
+    optimizer: Fraction
+    """Exposed time of the optimizer."""
+
+
+def step_breakdown(schedule: Schedule, layers: Sequence[LayerCosts]) -> StepBreakdown:
+    """Break down the makespan of a schedule on the pipeline of derived layers."""
+    pipeline = schedule.pipeline
+    time, devices = pipeline.ticks.time, pipeline.num_devices
+    step = time(schedule.metrics.makespan_ticks)
+    busy = time(int((schedule.end - schedule.start).sum())) / devices
+    communication = _communication(schedule, layers) / devices
+    around = exposed(schedule) or Fraction(0)
+    optimizer = min(around, _last_optimizer(schedule))
+    return StepBreakdown(
+        compute=busy - communication,
+        communication=communication,
+        bubble=step - around - busy,
+        gradient_sync=around - optimizer,
+        optimizer=optimizer,
+    )
+
+
+def _communication(schedule: Schedule, layers: Sequence[LayerCosts]) -> Fraction:
+    """Communication of all operations together, in ms.
+
+    A layer that recomputes repeats the communication of F in B and BW.
+    """
+    pipeline = schedule.pipeline
+    counts = np.zeros((len(OpKind), pipeline.num_stages), dtype=np.int64)
+    np.add.at(counts, (schedule.kind, schedule.stage), 1)
+    bounds = np.concatenate([[0], np.cumsum(pipeline.counts)])
+    stage_of = np.repeat(np.arange(pipeline.num_stages), np.diff(bounds))
+    each = [costs.communication for costs in layers for _ in range(costs.count)]
+    total = Fraction(0)
+    for times, layer, stage in zip(each, pipeline.model.layers, stage_of, strict=True):
+        for kind, field in _FIELD.items():
+            again = times.forward if layer.recompute and kind in (OpKind.B, OpKind.BW) else 0.0
+            total += int(counts[kind, stage]) * _ms(getattr(times, field) + again)
+    return total
+
+
+def _ms(time: float) -> Fraction:
+    """Derived time, a whole number of microseconds."""
+    return Fraction(round(1000 * time), 1000)
+
+
+def _last_optimizer(schedule: Schedule) -> Fraction:
+    """Time of the optimizer that ends last, in ms; 0 if there is none."""
+    auxiliary = schedule.auxiliary
+    rows = np.flatnonzero(auxiliary.kind == AuxiliaryKind.OPTIMIZER)
+    if not len(rows):
+        return Fraction(0)
+    last = rows[np.argmax(auxiliary.end[rows])]
+    return schedule.pipeline.ticks.time(int(auxiliary.end[last] - auxiliary.start[last]))

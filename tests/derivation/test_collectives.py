@@ -1,0 +1,71 @@
+"""Times of collectives, by hand."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from ppopt.derivation.collectives import Collective, Group, Pattern
+from ppopt.derivation.gpus import gpu_named
+
+GPU = replace(
+    gpu_named("h100"),
+    node_bandwidth=400e9,
+    network_bandwidth=50e9,
+    network_efficiency=0.8,
+    all_gather={2: 0.25, 4: 0.5, 8: 0.75},
+    all_reduce={2: 0.5, 8: 0.8},
+    all_to_all={8: 0.7},
+    collective_fixed=20e-6,
+    collective_step=5e-6,
+)
+"""40 GB/s of network for collectives."""
+NODE = 8
+S = 280e6
+
+
+@pytest.mark.parametrize(
+    ("pattern", "group", "seconds"),
+    [
+        # alpha + 7/8 S / (400 GB/s x 0.75)
+        (Pattern.ALL_GATHER, Group(8), 55e-6 + 7 / 8 * S / 300e9),
+        (Pattern.REDUCE_SCATTER, Group(8), 55e-6 + 7 / 8 * S / 300e9),
+        (Pattern.ALL_REDUCE, Group(8), 55e-6 + 2 * 7 / 8 * S / 320e9),
+        (Pattern.ALL_TO_ALL, Group(8), 55e-6 + 7 / 8 * S / 280e9),
+        (Pattern.RING_STEP, Group(4), 25e-6 + S / 200e9),
+        # Two GPUs of each of two nodes: both adapters, and less than NVLink among two
+        (Pattern.ALL_GATHER, Group(4, stride=4), 35e-6 + 3 / 4 * S / 80e9),
+        # One GPU a node
+        (Pattern.ALL_REDUCE, Group(4, stride=8), 35e-6 + 2 * 3 / 4 * S / 40e9),
+        # 8 of 16 ranks are elsewhere: 8/16 S over the adapter, 7/16 S inside beside it
+        (Pattern.ALL_TO_ALL, Group(16), 95e-6 + 8 / 16 * S / 40e9),
+        # Three ranks: the bandwidth of two
+        (Pattern.ALL_GATHER, Group(3), 30e-6 + 2 / 3 * S / 100e9),
+        (Pattern.ALL_GATHER, Group(1), 0),
+    ],
+)
+def test_time(pattern: Pattern, group: Group, seconds: float) -> None:
+    assert Collective("x", pattern, S, group).seconds(GPU, NODE) == pytest.approx(seconds)
+
+
+def test_repeated_and_hidden() -> None:
+    """Three steps of 25 us + 1 ms; 0.6 ms of each run beside a kernel."""
+    steps = Collective("ring", Pattern.RING_STEP, 100e6, Group(2), 3, hidden=0.6e-3)
+    assert steps.seconds(GPU, NODE) == pytest.approx(3 * 1.025e-3)
+    assert steps.exposed(GPU, NODE) == pytest.approx(3 * 0.425e-3)
+    assert steps._replace(hidden=2e-3).exposed(GPU, NODE) == 0
+
+
+@pytest.mark.parametrize(
+    ("group", "in_node", "nodes"),
+    [
+        (Group(8), 8, 1),
+        (Group(16), 8, 2),
+        (Group(4, stride=2), 4, 1),
+        (Group(8, stride=2), 4, 2),
+        (Group(2, stride=8), 1, 2),
+    ],
+)
+def test_ranks_fill_nodes_from_the_inside_out(group: Group, in_node: int, nodes: int) -> None:
+    assert (group.in_node(NODE), group.nodes(NODE)) == (in_node, nodes)

@@ -1,0 +1,60 @@
+"""Times of kernels, by hand."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from ppopt.derivation.gpus import Precision, gpu_named
+from ppopt.derivation.kernels import Bound, Kernel, seconds
+
+GPU = replace(
+    gpu_named("h100"),
+    bf16=1000e12,
+    fp8=2000e12,
+    memory_speed=4e12,
+    memory_efficiency=0.5,
+    matrix_efficiency=0.8,
+    matrix_overhead=40e9,
+    grouped_efficiency=0.5,
+    attention_efficiency=0.6,
+    attention_backward_efficiency=0.4,
+    attention_blocks=100,
+    kernel_time=5e-6,
+)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "time"),
+    [
+        (Kernel("x", Bound.PRODUCT, 2e12), 2.04e12 / 800e12),
+        (Kernel("x", Bound.PRODUCT, 2e12, launches=3), 2.12e12 / 800e12),
+        (Kernel("x", Bound.PRODUCT, 1e9), 41e9 / 800e12),
+        # Bound by its matrices: 40 GB at 2 TB/s
+        (Kernel("x", Bound.GROUPED, 1e12, moved=40e9), 20e-3),
+        (Kernel("x", Bound.GROUPED, 1e12, moved=1e6), 1.04e12 / 500e12),
+        (Kernel("x", Bound.ATTENTION, 6e12), 10e-3),
+        # As many blocks as lose half
+        (Kernel("x", Bound.ATTENTION, 6e12, blocks=100), 20e-3),
+        (Kernel("x", Bound.ATTENTION_BACKWARD, 6e12, blocks=300), 15e-3 * 4 / 3),
+        (Kernel("x", Bound.ATTENTION, 1e6), 5e-6),
+        (Kernel("x", Bound.MEMORY, moved=2e9, launches=2), 1e-3 + 10e-6),
+    ],
+)
+def test_time(kernel: Kernel, time: float) -> None:
+    assert kernel.seconds(GPU, Precision.BF16) == pytest.approx(time)
+
+
+def test_fp8_is_of_products_alone() -> None:
+    for bound, faster in ((Bound.PRODUCT, 2), (Bound.GROUPED, 2), (Bound.ATTENTION, 1)):
+        kernel = Kernel("x", bound, 5e12)
+        bf16, fp8 = (kernel.seconds(GPU, precision) for precision in Precision)
+        assert bf16 == pytest.approx(faster * fp8)
+
+
+def test_short_kernels_wait_for_the_processor() -> None:
+    """Ten kernels of 5 us, started every 8 us; with a long one beside them they do not wait."""
+    short, long = Kernel("x", Bound.ATTENTION, 0.0, launches=10), Kernel("x", Bound.PRODUCT, 2e12)
+    assert seconds([short], GPU, Precision.BF16, 8e-6) == pytest.approx(80e-6)
+    assert seconds([short, long], GPU, Precision.BF16, 8e-6) == pytest.approx(50e-6 + 2.55e-3)

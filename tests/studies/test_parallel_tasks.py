@@ -1,0 +1,257 @@
+"""Plans over the parallelism on engines, interrupted and continued, against enumeration."""
+
+from __future__ import annotations
+
+import signal
+import sqlite3
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from fractions import Fraction
+from functools import cache
+from itertools import combinations, pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import ppopt
+from ppopt import InputError, Status
+from ppopt.derivation.config_json import architecture_of
+from ppopt.derivation.gpus import gpu_named
+from ppopt.solver.result import Progress
+from ppopt.studies.engines.direct import DirectEngine
+from ppopt.studies.engines.local import LocalEngine
+from ppopt.studies.job import version
+from ppopt.studies.parallel_plan import CLOSE, PlanArguments, plan_parallelism
+from ppopt.studies.parallel_result import ParallelPlan
+from ppopt.studies.parallel_space import DIMENSIONS, Parallelism, ParallelSpace
+from ppopt.studies.parallel_storage import StudyOptions
+from ppopt.studies.parallel_task import CombinationTask
+from ppopt.studies.storage import Storage
+from ppopt.studies.task import Done, Work
+from tests.tiers import slow
+
+TINY = {
+    "architectures": ["MixtralForCausalLM"],
+    "hidden_size": 512,
+    "intermediate_size": 1024,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 4,
+    "num_hidden_layers": 3,
+    "num_local_experts": 4,
+    "num_experts_per_tok": 2,
+    "vocab_size": 4096,
+}
+"""Three layers of four experts."""
+ONE_ORDER = PlanArguments(
+    placements=("linear",), chunks=(1,), strategies=("1f1b",), recompute=("none",)
+)
+
+
+@cache
+def space() -> ParallelSpace:
+    """Four GPUs, eight sequences; every dimension has two sizes."""
+    lists = dict.fromkeys(DIMENSIONS, (1, 2))
+    return ParallelSpace(architecture_of(TINY), gpu_named("h100"), 4, 8, **lists)
+
+
+@cache
+def enumerated() -> dict[Parallelism, Fraction]:
+    """The shortest step of 1F1B over all partitions, of every combination."""
+    steps = {}
+    for combination, model in space().models()[0].items():
+        devices, layers = model.training.devices, len(model.model)
+        partitions = [
+            tuple(after - before for before, after in pairwise((0, *cuts, layers)))
+            for cuts in combinations(range(1, layers), devices - 1)
+        ]
+        pipelines = [replace(model.pipeline, partition=counts) for counts in partitions]
+        steps[combination] = min(
+            ppopt.evaluate(pipeline, "1f1b").makespan for pipeline in pipelines
+        )
+    return {combination: Fraction(str(step)) for combination, step in steps.items()}
+
+
+def planned(**more: Any) -> ParallelPlan:
+    return plan_parallelism(space(), ONE_ORDER, workers=1, time_limit=600, **more)
+
+
+@cache
+def uninterrupted() -> ParallelPlan:
+    return planned()
+
+
+def rows_of(plan: ParallelPlan) -> list[tuple[Any, ...]]:
+    """Rows without seconds."""
+    return [
+        (row.parallelism, row.status(plan.value), row.value, row.lower_bound) for row in plan.rows
+    ]
+
+
+def check_against_enumeration(plan: ParallelPlan) -> None:
+    """The best step is the least of all, and no bound is above what there is."""
+    least = min(enumerated().values())
+    assert plan.value is not None and plan.lower_bound is not None
+    assert float(plan.value) == pytest.approx(float(least), rel=float(CLOSE))
+    assert plan.lower_bound <= plan.value
+    for row in plan.rows:
+        step = float(enumerated()[row.parallelism])
+        assert row.lower_bound is not None
+        assert float(row.lower_bound) <= step * (1 + 1e-9)
+        assert row.value is None or float(row.value) >= step * (1 - 1e-9)
+
+
+def test_best_and_bounds_are_those_of_enumeration() -> None:
+    """Every dimension has two sizes; those that are incompatible are skipped."""
+    plan = uninterrupted()
+    check_against_enumeration(plan)
+    assert len(plan.rows) + len(plan.skipped) == 2 ** len(DIMENSIONS)
+    assert {row.parallelism for row in plan.rows} == enumerated().keys()
+    for name in DIMENSIONS:
+        assert {getattr(each, name) for each in enumerated()} == {1, 2}
+
+
+class LateEngine(DirectEngine):
+    """Engine of three slots that ends the last task first, and perhaps loses some."""
+
+    slots = 3
+
+    def __init__(self, lost: Callable[[int], bool] = lambda _: False) -> None:
+        super().__init__()
+        self._lost = lost
+
+    def wait(self, seconds: float) -> list[tuple[int, Done]]:
+        """Perform the last task; fail those that are lost."""
+        if self._tasks and self._lost(self._tasks[-1][0]):
+            return [(self._tasks.pop()[0], Done(failed="its process was killed by SIGKILL"))]
+        self._tasks.rotate(1)
+        return super().wait(seconds)
+
+
+def test_an_engine_of_several_slots_has_the_same_best_and_sound_bounds() -> None:
+    plan = planned(engine=LateEngine())
+    check_against_enumeration(plan)
+    assert plan.value == uninterrupted().value
+
+
+def test_a_lost_search_keeps_its_bound() -> None:
+    """The searches of the best combination are lost: its work over its devices is its bound."""
+    best = uninterrupted().best
+    assert best is not None
+    number = [*space().models()[0]].index(best.parallelism)
+    plan = planned(engine=LateEngine(lambda each: each == number))
+    (row,) = (row for row in plan.rows if row.parallelism == best.parallelism)
+    assert row.failed == "its process was killed by SIGKILL"
+    assert row.value is None and row.lower_bound is not None
+    assert plan.value is not None and plan.lower_bound is not None
+    assert plan.lower_bound <= row.lower_bound
+    if row.lower_bound < plan.value:
+        assert plan.status is Status.FEASIBLE
+
+
+def test_where_every_search_is_lost_one_runs_here() -> None:
+    plan = planned(engine=LateEngine(lambda _: True))
+    assert plan.value is not None and any(row.failed is None for row in plan.rows)
+
+
+def test_a_worker_of_another_version_is_told() -> None:
+    """It may bound otherwise; its searches fail, and one runs here."""
+
+    class OtherVersion(DirectEngine):
+        """Engine whose worker has another version."""
+
+        def submit(self, number: int, task: Work) -> None:
+            assert isinstance(task, CombinationTask)
+            super().submit(number, replace(task, version="9.9.9"))
+
+    plan = planned(engine=OtherVersion())
+    assert plan.value is not None
+    failed = {row.failed for row in plan.rows if row.failed is not None}
+    assert failed == {f"its worker has ppopt {version()}, not 9.9.9 as here"}
+
+
+@pytest.fixture
+def study(tmp_path: Path) -> StudyOptions:
+    return StudyOptions(f"sqlite:///{tmp_path}/plans.db")
+
+
+@pytest.mark.parametrize("calls", [0, 2, 5, 9])
+def test_interrupted_and_continued(calls: int, study: StudyOptions) -> None:
+    """Ctrl-C keeps what there is; the continued plan has the rows of one without Ctrl-C."""
+    made: Iterator[int] = iter(range(calls))
+
+    def press(_: Progress) -> None:
+        if next(made, None) is None:
+            signal.raise_signal(signal.SIGINT)
+
+    first = planned(study=study, progress=press)
+    assert first.interrupted
+    for row in first.rows:
+        assert row.lower_bound is not None
+        assert float(row.lower_bound) <= float(enumerated()[row.parallelism]) * (1 + 1e-9)
+    second = planned(study=study)
+    assert not second.interrupted
+    assert rows_of(second) == rows_of(uninterrupted())
+    assert second.storage is not None and not second.storage.damaged
+
+
+def test_a_stored_plan_is_not_searched_again(study: StudyOptions) -> None:
+    planned(study=study)
+
+    class NoEngine(DirectEngine):
+        """Engine that must not be used."""
+
+        def submit(self, number: int, task: Work) -> None:
+            raise AssertionError(number, task)
+
+    again = planned(study=study, engine=NoEngine())
+    assert rows_of(again) == rows_of(uninterrupted())
+    assert again.storage is not None
+    assert again.storage.loaded == sum(row.plan is not None for row in uninterrupted().rows)
+    best, fresh = again.best, uninterrupted().best
+    assert best is not None and best.plan is not None and best.plan.schedule is not None
+    assert fresh is not None and fresh.plan is not None
+    assert ppopt.verify(best.plan.schedule) == []
+    assert best.plan.schedule == fresh.plan.schedule
+    assert best.breakdown == fresh.breakdown
+
+
+def test_searches_of_the_storage_count_in_the_time_limit(study: StudyOptions) -> None:
+    """They took longer than the limit: nothing is searched, and open combinations are told."""
+    planned(study=study, progress=None)
+    with Storage(study.storage) as storage:
+        for trial in storage.trials(storage.studies()[0].name)[1:]:
+            storage._link.execute("DELETE FROM results WHERE key = ?", (trial.key,))
+    later = plan_parallelism(space(), ONE_ORDER, workers=1, time_limit=1e-3, study=study)
+    assert later.storage is not None and later.storage.loaded == 1
+    assert sum(row.plan is not None for row in later.rows) == 1
+
+
+def test_a_damaged_state_is_searched_again(study: StudyOptions, tmp_path: Path) -> None:
+    planned(study=study)
+    with sqlite3.connect(tmp_path / "plans.db") as database:
+        database.execute("UPDATE results SET record = ?", (b"no JSON",))
+    again = planned(study=study)
+    assert rows_of(again) == rows_of(uninterrupted())
+    assert again.storage is not None and again.storage.loaded == 0
+    assert all("is damaged" in reason for reason in again.storage.damaged)
+
+
+def test_another_space_has_another_study(study: StudyOptions) -> None:
+    named = study._replace(name="mine")
+    planned(study=named)
+    other = replace(space(), global_batch=16)
+    with pytest.raises(InputError, match="study_name: mine is a study of another pipeline"):
+        plan_parallelism(other, ONE_ORDER, workers=1, time_limit=600, study=named)
+
+
+@pytest.mark.parametrize("jobs", [1, slow(2)])
+def test_processes_have_the_same_best(jobs: int, study: StudyOptions) -> None:
+    engine = LocalEngine(jobs, retries=0)
+    try:
+        plan = planned(engine=engine, study=study)
+    finally:
+        engine.close()
+    check_against_enumeration(plan)
+    assert plan.value == uninterrupted().value
+    assert rows_of(planned(study=study))[0] == rows_of(plan)[0]
