@@ -154,14 +154,16 @@ def plan_parallelism(
     Each combination is planned as `ppopt.plan` does, on its derived model: in this process one
     after the other, or by the tasks of an `engine`. With a `study`, every state of a combination is
     stored, and a later plan of the same space continues from it: the seconds of the stored searches
-    count in the time limit. Raises InputError if there is no valid combination, and if the storage
-    cannot be used; "infeasible" is a result.
+    count in the time limit. Without a study, combinations that are not derived in half of the time
+    are skipped, and there is no bound. Raises InputError if there is no valid combination, and if
+    the storage cannot be used; "infeasible" is a result.
     """
     options = checked_options(
         time_limit, workers, seed, progress=progress, params=params, began=began
     )
-    models, skipped = space.models_until(options.deadline.share(DERIVING))
-    spaces, refused = choices.spaces(models, options.deadline)
+    deadline = options.deadline if study is None else NO_DEADLINE
+    models, skipped = space.models_until(deadline.share(DERIVING))
+    spaces, refused = choices.spaces(models, deadline)
     skipped |= refused
     if not spaces:
         raise InputError(f"no parallelism is left: {next(iter(skipped.values()))}")
