@@ -38,7 +38,7 @@ _SEARCH = (
     *("problem", "schedule", "solver", "strategies"),
     *("studies/evaluate.py", "studies/best_choice.py", "studies/strategy_search.py"),
     *("studies/strategy_points.py", "studies/baselines.py"),
-    *(f"studies/{name}.py" for name in ("plan", "parallel_plan", "parallel_task")),
+    *(f"studies/{name}.py" for name in ("plan", "parallel_plan", "parallel_task", "quick_bound")),
     *(
         f"studies/plan_{name}.py"
         for name in ("search", "orders", "product", "candidate", "strategy", "space", "baselines")

@@ -16,10 +16,11 @@ from ppopt.derivation.config_json import architecture_of
 from ppopt.derivation.gpus import gpu_named
 from ppopt.problem.backward_kind import BackwardKind
 from ppopt.solver.options import checked_options
-from ppopt.studies.parallel_plan import CLOSE, PlanArguments, plan_parallelism, work_bound
+from ppopt.studies.parallel_plan import CLOSE, PlanArguments, plan_parallelism
 from ppopt.studies.parallel_result import ParallelPlan
 from ppopt.studies.parallel_space import Parallelism, ParallelSpace
 from ppopt.studies.plan_search import PlanSearch
+from ppopt.studies.quick_bound import quick_bound
 from tests.factories.configs import CONFIGS, SMALL
 
 LINEAR = PlanArguments(
@@ -185,13 +186,6 @@ def test_an_efficiency_for_each_of_tensor() -> None:
     assert {one.tensor: model.efficiency for one, model in models.items()} == {1: 0.4, 2: 0.2}
 
 
-def test_work_over_devices_by_hand() -> None:
-    """Two layers of F 1 and BW 2, three microbatches, two devices: 3 x 6 / 2."""
-    model = ppopt.Model([ppopt.Layer(forward=1), ppopt.Layer(forward=1)])
-    pipeline = model.pipeline(devices=2, batches=3)
-    assert work_bound(pipeline, pipeline.model) == 9
-
-
 def test_nothing_fits() -> None:
     one = space(tensor=(2,), microbatch=(1,), data=(2,))
     plan = plan_parallelism(one, replace(LINEAR, mem_limit=1), workers=1, time_limit=20)
@@ -210,7 +204,9 @@ def test_a_plan_beside_a_known_value_ends_when_its_time_is_up() -> None:
         checked_options(1, 1, began=time.monotonic() - 2),
     )
     assert not search._over
-    search.set_known_value(2 * work_bound(model.pipeline, model.model))
+    bound = quick_bound(LINEAR.space(model), None)
+    assert bound is not None
+    search.set_known_value(2 * bound)
     assert search._over
 
 
