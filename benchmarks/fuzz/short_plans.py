@@ -22,7 +22,7 @@ from ppopt.report.plan_objects import of_plan
 from ppopt.studies.parallel_plan import PlanArguments, plan_parallelism
 from ppopt.studies.parallel_space import ParallelSpace
 from ppopt.studies.plan_result import Plan, RowStatus
-from tests.factories.clocks import stepping_clock
+from tests.clock import stepping_clock
 from tests.factories.configs import SMALL
 
 READINGS = (1, 3, 10, 30, 100, 300, 1000)
@@ -145,5 +145,5 @@ def _rows(shown: dict[str, Any]) -> Iterator[Finding]:
             words = f"{shown['lower_bound']} over all, {row['lower_bound']} of {name}"
             yield Finding("bound-above-row", words)
         may_be_faster = best is not None and row["lower_bound"] < best
-        if may_be_faster and row is not rows[0] and "faster" not in slowdown(row, best):
+        if may_be_faster and row is not rows[0] and "% faster" not in slowdown(row, best):
             yield Finding("called-slower", f"{name}: {slowdown(row, best)}")

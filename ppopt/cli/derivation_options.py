@@ -96,8 +96,9 @@ OPTIONS = (
     DerivationOption(
         FROM,
         "CONFIG",
-        "Derive the layers from the config.json, or the folder, of a Hugging Face model: "
-        "Llama, Mistral, Mixtral, Qwen2 and Qwen3 (dense and MoE), DeepSeek V2 and V3.",
+        "Derive the layers from the config.json, or the folder, of a Hugging Face model: Llama, "
+        "Mistral, Mixtral, Qwen, DeepSeek, GLM, gpt-oss, Gemma, MiniMax, GPT-2 and their kin; any "
+        "other whose keys are those of one of them.",
         plan_meaning="Also choose the parallelism: derive models from this config.json or folder. "
         "The options below need it.",
     ),
@@ -159,6 +160,12 @@ OPTIONS = (
     ),
     DerivationOption(
         "expert_tensor", "N", "Tensor parallel size of experts (that of --tensor).", whole
+    ),
+    DerivationOption(
+        "dispatcher",
+        "NAME",
+        "Exchange of tokens between experts: alltoall (default), or flex (DeepEP), which sends a "
+        "token to a node once.",
     ),
     DerivationOption("gpus_per_node", "N", "GPUs of a node (default: as the GPU is sold).", whole),
     DerivationOption(

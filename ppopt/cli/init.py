@@ -55,6 +55,8 @@ def init(
     if derivation.get("explain"):
         return _explain(model, file)
     _write(file, model.text)
+    for sentence in model.architecture.notes:
+        note(f"note: {sentence}")
     note(f"derived, not measured: {model.parameters:,} parameters; {model.training.gpus} GPUs")
     return 0
 

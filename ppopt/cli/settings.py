@@ -15,6 +15,7 @@ import typer
 
 from ppopt.cli.application import JsonFlag, QuietFlag
 from ppopt.cli.streams import note
+from ppopt.errors import InputError
 from ppopt.formats.typed_values import WHOLE, typed_value
 from ppopt.problem.settings import (
     COUNTS,
@@ -32,6 +33,9 @@ if TYPE_CHECKING:
     from ppopt.cli.files import Target
     from ppopt.problem.pipeline import Pipeline
 
+CHANGEABLE = frozenset({"mem_limit", "partition", "recompute", "offload"})
+"""Fields of the pipeline of a schedule file that flags replace."""
+
 
 @dataclass(frozen=True)
 class Settings:
@@ -45,20 +49,29 @@ class Settings:
     """The instant of `time.monotonic` from which time limits count."""
 
     def pipeline(self, default: Pipeline | None = None) -> Pipeline:
-        """Build the pipeline of the settings, or else take the default with the limit given."""
+        """Build the pipeline, or change the default if only `CHANGEABLE` fields are given.
+
+        Raises InputError if they do neither.
+        """
         from ppopt.formats.config import pipeline_of  # noqa: PLC0415  commands load on use
 
         given = {
             setting.field for setting in SETTINGS if setting.part is Part.PIPELINE
         } & self.values.keys()
-        if default is None or given - {"mem_limit"}:
-            described = pipeline_of(self.values)
-            if not self.quiet:
-                _note_slow_pairs(described)
-                _note_unknown_rates(described)
-                note_equal_chunks(described)
-            return described
-        return replace(default, mem_limit=self.values["mem_limit"]) if given else default
+        if default is not None and given <= CHANGEABLE:
+            return replace(default, **{field: self.values[field] for field in given})
+        if default is not None and not given & {"stages", "model"}:
+            raise InputError(
+                f"{min(given - CHANGEABLE)}: of the pipeline of the hint only the memory limit, "
+                "partition, recompute and offload can change; leave it out, or describe the whole "
+                "pipeline (--config)"
+            )
+        described = pipeline_of(self.values)
+        if not self.quiet:
+            _note_slow_pairs(described)
+            _note_unknown_rates(described)
+            note_equal_chunks(described)
+        return described
 
     def pipelines(self, placements: str | None) -> list[Pipeline]:
         """Build the pipeline of every placement of a list of names; of a list of devices, one."""

@@ -7,7 +7,7 @@ parameters of a model; times and memory are those of the matrices alone.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import NamedTuple
 
@@ -160,6 +160,11 @@ class Indexer:
         )
 
     @property
+    def kept(self) -> int:
+        """Elements per token: queries, the key before and behind its norm, and weights."""
+        return 0 if self.shared else self.heads * (self.width + 1) + 2 * self.width
+
+    @property
     def vectors(self) -> int:
         """Parameters of the norm of the key, which has a bias."""
         return 0 if self.shared else 2 * self.width
@@ -242,7 +247,8 @@ class LatentAttention:
     def kept(self) -> int:
         """Elements per token: latents and their norms, queries, keys, values and the output."""
         latents = 2 * self.query_latent + 2 * self.latent + self.position
-        return latents + 2 * self.heads * (self.query + self.value)
+        index = self.indexer.kept if self.indexer else 0
+        return latents + 2 * self.heads * (self.query + self.value) + index
 
     def keys(self, context: int) -> float:
         """Keys that a query sees, averaged over a sequence of `context` tokens."""
@@ -371,10 +377,6 @@ class FeedForward:
         """Parameters of biases."""
         return self.bias * ((1 + self.gated) * self.width + hidden)
 
-    def routed(self, _: int) -> int:
-        """Parameters of experts that are chosen by a router."""
-        return 0
-
     def kept(self, _: int) -> int:
         """Elements per token: up and what passes on, and the gate."""
         return (2 + self.gated) * self.width
@@ -396,6 +398,18 @@ class Experts:
     """Whether the router has a bias per expert (DeepSeek-V3, arXiv 2412.19437, section 2.1.2)."""
     bias: bool = False
     """Whether every expert has biases (gpt-oss, arXiv 2508.10925)."""
+    groups: int = 1
+    """Groups of experts, of which a token passes `chosen_groups` (DeepSeek-V3, arXiv
+    2412.19437, section 2.1.2: routing that is limited to some nodes)."""
+    chosen_groups: int = 1
+
+    def nodes_of_token(self, nodes: int) -> float:
+        """Mean number of nodes with experts of a token, if experts are spread over `nodes` evenly.
+
+        Of m nodes that it may go to, k chosen experts leave out each with probability (1 - 1/m)^k.
+        """
+        reachable = max(1, round(nodes * self.chosen_groups / self.groups))
+        return reachable * (1 - (1 - 1 / reachable) ** self.chosen)
 
     def router(self, hidden: int) -> Matrix:
         """The matrix that scores the experts for a token."""
@@ -418,16 +432,12 @@ class Experts:
 
     def stored(self, hidden: int) -> int:
         """Parameters of all matrices."""
-        return self._everywhere(hidden) + self.routed(hidden)
+        return self._everywhere(hidden) + self.number * parameters_of(self.matrices(hidden))
 
     def vectors(self, hidden: int) -> int:
         """Parameters of the routing bias and of biases of experts."""
         biases = self.bias * self.number * (2 * self.width + hidden)
         return self.routing_bias * self.number + biases
-
-    def routed(self, hidden: int) -> int:
-        """Parameters of experts that are chosen by a router."""
-        return self.number * parameters_of(self.matrices(hidden))
 
     def kept(self, hidden: int) -> int:
         """Elements per token: the copies that go to experts; gate, up and product of each."""
@@ -545,7 +555,16 @@ class Architecture:
         return layers + self.last.norm(self.hidden) + tables * self.hidden + encoder
 
     @property
+    def prediction_layer(self) -> Decoder:
+        """The decoder layer of a prediction module: the last one, with an indexer of its own."""
+        attention = self.last.attention
+        if not isinstance(attention, LatentAttention) or attention.indexer is None:
+            return self.last
+        indexer = replace(attention.indexer, shared=False)
+        return replace(self.last, attention=replace(attention, indexer=indexer))
+
+    @property
     def prediction_parameters(self) -> int:
         """Parameters of one prediction module: a layer, a projection, and three norms."""
-        projection = 2 * self.hidden * self.hidden
-        return self.last.parameters(self.hidden) + projection + 3 * self.last.norm(self.hidden)
+        layer, projection = self.prediction_layer, 2 * self.hidden * self.hidden
+        return layer.parameters(self.hidden) + projection + 3 * layer.norm(self.hidden)

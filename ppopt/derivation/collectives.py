@@ -54,6 +54,8 @@ class Collective(NamedTuple):
     repeats: int = 1
     hidden: float = 0.0
     """Seconds of computing that each runs beside."""
+    network: float = 1.0
+    """Of an all-to-all: the share of what goes to other nodes that passes the network."""
 
     def seconds(self, gpu: Gpu, node: int) -> float:
         """Time of all `repeats`, in seconds, on nodes of `node` GPUs."""
@@ -76,7 +78,8 @@ class Collective(NamedTuple):
         network = gpu.network_bandwidth * gpu.network_efficiency
         inside = gpu.node_bandwidth * _share(_shares(gpu, self.pattern), near)
         if self.pattern is Pattern.ALL_TO_ALL:
-            return self.size / ranks * max((near - 1) / inside, (ranks - near) / network)
+            outside = self.network * (ranks - near) / network
+            return self.size / ranks * max((near - 1) / inside, outside)
         bandwidth = inside if near == ranks else min(inside, near * network)
         if self.pattern is Pattern.RING_STEP:
             return self.size / bandwidth

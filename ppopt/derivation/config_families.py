@@ -6,151 +6,52 @@ model type in github.com/huggingface/transformers.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from dataclasses import replace
-from types import MappingProxyType
-from typing import Any, NamedTuple
 
 from ppopt.derivation.architecture import (
     Attention,
     Decoder,
     Experts,
     FeedForward,
-    GroupedQueryAttention,
     Indexer,
     LatentAttention,
     LinearAttention,
 )
-from ppopt.derivation.config_encoders import EncoderReader, llama4_vision, qwen3_vision, siglip
+from ppopt.derivation.config_encoders import llama4_vision, qwen3_vision, siglip
+from ppopt.derivation.config_family import (
+    FAMILIES,
+    expect_full_attention,
+    grouped_attention,
+    layer_window,
+    read_experts,
+    register,
+)
 from ppopt.derivation.config_keys import Keys
 from ppopt.errors import InputError
 from ppopt.formats.fields import shown
 
-Layer = Callable[[Keys, int], Decoder]
-"""The decoder layer of a configuration by its index."""
-
-
-class Family(NamedTuple):
-    """Models with the same keys."""
-
-    name: str
-    """The first of its architectures."""
-    layer: Layer
-    model_types: tuple[str, ...]
-    """As configurations name it under `model_type`."""
-    tied: bool = False
-    """Whether embedding and head are one matrix if the configuration does not say so."""
-    aliases: Mapping[str, str] = MappingProxyType({})
-    """Names of keys -> names that this family has for them."""
-    positions: str | None = None
-    """Key of the number of learned positions."""
-    defaults: Mapping[str, int] = MappingProxyType({})
-    """Values of keys that configurations of these models leave out."""
-    ignored: tuple[str, ...] = ()
-    """Keys that change no dimensions of these models."""
-    encoder: EncoderReader | None = None
-    """The encoder of a `vision_config`."""
-
-    def keys(self, config: Mapping[str, Any], *, named: bool) -> Keys:
-        """The keys of a configuration; defaults are those of models that are `named`."""
-        return Keys(config, self.aliases, self.defaults if named else {}, self.ignored)
-
-
-FAMILIES: dict[str, Family] = {}
-"""Architecture, as configurations name it under `architectures` -> its family."""
-
-
-def _family(
-    *architectures: str,
-    types: tuple[str, ...],
-    tied: bool = False,
-    aliases: Mapping[str, str] | None = None,
-    positions: str | None = None,
-    defaults: Mapping[str, int] | None = None,
-    ignored: tuple[str, ...] = (),
-    encoder: EncoderReader | None = None,
-) -> Callable[[Layer], Layer]:
-    """Register the decoder layer of architectures; see `Family`."""
-
-    def register(layer: Layer) -> Layer:
-        family = Family(
-            architectures[0],
-            layer,
-            model_types=types,
-            tied=tied,
-            aliases=aliases or {},
-            positions=positions,
-            defaults=defaults or {},
-            ignored=ignored,
-            encoder=encoder,
-        )
-        FAMILIES.update(dict.fromkeys(architectures, family))
-        return layer
-
-    return register
-
-
-def _grouped(
-    keys: Keys,
-    *,
-    bias: bool = False,
-    output_bias: bool = False,
-    normed: bool = False,
-    window: int | None = None,
-) -> GroupedQueryAttention:
-    heads = keys.count("num_attention_heads")
-    groups = keys.count("num_key_value_heads", heads)
-    if heads % groups:
-        raise InputError(f"num_key_value_heads: {heads} heads cannot share {groups}")
-    width = keys.count("head_dim", keys.count("hidden_size") // heads, minimum=0)
-    if not width:
-        raise InputError(f"num_attention_heads: hidden_size has no room for {heads} heads")
-    return GroupedQueryAttention(
-        heads=heads,
-        groups=groups,
-        width=width,
-        bias=bias,
-        output_bias=output_bias,
-        normed=normed,
-        window=window,
-    )
-
-
-def _window(keys: Keys, index: int, default: str) -> int | None:
-    """The window of a layer whose kind is `default` unless the configuration lists the kinds."""
-    kind = keys.layer_kind(index, default)
-    window = keys.count("sliding_window", 0, minimum=0)
-    if kind == "sliding_attention":
-        return window or None
-    _expect_full(kind)
-    return None
-
-
-def _expect_full(kind: str) -> None:
-    if kind != "full_attention":
-        raise InputError(
-            f"layer_types: {shown(kind)} is not a kind of attention that this architecture has"
-        )
+__all__ = ["FAMILIES"]
 
 
 def _mistral_window(keys: Keys, index: int) -> int | None:
-    """A window over every layer, unless it is switched off."""
-    sliding = keys.value("sliding_window") and keys.switch("use_sliding_window", True)
-    return _window(keys, index, "sliding_attention" if sliding else "full_attention")
+    """A window over every layer, or over the last ones, unless it is switched off."""
+    sliding = index >= keys.count("max_window_layers", 0, minimum=0)
+    window = layer_window(keys, index, "sliding_attention" if sliding else "full_attention")
+    return window if keys.switch("use_sliding_window", True) else None
 
 
 def _qwen_window(keys: Keys, index: int) -> int | None:
     """A window over the last layers if it is switched on."""
     sliding = index >= keys.count("max_window_layers", 28, minimum=0)
-    window = _window(keys, index, "sliding_attention" if sliding else "full_attention")
+    window = layer_window(keys, index, "sliding_attention" if sliding else "full_attention")
     return window if keys.switch("use_sliding_window") else None
 
 
-@_family("LlamaForCausalLM", "MistralForCausalLM", types=("llama", "mistral"))
+@register("LlamaForCausalLM", "MistralForCausalLM", types=("llama", "mistral"))
 def _llama(keys: Keys, index: int) -> Decoder:
     bias = keys.switch("attention_bias")
     return Decoder(
-        _grouped(
+        grouped_attention(
             keys,
             bias=bias,
             output_bias=keys.switch("attention_out_bias", bias),
@@ -160,36 +61,21 @@ def _llama(keys: Keys, index: int) -> Decoder:
     )
 
 
-@_family("MixtralForCausalLM", types=("mixtral",))
+@register("MixtralForCausalLM", types=("mixtral",))
 def _mixtral(keys: Keys, index: int) -> Decoder:
-    return Decoder(_grouped(keys, window=_mistral_window(keys, index)), _local_experts(keys))
+    return Decoder(
+        grouped_attention(keys, window=_mistral_window(keys, index)), _local_experts(keys)
+    )
 
 
 def _local_experts(keys: Keys, *, routing_bias: bool = False, bias: bool = False) -> Experts:
-    return _experts(
+    return read_experts(
         keys,
         width=keys.count("intermediate_size"),
         number="num_local_experts",
         routing_bias=routing_bias,
         bias=bias,
     )
-
-
-def _experts(
-    keys: Keys,
-    width: int,
-    number: str,
-    *,
-    shared: int = 0,
-    shared_gate: bool = False,
-    routing_bias: bool = False,
-    bias: bool = False,
-) -> Experts:
-    experts = keys.count(number)
-    chosen = keys.count("num_experts_per_tok")
-    if chosen > experts:
-        raise InputError(f"num_experts_per_tok: {chosen} of {experts} experts; there are no more")
-    return Experts(width, experts, chosen, shared, shared_gate, routing_bias, bias)
 
 
 QWEN_ALIASES = {
@@ -203,17 +89,17 @@ QWEN_IGNORED = (
 """Dimensions of experts in a model without them, and of dense layers in one that has none."""
 
 
-@_family(
+@register(
     "Qwen2ForCausalLM",
     "Qwen2MoeForCausalLM",
-    types=("qwen2", "qwen2_moe"),
+    types=("qwen2", "qwen2_moe", "qwen2_vl", "qwen2_vl_text", "qwen2_5_vl", "qwen2_5_vl_text"),
     aliases=QWEN_ALIASES,
     ignored=(*QWEN_IGNORED, "shared_expert_intermediate_size"),
 )
 def _qwen2(keys: Keys, index: int) -> Decoder:
     """Biases of queries, keys and values; feed-forward or experts."""
     bias = keys.switch("qkv_bias", True)
-    attention = _grouped(keys, bias=bias, window=_qwen_window(keys, index))
+    attention = grouped_attention(keys, bias=bias, window=_qwen_window(keys, index))
     return Decoder(attention, _qwen_feed_forward(keys, index, shared=True))
 
 
@@ -221,11 +107,11 @@ def _qwen3(keys: Keys, index: int) -> Decoder:
     """Norms of heads; feed-forward or experts."""
     bias = keys.switch("attention_bias")
     window = _qwen_window(keys, index)
-    attention = _grouped(keys, bias=bias, output_bias=bias, normed=True, window=window)
+    attention = grouped_attention(keys, bias=bias, output_bias=bias, normed=True, window=window)
     return Decoder(attention, _qwen_feed_forward(keys, index, shared=False))
 
 
-_family(
+register(
     "Qwen3ForCausalLM",
     "Qwen3MoeForCausalLM",
     types=("qwen3", "qwen3_moe"),
@@ -239,7 +125,7 @@ def _qwen_feed_forward(keys: Keys, index: int, *, shared: bool) -> FeedForward |
     dense = not keys.count("num_experts", 0, minimum=0) or not sparse
     if dense or index in (keys.numbers("mlp_only_layers") or ()):
         return FeedForward(keys.count("intermediate_size"))
-    return _experts(
+    return read_experts(
         keys,
         width=keys.count("moe_intermediate_size"),
         number="num_experts",
@@ -248,7 +134,7 @@ def _qwen_feed_forward(keys: Keys, index: int, *, shared: bool) -> FeedForward |
     )
 
 
-_family(
+register(
     "Qwen3VLForConditionalGeneration",
     "Qwen3VLMoeForConditionalGeneration",
     types=("qwen3_vl", "qwen3_vl_moe", "qwen3_vl_text", "qwen3_vl_moe_text"),
@@ -258,12 +144,13 @@ _family(
 )(_qwen3)
 
 
-@_family(
+@register(
     "Qwen3NextForCausalLM",
     *("Qwen3_5ForCausalLM", "Qwen3_5MoeForCausalLM"),
     *("Qwen3_5ForConditionalGeneration", "Qwen3_5MoeForConditionalGeneration"),
-    types=(*("qwen3_next", "qwen3_5", "qwen3_5_moe", "qwen3_5_text", "qwen3_5_moe_text"),),
+    types=("qwen3_next", "qwen3_5", "qwen3_5_moe", "qwen3_5_text", "qwen3_5_moe_text"),
     aliases=QWEN_ALIASES,
+    defaults={"head_dim": 256},
     ignored=QWEN_IGNORED,
     encoder=qwen3_vision,
 )
@@ -273,17 +160,20 @@ def _qwen3_next(keys: Keys, index: int) -> Decoder:
     kind = keys.layer_kind(index, "full_attention" if full else "linear_attention")
     attention: Attention
     if kind == "linear_attention":
+        heads, groups = keys.count("linear_num_value_heads"), keys.count("linear_num_key_heads")
+        if heads % groups:
+            raise InputError(f"linear_num_key_heads: {heads} heads of values cannot share {groups}")
         attention = LinearAttention(
-            heads=keys.count("linear_num_value_heads"),
-            groups=keys.count("linear_num_key_heads"),
+            heads=heads,
+            groups=groups,
             query=keys.count("linear_key_head_dim"),
             value=keys.count("linear_value_head_dim"),
             kernel=keys.count("linear_conv_kernel_dim"),
         )
     else:
-        _expect_full(kind)
+        expect_full_attention(kind)
         bias, gated = keys.switch("attention_bias"), keys.switch("attn_output_gate", True)
-        normed = _grouped(keys, bias=bias, output_bias=bias, normed=True)
+        normed = grouped_attention(keys, bias=bias, output_bias=bias, normed=True)
         attention = replace(normed, gated=gated)
     return Decoder(attention, _qwen_feed_forward(keys, index, shared=True))
 
@@ -312,7 +202,7 @@ def _shared_experts(keys: Keys, index: int, *, routing_bias: bool) -> FeedForwar
     if dense:
         return FeedForward(keys.count("intermediate_size"))
     width = keys.count("moe_intermediate_size")
-    return _experts(
+    return read_experts(
         keys,
         width=width,
         number="n_routed_experts",
@@ -325,17 +215,17 @@ DENSE_IGNORED = ("first_k_dense_replace", "moe_layer_freq", "intermediate_size")
 LATENT_IGNORED = (*DENSE_IGNORED, "num_key_value_heads", "head_dim", "qk_head_dim", "mlp_bias")
 
 
-@_family("DeepseekV2ForCausalLM", types=("deepseek_v2",), ignored=LATENT_IGNORED)
+@register("DeepseekV2ForCausalLM", types=("deepseek_v2",), ignored=LATENT_IGNORED)
 def _deepseek2(keys: Keys, index: int) -> Decoder:
     return Decoder(_latent(keys), _shared_experts(keys, index, routing_bias=False))
 
 
-@_family("DeepseekV3ForCausalLM", types=("deepseek_v3", "kimi_k2"), ignored=LATENT_IGNORED)
+@register("DeepseekV3ForCausalLM", types=("deepseek_v3", "kimi_k2"), ignored=LATENT_IGNORED)
 def _deepseek3(keys: Keys, index: int) -> Decoder:
     return Decoder(_latent(keys), _shared_experts(keys, index, routing_bias=True))
 
 
-@_family(
+@register(
     "DeepseekV32ForCausalLM",
     "GlmMoeDsaForCausalLM",
     types=("deepseek_v32", "glm_moe_dsa"),
@@ -365,7 +255,7 @@ def _shares_indexer(keys: Keys, index: int) -> bool:
     return kind == "shared" if kind else max(index - offset + 1, 0) % frequency > 0
 
 
-@_family(
+@register(
     "Glm4MoeForCausalLM",
     types=("glm4_moe",),
     aliases={"num_nextn_predict_layers": "num_mtp_layers"},
@@ -373,27 +263,33 @@ def _shares_indexer(keys: Keys, index: int) -> bool:
 )
 def _glm4(keys: Keys, index: int) -> Decoder:
     """GLM-4.5 to 4.7."""
-    attention = _grouped(
+    attention = grouped_attention(
         keys, bias=keys.switch("attention_bias"), normed=keys.switch("use_qk_norm")
     )
     return Decoder(attention, _shared_experts(keys, index, routing_bias=True))
 
 
-@_family("GptOssForCausalLM", types=("gpt_oss",), ignored=("experts_per_token",))
+@register(
+    "GptOssForCausalLM",
+    types=("gpt_oss",),
+    defaults={"head_dim": 64, "sliding_window": 128},
+    ignored=("experts_per_token",),
+)
 def _gpt_oss(keys: Keys, index: int) -> Decoder:
     """Windows in every second layer, biases, and a score per head that attends to nothing."""
     bias = keys.switch("attention_bias", True)
-    window = _window(keys, index, "full_attention" if index % 2 else "sliding_attention")
-    attention = _grouped(keys, bias=bias, output_bias=bias, window=window)
+    window = layer_window(keys, index, "full_attention" if index % 2 else "sliding_attention")
+    attention = grouped_attention(keys, bias=bias, output_bias=bias, window=window)
     experts = _local_experts(keys, routing_bias=True, bias=True)
     return Decoder(replace(attention, sinks=True), experts)
 
 
-@_family(
+@register(
     "Llama4ForCausalLM",
     "Llama4ForConditionalGeneration",
     types=("llama4", "llama4_text"),
     encoder=llama4_vision,
+    defaults={"attention_chunk_size": 8192, "head_dim": 128},
     ignored=(
         *("intermediate_size_mlp", "use_qk_norm", "attn_temperature_tuning", "floor_scale"),
         *("attn_scale", "for_llm_compressor"),
@@ -406,12 +302,12 @@ def _llama4(keys: Keys, index: int) -> Decoder:
     chunked = rotary[index] if index < len(rotary) else (index + 1) % interval
     kind = keys.layer_kind(index, "chunked_attention" if chunked else "full_attention")
     bias = keys.switch("attention_bias")
-    attention = _grouped(keys, bias=bias, output_bias=bias)
-    if kind == "chunked_attention":
-        chunk = keys.count("attention_chunk_size", 8192)
+    attention = grouped_attention(keys, bias=bias, output_bias=bias)
+    chunk = keys.count("attention_chunk_size", 0, minimum=0)
+    if kind != "chunked_attention":
+        expect_full_attention(kind)
+    elif chunk:
         attention = replace(attention, window=chunk, chunked=True)
-    else:
-        _expect_full(kind)
     return Decoder(attention, _llama4_feed_forward(keys, index))
 
 
@@ -422,26 +318,38 @@ def _llama4_feed_forward(keys: Keys, index: int) -> FeedForward | Experts:
     if not sparse:
         return FeedForward(keys.count("intermediate_size_mlp"))
     width = keys.count("intermediate_size")
-    return _experts(keys, width=width, number="num_local_experts", shared=width)
+    return read_experts(keys, width=width, number="num_local_experts", shared=width)
 
 
 GEMMA_IGNORED = ("use_bidirectional_attention", "cache_implementation")
 GELU = ("gelu", "gelu_new", "gelu_fast", "gelu_pytorch_tanh")
 
 
-@_family("GemmaForCausalLM", types=("gemma",), tied=True, ignored=GEMMA_IGNORED)
+@register(
+    "GemmaForCausalLM",
+    types=("gemma",),
+    tied=True,
+    defaults={"head_dim": 256},
+    ignored=GEMMA_IGNORED,
+)
 def _gemma(keys: Keys, _: int) -> Decoder:
     return _gelu(keys, None, normed=False, norms=2)
 
 
-@_family("Gemma2ForCausalLM", types=("gemma2",), tied=True, ignored=GEMMA_IGNORED)
+@register(
+    "Gemma2ForCausalLM",
+    types=("gemma2",),
+    tied=True,
+    defaults={"head_dim": 256, "sliding_window": 4096},
+    ignored=GEMMA_IGNORED,
+)
 def _gemma2(keys: Keys, index: int) -> Decoder:
     """Windows in every second layer; norms behind attention and feed-forward, too."""
-    window = _window(keys, index, "full_attention" if index % 2 else "sliding_attention")
+    window = layer_window(keys, index, "full_attention" if index % 2 else "sliding_attention")
     return _gelu(keys, window, normed=False, norms=4)
 
 
-@_family(
+@register(
     "Gemma3ForCausalLM",
     "Gemma3ForConditionalGeneration",
     types=("gemma3", "gemma3_text"),
@@ -459,7 +367,7 @@ def _gemma2(keys: Keys, index: int) -> Decoder:
 def _gemma3(keys: Keys, index: int) -> Decoder:
     """Windows but for every sixth layer; norms of heads."""
     pattern = keys.count("sliding_window_pattern", keys.count("_sliding_window_pattern", 6))
-    window = _window(
+    window = layer_window(
         keys, index, "sliding_attention" if (index + 1) % pattern else "full_attention"
     )
     return _gelu(keys, window, normed=True, norms=4)
@@ -470,7 +378,7 @@ def _gelu(keys: Keys, window: int | None, *, normed: bool, norms: int) -> Decode
     keys.ignore("hidden_act", *GELU)
     keys.ignore("hidden_activation", *GELU)
     bias = keys.switch("attention_bias")
-    attention = _grouped(keys, bias=bias, output_bias=bias, normed=normed, window=window)
+    attention = grouped_attention(keys, bias=bias, output_bias=bias, normed=normed, window=window)
     return Decoder(attention, FeedForward(keys.count("intermediate_size")), norms=norms)
 
 
@@ -480,7 +388,7 @@ MINIMAX_PARTS = (
 )
 
 
-@_family(
+@register(
     "MiniMaxForCausalLM",
     "MiniMaxM1ForCausalLM",
     "MiniMaxText01ForCausalLM",
@@ -497,16 +405,16 @@ def _minimax(keys: Keys, index: int) -> Decoder:
     kind = keys.layer_kind(index, "full_attention" if softmax else "linear_attention")
     experts = _local_experts(keys)
     shared = keys.count("shared_intermediate_size", 0, minimum=0)
-    attention: Attention = _grouped(keys)
+    attention: Attention = grouped_attention(keys)
     if kind == "linear_attention":
         heads, width = attention.heads, attention.query
         attention = LinearAttention(heads, heads, width, width, delta=False)
     else:
-        _expect_full(kind)
+        expect_full_attention(kind)
     return Decoder(attention, replace(experts, shared=shared))
 
 
-@_family("MiniMaxM2ForCausalLM", types=("minimax_m2",))
+@register("MiniMaxM2ForCausalLM", types=("minimax_m2",), defaults={"head_dim": 128})
 def _minimax2(keys: Keys, _: int) -> Decoder:
     """Norms over all heads; experts with a routing bias."""
     if keys.switch("use_mtp"):
@@ -514,14 +422,20 @@ def _minimax2(keys: Keys, _: int) -> Decoder:
         modules = keys.count("num_mtp_modules", 0, minimum=0)
         keys.note(f"num_mtp_modules: {modules} is left out: these modules are not published")
     normed = keys.switch("use_qk_norm", True)
-    attention = replace(_grouped(keys, normed=normed), normed_together=True)
+    attention = replace(grouped_attention(keys, normed=normed), normed_together=True)
     routing_bias = keys.switch("use_routing_bias", True)
     experts = _local_experts(keys, routing_bias=routing_bias)
     shared = keys.count("shared_intermediate_size", 0, minimum=0)
     return Decoder(attention, replace(experts, shared=shared))
 
 
-@_family(
+def _plain(keys: Keys, width: int, *, bias: bool = True, window: int | None = None) -> Decoder:
+    """A layer of GPT-2 and its kin: LayerNorm, and a feed-forward network without a gate."""
+    attention = grouped_attention(keys, bias=bias, output_bias=bias, window=window)
+    return Decoder(attention, FeedForward(width, bias=bias, gated=False), layer_norm=True)
+
+
+@register(
     "GPT2LMHeadModel",
     types=("gpt2",),
     tied=True,
@@ -530,9 +444,8 @@ def _minimax2(keys: Keys, _: int) -> Decoder:
         "num_hidden_layers": "n_layer",
         "num_attention_heads": "n_head",
         "intermediate_size": "n_inner",
-        "max_position_embeddings": "n_positions",
     },
-    positions="max_position_embeddings",
+    positions=lambda keys: keys.count("n_positions"),
     ignored=(
         *("activation_function", "layer_norm_epsilon", "n_ctx", "reorder_and_upcast_attn"),
         *("scale_attn_weights", "scale_attn_by_inverse_layer_idx", "summary_activation"),
@@ -540,7 +453,45 @@ def _minimax2(keys: Keys, _: int) -> Decoder:
     ),
 )
 def _gpt2(keys: Keys, _: int) -> Decoder:
-    """LayerNorm, biases, learned positions, and a feed-forward network without a gate."""
-    attention = _grouped(keys, bias=True, output_bias=True)
-    width = keys.count("intermediate_size", 4 * keys.count("n_embd"))
-    return Decoder(attention, FeedForward(width, bias=True, gated=False), layer_norm=True)
+    return _plain(keys, keys.count("intermediate_size", 4 * keys.count("n_embd")))
+
+
+@register(
+    "GPTNeoXForCausalLM",
+    types=("gpt_neox",),
+    defaults={"use_parallel_residual": True},
+    ignored=("layer_norm_eps",),
+)
+def _gpt_neox(keys: Keys, _: int) -> Decoder:
+    """Pythia; biases of the feed-forward network, and of attention if they are not switched off."""
+    keys.ignore("hidden_act", *GELU)
+    if keys.value("use_parallel_residual") is None:
+        raise InputError("use_parallel_residual is missing")
+    bias = keys.switch("attention_bias", True)
+    attention = grouped_attention(keys, bias=bias, output_bias=bias)
+    return replace(_plain(keys, keys.count("intermediate_size")), attention=attention)
+
+
+@register(
+    "OPTForCausalLM",
+    types=("opt",),
+    tied=True,
+    positions=lambda keys: keys.count("max_position_embeddings") + 2,
+    ignored=("activation_function", "layer_norm_elementwise_affine", "layerdrop"),
+)
+def _opt(keys: Keys, _: int) -> Decoder:
+    hidden = keys.count("hidden_size")
+    if keys.count("word_embed_proj_dim", hidden) != hidden:
+        raise InputError("word_embed_proj_dim: a projection of the embedding is not derived")
+    if not keys.switch("do_layer_norm_before", True) or keys.switch("_remove_final_layer_norm"):
+        raise InputError("do_layer_norm_before: a model without a norm in front of its head")
+    return _plain(keys, keys.count("ffn_dim"), bias=keys.switch("enable_bias", True))
+
+
+@register("Starcoder2ForCausalLM", types=("starcoder2",), tied=True, ignored=("norm_epsilon",))
+def _starcoder2(keys: Keys, index: int) -> Decoder:
+    keys.ignore("hidden_act", *GELU)
+    for key in ("norm_type", "mlp_type"):
+        keys.ignore(key, "layer_norm", "default")
+    window, bias = _mistral_window(keys, index), keys.switch("use_bias", True)
+    return _plain(keys, keys.count("intermediate_size"), bias=bias, window=window)

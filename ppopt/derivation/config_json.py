@@ -6,6 +6,7 @@ or assumed is in the notes of the result.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import groupby
@@ -21,7 +22,8 @@ from ppopt.derivation.architecture import (
     Run,
 )
 from ppopt.derivation.config_encoders import read_encoder
-from ppopt.derivation.config_families import FAMILIES, Family
+from ppopt.derivation.config_families import FAMILIES
+from ppopt.derivation.config_family import Family
 from ppopt.derivation.config_keys import Keys
 from ppopt.errors import InputError
 from ppopt.formats.documents import label, parse_json, read_text
@@ -34,6 +36,10 @@ TEXT_CONFIGS = ("text_config", "llm_config", "language_config")
 """Keys of multimodal configurations that hold the dimensions of the language model."""
 NO_PARTS = ("quantization_config", "compression_config", "generation_config")
 """Keys that end as those of parts of a model do."""
+PARTS = re.compile(
+    "(.*_)?(vision|visual|vit|image|video|audio|speech|vq|qformer|projector|aligner|talker)_config"
+)
+"""Keys of parts of a multimodal model beside the dimensions of its language model."""
 MAX_LAYERS = 10_000
 BY_HAND = "write its layers by hand (`ppopt init`), or measure them (`ppopt profile`)"
 
@@ -67,7 +73,11 @@ def architecture_of(config: Mapping[str, Any]) -> Architecture:
     number, or switches on what is not derived.
     """
     key = next((key for key in TEXT_CONFIGS if config.get(key) is not None), None)
-    parts = {name: part for name, part in config.items() if _is_part(name, part) and name != key}
+    parts = {
+        name: part
+        for name, part in config.items()
+        if name != key and isinstance(part, dict) and _is_part(name, beside_text=key is not None)
+    }
     text = config[key] if key else {k: v for k, v in config.items() if k not in parts}
     if not isinstance(text, dict):
         raise InputError(f"{key}: {shown(text)} is not an object {{...}}")
@@ -88,9 +98,11 @@ def _encoder_notes(encoder: Encoder | None) -> list[str]:
     return [f"an image has {encoder.patches} patches, which become {encoder.tokens} tokens"]
 
 
-def _is_part(key: str, value: object) -> bool:
+def _is_part(key: str, *, beside_text: bool) -> bool:
     """Whether a key describes a part of a multimodal model beside its language model."""
-    return isinstance(value, dict) and key.endswith("_config") and key not in NO_PARTS
+    if beside_text:
+        return key.endswith("_config") and key not in NO_PARTS
+    return PARTS.fullmatch(key) is not None
 
 
 def _left_out(part: str) -> str:
@@ -180,7 +192,7 @@ def _read(name: str, family: Family, keys: Keys) -> Architecture:
         ),
         tied=keys.switch("tie_word_embeddings", family.tied),
         predictions=keys.count("num_nextn_predict_layers", 0, minimum=0),
-        positions=keys.count(family.positions) if family.positions else 0,
+        positions=family.positions(keys) if family.positions else 0,
         notes=keys.notes,
     )
 

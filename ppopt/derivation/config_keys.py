@@ -27,7 +27,7 @@ _WITHOUT_DIMENSIONS = re.compile(
             ".*_logit_?softcapping|query_pre_attn_scalar|pretraining_tp|[et]p_size",
             "output_(router_logits|attentions|hidden_states|scores)|return_dict(_in_generate)?",
             "(.*_)?loss(_.*)?|seq_aux|router_jitter_noise|norm_topk_prob|routed_scaling_factor",
-            "scoring_func|topk_(method|group)|n_group|max_window_layers|swiglu_(limit|alpha)",
+            "scoring_func|topk_(method|group)|n_group|swiglu_(limit|alpha)",
             "unsloth_.*|pruned_heads|chunk_size_feed_forward|(min|max)_length|num_beam(s|_groups)",
             "num_return_sequences|(diversity|length|repetition)_penalty|temperature|top_[kp]",
             "typical_p|do_sample|early_stopping|(encoder_)?no_repeat_ngram_size",
@@ -86,12 +86,11 @@ class Keys:
             self._read.add(key)
 
     def value(self, key: str) -> Any:
-        """The value of a key as it is, or its default; None if it has none."""
+        """The value of a key as it is; if it is not there its default, or None."""
         alias = self._aliases.get(key, key)
         name = alias if alias in self._config else key
         self._read.add(name)
-        value = self._config.get(name)
-        return self._defaults.get(key) if value is None else value
+        return self._config.get(name, self._defaults.get(key))
 
     def count(
         self,

@@ -177,7 +177,8 @@ class Costing:
 
     def prediction(self, architecture: Architecture) -> LayerCosts:
         """Modules that predict further tokens."""
-        hidden, words, decoder = architecture.hidden, architecture.vocabulary, architecture.last
+        hidden, words = architecture.hidden, architecture.vocabulary
+        decoder = architecture.prediction_layer
         frozen = Frozen.DECODER in self.training.freeze
         more = 6 * (2 * hidden * hidden + hidden * words)
         each = _flops(decoder, hidden, self.training.sequence) + more
@@ -195,7 +196,7 @@ class Costing:
 
     def head(self, hidden: int, vocabulary: int) -> LayerCosts:
         """The output matrix with its loss."""
-        frozen = Frozen.HEAD in self.training.freeze
+        frozen = Frozen.HEAD in self.training.freeze or bool(self.training.lora)
         return self.layer(
             "head",
             self.rank.head(hidden, vocabulary, frozen=frozen),
@@ -211,8 +212,7 @@ class Costing:
         training = self.training
         frozen = Frozen.EMBEDDING in training.freeze or bool(training.lora)
         part = self.rank.embedding(hidden, vocabulary, frozen=frozen)
-        costs = self.layer("embedding", [part], role="embedding", hidden=hidden, frozen=frozen)
-        return replace(costs, kept=0)
+        return self.layer("embedding", [part], role="embedding", hidden=hidden, frozen=frozen)
 
     def encoder(self, encoder: Encoder, hidden: int) -> list[LayerCosts]:
         """Layers of an encoder of images, an image a sequence of its own, and its projections.
@@ -223,7 +223,16 @@ class Costing:
         training = self.training
         images = training.microbatch * training.images
         costing = replace(self, rank=replace(self.rank, sequence=encoder.patches, sequences=images))
+        frozen = Frozen.ENCODER in training.freeze
+        patches = costing.layer(
+            "patches",
+            [costing.rank.projection([encoder.patch], frozen=frozen)],
+            hidden=encoder.hidden,
+            flops=6 * encoder.patch.parameters * encoder.patches * images,
+            frozen=frozen,
+        )
         return [
+            patches,
             *(costing.encoder_run(run, encoder.hidden) for run in encoder.runs),
             costing.projections(encoder, hidden),
         ]
@@ -278,17 +287,18 @@ class Costing:
         loss = LOGIT * logits * each
         back = max(ELEMENT * gradients * each, loss)
         handed = ELEMENT * hidden * self.rank.local_tokens
+        activation = _mib(sum(part.kept for part in parts))
         communication = self.communication(parts)
         times = self.computing(parts) + communication
         return LayerCosts(
             *(name, role, count),
             times=Times(*map(_rounded, times)),
             communication=Times(*(round(time, 3) for time in communication)),
-            activation=_mib(sum(part.kept for part in parts)),
+            activation=activation,
             static=_mib(sum(map(self._held, parts))),
             output=0 if role == "head" else round(handed / MIB, 3),
             workspace=(_mib(loss), _mib(back)),
-            kept=_mib(handed),
+            kept=min(_mib(handed), activation),
             step=NO_STEP_COSTS if frozen else self.step(parts),
             frozen=frozen,
             flops=flops,

@@ -31,13 +31,14 @@ from ppopt.derivation.architecture import (
     LinearAttention,
     Matrix,
     Shard,
+    attention_flops,
     parameters_of,
 )
 from ppopt.derivation.collectives import Collective, Group, Pattern
 from ppopt.derivation.frameworks import Framework, Passes
 from ppopt.derivation.gpus import Gpu
 from ppopt.derivation.kernels import BLOCK, Bound, Kernel
-from ppopt.derivation.training import ContextType, Training
+from ppopt.derivation.training import ContextType, Dispatcher, Training
 
 ELEMENT = 2
 """Bytes of an element in BF16."""
@@ -48,6 +49,32 @@ ATTENTION_BACKWARD = 2.5
 LOSS_REDUCTIONS = 3
 """All-reduces of the loss over ranks that share the vocabulary: the largest logit, the logit of the
 target, and the sum of exponentials (megatron/core/tensor_parallel/cross_entropy.py)."""
+
+
+class ScoreBytes(NamedTuple):
+    """Bytes per score that attention without FlashAttention moves and keeps, in BF16."""
+
+    products: int
+    pointwise: int
+    products_back: int
+    pointwise_back: int
+    kept: int
+
+
+SCORES = ScoreBytes(
+    products=2 + 2,  # F: they are written, and read for the product with values
+    pointwise=2 + 2,  # F: the softmax reads and writes
+    products_back=2 + 2 + 2 + 2,  # B: read for values, written, read for queries and for keys
+    pointwise_back=2 + 2 + 2,  # B: the softmax reads gradients and scores, and writes
+    kept=2,
+)
+MASK = 1
+"""Bytes of an element of a mask of dropout."""
+SCORES_WITH_DROPOUT = SCORES._replace(
+    pointwise=SCORES.pointwise + 2 + 2 + MASK,
+    pointwise_back=SCORES.pointwise_back + 2 + 2 + MASK,
+    kept=SCORES.kept + 2 + MASK,
+)
 
 
 class PerKind(NamedTuple):
@@ -147,9 +174,14 @@ class Rank:
         return self._pointwise("norm", self.style.norm, size, count)
 
     def residual(self, hidden: int) -> Part:
-        """The additions behind attention and feed-forward."""
+        """The additions behind attention and feed-forward, and dropout in front of them."""
         size = self.local_tokens * hidden
-        return self._pointwise("residual", self.style.residual, size, 2)
+        added = self._pointwise("residual", self.style.residual, size, 2)
+        if not self.training.dropout:
+            return added
+        masks = 2 * MASK * size
+        mask = Kernel("mask", Bound.MEMORY, 0, masks, launches=0)
+        return added + Part("", (mask,), (mask,), kept=masks)
 
     def attention(self, attention: Attention, hidden: int, *, frozen: bool = False) -> Part:
         """Projections and attention; a rank has its share of the heads."""
@@ -179,6 +211,8 @@ class Rank:
         return parts
 
     def _attention(self, attention: Attention) -> Part:
+        if not (self.training.flash_attention or isinstance(attention, LinearAttention)):
+            return self._scores_in_memory(attention)
         tokens, ranks = self.tokens, self.training.tensor
         flops = attention.scores(self.sequence) * tokens / ranks
         blocks = attention.heads * tokens / ranks / BLOCK
@@ -188,6 +222,28 @@ class Rank:
         )
         collectives = self._context(attention, forward, back)
         return Part("attention", (forward,), (back,), collectives=collectives)
+
+    def _scores_in_memory(self, attention: Attention) -> Part:
+        """Attention whose scores pass the memory, without regard to the mask.
+
+        With dropout 5 bytes a score are kept: scores behind the softmax and behind dropout, and its
+        mask (arXiv 2205.05198, section 4.1).
+        """
+        share = self.tokens / self.training.tensor
+        flops = share * attention_flops(
+            self.sequence, attention.heads, attention.query, attention.value
+        )
+        scores = share * self.sequence * attention.heads
+        moved = SCORES_WITH_DROPOUT if self.training.dropout else SCORES
+        forward = (
+            Kernel("scores and values", Bound.PRODUCT, flops, moved.products * scores, 2),
+            Kernel("softmax and dropout", Bound.MEMORY, 0, moved.pointwise * scores, 2),
+        )
+        backward = (
+            Kernel("scores and values", Bound.PRODUCT, 2 * flops, moved.products_back * scores, 4),
+            Kernel("softmax and dropout", Bound.MEMORY, 0, moved.pointwise_back * scores, 2),
+        )
+        return Part("attention", forward, backward, kept=moved.kept * scores)
 
     def _context(self, attention: Attention, forward: Kernel, back: Kernel) -> PerKind:
         """Exchange of context-parallel ranks."""
@@ -253,7 +309,7 @@ class Rank:
         ]
         activation = self._pointwise("activation function", self.style.gated, rows * width)
         kept = ELEMENT * (rows * hidden + rows * 2 * width)
-        exchange = Part("exchange", collectives=self._exchange(copies * hidden))
+        exchange = Part("exchange", collectives=self._exchange(experts, hidden))
         parts = [
             _sum("router", [router, permutation, exchange]),
             _sum("experts", [*products, activation, Part("", kept=kept)]),
@@ -263,10 +319,15 @@ class Rank:
             parts.append(self._network("shared expert", shared, experts.shared, True, frozen))
         return parts
 
-    def _exchange(self, elements: float) -> PerKind:
+    def _exchange(self, experts: Experts, hidden: int) -> PerKind:
         """Exchange of tokens before and behind experts; F and B have as much."""
-        training, size = self.training, ELEMENT * elements
+        training = self.training
+        size = ELEMENT * self.local_tokens * experts.chosen * hidden
+        node = training.gpus_per_node or self.gpu.gpus_per_node
         exchange = Collective("tokens", Pattern.ALL_TO_ALL, size, training.expert_group, 2)
+        if training.dispatcher is Dispatcher.FLEX:
+            share = experts.nodes_of_token(exchange.group.nodes(node)) / experts.chosen
+            exchange = exchange._replace(network=share)
         gathered = size * training.of_expert
         group = Group(training.of_expert)
         gather = Collective("tokens", Pattern.ALL_GATHER, gathered, group)
@@ -305,7 +366,7 @@ class Rank:
         """The norm, the output matrix, and the loss."""
         matrix = Matrix("head", hidden, vocabulary, Shard.COLUMNS)
         rank = replace(self, training=replace(self.training, lora=0))
-        product = rank._product([matrix], frozen=frozen or bool(self.training.lora))
+        product = rank._product([matrix], frozen=frozen)
         return [self.norm(hidden), _sum("head", [product, self.loss(vocabulary)])]
 
     def loss(self, vocabulary: int) -> Part:

@@ -33,6 +33,15 @@ class ContextType(StrEnum):
     """Every rank gets some heads of all tokens (DeepSpeed-Ulysses, arXiv 2309.14509)."""
 
 
+class Dispatcher(StrEnum):
+    """How tokens get to their experts, by the names of Megatron-LM's dispatchers."""
+
+    ALL_TO_ALL = "alltoall"
+    """Every copy of a token passes the network."""
+    FLEX = "flex"
+    """A token passes the network once for every node that it goes to (DeepEP)."""
+
+
 class Frozen(StrEnum):
     """Parts of a model that may be frozen."""
 
@@ -72,6 +81,13 @@ class Training:
     """Name of the framework (`ppopt.derivation.frameworks`)."""
     sequence_parallel: bool = True
     """Whether tensor-parallel ranks share the tokens between matrices (arXiv 2205.05198)."""
+    flash_attention: bool = True
+    """Whether attention never writes its scores (FlashAttention, arXiv 2205.14135). Otherwise they
+    pass the GPU's memory, causal or not, and are kept, as with `--attention-backend unfused` of
+    Megatron-LM."""
+    dropout: bool = False
+    """Whether outputs of attention and feed-forward, and scores of attention, pass dropout, whose
+    masks are kept: Megatron-LM's default, but not of its recipes for Llama and later models."""
     context_type: ContextType = ContextType.RING
     zero: int = 1
     """Stage of ZeRO (arXiv 1910.02054): what ranks of data x context shard. 0 nothing, 1 optimizer
@@ -79,6 +95,7 @@ class Training:
     expert_tensor: int | None = None
     """Tensor parallel size of experts; None: that of the rest. The experts' ranks are then of
     tensor x context x data / expert_tensor."""
+    dispatcher: Dispatcher = Dispatcher.ALL_TO_ALL
     gpus_per_node: int | None = None
     """None: as the GPU has it."""
     lora: int = 0
@@ -100,12 +117,18 @@ class Training:
         within("zero", whole, self.zero, 0, 3)
         vars(self)["precision"] = _named(Precision, "precision", self.precision)
         vars(self)["context_type"] = _named(ContextType, "context_type", self.context_type)
+        vars(self)["dispatcher"] = _named(Dispatcher, "dispatcher", self.dispatcher)
         vars(self)["freeze"] = tuple(_named(Frozen, "freeze", name) for name in self.freeze)
         framework_named(self.framework)
         if self.sequence % (self.context * self.tensor):
             raise ConflictError(
                 f"sequence: {self.sequence} tokens cannot be shared by {self.context} x "
                 f"{self.tensor} ranks of context and tensor; give a multiple"
+            )
+        if self.context > 1 and not self.flash_attention:
+            raise ConflictError(
+                f"context: {self.context} ranks share a sequence with FlashAttention only; leave "
+                "flash_attention on"
             )
         self._check_experts()
 

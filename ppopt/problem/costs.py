@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from ppopt.errors import ConflictError
 from ppopt.problem import exact
+from ppopt.problem.distinct import map_distinct
 from ppopt.problem.operation import OpKind
 from ppopt.problem.settings import STAGE_COSTS, Setting, Unit
 
@@ -507,7 +508,7 @@ def _sum(one: tuple[Any, ...], other: Row) -> tuple[Any, ...]:
 def _scale(values: tuple[Any, ...], per_unit: int) -> tuple[Any, ...]:
     if is_matrix(values):
         return tuple(_scale(row, per_unit) for row in values)
-    return tuple(value.numerator * (per_unit // value.denominator) for value in values)
+    return map_distinct(lambda value: value.numerator * (per_unit // value.denominator), values)
 
 
 def _check_range(ticks: Ticks, scaled: Mapping[str, tuple[Any, ...]], pieces: int) -> None:

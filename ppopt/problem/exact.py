@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import reprlib
+from collections import Counter
 from collections.abc import Iterable
 from decimal import Decimal, InvalidOperation
 from fractions import Fraction
@@ -11,6 +12,7 @@ from math import floor, lcm
 from typing import NamedTuple
 
 from ppopt.errors import InputError
+from ppopt.problem.distinct import distinct
 
 FINEST = 10**6
 """Measured input finer than 1/FINEST of its unit is rounded to it, once, on input."""
@@ -106,7 +108,14 @@ def _shown(number: object) -> str:
 
 def common_denominator(values: Iterable[Fraction]) -> int:
     """Least number of ticks per unit that makes every value a whole number of ticks."""
-    return lcm(*(value.denominator for value in values))
+    return lcm(*(value.denominator for value in distinct(values)))
+
+
+def total(values: Iterable[Fraction]) -> Fraction:
+    """Sum; an object that is there several times is multiplied."""
+    values = tuple(values)
+    numbers = Counter(map(id, values))
+    return sum((numbers[id(value)] * value for value in distinct(values)), Fraction(0))
 
 
 def plain(value: Fraction) -> int | float:

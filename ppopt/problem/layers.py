@@ -16,6 +16,7 @@ from ppopt.errors import InputError, NotApplicableError
 from ppopt.problem import exact, units
 from ppopt.problem.backward_memory import BackwardPeak, RecomputeUnit
 from ppopt.problem.backward_times import complete
+from ppopt.problem.distinct import distinct, map_distinct
 from ppopt.problem.exact import plain
 from ppopt.problem.frozen import ZERO, costs_of_frozen, num_forward_only
 from ppopt.problem.phases import Phases
@@ -549,6 +550,10 @@ class Layers:
     def __len__(self) -> int:
         return len(self.layers)
 
+    def __hash__(self) -> int:
+        layers = map_distinct(hash, self.layers)
+        return hash((layers, self.name, self.time_unit, self.memory_unit, self.recompute_unit))
+
     def __repr__(self) -> str:
         runs = ", ".join(
             f"{layer.count} {layer.name or layer.role}" for layer in runs_of(self.layers)
@@ -568,13 +573,11 @@ class Layers:
     @cached_property
     def distinct(self) -> tuple[Layer, ...]:
         """The layers, those of a count once."""
-        return tuple({id(layer): layer for layer in self.layers}.values())
+        return distinct(self.layers)
 
-    def each(self, value: Callable[[Layer], Value]) -> list[Value]:
+    def each(self, value: Callable[[Layer], Value]) -> tuple[Value, ...]:
         """A value of every layer with the costs that it has; computed once for those of a count."""
-        distinct = {id(layer): layer for layer in self.costed}
-        values = {number: value(layer) for number, layer in distinct.items()}
-        return [values[id(layer)] for layer in self.costed]
+        return map_distinct(value, self.costed)
 
     @cached_property
     def has_activation(self) -> bool:
@@ -604,6 +607,11 @@ class Layers:
         return tuple(found)
 
     @cached_property
+    def distinct_costed(self) -> tuple[Layer, ...]:
+        """The layers with the costs that they have, those of a count once."""
+        return distinct(self.costed)
+
+    @cached_property
     def passing(self) -> tuple[Fraction, ...]:
         """What F holds only while it runs of the activations of the first 0, 1, ... layers."""
         held = (
@@ -613,11 +621,31 @@ class Layers:
         return tuple(accumulate(held, initial=ZERO))
 
     @cached_property
-    def _sums(self) -> dict[str, tuple[Fraction, ...]]:
-        """Sum of each cost over the first 0, 1, ... layers."""
+    def _amounts(self) -> dict[str, tuple[Fraction, ...]]:
+        """Costs of every layer of which a stage has the sum."""
         apart = (*WORKSPACES.values(), "recompute_memory")
         fields = (field for field in ModelCosts._fields if field not in apart)
-        return {field: _first_sums(self.each(partial(_amount, field=field))) for field in fields}
+        return {field: self.each(partial(_amount, field=field)) for field in fields}
+
+    @cached_property
+    def _sums(self) -> dict[str, tuple[Fraction, ...]]:
+        """Sum of each cost over the first 0, 1, ... layers."""
+        return {field: _first_sums(amounts) for field, amounts in self._amounts.items()}
+
+    def _stage_sums(self, field: str, stages: Sequence[tuple[int, int]]) -> tuple[Fraction, ...]:
+        """Sums of a cost over the layers `start` to `end` - 1 of every stage.
+
+        Stages of one layer have its own objects, so that equal layers stay one object.
+        """
+        amounts, sums = self._amounts[field], self._sums[field]
+        return tuple(
+            amounts[start] if end == start + 1 else sums[end] - sums[start] for start, end in stages
+        )
+
+    @cached_property
+    def _workspaces(self) -> dict[str, tuple[Fraction, ...]]:
+        """Every workspace of each layer."""
+        return {field: self.each(attrgetter(field)) for field in WORKSPACES.values()}
 
     def without(self, fields: Iterable[str]) -> Self:
         """The layers without some costs, which are then 0."""
@@ -676,15 +704,12 @@ class Layers:
         cuts = tuple(accumulate(self.checked(counts), initial=0))
         stages = list(pairwise(cuts))
         found: dict[str, Any] = {
-            field: (ZERO,) * len(stages)
-            if sums[-1] is ZERO
-            else tuple(sums[end] - sums[start] for start, end in stages)
+            field: (ZERO,) * len(stages) if sums[-1] is ZERO else self._stage_sums(field, stages)
             for field, sums in self._sums.items()
         }
-        for field in WORKSPACES.values():
-            rows = self.each(attrgetter(field))
-            largest = tuple(max(rows[start:end], default=ZERO) for start, end in stages)
-            found[field] = largest if any(largest) else None
+        for field, rows in self._workspaces.items():
+            used = any(distinct(rows))
+            found[field] = tuple(_largest(rows[s:e]) for s, e in stages) if used else None
         if any(self.passing):
             held = [self.passing[end] - self.passing[start] for start, end in stages]
             largest = found["forward_workspace"] or (ZERO,) * len(held)
@@ -692,7 +717,7 @@ class Layers:
         found["recompute_memory"] = None
         if self.recompute_unit is RecomputeUnit.LAYER and self.unit_matters:
             found |= self._backward_memory(stages, found["backward_workspace"])
-        if not any(layer.recompute for layer in self.costed):
+        if not any(layer.recompute for layer in self.distinct_costed):
             found |= {"recompute_time": None, "kept": None, "recompute_memory": None}
         sometimes = (*STEP_COSTS, *OFFLOAD_COSTS)
         found |= {field: None for field in sometimes if not self._sums[field][-1]}
@@ -716,7 +741,8 @@ class Layers:
     def unit_matters(self) -> bool:
         """Whether `recompute_unit` may change the memory of a stage."""
         return any(
-            layer.backward_workspace or (layer.recompute and layer.saved) for layer in self.costed
+            layer.backward_workspace or (layer.recompute and layer.saved)
+            for layer in self.distinct_costed
         )
 
     def with_offload(self, choice: str) -> Self:
@@ -814,9 +840,14 @@ def activation_of(layers: Iterable[Layer]) -> Fraction:
     return sum((layer.activation for layer in layers), Fraction(0))
 
 
+def _largest(amounts: Iterable[Fraction]) -> Fraction:
+    """Largest amount; the same object is compared once."""
+    return max(distinct(amounts), default=ZERO)
+
+
 def _first_sums(amounts: Sequence[Fraction]) -> tuple[Fraction, ...]:
     """Sums of the first 0, 1, ... amounts; the same object each if all amounts are 0."""
-    if not any({id(amount): amount for amount in amounts}.values()):
+    if not any(distinct(amounts)):
         return (ZERO,) * (len(amounts) + 1)
     return tuple(accumulate(amounts, initial=ZERO))
 

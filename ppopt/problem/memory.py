@@ -33,7 +33,7 @@ def check_memory(activation: Values, memory_b: Values, kept: Values | None) -> N
 
 def static_of(costs: StageCosts, stages: Sequence[int]) -> Fraction:
     """Static memory of some stages."""
-    return sum((costs.static[stage] for stage in stages), Fraction(0))
+    return exact.total(costs.static[stage] for stage in stages)
 
 
 def check_limit(limit: object, model: Layers | None) -> None:

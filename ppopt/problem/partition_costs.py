@@ -31,6 +31,7 @@ from ppopt.problem.costs import (
     links_of,
     memory_by_kind,
 )
+from ppopt.problem.distinct import distinct, map_distinct
 from ppopt.problem.operation import OpKind
 from ppopt.problem.pipeline import Pipeline
 
@@ -95,7 +96,7 @@ class PartitionCosts:
         costs = costs_of(
             {"overlap": None, "workspace": None, **given}, range(len(layers)), 1, slices
         )
-        again = [layer.recompute_time / slices for layer in layers]
+        again = map_distinct(lambda layer: layer.recompute_time / slices, layers)
         links = {
             link_number(pipeline, route, stage, back): delays
             for route, stage, back, delays in link_delays(pipeline)
@@ -103,10 +104,13 @@ class PartitionCosts:
         speeds = [pipeline.device_speed[host] for host in pipeline.hosts[0]]
         divisor = lcm(*(speed.numerator for speed in speeds))
         phases = (
-            number / slices for layer in layers if layer.phases for number in layer.phases.numbers
+            number / slices
+            for layer in pipeline.model.distinct_costed
+            if layer.phases
+            for number in layer.phases.numbers
         )
         times = chain(again, costs.optimizer, phases, *(getattr(costs, field) for field in _TIMES))
-        moves = (layer.offload_time / slices for layer in layers)
+        moves = map_distinct(lambda layer: layer.offload_time / slices, layers)
         others = chain(costs.unshard, costs.gradient_sync, moves)
         self.per_unit = lcm(
             divisor * exact.common_denominator(times),
@@ -116,8 +120,9 @@ class PartitionCosts:
         self.per_unit_at_speed_1 = self.per_unit // divisor
         """The same for times at speed 1, which `_slowness` multiplies."""
         own = ("kept", "offload_memory", *WORKSPACES.values())
-        parts = chain(*(pipeline.model.each(attrgetter(field)) for field in own))
-        least = (part / slices for part in chain(parts, pipeline.model.passing))
+        parts = (getattr(layer, field) for layer in pipeline.model.distinct_costed for field in own)
+        passing = map_distinct(lambda amount: amount / slices, pipeline.model.passing)
+        least = chain((part / slices for part in parts), passing)
         fields = (*_MEMORY, *WORKSPACES.values(), "unshard_memory")
         memory = (getattr(costs, field) for field in fields)
         self.memory_per_unit = exact.common_denominator(
@@ -129,8 +134,9 @@ class PartitionCosts:
         self._check(costs, again, links.values())
         self._sums = dict(self._sums_of(costs))
         self._links = {number: _ticks(delays, self.per_unit) for number, delays in links.items()}
+        per_slice = Fraction(self.memory_per_unit, slices)
         workspaces = {
-            kind: _ticks((getattr(layer, field) / slices for layer in layers), self.memory_per_unit)
+            kind: _ticks(pipeline.model.each(attrgetter(field)), per_slice)
             for kind, field in WORKSPACES.items()
         }
         self._workspaces = {
@@ -139,7 +145,6 @@ class PartitionCosts:
             if kind is not OpKind.BW and amounts.any()
         }
         self._peak = self._peak_of_layers(workspaces[OpKind.BW])
-        passing = [amount / slices for amount in pipeline.model.passing]
         self._passing = _ticks(passing, self.memory_per_unit)
         """What F holds only while it runs, besides its workspace, of the first 0, 1, ... layers."""
         hosts = np.array([host for route in pipeline.hosts for host in route])
@@ -166,10 +171,11 @@ class PartitionCosts:
         """Refuse numbers whose sums may not be exact."""
         pieces = self._pipeline.batches * self._pipeline.num_slices
         slowest = int(self._slowness.max())
-        times = sum(chain(again, *(getattr(costs, field) for field in _TIMES)))
-        delays = sum(map(max, links))
-        memory = sum(map(abs, chain(*(getattr(costs, field) for field in _MEMORY))))
-        memory += sum(max(getattr(costs, field)) for field in WORKSPACES.values())
+        times = exact.total(chain(again, *(getattr(costs, field) for field in _TIMES)))
+        delays = sum(max(distinct(row)) for row in links)
+        amounts = chain(*(getattr(costs, field) for field in _MEMORY))
+        memory = exact.total(map_distinct(abs, amounts))
+        memory += sum(max(distinct(getattr(costs, field))) for field in WORKSPACES.values())
         memory += self._pipeline.model.passing[-1] / self._pipeline.num_slices
         sums = {
             "times": times * self.per_unit_at_speed_1 * slowest + delays * self.per_unit,
@@ -302,7 +308,5 @@ class _RangeMaximum:
         )
 
 
-def _ticks(values: Iterable[Fraction], per_unit: int) -> Ints:
-    listed = list(values)
-    ticks = {id(value): int(value * per_unit) for value in {id(v): v for v in listed}.values()}
-    return np.array([ticks[id(value)] for value in listed], dtype=np.int64)
+def _ticks(values: Iterable[Fraction], per_unit: int | Fraction) -> Ints:
+    return np.array(map_distinct(lambda value: int(value * per_unit), values), dtype=np.int64)

@@ -24,6 +24,7 @@ def run(
     """Solve for so many seconds; `instants`: some operations have no length.
 
     CP-SAT runs in a thread of its own, so that Ctrl-C reaches this one, and has ended on return.
+    Ctrl-C may come before the thread runs: it then does not solve.
     """
     solver = cp_model.CpSolver()
     solver.parameters.max_time_in_seconds = (1 - ENDING) * seconds
@@ -32,20 +33,25 @@ def run(
     solver.parameters.catch_sigint_signal = False
     if instants:
         solver.parameters.max_size_to_create_precedence_literals_in_disjunctive = NO_ORDERS
-    until, found, done = monotonic() + seconds, [cp_model.UNKNOWN], threading.Event()
+    until, found = monotonic() + seconds, [cp_model.UNKNOWN]
+    begun, ended, done = threading.Event(), threading.Event(), threading.Event()
 
     def solve() -> None:
+        begun.set()
         try:
-            found[0] = solver.solve(cp)
+            if not ended.is_set():
+                found[0] = solver.solve(cp)
         finally:
             done.set()
 
-    threading.Thread(target=solve, daemon=True).start()
     try:
+        threading.Thread(target=solve, daemon=True).start()
+        begun.wait()
         while not done.wait(POLL) and monotonic() < until:
             pass
     finally:
-        while not done.wait(POLL):
+        ended.set()
+        while begun.is_set() and not done.wait(POLL):
             solver.stop_search()
     if found[0] == cp_model.MODEL_INVALID:
         raise AssertionError(f"invalid model: {cp.validate()}")

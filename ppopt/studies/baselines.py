@@ -44,6 +44,9 @@ MOST_SECONDS = 5.0
 """Most seconds of the search for the partition and recompute of one strategy."""
 EVALUATING = 5e-6
 """Estimated seconds to time and verify a schedule, per operation number."""
+ORDERS_OF_FIRST_SEARCH = 3
+"""Most orders of an adaptive strategy that its first search builds: one to rank partitions, one of
+the first partition, and one with full recompute."""
 LONGEST = 2.0
 """Estimated seconds above which a strategy with the placement of the search is left out."""
 LONGEST_IN_OTHER_PLACEMENTS = 0.2
@@ -113,6 +116,7 @@ def evaluate_strategies(
     *,
     max_seconds: float = inf,
     search_seconds: float = inf,
+    at_least_one: bool = False,
 ) -> Iterator[Evaluation]:
     """Evaluate strategies until a deadline, each with the best partition and recompute found.
 
@@ -120,26 +124,36 @@ def evaluate_strategies(
     continues for up to twice an equal share of the time left. Strategies that do not apply are left
     out, and so are those whose schedule takes longer to make than the time left, or than
     `max_seconds` (estimated). The searches end after `search_seconds`, if that is earlier than the
-    deadline, but each strategy has a first search in any case. Names of strategies are reported as
+    deadline, but each strategy that is started has a first search. With `at_least_one`, strategies
+    are started until one applies, even after the deadline. Names of strategies are reported as
     progress of the deadline. After Ctrl-C, strategies that were not started are left out.
     """
     search_deadline = deadline.within(search_seconds)
     started: list[Evaluation] = []
-    interrupted = False
+    unfinished = 0.0
+    """Estimated seconds to make the schedules of the searches that were started."""
+    interrupted, needs_one = False, at_least_one
     for position, request in enumerate(requests):
         turn = search_deadline.turn(len(requests) - position - 1).share(BEGINNING)
         if deadline.pressed:
             break
         try:
-            evaluation = _begin(request, objective, deadline, turn, max_seconds)._replace(
-                position=position
-            )
+            left = inf if needs_one else deadline.left - unfinished
+            if _seconds(request) > max_seconds or _seconds_of_start(request) > left:
+                evaluation = Evaluation(
+                    0, request.strategy.name, reason=OUT_OF_TIME, out_of_time=True
+                )
+            else:
+                evaluation = _begin(request, objective, deadline, turn)
         except KeyboardInterrupt:
             interrupted = True
             break
+        evaluation = evaluation._replace(position=position)
+        needs_one &= bool(evaluation.reason)
         if evaluation.search is None:
             yield evaluation
         else:
+            unfinished += _seconds(request)
             started.append(evaluation)
     for number, evaluation in enumerate(started):
         search, turn = evaluation.search, search_deadline.turn(len(started) - number - 1)
@@ -157,18 +171,26 @@ def evaluate_strategies(
         raise KeyboardInterrupt
 
 
+def _seconds(request: EvaluationRequest) -> float:
+    """Estimated seconds to make and verify one schedule of a strategy."""
+    pipeline = request.pipeline
+    return request.strategy.seconds(pipeline) + EVALUATING * pipeline.num_codes
+
+
+def _seconds_of_start(request: EvaluationRequest) -> float:
+    """Estimated seconds to evaluate a strategy or, if something is open, to start its search."""
+    several = request.strategy.adaptive and has_open_choices(request.pipeline)
+    return _seconds(request) * (ORDERS_OF_FIRST_SEARCH if several else 1)
+
+
 def _begin(
     request: EvaluationRequest,
     objective: Objective,
     deadline: Deadline,
     turn: Deadline,
-    max_seconds: float,
 ) -> Evaluation:
     """Evaluate a strategy or, if something is open, start the search for it."""
     evaluation = Evaluation(0, request.strategy.name)
-    needed = request.strategy.seconds(request.pipeline) + EVALUATING * request.pipeline.num_codes
-    if needed > min(max_seconds, deadline.left):
-        return evaluation._replace(reason=OUT_OF_TIME, out_of_time=True)
     deadline.tell(f"strategy {evaluation.name}")
     _LOG.info("strategy %s", evaluation.name)
     try:
@@ -193,13 +215,14 @@ def evaluate_all(
     *,
     names: Collection[str] | None = None,
     search_seconds: float = inf,
+    at_least_one: bool = False,
 ) -> tuple[list[tuple[Schedule, float]], tuple[tuple[str, str], ...]]:
     """Evaluate every strategy with the chunks and placement that it prescribes, until a deadline.
 
     Returns the schedules with the seconds that each took, and the strategies left out, each with
-    the reason. `names` are the strategies to evaluate; None: all. `search_seconds` limits the
-    search for partitions and recompute, after a first search of each strategy. After Ctrl-C,
-    strategies that were not evaluated are left out.
+    the reason. `names` are the strategies to evaluate; None: all. `search_seconds` and
+    `at_least_one` are those of `evaluate_strategies`. After Ctrl-C, strategies that were not
+    evaluated are left out.
     """
     skipped, requests = [], []
     strategies = registry().values() if names is None else map(resolve, names)
@@ -217,7 +240,11 @@ def evaluate_all(
     evaluations: list[Evaluation] = []
     with suppress(KeyboardInterrupt), interrupts.heard():
         for evaluation in evaluate_strategies(
-            requests, objective, deadline, search_seconds=search_seconds
+            requests,
+            objective,
+            deadline,
+            search_seconds=search_seconds,
+            at_least_one=at_least_one,
         ):
             evaluations.append(evaluation)
     schedules = [

@@ -13,14 +13,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import yaml
 
 from ppopt.derivation.derived_model import DerivedModel
 from ppopt.derivation.layer_costs import Scale
 from ppopt.derivation.training import Training
 from ppopt.errors import InputError
-from ppopt.formats.documents import guarded, label, read_text
+from ppopt.formats.documents import label, read_text
 from ppopt.formats.fields import shown, unknown_key, within
+from ppopt.formats.yaml_text import parse_yaml
 from ppopt.problem import exact
 from ppopt.studies.evaluate import evaluate
 
@@ -71,7 +71,7 @@ def read_measured_steps(path: Path) -> tuple[MeasuredStep, ...]:
     """
     where = label(path)
     text = read_text(path, LARGEST_FILE)
-    rows = guarded(lambda: yaml.safe_load(text), text, where)
+    rows = parse_yaml(text, where)
     if isinstance(rows, dict):
         rows = rows.get("steps")
     if not isinstance(rows, list) or not rows:

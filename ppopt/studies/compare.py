@@ -26,7 +26,7 @@ from ppopt.solver.result import Progress, Result, Status
 from ppopt.solver.solve import solve
 from ppopt.strategies import Options
 from ppopt.studies import robustness
-from ppopt.studies.baselines import BEYOND, GRACE, evaluate_all
+from ppopt.studies.baselines import evaluate_all
 from ppopt.studies.best_choice import has_open_choices
 from ppopt.studies.evaluate import objective_value
 from ppopt.studies.robustness import Jitter
@@ -196,11 +196,11 @@ def compare(
     If the pipeline leaves its partition or recompute open, every strategy has the best found for it
     (`ppopt.best_choice`), and so has the optimum. `time_limit` seconds, from `began` (of
     `time.monotonic`) or else from now, cover all searches together, including those for strategies
-    (at most `CHOICE_SHARE` of the limit), and the evaluation of strategies: those for which no time
-    is left are skipped. Ctrl-C ends all of these, and the random times, and keeps the rows that are
-    done. A search over placements is refused, because strategies have placements of their own. With
-    `jitter` every order also runs under random times of that relative standard deviation
-    (`ppopt.studies.robustness`). Raises InputError on misuse.
+    (at most `CHOICE_SHARE` of the limit), and the evaluation of strategies. Strategies for which no
+    time is left are skipped, but for the first that applies. Ctrl-C ends all of these, and the
+    random times, and keeps the rows that are done. A search over placements is refused, because
+    strategies have placements of their own. With `jitter` every order also runs under random times
+    of that relative standard deviation (`ppopt.studies.robustness`). Raises InputError on misuse.
     """
     deadline = Deadline.after(time_limit, began, stop=stop)
     problems = [_limited(problem, mem_limit) for problem in (*_placed(pipeline, placement), *also)]
@@ -212,12 +212,7 @@ def compare(
         robustness.check_deviation(jitter)
     tell = progress or _silent
     kind = BackwardKind.read(backward_kind)
-    evaluation = replace(
-        deadline,
-        seconds=BEYOND * time_limit + GRACE,
-        progress=lambda state: tell(state.phase),
-        stop=None,
-    )
+    evaluation = replace(deadline, progress=lambda state: tell(state.phase), stop=None)
     evaluated, skipped = evaluate_all(
         pipeline,
         objective,
@@ -226,6 +221,7 @@ def compare(
         evaluation,
         names=strategies,
         search_seconds=CHOICE_SHARE * time_limit - deadline.spent,
+        at_least_one=True,
     )
     optima = _optima(
         {problem.layout: problem for problem in problems},

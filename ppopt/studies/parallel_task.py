@@ -23,7 +23,7 @@ from ppopt.studies import outcome, plan_record
 from ppopt.studies.job import version
 from ppopt.studies.outcome import PLAN, fraction
 from ppopt.studies.plan import search_plan_space
-from ppopt.studies.plan_result import Plan, RowStatus
+from ppopt.studies.plan_result import Plan
 from ppopt.studies.plan_space import PlanSpace
 from ppopt.studies.records import StoredResult, damage, packed
 from ppopt.studies.task import Done
@@ -53,7 +53,7 @@ class CombinationState(NamedTuple):
     def after(self, plan: Plan, seconds: float) -> CombinationState:
         """State after a further search: the better plan and the better bound."""
         bound = self.lower_bound
-        if all(row.status is RowStatus.INFEASIBLE for row in plan.rows):
+        if plan.status is Status.INFEASIBLE:
             bound = None
         elif bound is not None and plan.lower_bound is not None:
             bound = max(bound, plan.lower_bound)

@@ -33,8 +33,17 @@ KNOWN = ("1f1b", "interleaved")
 """Strategies that come first: those that most trainers run."""
 
 
-class _Setting(NamedTuple):
+class _Variant(NamedTuple):
     """A strategy with its chunks and recompute."""
+
+    strategy: Strategy
+    chunks: int | None
+    """Stages per device; None: the strategy prescribes them."""
+    recompute: str
+
+
+class _Setting(NamedTuple):
+    """A strategy with its pipeline."""
 
     request: EvaluationRequest
     recompute: str
@@ -61,14 +70,15 @@ class PlanBaselines:
         """Baselines within the memory limits."""
         self._open: dict[int, tuple[_Setting, StrategySearch]] = {}
         """Searches that can be continued, by index of `results`."""
+        self._unplaced: dict[int, list[_Variant]] = {}
+        """Strategies without a pipeline yet, by number of microbatches."""
         self._left: dict[int, list[_Setting]] = {}
-        """Strategies not evaluated yet, by number of microbatches."""
+        """Strategies with a pipeline that are not evaluated yet, by number of microbatches."""
 
     def search(self, batches: int, deadline: Deadline) -> None:
         """Evaluate the remaining strategies until the deadline."""
-        if batches not in self._left:
-            self._left[batches] = sorted(self._settings(batches), key=_Setting.sort_key)
-        left = self._left[batches]
+        new = self._settings(batches, deadline)
+        left = sorted([*self._left.get(batches, ()), *new], key=_Setting.sort_key)
         late = []
         requests = [setting.request for setting in left]
         for evaluation in evaluate_strategies(
@@ -132,20 +142,36 @@ class PlanBaselines:
         best: dict[str, PlanBaseline] = {}
         for baseline in sorted(baselines, key=lambda baseline: (baseline.value, baseline.strategy)):
             best.setdefault(baseline.strategy, baseline)
-        names = (setting.request.strategy.name for setting in self._left.get(batches, ()))
+        names = [setting.request.strategy.name for setting in self._left.get(batches, ())]
+        names += [variant.strategy.name for variant in self._unplaced.get(batches, ())]
         late = dict.fromkeys(name for name in names if name not in best)
         return replace(plan, baselines=tuple(best.values()), late_baselines=tuple(late))
 
-    def _settings(self, batches: int) -> Iterator[_Setting]:
+    def _settings(self, batches: int, deadline: Deadline) -> Iterator[_Setting]:
+        """Give pipelines to the strategies that have none yet, until the deadline.
+
+        Left out are configurations of the plan, and strategies of two routes, unless the model
+        gives the size of the weights, of which devices then hold two copies.
+        """
+        if batches not in self._unplaced:
+            self._unplaced[batches] = list(self._variants())
+        unplaced, options = self._unplaced[batches], self._space.options
+        while unplaced and not deadline.over:
+            strategy, chunks, choice = unplaced.pop(0)
+            placed = self._placed(strategy, batches, chunks, choice)
+            if placed is not None:
+                request = EvaluationRequest(strategy, placed, strategy.taken(options))
+                yield _Setting(request, choice, self._is_within(strategy, placed, choice))
+
+    def _variants(self) -> Iterator[_Variant]:
         """All strategies with every number of chunks and every recompute mode of the plan.
 
-        With chosen recompute, possibly none or all layers recompute. Left out are configurations of
-        the plan; strategies with other backwards; and those of two routes, unless the model gives
-        the size of the weights, of which devices then hold two copies.
+        Those that most trainers run come first. With chosen recompute, possibly none or all layers
+        recompute. Strategies with other backwards are left out.
         """
         space = self._space
         recompute = (SEARCH,) if SEARCH in space.recompute else space.recompute
-        for strategy in registry().values():
+        for strategy in sorted(registry().values(), key=lambda rule: rule.name not in KNOWN):
             fits_kind = BackwardKind.WHOLE if strategy.fused else BackwardKind.SPLIT
             if space.runtime == "megatron" or self._backward_kind not in (
                 BackwardKind.MIXED,
@@ -153,11 +179,7 @@ class PlanBaselines:
             ):
                 continue
             for chunks in space.chunks if strategy.chunks is None else (None,):
-                for choice in recompute:
-                    placed = self._placed(strategy, batches, chunks, choice)
-                    if placed is not None:
-                        request = EvaluationRequest(strategy, placed, strategy.taken(space.options))
-                        yield _Setting(request, choice, self._is_within(strategy, placed, choice))
+                yield from (_Variant(strategy, chunks, choice) for choice in recompute)
 
     def _placed(
         self, strategy: Strategy, batches: int, chunks: int | None, recompute: str

@@ -126,8 +126,11 @@ class PlanRow:
         )
 
 
-def counted(rows: Sequence[PlanRow]) -> str:
-    """Text that counts the configurations ruled out, searched, and left without a search."""
+def counted(rows: Sequence[PlanRow], num_late: int) -> str:
+    """Text that counts the configurations ruled out, searched, and left without a search.
+
+    `num_late` configurations without a row were not set up in time.
+    """
     alone = sum(row.ruled_out_by_bounds for row in rows)
     impossible = sum(row.status is RowStatus.INFEASIBLE for row in rows)
     still_open = (RowStatus.UNKNOWN, RowStatus.FEASIBLE)
@@ -138,9 +141,11 @@ def counted(rows: Sequence[PlanRow]) -> str:
         "ruled out by bounds alone": ("is " if alone == 1 else "are ", alone),
         "searched": ("was " if searched == 1 else "were ", searched),
         "not searched in time": ("was " if unsearched == 1 else "were ", unsearched),
+        "not set up in time": ("was " if num_late == 1 else "were ", num_late),
     }
+    total = len(rows) + num_late
     words = ", ".join(f"{number} {verb}{what}" for what, (verb, number) in counts.items() if number)
-    every = "the 1 configuration" if len(rows) == 1 else f"all {len(rows)} configurations"
+    every = "the 1 configuration" if total == 1 else f"all {total} configurations"
     return f"over {every}: {words}"
 
 
@@ -209,14 +214,15 @@ class Plan(NotebookView):
     proof: str
     """Text of the argument behind `lower_bound`, or behind infeasibility."""
     skipped: tuple[tuple[str, str], ...]
-    """Configurations that cannot be set up, each with the reason."""
+    """Configurations that were not set up, each with the reason. `lower_bound` also holds for those
+    for which no time was left."""
     provenance: Provenance
     solve_seconds: float
     interrupted: bool = False
     """Whether Ctrl-C ended the search."""
     least_memory: LeastMemory | None = None
-    """Least memory for the value of the plan; None without a schedule, and if Ctrl-C ended the
-    search before."""
+    """Least memory for the value of the plan; None without a schedule, if no time was left, and if
+    Ctrl-C ended the search before."""
     within: WithinShare | None = None
     """Least memory that is almost as fast; None unless requested, and if no time was left."""
     more_memory: MoreMemory | None = None

@@ -20,6 +20,7 @@ from itertools import count
 from typing import Any
 
 from ppopt.errors import InputError, NotApplicableError
+from ppopt.problem import exact
 from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.objective import Objective
 from ppopt.problem.partition import SEARCH
@@ -34,7 +35,7 @@ from ppopt.solver.options import SolveOptions
 from ppopt.solver.result import Progress, Status
 from ppopt.solver.search import problem_of
 from ppopt.strategies import resolve
-from ppopt.studies.baselines import BEYOND, GRACE
+from ppopt.studies.baselines import BEYOND, GRACE, OUT_OF_TIME
 from ppopt.studies.evaluate import objective_value
 from ppopt.studies.plan_baselines import PlanBaselines
 from ppopt.studies.plan_candidate import PlanCandidate
@@ -74,6 +75,8 @@ class PlanSearch:
         self._known_value: Fraction | None = None
         """Time per microbatch that is known to be possible."""
         self._skipped: list[tuple[str, str]] = []
+        self._num_late = 0
+        """Number of configurations that were not set up in time."""
         self._interrupted = False
         self._begun = False
         """Whether the deadline counts: a first search was tried, with or without success."""
@@ -97,8 +100,16 @@ class PlanSearch:
         self._set_up_seconds = setting_up.spent
 
     def _set_up(self) -> Iterator[PlanChoice]:
-        """Set up every configuration: yields those of all orders, and keeps those of strategies."""
+        """Set up every configuration: yields those of all orders, and keeps those of strategies.
+
+        Those for which no time is left are skipped, but for the first that can be set up.
+        """
+        is_set_up = False
         for configuration in self._space:
+            if is_set_up and self._deadline.over:
+                self._num_late += 1
+                self._skipped.append((str(configuration), OUT_OF_TIME))
+                continue
             try:
                 pipeline = self._space.pipeline(configuration)
                 problem = problem_of(pipeline, self._objective, self._kind_of(configuration))
@@ -108,6 +119,7 @@ class PlanSearch:
                     yield made
                 else:
                     self._strategies.append(self._strategy_candidate(made))
+                is_set_up = True
             except NotApplicableError as error:
                 self._skipped.append((str(configuration), str(error)))
 
@@ -204,9 +216,12 @@ class PlanSearch:
     def with_less_memory(self) -> Plan:
         """Add the least memory for the value of the plan that a short search finds.
 
-        This takes about as long as the plan so far, if so much of the time limit is left.
+        This takes about as long as the plan so far, if so much of the time limit is left; nothing
+        is added if none is left.
         """
         best = self._best
+        if self._options.deadline.over:
+            return self._plan()
         assert best is not None
         spent, least_seconds = self._deadline.spent, self._params.less * self._limit
         useful = max(self._params.less_left * self._limit, spent)
@@ -218,7 +233,7 @@ class PlanSearch:
 
     def with_memory_within(self, plan: Plan, share: Fraction | None) -> Plan:
         """Add the least memory of any configuration at most `share` slower than the best."""
-        if share is None:
+        if share is None or self._options.deadline.over:
             return plan
         assert plan.best is not None and plan.best.per_microbatch is not None
         max_time = plan.best.per_microbatch * (1 + share)
@@ -387,7 +402,8 @@ class PlanSearch:
     @property
     def _least(self) -> Fraction | None:
         """Lower bound of the times per microbatch of all configurations; None: none is feasible."""
-        bounds = [
+        bounds = self._late_bounds
+        bounds += [
             candidate.bound_per_microbatch
             for candidate in self._candidates
             if not candidate.impossible
@@ -395,6 +411,22 @@ class PlanSearch:
         if bounds and self._ceiling is not None:
             bounds.append(self._ceiling)
         return min(bounds, default=None)
+
+    @property
+    def _late_bounds(self) -> list[Fraction]:
+        """Lower bound of the times per microbatch of configurations that were not set up, if any.
+
+        The devices run the work of all layers. With phases, a pair may take less than its parts.
+        """
+        pipeline = self._candidates[0].problem.pipeline
+        if not self._num_late:
+            return []
+        if pipeline.overlap is not None:
+            return [Fraction(0)]
+        layers = pipeline.model.costed
+        backward = (min(layer.backward, layer.backward_input + layer.weight) for layer in layers)
+        work = exact.total(layer.forward for layer in layers) + exact.total(backward)
+        return [work / sum(pipeline.device_speed)]
 
     def _is_open(self, candidate: PlanCandidate) -> bool:
         """Whether a configuration may be better than the best one, or is the best one, unproved."""
@@ -441,6 +473,7 @@ class PlanSearch:
         if orders is not None:
             possible = [candidate for candidate in self._strategies if not candidate.impossible]
             others = [candidate.bound_per_microbatch for candidate in possible]
+            others += self._late_bounds
             bound = max(bound, min([orders.lower_bound, *others]))
             known.append(orders.value)
         batches = self._space.batches[0] if best is None else best.configuration.batches
@@ -486,7 +519,7 @@ class PlanSearch:
             status=status,
             rows=tuple(rows),
             lower_bound=None if least is None else least * batches,
-            proof=f"{counted(rows)}{self._least_words}{scope}",
+            proof=f"{counted(rows, self._num_late)}{self._least_words}{scope}",
             skipped=tuple(self._skipped),
             provenance=self._options.provenance,
             solve_seconds=self._deadline.spent,
@@ -497,7 +530,7 @@ class PlanSearch:
     def _least_words(self) -> str:
         """Text that names the configuration whose bound leaves the gap open, if any."""
         least, best = self._least, self._best
-        if least is None or best is None or least == _value(best):
+        if least is None or best is None or least == _value(best) or self._num_late:
             return ""
         candidate = min(
             (candidate for candidate in self._candidates if not candidate.impossible), key=_by_bound

@@ -364,6 +364,7 @@ class StrategySearch:
     def _descend(self, point: Point, deadline: Deadline, steps: float = inf) -> tuple[Rank, Point]:
         """Descend to a local optimum, or so many steps."""
         rank, better = self._ranking.rank(point), True
+        self.evaluations += 1
         while better and steps > 0 and not deadline.over:
             better, steps = False, steps - 1
             for near in self._near(point):

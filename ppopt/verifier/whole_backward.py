@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from fractions import Fraction
+from itertools import groupby
 
 from ppopt.problem.backward_memory import RecomputeUnit
 from ppopt.problem.first_backward import FirstBackward
@@ -54,8 +55,10 @@ def _at_once(layers: Sequence[Layer]) -> Fraction:
 
 
 def _one_by_one(layers: Sequence[Layer]) -> Fraction:
+    """Of equal layers in a row the last one allocates the most: none of them has been freed."""
     largest, freed = Fraction(0), Fraction(0)
-    for layer in reversed(layers):
+    for _, run in groupby(reversed(layers), id):
+        layer, *others = run
         largest = max(largest, _missing(layer) + layer.backward_workspace - freed)
-        freed += layer.activation - _missing(layer)
+        freed += (1 + len(others)) * (layer.activation - _missing(layer))
     return largest

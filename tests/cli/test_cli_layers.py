@@ -101,6 +101,18 @@ def test_files_keep_the_layers(config: str) -> None:
     assert shown("solve --hint made.json")["partition"] == BALANCED
 
 
+def test_a_search_from_a_hint_may_leave_its_partition_open(config: str) -> None:
+    """The schedule of the file has the balanced partition; its model has others."""
+    done(f"eval 1f1b {config} -o made.json")
+    found = shown("solve --hint made.json --partition search --recompute full")
+    expected = shown(f"solve {config} --partition search --recompute full")
+    assert (found["value"], found["partition"]) == (expected["value"], expected["partition"])
+    assert "recompute" in done("solve --hint made.json --recompute search --mem-limit 40").out
+    refused = run("solve --hint made.json --p2p-time 1")
+    assert refused.code == 2
+    assert refused.err.startswith("error: --p2p-time: of the pipeline of the hint only")
+
+
 def test_readers_that_know_no_layers_find_the_costs_of_stages(config: str) -> None:
     """All that a file says of layers is a member of its origin."""
     done(f"solve {config} -o made.json")
@@ -350,7 +362,7 @@ class TestInitFromAConfiguration:
                 "--from config.json --gpu h100 --efficiency 0.3 --calibrate 3",
                 "leave one of them out",
             ),
-            ("--from config.json --gpu h100 --calibrate 3", "faster than h100 at its peak"),
+            ("--from config.json --gpu h100 --calibrate 3", "3 ms is over 20 times faster than derived"),
             ("--from config.json --gpu h100 --partition 9,9", "partition"),
         ],
     )

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+from math import ceil
 from pathlib import Path
 
 import pytest
 
 from ppopt import InputError, derive_model
-from ppopt.derivation.architecture import Experts
+from ppopt.derivation.architecture import Decoder, Experts
 from ppopt.derivation.config_families import FAMILIES
 from ppopt.derivation.config_json import architecture_of, read_architecture
 from tests.factories.configs import (
@@ -17,6 +18,7 @@ from tests.factories.configs import (
     LLAMA_8B,
     PARAMETERS,
     WITH_PREDICTIONS,
+    WITH_SCALES,
     Config,
 )
 
@@ -32,6 +34,32 @@ def test_parameters_with_the_prediction_module_are_those_published(name: str) ->
     total, copies = WITH_PREDICTIONS[name]
     words = copies * architecture.vocabulary * architecture.hidden
     assert architecture.parameters + architecture.prediction_parameters + words == total
+
+
+def scales(decoder: Decoder, hidden: int) -> int:
+    """Blocks of 128 x 128 of a layer's matrices in FP8."""
+    feed_forward = decoder.feed_forward
+    matrices = [*decoder.attention.matrices(hidden), *feed_forward.matrices(hidden)]
+    if isinstance(feed_forward, Experts):
+        matrices = [
+            *decoder.attention.matrices(hidden),
+            *feed_forward.number * feed_forward.matrices(hidden),
+            *feed_forward.shared_matrices(hidden),
+        ]
+    return sum(
+        ceil(matrix.inputs / 128) * ceil(matrix.outputs / 128)
+        for matrix in matrices
+        if matrix.name != "index weights"
+    )
+
+
+@pytest.mark.parametrize("name", WITH_SCALES)
+def test_parameters_with_scales_are_those_published(name: str) -> None:
+    model = architecture_of(CONFIGS[name])
+    hidden = model.hidden
+    blocks = sum(run.count * scales(run.decoder, hidden) for run in model.runs)
+    total = model.parameters + model.prediction_parameters + 2 * model.vocabulary * hidden
+    assert total + blocks + scales(model.prediction_layer, hidden) == WITH_SCALES[name]
 
 
 def test_every_family_has_a_published_count() -> None:
@@ -80,11 +108,60 @@ def test_layers_without_experts_stand_where_the_configuration_has_them() -> None
     ]
 
 
-def test_mtp_modules_can_be_removed() -> None:
-    architecture = architecture_of(DEEPSEEK_V3)
-    removed = architecture.without_predictions()
-    assert (architecture.predictions, removed.predictions) == (1, 0)
-    assert removed.parameters == architecture.parameters
+def llama4(**more: object) -> Config:
+    text = CONFIGS["meta-llama/Llama-4-Maverick-17B-128E"]["text_config"]
+    return {**text, "architectures": ["Llama4ForCausalLM"], **more}
+
+
+MINIMAX = CONFIGS["MiniMaxAI/MiniMax-M2"]
+SWITCHES: dict[str, tuple[Config, Config, int]] = {
+    "biases of Llama": (LLAMA_8B, {"attention_bias": True}, 32 * (4096 + 2 * 1024 + 4096)),
+    "bias of its output": (
+        LLAMA_8B | {"attention_bias": True}, {"attention_out_bias": False}, -32 * 4096,
+    ),
+    "biases of its network": (LLAMA_8B, {"mlp_bias": True}, 32 * (2 * 14336 + 4096)),
+    "biases of Qwen2": (CONFIGS["Qwen/Qwen2.5-7B"], {"qkv_bias": False}, -28 * 128 * (28 + 8)),
+    "gate of Qwen3-Next": (
+        CONFIGS["Qwen/Qwen3-Next-80B-A3B-Instruct"],
+        {"attn_output_gate": False},
+        -12 * 2048 * 16 * 256,
+    ),
+    "dense layers of DeepSeek": (
+        DEEPSEEK_V3,
+        {"moe_layer_freq": 2},  # layers 4, 6, ... 60 are experts
+        -29 * (257 * 3 * 7168 * 2048 + 256 * 7169 - 3 * 7168 * 18432),
+    ),
+    "biases of gpt-oss": (
+        CONFIGS["openai/gpt-oss-20b"], {"attention_bias": False}, -24 * (64 * 80 + 2880),
+    ),
+    "layers of experts": (
+        llama4(), {"moe_layers": [1]}, -23 * (129 * 3 * 5120 * 8192
+        + 128 * 5120 - 3 * 5120 * 16384),
+    ),
+    "norms of MiniMax": (MINIMAX, {"use_qk_norm": False}, -62 * 128 * 56),
+    "its routing bias": (MINIMAX, {"use_routing_bias": False}, -62 * 256),
+    "shared expert of MiniMax M1": (
+        CONFIGS["MiniMaxAI/MiniMax-M1-80k"],
+        {"shared_intermediate_size": 7},
+        80 * 3 * 6144 * 7,
+    ),
+    "shared expert of MiniMax M2": (MINIMAX, {"shared_intermediate_size": 7}, 62 * 3 * 3072 * 7),
+    "biases of GPT-NeoX": (
+        CONFIGS["EleutherAI/gpt-neox-20b"], {"attention_bias": False}, -44 * 4 * 6144,
+    ),
+    "biases of OPT": (CONFIGS["facebook/opt-6.7b"], {"enable_bias": False}, -32 * 9 * 4096),
+    "biases of StarCoder2": (
+        CONFIGS["bigcode/starcoder2-15b"],
+        {"use_bias": False},
+        -40 * (6144 + 2 * 4 * 128 + 6144 + 24576 + 6144),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("config", "keys", "more"), SWITCHES.values(), ids=SWITCHES)
+def test_keys_that_switch_parameters_on_and_off(config: Config, keys: Config, more: int) -> None:
+    before, after = architecture_of(config), architecture_of(config | keys)
+    assert after.parameters - before.parameters == more
 
 
 def without(key: str) -> Config:
@@ -106,6 +183,11 @@ def without(key: str) -> Config:
         (LLAMA_8B | {"num_hidden_layers": 0}, "num_hidden_layers: 0 is not within"),
         (LLAMA_8B | {"num_hidden_layers": 10**9}, "num_hidden_layers: 1000000000 is not within"),
         (LLAMA_8B | {"num_attention_heads": 5000}, "hidden_size has no room for 5000 heads"),
+        (LLAMA_8B | {"head_dim": 0}, "head_dim: 0 is not within"),
+        (
+            CONFIGS["Qwen/Qwen3-Next-80B-A3B-Instruct"] | {"linear_num_key_heads": 5},
+            "linear_num_key_heads: 32 heads of values cannot share 5",
+        ),
         (LLAMA_8B | {"sliding_window": -1}, "sliding_window: -1 is not within"),
         (LLAMA_8B | {"layer_types": ["full_attention"]}, "is not a list of 32 layers"),
         (
@@ -130,6 +212,14 @@ def without(key: str) -> Config:
         (
             CONFIGS["deepseek-ai/DeepSeek-V3.2"] | {"q_lora_rank": None},
             "q_lora_rank is missing; the indexer",
+        ),
+        (
+            CONFIGS["facebook/opt-6.7b"] | {"word_embed_proj_dim": 512},
+            "word_embed_proj_dim: a projection of the embedding",
+        ),
+        (
+            CONFIGS["facebook/opt-6.7b"] | {"do_layer_norm_before": False},
+            "do_layer_norm_before: a model without a norm",
         ),
         ({"architectures": ["LlamaForCausalLM"], "text_config": 3}, "text_config: 3 is not an"),
         (

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from ppopt.derivation.architecture import (
@@ -12,6 +14,7 @@ from ppopt.derivation.architecture import (
     Indexer,
     LatentAttention,
     LinearAttention,
+    Matrix,
     Shard,
     mean_keys,
     parameters_of,
@@ -44,11 +47,17 @@ def windows(config: Config) -> list[int | None]:
     return [run.decoder.attention.window for run in runs for _ in range(run.count)]
 
 
+def without(config: Config, key: str) -> Config:
+    return {name: value for name, value in config.items() if name != key}
+
+
 @pytest.mark.parametrize(
     ("config", "expected"),
     [
         (LLAMA_8B, [None] * 32),
         (CONFIGS["mistralai/Mistral-7B-v0.1"], [4096] * 32),
+        (LLAMA_8B | {"sliding_window": 9, "max_window_layers": 30}, [None] * 30 + [9] * 2),
+        (LLAMA_8B | {"sliding_window": 9, "use_sliding_window": False}, [None] * 32),
         (CONFIGS["Qwen/Qwen2.5-7B"], [None] * 28),
         (
             CONFIGS["Qwen/Qwen2.5-7B"] | {"use_sliding_window": True, "max_window_layers": 20},
@@ -59,6 +68,18 @@ def windows(config: Config) -> list[int | None]:
         (CONFIGS["google/gemma-2-9b"], [4096, None] * 21),
         (CONFIGS["google/gemma-3-12b-it"], ([1024] * 5 + [None]) * 8),
         (CONFIGS["meta-llama/Llama-4-Scout-17B-16E"], ([8192] * 3 + [None]) * 12),
+        (
+            {**CONFIGS["meta-llama/Llama-4-Scout-17B-16E"]["text_config"]}
+            | {"architectures": ["Llama4ForCausalLM"], "attention_chunk_size": None},
+            [None] * 48,
+        ),
+        (
+            {**CONFIGS["meta-llama/Llama-4-Scout-17B-16E"]["text_config"]}
+            | {"architectures": ["Llama4ForCausalLM"], "no_rope_layers": [1] * 47 + [0]},
+            [8192] * 47 + [None],
+        ),
+        (CONFIGS["openai/gpt-oss-20b"] | {"sliding_window": None}, [None] * 24),
+        (without(CONFIGS["openai/gpt-oss-20b"], "sliding_window"), [128, None] * 12),
         (CONFIGS["deepseek-ai/DeepSeek-V3.2"], [2048] * 61),
     ],
 )
@@ -91,6 +112,7 @@ def test_matrices_in_order_and_how_ranks_divide_them() -> None:
         ("key-value up", 32, 8 * (16 + 20), Shard.COLUMNS),
         ("output", 8 * 20, 256, Shard.ROWS),
     ]
+    assert Experts(5, 3, chosen=2).router(4) == Matrix("router", 4, 3, Shard.NONE)
     assert [m.name for m in FeedForward(64).matrices(16)] == ["gate", "up", "down"]
     assert [m.name for m in FeedForward(64, gated=False).matrices(16)] == ["up", "down"]
 
@@ -137,11 +159,49 @@ def test_an_indexer_scores_all_keys_and_attention_sees_those_it_chooses() -> Non
     ) == 48 * 64 + 256 * (16 + 4)
 
 
+def test_what_attention_keeps_by_hand() -> None:
+    """Elements per token: 8 heads and 2 groups of 64, latents of 48 and 32, 4 index heads of 16."""
+    plain = GroupedQueryAttention(8, 2, 64)
+    assert plain.kept == (8 + 2 + 2 + 8) * 64  # queries, keys, values, output
+    assert replace(plain, normed=True).kept == plain.kept + (8 + 2) * 64  # before their norms
+    assert replace(plain, gated=True).kept == plain.kept + 2 * 8 * 64  # gate, gated output
+    latent = LatentAttention(8, query_latent=48, latent=32, plain=16, position=8, value=20)
+    assert latent.kept == 2 * 48 + 2 * 32 + 8 + 8 * (24 + 24 + 20 + 20)
+    indexer = Indexer(4, 16, 1024)
+    assert replace(latent, indexer=indexer).kept == latent.kept + 4 * 16 + 2 * 16 + 4
+    assert replace(latent, indexer=replace(indexer, shared=True)).kept == latent.kept
+    assert (FeedForward(64).kept(16), FeedForward(64, gated=False).kept(16)) == (3 * 64, 2 * 64)
+
+
 def test_linear_attention_takes_as_long_for_every_token() -> None:
     linear = LinearAttention(32, 16, 128, 128, kernel=4)
     assert linear.scores(4096) == linear.scores(2**20)
     names = [matrix.name for matrix in linear.matrices(2048)]
     assert names == ["query", "key", "value", "gate", "rates", "output"]
+
+
+def test_linear_attention_by_hand() -> None:
     """Qwen3-Next: qkvz 2048 x 12288, ba 2048 x 64, out 4096 x 2048 (modeling_qwen3_next.py)."""
+    linear = LinearAttention(32, 16, 128, 128, kernel=4)
     assert parameters_of(linear.matrices(2048)) == 2048 * 12288 + 2048 * 64 + 4096 * 2048
     assert linear.vectors(2048) == 4 * 8192 + 2 * 32 + 128
+    assert linear.kept == 2 * 8192 + 3 * 4096  # q, k, v, before the convolution; gate, outputs
+
+
+def test_flops_of_linear_attention_by_hand() -> None:
+    """A head of 128 in chunks of 64, half of them under the mask, 2 FLOPs an element.
+
+    Without the delta rule: scores and values, the update of the state and its reading. With it also
+    scores of keys, the system's inverse (64^3 / 3 a chunk), its products with keys and values, and
+    the reading of the state for them.
+    """
+    plain = 2 * 32 * (128 + 128) + 2 * 2 * 128 * 128
+    assert LinearAttention(1, 1, 128, 128, delta=False).scores(4096) == plain
+    delta = 2 * 32 * (128 + 128 + 128) + 64 * 64 // 3 + 2 * 128 * 128
+    assert LinearAttention(2, 1, 128, 128).scores(4096) == 2 * (plain + delta)
+
+
+def test_chunks_of_llama_4_do_not_slide() -> None:
+    attention = architecture_of(CONFIGS["meta-llama/Llama-4-Scout-17B-16E"]).runs[0].decoder
+    assert isinstance(attention.attention, GroupedQueryAttention)
+    assert attention.attention.keys(2 * 8192) == 8192 / 2

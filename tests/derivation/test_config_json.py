@@ -5,14 +5,13 @@ from __future__ import annotations
 import pytest
 
 from ppopt import InputError, derive_model
-from ppopt.derivation.architecture import Experts
+from ppopt.derivation.architecture import Experts, Shard
 from ppopt.derivation.config_json import architecture_of
 from tests.factories.configs import (
     CONFIGS,
     DEEPSEEK_V3,
     LLAMA_8B,
     PARAMETERS,
-    SMALL,
     WITH_PREDICTIONS,
     Config,
 )
@@ -47,6 +46,9 @@ def test_a_name_that_is_not_known_is_read_by_its_keys(name: str, family: str) ->
         attention_dropout=0.0,
         initializer_range=0.02,
         torch_dtype="bfloat16",
+        memory=None,
+        memory_layers=[],
+        memory_parts={},
     )
     architecture = architecture_of(config)
     assert architecture.name == "XForCausalLM"
@@ -70,6 +72,7 @@ def test_the_model_type_decides_between_families_with_the_same_keys() -> None:
         ({"hidden_act": "relu2"}, "hidden_act"),
         ({"layer_norm_eps": 1e-5}, "layer_norm_eps"),
         ({"is_encoder_decoder": True}, "is_encoder_decoder"),
+        ({"linear_attn_config": {"kernel": 4}}, "linear_attn_config"),
         ({"size\nof": 3}, r"'size\nof'"),
         ({f"size_{index}": 1 for index in range(9)}, "size_0, size_1, size_2, size_3, size_4"),
     ],
@@ -130,10 +133,15 @@ def test_the_text_of_a_multimodal_model_is_read_and_the_rest_is_named() -> None:
 
 def test_dimensions_beside_parts_of_a_multimodal_model() -> None:
     """Qwen2.5-VL has those of its language model at the top."""
-    config = renamed(SMALL, vision_config={"depth": 3}, model_type="llama")
-    architecture = architecture_of(config)
-    assert architecture.parameters == architecture_of(SMALL).parameters
-    assert len(architecture.notes) == 2
+    name = "Qwen2_5_VLForConditionalGeneration"
+    vision = {"depth": 32, "hidden_size": 1280}
+    config = CONFIGS["Qwen/Qwen2.5-7B"] | {"vision_config": vision, "model_type": "qwen2_5_vl"}
+    architecture = architecture_of(renamed(config, name))
+    assert architecture.parameters == PARAMETERS["Qwen/Qwen2.5-7B"]
+    assert architecture.notes == (
+        f"{name} is not known; its keys are those of Qwen2ForCausalLM",
+        "vision_config is left out: only the layers of the language model are derived",
+    )
 
 
 def test_the_top_of_a_configuration_says_whether_embedding_and_head_are_tied() -> None:
@@ -150,6 +158,8 @@ def test_the_encoder_of_qwen3_vl() -> None:
     assert [(run.name, run.count) for run in encoder.runs] == [("vision block", 27)]
     attention = encoder.runs[0].decoder.attention
     assert not attention.causal and attention.heads == 16
+    shards = {tuple(matrix.shard for matrix in merger) for merger in encoder.projections}
+    assert shards == {(Shard.COLUMNS, Shard.ROWS)}
     assert [projection[-1].outputs for projection in encoder.projections] == [2048] * 4
     vision = encoder.parameters
     assert vision + PARAMETERS["Qwen/Qwen3-30B-A3B"] == architecture_of(QWEN3_VL).parameters
@@ -199,7 +209,7 @@ def test_llama4_interleaves_dense_layers_and_experts() -> None:
 
 def test_layers_of_glm_5_2_share_an_indexer() -> None:
     """`index_topk_freq` 4 behind the third layer: full, full, full, shared x 3, full, ..."""
-    config = CONFIGS["zai-org/GLM-5"] | {"index_topk_freq": 4, "index_skip_topk_offset": 3}
+    config = CONFIGS["zai-org/GLM-5.2"]
     listed = ["full"] * 3 + (["shared"] * 3 + ["full"]) * 18 + ["shared"] * 3
     by_list = CONFIGS["zai-org/GLM-5"] | {"indexer_types": listed}
     assert architecture_of(config) == architecture_of(by_list)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from fractions import Fraction
 from typing import Any
 
@@ -9,7 +10,10 @@ import pytest
 
 import ppopt
 from ppopt import InputError, derive_model
+from ppopt.derivation.collectives import Collective, Group, Pattern
+from ppopt.derivation.gpus import gpu_named
 from ppopt.derivation.training import Training
+from ppopt.problem.layers import STEP_COSTS
 from tests.factories.configs import CONFIGS, DEEPSEEK_V3, LLAMA_8B, LLAMA_70B, Config
 
 
@@ -28,39 +32,111 @@ def test_the_layers_are_those_of_the_models_that_come_along(
 ) -> None:
     """They are derived from the same dimensions, published elsewhere."""
     derived, there = derive_model(config, gpu="h100", **training), ppopt.read_pipeline(name)
-    assert derived.model.layers == there.model.layers
-    for figure in ("tokens_per_microbatch", "flops_per_microbatch", "peak_flops", "link"):
+    assert there.model is not None
+    for layer, shipped in zip(derived.model.layers, there.model.layers, strict=True):
+        once = dict.fromkeys(STEP_COSTS, 0)
+        assert replace(layer, **once) == replace(shipped, **once)
+    for figure in ("tokens_per_microbatch", "flops_per_microbatch", "peak_flops"):
         assert getattr(derived.pipeline, figure) == getattr(there, figure)
 
 
 def test_a_file_says_what_it_is_and_reads_back() -> None:
     model = derive_model(LLAMA_8B, gpu="H100", devices=2, batches=4, tensor=2, data=3)
     assert "none is measured" in model.text and "8,030,261,248" in model.text
-    assert "989.4 TFLOP/s (h100, bf16)" in model.text
-    assert repr(model) == (
-        "<DerivedModel LlamaForCausalLM, 8,030,261,248 parameters, 12 x h100 at 0.4 of the peak>"
-    )
+    assert "of 989.4 TFLOP/s (h100, bf16)" in model.text
+    assert repr(model) == ("<DerivedModel LlamaForCausalLM, 8,030,261,248 parameters, 12 x h100>")
     assert (model.pipeline.num_devices, model.pipeline.batches) == (2, 4)
     assert model.pipeline.limits == (80 * 1024,) * 2
 
 
-def test_two_sequences_a_microbatch_take_twice_as_much() -> None:
-    """Times and activations double, attention too: each sequence sees itself alone."""
+def test_two_sequences_a_microbatch_take_less_than_twice_as_much() -> None:
+    """Activations double; times less, for kernels start and gradients add up once in each."""
     one, two = (derive_model(LLAMA_8B, gpu="h100", microbatch=size) for size in (1, 2))
-    for before, after in zip(one.layers, two.layers, strict=True):
-        assert after.forward == pytest.approx(2 * before.forward, abs=0.002)
-        assert after.backward == pytest.approx(2 * before.backward, abs=0.002)
+    for before, after in zip(one.layers[1:], two.layers[1:], strict=True):
+        assert 1.7 * before.forward < after.forward < 2 * before.forward
+        assert 1.7 * before.backward < after.backward < 2 * before.backward
         assert (after.activation, after.static) == (2 * before.activation, before.static)
 
 
-def test_fp8_halves_the_products_of_matrices_and_no_attention() -> None:
-    """1978.9 TFLOP/s where BF16 has 989.4."""
+def test_fp8_is_faster_in_products_alone() -> None:
+    """1978.9 TFLOP/s where BF16 has 989.4; attention and memory traffic take as long."""
     bf16, fp8 = (
         derive_model(LLAMA_8B, gpu="h100", precision=name).layers[1] for name in ("bf16", "fp8")
     )
-    assert fp8.weight == pytest.approx(bf16.weight * 989.4 / 1978.9, abs=0.001)
-    attention = bf16.forward - bf16.weight
-    assert fp8.forward == pytest.approx(fp8.weight + attention, abs=0.002)
+    gpu = gpu_named("h100")
+    work = 2 * 218_103_808 * 4096 + 4 * gpu.matrix_overhead
+    products = 1000 * work / (gpu.bf16 * gpu.matrix_efficiency)
+    saved = products * (1 - 989.4 / 1978.9)
+    assert bf16.forward - fp8.forward == pytest.approx(saved, abs=0.003)
+    assert bf16.weight - fp8.weight == pytest.approx(saved, abs=0.003)
+
+
+def test_a_split_backward_gathers_again() -> None:
+    """B + W = BW on one rank; with tensor parallelism two gathers of 2 x 4096 x 4096 bytes more."""
+    alone, shared = (derive_model(LLAMA_8B, gpu="h100", tensor=n).layers[1] for n in (1, 4))
+    assert alone.input + alone.weight == pytest.approx(alone.backward, abs=0.002)
+    gather = Collective("x", Pattern.ALL_GATHER, 2 * 4096 * 4096, Group(4))
+    twice = 2000 * gather.seconds(gpu_named("h100"), 8)
+    assert shared.input + shared.weight - shared.backward == pytest.approx(twice, abs=0.003)
+    assert shared.communication.forward == pytest.approx(2 * twice, abs=0.002)
+    assert alone.communication == (0, 0, 0, 0)
+
+
+@pytest.mark.parametrize(
+    ("zero", "held"),
+    [(0, 2 + 4 + 12), (1, 2 + 4 + 12 / 8), (2, 2 + 4 / 8 + 12 / 8), (3, 18 / 8)],
+)
+def test_zero_shards_memory(zero: int, held: float) -> None:
+    """A layer of 218,103,808 parameters over 8 ranks (arXiv 1910.02054, figure 1)."""
+    layer = derive_model(LLAMA_8B, gpu="h100", data=8, zero=zero).layers[1]
+    assert layer.static == -(-218_103_808 * held // 2**20)
+    assert bool(layer.step.unshard) == (zero > 0)
+    assert layer.step.unshard_memory == (2 * 218_103_808 / 2**20 if zero == 3 else 0)
+
+
+def test_once_in_a_step_by_hand() -> None:
+    """Eight ranks in a node: gradients in FP32 are reduced, parameters in BF16 gathered; Adam."""
+    gpu, parameters = gpu_named("h100"), 218_103_808
+    step = derive_model(LLAMA_8B, gpu="h100", data=8).layers[1].step
+    alpha = gpu.collective_fixed + 7 * gpu.collective_step
+    bandwidth = gpu.node_bandwidth * gpu.all_gather[8]
+    assert step.gradient_sync == pytest.approx(
+        1000 * (alpha + 7 / 8 * 4 * parameters / bandwidth), abs=1e-3
+    )
+    assert step.unshard == pytest.approx(
+        1000 * (alpha + 7 / 8 * 2 * parameters / bandwidth), abs=1e-3
+    )
+    moved = parameters * (32 / 8 + 4)
+    speed = gpu.memory_speed * gpu.memory_efficiency
+    assert step.optimizer == pytest.approx(1000 * (moved / speed + gpu.kernel_time), abs=1e-3)
+
+
+def test_low_rank_adaptation() -> None:
+    """Nothing but adapters is trained: static is little more than 2 bytes a parameter."""
+    whole, tuned = (derive_model(LLAMA_8B, gpu="h100", lora=rank) for rank in (0, 16))
+    assert tuned.layers[0].frozen and tuned.layers[2].frozen and not tuned.layers[1].frozen
+    layer, before = tuned.layers[1], whole.layers[1]
+    assert layer.weight < 0.2 * before.weight and layer.step.optimizer < before.step.optimizer / 50
+    assert 2 < layer.static * 2**20 / 218_103_808 < 2.2
+    assert (
+        ppopt.evaluate(tuned.pipeline, "1f1b").makespan
+        < ppopt.evaluate(whole.pipeline, "1f1b").makespan
+    )
+
+
+def test_frozen_parts() -> None:
+    model = derive_model(LLAMA_8B, gpu="h100", freeze=("embedding", "decoder"))
+    assert [layer.frozen for layer in model.layers] == [True, True, False]
+    assert model.layers[1].weight == 0 and model.layers[1].step.optimizer == 0
+    assert ppopt.evaluate(model.pipeline, "1f1b").makespan > 0
+
+
+def test_modules_that_predict_further_tokens_may_be_left_out() -> None:
+    with_them, without = (
+        derive_model(DEEPSEEK_V3, gpu="h200", devices=8, mtp=mtp) for mtp in (True, False)
+    )
+    assert [layer.role for layer in with_them.layers][-2:] == ["mtp", "head"]
+    assert "mtp" not in [layer.role for layer in without.layers]
 
 
 def test_experts_are_spread_over_ranks() -> None:
@@ -76,37 +152,15 @@ def test_experts_are_spread_over_ranks() -> None:
 
 def test_efficiency_scales_the_work() -> None:
     fast, slow = (derive_model(LLAMA_8B, gpu="h100", efficiency=e) for e in (0.5, 0.25))
-    assert slow.layers[1].forward == pytest.approx(2 * fast.layers[1].forward, abs=0.002)
+    memory = 2 * fast.layers[1].forward - slow.layers[1].forward
+    assert 0 < memory < 0.1 * fast.layers[1].forward  # norms, activation functions
     assert slow.layers[0] == fast.layers[0]  # memory traffic
-
-
-def test_a_calibrated_model_takes_as_long_as_was_measured() -> None:
-    model = derive_model(LLAMA_8B, gpu="h100", data=8, sequence=8192)
-    found = ppopt.calibrate(model, 6000)
-    step = ppopt.evaluate(found.pipeline, "1f1b")
-    assert step.makespan == pytest.approx(6000, rel=1e-4)
-    assert found.efficiency == pytest.approx(0.36, rel=0.01)  # 0.4 x 5400 / 6000
-    assert "one measured step took 6000 ms" in found.text
-
-
-@pytest.mark.parametrize(
-    ("measured", "told"),
-    [
-        (0, "0 ms is not above 0"),
-        (float("nan"), "nan ms is not above 0"),
-        (5, r"5 ms is faster than h100 at its peak, 217\d\.\d+ ms; check the unit"),
-    ],
-)
-def test_no_efficiency_does(measured: float, told: str) -> None:
-    model = derive_model(LLAMA_8B, gpu="h100", data=8, sequence=8192)
-    with pytest.raises(InputError, match=told):
-        ppopt.calibrate(model, measured)
 
 
 REFUSED: dict[str, tuple[Config, dict[str, Any], str]] = {
     "gpu": (LLAMA_8B, {"gpu": "h10"}, "gpu: 'h10' is unknown; did you mean h100"),
     "fp8": (LLAMA_8B, {"gpu": "a100", "precision": "fp8"}, "a100 has no fp8"),
-    "precision": (LLAMA_8B, {"precision": "int4"}, "'int4' is neither bf16 nor fp8"),
+    "precision": (LLAMA_8B, {"precision": "int4"}, "'int4' is unknown; known are bf16, fp8"),
     "efficiency": (LLAMA_8B, {"efficiency": 1.5}, "1.5 is not within 0 .. 1"),
     "heads": (LLAMA_8B, {"tensor": 64}, "64 ranks cannot share 32 heads"),
     "keys": (LLAMA_8B, {"tensor": 16}, "16 ranks would copy 8 heads of keys and values"),
@@ -114,7 +168,21 @@ REFUSED: dict[str, tuple[Config, dict[str, Any], str]] = {
     "no experts": (LLAMA_8B, {"data": 2, "expert": 2}, "the model has no experts"),
     "experts": (DEEPSEEK_V3, {"data": 96, "expert": 96}, "96 ranks cannot share 256 experts"),
     "ranks": (DEEPSEEK_V3, {"data": 2, "expert": 4}, "4 does not divide data x context = 2"),
-    "zero": (LLAMA_8B, {"microbatch": 0}, "microbatch: 0 is not within"),
+    "microbatch": (LLAMA_8B, {"microbatch": 0}, "microbatch: 0 is not within"),
+    "zero": (LLAMA_8B, {"zero": 4}, "zero: 4 is not within 0 .. 3"),
+    "framework": (LLAMA_8B, {"framework": "jax"}, "'jax' is unknown; known are megatron"),
+    "context type": (LLAMA_8B, {"context_type": "rings"}, "'rings' is unknown; known are ring"),
+    "heads of context": (
+        LLAMA_8B,
+        {"context": 16, "context_type": "all-to-all"},
+        "context: 16 ranks cannot share 8 heads",
+    ),
+    "freeze": (LLAMA_8B, {"freeze": ("all",)}, "'all' is unknown; known are embedding"),
+    "expert ranks": (
+        DEEPSEEK_V3,
+        {"data": 4, "tensor": 2, "expert": 16, "expert_tensor": 1},
+        "16 does not divide tensor x context x data / expert_tensor = 8",
+    ),
     "devices": (LLAMA_8B, {"devices": 40}, "34 layers"),
     "link": (LLAMA_8B, {"link": "fast"}, "link"),
     "partition": (LLAMA_8B, {"partition": "Et*6|t*6L"}, "partition"),
@@ -129,5 +197,5 @@ def test_refused(config: Config, given: dict[str, Any], told: str) -> None:
 
 def test_gpus_of_a_training() -> None:
     training = Training(devices=2, tensor=4, context=2, data=3, expert=6, sequence=8192)
-    assert (training.gpus, training.ranks, training.tokens) == (48, 6, 4096)
+    assert (training.gpus, training.ranks, training.all_tokens) == (48, 6, 8192)
     assert training.words() == "tensor 4, context 2, data 3, expert 6"

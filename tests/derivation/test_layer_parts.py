@@ -18,6 +18,7 @@ from ppopt.derivation.gpus import gpu_named
 from ppopt.derivation.layer_costs import Costing, Times
 from ppopt.derivation.layer_parts import ELEMENT, Part, PerKind, Rank
 from ppopt.derivation.training import ContextType, Training
+from ppopt.errors import ConflictError
 
 H200 = gpu_named("h200")
 LLAMA_8B = Decoder(GroupedQueryAttention(32, 8, 128), FeedForward(14336))
@@ -118,6 +119,25 @@ def test_experts_exchange_the_copies_of_tokens() -> None:
     assert {each.size for each in found.forward} == {ELEMENT * 4096 * 8 * 2048}
 
 
+def test_a_token_passes_the_network_once_for_a_node() -> None:
+    """DeepSeek-V3 over 64 ranks in eight nodes: a token goes to experts in at most four of them,
+    3.6 on average, where each of its eight copies may be elsewhere."""
+    experts = Experts(2048, 256, chosen=8, groups=8, chosen_groups=4)
+    assert experts.nodes_of_token(8) == pytest.approx(4 * (1 - 0.75**8))
+    assert experts.nodes_of_token(1) == 1
+    copies, once = (
+        exchanged(
+            rank_of("h800", data=64, expert=64, dispatcher=name).feed_forward(experts, 7168)
+        ).forward[0]
+        for name in ("alltoall", "flex")
+    )
+    assert copies.network == 1 and once.network == pytest.approx(3.6 / 8, rel=0.001)
+    gpu = gpu_named("h800")
+    alpha = gpu.collective_fixed + 63 * gpu.collective_step
+    moved = [each.seconds(gpu, 8) / 2 - alpha for each in (copies, once)]
+    assert moved[1] == pytest.approx(moved[0] * once.network)
+
+
 def test_tensor_ranks_of_experts() -> None:
     """A rank has half of the tokens; with experts in halves, the group gathers their copies."""
     whole, half = (
@@ -178,3 +198,33 @@ def test_adapters_alone_have_weight_gradients() -> None:
     assert not any(part.trained for part in parts if part.parameters)
     assert times(tuned, *parts).weight < 0.2 * times(plain, *whole).weight
     assert times(tuned, *parts).input > times(plain, *whole).input
+
+
+@pytest.mark.parametrize(("dropout", "kept", "moved"), [(True, 5, 13), (False, 2, 8)])
+def test_scores_in_memory_cost_what_arxiv_2205_05198_counts(
+    dropout: bool, kept: int, moved: int
+) -> None:
+    """Section 4.1: 5 a s^2 b bytes are kept of a layer; all products, masked ones too."""
+    flash, scores = (
+        rank_of(
+            sequence=2048, microbatch=2, tensor=4, flash_attention=on, dropout=dropout
+        ).attention(LLAMA_8B.attention, 4096)
+        for on in (True, False)
+    )
+    number = 32 * 2048**2 * 2 / 4
+    assert scores.kept - flash.kept == kept * number
+    work = [sum(kernel.flops for kernel in part.forward) for part in (flash, scores)]
+    assert work[1] - work[0] == 0.5 * 2 * number * (128 + 128)
+    passes = [kernel.moved for kernel in scores.forward if kernel.name.startswith("s")]
+    assert sum(passes) == pytest.approx(moved * number)
+
+
+def test_dropout_keeps_a_byte_of_both_outputs() -> None:
+    """arXiv 2205.05198, section 4.1: s b h bytes each for the masks of a layer."""
+    kept = [rank_of(sequence=2048, dropout=on).residual(4096).kept for on in (True, False)]
+    assert kept[0] - kept[1] == 2 * 2048 * 4096
+
+
+def test_scores_in_memory_are_not_shared_by_ranks_of_context() -> None:
+    with pytest.raises(ConflictError, match="FlashAttention only"):
+        Training(context=2, flash_attention=False)

@@ -6,7 +6,8 @@ left out: README_WEIGHTS.md of github.com/deepseek-ai/DeepSeek-V3 says 671B, and
 of the MTP module. That of DeepSeek-V3.2 adds the tensors of its indexer in inference/model.py of
 github.com/deepseek-ai/DeepSeek-V3.2-Exp: 61 layers of 1536 x 64 x 128, 7168 x 128, 7168 x 64, and
 2 x 128 of a norm. That of GPT-2 leaves out the masks that its file has: 50257 + 1024 vectors of
-768, 12 layers of 12 x 768^2 + 13 x 768, and a norm of 2 x 768 (its modeling_gpt2.py).
+768, 12 layers of 12 x 768^2 + 13 x 768, and a norm of 2 x 768 (its modeling_gpt2.py). That of OPT
+6.7B is derived from modeling_opt.py alike. Those of Pythia and GPT-NeoX are in their model cards.
 """
 
 from __future__ import annotations
@@ -310,6 +311,42 @@ CONFIGS: dict[str, Config] = {
         "n_positions": 1024,
         "vocab_size": 50257,
     },
+    "EleutherAI/pythia-6.9b": _config(
+        *("GPTNeoXForCausalLM", 4096, 32, 32),
+        hidden_act="gelu",
+        intermediate_size=16384,
+        layer_norm_eps=1e-5,
+        use_parallel_residual=True,
+        vocab_size=50432,
+    ),
+    "EleutherAI/gpt-neox-20b": _config(
+        *("GPTNeoXForCausalLM", 6144, 44, 64),
+        hidden_act="gelu_fast",
+        intermediate_size=24576,
+        layer_norm_eps=1e-5,
+        use_parallel_residual=True,
+        vocab_size=50432,
+    ),
+    "facebook/opt-6.7b": {
+        **_config("OPTForCausalLM", 4096, 32, 32),
+        "do_layer_norm_before": True,
+        "ffn_dim": 16384,
+        "max_position_embeddings": 2048,
+        "tie_word_embeddings": True,
+        "vocab_size": 50272,
+        "word_embed_proj_dim": 4096,
+    },
+    "bigcode/starcoder2-15b": {
+        **_config("Starcoder2ForCausalLM", 6144, 40, 48),
+        "hidden_act": "gelu_pytorch_tanh",
+        "intermediate_size": 24576,
+        "norm_epsilon": 1e-5,
+        "num_key_value_heads": 4,
+        "sliding_window": 4096,
+        "tie_word_embeddings": False,
+        "use_bias": True,
+        "vocab_size": 49152,
+    },
     "mistralai/Mistral-7B-v0.1": _config(
         *("MistralForCausalLM", 4096, 32, 32),
         intermediate_size=14336,
@@ -409,6 +446,10 @@ CONFIGS |= {
     )
     | {"qk_nope_head_dim": 192, "v_head_dim": 256},
 }
+CONFIGS["zai-org/GLM-5.2"] = CONFIGS["zai-org/GLM-5"] | {
+    "index_skip_topk_offset": 3,
+    "index_topk_freq": 4,
+}
 CONFIGS["Qwen/Qwen3.5-35B-A3B"]["text_config"]["mtp_num_hidden_layers"] = 1
 CONFIGS["Qwen/Qwen3.5-35B-A3B"]["vision_config"]["deepstack_visual_indexes"] = []
 
@@ -427,6 +468,10 @@ PARAMETERS = {
     "deepseek-ai/DeepSeek-V3": 671_026_419_200,
     "deepseek-ai/DeepSeek-V3.2": 671_026_419_200 + 61 * (1536 * 8192 + 7168 * 192 + 256),
     "openai-community/gpt2": 124_439_808,
+    "EleutherAI/pythia-6.9b": 6_857_302_016,
+    "EleutherAI/gpt-neox-20b": 20_554_567_680,
+    "facebook/opt-6.7b": (50272 + 2050) * 4096 + 32 * (12 * 4096**2 + 13 * 4096) + 2 * 4096,
+    "bigcode/starcoder2-15b": 15_957_889_024,
     "mistralai/Mistral-7B-v0.1": 7_241_732_096,
     "google/gemma-7b": 8_537_680_896,
     "google/gemma-2-9b": 9_241_705_984,
@@ -444,12 +489,20 @@ PARAMETERS = {
     "Qwen/Qwen3-VL-30B-A3B-Instruct": 31_070_754_032,
     "Qwen/Qwen3-VL-8B-Instruct": 8_767_123_696,
 }
+WITH_SCALES = {
+    "deepseek-ai/DeepSeek-V3": 684_531_386_000,
+    "deepseek-ai/DeepSeek-V3.2": 685_396_921_376,
+}
+"""Totals that include the prediction module with copies of embedding and head, and FP8 scales: one
+per block of 128 x 128 of every matrix but those of embedding, head, projection of the module,
+router, and weights of the indexer."""
 WITH_PREDICTIONS = {
     "Qwen/Qwen3-Next-80B-A3B-Instruct": (81_324_862_720, 0),
     "Qwen/Qwen3.5-35B-A3B": (35_951_822_704, 0),
     "zai-org/GLM-4.5": (358_337_791_296, 2),
     "zai-org/GLM-4.5-Air": (110_468_824_832, 2),
     "zai-org/GLM-5": (753_864_139_008, 0),
+    "zai-org/GLM-5.2": (753_329_940_480, 0),
 }
 """Totals that include a prediction module, and its number of copies of embedding and head."""
 LLAMA_8B = CONFIGS["meta-llama/Llama-3.1-8B"]

@@ -72,6 +72,37 @@ def test_ctrl_c_ends_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
         cp_sat.run(cp_model.CpModel(), 600, 1, 0, instants=False)
 
 
+@pytest.mark.usefixtures("stuck")
+@pytest.mark.parametrize("runs", [True, False])
+def test_ctrl_c_as_a_run_begins_leaves_no_thread(
+    runs: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Pressed after the thread has begun to solve, or before it runs: it then does not solve."""
+    threads: list[threading.Thread] = []
+    start, solving = threading.Thread.start, threading.Event()
+    solve = Stuck.solve
+
+    def watched(solver: Stuck, *arguments: Any) -> Any:
+        solving.set()
+        return solve(solver, *arguments)
+
+    def interrupted_start(thread: threading.Thread) -> None:
+        threads.append(thread)
+        if runs:
+            start(thread)
+            assert solving.wait(HANGS)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Stuck, "solve", watched)
+    monkeypatch.setattr(threading.Thread, "start", interrupted_start)
+    with pytest.raises(KeyboardInterrupt):
+        cp_sat.run(cp_model.CpModel(), 600, 1, 0, instants=False)
+    if not runs:
+        start(threads[0])
+    threads[0].join(HANGS)
+    assert not threads[0].is_alive() and solving.is_set() == runs
+
+
 def test_ctrl_c_while_cp_sat_runs_leaves_no_thread_of_it() -> None:
     threading.Timer(1, press).start()
     claim = Claim(HARD, False, BackwardKind.SPLIT, 2_120_000)

@@ -10,7 +10,7 @@ import pytest
 import ppopt
 from ppopt import Pipeline, Status
 from ppopt.solver.placements.placement_choice import PlacementChoice
-from tests.factories.clocks import stepping_clock
+from tests.clock import stepping_clock
 
 
 @pytest.mark.parametrize("readings", [1, 100, 1000])

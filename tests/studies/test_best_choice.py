@@ -397,3 +397,13 @@ def test_halves_of_memory_count_where_f_holds_frozen_activations() -> None:
     choice = ppopt.best_choice(pipeline, "1f1b")
     assert choice.proved and choice.schedule.fits_limits
     assert (choice.schedule.pipeline.counts, choice.value) == ((3, 2), 44)
+
+
+def test_the_first_point_is_an_evaluation(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Time is up at once: one partition of 45 was ranked, and says so."""
+    model = Model([{"forward": 1 + number % 2} for number in range(11)])
+    pipeline = model.pipeline(devices=3, batches=2, partition="search")
+    monkeypatch.setattr(strategy_search, "FEW", 0)
+    search = strategy_search.StrategySearch(pipeline, "1f1b", Objective.MAKESPAN)
+    search.begin()
+    assert (search.evaluations, search.space.partitions) == (1, 45)

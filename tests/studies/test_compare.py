@@ -15,7 +15,7 @@ from ppopt.solver.heuristics import construction
 from ppopt.strategies import base, names
 from ppopt.studies import compare
 from tests.cli.cli_run import done
-from tests.clock import FAST, late, work_clock
+from tests.clock import late, work_clock
 from tests.packages import needed
 
 
@@ -117,7 +117,7 @@ def test_partitions_of_strategies_are_chosen_within_the_time_limit() -> None:
     """All together: alone, each of them would take five seconds."""
     model = Model([{"forward": 5 + number % 3, "activation": 1} for number in range(34)])
     pipeline = model.pipeline(devices=8, batches=32, p2p="0.2", partition="search")
-    with work_clock(FAST) as clock:
+    with work_clock() as clock:
         found = compare.compare(pipeline, time_limit=1, workers=1)
         seconds = clock.monotonic()
     assert not late(seconds, 1)

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 import ppopt
 from ppopt import Model, Status
 from ppopt.derivation.config_json import architecture_of
 from ppopt.derivation.gpus import gpu_named
+from ppopt.problem.problem import Problem
 from ppopt.report.numbers import percent
 from ppopt.report.parallel import of_parallel_plan, parallel_words, slowdown
+from ppopt.solver.choices.choice import Choice
+from ppopt.solver.deadline import Deadline
+from ppopt.studies import plan_search
 from ppopt.studies.parallel_plan import PlanArguments, plan_parallelism
 from ppopt.studies.parallel_space import ParallelSpace
-from tests.factories.clocks import stepping_clock
+from tests.clock import late, stepping_clock, work_clock
 from tests.factories.configs import SMALL
 
 TIGHT = Model(
@@ -52,6 +58,49 @@ def test_what_no_time_was_left_for_is_not_called_searched(monkeypatch: pytest.Mo
     )  # fmt: skip
     assert [row.searches for row in plan.rows] == [0]
     assert "1 was not searched in time" in plan.proof and " 1 was searched" not in plan.proof
+
+
+def test_configurations_are_set_up_until_the_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Time is up while the second one is set up: what the third may reach counts in the bound.
+
+    The work of a microbatch is 12 F of 1 and 12 backwards of 2 on two devices: 18.
+    """
+    now = 0.0
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    choice_of, set_up = plan_search.choice_of, []
+
+    def slow_choice_of(problem: Problem, deadline: Deadline) -> Choice | None:
+        nonlocal now
+        now += 0.6
+        set_up.append(problem)
+        return choice_of(problem, deadline)
+
+    monkeypatch.setattr(plan_search, "choice_of", slow_choice_of)
+    plan = ppopt.plan(
+        Model([{"forward": 1, "count": 12}]), devices=2, batches=4,
+        placement="linear,interleaved,v", workers=1, time_limit=1.0,
+    )  # fmt: skip
+    assert len(set_up) == 2 == len(plan.rows)
+    assert plan.skipped == (("v/2, recompute none, 4 microbatches", "time limit reached"),)
+    assert plan.lower_bound == 4 * 18
+    assert plan.proof.startswith("over all 3 configurations") and "1 was not set up" in plan.proof
+
+
+@pytest.mark.parametrize("command", ["plan", "compare", "eval"])
+def test_thousands_of_layers_keep_the_time_limit(command: str) -> None:
+    """Equal layers are one object: their costs are computed once, whatever the number."""
+    pipeline = Model([{"forward": 1, "count": 4000}]).pipeline(
+        devices=4, batches=4, partition="search"
+    )
+    with work_clock() as clock:
+        if command == "plan":
+            ppopt.plan(pipeline, time_limit=1, workers=1)
+        elif command == "compare":
+            ppopt.compare(pipeline, time_limit=1, workers=1)
+        else:
+            ppopt.best_choice(pipeline, "1f1b", time_limit=1)
+        seconds = clock.monotonic()
+    assert not late(seconds, 1)
 
 
 @pytest.mark.parametrize("readings", [3, 30])

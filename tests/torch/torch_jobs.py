@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
+from unittest import mock
 
 import torch
 from torch.distributed.device_mesh import init_device_mesh
@@ -187,6 +188,28 @@ def dump(rank: int, name: str, chunks: int, placement: str, form: str) -> str:
     with TemporaryDirectory() as folder:
         made._dump_csv(f"{folder}/order.csv", *filter(None, [form]))
         return Path(f"{folder}/order.csv").read_bytes().decode()
+
+
+def slept(rank: int, job: Callable[..., Any], *arguments: Any) -> Any:
+    """Run a job whose sleeps take no time, but move the clock of this rank; one thread sleeps."""
+    now = 0
+
+    def sleep(seconds: float) -> None:
+        nonlocal now
+        now += round(seconds * 1e9)
+
+    def clock() -> int:
+        return now
+
+    with mock.patch.multiple(time, sleep=sleep, perf_counter_ns=clock):
+        return job(rank, *arguments)
+
+
+def counted(rank: int, job: Callable[..., Any], *arguments: Any) -> Any:
+    """Run a job whose sleeps take no time; return its result and the seconds asked for."""
+    seconds: list[float] = []
+    with mock.patch.object(time, "sleep", seconds.append):
+        return job(rank, *arguments), seconds
 
 
 def traced(rank: int, schedule: Schedule) -> str:

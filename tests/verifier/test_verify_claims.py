@@ -149,7 +149,10 @@ SHARED = {
         f"ppopt.problem.{name}"
         for name in ("cost_fields", "hosting", "partition", "pipeline", "pipeline_fields")
     ),
-    *(f"ppopt.problem.{name}" for name in ("named_enum", "offload", "phases", "phase_pairs")),
+    *(
+        f"ppopt.problem.{name}"
+        for name in ("distinct", "named_enum", "offload", "phases", "phase_pairs")
+    ),
     *(f"ppopt.problem.{name}" for name in ("placement", "recompute", "settings", "units")),
     *(
         f"ppopt.schedule{name}"

@@ -18,6 +18,7 @@ from ppopt.problem.arrays import Ints
 from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.backward_memory import RecomputeUnit
 from ppopt.problem.costs import StageCosts, Ticks
+from ppopt.problem.distinct import map_distinct
 from ppopt.problem.layers import Layers
 from ppopt.problem.objective import Objective
 from ppopt.problem.operation import OpKind
@@ -380,7 +381,7 @@ def _times(row: tuple[int, ...], factor: int) -> tuple[int, ...]:
 
 
 def _in_ticks(values: Iterable[Fraction], per_unit: int) -> tuple[int, ...]:
-    return tuple(int(value * per_unit) for value in values)
+    return map_distinct(lambda value: int(value * per_unit), values)
 
 
 def _delays(pipeline: Pipeline) -> list[list[tuple[Fraction, ...]]]:

@@ -18,7 +18,7 @@ from ppopt.solver.partitions import layer_run_bounds, partition_program
 from ppopt.solver.partitions.partition_bounds import BoundingInTurns, quick_bound
 from ppopt.solver.partitions.partition_program import MAX_GRID, pattern_of
 from ppopt.solver.partitions.space import PartitionSpace, space_of
-from tests.factories.clocks import WorkClock
+from tests.clock import WorkBetweenReadings
 
 LOOKS = 40
 
@@ -32,7 +32,7 @@ def space(layers: int, placement: str, **fields: Any) -> PartitionSpace:
 
 
 @contextmanager
-def counted(clock: WorkClock, patch: pytest.MonkeyPatch) -> Iterator[None]:
+def counted(clock: WorkBetweenReadings, patch: pytest.MonkeyPatch) -> Iterator[None]:
     """Count the choices of devices that are bounded, and those that are looked at."""
     init, parts = layer_run_bounds._Device.__init__, partition_program.PartitionProgram._parts
 
@@ -59,7 +59,7 @@ def test_bounds_look_at_the_clock_after_little_work(
 ) -> None:
     """Whatever the number of layers; after the deadline the quick bound is left."""
     own = space(layers, placement, mem_limit=limit)
-    clock = WorkClock(monkeypatch, LOOKS)
+    clock = WorkBetweenReadings(monkeypatch, LOOKS)
     with counted(clock, monkeypatch):
         turn = Deadline.after(1.0)
         bounds = BoundingInTurns(own).run(turn, turn, int(1.5 * quick_bound(own)))

@@ -1,0 +1,145 @@
+"""A family of models with the same keys in config.json, and what families read alike."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+from ppopt.derivation.architecture import Decoder, Experts, GroupedQueryAttention
+from ppopt.derivation.config_encoders import EncoderReader
+from ppopt.derivation.config_keys import Keys
+from ppopt.errors import InputError
+from ppopt.formats.fields import shown
+
+Layer = Callable[[Keys, int], Decoder]
+"""The decoder layer of a configuration by its index."""
+
+
+class Family(NamedTuple):
+    """Models with the same keys."""
+
+    name: str
+    """The first of its architectures."""
+    layer: Layer
+    model_types: tuple[str, ...]
+    """As configurations name it under `model_type`."""
+    tied: bool = False
+    """Whether embedding and head are one matrix if the configuration does not say so."""
+    aliases: Mapping[str, str] = MappingProxyType({})
+    """Names of keys -> names that this family has for them."""
+    positions: Callable[[Keys], int] | None = None
+    """Number of learned positions."""
+    defaults: Mapping[str, int] = MappingProxyType({})
+    """Values of keys that configurations of these models leave out."""
+    ignored: tuple[str, ...] = ()
+    """Keys that change no dimensions of these models."""
+    encoder: EncoderReader | None = None
+    """The encoder of a `vision_config`."""
+
+    def keys(self, config: Mapping[str, Any], *, named: bool) -> Keys:
+        """The keys of a configuration; defaults are those of models that are `named`."""
+        return Keys(config, self.aliases, self.defaults if named else {}, self.ignored)
+
+
+FAMILIES: dict[str, Family] = {}
+"""Architecture, as configurations name it under `architectures` -> its family."""
+
+
+def register(
+    *architectures: str,
+    types: tuple[str, ...],
+    tied: bool = False,
+    aliases: Mapping[str, str] | None = None,
+    positions: Callable[[Keys], int] | None = None,
+    defaults: Mapping[str, int] | None = None,
+    ignored: tuple[str, ...] = (),
+    encoder: EncoderReader | None = None,
+) -> Callable[[Layer], Layer]:
+    """Register the decoder layer of architectures; see `Family`."""
+
+    def add(layer: Layer) -> Layer:
+        family = Family(
+            architectures[0],
+            layer,
+            model_types=types,
+            tied=tied,
+            aliases=aliases or {},
+            positions=positions,
+            defaults=defaults or {},
+            ignored=ignored,
+            encoder=encoder,
+        )
+        FAMILIES.update(dict.fromkeys(architectures, family))
+        return layer
+
+    return add
+
+
+def grouped_attention(
+    keys: Keys,
+    *,
+    bias: bool = False,
+    output_bias: bool = False,
+    normed: bool = False,
+    window: int | None = None,
+) -> GroupedQueryAttention:
+    """Attention by the keys that nearly all families have for it."""
+    heads = keys.count("num_attention_heads")
+    groups = keys.count("num_key_value_heads", heads)
+    if heads % groups:
+        raise InputError(f"num_key_value_heads: {heads} heads cannot share {groups}")
+    width = keys.count("head_dim", keys.count("hidden_size") // heads)
+    if not width:
+        raise InputError(f"num_attention_heads: hidden_size has no room for {heads} heads")
+    return GroupedQueryAttention(
+        heads=heads,
+        groups=groups,
+        width=width,
+        bias=bias,
+        output_bias=output_bias,
+        normed=normed,
+        window=window,
+    )
+
+
+def layer_window(keys: Keys, index: int, default: str) -> int | None:
+    """The window of a layer whose kind is `default` unless the configuration lists the kinds."""
+    kind = keys.layer_kind(index, default)
+    window = keys.count("sliding_window", 0, minimum=0)
+    if kind == "sliding_attention":
+        return window or None
+    expect_full_attention(kind)
+    return None
+
+
+def expect_full_attention(kind: str) -> None:
+    """Raise InputError on a kind of attention that is not read."""
+    if kind != "full_attention":
+        raise InputError(
+            f"layer_types: {shown(kind)} is not a kind of attention that this architecture has"
+        )
+
+
+def read_experts(
+    keys: Keys,
+    width: int,
+    number: str,
+    *,
+    shared: int = 0,
+    shared_gate: bool = False,
+    routing_bias: bool = False,
+    bias: bool = False,
+) -> Experts:
+    """Experts, `number` being the key of how many there are."""
+    experts = keys.count(number)
+    chosen = keys.count("num_experts_per_tok")
+    if chosen > experts:
+        raise InputError(f"num_experts_per_tok: {chosen} of {experts} experts; there are no more")
+    groups = keys.count("n_group", 1, minimum=0) or 1
+    chosen_groups = keys.count("topk_group", groups, minimum=0) or groups
+    return Experts(
+        *(width, experts, chosen, shared, shared_gate, routing_bias, bias),
+        groups=groups,
+        chosen_groups=min(groups, chosen_groups),
+    )
