@@ -362,7 +362,10 @@ class TestInitFromAConfiguration:
                 "--from config.json --gpu h100 --efficiency 0.3 --calibrate 3",
                 "leave one of them out",
             ),
-            ("--from config.json --gpu h100 --calibrate 3", "3 ms is over 20 times faster than derived"),
+            (
+                "--from config.json --gpu h100 --calibrate 3",
+                "3 ms is over 20 times faster than derived",
+            ),
             ("--from config.json --gpu h100 --partition 9,9", "partition"),
         ],
     )
