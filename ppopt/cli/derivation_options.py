@@ -159,6 +159,12 @@ OPTIONS = (
         None,
     ),
     DerivationOption(
+        "no_flash_attention", "", "Scores of attention pass the memory of the GPU.", None
+    ),
+    DerivationOption(
+        "dropout", "", "Attention and feed-forward pass dropout, whose masks are kept.", None
+    ),
+    DerivationOption(
         "expert_tensor", "N", "Tensor parallel size of experts (that of --tensor).", whole
     ),
     DerivationOption(

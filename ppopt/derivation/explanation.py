@@ -21,7 +21,8 @@ class Item(NamedTuple):
     layers: int
     """Number of such layers."""
     kind: str
-    """F, B, W or BW. BW has the kernels of B and of W, and collectives of its own."""
+    """F, B, W or BW. BW has the kernels of B and of W, in somewhat less time, and collectives of
+    its own."""
     part: str
     name: str
     bound: str
@@ -49,7 +50,7 @@ def _layer(costing: Costing, layer: LayerCosts) -> Iterator[Item]:
     for part in layer.parts:
         for kind, kernels, collectives in _kinds(costing, part):
             for name, bound, flops, moved, seconds in (
-                *_kernels(costing, kernels),
+                *_kernels(costing, kernels, costing.split(part) if kind in "BW" else 1.0),
                 *_collectives(costing, collectives),
             ):
                 time = seconds * MILLISECONDS
@@ -73,8 +74,8 @@ def _kinds(
     yield "BW", (), exchange.backward
 
 
-def _kernels(costing: Costing, kernels: tuple[Kernel, ...]) -> Iterator[_Row]:
-    factor, computed = costing.scale.compute, 0.0
+def _kernels(costing: Costing, kernels: tuple[Kernel, ...], split: float) -> Iterator[_Row]:
+    factor, computed = costing.scale.compute * split, 0.0
     for kernel in kernels:
         seconds = kernel.seconds(costing.gpu, costing.training.precision)
         computed += seconds

@@ -1,8 +1,8 @@
 """Costs of layers under a training: times in ms and memory in MiB, per microbatch and device.
 
 - Time: the sum over the layer's parts of their kernels and of their collectives, all exposed but
-  for what a ring of context runs beside attention. B and W as two operations gather again what BW
-  gathers once, so that B + W may exceed BW.
+  for what a ring of context runs beside attention. B and W as two operations take longer than BW
+  (`split` of the framework), and gather again what BW gathers once.
 - Activations: 2 bytes (BF16) for each element that the backward reads, as the parts count them.
   B frees none: W reads as many (inputs and output gradients).
 - Static: parameters, gradients and optimizer states of the framework (Megatron-LM: 2, 4 and 12
@@ -330,7 +330,13 @@ class Costing:
         both = part.input + part.weight
         kinds = (part.forward, part.input, part.weight + accumulate, both + accumulate)
         factor = 1000 * self.scale.compute
-        return Times(*(factor * self.computed(kernels) for kernels in kinds))
+        times = Times(*(factor * self.computed(kernels) for kernels in kinds))
+        split = self.split(part)
+        return times._replace(input=split * times.input, weight=split * times.weight)
+
+    def split(self, part: Part) -> float:
+        """Factor on the time of kernels of B and of W as operations of their own."""
+        return self.training.style.split if part.input and part.weight else 1.0
 
     def computed(self, kernels: Iterable[Kernel]) -> float:
         """Seconds of kernels one after the other."""

@@ -90,7 +90,8 @@ def test_a_block_of_llama_8b_by_hand() -> None:
     products = work / (H100.bf16 * H100.matrix_efficiency)
     bandwidth = H100.memory_speed * H100.memory_efficiency
     accumulated = 8 * 218_103_808 / bandwidth + 2 * H100.kernel_time
-    assert float(block.weight) == pytest.approx(1000 * (products + accumulated), abs=1e-3)
+    split = 1.05 * 1000 * (products + accumulated)  # W as an operation of its own
+    assert float(block.weight) == pytest.approx(split, abs=1e-3)
     scores = 0.5 * 8192 * 2 * 8192 * 32 * (128 + 128)
     attention = scores * (1 + H100.attention_blocks / (32 * 64))
     attention /= H100.bf16 * H100.attention_efficiency

@@ -128,7 +128,8 @@ class TestKey:
             return jobs.search_version()
 
         here = Path(ppopt.__file__).parent
-        for name in ("problem", "schedule", "solver", "strategies", "studies", "report"):
+        folders = ("problem", "schedule", "solver", "strategies", "studies", "formats", "report")
+        for name in folders:
             shutil.copytree(here / name, tmp_path / name)
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(jobs, "files", lambda _: tmp_path)
