@@ -22,6 +22,7 @@ from ppopt.studies.parallel_space import Parallelism, ParallelSpace
 from ppopt.studies.plan_search import PlanSearch
 from ppopt.studies.quick_bound import quick_bound
 from tests.factories.configs import CONFIGS, SMALL
+from tests.packages import needed
 
 LINEAR = PlanArguments(
     placements=("linear",), chunks=(1,), strategies=("1f1b",), recompute=("none",)
@@ -89,6 +90,18 @@ def test_tokens_per_second_and_gpu() -> None:
     assert found().tokens_per_second(None) is None
 
 
+def test_a_frame_has_a_row_per_combination() -> None:
+    """The parts of a step add up to its value where there is one."""
+    needed("pandas")
+    frame = found().to_frame()
+    assert list(frame.columns) == list(found().row_object(found().rows[0]))
+    assert list(frame.tensor) == [row.parallelism.tensor for row in found().rows]
+    planned = frame[frame.value.notna()]
+    parts = planned[["compute", "communication", "bubble", "gradient_sync", "optimizer"]]
+    assert parts.sum(axis=1).tolist() == pytest.approx(planned.value.tolist())
+    assert len(planned) > 0
+
+
 def test_every_combination_trains_the_same_batch_on_the_same_gpus() -> None:
     models, skipped = space(data=(1, 2, 3)).models()
     for one, model in models.items():
@@ -154,6 +167,17 @@ def test_experts_are_shared_by_all_their_divisors_by_default() -> None:
     assert {each.expert for each in models if each.data == 12} == {1, 2, 4}
     assert {each.expert for each in models if each.data == 3} == {1}
     assert all(model.training.expert == each.expert for each, model in models.items())
+
+
+def test_experts_that_are_not_divided_by_tensor_have_more_ranks() -> None:
+    """Of tensor 4 x data 2 ranks all eight share the experts if their tensor size is 1."""
+    config = CONFIGS["mistralai/Mixtral-8x7B-v0.1"]
+    sizes = ParallelSpace(
+        architecture_of(config), gpu_named("h100"), 8, 48, tensor=(4,), data=(2,), context=(1,),
+        microbatch=(1,), training={"expert_tensor": 1},
+    )  # fmt: skip
+    models, skipped = sizes.models()
+    assert {each.expert for each in models} == {1, 2, 4, 8} and not skipped
 
 
 def test_invalid_combinations_are_counted_by_reason() -> None:
