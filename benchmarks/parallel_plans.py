@@ -2,8 +2,7 @@
 
     python -m benchmarks.parallel_plans > benchmarks/records/DATE-parallel-plans.md
 
-Llama 3.1 70B on 64 H100, 72 GiB each, 128 sequences of 8192 tokens. The efficiency falls with
-tensor parallelism as it does on eight B200 (`benchmarks.derived_measured`).
+Llama 3.1 70B on 64 H100, 72 GiB each, 128 sequences of 8192 tokens.
 """
 
 from __future__ import annotations
@@ -35,7 +34,6 @@ SPACE = ParallelSpace(
     data=(2, 4),
     context=(1,),
     training={"sequence": 8192},
-    efficiency=(0.371, 0.336, 0.231),
 )
 
 

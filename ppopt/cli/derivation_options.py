@@ -201,8 +201,14 @@ OPTIONS = (
         "MS|FILE",
         "Measured time of a step of 1F1B in milliseconds, or a YAML file of several with their "
         "settings; sets factors on the times of kernels and of communication.",
-        plan_meaning="YAML file of measured steps with their settings; sets factors on the times "
-        "of kernels and of communication.",
+        commands=(INIT,),
+    ),
+    DerivationOption(
+        "calibrate",
+        "FILE",
+        "YAML file of measured steps with their settings; sets factors on the times of kernels and "
+        "of communication.",
+        commands=(PLAN,),
     ),
     DerivationOption(
         "explain",

@@ -37,26 +37,20 @@ NO_OPTIONS = Options()
 _SEARCH = (
     *("problem", "schedule", "solver", "strategies"),
     *("studies/evaluate.py", "studies/best_choice.py", "studies/strategy_search.py"),
-    *("studies/strategy_points.py", "studies/baselines.py"),
-    *(f"studies/{name}.py" for name in ("plan", "parallel_plan", "parallel_task")),
-    *(
-        f"studies/plan_{name}.py"
-        for name in ("search", "orders", "product", "candidate", "strategy", "space", "baselines")
-    ),
-    *("formats/trainer_partition.py", "formats/megatron_schedule.py"),
+    "studies/strategy_points.py",
 )
-"""Sources that determine the schedule of a job, or the bound of a plan."""
+"""Sources that determine the schedule of a job."""
 
 
 @cache
-def search_version() -> str:
-    """SHA-256 of the sources of the search and the strategies.
+def search_version(further: tuple[str, ...] = ()) -> str:
+    """SHA-256 of the sources of the search and the strategies, and of further sources.
 
     The version changes with the sources, so that results of other sources, perhaps with a bound
     that turned out to be wrong, are never reused.
     """
     digest = hashlib.sha256()
-    for name in _SEARCH:
+    for name in (*_SEARCH, *further):
         for path, text in _sources(name, files("ppopt").joinpath(name)):
             digest.update(f"{path} {len(text)}\n".encode())
             digest.update(text)

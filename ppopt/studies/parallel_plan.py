@@ -1,7 +1,7 @@
 """Plan over the parallelism: one plan per combination, one bound over all of them.
 
 All combinations train the same batch on the same GPUs, so they are compared by step time. At first
-each has a quick bound: its work divided by its devices. Combinations are searched in rounds, the
+each has a quick bound, by its work and its memory. Combinations are searched in rounds, the
 most promising first, each for a share of the time; an engine searches as many at the same time as
 it has slots. A combination is closed when its bound is at least the best step time found; a search
 ends as soon as its own bound reaches it. The better half of the combinations that are open at the
@@ -16,12 +16,10 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any
+from typing import Any, NamedTuple
 
 from ppopt.derivation.derived_model import DerivedModel
 from ppopt.errors import InputError, NotApplicableError, RunError
-from ppopt.problem.layers import Layers
-from ppopt.problem.pipeline import Pipeline
 from ppopt.solver import interrupts
 from ppopt.solver.deadline import NO_DEADLINE, Callback, Deadline
 from ppopt.solver.options import TIME_LIMIT, SolveOptions, checked_options
@@ -42,6 +40,7 @@ from ppopt.studies.plan_space import (
     default_strategies,
     fields_of,
 )
+from ppopt.studies.quick_bound import quick_bound
 from ppopt.studies.storage import Storage
 from ppopt.studies.task import Done
 
@@ -63,6 +62,14 @@ LATE, GRACE = 0.05, 0.5
 """Share of the time limit, and seconds, after which searches that have not ended are stopped."""
 STOPPING = 10.0
 """Seconds that searches have to end after Ctrl-C."""
+
+
+class BoundedSpace(NamedTuple):
+    """Plan space of a combination."""
+
+    space: PlanSpace
+    lower_bound: Fraction | None
+    """See `quick_bound`."""
 
 
 @dataclass(frozen=True)
@@ -99,12 +106,12 @@ class PlanArguments:
 
     def spaces(
         self, models: Mapping[Parallelism, DerivedModel], deadline: Deadline
-    ) -> tuple[dict[Parallelism, PlanSpace], dict[Parallelism, str]]:
+    ) -> tuple[dict[Parallelism, BoundedSpace], dict[Parallelism, str]]:
         """Plan spaces of all combinations that have one, and why the others have none.
 
         Combinations for which no time is left have none, but for the first that is valid.
         """
-        spaces: dict[Parallelism, PlanSpace] = {}
+        spaces: dict[Parallelism, BoundedSpace] = {}
         refused: dict[Parallelism, str] = {}
         for combination, model in models.items():
             if spaces and deadline.over:
@@ -116,8 +123,11 @@ class PlanArguments:
                 refused[combination] = str(error)
         return spaces, refused
 
-    def _checked_space(self, model: DerivedModel) -> PlanSpace:
-        """Plan space of a combination; raises NotApplicableError if no configuration is valid."""
+    def _checked_space(self, model: DerivedModel) -> BoundedSpace:
+        """Plan space of a combination with its quick bound.
+
+        Raises NotApplicableError if no configuration is valid.
+        """
         try:
             space = self.space(model)
         except InputError as error:
@@ -127,11 +137,11 @@ class PlanArguments:
         reason: NotApplicableError | None = None
         for configuration in space:
             try:
-                space.pipeline(configuration)
+                pipeline = space.pipeline(configuration)
             except NotApplicableError as error:
                 reason = error
             else:
-                return space
+                return BoundedSpace(space, quick_bound(space, pipeline.limits))
         assert reason is not None
         raise reason
 
@@ -167,12 +177,13 @@ def plan_parallelism(
     skipped |= refused
     if not spaces:
         raise InputError(f"no parallelism is left: {next(iter(skipped.values()))}")
-    combinations = [_Combination(each, models[each], plans) for each, plans in spaces.items()]
+    combinations = [_Combination(each, models[each], given) for each, given in spaces.items()]
     with ExitStack() as stack:
         stored = None
         if study is not None:
             storage = stack.enter_context(Storage(study.storage))
-            stored = CombinationStorage(storage, study, space, spaces, options)
+            plans = {each: bounded.space for each, bounded in spaces.items()}
+            stored = CombinationStorage(storage, study, space, plans, options)
         used = DirectEngine() if engine is None else engine
         late = OUT_OF_TIME in skipped.values()
         search = _ParallelSearch(combinations, options, used, stored, is_bounded=not late)
@@ -198,27 +209,12 @@ def _sort_key(row: ParallelRow) -> tuple[bool, Fraction, bool, Fraction, Paralle
     )  # fmt: skip
 
 
-def work_bound(pipeline: Pipeline, layers: Layers) -> Fraction:
-    """Total work divided by the number of devices, a lower bound on the step.
-
-    Counts F and the less of BW and of B + W of every layer and microbatch.
-    """
-    each = sum(
-        (
-            layer.forward + min(layer.backward, layer.backward_input + layer.weight)
-            for layer in layers.costed
-        ),
-        Fraction(0),
-    )
-    return each * pipeline.batches / pipeline.num_devices
-
-
 class _Combination:
     """A combination during the search."""
 
-    def __init__(self, parallelism: Parallelism, model: DerivedModel, space: PlanSpace) -> None:
-        self.parallelism, self.model, self.space = parallelism, model, space
-        self.state = CombinationState(work_bound(model.pipeline, model.model))
+    def __init__(self, parallelism: Parallelism, model: DerivedModel, given: BoundedSpace) -> None:
+        self.parallelism, self.model, self.space = parallelism, model, given.space
+        self.state = CombinationState(given.lower_bound)
         self.failed: str | None = None
         """Why a search failed: its process died."""
 
@@ -305,7 +301,8 @@ class _ParallelSearch:
 
         After Ctrl-C this ends at once, with bounds alone.
         """
-        combination = min(self._combinations, key=_estimate)
+        possible = [each for each in self._combinations if each.state.lower_bound is not None]
+        combination = min(possible, key=_estimate, default=self._combinations[0])
         done = self._task(combination, SHORTEST).perform()
         if done.state is None:
             raise RunError(f"{combination.parallelism}: {done.failed}")

@@ -58,7 +58,7 @@ class ParallelSpace:
     - tensor, context: tensor x context divides the GPUs and is within a node; a rank has at least
       `MIN_TOKENS_PER_RANK` tokens of a sequence, or context is 1;
     - data: divides the GPUs that are left, and the sequences of a step;
-    - expert: divides data x context and the experts of all layers;
+    - expert: divides the experts of all layers and the ranks that share them, data x context;
     - microbatch: `MICROBATCHES` that divide the sequences of a data parallel rank.
 
     Raises InputError if a list is empty, a number is below 1, or there are too many combinations.
@@ -138,7 +138,7 @@ class ParallelSpace:
         for tensor in self.tensor or self._tensor_sizes():
             for context in self.context or self._context_sizes(tensor):
                 for data in self.data or self._data_sizes(tensor * context):
-                    for expert in self.expert or self._expert_sizes(data * context):
+                    for expert in self.expert or self._expert_sizes(tensor, data * context):
                         for microbatch in self.microbatch or self._microbatch_sizes(data):
                             yield Parallelism(tensor, microbatch, data, context, expert)
 
@@ -168,10 +168,12 @@ class ParallelSpace:
     def _data_sizes(self, ranks: int) -> list[int]:
         return [1] if self.gpus % ranks else _divisors(gcd(self.gpus // ranks, self.global_batch))
 
-    def _expert_sizes(self, ranks: int) -> list[int]:
+    def _expert_sizes(self, tensor: int, ranks: int) -> list[int]:
+        """Divisors of the experts and of the ranks that share them (`Training.expert_tensor`)."""
+        ranks = tensor * ranks // (self.training.get("expert_tensor") or tensor)
         feed_forwards = (run.decoder.feed_forward for run in self.architecture.runs)
         numbers = [layer.number for layer in feed_forwards if isinstance(layer, Experts)]
-        return _divisors(gcd(ranks, *numbers)) if numbers else [1]
+        return _divisors(gcd(ranks, *numbers)) if numbers and ranks else [1]
 
     def _microbatch_sizes(self, data: int) -> list[int]:
         sequences = self.global_batch // data

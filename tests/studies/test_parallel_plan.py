@@ -16,11 +16,13 @@ from ppopt.derivation.config_json import architecture_of
 from ppopt.derivation.gpus import gpu_named
 from ppopt.problem.backward_kind import BackwardKind
 from ppopt.solver.options import checked_options
-from ppopt.studies.parallel_plan import CLOSE, PlanArguments, plan_parallelism, work_bound
+from ppopt.studies.parallel_plan import CLOSE, PlanArguments, plan_parallelism
 from ppopt.studies.parallel_result import ParallelPlan
 from ppopt.studies.parallel_space import Parallelism, ParallelSpace
 from ppopt.studies.plan_search import PlanSearch
+from ppopt.studies.quick_bound import quick_bound
 from tests.factories.configs import CONFIGS, SMALL
+from tests.packages import needed
 
 LINEAR = PlanArguments(
     placements=("linear",), chunks=(1,), strategies=("1f1b",), recompute=("none",)
@@ -86,6 +88,18 @@ def test_tokens_per_second_and_gpu() -> None:
     """16 sequences of 4096 tokens in a step of 8 ms, on 8 GPUs: 1,024,000."""
     assert found().tokens_per_second(Fraction(8)) == 16 * 4096 / 0.008 / 8
     assert found().tokens_per_second(None) is None
+
+
+def test_a_frame_has_a_row_per_combination() -> None:
+    """The parts of a step add up to its value where there is one."""
+    needed("pandas")
+    frame = found().to_frame()
+    assert list(frame.columns) == list(found().row_object(found().rows[0]))
+    assert list(frame.tensor) == [row.parallelism.tensor for row in found().rows]
+    planned = frame[frame.value.notna()]
+    parts = planned[["compute", "communication", "bubble", "gradient_sync", "optimizer"]]
+    assert parts.sum(axis=1).tolist() == pytest.approx(planned.value.tolist())
+    assert len(planned) > 0
 
 
 def test_every_combination_trains_the_same_batch_on_the_same_gpus() -> None:
@@ -155,6 +169,17 @@ def test_experts_are_shared_by_all_their_divisors_by_default() -> None:
     assert all(model.training.expert == each.expert for each, model in models.items())
 
 
+def test_experts_that_are_not_divided_by_tensor_have_more_ranks() -> None:
+    """Of tensor 4 x data 2 ranks all eight share the experts if their tensor size is 1."""
+    config = CONFIGS["mistralai/Mixtral-8x7B-v0.1"]
+    sizes = ParallelSpace(
+        architecture_of(config), gpu_named("h100"), 8, 48, tensor=(4,), data=(2,), context=(1,),
+        microbatch=(1,), training={"expert_tensor": 1},
+    )  # fmt: skip
+    models, skipped = sizes.models()
+    assert {each.expert for each in models} == {1, 2, 4, 8} and not skipped
+
+
 def test_invalid_combinations_are_counted_by_reason() -> None:
     """Neither 3 nor 6 ranks can share eight heads; 12 devices are more than eight layers."""
     lists = {"tensor": (2, 3, 6), "data": (1, 4), "microbatch": (1,)}
@@ -185,13 +210,6 @@ def test_an_efficiency_for_each_of_tensor() -> None:
     assert {one.tensor: model.efficiency for one, model in models.items()} == {1: 0.4, 2: 0.2}
 
 
-def test_work_over_devices_by_hand() -> None:
-    """Two layers of F 1 and BW 2, three microbatches, two devices: 3 x 6 / 2."""
-    model = ppopt.Model([ppopt.Layer(forward=1), ppopt.Layer(forward=1)])
-    pipeline = model.pipeline(devices=2, batches=3)
-    assert work_bound(pipeline, pipeline.model) == 9
-
-
 def test_nothing_fits() -> None:
     one = space(tensor=(2,), microbatch=(1,), data=(2,))
     plan = plan_parallelism(one, replace(LINEAR, mem_limit=1), workers=1, time_limit=20)
@@ -210,7 +228,9 @@ def test_a_plan_beside_a_known_value_ends_when_its_time_is_up() -> None:
         checked_options(1, 1, began=time.monotonic() - 2),
     )
     assert not search._over
-    search.set_known_value(2 * work_bound(model.pipeline, model.model))
+    bound = quick_bound(LINEAR.space(model), None)
+    assert bound is not None
+    search.set_known_value(2 * bound)
     assert search._over
 
 

@@ -1,0 +1,99 @@
+"""A quick lower bound on the makespan of all configurations of a plan space.
+
+Two arguments hold for every partition, placement and order on P devices. M microbatches run.
+
+- Work: the devices together run F and the less of BW and of B + W of every layer and microbatch,
+  and every optimizer step; T is at least this divided by P.
+- Memory: layer l keeps its activation of a microbatch at least from the start of its F to the end
+  of its B or BW. In between run F and B or BW of all layers from l on, one after the other. So the
+  sum over layers of M x activation x time kept is at most (sum of limits - sum of static) x T.
+
+A layer that recomputes keeps less and works longer. The bound is the least maximum of both over
+all choices of layers that recompute, even of a fraction of a layer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from fractions import Fraction
+from math import inf
+from typing import NamedTuple
+
+from ppopt.problem.layers import Layer
+from ppopt.studies.plan_space import PlanSpace
+
+
+class _Recompute(NamedTuple):
+    """What recompute of a layer changes."""
+
+    work: Fraction
+    """Time by which the bound by work grows."""
+    memory: Fraction
+    """Time by which the bound by memory shrinks."""
+
+
+def quick_bound(space: PlanSpace, limits: Sequence[Fraction] | None) -> Fraction | None:
+    """Lower bound of the makespan; None: no schedule is within the memory limits of the devices.
+
+    The space has one batch count, one route, devices of one speed and no offload.
+    """
+    layers, devices = space.model.costed, space.devices
+    batches = Fraction(space.batches[0])
+    work = sum((batches * _work(layer) + layer.optimizer for layer in layers), Fraction(0))
+    if limits is None:
+        return work / devices
+    room = sum(limits) - sum(layer.static for layer in layers)
+    kept = _times_kept(layers, space.model.forward_only)
+    held = sum(time * layer.activation for time, layer in zip(kept, layers, strict=True))
+    if room < 0 or (not room and held):
+        return None
+    per_room = batches / room if room else Fraction(0)
+    changes = [
+        _Recompute(batches * layer.recompute_time / devices, per_room * time * layer.saved)
+        for time, layer in zip(kept, layers, strict=True)
+        if layer.saved
+    ]
+    return _least_maximum(work / devices, per_room * held, changes, space.recompute)
+
+
+def _work(layer: Layer) -> Fraction:
+    """Least time of F and the backward of a microbatch."""
+    time: Fraction = layer.forward + min(layer.backward, layer.backward_input + layer.weight)
+    return time
+
+
+def _times_kept(layers: Sequence[Layer], forward_only: int) -> list[Fraction]:
+    """Least time from the start of F to the end of B or BW of every layer.
+
+    0 for the layers in front that have no backward.
+    """
+    times, after = [], Fraction(0)
+    for layer in reversed(layers):
+        after += layer.forward + min(layer.backward, layer.backward_input)
+        times.append(after)
+    kept = times[::-1]
+    return [Fraction(0)] * forward_only + kept[forward_only:]
+
+
+def _least_maximum(
+    work: Fraction, memory: Fraction, changes: Sequence[_Recompute], modes: Sequence[str]
+) -> Fraction:
+    """Least maximum of both bounds over the choices of recompute that the modes allow."""
+    if set(modes) == {"full"}:
+        work += sum(change.work for change in changes)
+        memory -= sum(change.memory for change in changes)
+        return max(work, memory)
+    if set(modes) == {"none"}:
+        return max(work, memory)
+    for change in sorted(changes, key=_saving, reverse=True):
+        if work >= memory:
+            break
+        if work + change.work > memory - change.memory:
+            return work + change.work * (memory - work) / (change.work + change.memory)
+        work, memory = work + change.work, memory - change.memory
+    return max(work, memory)
+
+
+def _saving(change: _Recompute) -> Fraction | float:
+    """Memory that recompute saves per time that it takes."""
+    return change.memory / change.work if change.work else inf
