@@ -76,7 +76,8 @@ def _explain(model: DerivedModel, file: Path | None) -> int:
 
     if file is not None:
         raise InputError(f"{file}: --explain prints and writes no file; leave one of them out")
-    for table in explanation_tables(model):
+    for title, table in explanation_tables(model):
+        print(title)
         print_table(table)
         print()
     return 0

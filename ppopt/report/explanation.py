@@ -11,13 +11,14 @@ from rich.text import Text
 from ppopt.derivation.derived_model import DerivedModel
 from ppopt.derivation.explanation import Item, explain
 
-HEADS = ("kind", "part", "kernel or collective", "bound by", "GFLOP", "MB", "ms", "share")
+BOUND = "bound by"
+HEADS = ("kind", "part", "kernel or collective", BOUND, "GFLOP", "MB", "ms", "share")
 WORDS = 4
 """Columns of words; the others are figures."""
 
 
-def explanation_tables(model: DerivedModel) -> Iterator[Table]:
-    """A table for every layer, equal layers once; `share` is that of F and BW."""
+def explanation_tables(model: DerivedModel) -> Iterator[tuple[str, Table]]:
+    """A line and a table for every layer, equal layers once; `share` is that of F and BW."""
     items = explain(model)
     for layer in model.layers:
         times = f"F {layer.forward:g}, BW {layer.backward:g}"
@@ -27,16 +28,14 @@ def explanation_tables(model: DerivedModel) -> Iterator[Table]:
         if exposed:
             share = exposed / (layer.forward + layer.backward)
             title += f"; communication {100 * share:.1f} %"
-        yield _table(title, [item for item in items if item.layer == layer.name])
+        yield title, _table([item for item in items if item.layer == layer.name])
 
 
-def _table(title: str, items: list[Item]) -> Table:
-    table = Table(
-        title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD,
-        padding=(0, 0), show_edge=False, header_style="bold",
-    )  # fmt: skip
+def _table(items: list[Item]) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 0), show_edge=False, header_style="bold")
     for index, head in enumerate(HEADS):
-        table.add_column(head, justify="left" if index < WORDS else "right")
+        words = index < WORDS
+        table.add_column(head, justify="left" if words else "right", no_wrap=head != BOUND)
     for item in items:
         figures = (item.gflop, item.megabytes, item.milliseconds)
         row = (item.kind, item.part, item.name, item.bound, *map(_figure, figures))

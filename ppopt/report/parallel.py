@@ -155,6 +155,10 @@ def parallel_words(shown: Mapping[str, Any]) -> list[str]:
     if bound is not None:
         gap = "" if shown["gap"] is None else f", gap {percent(shown['gap'])}"
         lines.append(f"tokens/s per GPU: {_rate(rate)}; no combination above {_rate(bound)}{gap}")
+    elif rate is not None:
+        lines.append(
+            f"tokens/s per GPU: {_rate(rate)}; no bound: combinations were not derived in time"
+        )
     lines += _counts(space["rows"])
     failed = [row for row in space["rows"] if row["failed"] is not None]
     lines += [f"failed: {_combination(row)}: {row['failed']}" for row in failed]

@@ -25,6 +25,7 @@ from ppopt.solver.deadline import NO_DEADLINE, Callback, Deadline
 from ppopt.solver.options import TIME_LIMIT, SolveOptions, checked_options
 from ppopt.solver.parameters import SolveParams
 from ppopt.solver.result import Status
+from ppopt.studies.baselines import OUT_OF_TIME
 from ppopt.studies.engines.direct import DirectEngine
 from ppopt.studies.engines.engine import Engine
 from ppopt.studies.parallel_result import ParallelPlan, ParallelRow
@@ -48,6 +49,8 @@ CLOSE = Fraction(1, 10**4)
 because derived times are whole microseconds, and combinations differ by their rounding."""
 ROUND = 0.5
 """Share of the time left for a round, unless it is of one combination."""
+DERIVING = 0.5
+"""Share of the time limit in which combinations are derived."""
 SHORTEST = 0.5
 """Least seconds to start a plan."""
 TURN = 0.05
@@ -102,11 +105,18 @@ class PlanArguments:
         )
 
     def spaces(
-        self, models: Mapping[Parallelism, DerivedModel]
+        self, models: Mapping[Parallelism, DerivedModel], deadline: Deadline
     ) -> tuple[dict[Parallelism, BoundedSpace], dict[Parallelism, str]]:
-        """Plan spaces of all combinations that have one, and why the others have none."""
-        spaces, refused = {}, {}
+        """Plan spaces of all combinations that have one, and why the others have none.
+
+        Combinations for which no time is left have none, but for the first that is valid.
+        """
+        spaces: dict[Parallelism, BoundedSpace] = {}
+        refused: dict[Parallelism, str] = {}
         for combination, model in models.items():
+            if spaces and deadline.over:
+                refused[combination] = OUT_OF_TIME
+                continue
             try:
                 spaces[combination] = self._checked_space(model)
             except NotApplicableError as error:
@@ -154,14 +164,16 @@ def plan_parallelism(
     Each combination is planned as `ppopt.plan` does, on its derived model: in this process one
     after the other, or by the tasks of an `engine`. With a `study`, every state of a combination is
     stored, and a later plan of the same space continues from it: the seconds of the stored searches
-    count in the time limit. Raises InputError if there is no valid combination, and if the storage
-    cannot be used; "infeasible" is a result.
+    count in the time limit. Without a study, combinations that are not derived in half of the time
+    are skipped, and there is no bound. Raises InputError if there is no valid combination, and if
+    the storage cannot be used; "infeasible" is a result.
     """
     options = checked_options(
         time_limit, workers, seed, progress=progress, params=params, began=began
     )
-    models, skipped = space.models()
-    spaces, refused = choices.spaces(models)
+    deadline = options.deadline if study is None else NO_DEADLINE
+    models, skipped = space.models_until(deadline.share(DERIVING))
+    spaces, refused = choices.spaces(models, deadline)
     skipped |= refused
     if not spaces:
         raise InputError(f"no parallelism is left: {next(iter(skipped.values()))}")
@@ -173,7 +185,8 @@ def plan_parallelism(
             plans = {each: bounded.space for each, bounded in spaces.items()}
             stored = CombinationStorage(storage, study, space, plans, options)
         used = DirectEngine() if engine is None else engine
-        search = _ParallelSearch(combinations, options, used, stored)
+        late = OUT_OF_TIME in skipped.values()
+        search = _ParallelSearch(combinations, options, used, stored, is_bounded=not late)
         search.run(stack.enter_context(interrupts.recorded(inner=True)))
     best, lower_bound = search.best, search.lower_bound
     rows = sorted((combination.row() for combination in combinations), key=_sort_key)
@@ -222,7 +235,11 @@ class _ParallelSearch:
         options: SolveOptions,
         engine: Engine,
         stored: CombinationStorage | None,
+        *,
+        is_bounded: bool,
     ) -> None:
+        """`is_bounded`: whether every combination has a bound, because none was skipped late."""
+        self._is_bounded = is_bounded
         self._combinations, self._engine, self._stored = combinations, engine, stored
         self._deadline, self._options = options.deadline, options.by(NO_DEADLINE)
         self._limit = options.deadline.seconds
@@ -256,6 +273,8 @@ class _ParallelSearch:
     @property
     def lower_bound(self) -> Fraction | None:
         """Lower bound of all steps; None: no combination is within the memory limit."""
+        if not self._is_bounded:
+            return Fraction(0)
         bounds = [combination.state.lower_bound for combination in self._combinations]
         least = min((bound for bound in bounds if bound is not None), default=None)
         best = self.best

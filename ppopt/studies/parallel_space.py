@@ -15,6 +15,8 @@ from ppopt.derivation.layer_costs import AS_DERIVED, Scale
 from ppopt.derivation.training import Training
 from ppopt.errors import ConflictError, InputError, NotApplicableError, not_applicable
 from ppopt.problem.hosting import MOST_DEVICES
+from ppopt.solver.deadline import NO_DEADLINE, Deadline
+from ppopt.studies.baselines import OUT_OF_TIME
 
 DIMENSIONS = ("tensor", "context", "data", "expert", "microbatch")
 """Dimensions of the parallelism, as fields of `ParallelSpace`."""
@@ -110,8 +112,21 @@ class ParallelSpace:
 
     def models(self) -> tuple[dict[Parallelism, DerivedModel], dict[Parallelism, str]]:
         """Derived models of all valid combinations, and invalid ones, each with the reason."""
-        models, skipped = {}, {}
+        return self.models_until(NO_DEADLINE)
+
+    def models_until(
+        self, deadline: Deadline
+    ) -> tuple[dict[Parallelism, DerivedModel], dict[Parallelism, str]]:
+        """The same until a deadline: what no time is left for is skipped, but for the first model.
+
+        The reason is then `OUT_OF_TIME`.
+        """
+        models: dict[Parallelism, DerivedModel] = {}
+        skipped: dict[Parallelism, str] = {}
         for combination in dict.fromkeys(self._combinations()):
+            if models and deadline.over:
+                skipped[combination] = OUT_OF_TIME
+                continue
             try:
                 models[combination] = self.model(combination)
             except NotApplicableError as error:

@@ -9,6 +9,7 @@ import pytest
 import ppopt
 from ppopt import Model, Status
 from ppopt.derivation.config_json import architecture_of
+from ppopt.derivation.derived_model import DerivedModel
 from ppopt.derivation.gpus import gpu_named
 from ppopt.problem.problem import Problem
 from ppopt.report.numbers import percent
@@ -17,7 +18,7 @@ from ppopt.solver.choices.choice import Choice
 from ppopt.solver.deadline import Deadline
 from ppopt.studies import plan_search
 from ppopt.studies.parallel_plan import PlanArguments, plan_parallelism
-from ppopt.studies.parallel_space import ParallelSpace
+from ppopt.studies.parallel_space import Parallelism, ParallelSpace
 from tests.clock import late, stepping_clock, work_clock
 from tests.factories.configs import SMALL
 
@@ -103,7 +104,7 @@ def test_thousands_of_layers_keep_the_time_limit(command: str) -> None:
     assert not late(seconds, 1)
 
 
-@pytest.mark.parametrize("readings", [3, 30])
+@pytest.mark.parametrize("readings", [30, 40])
 def test_combinations_without_a_search_are_called_so_and_count_in_the_bound(
     readings: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -126,6 +127,32 @@ def test_combinations_without_a_search_are_called_so_and_count_in_the_bound(
         assert slowdown(row, shown["value"]) == f"not searched; at best {share} faster"
     words = f"not searched in time: {len(unsearched)} of 8 combinations; raise --time-limit"
     assert words in parallel_words(shown)
+
+
+def test_combinations_are_derived_until_half_of_the_time_is_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each takes 0.3 s of 1: the third is not begun, and what it may reach is not known."""
+    clock = stepping_clock(monkeypatch, 1.0, 3000)
+    model_of, derived = ParallelSpace.model, []
+
+    def slow_model(space: ParallelSpace, combination: Parallelism) -> DerivedModel:
+        clock.readings += 900
+        derived.append(combination)
+        return model_of(space, combination)
+
+    monkeypatch.setattr(ParallelSpace, "model", slow_model)
+    space = ParallelSpace(
+        architecture_of(SMALL), gpu_named("h100"), 8, 16, tensor=(1, 2, 4), microbatch=(1,),
+        data=(1,), context=(1,), expert=(1,),
+    )  # fmt: skip
+    arguments = PlanArguments(placements=("linear",), chunks=(1,))
+    plan = plan_parallelism(space, arguments, workers=1, time_limit=1.0)
+    assert len(derived) == 2 == len(plan.rows)
+    assert plan.skipped == {Parallelism(4, 1, 1): "time limit reached"}
+    assert plan.lower_bound == 0 and plan.status is not Status.OPTIMAL
+    words = parallel_words(of_parallel_plan(plan))
+    assert any("no bound: combinations were not derived in time" in line for line in words)
 
 
 @pytest.mark.parametrize(
