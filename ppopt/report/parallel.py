@@ -174,7 +174,8 @@ def parallel_words(shown: Mapping[str, Any]) -> list[str]:
 def _counts(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     """How many combinations were searched, and how many could not be in time."""
     impossible = sum(row["status"] == "infeasible" for row in rows)
-    searched = sum(row["searches"] > 0 and row["status"] != "infeasible" for row in rows)
+    looked_at = [row for row in rows if row["searches"] or row["value"] is not None]
+    searched = sum(row["status"] != "infeasible" for row in looked_at)
     unsearched = sum(row["status"] == "unknown" and not row["searches"] for row in rows)
     alone = len(rows) - impossible - searched - unsearched
     counts = {

@@ -244,6 +244,8 @@ class _ParallelSearch:
         self._deadline, self._options = options.deadline, options.by(NO_DEADLINE)
         self._limit = options.deadline.seconds
         self.interrupted = False
+        self._stopped = False
+        """Whether the engine was asked to stop."""
         if stored is not None:
             self._continue_from(stored.load())
 
@@ -353,7 +355,7 @@ class _ParallelSearch:
 
     def _stop(self, pressed: list[int]) -> None:
         """Ask searches to end with what they have, and wait for them."""
-        engine = self._engine
+        engine, self._stopped = self._engine, True
         engine.stop()
         for _ in range(round(STOPPING / PAUSE)):
             if not engine.busy or len(pressed) > 1:
@@ -393,6 +395,8 @@ class _ParallelSearch:
                 combination.state = done.state
                 if self._stored is not None:
                     self._stored.save(combination.parallelism, done)
+            elif done.failed is None and not self._stopped:
+                combination.failed = "its search was cancelled"
             self._deadline.tell("combinations", self.best, self.lower_bound or Fraction(0))
 
 

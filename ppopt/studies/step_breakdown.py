@@ -21,7 +21,7 @@ class StepBreakdown(NamedTuple):
     """Parts of the makespan in ms; the first three are means over the devices."""
 
     compute: Fraction
-    """F, B, W and BW without communication."""
+    """F, B, W and BW without communication; a pair of F and BW counts once."""
     communication: Fraction
     """Exposed collectives inside these operations: of tensor, context and expert parallelism."""
     bubble: Fraction
@@ -38,7 +38,8 @@ def step_breakdown(schedule: Schedule, layers: Sequence[LayerCosts]) -> StepBrea
     pipeline = schedule.pipeline
     time, devices = pipeline.ticks.time, pipeline.num_devices
     step = time(schedule.metrics.makespan_ticks)
-    busy = time(int((schedule.end - schedule.start).sum())) / devices
+    durations = np.where(schedule.seconds, 0, schedule.end - schedule.start)
+    busy = time(int(durations.sum())) / devices
     communication = _communication(schedule, layers) / devices
     around = exposed(schedule) or Fraction(0)
     optimizer = min(around, _last_optimizer(schedule))

@@ -20,6 +20,7 @@ from ppopt.derivation.config_json import architecture_of
 from ppopt.derivation.gpus import gpu_named
 from ppopt.solver.result import Progress
 from ppopt.studies.engines.direct import DirectEngine
+from ppopt.studies.engines.engine import STOPPED
 from ppopt.studies.engines.local import LocalEngine
 from ppopt.studies.parallel_plan import CLOSE, PlanArguments, plan_parallelism
 from ppopt.studies.parallel_result import ParallelPlan
@@ -167,6 +168,20 @@ def test_a_worker_of_another_version_is_told() -> None:
     assert plan.value is not None
     failed = {row.failed for row in plan.rows if row.failed is not None}
     assert failed == {f"its worker has ppopt {plan_version()}, not 9.9.9 as here"}
+
+
+def test_searches_that_somebody_cancels_are_not_repeated() -> None:
+    """As where the tasks of a Dask cluster are cancelled from outside."""
+
+    class Cancelled(DirectEngine):
+        """Engine whose tasks are all cancelled."""
+
+        def wait(self, seconds: float) -> list[tuple[int, Done]]:  # noqa: ARG002
+            return [(self._tasks.popleft()[0], STOPPED)]
+
+    plan = planned(engine=Cancelled())
+    assert plan.value is not None and not plan.interrupted
+    assert {row.failed for row in plan.rows} >= {"its search was cancelled"}
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from ppopt.derivation.derived_model import DerivedModel
 from ppopt.derivation.gpus import gpu_named
 from ppopt.problem.problem import Problem
 from ppopt.report.numbers import percent
-from ppopt.report.parallel import of_parallel_plan, parallel_words, slowdown
+from ppopt.report.parallel import _counts, of_parallel_plan, parallel_words, slowdown
 from ppopt.solver.choices.choice import Choice
 from ppopt.solver.deadline import Deadline
 from ppopt.studies import plan_search
@@ -172,3 +172,20 @@ def test_a_combination_that_may_be_faster_is_not_called_slower(
     """The best takes 100."""
     status = "unknown" if row["value"] is None else "feasible"
     assert slowdown({"status": status, "searches": 1, **row}, 100) == words
+
+
+def test_combinations_are_counted_by_how_they_ended() -> None:
+    """One has a schedule of a hand strategy alone, one is searched, one is ruled out by its bound,
+    one is over the limit, one is left."""
+    nothing = {"searches": 0, "value": None, "status": "pruned"}
+    rows = [
+        nothing | {"value": 3, "status": "feasible"},
+        nothing | {"searches": 2},
+        nothing,
+        nothing | {"searches": 1, "status": "infeasible"},
+        nothing | {"status": "unknown"},
+    ]
+    assert _counts(rows) == [
+        "5 combinations: 2 searched, 1 ruled out by bounds alone, 1 over the memory limit",
+        "not searched in time: 1 of 5 combinations; raise --time-limit",
+    ]

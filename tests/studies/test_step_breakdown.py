@@ -21,7 +21,7 @@ def broken_down(model: DerivedModel, schedule: Schedule) -> StepBreakdown:
     return parts
 
 
-@pytest.mark.parametrize("strategy", ["1f1b", "zb-h1", "interleaved", "zbv", "gpipe"])
+@pytest.mark.parametrize("strategy", ["1f1b", "zb-h1", "interleaved", "zbv", "1f1b-overlap"])
 @pytest.mark.parametrize("sizes", [{}, {"tensor": 2, "data": 2, "zero": 3}, {"context": 2}])
 def test_parts_add_up_to_the_step(strategy: str, sizes: dict[str, int]) -> None:
     model = derive_model(SMALL, gpu="h100", devices=2, batches=4, **sizes)
