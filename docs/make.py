@@ -39,9 +39,9 @@ _FROZEN = ppopt.Model(
     ]
 )
 PICTURES = {
-    ROOT / "docs" / "solve-4x8.svg": ppopt.Pipeline(stages=4, batches=8, mem_limit="1f1b"),
+    ROOT / "docs" / "solve-4x8.svg": ppopt.Pipeline(stages=4, batches=12, mem_limit="1f1b"),
     ROOT / "docs" / "llama-3.1-8b.svg": replace(
-        ppopt.read_pipeline("llama-3.1-8b"), mem_limit="1f1b"
+        ppopt.read_pipeline("llama-3.1-8b"), batches=12, mem_limit="1f1b"
     ),
     ROOT / "docs" / "pairs-stages.svg": replace(_PAIRS, overlap=[12, 12, 8, 8]),
     ROOT / "docs" / "pairs-matrix.svg": replace(
