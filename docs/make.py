@@ -39,7 +39,7 @@ _FROZEN = ppopt.Model(
     ]
 )
 PICTURES = {
-    ROOT / "docs" / "solve-4x8.svg": ppopt.Pipeline(stages=4, batches=12, mem_limit="1f1b"),
+    ROOT / "docs" / "solve-4x8.svg": ppopt.Pipeline(stages=4, batches=8, mem_limit="1f1b"),
     ROOT / "docs" / "llama-3.1-8b.svg": replace(
         ppopt.read_pipeline("llama-3.1-8b"), batches=12, mem_limit="1f1b"
     ),
