@@ -218,7 +218,7 @@ OPTIONS = (
         commands=(INIT,),
     ),
     DerivationOption(
-        "link", "LINK", "Link between devices (default: bandwidth=50GB/s).", commands=(INIT,)
+        "link", "LINK", "Link between devices (default: as the GPU has it).", commands=(INIT,)
     ),
     DerivationOption(
         "partition",
