@@ -126,7 +126,7 @@ OPTIONS = (
     _size("data", "Data parallel size", plan_default="all"),
     _size(
         "expert",
-        "Expert parallel size, of data x context ranks",
+        "Expert parallel size, of data x context ranks (with --expert-tensor, of more)",
         plan_default="all divisors of the experts",
     ),
     _size("microbatch", "Sequences of a microbatch", plan_default="1,2,4"),
@@ -143,7 +143,7 @@ OPTIONS = (
         "zero",
         "0|1|2|3",
         "ZeRO stage: data and context parallel ranks share nothing, optimizer states (1, default), "
-        "gradients too, parameters too.",
+        "gradients too, parameters too (gathered for the whole step).",
         whole,
     ),
     DerivationOption(
@@ -159,7 +159,7 @@ OPTIONS = (
         None,
     ),
     DerivationOption(
-        "no_flash_attention", "", "Scores of attention pass the memory of the GPU.", None
+        "no_flash_attention", "", "Attention writes its scores to the memory of the GPU.", None
     ),
     DerivationOption(
         "dropout", "", "Attention and feed-forward pass dropout, whose masks are kept.", None
@@ -175,7 +175,11 @@ OPTIONS = (
     ),
     DerivationOption("gpus_per_node", "N", "GPUs of a node (default: as the GPU is sold).", whole),
     DerivationOption(
-        "lora", "RANK", "Rank of low-rank adapters, which alone are trained (0: none).", whole
+        "lora",
+        "RANK",
+        "Rank of low-rank adapters of attention and dense networks, which alone are trained (0: "
+        "none).",
+        whole,
     ),
     DerivationOption(
         "freeze",

@@ -52,6 +52,8 @@ def plan_over_parallelism(
     from ppopt.studies.parallel_space import DIMENSIONS, ParallelSpace
 
     _check(settings, derivation)
+    if asked["batches"] is not None:
+        raise InputError("batches: --global-batch and --microbatch decide it; leave it out")
     if asked["within"] is not None:
         raise InputError("within: not of a plan over the parallelism; leave it out")
     fields = derivation_fields(derivation)

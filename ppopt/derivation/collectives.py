@@ -4,7 +4,8 @@ The formulas are those of NCCL's tests (github.com/NVIDIA/nccl-tests, doc/PERFOR
 take alpha + (n - 1) / n x S / beta for an all-gather, a reduce-scatter or an all-to-all of S bytes,
 twice the second term for an all-reduce. alpha = collective_fixed + collective_step x (n - 1). A
 ring over several nodes enters and leaves each once on the adapters of its ranks, so that beta is at
-most their sum; of an all-to-all, what leaves the node passes a rank's own adapter.
+most their sum. What leaves the node in an all-to-all, or in a step of a ring, passes a rank's own
+adapter.
 """
 
 from __future__ import annotations
@@ -61,9 +62,15 @@ class Collective(NamedTuple):
         """Time of all `repeats`, in seconds, on nodes of `node` GPUs."""
         return self.repeats * self._once(gpu, node)
 
-    def exposed(self, gpu: Gpu, node: int) -> float:
-        """The part of the time that nothing else runs beside, in seconds."""
-        return self.repeats * max(0.0, self._once(gpu, node) - self.hidden)
+    def exposed(
+        self, gpu: Gpu, node: int, *, communication: float = 1.0, compute: float = 1.0
+    ) -> float:
+        """The part of the time that nothing else runs beside, in seconds.
+
+        Both times are multiplied by their factors.
+        """
+        once = communication * self._once(gpu, node)
+        return self.repeats * max(0.0, once - compute * self.hidden)
 
     def _once(self, gpu: Gpu, node: int) -> float:
         ranks = self.group.ranks
@@ -80,9 +87,10 @@ class Collective(NamedTuple):
         if self.pattern is Pattern.ALL_TO_ALL:
             outside = self.network * (ranks - near) / network
             return self.size / ranks * max((near - 1) / inside, outside)
-        bandwidth = inside if near == ranks else min(inside, near * network)
         if self.pattern is Pattern.RING_STEP:
-            return self.size / bandwidth
+            between = gpu.network_bandwidth * gpu.network_p2p_efficiency
+            return self.size / (inside if near == ranks else min(inside, between))
+        bandwidth = inside if near == ranks else min(inside, near * network)
         passes = 2 if self.pattern is Pattern.ALL_REDUCE else 1
         return passes * (ranks - 1) / ranks * self.size / bandwidth
 

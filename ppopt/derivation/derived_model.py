@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from math import isfinite
+from math import floor, isfinite
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,10 @@ from ppopt.derivation.training import Training
 from ppopt.errors import InputError
 from ppopt.formats.config import model_of, parse_config, pipeline_of
 from ppopt.problem.pipeline import Model, Pipeline
+
+USABLE = 0.92
+"""Share of a GPU's memory that a schedule may allocate: PyTorch reserves 1.03 to 1.09 times as much
+(16 runs of Megatron-LM), and CUDA and NCCL need some."""
 
 
 @dataclass(frozen=True)
@@ -90,7 +94,8 @@ class DerivedModel:
             *("matrix_efficiency", "grouped_efficiency"),
             *("attention_efficiency", "attention_backward_efficiency"),
         )
-        return replace(self.gpu, **{name: factor * getattr(self.gpu, name) for name in names})
+        shares = {name: min(1.0, factor * getattr(self.gpu, name)) for name in names}
+        return replace(self.gpu, **shares)
 
     @cached_property
     def text(self) -> str:
@@ -135,9 +140,10 @@ class DerivedModel:
         )
 
     def _settings(self) -> list[str]:
-        limit = f"mem_limit: {self.gpu.memory * 1024}  # {self.gpu.memory} GiB, all that a"
+        limit = floor(USABLE * self.gpu.memory * 1024)
         return [
-            f"{limit} {self.gpu.name} has; lower it by what the framework takes",
+            f"mem_limit: {limit}  # {USABLE:.0%} of the {self.gpu.memory:g} GiB of a "
+            f"{self.gpu.name}: PyTorch reserves more than it allocates",
             *([] if self.partition is None else [f"partition: {json.dumps(self.partition)}"]),
         ]
 

@@ -91,5 +91,5 @@ def _collectives(costing: Costing, collectives: Iterable[Collective]) -> Iterato
         where = f"{collective.pattern} of {group.ranks}"
         nodes = group.nodes(costing.node)
         where += f" in {nodes} nodes" if nodes > 1 else ""
-        seconds = costing.scale.communication * collective.exposed(costing.gpu, costing.node)
+        seconds = costing.exposed([collective])
         yield collective.name, where, 0.0, collective.repeats * collective.size, seconds

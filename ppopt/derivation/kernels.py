@@ -42,6 +42,8 @@ class Kernel(NamedTuple):
     """Number of kernels."""
     blocks: float = inf
     """Of attention: pairs of a head and a block of queries."""
+    in_bf16: bool = False
+    """Whether it stays in BF16 in a training of lower precision."""
 
     def seconds(self, gpu: Gpu, precision: Precision) -> float:
         """Time on a GPU, in seconds."""
@@ -55,7 +57,8 @@ class Kernel(NamedTuple):
             grouped = self.bound is Bound.GROUPED
             share = gpu.grouped_efficiency if grouped else gpu.matrix_efficiency
             work = self.flops + self.launches * gpu.matrix_overhead
-            return work / (gpu.peak(precision) * share)
+            peak = gpu.bf16 if self.in_bf16 else gpu.peak(precision)
+            return work / (peak * share)
         forward = self.bound is Bound.ATTENTION
         share = gpu.attention_efficiency if forward else gpu.attention_backward_efficiency
         return self.flops * (1 + gpu.attention_blocks / self.blocks) / (gpu.bf16 * share)

@@ -45,6 +45,8 @@ SHORTEST = 0.001
 """ms; a time is a whole number of these."""
 KINDS = ("forward", "input", "weight", "backward")
 """Fields of times of a part: F, B, W and BW."""
+SHARDED_PARAMETERS = 3
+"""Stage of ZeRO from which parameters are sharded."""
 ADAM = 28
 """Bytes that Adam moves per parameter in FP32: it reads parameter, gradient and two moments, and
 writes all but the gradient."""
@@ -122,8 +124,7 @@ class LayerCosts:
         return self.times.input
 
 
-@dataclass(frozen=True)
-class Scale:
+class Scale(NamedTuple):
     """Factors on times, set by calibration."""
 
     compute: float = 1.0
@@ -160,7 +161,8 @@ class Costing:
         runs = [self.run(run, hidden) for run in architecture.runs]
         if architecture.predictions and self.training.mtp:
             runs.append(self.prediction(architecture))
-        return [*encoder, self.embedding(hidden, words), *runs, self.head(hidden, words)]
+        embedding = self.embedding(hidden, words)
+        return [*encoder, embedding, *runs, self.head(hidden, words, tied=architecture.tied)]
 
     def run(self, run: Run, hidden: int) -> LayerCosts:
         """Equal decoder layers."""
@@ -171,7 +173,8 @@ class Costing:
             run.count,
             hidden=hidden,
             gradients=_gradients(run.decoder, hidden),
-            flops=_flops(run.decoder, hidden, self.training.sequence) * self.training.all_tokens,
+            flops=self._flops(run.decoder, hidden, self.training.sequence, frozen)
+            * self.training.all_tokens,
             frozen=frozen,
         )
 
@@ -180,8 +183,8 @@ class Costing:
         hidden, words = architecture.hidden, architecture.vocabulary
         decoder = architecture.prediction_layer
         frozen = Frozen.DECODER in self.training.freeze
-        more = 6 * (2 * hidden * hidden + hidden * words)
-        each = _flops(decoder, hidden, self.training.sequence) + more
+        more = self.matrix_flops(frozen) * (2 * hidden * hidden + hidden * words)
+        each = self._flops(decoder, hidden, self.training.sequence, frozen) + more
         return self.layer(
             "prediction",
             self.rank.prediction(decoder, hidden, words, frozen=frozen),
@@ -194,18 +197,36 @@ class Costing:
             frozen=frozen,
         )
 
-    def head(self, hidden: int, vocabulary: int) -> LayerCosts:
-        """The output matrix with its loss."""
+    def head(self, hidden: int, vocabulary: int, *, tied: bool = False) -> LayerCosts:
+        """The output matrix with its loss.
+
+        The matrix that is `tied` to the embedding is held once on a single stage. The first and the
+        last of several stages reduce its gradient together.
+        """
         frozen = Frozen.HEAD in self.training.freeze or bool(self.training.lora)
-        return self.layer(
+        training = self.training
+        costs = self.layer(
             "head",
-            self.rank.head(hidden, vocabulary, frozen=frozen),
+            self.rank.head(
+                hidden, vocabulary, frozen=frozen, shared=tied and training.devices == 1
+            ),
             role="head",
             hidden=hidden,
             logits=vocabulary,
-            flops=6 * hidden * vocabulary * self.training.all_tokens,
+            flops=self.matrix_flops(frozen) * hidden * vocabulary * training.all_tokens,
             frozen=frozen,
         )
+        if not tied or training.devices == 1 or frozen:
+            return costs
+        size = training.style.gradient * hidden * vocabulary / training.tensor
+        ends = Group(2, training.tensor * training.ranks)
+        reduce = Collective("tied", Pattern.ALL_REDUCE, size, ends).seconds(self.gpu, self.node)
+        sync = costs.step.gradient_sync + _optional(self.scale.communication * reduce)
+        return replace(costs, step=costs.step._replace(gradient_sync=round(sync, 3)))
+
+    def matrix_flops(self, frozen: bool) -> int:
+        """FLOPs per token and parameter of a matrix in F and BW: a frozen one has none for W."""
+        return 4 if frozen or self.training.lora else 6
 
     def embedding(self, hidden: int, vocabulary: int) -> LayerCosts:
         """The table of vectors of words; its input are numbers, so that it has no B."""
@@ -228,7 +249,7 @@ class Costing:
             "patches",
             [costing.rank.projection([encoder.patch], frozen=frozen)],
             hidden=encoder.hidden,
-            flops=6 * encoder.patch.parameters * encoder.patches * images,
+            flops=self.matrix_flops(frozen) * encoder.patch.parameters * encoder.patches * images,
             frozen=frozen,
         )
         return [
@@ -247,9 +268,21 @@ class Costing:
             run.count,
             hidden=hidden,
             gradients=_gradients(run.decoder, hidden),
-            flops=_flops(run.decoder, hidden, rank.sequence) * rank.sequence * rank.sequences,
+            flops=self._flops(run.decoder, hidden, rank.sequence, frozen)
+            * rank.sequence
+            * rank.sequences,
             frozen=frozen,
         )
+
+    def _flops(self, decoder: Decoder, hidden: int, sequence: int, frozen: bool) -> float:
+        """FLOPs per token of F and BW that the model needs.
+
+        What attention computes again does not count (PaLM, arXiv 2204.02311, appendix B), nor do
+        adapters.
+        """
+        passed = sum(matrix.parameters for matrix in decoder.attention.matrices(hidden))
+        passed += decoder.feed_forward.passed(hidden)
+        return self.matrix_flops(frozen) * passed + 3 * decoder.attention.scores(sequence)
 
     def projections(self, encoder: Encoder, hidden: int) -> LayerCosts:
         """The matrices behind an encoder, over the tokens of its images."""
@@ -261,7 +294,7 @@ class Costing:
             "projection",
             parts,
             hidden=hidden,
-            flops=6 * parameters * rank.sequence * rank.sequences,
+            flops=self.matrix_flops(frozen) * parameters * rank.sequence * rank.sequences,
             frozen=frozen,
         )
 
@@ -299,7 +332,7 @@ class Costing:
             output=0 if role == "head" else round(handed / MIB, 3),
             workspace=(_mib(loss), _mib(back)),
             kept=min(_mib(handed), activation),
-            step=NO_STEP_COSTS if frozen else self.step(parts),
+            step=self.step(parts),
             frozen=frozen,
             flops=flops,
             parts=tuple(parts),
@@ -345,20 +378,21 @@ class Costing:
 
     def accumulation(self, part: Part) -> tuple[Kernel, ...]:
         """Addition of the gradients to those of earlier microbatches."""
-        trained = part.adapters + (part.parameters + part.routed if part.trained else 0)
+        trained = part.adapters
+        if part.trained:
+            trained += part.parameters + part.routed + part.shared
         if not part.weight or not trained:
             return ()
         moved = self.training.style.accumulated * trained
         return (Kernel("gradient accumulation", Bound.MEMORY, moved=moved),)
 
     def _exchanging(self, part: Part) -> Times:
-        factor = 1000 * self.scale.communication
-        return Times(
-            *(
-                factor * sum(each.exposed(self.gpu, self.node) for each in collectives)
-                for collectives in part.collectives
-            )
-        )
+        return Times(*(1000 * self.exposed(collectives) for collectives in part.collectives))
+
+    def exposed(self, collectives: Iterable[Collective]) -> float:
+        """Exposed seconds of collectives."""
+        factors = self.scale._asdict()
+        return sum(each.exposed(self.gpu, self.node, **factors) for each in collectives)
 
     def _held(self, part: Part) -> float:
         """Bytes of a part's parameters, gradients and optimizer states on a rank."""
@@ -386,7 +420,12 @@ class Costing:
         routed = sum(part.trained * part.routed for part in parts)
         sets = ((dense, training.data_group), (routed, training.expert_data_group))
         sync = sum(self._synchronizing(size, group) for size, group in sets)
-        gather = sum(self._gathering(size, group) for size, group in sets)
+        sharded = sets
+        if training.zero == SHARDED_PARAMETERS:
+            held = sum(part.adapters + part.parameters for part in parts)
+            experts = sum(part.routed for part in parts)
+            sharded = ((held, training.data_group), (experts, training.expert_data_group))
+        gather = sum(self._gathering(size, group) for size, group in sharded)
         moved = sum(self._optimizing(size, group) for size, group in sets)
         return StepCosts(
             unshard=_optional(self.scale.communication * gather),
@@ -413,9 +452,9 @@ class Costing:
 
     def _gathered(self, parts: Sequence[Part]) -> float:
         """Bytes of gathered parameters."""
-        if self.training.zero < 3:
+        if self.training.zero < SHARDED_PARAMETERS:
             return 0.0
-        return ELEMENT * sum(part.parameters + part.routed for part in parts)
+        return ELEMENT * sum(part.adapters + part.parameters + part.routed for part in parts)
 
     def _optimizing(self, parameters: float, group: Group) -> float:
         """Seconds of Adam and of the norm of the gradients."""
@@ -429,16 +468,6 @@ class Costing:
 def _gradients(decoder: Decoder, hidden: int) -> float:
     """Elements per token of gradients alive at once."""
     return hidden + decoder.feed_forward.kept(hidden)
-
-
-def _flops(decoder: Decoder, hidden: int, sequence: int) -> float:
-    """FLOPs per token of F and BW that the model needs.
-
-    What attention computes again does not count (PaLM, arXiv 2204.02311, appendix B).
-    """
-    passed = sum(matrix.parameters for matrix in decoder.attention.matrices(hidden))
-    passed += decoder.feed_forward.passed(hidden)
-    return 6 * passed + 3 * decoder.attention.scores(sequence)
 
 
 def _mib(size: float) -> int:

@@ -116,6 +116,8 @@ class Part:
     """Whether its parameters are trained."""
     adapters: float = 0.0
     """Parameters of low-rank adapters, which are trained."""
+    shared: float = 0.0
+    """Parameters of another layer to whose gradient it adds."""
 
     def __add__(self, more: Part) -> Part:
         """Both as one part, by the name of the first."""
@@ -129,6 +131,7 @@ class Part:
             parameters=self.parameters + more.parameters,
             routed=self.routed + more.routed,
             adapters=self.adapters + more.adapters,
+            shared=self.shared + more.shared,
         )
 
 
@@ -162,16 +165,25 @@ class Rank:
     def decoder(self, decoder: Decoder, hidden: int, *, frozen: bool = False) -> list[Part]:
         """Parts of a decoder layer."""
         return [
-            self.norm(hidden, decoder.norms),
+            self.norm(hidden, decoder.norms, frozen=frozen),
             self.attention(decoder.attention, hidden, frozen=frozen),
             *self.feed_forward(decoder.feed_forward, hidden, frozen=frozen),
             self.residual(hidden),
         ]
 
-    def norm(self, hidden: int, count: int = 1) -> Part:
-        """Norms of the vectors of a rank's tokens."""
+    def norm(self, hidden: int, count: int = 1, *, frozen: bool = False) -> Part:
+        """Norms of the vectors of a rank's tokens; their output is the input of matrices."""
         size = self.local_tokens * hidden
-        return self._pointwise("norm", self.style.norm, size, count)
+        return self._pointwise("norm", self._input(self.style.norm, frozen), size, count)
+
+    def _input(self, passes: Passes, frozen: bool) -> Passes:
+        """The passes in front of matrices: their output is not kept for frozen ones.
+
+        Matrices beside adapters keep it, and have no gradient of weights.
+        """
+        if frozen:
+            return passes._replace(kept=passes.kept - 1, weight=0)
+        return passes._replace(weight=0) if self.training.lora else passes
 
     def residual(self, hidden: int) -> Part:
         """The additions behind attention and feed-forward, and dropout in front of them."""
@@ -191,10 +203,11 @@ class Rank:
         merge = self._pointwise("layouts of heads", self.style.merge, tokens * width)
         own = self._attention(attention)
         kept = ELEMENT * tokens * attention.kept / ranks
-        parts = [*products, *self._positions(attention), merge, own, Part("", kept=kept)]
+        positions = self._positions(attention, frozen=frozen)
+        parts = [*products, *positions, merge, own, Part("", kept=kept)]
         return _sum("attention", parts)
 
-    def _positions(self, attention: Attention) -> list[Part]:
+    def _positions(self, attention: Attention, *, frozen: bool) -> list[Part]:
         """Rotary embedding of queries and keys, and their norms."""
         if isinstance(attention, LinearAttention):
             return []
@@ -206,7 +219,7 @@ class Rank:
             for heads in (attention.heads, attention.groups)
         ]
         if isinstance(attention, GroupedQueryAttention) and attention.normed:
-            norm = self.style.norm._replace(kept=0)
+            norm = self._input(self.style.norm, frozen)._replace(kept=0)
             parts.append(self._pointwise("norm of heads", norm, size * attention.width, 2))
         return parts
 
@@ -236,11 +249,16 @@ class Rank:
         scores = share * self.sequence * attention.heads
         moved = SCORES_WITH_DROPOUT if self.training.dropout else SCORES
         forward = (
-            Kernel("scores and values", Bound.PRODUCT, flops, moved.products * scores, 2),
+            Kernel(
+                "scores and values", Bound.PRODUCT, flops, moved.products * scores, 2, in_bf16=True
+            ),
             Kernel("softmax and dropout", Bound.MEMORY, 0, moved.pointwise * scores, 2),
         )
         backward = (
-            Kernel("scores and values", Bound.PRODUCT, 2 * flops, moved.products_back * scores, 4),
+            Kernel(
+                *("scores and values", Bound.PRODUCT, 2 * flops, moved.products_back * scores, 4),
+                in_bf16=True,
+            ),
             Kernel("softmax and dropout", Bound.MEMORY, 0, moved.pointwise_back * scores, 2),
         )
         return Part("attention", forward, backward, kept=moved.kept * scores)
@@ -288,7 +306,7 @@ class Rank:
     ) -> Part:
         """A network with its activation function, over all tokens."""
         size = self.tokens * width / self.training.tensor
-        passes = self.style.gated if gated else self.style.plain
+        passes = self._input(self.style.gated if gated else self.style.plain, frozen)
         kept = ELEMENT * size * (2 if gated else 1)
         activation = self._pointwise("activation function", passes, size)
         products = self._products(matrices, frozen=frozen)
@@ -300,14 +318,15 @@ class Rank:
         ranks, of_expert = training.expert, training.of_expert
         rows, width = copies * of_expert, experts.width / of_expert
         passes = Passes(4, 4, 2, 2) if ranks == 1 else Passes(8, 8, 4, 4)
-        router = self._product([experts.router(hidden)], frozen=frozen)
+        router = self._product([experts.router(hidden)], frozen=frozen, adapted=False)
         permutation = self._pointwise("permutation", passes, copies * hidden)
         local = experts.number / ranks
         matrices = experts.matrices(hidden)
         products = [
             self._grouped(group, rows, local, of_expert, frozen) for group in _runs(matrices)
         ]
-        activation = self._pointwise("activation function", self.style.gated, rows * width)
+        gated = self._input(self.style.gated, frozen)
+        activation = self._pointwise("activation function", gated, rows * width)
         kept = ELEMENT * (rows * hidden + rows * 2 * width)
         exchange = Part("exchange", collectives=self._exchange(experts, hidden))
         parts = [
@@ -362,12 +381,24 @@ class Rank:
         gather = Collective("gradient", Pattern.ALL_GATHER, size, training.tensor_group)
         return (reduce,), (gather,)
 
-    def head(self, hidden: int, vocabulary: int, *, frozen: bool = False) -> list[Part]:
-        """The norm, the output matrix, and the loss."""
+    def head(
+        self, hidden: int, vocabulary: int, *, frozen: bool = False, shared: bool = False
+    ) -> list[Part]:
+        """The norm, the output matrix in BF16, and the loss.
+
+        `shared`: another layer of the same device holds the matrix.
+        """
         matrix = Matrix("head", hidden, vocabulary, Shard.COLUMNS)
-        rank = replace(self, training=replace(self.training, lora=0))
-        product = rank._product([matrix], frozen=frozen)
-        return [self.norm(hidden), _sum("head", [product, self.loss(vocabulary)])]
+        part = self._product([matrix], frozen=frozen, adapted=False)
+        forward, back, weight = (
+            tuple(kernel._replace(in_bf16=True) for kernel in kernels)
+            for kernels in (part.forward, part.input, part.weight)
+        )
+        product = replace(part, forward=forward, input=back, weight=weight)
+        if shared:
+            product = replace(product, parameters=0.0, shared=product.parameters)
+        norm = self.norm(hidden, frozen=frozen)
+        return [norm, _sum("head", [product, self.loss(vocabulary)])]
 
     def loss(self, vocabulary: int) -> Part:
         """The loss over the vocabulary that a rank has."""
@@ -388,14 +419,16 @@ class Rank:
     ) -> list[Part]:
         """A module that predicts a further token (DeepSeek-V3, arXiv 2412.19437, section 2.2).
 
-        Norms and a projection of two vectors, a decoder layer, and the head, whose matrix it
-        shares.
+        A copy of the embedding, norms and a projection of two vectors, a decoder layer, and the
+        head, whose matrix it shares.
         """
         matrix = Matrix("projection", 2 * hidden, hidden, Shard.COLUMNS)
-        head = [replace(part, parameters=0.0) for part in self.head(hidden, vocabulary)]
+        fixed = frozen or bool(self.training.lora)
+        head = self.head(hidden, vocabulary, frozen=fixed, shared=True)
         projection = _sum("projection", [self._product([matrix], frozen=frozen)])
         layer = self.decoder(decoder, hidden, frozen=frozen)
-        return [self.norm(hidden, 3), projection, *layer, *head]
+        words = self.embedding(hidden, vocabulary, frozen=fixed)
+        return [words, self.norm(hidden, 3, frozen=frozen), projection, *layer, *head]
 
     def projection(self, matrices: Sequence[Matrix], *, frozen: bool) -> Part:
         """Matrices between an encoder and the layers of words."""
@@ -407,8 +440,8 @@ class Rank:
         """Products in order of execution; those of the same inputs run as one."""
         return [self._product(group, frozen=frozen) for group in _runs(matrices)]
 
-    def _product(self, matrices: Sequence[Matrix], *, frozen: bool) -> Part:
-        """The product of tokens with matrices of the same inputs."""
+    def _product(self, matrices: Sequence[Matrix], *, frozen: bool, adapted: bool = True) -> Part:
+        """The product of tokens with matrices of the same inputs, that may have adapters."""
         training, first = self.training, matrices[0]
         whole = first.shard is Shard.NONE
         ranks = 1 if whole else training.tensor
@@ -423,7 +456,7 @@ class Rank:
             name, (kernel,), (kernel,), weight, collectives,
             parameters=parameters, trained=not fixed,
         )  # fmt: skip
-        if training.lora and not frozen:
+        if training.lora and adapted and not frozen:
             part += self._adapters(matrices, many)
         return part
 

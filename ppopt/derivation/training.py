@@ -134,7 +134,12 @@ class Training:
 
     def _check_experts(self) -> None:
         ranks, remainder = divmod(self.tensor * self.ranks, self.of_expert)
-        if remainder or ranks % self.expert:
+        if remainder:
+            raise ConflictError(
+                f"expert_tensor: {self.of_expert} does not divide tensor x context x data = "
+                f"{self.tensor * self.ranks}; give a divisor"
+            )
+        if ranks % self.expert:
             product = (
                 "data x context"
                 if self.of_expert == self.tensor
@@ -212,17 +217,49 @@ class Training:
                 )
             self._check_context(attention)
         experts = [
-            run.decoder.feed_forward.number
+            run.decoder.feed_forward
             for run in architecture.runs
             if isinstance(run.decoder.feed_forward, Experts)
         ]
         if self.expert > 1 and not experts:
             raise ConflictError("expert: the model has no experts; leave it out")
-        for number in experts:
-            if number % self.expert:
-                raise ConflictError(
-                    f"expert: {self.expert} ranks cannot share {number} experts; give a divisor"
-                )
+        for each in experts:
+            self._check_shares(each)
+        self._check_encoder(architecture)
+        if self.lora and Frozen.DECODER in self.freeze:
+            raise ConflictError(
+                "lora: the adapters are in decoder layers, which are frozen; leave out one of them"
+            )
+        if self.lora > architecture.hidden:
+            raise ConflictError(
+                f"lora: {self.lora} is above the width of the model, {architecture.hidden}"
+            )
+
+    def _check_shares(self, experts: Experts) -> None:
+        """Raise ConflictError if the ranks cannot share some experts."""
+        if experts.number % self.expert:
+            raise ConflictError(
+                f"expert: {self.expert} ranks cannot share {experts.number} experts; give a divisor"
+            )
+        if experts.width % self.of_expert:
+            raise ConflictError(
+                f"expert_tensor: {self.of_expert} ranks cannot share experts {experts.width} wide; "
+                "give a divisor"
+            )
+        if self.tensor > 1 and not self.sequence_parallel:
+            raise ConflictError(
+                "no_sequence_parallel: experts under tensor parallelism need sequence parallelism, "
+                "as in Megatron-LM; leave it out"
+            )
+
+    def _check_encoder(self, architecture: Architecture) -> None:
+        """Raise ConflictError if the images of a sequence are longer than it."""
+        encoder = architecture.encoder
+        if encoder is not None and self.images * encoder.tokens > self.sequence:
+            raise ConflictError(
+                f"images: {self.images} x {encoder.tokens} tokens do not fit into a sequence of "
+                f"{self.sequence}; give fewer, or a longer --sequence"
+            )
 
     def _check_context(self, attention: Attention) -> None:
         """Raise ConflictError if the ranks of context cannot share an attention."""

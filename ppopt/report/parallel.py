@@ -43,7 +43,9 @@ def of_parallel_plan(found: ParallelPlan) -> dict[str, Any]:
     that are not known are null.
     """
     space = found.space
+    rows = [found.row_object(row) for row in found.rows]
     return of_plan(found.plan) | {
+        "proof": _proof(rows),
         "status": found.status.value,
         "value": plain_or_none(found.value),
         "lower_bound": plain_or_none(found.lower_bound),
@@ -56,7 +58,7 @@ def of_parallel_plan(found: ParallelPlan) -> dict[str, Any]:
             "gpu": space.gpu.name,
             "gpus": space.gpus,
             "global_batch": space.global_batch,
-            "rows": [found.row_object(row) for row in found.rows],
+            "rows": rows,
             "skipped": [
                 {"combination": str(combination), "reason": reason}
                 for combination, reason in found.skipped.items()
@@ -169,6 +171,17 @@ def parallel_words(shown: Mapping[str, Any]) -> list[str]:
             f"{len(space['rows'])} combinations were stored before"
         )
     return lines
+
+
+def _proof(rows: Sequence[Mapping[str, Any]]) -> str:
+    """What the bound over all combinations consists of."""
+    open_rows = [row for row in rows if row["lower_bound"] is not None]
+    words = f"over all {'; '.join(_counts(rows))}"
+    if not open_rows:
+        return words
+    least = min(open_rows, key=lambda row: row["lower_bound"])
+    sizes = ", ".join(f"{name} {least[name]}" for name in DIMENSIONS)
+    return f"{words}; the least bound is that of {sizes}"
 
 
 def _counts(rows: Sequence[Mapping[str, Any]]) -> list[str]:

@@ -14,6 +14,7 @@ GPU = replace(
     node_bandwidth=400e9,
     network_bandwidth=50e9,
     network_efficiency=0.8,
+    network_p2p_efficiency=0.9,
     all_gather={2: 0.25, 4: 0.5, 8: 0.75},
     all_reduce={2: 0.5, 8: 0.8},
     all_to_all={8: 0.7},
@@ -34,6 +35,8 @@ S = 280e6
         (Pattern.ALL_REDUCE, Group(8), 55e-6 + 2 * 7 / 8 * S / 320e9),
         (Pattern.ALL_TO_ALL, Group(8), 55e-6 + 7 / 8 * S / 280e9),
         (Pattern.RING_STEP, Group(4), 25e-6 + S / 200e9),
+        # The step from one node to the next passes a single adapter
+        (Pattern.RING_STEP, Group(16), 25e-6 + S / 45e9),
         # Two GPUs of each of two nodes: both adapters, and less than NVLink among two
         (Pattern.ALL_GATHER, Group(4, stride=4), 35e-6 + 3 / 4 * S / 80e9),
         # One GPU a node
@@ -55,6 +58,8 @@ def test_repeated_and_hidden() -> None:
     assert steps.seconds(GPU, NODE) == pytest.approx(3 * 1.025e-3)
     assert steps.exposed(GPU, NODE) == pytest.approx(3 * 0.425e-3)
     assert steps._replace(hidden=2e-3).exposed(GPU, NODE) == 0
+    scaled = steps.exposed(GPU, NODE, communication=2, compute=1.5)
+    assert scaled == pytest.approx(3 * (2 * 1.025e-3 - 1.5 * 0.6e-3))
 
 
 @pytest.mark.parametrize(

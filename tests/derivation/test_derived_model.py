@@ -46,7 +46,7 @@ def test_a_file_says_what_it_is_and_reads_back() -> None:
     assert "of 989.4 TFLOP/s (h100, bf16)" in model.text
     assert repr(model) == ("<DerivedModel LlamaForCausalLM, 8,030,261,248 parameters, 12 x h100>")
     assert (model.pipeline.num_devices, model.pipeline.batches) == (2, 4)
-    assert model.pipeline.limits == (80 * 1024,) * 2
+    assert model.pipeline.limits == (75366,) * 2  # 0.92 x 80 GiB
 
 
 def test_two_sequences_a_microbatch_take_less_than_twice_as_much() -> None:
@@ -131,6 +131,65 @@ def test_low_rank_adaptation() -> None:
     )
 
 
+def test_sharded_parameters_are_gathered_whether_trained_or_not() -> None:
+    """ZeRO 3: of a frozen layer 2 bytes a parameter; of one with adapters these, too."""
+    whole, frozen, tuned = (
+        derive_model(LLAMA_8B, gpu="h100", data=8, zero=3, freeze=freeze, lora=lora).layers[1].step
+        for freeze, lora in (((), 0), (("decoder",), 0), ((), 16))
+    )
+    assert frozen.unshard == whole.unshard > 0 and frozen.unshard_memory == whole.unshard_memory
+    assert frozen.gradient_sync == frozen.optimizer == 0
+    assert tuned.unshard > whole.unshard and tuned.gradient_sync < whole.gradient_sync / 2
+
+
+def test_a_frozen_layer_has_no_weight_gradients_and_keeps_less() -> None:
+    """Of 1088 MiB without the inputs of its matrices: 2 x 4096 and 14336 of 69632 elements."""
+    trained, frozen = (
+        derive_model(LLAMA_8B, gpu="h100", sequence=8192, freeze=freeze).layers[1]
+        for freeze in ((), ("decoder",))
+    )
+    assert trained.activation == 1088
+    assert frozen.activation == 1088 - 2 * 8192 * (2 * 4096 + 14336) // 2**20
+    for framework in ("megatron", "torch", "torch-compile"):
+        layer = derive_model(LLAMA_8B, gpu="h100", framework=framework, freeze=("decoder",))
+        assert layer.layers[1].weight == 0
+        assert layer.layers[1].backward == layer.layers[1].input
+
+
+def test_a_tied_matrix_is_held_once_on_a_single_stage() -> None:
+    """GPT-2: 50257 x 768 parameters of words. Two stages reduce their gradient together."""
+    config = CONFIGS["openai-community/gpt2"]
+    alone = derive_model(config, gpu="h100", devices=1, sequence=1024)
+    two = derive_model(config, gpu="h100", devices=2, sequence=1024)
+    words = 50257 * 768 * 18 / 2**20
+    assert alone.layers[-1].static == 0 and two.layers[-1].static == pytest.approx(words, abs=1)
+    assert alone.layers[-1].weight == two.layers[-1].weight
+    assert two.layers[-1].step.gradient_sync > 0 == alone.layers[-1].step.gradient_sync
+
+
+def test_the_head_stays_in_bf16() -> None:
+    bf16, fp8 = (derive_model(LLAMA_8B, gpu="h100", precision=name) for name in ("bf16", "fp8"))
+    assert bf16.layers[-1].times == fp8.layers[-1].times
+
+
+def test_a_module_that_predicts_has_its_own_embedding() -> None:
+    """DeepSeek-V3: 129280 x 7168 parameters; the gradient of the head's matrix is added, too."""
+    model = derive_model(DEEPSEEK_V3, gpu="h200", devices=16, data=8, expert=8)
+    embedding, *_, prediction, head = model.layers
+    block = model.layers[2]
+    assert prediction.static - block.static > embedding.static
+    assert prediction.weight > block.weight + head.weight
+
+
+def test_frozen_matrices_need_two_thirds_of_the_flops() -> None:
+    whole, tuned = (derive_model(LLAMA_8B, gpu="h100", lora=rank).pipeline for rank in (0, 16))
+    scores = 32 * 3 * 0.5 * 4096 * 2 * 4096 * 32 * 256
+    assert whole.flops_per_microbatch is not None and tuned.flops_per_microbatch is not None
+    assert float(tuned.flops_per_microbatch) - scores == pytest.approx(
+        4 / 6 * (float(whole.flops_per_microbatch) - scores)
+    )
+
+
 def test_frozen_parts() -> None:
     model = derive_model(LLAMA_8B, gpu="h100", freeze=("embedding", "decoder"))
     assert [layer.frozen for layer in model.layers] == [True, True, False]
@@ -183,6 +242,24 @@ REFUSED: dict[str, tuple[Config, dict[str, Any], str]] = {
         LLAMA_8B,
         {"context": 16, "context_type": "all-to-all"},
         "context: 16 ranks cannot share 8 heads",
+    ),
+    "lora and frozen": (LLAMA_8B, {"lora": 8, "freeze": ("decoder",)}, "which are frozen"),
+    "lora": (LLAMA_8B, {"lora": 5000}, "5000 is above the width of the model, 4096"),
+    "no sequence parallelism": (
+        DEEPSEEK_V3,
+        {"tensor": 2, "sequence_parallel": False},
+        "experts under tensor parallelism need sequence parallelism",
+    ),
+    "width of experts": (
+        DEEPSEEK_V3,
+        {"data": 3, "expert_tensor": 3},
+        "3 ranks cannot share experts 2048 wide",
+    ),
+    "tensor of experts": (DEEPSEEK_V3, {"expert_tensor": 3}, "3 does not divide tensor x context"),
+    "images": (
+        CONFIGS["Qwen/Qwen3-VL-235B-A22B-Instruct"],
+        {"images": 8},
+        "8 x 576 tokens do not fit into a sequence of 4096",
     ),
     "freeze": (LLAMA_8B, {"freeze": ("all",)}, "'all' is unknown; known are embedding"),
     "expert ranks": (
