@@ -196,6 +196,8 @@ class TestOverTheParallelism:
         rate = 16 * 4096 / (found["value"] / 1000) / 8
         assert found["parallelism"]["tokens_per_second_per_gpu"] == pytest.approx(rate)
         assert other["value"] is None and other["lower_bound"] > best["value"]
+        assert found["proof"].startswith("over all 2 combinations: 1 searched, 1 ruled out by")
+        assert "the least bound is that of tensor 1, " in found["proof"]
         (skipped,) = found["parallelism"]["skipped"]
         assert skipped["combination"] == "tensor 3, microbatch 1, data 1"
         assert done("verify best.json").out.startswith("best.json: verified")
@@ -211,7 +213,7 @@ class TestOverTheParallelism:
 
     def test_without_lists_every_size_is_a_combination(self) -> None:
         """Eight GPUs as pipelines of 1 to 8 devices: every tensor times data up to 8."""
-        found = shown(f"{ON_EIGHT} --microbatch 1 --strategies 1f1b --time-limit 2")
+        found = shown(f"{ON_EIGHT} --microbatch 1 --strategies 1f1b --time-limit 60")
         rows = found["parallelism"]["rows"]
         assert sorted((row["tensor"], row["data"]) for row in rows) == sorted(
             (tensor, data) for tensor in (1, 2, 4, 8) for data in (1, 2, 4, 8) if tensor * data <= 8
@@ -282,6 +284,7 @@ class TestOverTheParallelism:
             (f"{ON_EIGHT} --objective device-span", "objective: not of a plan over the"),
             (f"{ON_EIGHT} --backward whole", "not of a plan over the parallelism"),
             (f"{ON_EIGHT} --within 1%", "within: not of a plan over the parallelism"),
+            (f"{ON_EIGHT} --batches 4", "batches: --global-batch and --microbatch decide it"),
             (f"{ON_EIGHT} --tensor 3", "no parallelism is left: gpus: 8 is no multiple"),
             ("plan --stages 4 --batches 8 --jobs 2", "jobs: only with --from config.json"),
             ("plan --stages 4 --batches 8 --study-name a", "study-name: only with --from"),
