@@ -1,8 +1,8 @@
 """Collectives, and the time that a group of GPUs takes for each.
 
-The formulas are those of NCCL's tests (github.com/NVIDIA/nccl-tests, doc/PERFORMANCE.md): n ranks
-take alpha + (n - 1) / n x S / beta for an all-gather, a reduce-scatter or an all-to-all of S bytes,
-twice the second term for an all-reduce. alpha = collective_fixed + collective_step x (n - 1). A
+The formulas are those of NCCL's tests (github.com/NVIDIA/nccl-tests, doc/PERFORMANCE.md). n ranks
+take alpha + (n - 1) / n x S / beta for an all-gather, a reduce-scatter or an all-to-all of S bytes.
+An all-reduce takes twice the second term. alpha = collective_fixed + collective_step x (n - 1). A
 ring over several nodes enters and leaves each once on the adapters of its ranks, so that beta is at
 most their sum. What leaves the node in an all-to-all, or in a step of a ring, passes a rank's own
 adapter.
