@@ -163,7 +163,7 @@ def test_the_gain_is_that_of_an_evaluation(limit: int | None) -> None:
     layers = [{"forward": 1 + place % 3, "activation": 2, "static": 1} for place in range(7)]
     with work_clock(SHORT):
         plan = ppopt.plan(
-            Model(layers), devices=2, batches=4, mem_limit=limit, workers=1, time_limit=3
+            Model(layers), devices=2, batches=4, mem_limit=limit, workers=1, time_limit=6
         )
         check_named(plan, 0.5, 0.5)
     told = {one["strategy"]: one for one in of_plan(plan)["hands"]}
