@@ -50,7 +50,7 @@ def _layer(costing: Costing, layer: LayerCosts) -> Iterator[Item]:
     for part in layer.parts:
         for kind, kernels, collectives in _kinds(costing, part):
             for name, bound, flops, moved, seconds in (
-                *_kernels(costing, kernels, costing.split(part) if kind in "BW" else 1.0),
+                *_kernels(costing, kernels, costing.split(part) if kind in ("B", "W") else 1.0),
                 *_collectives(costing, collectives),
             ):
                 time = seconds * MILLISECONDS

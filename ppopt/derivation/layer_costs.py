@@ -21,7 +21,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from math import ceil
 from typing import NamedTuple
 
@@ -138,21 +137,28 @@ AS_DERIVED = Scale()
 class Costing:
     """Turns parts of layers into costs."""
 
-    training: Training
-    gpu: Gpu
     rank: Rank
     scale: Scale = AS_DERIVED
 
     @classmethod
     def of(cls, training: Training, gpu: Gpu, scale: Scale = AS_DERIVED) -> Costing:
         """Costs of the tokens of a training on a GPU."""
-        rank = Rank(training, gpu, training.sequence, training.microbatch)
-        return cls(training, gpu, rank, scale)
+        return cls(Rank(training, gpu, training.sequence, training.microbatch), scale)
 
-    @cached_property
+    @property
+    def training(self) -> Training:
+        """The training of the rank."""
+        return self.rank.training
+
+    @property
+    def gpu(self) -> Gpu:
+        """The GPU of the rank."""
+        return self.rank.gpu
+
+    @property
     def node(self) -> int:
         """GPUs of a node."""
-        return self.training.gpus_per_node or self.gpu.gpus_per_node
+        return self.rank.node
 
     def layers(self, architecture: Architecture) -> list[LayerCosts]:
         """Costs of an architecture's encoder, embedding, decoder layers, predictions and head."""
@@ -415,24 +421,26 @@ class Costing:
 
     def step(self, parts: Sequence[Part]) -> StepCosts:
         """What a layer's trained parameters cost once in a step."""
-        training = self.training
-        dense = sum(part.adapters + part.trained * part.parameters for part in parts)
-        routed = sum(part.trained * part.routed for part in parts)
-        sets = ((dense, training.data_group), (routed, training.expert_data_group))
-        sync = sum(self._synchronizing(size, group) for size, group in sets)
-        sharded = sets
-        if training.zero == SHARDED_PARAMETERS:
-            held = sum(part.adapters + part.parameters for part in parts)
-            experts = sum(part.routed for part in parts)
-            sharded = ((held, training.data_group), (experts, training.expert_data_group))
-        gather = sum(self._gathering(size, group) for size, group in sharded)
-        moved = sum(self._optimizing(size, group) for size, group in sets)
+        trained = self._sharded(parts, frozen=False)
+        shards_all = self.training.zero == SHARDED_PARAMETERS
+        gathered = self._sharded(parts, frozen=True) if shards_all else trained
+        sync = sum(self._synchronizing(size, group) for size, group in trained)
+        gather = sum(self._gathering(size, group) for size, group in gathered)
+        moved = sum(self._optimizing(size, group) for size, group in trained)
+        memory = ELEMENT * sum(size for size, _ in gathered) if shards_all else 0
         return StepCosts(
             unshard=_optional(self.scale.communication * gather),
-            unshard_memory=_mib(self._gathered(parts)),
+            unshard_memory=_mib(memory),
             gradient_sync=_optional(self.scale.communication * sync),
             optimizer=_optional(self.scale.compute * moved),
         )
+
+    def _sharded(self, parts: Sequence[Part], *, frozen: bool) -> list[tuple[float, Group]]:
+        """Parameters on a rank, those that are not trained included or not, by their group."""
+        counted = [part for part in parts if frozen or part.trained]
+        dense = sum(part.parameters for part in counted) + sum(part.adapters for part in parts)
+        routed = sum(part.routed for part in counted)
+        return [(dense, self.training.data_group), (routed, self.training.expert_data_group)]
 
     def _synchronizing(self, parameters: float, group: Group) -> float:
         """Seconds in which gradients are reduced."""
@@ -449,12 +457,6 @@ class Costing:
         size = ELEMENT * parameters
         gather = Collective("parameters", Pattern.ALL_GATHER, size, group)
         return gather.seconds(self.gpu, self.node)
-
-    def _gathered(self, parts: Sequence[Part]) -> float:
-        """Bytes of gathered parameters."""
-        if self.training.zero < SHARDED_PARAMETERS:
-            return 0.0
-        return ELEMENT * sum(part.adapters + part.parameters + part.routed for part in parts)
 
     def _optimizing(self, parameters: float, group: Group) -> float:
         """Seconds of Adam and of the norm of the gradients."""

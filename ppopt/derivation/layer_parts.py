@@ -17,8 +17,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, reduce
 from itertools import groupby
+from operator import add
 from typing import NamedTuple
 
 from ppopt.derivation.architecture import (
@@ -150,6 +151,11 @@ class Rank:
     def style(self) -> Framework:
         """The framework."""
         return self.training.style
+
+    @property
+    def node(self) -> int:
+        """GPUs of a node."""
+        return self.training.gpus_per_node or self.gpu.gpus_per_node
 
     @property
     def tokens(self) -> float:
@@ -342,10 +348,9 @@ class Rank:
         """Exchange of tokens before and behind experts; F and B have as much."""
         training = self.training
         size = ELEMENT * self.local_tokens * experts.chosen * hidden
-        node = training.gpus_per_node or self.gpu.gpus_per_node
         exchange = Collective("tokens", Pattern.ALL_TO_ALL, size, training.expert_group, 2)
         if training.dispatcher is Dispatcher.FLEX:
-            share = experts.nodes_of_token(exchange.group.nodes(node)) / experts.chosen
+            share = experts.nodes_of_token(exchange.group.nodes(self.node)) / experts.chosen
             exchange = exchange._replace(network=share)
         gathered = size * training.of_expert
         group = Group(training.of_expert)
@@ -530,7 +535,4 @@ def _runs(matrices: Iterable[Matrix]) -> list[list[Matrix]]:
 def _sum(name: str, parts: Iterable[Part]) -> Part:
     """Parts as one."""
     first, *others = parts
-    total = replace(first, name=name)
-    for part in others:
-        total = total + replace(part, trained=total.trained)
-    return total
+    return reduce(add, others, replace(first, name=name))

@@ -45,6 +45,7 @@ from ppopt.studies.plan_product import PlanChoice
 from ppopt.studies.plan_result import MoreMemory, Plan, counted
 from ppopt.studies.plan_space import OPTIMAL, PlanConfiguration, PlanSpace, partitions_on
 from ppopt.studies.plan_strategy import StrategyCandidate
+from ppopt.studies.quick_bound import minimum_work
 
 
 class PlanSearch:
@@ -423,9 +424,7 @@ class PlanSearch:
             return []
         if pipeline.overlap is not None:
             return [Fraction(0)]
-        layers = pipeline.model.costed
-        backward = (min(layer.backward, layer.backward_input + layer.weight) for layer in layers)
-        work = exact.total(layer.forward for layer in layers) + exact.total(backward)
+        work = exact.total(map(minimum_work, pipeline.model.costed))
         return [work / sum(pipeline.device_speed)]
 
     def _is_open(self, candidate: PlanCandidate) -> bool:

@@ -39,7 +39,7 @@ def quick_bound(space: PlanSpace, limits: Sequence[Fraction] | None) -> Fraction
     """
     layers, devices = space.model.costed, space.devices
     batches = Fraction(space.batches[0])
-    work = sum((batches * _work(layer) + layer.optimizer for layer in layers), Fraction(0))
+    work = sum((batches * minimum_work(layer) + layer.optimizer for layer in layers), Fraction(0))
     if limits is None:
         return work / devices
     room = sum(limits) - sum(layer.static for layer in layers)
@@ -56,8 +56,8 @@ def quick_bound(space: PlanSpace, limits: Sequence[Fraction] | None) -> Fraction
     return _least_maximum(work / devices, per_room * held, changes, space.recompute)
 
 
-def _work(layer: Layer) -> Fraction:
-    """Least time of F and the backward of a microbatch."""
+def minimum_work(layer: Layer) -> Fraction:
+    """Minimum time of F and of a backward, whole or split, of a microbatch."""
     time: Fraction = layer.forward + min(layer.backward, layer.backward_input + layer.weight)
     return time
 

@@ -33,7 +33,7 @@ def rank_of(gpu: str = "h200", **fields: Any) -> Rank:
 
 def times(rank: Rank, *parts: Part) -> Times:
     """Of kernels, in ms."""
-    return Costing(rank.training, rank.gpu, rank).computing(parts)
+    return Costing(rank).computing(parts)
 
 
 def exchanged(parts: list[Part]) -> PerKind:
@@ -78,7 +78,7 @@ def test_a_feed_forward_network_is_as_long_as_measured(
     """F, B and BW in ms without accumulation, of Llama 3.1 8B; measured as above; within 20 %."""
     rank = rank_of(framework="torch", sequence=tokens, tensor=tensor)
     part = rank.feed_forward(LLAMA_8B.feed_forward, 4096)[0]
-    costing = Costing(rank.training, rank.gpu, rank)
+    costing = Costing(rank)
     kernels = (part.forward, part.input, part.input + part.weight)
     found = [1000 * costing.computed(each) for each in kernels]
     assert found == [pytest.approx(time, rel=0.2) for time in measured]
