@@ -17,6 +17,7 @@ from ppopt.problem import (
     frozen,
     hosting,
     link,
+    microbatches,
     offload,
     partition,
     placement,
@@ -60,7 +61,8 @@ class Pipeline(PipelineFields):
         speeds = reader.speeds(self.device_speed, self.hosts, self.num_devices)
         self._set(device_speed=speeds)
         faults = Faults()
-        for read in (self._read_costs, self._read_delays, self._read_limit):
+        reads = (self._read_microbatches, self._read_costs, self._read_delays, self._read_limit)
+        for read in reads:
             with faults.collected():
                 read(reader)
         faults.check()
@@ -147,6 +149,14 @@ class Pipeline(PipelineFields):
         for field, delays in given.items():
             read = reader.delays(field, delays, self.num_stages, self.num_devices)
             self._set(**{field: read})
+
+    def _read_microbatches(self, reader: FieldReader) -> None:
+        """Read by which factors microbatches differ."""
+        given = self.microbatch_times, self.microbatch_memory
+        microbatches.check_memory_known(*given, self.mem_limit)
+        for field in (microbatches.TIMES, microbatches.MEMORY):
+            factors = microbatches.read_factors(field, getattr(self, field), self.batches, reader)
+            self._set(**{field: factors})
 
     def _read_limit(self, reader: FieldReader) -> None:
         check_limit(self.mem_limit, self.model)

@@ -1,0 +1,74 @@
+"""Microbatches that differ: one factor each on times, and one each on memory.
+
+With packed or variable-length sequences no two microbatches take the same time. A factor on times
+multiplies every time that a stage takes for its microbatch, recompute included. A factor on memory
+multiplies the activation, the part of it that F keeps, the part that moves to the host with the
+time of that move, and the change of memory by B; not workspace. Of two operations that run as one,
+as much overlaps as of two with the smaller of their factors; the rest of the longer runs alone.
+"""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from itertools import accumulate
+from math import lcm
+from operator import sub
+
+from ppopt.errors import ConflictError, InputError
+from ppopt.problem.field_values import FieldReader, as_list, is_list
+
+Factors = tuple[Fraction, ...]
+"""One factor per microbatch, above 0."""
+TIMES, MEMORY = "microbatch_times", "microbatch_memory"
+
+
+def read_factors(
+    field: str, given: object, batches: int, reader: FieldReader
+) -> Factors | None:
+    """Read one factor for all microbatches, or one for each; None where all are 1.
+
+    Raises InputError on anything else.
+    """
+    if given is None:
+        return None
+    listed = as_list(given, field) if is_list(given) else [given] * batches
+    if len(listed) != batches:
+        raise InputError(
+            f"{field}: has {len(listed)} entries for {batches} microbatches; give one per "
+            "microbatch"
+        )
+    factors = reader.numbers(field, listed)
+    for microbatch, factor in enumerate(factors):
+        if not factor:
+            raise InputError(
+                f"{field}: microbatch {microbatch}: 0 is not above 0, or finer than 10^-6, the "
+                "finest that is kept"
+            )
+    return None if all(factor == 1 for factor in factors) else factors
+
+
+def check_memory_known(times: object, memory: object, limit: object) -> None:
+    """Raise ConflictError if memory is limited, and only the times of microbatches are given."""
+    if times is not None and memory is None and limit is not None:
+        raise ConflictError(
+            f"{TIMES}: a memory limit needs {MEMORY}, too: one factor per microbatch, or 1 for "
+            "equal memory"
+        )
+
+
+def denominator(factors: Factors | None) -> int:
+    """The least number by which every factor is a whole one."""
+    return lcm(*(factor.denominator for factor in factors or ()))
+
+
+def scaled(ticks: int, factor: Fraction) -> int:
+    """Ticks times a factor; exact if `denominator` of the factors divides the ticks."""
+    return ticks * factor.numerator // factor.denominator
+
+
+def largest_run(factors: Factors | None, count: int) -> Fraction:
+    """The largest sum of the factors of so many microbatches in a row."""
+    if factors is None:
+        return Fraction(count)
+    sums = tuple(accumulate(factors, initial=Fraction(0)))
+    return max(map(sub, sums[count:], sums))
