@@ -364,18 +364,18 @@ def ticks_of(
     static: tuple[Fraction, ...],
     limits: tuple[Fraction, ...] | None,
     pieces: int,
-    divisor: int = 1,
+    divisors: Mapping[Unit, int],
 ) -> Ticks:
     """Turn costs into ticks of the common denominator: nothing is lost.
 
     `speeds` has the speed of the device of every stage: a time at speed 1 becomes time / speed, and
     both are whole ticks. `static` and `limits` have one entry per device; `pieces` is the number of
-    microbatches times slices, and `divisor` the number of ticks into which the common tick of the
-    times is divided. Raises ConflictError if times or memory are so large, or so finely divided,
+    microbatches times slices, and `divisors` the number of ticks into which the common tick of the
+    times, and of memory, is divided. Raises ConflictError if times or memory are so large, or so finely divided,
     that sums of ticks would pass `MOST_TICKS`.
     """
     rows = _on_all_devices(costs, speeds)
-    scales = _scales(rows, links, limits, divisor)
+    scales = _scales(rows, links, limits, divisors)
     tables = [
         {
             cost.field: _scale(row[cost.field], scales[cost.unit])
@@ -446,7 +446,7 @@ def _scales(
     rows: Sequence[Mapping[str, tuple[Fraction, ...]]],
     links: Links,
     limits: tuple[Fraction, ...] | None,
-    divisor: int,
+    divisors: Mapping[Unit, int],
 ) -> dict[Unit, int]:
     """Ticks in one unit of time and of memory."""
     times, memory = (
@@ -455,8 +455,8 @@ def _scales(
     )
     numbers = chain(*map(_numbers, times), links.given)
     return {
-        Unit.TIME: divisor * exact.common_denominator(numbers),
-        Unit.MEMORY: exact.common_denominator(chain(*memory, limits or ())),
+        Unit.TIME: divisors[Unit.TIME] * exact.common_denominator(numbers),
+        Unit.MEMORY: divisors[Unit.MEMORY] * exact.common_denominator(chain(*memory, limits or ())),
     }
 
 

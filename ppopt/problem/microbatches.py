@@ -22,9 +22,7 @@ Factors = tuple[Fraction, ...]
 TIMES, MEMORY = "microbatch_times", "microbatch_memory"
 
 
-def read_factors(
-    field: str, given: object, batches: int, reader: FieldReader
-) -> Factors | None:
+def read_factors(field: str, given: object, batches: int, reader: FieldReader) -> Factors | None:
     """Read one factor for all microbatches, or one for each; None where all are 1.
 
     Raises InputError on anything else.

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property
 from itertools import accumulate, pairwise
+from math import ceil
 from typing import Any
 
 from ppopt.errors import ConflictError, Faults, InputError
@@ -429,8 +430,13 @@ class Pipeline(PipelineFields):
         """All costs as integer ticks: the one duration table of the project."""
         static = tuple(self.static_of(device) for device in range(self.num_devices))
         speeds = tuple(self.device_speed[host] for host in self.hosts[0])
-        pieces = self.batches * self.num_slices
-        rest = (static, self.limits, pieces, self.tick_divisor)
+        factors = (self.microbatch_times or (), self.microbatch_memory or ())
+        pieces = self.num_slices * max(self.batches, *(ceil(sum(each)) for each in factors))
+        divisors = {
+            Unit.TIME: self.tick_divisor * microbatches.denominator(self.microbatch_times),
+            Unit.MEMORY: microbatches.denominator(self.microbatch_memory),
+        }
+        rest = (static, self.limits, pieces, divisors)
         return ticks_of(self.costs, speeds, self.links, *rest)
 
     def time_text(self, ticks: int) -> str:
