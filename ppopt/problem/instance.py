@@ -20,6 +20,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
@@ -63,9 +64,20 @@ class Instance:
     around the microbatches is left out, which is a relaxation."""
 
     @classmethod
+    def of(
+        cls, pipeline: Pipeline, backward_kind: BackwardKind, *, all_resources: bool = False
+    ) -> Instance:
+        """The instance of a pipeline, made once and kept with it."""
+        instances: dict[Any, Instance] = vars(pipeline).setdefault("_instances", {})
+        key = cls, backward_kind, all_resources
+        if key not in instances:
+            instances[key] = cls(pipeline, backward_kind, all_resources)
+        return instances[key]
+
+    @classmethod
     def uniform(cls, pipeline: Pipeline, *, fused: bool) -> Instance:
         """The instance whose backwards are all whole (`fused`), or all split."""
-        return cls(pipeline, BackwardKind.uniform(fused=fused))
+        return cls.of(pipeline, BackwardKind.uniform(fused=fused))
 
     @classmethod
     def with_backwards(
@@ -77,7 +89,7 @@ class Instance:
         """
         uniform = split.all() or not split.any()
         kind = BackwardKind.uniform(fused=not split.any()) if uniform else BackwardKind.MIXED
-        return cls(pipeline, kind, all_resources)
+        return cls.of(pipeline, kind, all_resources=all_resources)
 
     @property
     def batches(self) -> int:
@@ -338,6 +350,10 @@ class Instance:
         """Memory that each frees at its end, in the form of `times`, in ticks of memory."""
         return self._freed[option][number]
 
+    def changes(self, number: int, option: int = SPLIT_MODE) -> tuple[int, ...]:
+        """Net change of memory by each, in the form of `times`, in ticks of memory."""
+        return self._changes[option][number]
+
     @cached_property
     def _times(self) -> Amounts:
         return self._amounts(lambda mode: mode.duration)
@@ -349,6 +365,10 @@ class Instance:
     @cached_property
     def _freed(self) -> Amounts:
         return self._amounts(lambda mode: mode.gives)
+
+    @cached_property
+    def _changes(self) -> Amounts:
+        return self._amounts(lambda mode: mode.change)
 
     def _amounts(self, amount: Callable[[Mode], int]) -> Amounts:
         """An amount of every operation, [option][class][microbatch]."""
