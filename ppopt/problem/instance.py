@@ -17,9 +17,10 @@ state the rules a second time.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -31,6 +32,7 @@ from ppopt.problem.features.compute import ROW_OF, ROWS
 from ppopt.problem.features.draft import InstanceDraft
 from ppopt.problem.operation import KINDS, NUM_KINDS, AuxiliaryKind, OpKind
 from ppopt.problem.operation_classes import (
+    ClassHolding,
     Constraints,
     DispatchRule,
     Holding,
@@ -291,27 +293,28 @@ class Instance:
         )
 
     @cached_property
-    def holdings(self) -> tuple[Holding, ...]:
+    def holdings(self) -> tuple[ClassHolding, ...]:
         """What every microbatch holds in the first modes, if all is given back."""
         return self.holdings_in(SPLIT_MODE)
 
-    def holdings_in(self, option: int) -> tuple[Holding, ...]:
+    def holdings_in(self, option: int) -> tuple[ClassHolding, ...]:
         """What every microbatch holds in these modes, from which class to which.
 
         What is given back is what was taken last.
         """
-        found: list[Holding] = []
-        for place in range(self.places):
-            held: list[Holding] = []
-            mine: list[Holding] = []
-            for number in self._lifetime[place]:
-                mode = self.classes[number].modes_by_option[option]
-                if mode is None:
-                    continue
-                if mode.takes:
-                    held.append(Holding(number, number, mode.takes))
-                mine += _given_back(held, number, mode.gives)
-            found += sorted(mine)
+        found: list[ClassHolding] = []
+        for numbers in self._lifetime:
+            modes = {number: self.operation_modes(number, option) for number in numbers}
+            count = max(map(len, modes.values()))
+            amounts: dict[tuple[int, int], list[int]] = {}
+            for place in range(count):
+                own = {number: row[place % len(row)] for number, row in modes.items() if row}
+                for taker, giver, amount in _held(own):
+                    amounts.setdefault((taker, giver), [0] * count)[place] = amount
+            found += [
+                ClassHolding(*both, tuple(amounts[both]) * (self.batches // count))
+                for both in sorted(amounts)
+            ]
         return tuple(found)
 
     @cached_property
@@ -334,6 +337,12 @@ class Instance:
         op_class = self.classes[number]
         mode = op_class.modes_by_option[option]
         return (mode,) if mode is not None and op_class.size else ()
+
+    @cached_property
+    def alike(self) -> bool:
+        """Whether all operations of a class are alike, whatever their microbatch."""
+        classes, options = range(len(self.classes)), (SPLIT_MODE, WHOLE_MODE)
+        return all(len(self.operation_modes(*of)) <= 1 for of in product(classes, options))
 
     def times(self, number: int, option: int = SPLIT_MODE) -> tuple[int, ...]:
         """Duration of every operation of a class, by microbatch of its route, in ticks.
@@ -460,6 +469,15 @@ def _joined(before: Ints, after: Ints) -> tuple[Ints, Ints]:
         return before, after
     both = np.broadcast_arrays(before, after)
     return both[0], both[1]
+
+
+def _held(modes: Mapping[int, Mode]) -> Iterator[Holding]:
+    """What a microbatch holds, by the modes of its operations in the order in which they run."""
+    held: list[Holding] = []
+    for number, mode in modes.items():
+        if mode.takes:
+            held.append(Holding(number, number, mode.takes))
+        yield from _given_back(held, number, mode.gives)
 
 
 def _given_back(held: list[Holding], giver: int, amount: int) -> Iterator[Holding]:

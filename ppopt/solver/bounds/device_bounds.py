@@ -107,7 +107,7 @@ def _minimum_words(instance: Instance) -> str:
 def _whole_backwards_need_less(instance: Instance, least: int) -> str:
     if instance.backward_kind is not BackwardKind.SPLIT:
         return ""
-    need = max(minimum_memory(Instance(instance.pipeline, BackwardKind.WHOLE)))
+    need = max(minimum_memory(Instance.of(instance.pipeline, BackwardKind.WHOLE)))
     if need >= least:
         return ""
     amount = instance.pipeline.memory_text(need)
@@ -218,7 +218,7 @@ def one_device_bound(
     """Head + work + forced idle time + tail of one device; head and tail at least `head_tail`."""
     instance, pipeline = routes[0].instance, routes[0].instance.pipeline
     hosted = instance.hosted[device]
-    work = instance.batches * sum(instance.classes[number].duration for number in hosted)
+    work = sum(sum(instance.times(number)) for number in hosted)
     saved = pairs.most_saved(instance, device)
     idle = idle_bounds.forced_idle(routes[0], device)
     head = tail = 0

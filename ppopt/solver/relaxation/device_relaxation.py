@@ -175,7 +175,7 @@ def needs_cumulative(instance: Instance, device: int) -> bool:
     in the only mode. The limit is then a number of microbatches: exactly F(a, j) after W(a, j - L).
     """
     stages = sum(len(hosted[device]) for hosted in instance.pipeline.hosted)
-    if instance.mixed or instance.pipeline.num_slices > 1 or stages > 1:
+    if instance.mixed or instance.pipeline.num_slices > 1 or stages > 1 or not instance.alike:
         return True
     classes = instance.classes
     return any(
