@@ -82,7 +82,7 @@ def _schedule(schedule: Schedule) -> dict[str, Any]:
         "peak": schedule.metrics.peak_memory_ticks,
         "links": _links(schedule),
         "collectives": _collectives(schedule),
-        "gathers": any(ticks.unshard_memory),
+        "gathers": any(ticks.costs.unshard_memory),
     }
 
 
@@ -90,8 +90,8 @@ def _memory(pipeline: Pipeline) -> dict[str, list[list[int]]]:
     """Memory that operations take at their start and give at their end, [kind][stage]."""
     takes, gives = (table.tolist() for table in memory_tables(pipeline))
     if pipeline.has_auxiliary:
-        held, nothing = list(pipeline.ticks.unshard_memory), [0] * pipeline.num_stages
-        moved = list(pipeline.ticks.offload_memory)
+        held, nothing = list(pipeline.ticks.costs.unshard_memory), [0] * pipeline.num_stages
+        moved = list(pipeline.ticks.costs.offload_memory)
         takes += [held, nothing, nothing, nothing, moved]
         gives += [nothing, held, nothing, moved, nothing]
     return {"takes": takes, "gives": gives}

@@ -93,7 +93,7 @@ class _Device:
         self.given = list(accumulate((move.memory for move in self.out), initial=0))
         self.taken = list(accumulate((move.memory for move in self.back), initial=0))
         room = pipeline.ticks.room(device)
-        gathered = pipeline.ticks.unshard_memory
+        gathered = pipeline.ticks.costs.unshard_memory
         hosted = [stage for route in pipeline.hosted for stage in route[device]]
         self.room = None if room is None else room - sum(gathered[stage] for stage in hosted)
         self.over = self._most_over()
@@ -102,7 +102,7 @@ class _Device:
 
     def _moves(self, kind: AuxiliaryKind) -> list[_Move]:
         """The moves of a kind, in the order of what they follow or precede."""
-        memory = self.pipeline.ticks.offload_memory
+        memory = self.pipeline.ticks.costs.offload_memory
         forward = kind is AuxiliaryKind.OFFLOAD
         here = (self.kind == OpKind.F) if forward else np.isin(self.kind, (OpKind.B, OpKind.BW))
         columns = (self.place, self.stage, self.microbatch, self.part)
