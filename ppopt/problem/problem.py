@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -26,24 +25,19 @@ class Problem:
     @cached_property
     def instance(self) -> Instance:
         """The operations of the problem: where backwards are mixed, those of both kinds."""
-        return Instance(self.pipeline, self.backward_kind)
+        return Instance.of(self.pipeline, self.backward_kind)
 
     @cached_property
     def full_instance(self) -> Instance:
         """The same with all other resources and operations; the same one if there are none."""
-        found = Instance(self.pipeline, self.backward_kind, all_resources=True)
+        found = Instance.of(self.pipeline, self.backward_kind, all_resources=True)
         return found if len(found.classes) > len(self.instance.classes) else self.instance
-
-    @property
-    def has_further_operations(self) -> bool:
-        """Whether a schedule has operations besides compute: transfers, or once in a step."""
-        return self.full_instance is not self.instance
 
     @cached_property
     def traits(self) -> Traits:
         """The traits that a method or an argument must handle to apply to this problem."""
-        own = (trait for trait, holds in OF_PROBLEM.items() if holds(self))
-        return self.pipeline.traits.union(own)
+        span = self.objective is Objective.DEVICE_SPAN
+        return self.instance.traits | ({Trait.SPAN} if span else set())
 
     @property
     def mixed(self) -> bool:
@@ -65,10 +59,10 @@ class Problem:
         """What splitting a backward may gain or lose, per stage."""
         return BackwardChoice(self.pipeline)
 
-    @cached_property
+    @property
     def short_pairs(self) -> ShortPairs:
         """The pairs that take less time than one of their operations alone."""
-        return ShortPairs(self.pipeline, self.backward_kind)
+        return self.instance.short_pairs
 
     @cached_property
     def reduced(self) -> Problem:
@@ -95,11 +89,6 @@ class Problem:
             return self
         return replace(self, pipeline=self.choice.relaxed, backward_kind=BackwardKind.SPLIT)
 
-    @property
-    def is_relaxed(self) -> bool:
-        """Whether bounds of this problem come from itself: it is its own relaxation."""
-        return self.relaxed is self
-
     @cached_property
     def restrictions(self) -> tuple[Problem, ...]:
         """The problems of one kind of backward whose schedules are schedules of this one."""
@@ -107,12 +96,3 @@ class Problem:
             return (self,)
         kinds = (BackwardKind.SPLIT, BackwardKind.WHOLE)
         return tuple(replace(self, backward_kind=kind) for kind in kinds)
-
-
-OF_PROBLEM: Mapping[Trait, Callable[[Problem], bool]] = {
-    Trait.MIXED: lambda problem: problem.mixed,
-    Trait.PAIRS: lambda problem: problem.short_pairs.save_time,
-    Trait.SHORT_PAIRS: lambda problem: problem.short_pairs.exist,
-    Trait.SPAN: lambda problem: problem.objective is Objective.DEVICE_SPAN,
-}
-"""How the traits are recognised that no pipeline has alone (`ppopt.problem.traits.OF_PIPELINE`)."""

@@ -64,7 +64,7 @@ OF_PIPELINE: Mapping[Trait, Callable[[Pipeline], bool]] = {
     Trait.FROZEN: lambda pipeline: any(pipeline.frozen_stages),
 }
 """How the traits are recognised that a pipeline has whatever the objective and the kind of its
-backwards; the others are in `ppopt.problem.problem`."""
+backwards; the others are recognised in `ppopt.problem.instance` and `ppopt.problem.problem`."""
 
 
 def of_pipeline(pipeline: Pipeline) -> Traits:

@@ -148,8 +148,8 @@ def takes_and_gives(pipeline: Pipeline, factor: Fraction) -> tuple[Ints, Ints]:
     (`ppopt.verifier.whole_backward`). Workspace is taken at the start of its operation and given
     back at the end. What moves to the host is in `Ticks` a workspace of F; here F keeps it.
     """
-    ticks = pipeline.ticks
-    rows = (ticks.activation, ticks.kept, ticks.memory_b, ticks.offload_memory)
+    ticks, costs = pipeline.ticks, pipeline.ticks.costs
+    rows = (costs.activation, ticks.kept, costs.memory_b, costs.offload_memory)
     activation, kept, change, moved = (np.array(row, dtype=np.int64) for row in rows)
     workspace = np.array(ticks.workspace, dtype=np.int64)
     kept, workspace[OpKind.F] = kept + moved, workspace[OpKind.F] - moved

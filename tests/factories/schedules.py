@@ -418,14 +418,14 @@ def held(
 def taken(pipeline: Pipeline, kind: int, stage: int, microbatch: int) -> int:
     """Memory that an operation takes at its start, in ticks: DESIGN section 3, rules 5, 13, 16."""
     ticks, factor = pipeline.ticks, factor_of_memory(pipeline, microbatch)
-    moved = factor * ticks.offload_memory[stage]
+    moved = factor * ticks.costs.offload_memory[stage]
     if kind == OpKind.BW:
         return int(bw_allocates(pipeline, stage, factor) + moved)
-    kept = factor * (ticks.kept[stage] + ticks.offload_memory[stage])
-    missing = factor * (ticks.activation[stage] + max(0, ticks.memory_b[stage])) - kept
+    kept = factor * (ticks.kept[stage] + ticks.costs.offload_memory[stage])
+    missing = factor * (ticks.costs.activation[stage] + max(0, ticks.costs.memory_b[stage])) - kept
     workspace = ticks.workspace[kind][stage]
     if kind == OpKind.F:
-        return int(kept + workspace - ticks.offload_memory[stage])
+        return int(kept + workspace - ticks.costs.offload_memory[stage])
     return int((missing + moved if kind == OpKind.B else 0) + workspace)
 
 
@@ -434,8 +434,8 @@ def given(pipeline: Pipeline, kind: int, stage: int, microbatch: int) -> int:
     ticks, factor = pipeline.ticks, factor_of_memory(pipeline, microbatch)
     if kind == OpKind.BW:
         return int(factor * ticks.kept[stage]) + taken(pipeline, kind, stage, microbatch)
-    by_b, moved = ticks.memory_b[stage], ticks.offload_memory[stage]
-    own = (moved, max(0, -by_b), ticks.activation[stage] + by_b)[kind]
+    by_b, moved = ticks.costs.memory_b[stage], ticks.costs.offload_memory[stage]
+    own = (moved, max(0, -by_b), ticks.costs.activation[stage] + by_b)[kind]
     workspace = ticks.workspace[kind][stage] - (moved if kind == OpKind.F else 0)
     return int(factor * own + workspace)
 

@@ -6,14 +6,23 @@ from typing import Any
 
 import pytest
 
+import ppopt
 from ppopt import Pipeline
 from ppopt.problem import traits
 from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.objective import Objective
 from ppopt.problem.problem import Problem
 from ppopt.problem.traits import Trait
+from ppopt.solver.arguments import ARGUMENTS, applicable
+from ppopt.solver.bounds.device_bounds import known_bound
+from ppopt.solver.bounds.subset_dynamic_program import SubsetDP
 from ppopt.solver.deadline import Deadline
+from ppopt.solver.exact.full_model import FullModel
+from ppopt.solver.incumbent import Incumbent
 from ppopt.solver.options import SolveOptions
+from ppopt.solver.parameters import FullModelParams
+from ppopt.solver.problem_views import compute_view, on, relaxed_for
+from ppopt.solver.result import Status
 from ppopt.solver.search import Search
 from ppopt.solver.warm_start import WarmStart
 from ppopt.verifier import verify
@@ -65,3 +74,39 @@ def test_no_method_takes_a_problem_with_a_trait_that_it_does_not_name(
     assert names == []
     assert search.incumbent.best is not None
     assert verify(search.incumbent.best) == []
+
+
+@pytest.mark.parametrize("fields", PIPELINES)
+@pytest.mark.usefixtures("novel")
+def test_no_argument_bounds_a_problem_with_a_trait_that_it_does_not_name(
+    fields: dict[str, Any],
+) -> None:
+    pipeline = Pipeline(**({"stages": 2, "batches": 3} | fields))
+    found = ppopt.solve(pipeline, time_limit=600, workers=1)
+    assert applicable(pipeline.traits) == ()
+    assert (found.status, found.lower_bound) == (Status.FEASIBLE, 0)
+    assert found.proof.startswith("trivial bound 0")
+    assert found.schedule is not None
+
+
+def test_every_argument_bounds_a_plain_problem() -> None:
+    assert applicable(Pipeline(stages=2, batches=3).traits) == ARGUMENTS
+
+
+def test_a_bound_is_relaxed_as_far_as_its_argument_needs() -> None:
+    """Compute alone, then split backwards; a dynamic program needs only the latter."""
+    pipeline = Pipeline(stages=2, batches=3, optimizer=1)
+    problem = Problem(pipeline, Objective.MAKESPAN, BackwardKind.MIXED)
+    incumbent = Incumbent(problem, known_bound(problem))
+    assert relaxed_for(problem.traits, incumbent) is incumbent
+    assert relaxed_for(SubsetDP.handles, incumbent).problem.traits == {Trait.STEP_WORK}
+    assert relaxed_for(frozenset(), incumbent).problem.traits == set()
+
+
+def test_a_method_on_a_view_handles_what_the_view_removes() -> None:
+    pipeline = Pipeline(stages=2, batches=3, optimizer=1)
+    problem = Problem(pipeline, Objective.MAKESPAN, BackwardKind.SPLIT)
+    method = FullModel(problem, FullModelParams())
+    view = compute_view(Incumbent(problem, known_bound(problem)))
+    assert view.removed == {Trait.STEP_WORK}
+    assert on(view, method).handles == method.handles | {Trait.STEP_WORK}

@@ -21,10 +21,10 @@ from ppopt.solver import interrupts
 from ppopt.solver.bound import Bound
 from ppopt.solver.bounds import device_bounds
 from ppopt.solver.bounds.destructive_bounds import TargetSequence, feasibility_model
+from ppopt.solver.bounds.proof_scope import searched
 from ppopt.solver.budget import Budget
 from ppopt.solver.cp_sat import cpsat
 from ppopt.solver.cp_sat.model import CpSatModel
-from ppopt.solver.exact.full_model import searched
 from ppopt.solver.heuristics.cyclic import least_period
 from ppopt.solver.heuristics.steady_state import UNROLLED, Section, SteadyStatePattern
 from ppopt.solver.incumbent import Incumbent
