@@ -54,6 +54,15 @@ class Needs(Enum):
     WEIGHT_GRADIENT = auto()
 
 
+class Factor(Enum):
+    """Which factor of a microbatch multiplies a cost (`ppopt.problem.microbatches`)."""
+
+    OWN = auto()
+    """That of its unit, if every microbatch has the cost: on times, or on memory."""
+    MEMORY = auto()
+    NONE = auto()
+
+
 class Derived(NamedTuple):
     """A cost that follows from other costs of the same stage or layer."""
 
@@ -109,6 +118,7 @@ class Cost:
     counted_if: str = ""
     """Flag of a layer without which the layer has `value`; empty: its own cost always counts."""
     per: Per = Per.MICROBATCH
+    factor: Factor = Factor.OWN
     runs: int = 1
     """Of a time: operations of this length, per microbatch or step."""
     over_layers: OverLayers = OverLayers.SUM
@@ -145,6 +155,13 @@ class Cost:
     def per_microbatch(self) -> bool:
         """Whether every microbatch has it, so that slices of microbatches cut it."""
         return self.per is Per.MICROBATCH
+
+    @property
+    def multiplied_with(self) -> Unit | None:
+        """Whose factor multiplies it for a microbatch, that of times or of memory; None: neither."""
+        if not self.per_microbatch or self.factor is Factor.NONE:
+            return None
+        return Unit.MEMORY if self.factor is Factor.MEMORY else self.unit
 
     @property
     def has_value(self) -> bool:
@@ -254,6 +271,7 @@ WORKSPACES = (
         meaning="memory that F, B and BW need only while they run",
         over_layers=OverLayers.DERIVED,
         cut_by_chunks=False,
+        factor=Factor.NONE,
     ),
     Cost(
         field="forward_workspace",
@@ -267,6 +285,7 @@ WORKSPACES = (
         mapping_key="F",
         over_layers=OverLayers.MAXIMUM,
         cut_by_chunks=False,
+        factor=Factor.NONE,
     ),
     Cost(
         field="input_workspace",
@@ -280,6 +299,7 @@ WORKSPACES = (
         mapping_key="B",
         over_layers=OverLayers.MAXIMUM,
         cut_by_chunks=False,
+        factor=Factor.NONE,
         needs=Needs.BACKWARD,
     ),
     Cost(
@@ -291,6 +311,7 @@ WORKSPACES = (
         mapping_key="W",
         over_layers=OverLayers.MAXIMUM,
         cut_by_chunks=False,
+        factor=Factor.NONE,
         needs=Needs.WEIGHT_GRADIENT,
     ),
     Cost(
@@ -305,6 +326,7 @@ WORKSPACES = (
         mapping_key="BW",
         over_layers=OverLayers.MAXIMUM,
         cut_by_chunks=False,
+        factor=Factor.NONE,
         needs=Needs.BACKWARD,
     ),
 )
@@ -373,6 +395,7 @@ OFFLOAD = (
         mapping="offload",
         mapping_key="time",
         counted_if="offload",
+        factor=Factor.MEMORY,
         runs=2,
         on_compute=False,
         needs=Needs.BACKWARD,

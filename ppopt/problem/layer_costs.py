@@ -69,6 +69,16 @@ class LayerCosts:
             amounts[start] if end == start + 1 else sums[end] - sums[start] for start, end in stages
         )
 
+    def backward_allocations(self, stages: Stages, factor: Fraction) -> Row | None:
+        """What BW of stages allocates in all for a microbatch with a factor on its memory.
+
+        None if it does not run one layer at a time.
+        """
+        if not self._one_at_a_time:
+            return None
+        runs = (self._layers[start:end] for start, end in stages)
+        return tuple(backward_peak(run, factor).allocated for run in runs)
+
     def _backward_memory(self, stages: Stages, largest: Row | None) -> dict[str, Any]:
         """What BW allocates per stage, of layers that recompute and run one at a time.
 

@@ -9,13 +9,17 @@ as much overlaps as of two with the smaller of their factors; the rest of the lo
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from fractions import Fraction
-from itertools import accumulate
 from math import lcm
 from operator import sub
+from typing import Any
 
 from ppopt.errors import ConflictError, InputError
+from ppopt.problem.cost_table import STAGE_COSTS
+from ppopt.problem.costs import Number, StageCosts
 from ppopt.problem.field_values import FieldReader, as_list, is_list
+from ppopt.problem.units import Unit
 
 Factors = tuple[Fraction, ...]
 """One factor per microbatch, above 0."""
@@ -64,9 +68,37 @@ def scaled(ticks: int, factor: Fraction) -> int:
     return ticks * factor.numerator // factor.denominator
 
 
-def largest_run(factors: Factors | None, count: int) -> Fraction:
-    """The largest sum of the factors of so many microbatches in a row."""
-    if factors is None:
-        return Fraction(count)
-    sums = tuple(accumulate(factors, initial=Fraction(0)))
-    return max(map(sub, sums[count:], sums))
+def costs_of(
+    costs: StageCosts[Number],
+    times: Fraction,
+    memory: Fraction,
+    allocated: Sequence[Fraction] | None,
+    in_weight: bool,
+) -> StageCosts[Number]:
+    """Costs of stages for a microbatch with these factors.
+
+    `allocated` is what BW of every stage allocates in all for such a microbatch; None: what follows
+    from the costs. With `in_weight` W of stage 0 allocates that, too.
+    """
+    factors = {Unit.TIME: times, Unit.MEMORY: memory}
+    if times == memory == 1:
+        return costs
+    rows: dict[str, tuple[Any, ...]] = {
+        cost.field: _multiplied(costs[cost.field], factors[unit])
+        if (unit := cost.multiplied_with)
+        else costs[cost.field]
+        for cost in STAGE_COSTS
+    }
+    if allocated is not None:
+        whole = tuple(map(type(costs.static[0]), allocated))
+        rows["recompute_memory"] = tuple(map(sub, whole, costs.backward_workspace))
+        if in_weight:
+            rows["weight_workspace"] = (whole[0], *costs.weight_workspace[1:])
+    return StageCosts(rows)
+
+
+def _multiplied(values: Any, factor: Fraction) -> Any:
+    """Numbers, in rows of any depth, times a factor."""
+    if isinstance(values, tuple):
+        return tuple(_multiplied(value, factor) for value in values)
+    return scaled(values, factor) if isinstance(values, int) else values * factor

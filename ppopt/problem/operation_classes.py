@@ -89,6 +89,9 @@ class OperationClass(NamedTuple):
     of one place belong together."""
     size: int
     """Number of operations: one per microbatch of the route, or 1."""
+    by_microbatch: tuple[tuple[Mode, ...], ...] = ()
+    """If microbatches differ, the modes of every one, in the order of `modes`; these are then as
+    short, and hold as little, as those of any microbatch. A mode of none has no entries."""
 
     @property
     def mode(self) -> Mode:

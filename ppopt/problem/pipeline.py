@@ -420,8 +420,9 @@ class Pipeline(PipelineFields):
     @cached_property
     def limits(self) -> tuple[Fraction, ...] | None:
         """Memory limit of every device, in the user's unit; None: unlimited."""
-        pieces = (self.batches, self.num_slices)
-        return limits_of(self.mem_limit, self.costs, self.hosted[0], *pieces)
+        costs = {memory: self._costs_at(memory) for _, memory in set(self.factors)}
+        each = [costs[memory] for _, memory in self.factors]
+        return limits_of(self.mem_limit, each, self.hosted[0], self.num_slices)
 
     def static_of(self, device: int) -> Fraction:
         """Memory always held by a device: the static memory of its stages, on every route."""
@@ -446,6 +447,43 @@ class Pipeline(PipelineFields):
         }
         rest = (static, self.limits, pieces, divisors)
         return ticks_of(self.costs, speeds, self.links, *rest)
+
+    @property
+    def factors(self) -> tuple[tuple[Fraction, Fraction], ...]:
+        """Factors on the times and on the memory of every microbatch."""
+        same = (Fraction(1),) * self.batches
+        pairs = zip(self.microbatch_times or same, self.microbatch_memory or same, strict=True)
+        return tuple(pairs)
+
+    def ticks_at(self, times: Fraction, memory: Fraction) -> Ticks:
+        """Costs of a microbatch with these factors (see `factors`), as integer ticks."""
+        known: dict[tuple[Fraction, Fraction], Ticks] = vars(self).setdefault("_ticks_at", {})
+        if (times, memory) not in known:
+            ticks = self.ticks
+            allocated = self._allocated_by_backward(memory, ticks.memory_per_unit)
+            costs = microbatches.costs_of(ticks.costs, times, memory, *allocated)
+            known[times, memory] = ticks.with_costs(costs)
+        return known[times, memory]
+
+    def _costs_at(self, memory: Fraction) -> StageCosts[Fraction]:
+        """`costs` of a microbatch with a factor on its memory."""
+        allocated = self._allocated_by_backward(memory, 1)
+        return microbatches.costs_of(self.costs, Fraction(1), memory, *allocated)
+
+    def _allocated_by_backward(
+        self, memory: Fraction, per_unit: int
+    ) -> tuple[tuple[Fraction, ...] | None, bool]:
+        """What BW of every stage allocates in all for a slice of such a microbatch.
+
+        None: what follows from `costs`. And whether W of stage 0 runs all of its backward.
+        """
+        if self.model is None:
+            return None, False
+        allocations = self.model.backward_allocations(self.counts, memory)
+        if allocations is None:
+            return None, False
+        in_weight = self.first_backward is FirstBackward.WEIGHT
+        return tuple(amount * per_unit / self.num_slices for amount in allocations), in_weight
 
     def time_text(self, ticks: int) -> str:
         """Write a time with its unit, if that is known: `3.2 ms`."""

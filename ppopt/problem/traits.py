@@ -48,6 +48,8 @@ class Trait(StrEnum):
     """Activations move to the host."""
     FROZEN = "frozen", "frozen stages"
     """Some stages are frozen."""
+    MICROBATCHES = "microbatches", "microbatches that differ"
+    """Factors multiply the times or the memory of some microbatches."""
     SPAN = "span", "objective device span"
     """The objective is the device span."""
 
@@ -62,6 +64,9 @@ OF_PIPELINE: Mapping[Trait, Callable[[Pipeline], bool]] = {
     Trait.STEP_WORK: lambda pipeline: pipeline.has_gradient_work,
     Trait.OFFLOAD: lambda pipeline: pipeline.has_offload,
     Trait.FROZEN: lambda pipeline: any(pipeline.frozen_stages),
+    Trait.MICROBATCHES: lambda pipeline: (
+        pipeline.microbatch_times is not None or pipeline.microbatch_memory is not None
+    ),
 }
 """How the traits are recognised that a pipeline has whatever the objective and the kind of its
 backwards; the others are recognised in `ppopt.problem.instance` and `ppopt.problem.problem`."""

@@ -72,9 +72,7 @@ def test_the_search_finds_the_least_makespan(case: Different, whole: bool) -> No
 def test_equal_factors_are_a_change_of_units() -> None:
     plain = solve(Pipeline(stages=3, batches=4, mem_limit="1f1b"), workers=1)
     twice = solve(
-        Pipeline(
-            stages=3, batches=4, mem_limit="1f1b", microbatch_times=2, microbatch_memory=3
-        ),
+        Pipeline(stages=3, batches=4, mem_limit="1f1b", microbatch_times=2, microbatch_memory=3),
         workers=1,
     )
     assert plain.value is not None
@@ -84,7 +82,9 @@ def test_equal_factors_are_a_change_of_units() -> None:
     assert max(twice.schedule.peak_memory) == 3 * max(plain.schedule.peak_memory)
 
 
-@pytest.mark.parametrize("strategy", ["1f1b", "gpipe", "zb-h1", "zb-2p", "zbv", "dualpipe", "seq-1f1b"])
+@pytest.mark.parametrize(
+    "strategy", ["1f1b", "gpipe", "zb-h1", "zb-2p", "zbv", "dualpipe", "seq-1f1b"]
+)
 def test_hand_strategies_take_the_given_order(strategy: str) -> None:
     pipeline = Pipeline(stages=2, batches=4, microbatch_times=[1, 3, 1, 2])
     made = evaluate(pipeline, strategy)

@@ -15,6 +15,7 @@ from dataclasses import replace
 from fractions import Fraction
 from operator import add, sub
 
+from ppopt.problem.costs import Ticks
 from ppopt.problem.features.draft import InstanceDraft
 from ppopt.problem.offload import HostLink
 from ppopt.problem.operation import AuxiliaryKind
@@ -24,7 +25,7 @@ from ppopt.problem.pipeline import Pipeline
 
 def add_offload(draft: InstanceDraft) -> None:
     """Add both ways of every device and its host, and what moves on them."""
-    pipeline, costs = draft.pipeline, draft.pipeline.ticks.costs
+    pipeline = draft.pipeline
     if not pipeline.has_offload:
         return
     ways = 1 if pipeline.host_link is HostLink.SHARED else 2
@@ -37,14 +38,10 @@ def add_offload(draft: InstanceDraft) -> None:
     places = pipeline.routes * pipeline.num_slices * pipeline.num_stages
     for number in range(places):
         forward = draft.classes[number]
-        moved = costs.offload_memory[forward.stage]
-        if not moved:
+        if not pipeline.ticks.costs.offload_memory[forward.stage]:
             continue
-        time = costs.offload_time[forward.stage]
-        modes = (
-            Mode(AuxiliaryKind.OFFLOAD, time, gives=moved),
-            Mode(AuxiliaryKind.RELOAD, time, takes=moved),
-        )
+        kinds = (AuxiliaryKind.OFFLOAD, AuxiliaryKind.RELOAD)
+        modes = [move_mode(pipeline.ticks, kind, forward.stage) for kind in kinds]
         before = number
         for way, mode in enumerate(modes):
             resource = first + ways * forward.device + min(way, ways - 1)
@@ -53,6 +50,13 @@ def add_offload(draft: InstanceDraft) -> None:
             draft.precedence.append(Precedence(before, len(draft.classes) - 1, 0))
             before = len(draft.classes) - 1
         draft.precedence.append(Precedence(before, number + places, 0))
+
+
+def move_mode(ticks: Ticks, kind: AuxiliaryKind, stage: int) -> Mode:
+    """The mode of a move of these costs."""
+    time, moved = (row[stage] for row in (ticks.costs.offload_time, ticks.costs.offload_memory))
+    out = kind is AuxiliaryKind.OFFLOAD
+    return Mode(kind, time, takes=0 if out else moved, gives=moved if out else 0)
 
 
 def without_offload(pipeline: Pipeline) -> Pipeline:
