@@ -41,6 +41,8 @@ from ppopt.problem.operation_classes import (
     Resource,
 )
 from ppopt.problem.pipeline import Pipeline
+from ppopt.problem.short_pairs import ShortPairs
+from ppopt.problem.traits import Trait, Traits
 
 ABSENT = -1
 """In place of the number of an operation that is not in a schedule."""
@@ -114,6 +116,17 @@ class Instance:
         """Kinds of the operations that devices may run."""
         kinds = {kind for row in self.rows for kind in row if kind is not None}
         return tuple(sorted(kinds))
+
+    @cached_property
+    def traits(self) -> Traits:
+        """Traits that its problems have, whatever the objective; also of what is left out."""
+        own = (trait for trait, holds in OF_INSTANCE.items() if holds(self))
+        return self.pipeline.traits.union(own)
+
+    @cached_property
+    def short_pairs(self) -> ShortPairs:
+        """The pairs that take less time than one of their operations alone."""
+        return ShortPairs(self.pipeline, self.backward_kind)
 
     @property
     def mixed(self) -> bool:
@@ -461,6 +474,15 @@ class Instance:
     def room(self, device: int) -> int | None:
         """Memory limit of a device less its static memory; None: unlimited."""
         return self.pipeline.ticks.room(device)
+
+
+OF_INSTANCE: Mapping[Trait, Callable[[Instance], bool]] = {
+    Trait.MIXED: lambda instance: instance.mixed,
+    Trait.PAIRS: lambda instance: instance.short_pairs.save_time,
+    Trait.SHORT_PAIRS: lambda instance: instance.short_pairs.exist,
+}
+"""How the traits are recognised that depend on the kind of backwards
+(`ppopt.problem.traits.OF_PIPELINE` has those of a pipeline)."""
 
 
 def _joined(before: Ints, after: Ints) -> tuple[Ints, Ints]:

@@ -80,7 +80,7 @@ def _schedule(schedule: Schedule) -> dict[str, Any]:
         "peak": schedule.metrics.peak_memory_ticks,
         "links": _links(schedule),
         "collectives": _collectives(schedule),
-        "gathers": any(ticks.unshard_memory),
+        "gathers": any(ticks.costs.unshard_memory),
     }
 
 

@@ -91,7 +91,7 @@ class _Device:
         self.given = list(accumulate((move.memory for move in self.out), initial=0))
         self.taken = list(accumulate((move.memory for move in self.back), initial=0))
         room = pipeline.ticks.room(device)
-        gathered = pipeline.ticks.unshard_memory
+        gathered = pipeline.ticks.costs.unshard_memory
         hosted = [stage for route in pipeline.hosted for stage in route[device]]
         self.room = None if room is None else room - sum(gathered[stage] for stage in hosted)
         self.over = self._most_over()

@@ -20,6 +20,7 @@ from ppopt.problem.operation import NUM_KINDS, OpKind
 from ppopt.problem.operation_classes import Constraints
 from ppopt.problem.pipeline import Pipeline
 from ppopt.problem.problem import Problem
+from ppopt.solver.arguments import SUBSETS
 from ppopt.solver.cp_sat.no_overlap import NoOverlap, Operations, Pairs
 from ppopt.solver.cp_sat.order_literals import OrderLiterals
 from ppopt.solver.cp_sat.parts import (
@@ -186,7 +187,7 @@ class DeviceScope:
         yield Operations(self.tasks)
         yield from map(NoOverlap, [*self.devices, *self._links])
         plain = self.numbers
-        if not self.problem.mixed and self.pipeline.num_slices == 1:
+        if SUBSETS.applies(self.problem.traits):
             for subset in self._subsets:
                 yield from self._with_bounds(subset)
             plain = [number for number in plain if number >= self._computing]

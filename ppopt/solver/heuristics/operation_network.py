@@ -32,6 +32,7 @@ from ppopt.problem.objective import Objective
 from ppopt.problem.operation import OpKind
 from ppopt.problem.operation_classes import Constraints, Holding
 from ppopt.problem.problem import Problem
+from ppopt.problem.traits import BESIDE_COMPUTE, Trait
 from ppopt.schedule.generation import NEVER
 from ppopt.schedule.schedule import Schedule
 from ppopt.solver.heuristics.operation_table import Links, OperationTable
@@ -127,7 +128,7 @@ class OperationNetwork:
     @property
     def _uniform(self) -> bool:
         """Whether there are only devices, and one mode."""
-        return not self.instance.mixed and len(self.instance.resources) == len(self._devices)
+        return self.instance.traits.isdisjoint(BESIDE_COMPUTE | {Trait.MIXED})
 
     @property
     def _devices(self) -> range:

@@ -24,11 +24,6 @@ class Pair(NamedTuple):
     """Duration of the pair in ticks."""
 
 
-def pairing_saves_time(instance: Instance) -> bool:
-    """Whether some pair of the search space saves time."""
-    return any(_gains(instance, device) for device in range(instance.pipeline.num_devices))
-
-
 def pair_count_bound(pipeline: Pipeline) -> int:
     """Upper bound on the number of pairs that `candidate_pairs` yields for all devices."""
     if pipeline.overlap is None:
