@@ -27,7 +27,7 @@ TIMES, MEMORY = "microbatch_times", "microbatch_memory"
 
 
 def read_factors(field: str, given: object, batches: int, reader: FieldReader) -> Factors | None:
-    """Read one factor for all microbatches, or one for each; None where all are 1.
+    """Read one factor for all microbatches, or one for each; None if they are not given.
 
     Raises InputError on anything else.
     """
@@ -46,7 +46,7 @@ def read_factors(field: str, given: object, batches: int, reader: FieldReader) -
                 f"{field}: microbatch {microbatch}: 0 is not above 0, or finer than 10^-6, the "
                 "finest that is kept"
             )
-    return None if all(factor == 1 for factor in factors) else factors
+    return factors
 
 
 def check_memory_known(times: object, memory: object, limit: object) -> None:

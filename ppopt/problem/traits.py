@@ -64,8 +64,8 @@ OF_PIPELINE: Mapping[Trait, Callable[[Pipeline], bool]] = {
     Trait.STEP_WORK: lambda pipeline: pipeline.has_gradient_work,
     Trait.OFFLOAD: lambda pipeline: pipeline.has_offload,
     Trait.FROZEN: lambda pipeline: any(pipeline.frozen_stages),
-    Trait.MICROBATCHES: lambda pipeline: (
-        pipeline.microbatch_times is not None or pipeline.microbatch_memory is not None
+    Trait.MICROBATCHES: lambda pipeline: any(
+        factor != 1 for factors in pipeline.factors for factor in factors
     ),
 }
 """How the traits are recognised that a pipeline has whatever the objective and the kind of its
