@@ -17,7 +17,7 @@ state the rules a second time.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -33,6 +33,7 @@ from ppopt.problem.operation_classes import (
     Constraints,
     DispatchRule,
     Holding,
+    Mode,
     OperationClass,
     Resource,
 )
@@ -42,6 +43,8 @@ ABSENT = -1
 """In place of the number of an operation that is not in a schedule."""
 SPLIT_MODE, WHOLE_MODE = 0, 1
 """Modes of the classes that choose between a split and a whole backward."""
+Amounts = tuple[tuple[tuple[int, ...], ...], ...]
+"""An amount of every operation, [option][class][microbatch]."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -191,7 +194,8 @@ class Instance:
     @property
     def num_codes(self) -> int:
         """Numbers that operations can have; those of compute are `Pipeline.code`."""
-        return self.pipeline.num_codes // NUM_KINDS * KINDS
+        compute = self.pipeline.num_codes
+        return compute // NUM_KINDS * KINDS if self.all_resources else compute
 
     @cached_property
     def codes(self) -> tuple[Ints, ...]:
@@ -310,22 +314,95 @@ class Instance:
                 mine.insert(len(mine) - len(rows) + 1, number)
         return found
 
+    def operation_modes(self, number: int, option: int = SPLIT_MODE) -> tuple[Mode, ...]:
+        """Modes of the operations of a class, by microbatch; one entry if all are alike.
+
+        Empty if the class has no operation in this option. All amounts per operation follow.
+        """
+        op_class = self.classes[number]
+        mode = op_class.modes_by_option[option]
+        return (mode,) if mode is not None and op_class.size else ()
+
+    def times(self, number: int, option: int = SPLIT_MODE) -> tuple[int, ...]:
+        """Duration of every operation of a class, by microbatch of its route, in ticks.
+
+        Empty if the class has no operation in this option.
+        """
+        return self._times[option][number]
+
+    def allocated(self, number: int, option: int = SPLIT_MODE) -> tuple[int, ...]:
+        """Memory that each allocates at its start, in the form of `times`, in ticks of memory."""
+        return self._allocated[option][number]
+
+    def freed(self, number: int, option: int = SPLIT_MODE) -> tuple[int, ...]:
+        """Memory that each frees at its end, in the form of `times`, in ticks of memory."""
+        return self._freed[option][number]
+
+    @cached_property
+    def _times(self) -> Amounts:
+        return self._amounts(lambda mode: mode.duration)
+
+    @cached_property
+    def _allocated(self) -> Amounts:
+        return self._amounts(lambda mode: mode.takes)
+
+    @cached_property
+    def _freed(self) -> Amounts:
+        return self._amounts(lambda mode: mode.gives)
+
+    def _amounts(self, amount: Callable[[Mode], int]) -> Amounts:
+        """An amount of every operation, [option][class][microbatch]."""
+        split = self._rows(SPLIT_MODE, amount)
+        return split, self._rows(WHOLE_MODE, amount) if self.mixed else split
+
+    def _rows(self, option: int, amount: Callable[[Mode], int]) -> tuple[tuple[int, ...], ...]:
+        found = []
+        for number, op_class in enumerate(self.classes):
+            row = tuple(map(amount, self.operation_modes(number, option)))
+            found.append(row * op_class.size if len(row) == 1 else row)
+        return tuple(found)
+
     @cached_property
     def durations(self) -> Ints:
-        """Time of every operation number, in ticks; 0 if there is no such operation."""
+        """Duration of every operation number, in ticks; 0 if there is no such operation."""
+        return self._by_number(lambda mode: mode.duration)
+
+    @cached_property
+    def allocations(self) -> Ints:
+        """Memory that every operation number allocates at its start, in ticks of memory."""
+        return self._by_number(lambda mode: mode.takes)
+
+    @cached_property
+    def frees(self) -> Ints:
+        """Memory that every operation number frees at its end, in ticks of memory."""
+        return self._by_number(lambda mode: mode.gives)
+
+    @cached_property
+    def pair_workspaces(self) -> Ints:
+        """What every operation number allocates and frees besides if it is in a pair."""
+        return self._by_number(lambda mode: mode.pair_workspace)
+
+    def _by_number(self, amount: Callable[[Mode], int]) -> Ints:
+        """An amount of every operation number; 0 if there is no such operation."""
         found = np.zeros(self.num_codes, dtype=np.int64)
-        for option in (SPLIT_MODE, WHOLE_MODE):
-            for number, op_class in enumerate(self.classes):
-                mode = op_class.modes_by_option[option]
-                if mode is not None:
-                    found[self.codes_in(number, option)] = mode.duration
+        for option in (SPLIT_MODE, WHOLE_MODE)[: 1 + self.mixed]:
+            for number in range(len(self.classes)):
+                modes = self.operation_modes(number, option)
+                if modes:
+                    codes = self.codes_in(number, option)
+                    here = slice(codes[0], codes[-1] + 1, self.pipeline.num_slices)
+                    found[here] = [amount(mode) for mode in modes]
         return found
+
+    def pair_time(self, forward: int, backward: int) -> int:
+        """Duration of two operation numbers run as one, in ticks."""
+        first, second = self.pipeline.op(forward), self.pipeline.op(backward)
+        return self.pipeline.ticks.pair_time(first.stage, second.kind, second.stage)
 
     @property
     def has_instants(self) -> bool:
         """Whether operations may have no length."""
-        modes = (mode for operation_class in self.classes for mode in operation_class.modes)
-        return any(mode is not None and not mode.duration for mode in modes)
+        return not all(all(row) for rows in self._times for row in rows)
 
     @property
     def auxiliary(self) -> range:

@@ -65,6 +65,9 @@ class Mode(NamedTuple):
     """Memory taken at the start, in ticks of memory."""
     gives: int = 0
     """Memory given back at the end, in ticks of memory."""
+    pair_workspace: int = 0
+    """Memory that an operation of no length takes and gives back besides if it is in a pair, which
+    has a length; in ticks of memory."""
 
     @property
     def change(self) -> int:

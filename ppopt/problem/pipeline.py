@@ -35,6 +35,7 @@ from ppopt.problem.operation import Op, OperationNumbers
 from ppopt.problem.pipeline_fields import PipelineFields
 from ppopt.problem.settings import COUNTS, accepts_every_name
 from ppopt.problem.training_sizes import read_training
+from ppopt.problem.traits import Traits, of_pipeline
 from ppopt.problem.units import Unit
 
 
@@ -153,6 +154,11 @@ class Pipeline(PipelineFields):
     def _read_limit(self, reader: FieldReader) -> None:
         check_limit(self.mem_limit, self.model)
         self._set(mem_limit=reader.limit(self.mem_limit, self.num_devices))
+
+    @cached_property
+    def traits(self) -> Traits:
+        """Traits of every problem of this pipeline (`ppopt.problem.traits`)."""
+        return of_pipeline(self)
 
     @property
     def has_links(self) -> bool:

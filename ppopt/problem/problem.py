@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -11,6 +12,7 @@ from ppopt.problem.instance import Instance
 from ppopt.problem.objective import Objective
 from ppopt.problem.pipeline import Pipeline
 from ppopt.problem.short_pairs import ShortPairs
+from ppopt.problem.traits import Trait, Traits
 
 
 @dataclass(frozen=True)
@@ -36,6 +38,12 @@ class Problem:
     def has_further_operations(self) -> bool:
         """Whether a schedule has operations besides compute: transfers, or once in a step."""
         return self.full_instance is not self.instance
+
+    @cached_property
+    def traits(self) -> Traits:
+        """The traits that a method or an argument must handle to apply to this problem."""
+        own = (trait for trait, holds in OF_PROBLEM.items() if holds(self))
+        return self.pipeline.traits.union(own)
 
     @property
     def mixed(self) -> bool:
@@ -99,3 +107,12 @@ class Problem:
             return (self,)
         kinds = (BackwardKind.SPLIT, BackwardKind.WHOLE)
         return tuple(replace(self, backward_kind=kind) for kind in kinds)
+
+
+OF_PROBLEM: Mapping[Trait, Callable[[Problem], bool]] = {
+    Trait.MIXED: lambda problem: problem.mixed,
+    Trait.PAIRS: lambda problem: problem.short_pairs.save_time,
+    Trait.SHORT_PAIRS: lambda problem: problem.short_pairs.exist,
+    Trait.SPAN: lambda problem: problem.objective is Objective.DEVICE_SPAN,
+}
+"""How the traits are recognised that no pipeline has alone (`ppopt.problem.traits.OF_PIPELINE`)."""

@@ -57,6 +57,16 @@ class ShortPairs:
     backward_kind: BackwardKind
 
     @cached_property
+    def save_time(self) -> bool:
+        """Whether some pair takes less time than its operations one after the other."""
+        times = self.pipeline.ticks.durations
+        return any(
+            self._time(one, kind, other) < times[OpKind.F][one] + times[kind][other]
+            for one, other in self.places
+            for kind in KINDS[self.backward_kind]
+        )
+
+    @cached_property
     def exist(self) -> bool:
         """Whether some pair takes less time than one of its operations alone."""
         times = self.pipeline.ticks.durations

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from random import Random
 
 from ppopt.problem.problem import Problem
+from ppopt.problem.traits import unhandled
 from ppopt.solver.bounds.relaxation_bound import RelaxationBound
 from ppopt.solver.bounds.subset_dynamic_program import SubsetDP
 from ppopt.solver.budget import Clock
@@ -66,7 +67,8 @@ def improvement_turns(
     problem, params = incumbent.problem, options.params
     portfolio = _Portfolio(incumbent, view, parts, options, solve)
     if incumbent.value is None:
-        if problem.operations <= params.full_model.most_operations:
+        small = problem.operations <= params.full_model.most_operations
+        if small and not unhandled(problem.traits, FullModel.handles):
             yield Turn(FullModel(problem, params.full_model), clock.left)
         return
     try:

@@ -17,6 +17,7 @@ from typing import NamedTuple
 from ppopt.problem.features import compute_alone
 from ppopt.problem.link_mode import LinkMode
 from ppopt.problem.problem import Problem
+from ppopt.problem.traits import Traits
 from ppopt.schedule import timing
 from ppopt.schedule.schedule import Schedule
 from ppopt.solver.bound import Bound
@@ -25,7 +26,7 @@ from ppopt.solver.bounds.heads_and_tails import HeadsAndTails
 from ppopt.solver.budget import Budget
 from ppopt.solver.heuristics.pool import Pool
 from ppopt.solver.incumbent import Incumbent
-from ppopt.solver.method import Method, Outcome
+from ppopt.solver.method import Method, Outcome, applies
 from ppopt.solver.parameters import SolveParams
 
 
@@ -51,6 +52,13 @@ class View(Incumbent):
         self._target = target
         self._lift_schedule, self._lift_bound = lift_schedule, lift_bound
         self._lagging = lagging
+
+    @property
+    def removed(self) -> Traits:
+        """Traits of the searched problem that the problem of the view lacks."""
+        target = self._target
+        removed = target.problem.traits - self.problem.traits
+        return removed | target.removed if isinstance(target, View) else removed
 
     @property
     def closed(self) -> bool:
@@ -166,9 +174,14 @@ class OnView:
     def __post_init__(self) -> None:
         self.name = self.method.name
 
+    @property
+    def handles(self) -> Traits:
+        """The traits that the method handles, and those that the view removes."""
+        return self.method.handles | self.view.removed
+
     def supports(self, problem: Problem) -> bool:  # noqa: ARG002
         """Whether the method applies to the problem of the view."""
-        return self.method.supports(self.view.problem)
+        return applies(self.method, self.view.problem)
 
     def run(self, incumbent: Incumbent, budget: Budget) -> Outcome:
         """Let the method work on the view, unless nothing is left to do there."""

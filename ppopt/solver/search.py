@@ -11,6 +11,7 @@ from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.objective import Objective
 from ppopt.problem.pipeline import Pipeline
 from ppopt.problem.problem import Problem
+from ppopt.problem.traits import Trait
 from ppopt.schedule import list_scheduling
 from ppopt.schedule.origin import Argument, Certificate, HintRecord
 from ppopt.solver import interrupts
@@ -25,7 +26,7 @@ from ppopt.solver.heuristics.construction import (
 )
 from ppopt.solver.heuristics.steady_state import ShortRunUnrolling
 from ppopt.solver.incumbent import Incumbent
-from ppopt.solver.method import Method, Outcome, has_pairs, supported
+from ppopt.solver.method import Method, Outcome, supported
 from ppopt.solver.options import SolveOptions
 from ppopt.solver.problem_views import BackwardPool, View, backward_pools, compute_view, on
 from ppopt.solver.relaxation import pairs
@@ -194,7 +195,7 @@ class Search:
         """Local search, bounds and exact methods. They need CP-SAT, which takes long to import."""
         with interrupts.deferred():
             from ppopt.solver import portfolio  # noqa: PLC0415
-        paired = has_pairs(self.problem)
+        paired = Trait.PAIRS in self.problem.traits
         too_many = pairs.pair_count_bound(self.problem.pipeline) > self.params.cp_sat.max_pairs
         if paired and too_many and self.incumbent.value is not None:
             return

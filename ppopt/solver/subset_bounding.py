@@ -16,6 +16,7 @@ from ppopt.solver.bounds.subset_selection import Devices
 from ppopt.solver.budget import Budget, Clock
 from ppopt.solver.deadline import Deadline
 from ppopt.solver.incumbent import Incumbent
+from ppopt.solver.method import applies
 from ppopt.solver.parameters import SubsetParams
 from ppopt.solver.problem_views import on, relaxation
 
@@ -29,7 +30,7 @@ class SubsetBounding:
         """Subsets that were tried before others."""
         self._incumbent = Incumbent(problem, device_bounds.known_bound(problem))
         self._subsets = method = SubsetDP(problem.relaxed, params, first)
-        self.exhausted = not method.supports(problem.relaxed)
+        self.exhausted = not applies(method, problem.relaxed)
         """Whether nothing is left to do."""
         self._method = on(None if problem.is_relaxed else relaxation(self._incumbent), method)
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 from ppopt.errors import VerificationError
 from ppopt.problem.objective import Objective
 from ppopt.problem.problem import Problem
+from ppopt.problem.traits import BESIDE_COMPUTE, Trait
 from ppopt.rechecker import SEED, Verdict, check
 from ppopt.rechecker.claim import Claim
 from ppopt.schedule.origin import Argument, Certificate
@@ -29,6 +30,10 @@ class FullModel:
     """Search for values below the incumbent by the model of all devices, until proof."""
 
     name = "full model"
+    handles = BESIDE_COMPUTE | {
+        *(Trait.MIXED, Trait.PAIRS, Trait.SHORT_PAIRS),
+        *(Trait.SLICES, Trait.ROUTES, Trait.FROZEN, Trait.SPAN),
+    }
 
     def __init__(self, problem: Problem, params: FullModelParams) -> None:
         self._problem = problem

@@ -196,14 +196,9 @@ class OperationNetwork:
         There is none if every operation has one mode.
         """
         choices = self.table.choice
-        choice = {op: int(choices[op]) for op in inside if len(self.times(op)) > 1}
+        choice = {op: int(choices[op]) for op in inside if len(self.table.times(op)) > 1}
         there, each = Counter(choice.values()), sum(len(row) > 1 for row in self.instance.rows)
         return {op: found for op, found in choice.items() if there[found] == each}
-
-    def times(self, op: int) -> tuple[int | None, ...]:
-        """Times of an operation in its modes, in ticks; None: it is absent."""
-        modes = self.instance.classes[self.table.number[op]].modes
-        return tuple(None if mode is None else mode.duration for mode in modes)
 
     def in_first_mode(self, choice: int) -> bool:
         """Whether the operations of a choice are in their first modes."""
