@@ -20,6 +20,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import product
+from typing import Any
 
 import numpy as np
 
@@ -30,6 +32,7 @@ from ppopt.problem.features.compute import ROW_OF, ROWS
 from ppopt.problem.features.draft import InstanceDraft
 from ppopt.problem.operation import KINDS, NUM_KINDS, AuxiliaryKind, OpKind
 from ppopt.problem.operation_classes import (
+    ClassHolding,
     Constraints,
     DispatchRule,
     Holding,
@@ -65,9 +68,20 @@ class Instance:
     around the microbatches is left out, which is a relaxation."""
 
     @classmethod
+    def of(
+        cls, pipeline: Pipeline, backward_kind: BackwardKind, *, all_resources: bool = False
+    ) -> Instance:
+        """The instance of a pipeline, made once and kept with it."""
+        instances: dict[Any, Instance] = vars(pipeline).setdefault("_instances", {})
+        key = cls, backward_kind, all_resources
+        if key not in instances:
+            instances[key] = cls(pipeline, backward_kind, all_resources)
+        return instances[key]
+
+    @classmethod
     def uniform(cls, pipeline: Pipeline, *, fused: bool) -> Instance:
         """The instance whose backwards are all whole (`fused`), or all split."""
-        return cls(pipeline, BackwardKind.uniform(fused=fused))
+        return cls.of(pipeline, BackwardKind.uniform(fused=fused))
 
     @classmethod
     def with_backwards(
@@ -79,7 +93,7 @@ class Instance:
         """
         uniform = split.all() or not split.any()
         kind = BackwardKind.uniform(fused=not split.any()) if uniform else BackwardKind.MIXED
-        return cls(pipeline, kind, all_resources)
+        return cls.of(pipeline, kind, all_resources=all_resources)
 
     @property
     def batches(self) -> int:
@@ -292,27 +306,28 @@ class Instance:
         )
 
     @cached_property
-    def holdings(self) -> tuple[Holding, ...]:
+    def holdings(self) -> tuple[ClassHolding, ...]:
         """What every microbatch holds in the first modes, if all is given back."""
         return self.holdings_in(SPLIT_MODE)
 
-    def holdings_in(self, option: int) -> tuple[Holding, ...]:
+    def holdings_in(self, option: int) -> tuple[ClassHolding, ...]:
         """What every microbatch holds in these modes, from which class to which.
 
         What is given back is what was taken last.
         """
-        found: list[Holding] = []
-        for place in range(self.places):
-            held: list[Holding] = []
-            mine: list[Holding] = []
-            for number in self._lifetime[place]:
-                mode = self.classes[number].modes_by_option[option]
-                if mode is None:
-                    continue
-                if mode.takes:
-                    held.append(Holding(number, number, mode.takes))
-                mine += _given_back(held, number, mode.gives)
-            found += sorted(mine)
+        found: list[ClassHolding] = []
+        for numbers in self._lifetime:
+            modes = {number: self.operation_modes(number, option) for number in numbers}
+            count = max(map(len, modes.values()))
+            amounts: dict[tuple[int, int], list[int]] = {}
+            for place in range(count):
+                own = {number: row[place % len(row)] for number, row in modes.items() if row}
+                for taker, giver, amount in _held(own):
+                    amounts.setdefault((taker, giver), [0] * count)[place] = amount
+            found += [
+                ClassHolding(*both, tuple(amounts[both]) * (self.batches // count))
+                for both in sorted(amounts)
+            ]
         return tuple(found)
 
     @cached_property
@@ -336,6 +351,12 @@ class Instance:
         mode = op_class.modes_by_option[option]
         return (mode,) if mode is not None and op_class.size else ()
 
+    @cached_property
+    def alike(self) -> bool:
+        """Whether all operations of a class are alike, whatever their microbatch."""
+        classes, options = range(len(self.classes)), (SPLIT_MODE, WHOLE_MODE)
+        return all(len(self.operation_modes(*of)) <= 1 for of in product(classes, options))
+
     def times(self, number: int, option: int = SPLIT_MODE) -> tuple[int, ...]:
         """Duration of every operation of a class, by microbatch of its route, in ticks.
 
@@ -351,6 +372,10 @@ class Instance:
         """Memory that each frees at its end, in the form of `times`, in ticks of memory."""
         return self._freed[option][number]
 
+    def changes(self, number: int, option: int = SPLIT_MODE) -> tuple[int, ...]:
+        """Net change of memory by each, in the form of `times`, in ticks of memory."""
+        return self._changes[option][number]
+
     @cached_property
     def _times(self) -> Amounts:
         return self._amounts(lambda mode: mode.duration)
@@ -362,6 +387,10 @@ class Instance:
     @cached_property
     def _freed(self) -> Amounts:
         return self._amounts(lambda mode: mode.gives)
+
+    @cached_property
+    def _changes(self) -> Amounts:
+        return self._amounts(lambda mode: mode.change)
 
     def _amounts(self, amount: Callable[[Mode], int]) -> Amounts:
         """An amount of every operation, [option][class][microbatch]."""
@@ -462,6 +491,15 @@ def _joined(before: Ints, after: Ints) -> tuple[Ints, Ints]:
         return before, after
     both = np.broadcast_arrays(before, after)
     return both[0], both[1]
+
+
+def _held(modes: Mapping[int, Mode]) -> Iterator[Holding]:
+    """What a microbatch holds, by the modes of its operations in the order in which they run."""
+    held: list[Holding] = []
+    for number, mode in modes.items():
+        if mode.takes:
+            held.append(Holding(number, number, mode.takes))
+        yield from _given_back(held, number, mode.gives)
 
 
 def _given_back(held: list[Holding], giver: int, amount: int) -> Iterator[Holding]:

@@ -155,11 +155,22 @@ class Holding(NamedTuple):
     """Memory held from the start of one operation to the end of another one."""
 
     taker: int
+    """Operation, or class of one, that takes it."""
+    giver: int
+    """Operation, or class of one, that gives it back."""
+    amount: int
+    """In ticks of memory."""
+
+
+class ClassHolding(NamedTuple):
+    """Memory held from the start of the operations of one class to the end of those of another."""
+
+    taker: int
     """Class that takes it."""
     giver: int
     """Class that gives it back."""
-    amount: int
-    """In ticks of memory."""
+    amounts: tuple[int, ...]
+    """By microbatch of the route, in ticks of memory."""
 
 
 class Constraints(NamedTuple):

@@ -25,12 +25,12 @@ class Problem:
     @cached_property
     def instance(self) -> Instance:
         """The operations of the problem: where backwards are mixed, those of both kinds."""
-        return Instance(self.pipeline, self.backward_kind)
+        return Instance.of(self.pipeline, self.backward_kind)
 
     @cached_property
     def full_instance(self) -> Instance:
         """The same with all other resources and operations; the same one if there are none."""
-        found = Instance(self.pipeline, self.backward_kind, all_resources=True)
+        found = Instance.of(self.pipeline, self.backward_kind, all_resources=True)
         return found if len(found.classes) > len(self.instance.classes) else self.instance
 
     @cached_property

@@ -13,13 +13,13 @@ from fractions import Fraction
 from math import floor
 
 from ppopt.problem import exact, placement
-from ppopt.problem.layers import COSTS
+from ppopt.problem.cost_table import LAYER_COSTS
 from ppopt.problem.offload import SEARCH_OFFLOAD
 from ppopt.problem.pipeline import Pipeline
 from ppopt.problem.problem import Problem
 from ppopt.problem.recompute import SEARCH_RECOMPUTE
-from ppopt.problem.settings import Unit
 from ppopt.problem.traits import refuse_unhandled
+from ppopt.problem.units import Unit
 from ppopt.schedule import timing
 from ppopt.schedule.list_scheduling import one_at_a_time
 from ppopt.schedule.orders import codes, of_kind
@@ -81,7 +81,7 @@ class FrontierProblem:
         self.memory_per_unit = problem.pipeline.ticks.memory_per_unit
         """Ticks of the limits in one unit of memory."""
         if model is not None:
-            amounts = [cost.field for cost in COSTS if cost.unit is Unit.MEMORY]
+            amounts = [cost.field for cost in LAYER_COSTS if cost.unit is Unit.MEMORY]
             self.memory_per_unit = exact.common_denominator(
                 getattr(layer, field) for layer in model.layers for field in amounts
             )

@@ -113,7 +113,7 @@ def _minimum_words(instance: Instance) -> str:
 def _whole_backwards_need_less(instance: Instance, least: int) -> str:
     if instance.backward_kind is not BackwardKind.SPLIT:
         return ""
-    need = max(minimum_memory(Instance(instance.pipeline, BackwardKind.WHOLE)))
+    need = max(minimum_memory(Instance.of(instance.pipeline, BackwardKind.WHOLE)))
     if need >= least:
         return ""
     amount = instance.pipeline.memory_text(need)
@@ -164,14 +164,22 @@ def device_bound(
 def one_device_bound(
     routes: list[Delays], device: int, objective: Objective, head_tail: HeadTail = NO_HEAD_TAIL
 ) -> Bound:
-    """Head + work + forced idle time + tail of one device; head and tail at least `head_tail`."""
+    """Head + work + forced idle time + tail of one device; head and tail at least `head_tail`.
+
+    Where microbatches differ, idle time and savings of pairs hold if all are as short as the
+    shortest: the work counts without them, or is that of the shortest as well.
+    """
     instance, pipeline = routes[0].instance, routes[0].instance.pipeline
     if not WORK.applies(instance.traits):
         return TRIVIAL
-    hosted = instance.hosted[device]
-    work = instance.batches * sum(instance.classes[number].duration for number in hosted)
+    times = [row for row in map(instance.times, instance.hosted[device]) if row]
+    work, shortest = sum(map(sum, times)), sum(len(row) * min(row) for row in times)
     saved = pairs.most_saved(instance, device)
     idle = idle_bounds.forced_idle(routes[0], device)
+    if saved or shortest + sum(idle) >= work:
+        work = shortest
+    else:
+        idle = idle_bounds.ForcedIdle(0, 0)
     head = tail = 0
     if objective is Objective.MAKESPAN:
         lowest = [(delays, delays.hosted[device][0]) for delays in routes]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ppopt.errors import VerificationError
+from ppopt.problem.instance import Instance
 from ppopt.problem.objective import Objective
 from ppopt.problem.problem import Problem
 from ppopt.problem.traits import Trait
@@ -140,9 +141,15 @@ def _horizon(state: Incumbent) -> int:
         for stage in range(len(d.host))
     ) + max(sum(d.weight) for d in routes)
     full = state.problem.full_instance
-    others = (full.classes[number] for number in full.auxiliary)
-    further = sum(op_class.size * op_class.duration for op_class in others)
+    further = sum(sum(full.times(number)) for number in full.auxiliary)
+    further += sum(_differences(problem.instance) for problem in kinds)
     return pipeline.batches * pipeline.num_slices * each + further + 1
+
+
+def _differences(instance: Instance) -> int:
+    """Ticks by which all compute is longer than if it were that of the shortest microbatch."""
+    rows = map(instance.times, range(len(instance.classes)))
+    return sum(sum(row) - len(row) * min(row) for row in rows if row)
 
 
 def _close_infeasible(state: Incumbent, seconds: float, limits: SolverLimits) -> None:

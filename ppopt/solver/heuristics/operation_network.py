@@ -180,12 +180,14 @@ class OperationNetwork:
         home = self.table.home.tolist()
         found: dict[int, list[tuple[int, int, Holding]]] = {device: [] for device in self.tight}
         for mode in range(max(map(len, instance.rows))):
-            for taker, giver, amount in instance.holdings_in(mode):
+            for taker, giver, amounts in instance.holdings_in(mode):
                 mine = found.get(home[place[taker][0]])
                 if mine is not None:
+                    rows = zip(place[taker], place[giver], amounts, strict=True)
                     mine += (
                         (choice[first], mode, Holding(first, last, amount))
-                        for first, last in zip(place[taker], place[giver], strict=True)
+                        for first, last, amount in rows
+                        if amount
                     )
         for mine in found.values():
             mine.sort()

@@ -15,6 +15,7 @@ import numpy as np
 from ppopt.problem.arrays import Ints
 from ppopt.problem.instance import ABSENT, SPLIT_MODE, WHOLE_MODE
 from ppopt.problem.operation import NUM_KINDS, AuxiliaryKind, TransferKind
+from ppopt.problem.operation_classes import Constraints
 from ppopt.problem.problem import Problem
 from ppopt.schedule.auxiliary import NO_AUXILIARY
 from ppopt.schedule.auxiliary_orders import canonical_auxiliary, timed
@@ -149,7 +150,10 @@ class OperationTable:
 
     @cached_property
     def after(self) -> Links:
-        """Per operation: (one that waits for it by data flow, lag)."""
+        """Per operation: (one that waits for it by data flow, lag).
+
+        If microbatches differ, also the next one of its class: they keep their order.
+        """
         return self._flow(0)
 
     @cached_property
@@ -163,7 +167,9 @@ class OperationTable:
         return [len(links) for links in self.before]
 
     def _flow(self, end: int) -> Links:
-        flow = self.instance.operation_flow
+        instance = self.instance
+        flows = [instance.operation_flow, *([] if instance.alike else [instance.microbatch_order])]
+        flow = Constraints(*map(np.concatenate, zip(*flows, strict=True)))
         ends = [self.node[np.searchsorted(self.codes, codes)] for codes in flow[:2]]
         links: Links = [[] for _ in range(self.size)]
         rows = (ends[end], ends[1 - end], flow.lag)
