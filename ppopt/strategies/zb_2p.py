@@ -65,6 +65,7 @@ class _Run:
         self.last, self.host = pipeline.num_stages - 1, pipeline.hosts[0]
         self.number = [instance.numbers(stage) for stage in self.stages]
         classes = [[instance.classes[number] for number in row] for row in self.number]
+        self.exists = [[op_class.size > 0 for op_class in row] for row in classes]
         self.time = [[op_class.duration for op_class in row] for row in classes]
         self.memory = [[op_class.change for op_class in row] for row in classes]
         self.room = [2 * len(self.stages) * memory[F] for memory in self.memory]
@@ -91,15 +92,18 @@ class _Run:
         return self.run.most_idle - self.run.idle[self.host[stage]]
 
     def _arrival(self, stage: int, kind: int) -> int:
-        """When the inputs of the next operation of a kind are at a stage."""
+        """When the inputs of the next operation of a kind are at a stage; 0 if it has none."""
+        if not self.exists[stage][kind]:
+            return 0
         arrival = self.run.arrival(self.number[stage][kind])
         assert arrival is not None, "neighbours run first"
         return arrival
 
     def _put(self, stage: int, kind: int) -> None:
-        """Run the next operation of a kind on a stage."""
-        arrival = 0 if kind == W else self._arrival(stage, kind)
-        self.run.append(self.number[stage][kind], arrival)
+        """Run the next operation of a kind on a stage; one that it does not have is counted."""
+        if self.exists[stage][kind]:
+            arrival = 0 if kind == W else self._arrival(stage, kind)
+            self.run.append(self.number[stage][kind], arrival)
         self.done[stage][kind] += 1
         self.pending[stage] += (0, 1, -1)[kind]
         self.held[stage] += self.memory[stage][kind]

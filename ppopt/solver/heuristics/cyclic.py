@@ -46,7 +46,8 @@ class Cycle(NamedTuple):
     def unroll(self, network: OperationNetwork) -> list[int]:
         """Earliest starts of all operations of the whole run, in the order of the cycle."""
         instance = network.problem.instance
-        starts = np.array(self.start, dtype=np.int64)[:, None]
+        present = [number for number, op_class in enumerate(instance.classes) if op_class.size]
+        starts = np.array(self.start, dtype=np.int64)[present, None]
         places = (starts + self.period * np.arange(instance.batches)).ravel()
         by_code = places[np.argsort(np.concatenate(instance.codes))].tolist()
         return network.earliest_starts(sorted(range(network.size), key=by_code.__getitem__))
