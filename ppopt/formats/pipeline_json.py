@@ -29,20 +29,14 @@ from typing import Any
 from ppopt.errors import InputError
 from ppopt.formats.fields import section, shown, text, whole, wholes, within
 from ppopt.problem import placement
+from ppopt.problem.cost_table import STAGE_COSTS, Cost
 from ppopt.problem.costs import MOST_TICKS, is_matrix
 from ppopt.problem.field_values import LARGEST_GRID
 from ppopt.problem.link_mode import LinkMode
 from ppopt.problem.offload import HostLink
 from ppopt.problem.pipeline import Pipeline
-from ppopt.problem.settings import (
-    COUNTS,
-    LIMIT_1F1B,
-    SETTINGS,
-    STAGE_COSTS,
-    Setting,
-    Shape,
-    Unit,
-)
+from ppopt.problem.settings import COUNTS, LIMIT_1F1B, SETTINGS, Shape
+from ppopt.problem.units import Unit
 
 _ALWAYS = tuple(cost for cost in STAGE_COSTS if not cost.optional)
 _SOMETIMES = tuple(cost for cost in STAGE_COSTS if cost.optional)
@@ -96,18 +90,17 @@ def pipeline_to_object(pipeline: Pipeline) -> dict[str, Any]:
     }
 
 
-def _is_default(pipeline: Pipeline, cost: Setting) -> bool:
+def _is_default(pipeline: Pipeline, cost: Cost) -> bool:
     """Whether all stages have the default of a cost."""
     given = getattr(pipeline, cost.field)
     return given is None or (cost.has_value and all(value == cost.default for value in given))
 
 
-def _in_ticks(pipeline: Pipeline, costs: Iterable[Setting]) -> dict[str, Any]:
+def _in_ticks(pipeline: Pipeline, costs: Iterable[Cost]) -> dict[str, Any]:
     ticks = pipeline.ticks
-    per_unit = {Unit.TIME: ticks.per_unit, Unit.MEMORY: ticks.memory_per_unit, None: 1}
+    per_unit = {Unit.TIME: ticks.per_unit, Unit.MEMORY: ticks.memory_per_unit}
     return {
-        cost.name: _whole_ticks(getattr(pipeline.costs, cost.field), per_unit[cost.unit])
-        for cost in costs
+        cost.name: _whole_ticks(pipeline.costs[cost.field], per_unit[cost.unit]) for cost in costs
     }
 
 
@@ -191,11 +184,11 @@ def _where_known(file: dict[str, Any]) -> dict[str, Any]:
     return {key: file.get(key) for key in _WHERE_KNOWN}
 
 
-def _fractions(file: dict[str, Any], cost: Setting, per_unit: int) -> tuple[Any, ...]:
+def _fractions(file: dict[str, Any], cost: Cost, per_unit: int) -> tuple[Any, ...]:
     """Numbers per stage; of a matrix, a row of them per stage."""
     least = -MOST_TICKS if cost.least is None else cost.least
     value, stages = file[cost.name], file["stages"]
-    if cost.shape is Shape.PAIRS and isinstance(value, list) and _has_list(value):
+    if cost.of_pairs and isinstance(value, list) and _has_list(value):
         if len(value) != stages:
             raise InputError(f"{cost.name}: has {len(value)} rows; {stages} are needed")
         rows = [
@@ -327,7 +320,7 @@ def _check_same(
     if pipeline.num_devices != file["devices"]:
         raise InputError(f"devices: is {file['devices']}, but placement has {pipeline.num_devices}")
     for cost in STAGE_COSTS:
-        if cost.field in costs and getattr(pipeline.costs, cost.field) != costs[cost.field]:
+        if cost.field in costs and pipeline.costs[cost.field] != costs[cost.field]:
             raise InputError(
                 f"{cost.name}: differs between the chunks of a device; "
                 "set placement_name and chunks to null"

@@ -65,6 +65,9 @@ class Mode(NamedTuple):
     """Memory taken at the start, in ticks of memory."""
     gives: int = 0
     """Memory given back at the end, in ticks of memory."""
+    pair_workspace: int = 0
+    """Memory that an operation of no length takes and gives back besides if it is in a pair, which
+    has a length; in ticks of memory."""
 
     @property
     def change(self) -> int:
@@ -146,11 +149,22 @@ class Holding(NamedTuple):
     """Memory held from the start of one operation to the end of another one."""
 
     taker: int
+    """Operation, or class of one, that takes it."""
+    giver: int
+    """Operation, or class of one, that gives it back."""
+    amount: int
+    """In ticks of memory."""
+
+
+class ClassHolding(NamedTuple):
+    """Memory held from the start of the operations of one class to the end of those of another."""
+
+    taker: int
     """Class that takes it."""
     giver: int
     """Class that gives it back."""
-    amount: int
-    """In ticks of memory."""
+    amounts: tuple[int, ...]
+    """By microbatch of the route, in ticks of memory."""
 
 
 class Constraints(NamedTuple):

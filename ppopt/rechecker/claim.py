@@ -10,6 +10,7 @@ from typing import NamedTuple
 from ppopt.errors import InputError
 from ppopt.problem import exact
 from ppopt.problem.backward_kind import BackwardKind
+from ppopt.problem.cost_table import OTHER_TIMES
 from ppopt.problem.objective import Objective
 from ppopt.problem.operation import Op, OpKind
 from ppopt.problem.pipeline import Pipeline
@@ -119,9 +120,10 @@ class Claim(NamedTuple):
         """
         ticks, pipeline = self.pipeline.ticks, self.pipeline
         links = max(sum(down) + sum(up) for down, up in zip(ticks.down, ticks.up, strict=True))
-        each = links + sum(map(sum, ticks.durations))
-        once = sum(map(sum, (ticks.unshard, ticks.gradient_sync, ticks.optimizer)))
-        each += 2 * sum(ticks.offload_time)
+        each, once = links + sum(map(sum, ticks.durations)), 0
+        for cost in OTHER_TIMES:
+            times = cost.runs * sum(ticks.costs[cost.field])
+            each, once = (each + times, once) if cost.per_microbatch else (each, once + times)
         return pipeline.batches * pipeline.num_slices * each + pipeline.routes * once
 
     @property
@@ -165,7 +167,8 @@ class Claim(NamedTuple):
         if kind is OpKind.F:
             amount += ticks.kept[stage]
         if kind is OpKind.B:
-            amount += ticks.activation[stage] - ticks.kept[stage] + max(0, ticks.memory_b[stage])
+            amount += ticks.costs.activation[stage] - ticks.kept[stage]
+            amount += max(0, ticks.costs.memory_b[stage])
         if kind is OpKind.BW:
             amount += self._for_whole(stage)
         return amount
@@ -173,7 +176,7 @@ class Claim(NamedTuple):
     def _for_whole(self, stage: int) -> int:
         """Memory that BW allocates besides its workspace, in ticks."""
         ticks = self.pipeline.ticks
-        return ticks.recompute_memory[stage] + ticks.offload_memory[stage]
+        return ticks.costs.recompute_memory[stage] + ticks.costs.offload_memory[stage]
 
     def gives(self, kind: OpKind, stage: int) -> int:
         """Memory that an operation gives back at its end, in ticks.
@@ -184,9 +187,9 @@ class Claim(NamedTuple):
         ticks = self.pipeline.ticks
         amount = ticks.workspace[kind][stage]
         if kind is OpKind.B:
-            amount += max(0, -ticks.memory_b[stage])
+            amount += max(0, -ticks.costs.memory_b[stage])
         if kind is OpKind.W:
-            amount += ticks.activation[stage] + ticks.memory_b[stage]
+            amount += ticks.costs.activation[stage] + ticks.costs.memory_b[stage]
         if kind is OpKind.BW:
             amount += ticks.kept[stage] + self._for_whole(stage)
         return amount

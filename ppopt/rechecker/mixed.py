@@ -21,7 +21,7 @@ from fractions import Fraction
 from operator import add, mul, sub
 
 from ppopt.problem.backward_kind import BackwardKind
-from ppopt.problem.layers import Layer
+from ppopt.problem.layer import Layer
 from ppopt.problem.link_mode import LinkMode
 from ppopt.problem.operation import OpKind
 from ppopt.problem.pipeline import Pipeline

@@ -21,7 +21,7 @@ from functools import lru_cache
 from itertools import accumulate, pairwise
 from typing import NamedTuple
 
-from ppopt.problem.layers import Layer
+from ppopt.problem.layer import Layer
 from ppopt.rechecker.claim import Claim
 
 MOST_POINTS = 12

@@ -275,12 +275,11 @@ def listed_orders(
     ops, place = codes(listed), np.cumsum(listed >= 0) - 1
     second = np.flatnonzero(listed < 0)
     ops[second - 1], ops[second] = pairs.T
-    times = instance.durations if instance.all_resources else durations(pipeline)
-    duration = times[ops[listed >= 0]]
-    duration[place[second]] = [pair_time(pipeline, *both) for both in pairs.tolist()]
+    duration = instance.durations[ops[listed >= 0]]
+    duration[place[second]] = [instance.pair_time(*both) for both in pairs.tolist()]
     ends = np.cumsum([0, *map(len, rows)])
     starts = np.append(0, np.cumsum(listed >= 0))[ends]
-    position = np.full(len(times), FREE)
+    position = np.full(instance.num_codes, FREE)
     position[ops] = place
     before, after, lag = instance.chosen_flow(split)
     waits = [(waiting.before, waiting.after) for waiting in (queues, host) if waiting is not None]
@@ -299,21 +298,6 @@ def _positions(instance: Instance, orders: Orders) -> Ints:
     position = np.full(instance.num_codes, FREE)
     position[listed] = np.arange(len(listed))
     return position
-
-
-def durations(pipeline: Pipeline) -> Ints:
-    """Time of every number of a compute operation, in ticks: `Instance.durations` of them.
-
-    From the table of the pipeline: by the instance, `listed_orders` takes 1.05 times as long.
-    """
-    table = np.array(pipeline.ticks.durations, dtype=np.int64)
-    return np.repeat(table.ravel(), pipeline.batches * pipeline.num_slices)
-
-
-def pair_time(pipeline: Pipeline, forward: int, backward: int) -> int:
-    """Time of two operation numbers run as one, in ticks."""
-    one, other = pipeline.op(forward), pipeline.op(backward)
-    return pipeline.ticks.pair_time(one.stage, other.kind, other.stage)
 
 
 def _cut(pipeline: Pipeline, listed: ListedOrders, queues: Queues | None) -> Network:

@@ -8,6 +8,7 @@ import pkgutil
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, fields, replace
 from functools import cache, lru_cache
+from itertools import chain
 from statistics import median_low
 from typing import Any
 
@@ -16,7 +17,9 @@ import numpy as np
 from ppopt.errors import InputError, NotApplicableError, not_applicable
 from ppopt.problem import placement
 from ppopt.problem.arrays import Ints
+from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.field_values import whole
+from ppopt.problem.instance import Instance
 from ppopt.problem.operation import OpKind
 from ppopt.problem.pipeline import Pipeline
 from ppopt.schedule.orders import Orders
@@ -238,8 +241,8 @@ def _timed(pipeline: Pipeline, times: tuple[Any, ...], **links: Any) -> Pipeline
 
 def equal_times(pipeline: Pipeline) -> bool:
     """Whether F, B and W of all stages take the same time, and links none."""
-    ticks = pipeline.ticks
-    times = {time for kind in (OpKind.F, OpKind.B, OpKind.W) for time in ticks.durations[kind]}
+    ticks, instance = pipeline.ticks, Instance.of(pipeline, BackwardKind.SPLIT)
+    times = set(chain.from_iterable(map(instance.times, range(len(instance.classes)))))
     return len(times) == 1 and not any(map(any, (*ticks.down, *ticks.up)))
 
 

@@ -98,7 +98,7 @@ class _Filling:
     def __init__(
         self, instance: Instance, sequences: Sequences, most: int, rule: GapRule | None
     ) -> None:
-        self.run, self.classes = Generation(instance), instance.classes
+        self.run, self.instance, self.classes = Generation(instance), instance, instance.classes
         self.sequences, self.most, self.rule = sequences, most, rule
         numbers = map(instance.numbers, range(instance.pipeline.num_stages))
         present = [[number for number in row if self.classes[number].size] for row in numbers]
@@ -146,8 +146,8 @@ class _Filling:
             self._append(device, waiting.popleft(), 0)
 
     def _fits(self, rule: GapRule, device: int, arrival: int) -> bool:
-        gap = arrival - self.run.free[device]
-        if 100 * gap >= rule.percent * self.classes[self.pending[device][0]].duration:
+        gap, weight = arrival - self.run.free[device], self.pending[device][0]
+        if 100 * gap >= rule.percent * self.instance.times(weight)[self.run.done[weight]]:
             return True
         return rule.level and gap > self.run.most_idle - self.run.idle[device]
 

@@ -26,7 +26,7 @@ from ppopt.problem.objective import Objective
 from ppopt.problem.partition import SEARCH
 from ppopt.schedule.schedule import Schedule
 from ppopt.solver import interrupts
-from ppopt.solver.bounds import device_bounds
+from ppopt.solver.bounds.proof_scope import delay_scope
 from ppopt.solver.choices.given import GivenPipeline
 from ppopt.solver.choices.search import Effort
 from ppopt.solver.deadline import Deadline
@@ -511,7 +511,7 @@ class PlanSearch:
             status = Status.UNKNOWN if least is not None else Status.INFEASIBLE
         else:
             status = Status.OPTIMAL if least == _value(best) else Status.FEASIBLE
-        scope = device_bounds.links_scope(self._candidates[0].problem)
+        scope = delay_scope(self._candidates[0].problem)
         return Plan(
             space=self._space,
             objective=self._objective,

@@ -19,7 +19,7 @@ from fractions import Fraction
 from math import inf
 from typing import NamedTuple
 
-from ppopt.problem.layers import Layer
+from ppopt.problem.layer import Layer
 from ppopt.studies.plan_space import PlanSpace
 
 

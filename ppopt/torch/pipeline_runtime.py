@@ -179,7 +179,7 @@ def as_run(pipeline: Pipeline) -> Pipeline:
     """
     _check_one_route(pipeline)
     none = {"overlap": None, "overlap_input": None}
-    costs = in_weight(pipeline.costs._asdict() | none)
+    costs = in_weight(dict(pipeline.costs) | none)
     return replace(
         pipeline.without_model(),
         stages=pipeline.num_stages,

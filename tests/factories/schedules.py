@@ -415,9 +415,9 @@ def taken(pipeline: Pipeline, kind: int, stage: int) -> int:
     """Memory that an operation takes at its start, in ticks: DESIGN section 3, rules 5 and 13."""
     ticks = pipeline.ticks
     if kind == OpKind.BW:
-        return bw_allocates(pipeline, stage) + ticks.offload_memory[stage]
-    missing = ticks.activation[stage] - ticks.kept[stage]
-    own = (ticks.kept[stage], missing + max(0, ticks.memory_b[stage]), 0)[kind]
+        return bw_allocates(pipeline, stage) + ticks.costs.offload_memory[stage]
+    missing = ticks.costs.activation[stage] - ticks.kept[stage]
+    own = (ticks.kept[stage], missing + max(0, ticks.costs.memory_b[stage]), 0)[kind]
     return own + ticks.workspace[kind][stage]
 
 
@@ -426,8 +426,8 @@ def given(pipeline: Pipeline, kind: int, stage: int) -> int:
     ticks = pipeline.ticks
     if kind == OpKind.BW:
         return ticks.kept[stage] + taken(pipeline, kind, stage)
-    by_b = ticks.memory_b[stage]
-    own = (0, max(0, -by_b), ticks.activation[stage] + by_b)[kind]
+    by_b = ticks.costs.memory_b[stage]
+    own = (0, max(0, -by_b), ticks.costs.activation[stage] + by_b)[kind]
     return own + ticks.workspace[kind][stage]
 
 

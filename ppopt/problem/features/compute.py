@@ -72,8 +72,9 @@ def _mode(draft: InstanceDraft, kind: OpKind | None, stage: int) -> Mode | None:
     ticks = draft.pipeline.ticks
     if kind is None or not draft.pipeline.has_operations[kind][stage]:
         return None
-    held = ticks.held_alone(kind, stage, with_host=draft.all_resources)
-    return Mode(kind, ticks.durations[kind][stage], *held)
+    in_pair, _ = ticks.held(kind, stage, with_host=draft.all_resources)
+    takes, gives = ticks.held_alone(kind, stage, with_host=draft.all_resources)
+    return Mode(kind, ticks.durations[kind][stage], takes, gives, in_pair - takes)
 
 
 Numbers = dict[tuple[int, int, int, int], int]

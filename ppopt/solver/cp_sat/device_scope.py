@@ -20,6 +20,7 @@ from ppopt.problem.operation import NUM_KINDS, OpKind
 from ppopt.problem.operation_classes import Constraints
 from ppopt.problem.pipeline import Pipeline
 from ppopt.problem.problem import Problem
+from ppopt.solver.arguments import SUBSETS
 from ppopt.solver.cp_sat.no_overlap import NoOverlap, Operations, Pairs
 from ppopt.solver.cp_sat.order_literals import OrderLiterals
 from ppopt.solver.cp_sat.parts import (
@@ -165,10 +166,9 @@ class DeviceScope:
         return OPTIONS[self.problem.choice.kinds[stage]]
 
     def _modes(self, number: int, option: int) -> list[TaskMode]:
-        mode = self.instance.classes[number].modes_by_option[option]
-        duration = 0 if mode is None else mode.duration
-        codes = self.instance.codes_in(number, option)
-        return [TaskMode(code, duration) for code in codes.tolist()]
+        codes = self.instance.codes_in(number, option).tolist()
+        times = self.instance.times(number, option) or (0,) * len(codes)
+        return list(map(TaskMode, codes, times))
 
     def _choices(self, number: int) -> list[int]:
         """Mode choices of the operations of a class: the numbers of their F."""
@@ -188,7 +188,7 @@ class DeviceScope:
         yield Operations(self.tasks)
         yield from map(NoOverlap, [*self.devices, *self._links])
         plain = self.numbers
-        if not self.problem.mixed and self.pipeline.num_slices == 1:
+        if SUBSETS.applies(self.problem.traits):
             for subset in self._subsets:
                 yield from self._with_bounds(subset)
             plain = [number for number in plain if number >= self._computing]
@@ -354,15 +354,17 @@ class DeviceScope:
         """Memory that the devices of limits hold, in order of stage and microbatch."""
         found = []
         for option in (SPLIT_MODE, WHOLE_MODE):
-            for taker, giver, amount in self.instance.holdings_in(option):
+            for taker, giver, amounts in self.instance.holdings_in(option):
                 op_class, device = self.instance.classes[taker], self.instance.device(taker)
                 options = self._options(op_class.stage)
                 if device not in self._room or option not in options:
                     continue
                 columns = (self.instance.codes[number].tolist() for number in (taker, giver))
-                for first, last, choice in zip(*columns, self._choices(taker), strict=True):
+                rows = zip(*columns, amounts, self._choices(taker), strict=True)
+                for first, last, amount, choice in rows:
                     when = (choice, option == SPLIT_MODE) if len(options) > 1 else None
-                    found.append(Held(device, first, last, amount, when))
+                    if amount:
+                        found.append(Held(device, first, last, amount, when))
         places = self.pipeline.num_codes // NUM_KINDS
         found.sort(key=lambda held: held.taker % places)
         return [*found, *(held for device in self._room for held in self._lasting[device])]

@@ -58,6 +58,9 @@ class _Repair:
 
     def __init__(self, schedule: Schedule, instance: Instance) -> None:
         self.classes, self.total = instance.classes, instance.batches
+        numbers = range(len(self.classes))
+        self.takes = [instance.allocated(number) for number in numbers]
+        self.change = [instance.changes(number) for number in numbers]
         self.priority = _priorities(schedule, instance)
         self.run = Generation(instance)
         self.done = self.run.done
@@ -69,7 +72,7 @@ class _Repair:
         self.by_age = self._by_age()
 
     def _device(self, hosted: tuple[int, ...], room: float) -> _Device:
-        most = sum(self.classes[number].takes for number in hosted)
+        most = sum(max(self.takes[number], default=0) for number in hosted)
         return _Device(self._one_after_another(hosted), room, min(room, most))
 
     def _one_after_another(self, hosted: tuple[int, ...]) -> tuple[int, ...]:
@@ -137,13 +140,14 @@ class _Repair:
 
     def _fits(self, device: _Device, held: int, number: int) -> bool:
         """Whether an operation fits, and leaves a safe state."""
-        op_class = self.classes[number]
-        if not op_class.takes:
+        microbatch = self.done[number]
+        takes = self.takes[number][microbatch]
+        if not takes:
             return True
-        if held + op_class.takes > device.room:
+        if held + takes > device.room:
             return False
         self.done[number] += 1
-        safe = self._is_safe(device, device.room - held - op_class.change)
+        safe = self._is_safe(device, device.room - held - self.change[number][microbatch])
         self.done[number] -= 1
         return safe
 
@@ -165,10 +169,9 @@ class _Repair:
         """
         kept = most = 0
         for number in device.classes:
-            op_class = self.classes[number]
-            if op_class.route == route and self.done[number] <= microbatch:
-                most = max(most, kept + op_class.takes)
-                kept += op_class.change
+            if self.classes[number].route == route and self.done[number] <= microbatch:
+                most = max(most, kept + self.takes[number][microbatch])
+                kept += self.change[number][microbatch]
         return most, kept
 
     def _finished(self, device: _Device) -> bool:

@@ -21,6 +21,7 @@ import numpy as np
 from ppopt.problem.arrays import Ints
 from ppopt.problem.pipeline import Pipeline
 from ppopt.problem.problem import Problem
+from ppopt.problem.traits import Trait
 from ppopt.schedule import timing
 from ppopt.schedule.list_scheduling import one_at_a_time
 from ppopt.schedule.orders import Orders
@@ -28,9 +29,12 @@ from ppopt.schedule.schedule import Schedule
 from ppopt.solver.budget import Budget
 from ppopt.solver.heuristics.repair import repair
 from ppopt.solver.incumbent import Incumbent
-from ppopt.solver.method import Outcome, is_plain
+from ppopt.solver.method import Outcome
 from ppopt.solver.parameters import SteadyStateParams
 from ppopt.solver.result import Result, Status
+
+UNROLLED = frozenset({Trait.FROZEN, Trait.SPAN})
+"""Traits of the runs whose steady states are unrolled."""
 
 
 class Section(NamedTuple):
@@ -65,8 +69,6 @@ def short_problem(
 ) -> Problem | None:
     """Return the pipeline with fewer microbatches; None if the run is not long."""
     pipeline = problem.pipeline
-    if pipeline.routes > 1 or pipeline.num_slices > 1:
-        return None
     least, most = (times * pipeline.num_devices for times in params.per_device)
     each = problem.operations // pipeline.batches
     short = min(max(params.operations // each, least), most)
@@ -79,6 +81,7 @@ class ShortRunUnrolling:
     """For a long run, the unrolled steady states of a solved shorter run."""
 
     name = "steady state"
+    handles = UNROLLED
 
     def __init__(
         self,
@@ -90,8 +93,8 @@ class ShortRunUnrolling:
         self._params = params
 
     def supports(self, problem: Problem) -> bool:
-        """Whether a problem is a long run of one route, without slices and overlapped pairs."""
-        return is_plain(problem) and short_problem(problem, self._params) is not None
+        """Whether a problem is a long run."""
+        return short_problem(problem, self._params) is not None
 
     def run(self, incumbent: Incumbent, budget: Budget) -> Outcome:
         """Solve the short run and unroll its steady state, once.

@@ -334,7 +334,7 @@ def _splitting_loses_nothing(ticks: Ticks, model: Layers, *, may_recompute: bool
         split = list(accumulate(split, max))
     return all(
         full[layer] >= partial[layer] + weight[layer]
-        and ticks.memory_b[layer] <= 0
+        and ticks.costs.memory_b[layer] <= 0
         and split[layer] <= allocated[layer]
         for layer in count
     )
@@ -351,7 +351,7 @@ def _slowness(speeds: tuple[Fraction, ...]) -> tuple[Fraction, tuple[int, ...], 
     return Fraction(1), tuple(int(divisor / speed) for speed in speeds), divisor
 
 
-def _one_layer_each(pipeline: Pipeline, speed: Fraction) -> tuple[Ticks, StageCosts]:
+def _one_layer_each(pipeline: Pipeline, speed: Fraction) -> tuple[Ticks, StageCosts[Fraction]]:
     """Costs of the pipeline whose stages are single layers, all on one device of this speed."""
     fine = replace(
         pipeline,
@@ -373,7 +373,7 @@ def _changes(ticks: Ticks, kind: OpKind) -> tuple[int, ...]:
 
     Memory needed only while it runs is left out: bounds are of no more memory than is needed.
     """
-    return tuple(ticks.memory_change(kind, layer) for layer in range(len(ticks.activation)))
+    return tuple(ticks.memory_change(kind, layer) for layer in range(len(ticks.costs.activation)))
 
 
 def _times(row: tuple[int, ...], factor: int) -> tuple[int, ...]:

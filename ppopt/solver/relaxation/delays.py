@@ -10,7 +10,7 @@ from ppopt.problem.class_graph import ClassGraph
 from ppopt.problem.instance import Instance
 from ppopt.problem.operation import OpKind
 from ppopt.problem.operation_classes import OperationClass
-from ppopt.solver.relaxation import pairs
+from ppopt.problem.traits import Trait
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class Delays:
     @cached_property
     def overlapped(self) -> bool:
         """Whether an F may run as an overlapped pair with a backward."""
-        return pairs.pairing_saves_time(self.instance)
+        return Trait.PAIRS in self.instance.traits
 
     @cached_property
     def forward(self) -> list[int]:

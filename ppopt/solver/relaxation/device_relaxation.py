@@ -30,6 +30,7 @@ from ppopt.problem.instance import Instance
 from ppopt.problem.objective import Objective
 from ppopt.problem.operation import OpKind
 from ppopt.problem.operation_classes import Constraints
+from ppopt.solver.arguments import SUBSETS
 from ppopt.solver.relaxation.delays import Delays
 
 
@@ -181,7 +182,7 @@ def needs_cumulative(instance: Instance, device: int) -> bool:
     in the only mode. The limit is then a number of microbatches: exactly F(a, j) after W(a, j - L).
     """
     stages = sum(len(hosted[device]) for hosted in instance.pipeline.hosted)
-    if instance.mixed or instance.pipeline.num_slices > 1 or stages > 1:
+    if stages > 1 or not SUBSETS.applies(instance.traits):
         return True
     classes = instance.classes
     return any(
