@@ -12,7 +12,7 @@ fraction [numerator, denominator] per device, and is left out if all are 1: time
 speed 1, and an operation takes its time / the speed of its device, a whole number of ticks.
 `link_mode` is left out if it is `delay`, and `host_link` if it is `duplex`. `frozen` says per
 stage whether it is frozen, and is left out if none is. The costs are those that frozen stages
-have: the B, W and BW of the frozen stages before the first that is not take 0 and wait for F alone.
+have: a cost of an operation that a stage does not have is 0.
 `training` has the sizes with which a trainer runs it, and is left out if they are unknown.
 
 The other optional keys restore the pipeline as its user gave it, equal in every field:

@@ -144,14 +144,14 @@ class Links(NamedTuple):
     """From every stage to the next one: `down[route][stage]`; 0 on one device."""
     up: tuple[tuple[Fraction, ...], ...]
     """From every stage's successor back to it: `up[route][stage]`; 0 on one device, and where the
-    stage runs no backward."""
+    stage has no backward."""
 
 
-def links_of(hosts: tuple[Row, ...], down: Any, up: Any, forward_only: int = 0) -> Links:
+def links_of(hosts: tuple[Row, ...], down: Any, up: Any, has_backward: Sequence[bool]) -> Links:
     """Delays between stages on `hosts[route][stage]`, given as a pipeline holds them.
 
     A number, one per boundary of stages, or a matrix [from device][to device]. Nothing goes up to
-    the first `forward_only` stages.
+    a stage without a backward: `has_backward` has an entry per stage.
     """
     pairs = [tuple(pairwise(route)) for route in hosts]
     return Links(
@@ -161,7 +161,7 @@ def links_of(hosts: tuple[Row, ...], down: Any, up: Any, forward_only: int = 0) 
         ),
         tuple(
             tuple(
-                _delay(up, stage, *pair[::-1]) if stage >= forward_only else Fraction(0)
+                _delay(up, stage, *pair[::-1]) if has_backward[stage] else Fraction(0)
                 for stage, pair in enumerate(route)
             )
             for route in pairs

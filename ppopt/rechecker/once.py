@@ -1,6 +1,6 @@
 """What devices run besides compute: unshard, gradient sync and optimizer, and moves to the host.
 
-UNSHARD of a stage ends before its first F starts. GRADIENT_SYNC starts once its last W or BW has
+UNSHARD of a stage ends before its first F starts. GRADIENT_SYNC starts once its last operation has
 ended. Both run on the collective queue of the device, one at a time. OPTIMIZER of a device computes
 after the syncs of its stages, or with a barrier of all; if there are none, after their last W or
 BW. No optimizer waits for a frozen stage. Gathered weights are held from the start of UNSHARD to
@@ -140,13 +140,13 @@ def held(claim: Claim, device: int) -> int:
     begun and none has closed, so all count. Else F, B and BW run between the first F and the last W
     or BW of the lowest stage of their route on the device, so that those of this stage count. A
     later W of another stage holds less than before, unless it has workspace: then none count. Of a
-    stage that runs no backward the weights are held to its last F alone, so none count on its
+    stage without backward the weights are held to its last F alone, so none count on its
     device.
     """
     pipeline, amounts = claim.pipeline, claim.pipeline.ticks.costs.unshard_memory
     stages = [[s for s, host in enumerate(hosts) if host == device] for hosts in pipeline.hosts]
     mine = [stage for route in stages for stage in route]
-    if min(mine, default=0) < claim.forward_only:
+    if not all(claim.has(OpKind.B, stage) for stage in mine):
         return 0
     ticks = pipeline.ticks
     f_alone = not any(

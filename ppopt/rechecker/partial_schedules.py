@@ -163,6 +163,8 @@ class PartialSchedules:
         )
         for kind in self._claim.kinds:
             for stage in self._stages:
+                if not self._claim.has(kind, stage):
+                    continue
                 host = self._hosts[stage]
                 takes = self._claim.takes(kind, stage)
                 alone = ticks.limits is None or takes == 0 or takers[host] == 1
@@ -182,7 +184,8 @@ class PartialSchedules:
         for low, high in pairwise(self._stages):
             down, up = (self._times.between(kind, low, high) for kind in (OpKind.F, back))
             yield Delay(place[OpKind.F, low], place[OpKind.F, high], down)
-            yield Delay(place[back, high], place[back, low], up)
+            if self._claim.has(back, low):
+                yield Delay(place[back, high], place[back, low], up)
         trip = self._times.round_trip(last)
         if trip:
             yield Delay(place[OpKind.F, last], place[back, last], trip)

@@ -85,7 +85,7 @@ class _Repair:
         def place(number: int) -> tuple[bool, int, int]:
             op_class = self.classes[number]
             forward = op_class.kind is OpKind.F
-            return not forward, op_class.stage if forward else -op_class.stage, op_class.kind
+            return not forward, op_class.stage if forward else -op_class.stage, number
 
         return tuple(sorted(hosted, key=place))
 
@@ -191,6 +191,6 @@ class _Repair:
 def _priorities(schedule: Schedule, instance: Instance) -> list[list[int]]:
     """Starts of the operations in ticks, [class][microbatch], microbatches in order."""
     row = np.argsort(canonical(schedule))
-    place = np.argsort(np.argsort(np.concatenate(instance.codes))).reshape(-1, instance.batches)
-    starts: list[list[int]] = schedule.start[row][place].tolist()
-    return starts
+    place = np.argsort(np.argsort(np.concatenate(instance.codes)))
+    ends = np.cumsum([op_class.size for op_class in instance.classes])
+    return [starts.tolist() for starts in np.split(schedule.start[row][place], ends[:-1])]

@@ -88,8 +88,8 @@ class PartitionSpace:
     """Whether a backward may be BW."""
     span: bool = False
     """Whether the value is the device span; else it is the makespan."""
-    forward_only: int = 0
-    """Layers that run no backward: the first ones."""
+    has_all_backwards: bool = True
+    """Whether all layers have a backward: the first one is not frozen."""
     recompute: RecomputeTicks | None = None
     """Recompute per layer if it is chosen, else None; the costs of the layers are those without it.
     """
@@ -282,7 +282,7 @@ def space_of(problem: Problem) -> PartitionTicks:
         split=kind is not BackwardKind.WHOLE,
         whole=kind is not BackwardKind.SPLIT,
         span=problem.objective is Objective.DEVICE_SPAN,
-        forward_only=pipeline.model.forward_only,
+        has_all_backwards=not pipeline.model.layers[0].frozen,
         recompute=RecomputeTicks(_in_ticks(again, per_unit), _in_ticks(saved, memory_per_unit))
         if may_recompute
         else None,
