@@ -182,7 +182,7 @@ def peaks(schedule: Schedule) -> list[int]:
         allocated, freed = memory(pipeline, row.op)
         events[row.device] += [(row.start, allocated), (row.end, -freed)]
     for moved in schedule.auxiliary.rows():
-        amount = pipeline.ticks.offload_memory[moved.op.stage] * MEMORY[moved.op.microbatch]
+        amount = pipeline.ticks.costs.offload_memory[moved.op.stage] * MEMORY[moved.op.microbatch]
         back = moved.op.kind is AuxiliaryKind.RELOAD
         events[moved.device].append((moved.start, amount) if back else (moved.end, -amount))
     statics = zip(events, pipeline.ticks.static, strict=True)
