@@ -10,9 +10,9 @@ the sequence; `slices`, the costs that are optional (`ppopt.problem.settings`), 
 throughput is computed from are left out if they have their defaults. `device_speed` has a
 fraction [numerator, denominator] per device, and is left out if all are 1: times are those at
 speed 1, and an operation takes its time / the speed of its device, a whole number of ticks.
-`microbatch_times` and `microbatch_memory` have such a fraction per microbatch, where microbatches
-differ. `link_mode` is left out if it is `delay`, and `host_link` if it is `duplex`. `frozen` says per
-stage whether it is frozen, and is left out if none is. The costs are those that frozen stages
+`microbatch_times` and `microbatch_memory` have such a fraction per microbatch, if they are given.
+`link_mode` is left out if it is `delay`, and `host_link` if it is `duplex`. `frozen` says per stage
+whether it is frozen, and is left out if none is. The costs are those that frozen stages
 have: a cost of an operation that a stage does not have is 0.
 `training` has the sizes with which a trainer runs it, and is left out if they are unknown.
 
@@ -169,7 +169,8 @@ def pipeline_from_object(value: object, per_unit: int, memory_per_unit: int) -> 
         p2p=within("p2p_time", _read_p2p, file["p2p_time"], file, per_unit),
         backward_p2p=within(_BACK, _read_p2p, file.get(_BACK), file, per_unit),
         device_speed=within("device_speed", _read_fractions, file, "device_speed", "devices") or 1,
-        **{key: within(key, _read_fractions, file, key, "batches") for key in FACTORS},
+        microbatch_times=within(TIMES, _read_fractions, file, TIMES, "batches"),
+        microbatch_memory=within(MEMORY, _read_fractions, file, MEMORY, "batches"),
         mem_limit=within("mem_limit_given", _own_limit, file.get("mem_limit_given"), limits),
         routes=file["routes"],
         slices=slices,

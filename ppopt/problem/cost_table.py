@@ -154,7 +154,7 @@ class Cost:
 
     @property
     def multiplied_with(self) -> Unit | None:
-        """Whose factor multiplies it for a microbatch, that of times or of memory; None: neither."""
+        """Whose factor multiplies it, that on times or that on memory; None: neither."""
         if not self.per_microbatch or self.factor is Factor.NONE:
             return None
         return Unit.MEMORY if self.factor is Factor.MEMORY else self.unit

@@ -428,7 +428,7 @@ class Pipeline(PipelineFields):
     @cached_property
     def limits(self) -> tuple[Fraction, ...] | None:
         """Memory limit of every device, in the user's unit; None: unlimited."""
-        costs = {memory: self._costs_at(memory) for _, memory in set(self.factors)}
+        costs = {memory: self.costs_at(Fraction(1), memory) for _, memory in set(self.factors)}
         each = [costs[memory] for _, memory in self.factors]
         return limits_of(self.mem_limit, each, self.hosted[0], self.num_slices)
 
@@ -473,10 +473,21 @@ class Pipeline(PipelineFields):
             known[times, memory] = ticks.with_costs(costs)
         return known[times, memory]
 
-    def _costs_at(self, memory: Fraction) -> StageCosts[Fraction]:
-        """`costs` of a microbatch with a factor on its memory."""
+    def costs_at(self, times: Fraction, memory: Fraction) -> StageCosts[Fraction]:
+        """`costs` of a microbatch with these factors."""
         allocated = self._allocated_by_backward(memory, 1)
-        return microbatches.costs_of(self.costs, Fraction(1), memory, *allocated)
+        return microbatches.costs_of(self.costs, times, memory, *allocated)
+
+    @cached_property
+    def with_smallest_microbatches(self) -> Pipeline:
+        """The relaxation in which every microbatch has the smallest factors, in the same ticks.
+
+        Take any schedule, and keep all starts: every operation ends no later, and every microbatch
+        holds no more at any time.
+        """
+        smallest = self.costs_at(*map(min, zip(*self.factors, strict=True)))
+        alike = dict.fromkeys((microbatches.TIMES, microbatches.MEMORY))
+        return self.with_stage_costs(smallest, **alike)
 
     def _allocated_by_backward(
         self, memory: Fraction, per_unit: int

@@ -26,7 +26,7 @@ class BoundArgument(NamedTuple):
 
 _ALL_WORK = BESIDE_COMPUTE | {
     *(Trait.PAIRS, Trait.SLICES, Trait.ROUTES),
-    *(Trait.FROZEN, Trait.SPAN),
+    *(Trait.FROZEN, Trait.SPAN, Trait.MICROBATCHES),
 }
 WORK = BoundArgument("a device runs all its operations, one at a time", _ALL_WORK)
 FORCED_IDLE = BoundArgument(

@@ -77,7 +77,7 @@ def _fits(case: Different, stage: int, order: Sequence[tuple[str, int]]) -> bool
 
 
 def _makespan(case: Different, orders: Sequence[Sequence[tuple[str, int]]]) -> Fraction | None:
-    """End of the last operation where each starts as early as it can; None: they wait in a circle."""
+    """End of the last operation, each as early as it can start; None: they wait in a circle."""
     last = len(orders) - 1
     time = {
         "F": case.forward,

@@ -60,13 +60,17 @@ def move_mode(ticks: Ticks, kind: AuxiliaryKind, stage: int) -> Mode:
 
 
 def without_offload(pipeline: Pipeline) -> Pipeline:
-    """The relaxation in which nothing moves: F gives the memory back, and the backward takes it."""
+    """The relaxation in which nothing moves: F gives the memory back, and the backward takes it.
+
+    What F gives back counts as workspace, so as much as that of the smallest microbatch.
+    """
     if not pipeline.has_offload:
         return pipeline
     bare = pipeline.without_model()
     moved = bare.offload_memory
     cut = bare.num_chunks if bare.named_placement else 1
-    at_once = tuple(memory / cut for memory in moved)
+    smallest = min(memory for _, memory in pipeline.factors)
+    at_once = tuple(smallest * memory / cut for memory in moved)
     nothing = (Fraction(0),) * len(moved)
     workspace = bare.forward_workspace or bare.workspace or nothing
     kept = bare.kept or bare.activation

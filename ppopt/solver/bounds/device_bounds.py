@@ -15,6 +15,7 @@ from ppopt.problem.operation import OpKind
 from ppopt.problem.operation_classes import Mode
 from ppopt.problem.pipeline import Pipeline
 from ppopt.problem.problem import Problem
+from ppopt.problem.traits import Trait
 from ppopt.schedule.origin import Argument, Certificate
 from ppopt.solver.arguments import MINIMUM_MEMORY, WORK
 from ppopt.solver.bound import Bound
@@ -125,9 +126,14 @@ def _whole_backwards_need_less(instance: Instance, least: int) -> str:
 
 def known_bound(problem: Problem) -> Bound:
     """Bound known before the search: that of a device, perhaps of the relaxation."""
-    relaxed, around = problem.relaxed, HeadsAndTails.around_compute(problem)
+    around, objective = HeadsAndTails.around_compute(problem), problem.objective
     heads_tails = () if around is None else around.devices
-    return of_relaxation(problem, device_bound(relaxed.instance, problem.objective, heads_tails))
+    bound = of_relaxation(problem, device_bound(problem.relaxed.instance, objective, heads_tails))
+    if Trait.MICROBATCHES not in problem.traits:
+        return bound
+    differing = device_bound(problem.relaxed_memory.instance, objective, heads_tails)
+    differing = of_relaxation(problem, differing, frozenset({Trait.MICROBATCHES}))
+    return max(differing, bound, key=lambda bound: bound.value)
 
 
 def device_infeasible(routes: list[Delays], device: int) -> bool:

@@ -24,7 +24,7 @@ class RuleAnnealing(Method):
     """Search around the best priority rules, and apply double justification to each result."""
 
     name = "rule annealing"
-    handles = frozenset({Trait.ROUTES, Trait.FROZEN, Trait.SPAN})
+    handles = frozenset({Trait.ROUTES, Trait.FROZEN, Trait.SPAN, Trait.MICROBATCHES})
 
     def __init__(self, pool: Pool, rng: Random, params: AnnealingParams) -> None:
         self._pool = pool

@@ -35,7 +35,10 @@ class ListScheduling(Method):
 
     name = "list scheduling"
     handles = frozenset(
-        {Trait.PAIRS, Trait.SHORT_PAIRS, Trait.ROUTES, Trait.FROZEN, Trait.SPAN},
+        {
+            *(Trait.PAIRS, Trait.SHORT_PAIRS, Trait.ROUTES, Trait.FROZEN, Trait.SPAN),
+            Trait.MICROBATCHES,
+        },
     )
 
     def __init__(

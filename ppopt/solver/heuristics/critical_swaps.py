@@ -26,7 +26,7 @@ from ppopt.solver.result import Result
 
 ORDERS = BESIDE_COMPUTE | {
     *(Trait.MIXED, Trait.PAIRS, Trait.SHORT_PAIRS),
-    *(Trait.SLICES, Trait.ROUTES, Trait.FROZEN, Trait.SPAN),
+    *(Trait.SLICES, Trait.ROUTES, Trait.FROZEN, Trait.SPAN, Trait.MICROBATCHES),
 }
 """Traits of the orders that these methods change."""
 

@@ -32,7 +32,7 @@ class IteratedLocalSearch(Method):
     """
 
     name = "iterated local search"
-    handles = frozenset({Trait.ROUTES, Trait.FROZEN, Trait.SPAN})
+    handles = frozenset({Trait.ROUTES, Trait.FROZEN, Trait.SPAN, Trait.MICROBATCHES})
 
     def __init__(self, pool: Pool, rng: Random, params: LocalSearchParams) -> None:
         self._pool = pool

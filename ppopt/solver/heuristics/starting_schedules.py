@@ -21,7 +21,7 @@ class DoubleJustification(Method):
     """Apply double justification to the best constructed schedules, some per turn."""
 
     name = "double justification"
-    handles = frozenset({Trait.ROUTES, Trait.FROZEN, Trait.SPAN})
+    handles = frozenset({Trait.ROUTES, Trait.FROZEN, Trait.SPAN, Trait.MICROBATCHES})
 
     def __init__(self, pool: Pool, params: JustificationParams) -> None:
         self._pool = pool

@@ -48,7 +48,7 @@ class WindowLNS:
     """
 
     name = "window LNS"
-    handles = BESIDE_COMPUTE | {Trait.MIXED, Trait.ROUTES, Trait.FROZEN}
+    handles = BESIDE_COMPUTE | {Trait.MIXED, Trait.ROUTES, Trait.FROZEN, Trait.MICROBATCHES}
 
     def __init__(
         self, pool: Pool, rng: Random, params: WindowParams, views: Sequence[Incumbent] = ()
