@@ -485,9 +485,16 @@ class Pipeline(PipelineFields):
         Take any schedule, and keep all starts: every operation ends no later, and every microbatch
         holds no more at any time.
         """
-        smallest = self.costs_at(*map(min, zip(*self.factors, strict=True)))
+        return self._with_equal_microbatches(*map(min, zip(*self.factors, strict=True)))
+
+    @cached_property
+    def with_largest_microbatches(self) -> Pipeline:
+        """The restriction in which every microbatch has the largest factors, in the same ticks."""
+        return self._with_equal_microbatches(*map(max, zip(*self.factors, strict=True)))
+
+    def _with_equal_microbatches(self, times: Fraction, memory: Fraction) -> Pipeline:
         alike = dict.fromkeys((microbatches.TIMES, microbatches.MEMORY))
-        return self.with_stage_costs(smallest, **alike)
+        return self.with_stage_costs(self.costs_at(times, memory), **alike)
 
     def _allocated_by_backward(
         self, memory: Fraction, per_unit: int

@@ -26,9 +26,11 @@ class BoundArgument(NamedTuple):
 
 _ALL_WORK = BESIDE_COMPUTE | {
     *(Trait.PAIRS, Trait.SLICES, Trait.ROUTES),
-    *(Trait.FROZEN, Trait.SPAN, Trait.MICROBATCHES),
+    *(Trait.FROZEN, Trait.SPAN),
 }
-WORK = BoundArgument("a device runs all its operations, one at a time", _ALL_WORK)
+WORK = BoundArgument(
+    "a device runs all its operations, one at a time", _ALL_WORK | {Trait.MICROBATCHES}
+)
 FORCED_IDLE = BoundArgument(
     "memory forces a device to wait before its first backward and after its last forward",
     BESIDE_COMPUTE | {Trait.FROZEN, Trait.SPAN},
@@ -38,7 +40,7 @@ HEADS_AND_TAILS = BoundArgument(
 )
 MINIMUM_MEMORY = BoundArgument(
     "one microbatch holds the activations of all stages of a device at once",
-    _ALL_WORK | {Trait.MIXED, Trait.SHORT_PAIRS},
+    _ALL_WORK | {Trait.MIXED, Trait.SHORT_PAIRS, Trait.MICROBATCHES},
 )
 SUBSETS = BoundArgument(
     "the operations of some devices keep their order, their memory limits and the delays through "

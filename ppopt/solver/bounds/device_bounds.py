@@ -6,6 +6,7 @@ These take no search.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.features.gradient_work import held_throughout, is_held_exact
@@ -42,7 +43,13 @@ def minimum_memory(instance: Instance) -> list[int]:
     two exceptions, in which the search decides whether a limit suffices. Operations of no length
     that take memory may share an instant with releases of other stages. A W with a workspace, of a
     device with several stages, may come before or after the backwards of the others.
+
+    Where microbatches differ, it is the memory of the largest.
     """
+    if Trait.MICROBATCHES in instance.traits:
+        largest = instance.pipeline.with_largest_microbatches
+        finer = instance.pipeline.ticks.memory_per_unit // largest.ticks.memory_per_unit
+        return [finer * need for need in minimum_memory(replace(instance, pipeline=largest))]
     routes = [Delays(instance, route) for route in range(instance.pipeline.routes)]
     return [
         _minimum_device_memory(routes, device) for device in range(instance.pipeline.num_devices)
