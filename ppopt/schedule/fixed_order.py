@@ -19,7 +19,10 @@ from typing import NamedTuple
 
 import numpy as np
 
+from ppopt.errors import NotApplicableError
 from ppopt.problem.arrays import Floats, Ints
+from ppopt.problem.backward_kind import BackwardKind
+from ppopt.problem.instance import Instance
 from ppopt.problem.objective import Objective
 from ppopt.problem.operation import NUM_KINDS, OpKind
 from ppopt.problem.partition_costs import CostTable
@@ -108,7 +111,13 @@ class FixedOrder:
     """The values and peaks of one order for pipelines of its shape; links are delays."""
 
     def __init__(self, pipeline: Pipeline, orders: Orders) -> None:
-        """Raises InputError if the orders are not complete or wait in a circle."""
+        """Raises InputError if the orders are not complete or wait in a circle.
+
+        The costs are one per kind and stage, so microbatches that differ are refused
+        (NotApplicableError).
+        """
+        if not Instance.of(pipeline, BackwardKind.MIXED).alike:
+            raise NotApplicableError("an order under many costs at once needs equal microbatches")
         net, links = timing.linked_network(pipeline, orders)
         timing.run(net)
         kind, stage, _, _ = split_codes(pipeline, net.ops)
