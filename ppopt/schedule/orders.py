@@ -84,9 +84,12 @@ def split_of(pipeline: Pipeline, orders: Orders) -> Bools:
     count = np.bincount(codes(np.concatenate(list(orders))), minlength=pipeline.num_codes)
     shape = (len(OpKind), pipeline.num_stages, pipeline.batches, pipeline.num_slices)
     forward, backward, weight, full = count.reshape(shape)
-    exists = np.array(pipeline.has_operations)[:, :, None, None]
-    wrong = (forward != 1) | (backward + full != exists[OpKind.B])
-    wrong |= weight != backward * exists[OpKind.W]
+    closed = weight
+    if not pipeline.has_all_operations:
+        exists = np.array(pipeline.has_operations)[:, :, None, None]
+        closed = np.where(exists[OpKind.W], weight, weight + backward)
+        full = full + ~exists[OpKind.B]
+    wrong = (forward != 1) | (backward + full != 1) | (closed != backward)
     if wrong.any():
         stage, microbatch, part = (int(index) for index in np.argwhere(wrong)[0])
         here = count.reshape(shape)[:, stage, microbatch, part]
