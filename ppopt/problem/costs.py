@@ -76,7 +76,7 @@ class StageCosts(Mapping[str, Any], Generic[Number]):
 
 
 WORKSPACES = {
-    OpKind[cost.mapping_key]: cost.field for cost in cost_table.WORKSPACES if cost.mapping_key
+    OpKind[cost.mapping[1]]: cost.field for cost in cost_table.WORKSPACES if any(cost.mapping)
 }
 """Kind of operation -> field of its workspace."""
 
@@ -96,7 +96,8 @@ def costs_of(
     for cost in STAGE_COSTS:
         values = given.get(cost.field)
         if values is None:
-            values = () if cost.value is None else cost.value.of_stages(rows)
+            unstated = cost.of_pairs and cost.default.function is None
+            values = () if unstated else cost.default.of_stages(rows)
         rows[cost.field] = values
     return StageCosts(
         {

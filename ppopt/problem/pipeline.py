@@ -133,7 +133,7 @@ class Pipeline(PipelineFields):
                 self._set(frozen=frozen.read_frozen(self.frozen, self.stages, self.num_chunks))
             self._set(**cost_fields.of_stages(fields, self.stages, reader))
             return
-        cost_fields.refuse_beside_layers(fields, self.__dataclass_fields__)
+        cost_fields.refuse_beside_layers(fields)
         first = self.first_backward
         self._set(**cost_fields.of_layers(self.model, self.counts, first, reader))
 

@@ -14,6 +14,7 @@ from ppopt.problem.cost_table import OTHER_TIMES
 from ppopt.problem.objective import Objective
 from ppopt.problem.operation import Op, OpKind
 from ppopt.problem.pipeline import Pipeline
+from ppopt.problem.traits import Trait, Traits
 from ppopt.rechecker.pair_times import Row, least_times, pairs_save
 from ppopt.schedule.origin import Argument
 from ppopt.schedule.timetable import Timetable
@@ -80,6 +81,21 @@ class Claim(NamedTuple):
     def mixed(self) -> bool:
         """Whether a backward may be split or whole."""
         return self.backward_kind is BackwardKind.MIXED
+
+    @property
+    def traits(self) -> Traits:
+        """Traits of the schedules that it is of, those of pairs by the re-checker's own times."""
+        own = {
+            Trait.SPAN: self.span,
+            Trait.MIXED: self.mixed,
+            Trait.PAIRS: self.paired,
+            Trait.SHORT_PAIRS: self.shortened,
+        }
+        return self.pipeline.traits.union(trait for trait, has in own.items() if has)
+
+    def has_only(self, handled: Traits) -> bool:
+        """Whether an argument that handles these traits applies to it."""
+        return self.traits <= handled
 
     @property
     def kinds(self) -> tuple[OpKind, ...]:

@@ -26,10 +26,16 @@ from ppopt.problem.cost_table import STEP_FIELDS
 from ppopt.problem.link_mode import LinkMode
 from ppopt.problem.operation import OpKind
 from ppopt.problem.pipeline import Pipeline
+from ppopt.problem.traits import BESIDE_COMPUTE, Trait
 from ppopt.rechecker.claim import Claim
 from ppopt.rechecker.route_times import RouteTimes
 
 NONE = Fraction(0)
+HANDLES = BESIDE_COMPUTE | {
+    *(Trait.PAIRS, Trait.SHORT_PAIRS, Trait.SLICES),
+    *(Trait.ROUTES, Trait.FROZEN, Trait.SPAN),
+}
+"""Traits of the claims that have such a claim of the compute alone."""
 
 
 class Times(NamedTuple):
@@ -163,6 +169,8 @@ def of_compute(claim: Claim) -> Claim:
     (span).
     """
     given = claim.pipeline
+    if not claim.has_only(HANDLES):
+        return claim
     if given.has_offload:
         return of_compute(claim._replace(pipeline=_unmoved(given)))
     if not given.has_gradient_work:

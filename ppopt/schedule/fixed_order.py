@@ -25,6 +25,7 @@ from ppopt.problem.objective import Objective
 from ppopt.problem.operation import NUM_KINDS, OpKind
 from ppopt.problem.partition_costs import CostTable
 from ppopt.problem.pipeline import Pipeline
+from ppopt.problem.traits import Trait
 from ppopt.schedule import timing
 from ppopt.schedule.orders import Orders
 from ppopt.schedule.schedule import split_codes
@@ -103,6 +104,10 @@ class _Delays(NamedTuple):
     """Numbers by depth."""
     forms: _LinearForms
     """Delay of each, in rows of durations and then of links."""
+
+
+HANDLES = frozenset({Trait.SLICES, Trait.ROUTES, Trait.FROZEN})
+"""Traits of the pipelines whose orders are timed right for every partition at once."""
 
 
 class FixedOrder:

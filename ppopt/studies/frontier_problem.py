@@ -18,6 +18,7 @@ from ppopt.problem.offload import SEARCH_OFFLOAD
 from ppopt.problem.pipeline import Pipeline
 from ppopt.problem.problem import Problem
 from ppopt.problem.recompute import SEARCH_RECOMPUTE
+from ppopt.problem.traits import refuse_unhandled
 from ppopt.problem.units import Unit
 from ppopt.schedule import timing
 from ppopt.schedule.list_scheduling import one_at_a_time
@@ -25,9 +26,11 @@ from ppopt.schedule.orders import codes, of_kind
 from ppopt.schedule.origin import Argument, Certificate
 from ppopt.schedule.schedule import Schedule
 from ppopt.solver import interrupts
+from ppopt.solver.arguments import PEAKS
 from ppopt.solver.bound import Bound
 from ppopt.solver.bounds import device_bounds, proof_scope
 from ppopt.solver.choices.search import ANY_EFFORT, ConfigurationSearch, Effort
+from ppopt.solver.choices.spaces import traits_of_any
 from ppopt.solver.deadline import Deadline
 from ppopt.solver.open_choices import choice_of, open_choices
 from ppopt.solver.options import SolveOptions
@@ -270,7 +273,12 @@ class FixedPipelineProblem(FrontierProblem):
 
 
 def frontier_problem_of(problem: Problem) -> FrontierProblem:
-    """Problem that a frontier searches; raises InputError if it cannot be searched."""
+    """Problem that a frontier searches; raises InputError if it cannot be searched.
+
+    Raises NotApplicableError if the limits at which an optimum can change are not known.
+    """
+    traits = traits_of_any(problem)
+    refuse_unhandled("frontier: it", traits, PEAKS.handles, "solve within single limits")
     return (
         FrontierProblem(problem)
         if open_choices(problem.pipeline)

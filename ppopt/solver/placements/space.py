@@ -30,6 +30,7 @@ from ppopt.problem.operation import OpKind
 from ppopt.problem.pipeline import Pipeline
 from ppopt.problem.problem import Problem
 from ppopt.solver.choices.configuration import Configuration
+from ppopt.solver.choices.spaces import PLACEMENTS
 
 Hosts = tuple[int, ...]
 """Device of every stage."""
@@ -50,8 +51,7 @@ class PlacementSpace:
     def __init__(self, problem: Problem) -> None:
         """Raises NotApplicableError if placements cannot be searched."""
         pipeline = problem.pipeline
-        if pipeline.routes > 1:
-            raise NotApplicableError("placement: search knows one route only; leave routes out")
+        PLACEMENTS.check(problem)
         if pipeline.num_devices > MOST_DEVICES or pipeline.num_stages > MOST_STAGES:
             raise NotApplicableError(
                 f"placement: search takes at most {MOST_DEVICES} devices and {MOST_STAGES} stages; "
