@@ -20,7 +20,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import ppopt
-from ppopt.problem.layers import LAYER_SETTINGS
+from ppopt.problem.layer_settings import LAYER_SETTINGS
 from ppopt.problem.settings import SETTINGS, Setting
 from ppopt.report.svg import svg
 from ppopt.strategies import registry

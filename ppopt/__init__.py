@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from ppopt.formats.schedule_json import read_schedule as read_schedule
     from ppopt.problem.costs import StageCosts as StageCosts
     from ppopt.problem.costs import Ticks as Ticks
-    from ppopt.problem.layers import Layer as Layer
+    from ppopt.problem.layer import Layer as Layer
     from ppopt.problem.objective import Objective as Objective
     from ppopt.problem.operation import Op as Op
     from ppopt.problem.operation import OpKind as OpKind

@@ -142,7 +142,7 @@ class Jobs:
         """
         ticks, code = self.pipeline.ticks, self.pipeline.code
         for stage in self.pipeline.hosted[0][device]:
-            taken, at_b = ticks.activation[stage], ticks.memory_b[stage]
+            taken, at_b = ticks.costs.activation[stage], ticks.costs.memory_b[stage]
             parts = (
                 (OpKind.F, OpKind.W, taken + min(at_b, 0)),
                 (OpKind.F, OpKind.B, max(-at_b, 0)),

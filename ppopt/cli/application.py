@@ -18,7 +18,7 @@ from typer.core import TyperCommand, TyperGroup
 from ppopt.cli import streams
 from ppopt.cli.help_text import by_heading, in_order_of_work, write_sections
 from ppopt.errors import ALSO, InputError, NotApplicableError, RunError, VerificationError
-from ppopt.problem.layers import LAYER_SETTINGS
+from ppopt.problem.layer_settings import LAYER_SETTINGS
 from ppopt.problem.settings import LIMIT_1F1B, NAMED, SETTINGS, Heading, Setting, nearest
 from ppopt.solver import interrupts
 

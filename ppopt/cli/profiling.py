@@ -221,7 +221,7 @@ def _of_job(
 def _note_roles(roles: Sequence[str]) -> None:
     """Say which roles were found: exports to trainers name modules by them."""
     from ppopt.problem import layout
-    from ppopt.problem.layers import ENDS
+    from ppopt.problem.layer import ENDS
 
     missing = [f"no {role}" for role in ENDS if role not in roles]
     lacking = f" ({' and '.join(missing)})" if missing else ""

@@ -17,15 +17,7 @@ from ppopt.cli.application import JsonFlag, QuietFlag
 from ppopt.cli.streams import note
 from ppopt.errors import InputError
 from ppopt.formats.typed_values import WHOLE, typed_value
-from ppopt.problem.settings import (
-    COUNTS,
-    NAMED,
-    SETTINGS,
-    Heading,
-    Part,
-    Setting,
-    Shape,
-)
+from ppopt.problem.settings import COUNTS, NAMED, SETTINGS, Heading, Part, Setting, Shape
 
 if TYPE_CHECKING:
     from fractions import Fraction

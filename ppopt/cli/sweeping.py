@@ -138,8 +138,7 @@ def _grid(settings: Settings, values: list[str], where: list[str], shard: str) -
 
 def _bytes(size: str) -> int:
     from ppopt.problem import exact
-    from ppopt.problem.settings import Unit
-    from ppopt.problem.units import resolve
+    from ppopt.problem.units import Unit, resolve
 
     found = resolve(Unit.MEMORY, "B", {"memory_per_job": size}).values["memory_per_job"]
     number = int(exact.read(found, "memory_per_job").value)

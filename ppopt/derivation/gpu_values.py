@@ -11,8 +11,7 @@ from typing import Annotated, TypeAlias
 from ppopt.errors import InputError
 from ppopt.formats.fields import shown
 from ppopt.problem import exact
-from ppopt.problem.settings import Unit
-from ppopt.problem.units import SCALES
+from ppopt.problem.units import SCALES, Unit
 
 _WITH_UNIT = re.compile(r"\s*([-+.0-9]+(?:[eE][-+]?[0-9]+)?)\s*([A-Za-z][A-Za-z/]*)\s*")
 _SI = {"k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "P": 10**15}

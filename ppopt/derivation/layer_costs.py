@@ -37,7 +37,7 @@ from ppopt.derivation.kernels import Bound, Kernel
 from ppopt.derivation.kernels import seconds as kernel_seconds
 from ppopt.derivation.layer_parts import ELEMENT, LOGIT, Part, Rank
 from ppopt.derivation.training import Frozen, Training
-from ppopt.problem.layers import DECODER
+from ppopt.problem.layer_settings import DECODER
 
 MIB = 2**20
 SHORTEST = 0.001

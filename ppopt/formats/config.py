@@ -15,21 +15,12 @@ from ppopt.formats.fields import flag, shown, text, unknown_key, within
 from ppopt.formats.yaml_text import parse_yaml
 from ppopt.problem import exact, link
 from ppopt.problem.backward_memory import RecomputeUnit
-from ppopt.problem.layers import LAYER_NAMES, LAYER_SETTINGS, flat
+from ppopt.problem.layer_settings import LAYER_NAMES, LAYER_SETTINGS, flat
 from ppopt.problem.phases import PARTS, Machine, Phase, Phases
 from ppopt.problem.pipeline import Model, Pipeline
-from ppopt.problem.settings import (
-    LIMIT_1F1B,
-    NAMED,
-    SETTINGS,
-    Part,
-    Setting,
-    Shape,
-    Unit,
-    same_setting,
-)
+from ppopt.problem.settings import LIMIT_1F1B, NAMED, SETTINGS, Part, Setting, Shape, same_setting
 from ppopt.problem.training_sizes import TrainingSizes, read_training
-from ppopt.problem.units import attached
+from ppopt.problem.units import Unit, attached
 
 LARGEST_FILE = 2**20
 """Bytes of a config: the p2p matrix of 256 devices fits; YAML reads this much in seconds."""

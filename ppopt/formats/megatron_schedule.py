@@ -10,10 +10,9 @@ from __future__ import annotations
 
 from contextlib import suppress
 
-import numpy as np
-
 from ppopt.errors import NotApplicableError
-from ppopt.problem.arrays import Ints
+from ppopt.problem.backward_kind import BackwardKind
+from ppopt.problem.instance import Instance
 from ppopt.problem.pipeline import Pipeline
 from ppopt.schedule.orders import Orders, codes
 from ppopt.schedule.schedule import Schedule
@@ -84,10 +83,5 @@ def runs_order(schedule: Schedule) -> bool:
 
 def _with_length(pipeline: Pipeline, orders: Orders) -> list[list[int]]:
     """Operations of every device in order, without those of length 0; ~code: it ends a pair."""
-    durations = np.asarray(pipeline.ticks.durations).ravel()
-
-    def has_length(order: Ints) -> Ints:
-        kind_stage = codes(order) // (pipeline.batches * pipeline.num_slices)
-        return np.asarray(durations[kind_stage] > 0)
-
-    return [order[has_length(order)].tolist() for order in orders]
+    durations = Instance.of(pipeline, BackwardKind.MIXED).durations
+    return [order[durations[codes(order)] > 0].tolist() for order in orders]

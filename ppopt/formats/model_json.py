@@ -17,13 +17,15 @@ from ppopt.errors import InputError
 from ppopt.formats.fields import section, shown, text, whole, wholes, within
 from ppopt.problem import exact, placement
 from ppopt.problem.backward_memory import RecomputeUnit
+from ppopt.problem.cost_table import LAYER_COSTS, Cost
 from ppopt.problem.costs import MOST_TICKS
 from ppopt.problem.first_backward import FirstBackward
-from ppopt.problem.layers import COSTS, LAYER_SETTINGS, LETTERS, MOST_LAYERS, Layer, runs_of
+from ppopt.problem.layer import MOST_LAYERS, Layer, runs_of
+from ppopt.problem.layer_settings import LAYER_SETTINGS, LETTERS
 from ppopt.problem.link import Link
 from ppopt.problem.phases import Phases
 from ppopt.problem.pipeline import Model, Pipeline
-from ppopt.problem.settings import Setting, Shape, Unit
+from ppopt.problem.units import Unit
 
 MEMBER = "model"
 """Key of the member in `origin`."""
@@ -31,9 +33,9 @@ _UNITS = {Unit.TIME: "ticks_per_unit", Unit.MEMORY: "memory_ticks_per_unit"}
 _REQUIRED = (*_UNITS.values(), "layers", "counts", "partition")
 _OPTIONAL = ("name", "placement", "chunks", "link", "first_backward", "recompute_unit")
 _FLAGS = ("recompute", "recompute_given", "offload", "frozen")
-_ROUNDED = (*(cost.field for cost in COSTS), "phases")
-_ALWAYS = tuple(cost.name for cost in COSTS if not cost.optional)
-_SOMETIMES = tuple(cost.name for cost in COSTS if cost.optional)
+_AMOUNTS = (*(cost.field for cost in LAYER_COSTS), "phases")
+_ALWAYS = tuple(cost.layer_name for cost in LAYER_COSTS if not cost.optional)
+_SOMETIMES = tuple(cost.layer_name for cost in LAYER_COSTS if cost.optional)
 
 
 def model_to_object(pipeline: Pipeline) -> dict[str, Any]:
@@ -84,7 +86,7 @@ def _link(value: object) -> Link:
 
 
 def _common_tick(layers: list[Layer], unit: Unit) -> int:
-    costs = [cost for cost in COSTS if cost.unit is unit]
+    costs = [cost for cost in LAYER_COSTS if cost.unit is unit]
     numbers = [getattr(layer, cost.field) for layer in layers for cost in costs]
     if unit is Unit.TIME:
         numbers += [number for layer in layers if layer.phases for number in layer.phases.numbers]
@@ -95,13 +97,12 @@ def _of_layer(layer: Layer, per_unit: dict[Unit, int]) -> dict[str, Any]:
     said = {
         setting.name: value
         for setting in LAYER_SETTINGS
-        if setting not in COSTS
-        and setting.shape is not Shape.PHASES
+        if setting.field not in _AMOUNTS
         and (value := getattr(layer, setting.field)) not in ("", None, False)
     }
     costs = {
-        cost.name: int(getattr(layer, cost.field) * per_unit[_unit(cost)])
-        for cost in COSTS
+        cost.layer_name: int(getattr(layer, cost.field) * per_unit[cost.unit])
+        for cost in LAYER_COSTS
         if not (cost.optional and _is_default(layer, cost))
     }
     if layer.phases:
@@ -121,17 +122,9 @@ def _phases(value: object, per_unit: int) -> Phases:
     return Phases.read(value).each(read)
 
 
-def _is_default(layer: Layer, cost: Setting) -> bool:
+def _is_default(layer: Layer, cost: Cost) -> bool:
     """Whether an optional cost is what it is if it is not given."""
-    default = layer.forward if cost.field == "recompute_time" else 0
-    if cost.field == "offload_memory" and layer.offload_time:
-        default = layer.activation
-    return bool(getattr(layer, cost.field) == default)
-
-
-def _unit(cost: Setting) -> Unit:
-    assert cost.unit is not None
-    return cost.unit
+    return bool(getattr(layer, cost.field) == cost.layer_default.of_layer(vars(layer)))
 
 
 def restored(pipeline: Pipeline, value: object) -> Pipeline:
@@ -187,11 +180,11 @@ def _layer(value: object, per_unit: dict[Unit, int]) -> Layer:
     file = section(value, _ALWAYS, further)
     costs: dict[str, Any] = {
         cost.field: Fraction(
-            within(cost.name, whole, file[cost.name], -MOST_TICKS, MOST_TICKS),
-            per_unit[_unit(cost)],
+            within(cost.layer_name, whole, file[cost.layer_name], -MOST_TICKS, MOST_TICKS),
+            per_unit[cost.unit],
         )
-        for cost in COSTS
-        if cost.name in file
+        for cost in LAYER_COSTS
+        if cost.layer_name in file
     }
     for key in _FLAGS:
         if not isinstance(file.get(key, False), bool):
@@ -199,7 +192,7 @@ def _layer(value: object, per_unit: dict[Unit, int]) -> Layer:
     if file.get("role", "decoder") not in tuple(LETTERS):
         raise InputError(f"role: {shown(file['role'])} is unknown; use {', '.join(LETTERS)}")
     rounded = file.get("rounded", [])
-    if not isinstance(rounded, list) or any(field not in _ROUNDED for field in rounded):
+    if not isinstance(rounded, list) or any(field not in _AMOUNTS for field in rounded):
         raise InputError(f"rounded: {shown(rounded)} is not a list of costs of a layer")
     said = {key: file[key] for key in ("name", "role", "count", *_FLAGS) if key in file}
     if "phases" in file:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from ppopt.formats import pipeline_json, schedule_json
-from ppopt.problem.settings import STAGE_COSTS, Shape
+from ppopt.problem.cost_table import STAGE_COSTS
 
 Schema = dict[str, Any]
 _COUNT: Schema = {"type": "integer", "minimum": 0}
@@ -54,9 +54,10 @@ def _or_null(form: Schema) -> Schema:
 
 
 def _pipeline() -> Schema:
-    forms = {Shape.STAGES: _TICKS, Shape.PAIRS: {"anyOf": [_TICKS, _list(_TICKS)]}}
+    of_pairs: Schema = {"anyOf": [_TICKS, _list(_TICKS)]}
     costs = {
-        cost.name: _list(forms[cost.shape]) | {"description": cost.meaning} for cost in STAGE_COSTS
+        cost.name: _list(of_pairs if cost.of_pairs else _TICKS) | {"description": cost.meaning}
+        for cost in STAGE_COSTS
     }
     known: Schema = {
         **{name: {"type": "integer", "minimum": 1} for name in ("stages", "batches", "devices")},

@@ -39,7 +39,7 @@ from ppopt.formats.config import pipeline_of
 from ppopt.formats.documents import label, read_text
 from ppopt.formats.fields import shown, within
 from ppopt.problem import placement
-from ppopt.problem.costs import StageCosts
+from ppopt.problem.cost_table import STAGE_COSTS
 from ppopt.problem.field_values import LARGEST_GRID
 from ppopt.problem.hosting import MOST_DEVICES
 from ppopt.problem.objective import Objective
@@ -368,7 +368,7 @@ def _shape(order: Order, given: Mapping[str, Any]) -> dict[str, Any]:
     The placement is given by name if it has one, unless some cost has one entry per stage.
     """
     stages, devices = len(order.placement), len(order.rows)
-    lists = [given[cost] for cost in StageCosts._fields if isinstance(given.get(cost), list)]
+    lists = [given[cost.field] for cost in STAGE_COSTS if isinstance(given.get(cost.field), list)]
     per_stage = any(len(costs) == stages for costs in lists)
     if stages == devices or not per_stage:
         for name in _placement_names(order):

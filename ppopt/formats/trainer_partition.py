@@ -24,7 +24,8 @@ from ppopt.errors import NotApplicableError
 from ppopt.formats import megatron_schedule
 from ppopt.problem import layout, placement
 from ppopt.problem.backward_memory import RecomputeUnit
-from ppopt.problem.layers import DECODER, ENDS
+from ppopt.problem.layer import ENDS
+from ppopt.problem.layer_settings import DECODER
 from ppopt.problem.partition import Counts
 from ppopt.problem.pipeline import Model, Pipeline
 

@@ -41,7 +41,7 @@ from ppopt.problem.pipeline import Pipeline
 Times = tuple[Fraction, ...]
 
 
-def memory_of_either(costs: StageCosts) -> dict[str, Times]:
+def memory_of_either(costs: StageCosts[Fraction]) -> dict[str, Times]:
     """Memory of split backwards, B' and W', in whose place B and W may run, or BW, by field.
 
     While B' or W' runs, and between them, a microbatch holds no more than in B, in W or between

@@ -6,13 +6,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import Field, replace
+from dataclasses import replace
 from fractions import Fraction
 from typing import Any
 
 from ppopt.errors import Faults, InputError, NotApplicableError
 from ppopt.problem import units
 from ppopt.problem.backward_times import derive
+from ppopt.problem.cost_table import STAGE_COSTS
 from ppopt.problem.costs import flat
 from ppopt.problem.field_values import FieldReader, is_1f1b, is_exact, is_list
 from ppopt.problem.first_backward import FirstBackward, in_weight
@@ -21,9 +22,11 @@ from ppopt.problem.layers import Layers
 from ppopt.problem.memory import check_memory
 from ppopt.problem.offload import check_moves
 from ppopt.problem.phase_pairs import pair_times
-from ppopt.problem.settings import SETTINGS, STAGE_COSTS, Shape, Unit
+from ppopt.problem.settings import SETTINGS
+from ppopt.problem.units import Unit
 
 Fields = Mapping[str, Any]
+_FIELDS = frozenset(cost.field for cost in STAGE_COSTS)
 
 
 def in_one_unit(fields: Fields, measure: Unit, reader: FieldReader) -> dict[str, Any]:
@@ -50,7 +53,7 @@ def _given(fields: Fields, measure: Unit) -> dict[str, Any]:
         setting.field: value
         for setting in SETTINGS
         if setting.unit is measure
-        and (model is None or setting not in STAGE_COSTS)
+        and (model is None or setting.field not in _FIELDS)
         and (value := fields[setting.field]) is not None
         and not is_1f1b(value)
     }
@@ -68,13 +71,12 @@ def of_stages(fields: Fields, stages: int, reader: FieldReader) -> dict[str, Any
         costs["overlap_input"] = None  # as `StageCosts` holds it
     for cost in STAGE_COSTS:
         given = costs[cost.field]
-        if given is not None or cost.has_value:
-            signed = cost.least is None
+        if given is not None or cost.default.value is not None:
             with faults.collected():
                 costs[cost.field] = (
                     reader.pair_times(cost.field, given, stages, _empty(costs["forward"]))
-                    if cost.shape is Shape.PAIRS
-                    else reader.per_stage(cost.field, given, stages, signed=signed)
+                    if cost.of_pairs
+                    else reader.per_stage(cost.field, given, stages, signed=cost.least is None)
                 )
     faults.check()
     if costs["overlap_input"] is not None and costs["overlap"] is None:
@@ -94,11 +96,11 @@ def _empty(forward: Any) -> list[int]:
     return [stage for stage, time in enumerate(forward) if time == 0] if is_list(forward) else []
 
 
-def refuse_beside_layers(fields: Fields, declared: Mapping[str, Field[Any]]) -> None:
-    """Raise InputError if costs are given beside layers; `declared` has their defaults."""
+def refuse_beside_layers(fields: Fields) -> None:
+    """Raise InputError if costs are given beside layers."""
     for cost in STAGE_COSTS:
         given = fields[cost.field]
-        if given != declared[cost.field].default and not is_exact(given):
+        if given != cost.default.value and not is_exact(given):
             raise InputError(f"{cost.name}: the layers give the costs; leave it out")
     if fields["frozen"] is not None:
         raise InputError("frozen: the layers say which of them are frozen; leave it out")
@@ -114,16 +116,12 @@ def of_layers(
     """
     pairs = pair_times(model.stage_layers(counts))
     with_bw, with_b = pairs or (None, None)
-    costs = model.stage_costs(counts)._asdict() | {"overlap": with_bw, "overlap_input": with_b}
+    costs: dict[str, Any] = {cost.field: None for cost in STAGE_COSTS} | model.stage_costs(counts)
+    costs |= {"overlap": with_bw, "overlap_input": with_b}
     if first is FirstBackward.WEIGHT:
         costs = in_weight(costs)
     reader.note(model.rounded)
-    defaults = {
-        cost.field: reader.numbers(cost.field, [cost.default]) * len(counts)
-        for cost in STAGE_COSTS
-        if cost.has_value
-    }
-    return defaults | costs
+    return costs
 
 
 def has_unequal_shares(fields: Fields) -> bool:

@@ -6,13 +6,14 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from fractions import Fraction
 from itertools import chain, pairwise
 from operator import add, sub
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, NoReturn, TypeVar
 
 from ppopt.errors import ConflictError
-from ppopt.problem import exact
+from ppopt.problem import cost_table, exact
+from ppopt.problem.cost_table import OTHER_TIMES, STAGE_COSTS, Cost
 from ppopt.problem.distinct import map_distinct
 from ppopt.problem.operation import OpKind
-from ppopt.problem.settings import STAGE_COSTS, Setting, Unit
+from ppopt.problem.units import Unit
 
 MOST_TICKS = 2**53
 """Bound on every sum of ticks: integers below it are exact in JSON readers and in float64."""
@@ -22,66 +23,60 @@ Row = tuple[int, ...]
 """One number per stage, in ticks."""
 PairTimes = tuple[Fraction, ...] | tuple[tuple[Fraction, ...], ...]
 """One number per stage, or [stage of F][stage of BW, or of B]."""
+Number = TypeVar("Number", Fraction, int)
 
 
-class StageCosts(NamedTuple):
-    """Costs per stage, in the user's units (times on a device of speed 1; memory)."""
+class StageCosts(Mapping[str, Any], Generic[Number]):
+    """Costs of stages by field, one number per stage: `costs["static"]`, or `costs.static`.
 
-    forward: tuple[Fraction, ...]
-    backward: tuple[Fraction, ...]
-    weight: tuple[Fraction, ...]
-    backward_input: tuple[Fraction, ...]
-    activation: tuple[Fraction, ...]
-    memory_b: tuple[Fraction, ...]
-    static: tuple[Fraction, ...]
-    overlap: PairTimes
-    """Time of an F and a BW run as one, without recompute: of one stage, or of every two."""
-    overlap_input: PairTimes
-    """The same of an F and a B; empty: not stated."""
-    workspace: tuple[Fraction, ...]
-    """The same for F, B and BW, where their own are not given."""
-    forward_workspace: tuple[Fraction, ...]
-    """Memory that F needs only while it runs."""
-    input_workspace: tuple[Fraction, ...]
-    """Of B."""
-    weight_workspace: tuple[Fraction, ...]
-    """Of W."""
-    backward_workspace: tuple[Fraction, ...]
-    """Of BW."""
-    recompute_time: tuple[Fraction, ...]
-    """Added to B and BW, and so to an F and a BW run as one."""
-    kept: tuple[Fraction, ...]
-    """Part of the activation that F keeps; B allocates the rest."""
-    recompute_memory: tuple[Fraction, ...]
-    """Memory that BW allocates besides its workspace, for what F did not keep."""
-    offload_memory: tuple[Fraction, ...]
-    """Part of the activation that moves to the host between F and the backward."""
-    offload_time: tuple[Fraction, ...]
-    """Of each way."""
-    unshard: tuple[Fraction, ...]
-    """Once in a step, as the next three."""
-    unshard_memory: tuple[Fraction, ...]
-    """Memory of gathered weights."""
-    gradient_sync: tuple[Fraction, ...]
-    optimizer: tuple[Fraction, ...]
+    The fields, with their meanings, are those of `ppopt.problem.cost_table.STAGE_COSTS`. Exact
+    numbers are in the user's units (times on a device of speed 1), whole numbers are ticks. Times
+    of pairs may be a matrix, and are empty if they are not stated.
+    """
+
+    def __init__(self, rows: Mapping[str, tuple[Any, ...]]) -> None:
+        vars(self).update(rows)
+
+    if TYPE_CHECKING:
+
+        def __getattr__(self, field: str) -> tuple[Number, ...]: ...
+
+    def __setattr__(self, field: str, _: object) -> NoReturn:
+        raise AttributeError(f"{field}: costs are frozen")
+
+    def __getitem__(self, field: str) -> Any:
+        return vars(self)[field]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(vars(self))
+
+    def __len__(self) -> int:
+        return len(vars(self))
+
+    def __hash__(self) -> int:
+        return hash(tuple(vars(self).values()))
 
     @property
     def memory_fields(self) -> tuple[str, ...]:
         """Fields of memory, without those that say what holds if they are not given."""
-        always = ("activation", "memory_b", "static")
-        kept = () if self.kept == self.activation else ("kept", "recompute_memory")
-        others = (*WORKSPACES.values(), "offload_memory", "unshard_memory")
-        return (*always, *kept, *(field for field in others if any(getattr(self, field))))
+        recomputes = self.kept != self.activation
+        return tuple(
+            cost.field
+            for cost in STAGE_COSTS
+            if cost.unit is Unit.MEMORY
+            and cost.field != "workspace"
+            and (
+                not cost.optional
+                or (recomputes if cost in cost_table.RECOMPUTE else any(self[cost.field]))
+            )
+        )
 
     def __repr__(self) -> str:
         return f"StageCosts({len(self.forward)} stages)"
 
 
 WORKSPACES = {
-    OpKind.F: "forward_workspace",
-    OpKind.B: "input_workspace",
-    OpKind.W: "weight_workspace",
-    OpKind.BW: "backward_workspace",
+    OpKind[cost.mapping[1]]: cost.field for cost in cost_table.WORKSPACES if any(cost.mapping)
 }
 """Kind of operation -> field of its workspace."""
 
@@ -91,48 +86,28 @@ def costs_of(
     share: Sequence[int],
     chunks: int,
     slices: int,
-) -> StageCosts:
+) -> StageCosts[Fraction]:
     """Costs of every stage for one slice of a microbatch.
 
     `given` has the costs of whole shares of the model, by field; None: the default. `share` is the
     share of every stage, cut into `chunks` stages.
     """
-    known = {field: values for field, values in given.items() if values is not None}
-    known = _defaults(known) | known
+    rows: dict[str, tuple[Any, ...]] = {}
+    for cost in STAGE_COSTS:
+        values = given.get(cost.field)
+        if values is None:
+            unstated = cost.of_pairs and cost.default.function is None
+            values = () if unstated else cost.default.of_stages(rows)
+        rows[cost.field] = values
     return StageCosts(
-        **{
-            cost.field: _cut(known[cost.field], share, _parts(cost, chunks, slices))
+        {
+            cost.field: _cut(rows[cost.field], share, _parts(cost, chunks, slices))
             for cost in STAGE_COSTS
         }
     )
 
 
-def _defaults(given: Mapping[str, tuple[Fraction, ...]]) -> dict[str, tuple[Fraction, ...]]:
-    """What takes the place of costs that are not given."""
-    both = zip(given["forward"], given["backward"], strict=True)
-    nothing = (Fraction(0),) * len(given["forward"])
-    workspace, kept = given.get("workspace", nothing), given.get("kept", given["activation"])
-    return {
-        "overlap": tuple(one + other for one, other in both),
-        "overlap_input": (),
-        "workspace": nothing,
-        "forward_workspace": workspace,
-        "input_workspace": workspace,
-        "weight_workspace": nothing,
-        "backward_workspace": workspace,
-        "recompute_time": nothing,
-        "kept": kept,
-        "recompute_memory": tuple(map(sub, given["activation"], kept)),
-        "offload_memory": nothing,
-        "offload_time": nothing,
-        "unshard": nothing,
-        "unshard_memory": nothing,
-        "gradient_sync": nothing,
-        "optimizer": nothing,
-    }
-
-
-def _parts(cost: Setting, chunks: int, slices: int) -> int:
+def _parts(cost: Cost, chunks: int, slices: int) -> int:
     """Parts into which chunks and slices divide a cost of stages."""
     return (chunks if cost.cut_by_chunks else 1) * (slices if cost.per_microbatch else 1)
 
@@ -169,14 +144,14 @@ class Links(NamedTuple):
     """From every stage to the next one: `down[route][stage]`; 0 on one device."""
     up: tuple[tuple[Fraction, ...], ...]
     """From every stage's successor back to it: `up[route][stage]`; 0 on one device, and where the
-    stage runs no backward."""
+    stage has no backward."""
 
 
-def links_of(hosts: tuple[Row, ...], down: Any, up: Any, forward_only: int = 0) -> Links:
+def links_of(hosts: tuple[Row, ...], down: Any, up: Any, has_backward: Sequence[bool]) -> Links:
     """Delays between stages on `hosts[route][stage]`, given as a pipeline holds them.
 
     A number, one per boundary of stages, or a matrix [from device][to device]. Nothing goes up to
-    the first `forward_only` stages.
+    a stage without a backward: `has_backward` has an entry per stage.
     """
     pairs = [tuple(pairwise(route)) for route in hosts]
     return Links(
@@ -186,7 +161,7 @@ def links_of(hosts: tuple[Row, ...], down: Any, up: Any, forward_only: int = 0) 
         ),
         tuple(
             tuple(
-                _delay(up, stage, *pair[::-1]) if stage >= forward_only else Fraction(0)
+                _delay(up, stage, *pair[::-1]) if has_backward[stage] else Fraction(0)
                 for stage, pair in enumerate(route)
             )
             for route in pairs
@@ -220,6 +195,8 @@ class Ticks(NamedTuple):
     """Ticks in one unit of time."""
     memory_per_unit: int
     """Ticks in one unit of memory."""
+    costs: StageCosts[int]
+    """Costs per stage; times are those on the device of the stage."""
     durations: tuple[tuple[int, ...], ...]
     """Time of an operation, recompute included: `durations[kind][stage]`."""
     overlap: Row | tuple[Row, ...]
@@ -227,22 +204,14 @@ class Ticks(NamedTuple):
     BW] (see `pair_time`)."""
     overlap_input: Row | tuple[Row, ...]
     """The same of an F and a B; empty: not stated."""
-    recompute: Row
-    """Part of the times of B and BW, per stage."""
     down: tuple[Row, ...]
     """Delay from every stage to the next one: `down[route][stage]`, 0 on one device."""
     up: tuple[Row, ...]
     """Delay from every stage's successor back to it: `up[route][stage]`, 0 on one device."""
-    activation: tuple[int, ...]
-    """Memory of a microbatch from the start of B on, and before it unless F keeps less."""
     kept: tuple[int, ...]
     """Part of the activation that F keeps, per stage, without what moves to the host: that is
     workspace of F here, and B or BW takes it at its start. So compute alone holds no more than with
     the ways to the host and back."""
-    recompute_memory: tuple[int, ...]
-    """Memory that BW allocates besides its workspace, for what F did not keep, per stage."""
-    memory_b: tuple[int, ...]
-    """Signed change of memory by B, beside the activation, per stage."""
     workspace: tuple[tuple[int, ...], ...]
     """Memory that an operation needs only while it runs: `workspace[kind][stage]`."""
     takes: tuple[tuple[int, ...], ...]
@@ -250,18 +219,6 @@ class Ticks(NamedTuple):
     gives: tuple[tuple[int, ...], ...]
     """Memory that an operation gives at its end: `gives[kind][stage]`. What F, B and W take, they
     give back; so do F and BW."""
-    offload_memory: Row
-    """Memory of a microbatch that moves to the host, per stage."""
-    offload_time: Row
-    """Time of each way, per stage."""
-    unshard: Row
-    """Time of an all-gather of weights, per stage."""
-    unshard_memory: Row
-    """Memory of gathered weights, per stage."""
-    gradient_sync: Row
-    """Time of a reduction of gradients, per stage."""
-    optimizer: Row
-    """Time of an optimizer step, per stage."""
     static: tuple[int, ...]
     """Memory always held, per device."""
     limits: tuple[int, ...] | None
@@ -270,7 +227,7 @@ class Ticks(NamedTuple):
     @property
     def times(self) -> Iterator[int]:
         """All times of operations and delays."""
-        others = (self.offload_time, self.unshard, self.gradient_sync, self.optimizer)
+        others = (self.costs[cost.field] for cost in OTHER_TIMES)
         pairs = chain(flat(self.overlap), flat(self.overlap_input))
         return chain(*self.durations, pairs, *self.down, *self.up, *others)
 
@@ -281,7 +238,7 @@ class Ticks(NamedTuple):
         after F, and take it before B or BW.
         """
         takes, gives = self.takes[kind][stage], self.gives[kind][stage]
-        moved = self.offload_memory[stage] if with_host else 0
+        moved = self.costs.offload_memory[stage] if with_host else 0
         if kind is OpKind.F:
             return takes, gives - moved
         return takes - (0 if kind is OpKind.W else moved), gives
@@ -338,8 +295,9 @@ class Ticks(NamedTuple):
             return found
         f, full = self.durations[OpKind.F], self.durations[kind]
         saved = min(f[stage] + full[stage] - times[stage] for stage in (forward, backward))
-        again = self.recompute[backward]
-        stated = (times[stage] - self.recompute[stage] for stage in (forward, backward))
+        recompute = self.costs.recompute_time
+        again = recompute[backward]
+        stated = (times[stage] - recompute[stage] for stage in (forward, backward))
         least = again + min(*stated, max(f[forward], full[backward] - again))
         pair: int = max(f[forward] + full[backward] - saved, least)
         return pair
@@ -358,7 +316,7 @@ class Ticks(NamedTuple):
 
 
 def ticks_of(
-    costs: StageCosts,
+    costs: StageCosts[Fraction],
     speeds: tuple[Fraction, ...],
     links: Links,
     static: tuple[Fraction, ...],
@@ -376,52 +334,38 @@ def ticks_of(
     """
     rows = _on_all_devices(costs, speeds)
     scales = _scales(rows, links, limits, divisor)
+    per_unit, memory_per_unit = scales[Unit.TIME], scales[Unit.MEMORY]
     tables = [
-        {
-            cost.field: _scale(row[cost.field], scales[cost.unit])
-            for cost in STAGE_COSTS
-            if cost.unit
-        }
+        StageCosts[int](
+            {cost.field: _scale(row[cost.field], scales[cost.unit]) for cost in STAGE_COSTS}
+        )
         for row in rows
     ]
-    scaled: dict[str, Any] = tables[-1]
-    activation, memory_b, moved = (
-        scaled[name] for name in ("activation", "memory_b", "offload_memory")
-    )
-    kept = tuple(map(sub, scaled["kept"], moved))
+    scaled = tables[-1]
+    moved, recompute = scaled.offload_memory, scaled.recompute_time
+    kept = tuple(map(sub, scaled.kept, moved))
     forward, *others = (scaled[WORKSPACES[kind]] for kind in OpKind)
     workspace = (_sum(forward, moved), *others)
-    allocated = _sum(scaled["recompute_memory"], moved)
-    takes, gives = _memory(activation, kept, allocated, memory_b, workspace)
-    recompute = scaled["recompute_time"]
-    per_unit, memory_per_unit = scales[Unit.TIME], scales[Unit.MEMORY]
+    allocated = _sum(scaled.recompute_memory, moved)
+    takes, gives = _memory(scaled.activation, kept, allocated, scaled.memory_b, workspace)
     ticks = Ticks(
         per_unit=per_unit,
         memory_per_unit=memory_per_unit,
+        costs=scaled,
         durations=(
-            scaled["forward"],
-            _sum(scaled["backward_input"], recompute),
-            scaled["weight"],
-            _sum(scaled["backward"], recompute),
+            scaled.forward,
+            _sum(scaled.backward_input, recompute),
+            scaled.weight,
+            _sum(scaled.backward, recompute),
         ),
-        overlap=_sum(scaled["overlap"], recompute),
-        overlap_input=_sum(scaled["overlap_input"], recompute),
-        recompute=recompute,
+        overlap=_sum(scaled.overlap, recompute),
+        overlap_input=_sum(scaled.overlap_input, recompute),
         down=tuple(_scale(row, per_unit) for row in links.down),
         up=tuple(_scale(row, per_unit) for row in links.up),
-        activation=activation,
         kept=kept,
-        recompute_memory=scaled["recompute_memory"],
-        memory_b=memory_b,
         workspace=workspace,
         takes=takes,
         gives=gives,
-        offload_memory=moved,
-        offload_time=scaled["offload_time"],
-        unshard=scaled["unshard"],
-        unshard_memory=scaled["unshard_memory"],
-        gradient_sync=scaled["gradient_sync"],
-        optimizer=scaled["optimizer"],
         static=_scale(static, memory_per_unit),
         limits=None if limits is None else _scale(limits, memory_per_unit),
     )
@@ -431,19 +375,17 @@ def ticks_of(
 
 
 def _on_all_devices(
-    costs: StageCosts, speeds: tuple[Fraction, ...]
-) -> list[dict[str, tuple[Fraction, ...]]]:
+    costs: StageCosts[Fraction], speeds: tuple[Fraction, ...]
+) -> list[Mapping[str, tuple[Any, ...]]]:
     """Costs at speed 1, and on the devices if these differ: the last are those in force."""
-    given = costs._asdict()
-    rows = [given]
-    if any(speed != 1 for speed in speeds):
-        timed = (cost.field for cost in STAGE_COSTS if cost.unit is Unit.TIME and cost.on_compute)
-        rows.append(given | {field: _on_devices(given[field], speeds) for field in timed})
-    return rows
+    if all(speed == 1 for speed in speeds):
+        return [costs]
+    timed = (cost.field for cost in STAGE_COSTS if cost.unit is Unit.TIME and cost.on_compute)
+    return [costs, dict(costs) | {field: _on_devices(costs[field], speeds) for field in timed}]
 
 
 def _scales(
-    rows: Sequence[Mapping[str, tuple[Fraction, ...]]],
+    rows: Sequence[Mapping[str, tuple[Any, ...]]],
     links: Links,
     limits: tuple[Fraction, ...] | None,
     divisor: int,
@@ -515,11 +457,10 @@ def _check_range(ticks: Ticks, scaled: Mapping[str, tuple[Any, ...]], pieces: in
     """Check the sums of all times and of all memory; `scaled` are the costs of stages, by field."""
     total = dict.fromkeys(Unit, 0)
     for cost in STAGE_COSTS:
-        if cost.unit:
-            times = pieces if cost.per_microbatch else 1
-            rows = scaled[cost.field]
-            longest = map(max, rows) if is_matrix(rows) else map(abs, rows)
-            total[cost.unit] += times * sum(longest)
+        number = pieces if cost.per_microbatch else 1
+        rows = scaled[cost.field]
+        longest = map(max, rows) if is_matrix(rows) else map(abs, rows)
+        total[cost.unit] += number * sum(longest)
     links = max(sum(down) + sum(up) for down, up in zip(ticks.down, ticks.up, strict=True))
     total[Unit.TIME] += pieces * links
     total[Unit.MEMORY] += max(*ticks.static, *(ticks.limits or (0,)))

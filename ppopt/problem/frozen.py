@@ -19,15 +19,8 @@ from itertools import takewhile
 from typing import Any
 
 from ppopt.errors import ConflictError, InputError
+from ppopt.problem.cost_table import COSTS, PAIRS, ZERO, Needs
 from ppopt.problem.field_values import is_list
-
-ZERO = Fraction(0)
-_BACKWARD = (
-    *("backward", "weight", "backward_input", "activation", "memory_b", "kept", "recompute_time"),
-    *("input_workspace", "weight_workspace", "backward_workspace", "gradient_sync", "optimizer"),
-    *("recompute_memory", "offload_memory", "offload_time"),
-)
-"""Costs of what runs no backward that are 0."""
 
 
 def num_forward_only(frozen: Iterable[bool]) -> int:
@@ -41,16 +34,14 @@ def costs_of_frozen(costs: Mapping[str, Any], *, forward_only: bool) -> dict[str
     `forward_only`: all before it is frozen, too. The activation of its F is then for the caller to
     add to what F needs while it runs.
     """
+    lacking = {Needs.BACKWARD, Needs.WEIGHT_GRADIENT} if forward_only else {Needs.WEIGHT_GRADIENT}
+    zeros = {cost.field: ZERO for cost in COSTS if cost.needs in lacking and cost.field in costs}
     if forward_only:
-        return {field: ZERO for field in _BACKWARD if field in costs}
-    return {
+        return zeros
+    return zeros | {
         "backward": costs["backward_input"],
-        "weight": ZERO,
         "memory_b": -costs["activation"],
-        "weight_workspace": ZERO,
         "backward_workspace": costs["input_workspace"],
-        "gradient_sync": ZERO,
-        "optimizer": ZERO,
     }
 
 
@@ -98,8 +89,8 @@ def with_frozen(costs: Mapping[str, Any], frozen: Sequence[bool]) -> dict[str, A
         for field, value in changed.items():
             if found[field] is not None:
                 found[field] = (*found[field][:stage], value, *found[field][stage + 1 :])
-    pairs = ("overlap", "overlap_input")
-    return found | {name: _pairs(found[name], found["forward"], first) for name in pairs}
+    pairs = (cost.field for cost in PAIRS)
+    return found | {field: _pairs(found[field], found["forward"], first) for field in pairs}
 
 
 def _pairs(times: Any, forward: Sequence[Fraction], first: int) -> Any:

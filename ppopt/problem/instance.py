@@ -3,7 +3,8 @@
 An instance has resources, each of which runs one operation at a time, and classes of operations. A
 class has operations that are alike, one per microbatch of its route, or one in all. Each runs on
 one resource, in one of the modes of its class; a mode has a duration and memory. Precedence between
-two classes joins operations of the same microbatch, or all with the one.
+two classes joins operations of the same microbatch, or all with the one. What a frozen stage does
+not run is a class without operations and without precedence.
 
 Memory: an operation takes an amount at its start and gives an amount at its end. F takes the
 activation; B takes or gives its own change; W gives the rest; BW gives the activation. With
@@ -17,9 +18,11 @@ state the rules a second time.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import product
+from typing import Any
 
 import numpy as np
 
@@ -30,18 +33,24 @@ from ppopt.problem.features.compute import ROW_OF, ROWS
 from ppopt.problem.features.draft import InstanceDraft
 from ppopt.problem.operation import KINDS, NUM_KINDS, AuxiliaryKind, OpKind
 from ppopt.problem.operation_classes import (
+    ClassHolding,
     Constraints,
     DispatchRule,
     Holding,
+    Mode,
     OperationClass,
     Resource,
 )
 from ppopt.problem.pipeline import Pipeline
+from ppopt.problem.short_pairs import ShortPairs
+from ppopt.problem.traits import Trait, Traits
 
 ABSENT = -1
 """In place of the number of an operation that is not in a schedule."""
 SPLIT_MODE, WHOLE_MODE = 0, 1
 """Modes of the classes that choose between a split and a whole backward."""
+Amounts = tuple[tuple[tuple[int, ...], ...], ...]
+"""An amount of every operation, [option][class][microbatch]."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,9 +69,20 @@ class Instance:
     around the microbatches is left out, which is a relaxation."""
 
     @classmethod
+    def of(
+        cls, pipeline: Pipeline, backward_kind: BackwardKind, *, all_resources: bool = False
+    ) -> Instance:
+        """The instance of a pipeline, made once and kept with it."""
+        instances: dict[Any, Instance] = vars(pipeline).setdefault("_instances", {})
+        key = cls, backward_kind, all_resources
+        if key not in instances:
+            instances[key] = cls(pipeline, backward_kind, all_resources)
+        return instances[key]
+
+    @classmethod
     def uniform(cls, pipeline: Pipeline, *, fused: bool) -> Instance:
         """The instance whose backwards are all whole (`fused`), or all split."""
-        return cls(pipeline, BackwardKind.uniform(fused=fused))
+        return cls.of(pipeline, BackwardKind.uniform(fused=fused))
 
     @classmethod
     def with_backwards(
@@ -70,11 +90,13 @@ class Instance:
     ) -> Instance:
         """The instance of the fewest modes that has these backwards.
 
-        `split` says for every [stage, microbatch, slice] whether its backward is split.
+        `split` says for every [stage, microbatch, slice] whether its backward is split, if it has
+        one.
         """
+        split = split[np.array(pipeline.has_operations[OpKind.B])]
         uniform = split.all() or not split.any()
         kind = BackwardKind.uniform(fused=not split.any()) if uniform else BackwardKind.MIXED
-        return cls(pipeline, kind, all_resources)
+        return cls.of(pipeline, kind, all_resources=all_resources)
 
     @property
     def batches(self) -> int:
@@ -84,8 +106,8 @@ class Instance:
     @property
     def operations(self) -> int:
         """Compute operations of a schedule; the most of any where backwards may be either."""
-        pieces = self.pipeline.batches * self.pipeline.num_slices
-        return len(self.rows) * self.pipeline.num_stages * pieces
+        compute = self.classes[: len(self.rows) * self.places]
+        return sum(op_class.size for op_class in compute)
 
     @property
     def rows(self) -> tuple[tuple[OpKind | None, ...], ...]:
@@ -97,6 +119,17 @@ class Instance:
         """Kinds of the operations that devices may run."""
         kinds = {kind for row in self.rows for kind in row if kind is not None}
         return tuple(sorted(kinds))
+
+    @cached_property
+    def traits(self) -> Traits:
+        """Traits that its problems have, whatever the objective; also of what is left out."""
+        own = (trait for trait, holds in OF_INSTANCE.items() if holds(self))
+        return self.pipeline.traits.union(own)
+
+    @cached_property
+    def short_pairs(self) -> ShortPairs:
+        """The pairs that take less time than one of their operations alone."""
+        return ShortPairs(self.pipeline, self.backward_kind)
 
     @property
     def mixed(self) -> bool:
@@ -157,10 +190,11 @@ class Instance:
 
     @cached_property
     def hosted(self) -> tuple[tuple[int, ...], ...]:
-        """Numbers of the classes of every resource; devices come first."""
+        """Numbers of the classes that every resource has operations of; devices come first."""
         found: list[list[int]] = [[] for _ in self.resources]
         for number, op_class in enumerate(self.classes):
-            found[op_class.resource].append(number)
+            if op_class.size:
+                found[op_class.resource].append(number)
         return tuple(map(tuple, found))
 
     @cached_property
@@ -191,7 +225,8 @@ class Instance:
     @property
     def num_codes(self) -> int:
         """Numbers that operations can have; those of compute are `Pipeline.code`."""
-        return self.pipeline.num_codes // NUM_KINDS * KINDS
+        compute = self.pipeline.num_codes
+        return compute // NUM_KINDS * KINDS if self.all_resources else compute
 
     @cached_property
     def codes(self) -> tuple[Ints, ...]:
@@ -247,7 +282,7 @@ class Instance:
             return self.operation_flow
         present = [
             np.where(split[op_class.stage, self._microbatches(op_class), op_class.slice], *both)
-            if len(op_class.modes) > 1
+            if len(op_class.modes) > 1 and op_class.size
             else both[0]
             for op_class, *both in zip(self.classes, self.codes, self._codes_of_whole, strict=True)
         ]
@@ -275,27 +310,28 @@ class Instance:
         )
 
     @cached_property
-    def holdings(self) -> tuple[Holding, ...]:
+    def holdings(self) -> tuple[ClassHolding, ...]:
         """What every microbatch holds in the first modes, if all is given back."""
         return self.holdings_in(SPLIT_MODE)
 
-    def holdings_in(self, option: int) -> tuple[Holding, ...]:
+    def holdings_in(self, option: int) -> tuple[ClassHolding, ...]:
         """What every microbatch holds in these modes, from which class to which.
 
         What is given back is what was taken last.
         """
-        found: list[Holding] = []
-        for place in range(self.places):
-            held: list[Holding] = []
-            mine: list[Holding] = []
-            for number in self._lifetime[place]:
-                mode = self.classes[number].modes_by_option[option]
-                if mode is None:
-                    continue
-                if mode.takes:
-                    held.append(Holding(number, number, mode.takes))
-                mine += _given_back(held, number, mode.gives)
-            found += sorted(mine)
+        found: list[ClassHolding] = []
+        for numbers in self._lifetime:
+            modes = {number: self.operation_modes(number, option) for number in numbers}
+            count = max(map(len, modes.values()))
+            amounts: dict[tuple[int, int], list[int]] = {}
+            for place in range(count):
+                own = {number: row[place % len(row)] for number, row in modes.items() if row}
+                for taker, giver, amount in _held(own):
+                    amounts.setdefault((taker, giver), [0] * count)[place] = amount
+            found += [
+                ClassHolding(*both, tuple(amounts[both]) * (self.batches // count))
+                for both in sorted(amounts)
+            ]
         return tuple(found)
 
     @cached_property
@@ -310,22 +346,109 @@ class Instance:
                 mine.insert(len(mine) - len(rows) + 1, number)
         return found
 
+    def operation_modes(self, number: int, option: int = SPLIT_MODE) -> tuple[Mode, ...]:
+        """Modes of the operations of a class, by microbatch; one entry if all are alike.
+
+        Empty if the class has no operation in this option. All amounts per operation follow.
+        """
+        op_class = self.classes[number]
+        mode = op_class.modes_by_option[option]
+        return (mode,) if mode is not None and op_class.size else ()
+
+    @cached_property
+    def alike(self) -> bool:
+        """Whether all operations of a class are alike, whatever their microbatch."""
+        classes, options = range(len(self.classes)), (SPLIT_MODE, WHOLE_MODE)
+        return all(len(self.operation_modes(*of)) <= 1 for of in product(classes, options))
+
+    def times(self, number: int, option: int = SPLIT_MODE) -> tuple[int, ...]:
+        """Duration of every operation of a class, by microbatch of its route, in ticks.
+
+        Empty if the class has no operation in this option.
+        """
+        return self._times[option][number]
+
+    def allocated(self, number: int, option: int = SPLIT_MODE) -> tuple[int, ...]:
+        """Memory that each allocates at its start, in the form of `times`, in ticks of memory."""
+        return self._allocated[option][number]
+
+    def freed(self, number: int, option: int = SPLIT_MODE) -> tuple[int, ...]:
+        """Memory that each frees at its end, in the form of `times`, in ticks of memory."""
+        return self._freed[option][number]
+
+    def changes(self, number: int, option: int = SPLIT_MODE) -> tuple[int, ...]:
+        """Net change of memory by each, in the form of `times`, in ticks of memory."""
+        return self._changes[option][number]
+
+    @cached_property
+    def _times(self) -> Amounts:
+        return self._amounts(lambda mode: mode.duration)
+
+    @cached_property
+    def _allocated(self) -> Amounts:
+        return self._amounts(lambda mode: mode.takes)
+
+    @cached_property
+    def _freed(self) -> Amounts:
+        return self._amounts(lambda mode: mode.gives)
+
+    @cached_property
+    def _changes(self) -> Amounts:
+        return self._amounts(lambda mode: mode.change)
+
+    def _amounts(self, amount: Callable[[Mode], int]) -> Amounts:
+        """An amount of every operation, [option][class][microbatch]."""
+        split = self._rows(SPLIT_MODE, amount)
+        return split, self._rows(WHOLE_MODE, amount) if self.mixed else split
+
+    def _rows(self, option: int, amount: Callable[[Mode], int]) -> tuple[tuple[int, ...], ...]:
+        found = []
+        for number, op_class in enumerate(self.classes):
+            row = tuple(map(amount, self.operation_modes(number, option)))
+            found.append(row * op_class.size if len(row) == 1 else row)
+        return tuple(found)
+
     @cached_property
     def durations(self) -> Ints:
-        """Time of every operation number, in ticks; 0 if there is no such operation."""
+        """Duration of every operation number, in ticks; 0 if there is no such operation."""
+        return self._by_number(lambda mode: mode.duration)
+
+    @cached_property
+    def allocations(self) -> Ints:
+        """Memory that every operation number allocates at its start, in ticks of memory."""
+        return self._by_number(lambda mode: mode.takes)
+
+    @cached_property
+    def frees(self) -> Ints:
+        """Memory that every operation number frees at its end, in ticks of memory."""
+        return self._by_number(lambda mode: mode.gives)
+
+    @cached_property
+    def pair_workspaces(self) -> Ints:
+        """What every operation number allocates and frees besides if it is in a pair."""
+        return self._by_number(lambda mode: mode.pair_workspace)
+
+    def _by_number(self, amount: Callable[[Mode], int]) -> Ints:
+        """An amount of every operation number; 0 if there is no such operation."""
         found = np.zeros(self.num_codes, dtype=np.int64)
-        for option in (SPLIT_MODE, WHOLE_MODE):
-            for number, op_class in enumerate(self.classes):
-                mode = op_class.modes_by_option[option]
-                if mode is not None:
-                    found[self.codes_in(number, option)] = mode.duration
+        for option in (SPLIT_MODE, WHOLE_MODE)[: 1 + self.mixed]:
+            for number in range(len(self.classes)):
+                modes = self.operation_modes(number, option)
+                if modes:
+                    codes = self.codes_in(number, option)
+                    here = slice(codes[0], codes[-1] + 1, self.pipeline.num_slices)
+                    found[here] = [amount(mode) for mode in modes]
         return found
+
+    def pair_time(self, forward: int, backward: int) -> int:
+        """Duration of two operation numbers run as one, in ticks."""
+        first, second = self.pipeline.op(forward), self.pipeline.op(backward)
+        return self.pipeline.ticks.pair_time(first.stage, second.kind, second.stage)
 
     @property
     def has_instants(self) -> bool:
         """Whether operations may have no length."""
-        modes = (mode for operation_class in self.classes for mode in operation_class.modes)
-        return any(mode is not None and not mode.duration for mode in modes)
+        return not all(all(row) for rows in self._times for row in rows)
 
     @property
     def auxiliary(self) -> range:
@@ -357,12 +480,30 @@ class Instance:
         return self.pipeline.ticks.room(device)
 
 
+OF_INSTANCE: Mapping[Trait, Callable[[Instance], bool]] = {
+    Trait.MIXED: lambda instance: instance.mixed,
+    Trait.PAIRS: lambda instance: instance.short_pairs.save_time,
+    Trait.SHORT_PAIRS: lambda instance: instance.short_pairs.exist,
+}
+"""How the traits are recognised that depend on the kind of backwards
+(`ppopt.problem.traits.OF_PIPELINE` has those of a pipeline)."""
+
+
 def _joined(before: Ints, after: Ints) -> tuple[Ints, Ints]:
     """Operations of two classes that precedence joins: one by one, or all with the only one."""
     if len(before) == len(after):
         return before, after
     both = np.broadcast_arrays(before, after)
     return both[0], both[1]
+
+
+def _held(modes: Mapping[int, Mode]) -> Iterator[Holding]:
+    """What a microbatch holds, by the modes of its operations in the order in which they run."""
+    held: list[Holding] = []
+    for number, mode in modes.items():
+        if mode.takes:
+            held.append(Holding(number, number, mode.takes))
+        yield from _given_back(held, number, mode.gives)
 
 
 def _given_back(held: list[Holding], giver: int, amount: int) -> Iterator[Holding]:

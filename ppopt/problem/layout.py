@@ -16,7 +16,9 @@ from collections.abc import Iterable, Sequence
 from itertools import groupby
 
 from ppopt.errors import InputError
-from ppopt.problem.layers import LETTERS, MOST_LAYERS, ONLY_BETWEEN, Layers
+from ppopt.problem.layer import MOST_LAYERS
+from ppopt.problem.layer_settings import LETTERS
+from ppopt.problem.layers import ONLY_BETWEEN, Layers
 
 _TOKEN = re.compile(r"\*([0-9]{1,9})|.", re.DOTALL)
 _ROLES = {letter: role for role, letter in LETTERS.items()}

@@ -12,7 +12,8 @@ from ppopt.errors import InputError
 from ppopt.problem import exact, units
 from ppopt.problem.field_values import is_exact
 from ppopt.problem.layers import Layers
-from ppopt.problem.settings import Unit, nearest
+from ppopt.problem.settings import nearest
+from ppopt.problem.units import Unit
 
 EXAMPLE = "latency=10us,bandwidth=50GB/s"
 _RATE = re.compile(r"\s*([^\sA-Za-z/]+(?:[eE][-+]?[0-9]+)?)\s*([A-Za-z]+)\s*/\s*([A-Za-z]+)\s*")

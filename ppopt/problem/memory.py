@@ -31,7 +31,7 @@ def check_memory(activation: Values, memory_b: Values, kept: Values | None) -> N
             )
 
 
-def static_of(costs: StageCosts, stages: Sequence[int]) -> Fraction:
+def static_of(costs: StageCosts[Fraction], stages: Sequence[int]) -> Fraction:
     """Static memory of some stages."""
     return exact.total(costs.static[stage] for stage in stages)
 
@@ -46,7 +46,11 @@ def check_limit(limit: object, model: Layers | None) -> None:
 
 
 def limits_of(
-    limit: Any, costs: StageCosts, hosted: Sequence[Sequence[int]], batches: int, slices: int
+    limit: Any,
+    costs: StageCosts[Fraction],
+    hosted: Sequence[Sequence[int]],
+    batches: int,
+    slices: int,
 ) -> tuple[Fraction, ...] | None:
     """Limit of every device, of a limit that is checked; other arguments as `peak_of_1f1b`."""
     if limit is None or isinstance(limit, tuple):
@@ -57,7 +61,7 @@ def limits_of(
 
 
 def peak_of_1f1b(
-    costs: StageCosts, hosted: Sequence[Sequence[int]], batches: int, slices: int
+    costs: StageCosts[Fraction], hosted: Sequence[Sequence[int]], batches: int, slices: int
 ) -> Fraction:
     """Largest device peak of 1F1B, whatever the placement; its microbatches take one route.
 
@@ -76,7 +80,7 @@ def peak_of_1f1b(
     )
 
 
-def _besides(costs: StageCosts, stage: int) -> Fraction:
+def _besides(costs: StageCosts[Fraction], stage: int) -> Fraction:
     """Most that F or BW of a stage needs besides what F keeps."""
     allocated = costs.recompute_memory[stage] + costs.backward_workspace[stage]
     return max(costs.forward_workspace[stage], allocated)

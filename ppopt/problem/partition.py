@@ -12,7 +12,8 @@ from typing import Any, NamedTuple
 
 from ppopt.errors import ConflictError, InputError
 from ppopt.problem import exact, layout
-from ppopt.problem.layers import DECODER, LETTERS, Layers
+from ppopt.problem.layer_settings import DECODER, LETTERS
+from ppopt.problem.layers import Layers
 
 Counts = tuple[int, ...]
 """Layers of every stage, in stage order."""

@@ -10,11 +10,10 @@ products of matrices are fast.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from fractions import Fraction
 from itertools import chain
 from math import lcm
-from operator import attrgetter
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -23,17 +22,12 @@ from ppopt.errors import NotApplicableError
 from ppopt.problem import exact
 from ppopt.problem.arrays import Floats, Ints
 from ppopt.problem.backward_memory import RecomputeUnit
-from ppopt.problem.costs import (
-    MOST_TICKS,
-    WORKSPACES,
-    StageCosts,
-    costs_of,
-    links_of,
-    memory_by_kind,
-)
+from ppopt.problem.cost_table import LAYER_COSTS, Cost, OverLayers
+from ppopt.problem.costs import MOST_TICKS, WORKSPACES, links_of, memory_by_kind
 from ppopt.problem.distinct import distinct, map_distinct
 from ppopt.problem.operation import OpKind
 from ppopt.problem.pipeline import Pipeline
+from ppopt.problem.units import Unit
 
 _TIMES = ("forward", "backward_input", "weight", "backward")
 """Fields of the times, in the order of the kinds of operations."""
@@ -91,12 +85,11 @@ class PartitionCosts:
         Times of pairs are none of these costs, but they are whole in ticks. Raises
         NotApplicableError if times or memory are too large or too finely divided to stay exact.
         """
-        self._pipeline, layers, slices = pipeline, pipeline.model.costed, pipeline.num_slices
-        given = pipeline.model.stage_costs((1,) * len(layers))._asdict()
-        costs = costs_of(
-            {"overlap": None, "workspace": None, **given}, range(len(layers)), 1, slices
-        )
-        again = map_distinct(lambda layer: layer.recompute_time / slices, layers)
+        self._pipeline, model, slices = pipeline, pipeline.model, pipeline.num_slices
+        rows = {
+            cost.field: _of_a_slice(model.costs.amounts[cost.field], cost, slices)
+            for cost in LAYER_COSTS
+        }
         links = {
             link_number(pipeline, route, stage, back): delays
             for route, stage, back, delays in link_delays(pipeline)
@@ -105,39 +98,43 @@ class PartitionCosts:
         divisor = lcm(*(speed.numerator for speed in speeds))
         phases = (
             number / slices
-            for layer in pipeline.model.distinct_costed
+            for layer in model.distinct_costed
             if layer.phases
             for number in layer.phases.numbers
         )
-        times = chain(again, costs.optimizer, phases, *(getattr(costs, field) for field in _TIMES))
-        moves = map_distinct(lambda layer: layer.offload_time / slices, layers)
-        others = chain(costs.unshard, costs.gradient_sync, moves)
+        times = [cost for cost in LAYER_COSTS if cost.unit is Unit.TIME]
+        at_speed, others = (
+            [cost for cost in times if cost.on_compute is on_compute]
+            for on_compute in (True, False)
+        )
         self.per_unit = lcm(
-            divisor * exact.common_denominator(times),
-            exact.common_denominator(chain(others, *links.values())),
+            divisor * exact.common_denominator(chain(phases, self._stated(at_speed))),
+            exact.common_denominator(chain(self._stated(others), *links.values())),
         )
         """Ticks in one unit of time, those of gradient work and of moves to the host, too."""
         self.per_unit_at_speed_1 = self.per_unit // divisor
         """The same for times at speed 1, which `_slowness` multiplies."""
-        own = ("kept", "offload_memory", *WORKSPACES.values())
-        parts = (getattr(layer, field) for layer in pipeline.model.distinct_costed for field in own)
-        passing = map_distinct(lambda amount: amount / slices, pipeline.model.passing)
-        least = chain((part / slices for part in parts), passing)
-        fields = (*_MEMORY, *WORKSPACES.values(), "unshard_memory")
-        memory = (getattr(costs, field) for field in fields)
+        passing = map_distinct(lambda amount: amount / slices, model.passing)
+        memory = self._stated(
+            cost
+            for cost in LAYER_COSTS
+            if cost.unit is Unit.MEMORY and cost.over_layers is not OverLayers.LAST
+        )
         self.memory_per_unit = exact.common_denominator(
-            chain(least, pipeline.limits or (), *memory)
+            chain(memory, passing, pipeline.limits or ())
         )
         """Ticks in one unit of memory."""
         self._slowness = np.array([[int(divisor / speed)] for speed in speeds], dtype=np.int64)
         """Per stage, by how much the times of layers are multiplied on its device."""
-        self._check(costs, again, links.values())
-        self._sums = dict(self._sums_of(costs))
+        self._check(rows, links.values())
+        self._sums = {
+            field: np.append(0, np.cumsum(_ticks(rows[field], self._per_unit_of(field))))
+            for field in (*_TIMES, "recompute_time", *_MEMORY)
+        }
+        """Sum of each cost over the first 0, 1, ... layers, in ticks."""
         self._links = {number: _ticks(delays, self.per_unit) for number, delays in links.items()}
-        per_slice = Fraction(self.memory_per_unit, slices)
         workspaces = {
-            kind: _ticks(pipeline.model.each(attrgetter(field)), per_slice)
-            for kind, field in WORKSPACES.items()
+            kind: _ticks(rows[field], self.memory_per_unit) for kind, field in WORKSPACES.items()
         }
         self._workspaces = {
             kind: _RangeMaximum(amounts)
@@ -162,21 +159,30 @@ class PartitionCosts:
         during = _RangeMaximum(held[:-1] + np.diff(activation) + workspace)
         return lambda low, high: np.maximum(during.over(low, high), held[high]) - held[low]
 
+    def _stated(self, costs: Iterable[Cost]) -> Iterator[Fraction]:
+        """Costs of the layers for one slice, whether the layers recompute and offload or not."""
+        for cost in costs:
+            stated = (getattr(layer, cost.field) for layer in self._pipeline.model.distinct_costed)
+            yield from _of_a_slice(stated, cost, self._pipeline.num_slices)
+
+    def _per_unit_of(self, field: str) -> int:
+        """Ticks in one unit of a cost."""
+        return self.memory_per_unit if field in _MEMORY else self.per_unit_at_speed_1
+
     def _check(
-        self,
-        costs: StageCosts,
-        again: Iterable[Fraction],
-        links: Iterable[Sequence[Fraction]],
+        self, rows: Mapping[str, Sequence[Fraction]], links: Iterable[Sequence[Fraction]]
     ) -> None:
         """Refuse numbers whose sums may not be exact."""
-        pieces = self._pipeline.batches * self._pipeline.num_slices
+        model, slices = self._pipeline.model, self._pipeline.num_slices
+        pieces = self._pipeline.batches * slices
         slowest = int(self._slowness.max())
-        times = exact.total(chain(again, *(getattr(costs, field) for field in _TIMES)))
+        recompute = model.each(lambda layer: layer.recompute_time / slices)
+        times = exact.total(chain(recompute, *(rows[field] for field in _TIMES)))
         delays = sum(max(distinct(row)) for row in links)
-        amounts = chain(*(getattr(costs, field) for field in _MEMORY))
+        amounts = chain(*(rows[field] for field in _MEMORY))
         memory = exact.total(map_distinct(abs, amounts))
-        memory += sum(max(distinct(getattr(costs, field))) for field in WORKSPACES.values())
-        memory += self._pipeline.model.passing[-1] / self._pipeline.num_slices
+        memory += sum(max(distinct(rows[field])) for field in WORKSPACES.values())
+        memory += model.passing[-1] / slices
         sums = {
             "times": times * self.per_unit_at_speed_1 * slowest + delays * self.per_unit,
             "memory": memory * self.memory_per_unit,
@@ -187,12 +193,6 @@ class PartitionCosts:
                     f"{what}: too large or too finely divided to search partitions exactly; use "
                     "fewer digits or fewer batches"
                 )
-
-    def _sums_of(self, costs: StageCosts) -> Iterator[tuple[str, Ints]]:
-        """Sum of each cost over the first 0, 1, ... layers, in ticks."""
-        for field in (*_TIMES, "recompute_time", *_MEMORY):
-            per_unit = self.memory_per_unit if field in _MEMORY else self.per_unit_at_speed_1
-            yield field, np.append(0, np.cumsum(_ticks(getattr(costs, field), per_unit)))
 
     @property
     def lengthless(self) -> bool:
@@ -270,7 +270,7 @@ def link_delays(pipeline: Pipeline) -> Iterator[LinkDelays]:
     No gradient goes back over a cut before which no layer runs a backward.
     """
     back = pipeline.p2p if pipeline.backward_p2p is None else pipeline.backward_p2p
-    ways = links_of(pipeline.hosts, pipeline.p2p, back)[1:]
+    ways = links_of(pipeline.hosts, pipeline.p2p, back, [True] * pipeline.num_stages)[1:]
     forward_only = pipeline.model.forward_only
     sizes = [Fraction(0), *(layer.output / pipeline.num_slices for layer in pipeline.model.layers)]
     by_size = [None, None] if pipeline.link is None else [pipeline.link, pipeline.link.backward]
@@ -306,6 +306,15 @@ class _RangeMaximum:
         return np.asarray(
             np.maximum(self._rows[power, low], self._rows[power, high - (1 << power)])
         )
+
+
+def _of_a_slice(amounts: Iterable[Fraction], cost: Cost, slices: int) -> tuple[Fraction, ...]:
+    """Costs of one slice of a microbatch."""
+    return (
+        map_distinct(lambda amount: amount / slices, amounts)
+        if cost.per_microbatch
+        else tuple(amounts)
+    )
 
 
 def _ticks(values: Iterable[Fraction], per_unit: int | Fraction) -> Ints:

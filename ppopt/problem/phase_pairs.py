@@ -40,7 +40,7 @@ from typing import NamedTuple
 
 from ppopt.errors import ConflictError
 from ppopt.problem import exact
-from ppopt.problem.layers import Layer
+from ppopt.problem.layer import Layer
 from ppopt.problem.phases import Machine, Phase
 
 MOST_CORNERS = 2**20

@@ -23,17 +23,20 @@ from ppopt.problem import (
     recompute,
     units,
 )
+from ppopt.problem.cost_table import STAGE_COSTS, STEP_FIELDS
 from ppopt.problem.costs import Links, StageCosts, Ticks, costs_of, links_of, ticks_of, times
 from ppopt.problem.field_values import FieldReader, check_grid, whole
 from ppopt.problem.first_backward import FirstBackward
 from ppopt.problem.hosting import Hosts, Layout
-from ppopt.problem.layers import STEP_COSTS, Layers
+from ppopt.problem.layers import Layers
 from ppopt.problem.link_mode import LinkMode
 from ppopt.problem.memory import check_limit, limits_of, static_of
-from ppopt.problem.operation import Op, OperationNumbers
+from ppopt.problem.operation import Op, OperationNumbers, OpKind
 from ppopt.problem.pipeline_fields import PipelineFields
-from ppopt.problem.settings import COUNTS, STAGE_COSTS, Unit, accepts_every_name
+from ppopt.problem.settings import COUNTS, accepts_every_name
 from ppopt.problem.training_sizes import read_training
+from ppopt.problem.traits import Traits, of_pipeline
+from ppopt.problem.units import Unit
 
 
 @accepts_every_name
@@ -130,7 +133,7 @@ class Pipeline(PipelineFields):
                 self._set(frozen=frozen.read_frozen(self.frozen, self.stages, self.num_chunks))
             self._set(**cost_fields.of_stages(fields, self.stages, reader))
             return
-        cost_fields.refuse_beside_layers(fields, self.__dataclass_fields__)
+        cost_fields.refuse_beside_layers(fields)
         first = self.first_backward
         self._set(**cost_fields.of_layers(self.model, self.counts, first, reader))
 
@@ -152,6 +155,11 @@ class Pipeline(PipelineFields):
         check_limit(self.mem_limit, self.model)
         self._set(mem_limit=reader.limit(self.mem_limit, self.num_devices))
 
+    @cached_property
+    def traits(self) -> Traits:
+        """Traits of every problem of this pipeline (`ppopt.problem.traits`)."""
+        return of_pipeline(self)
+
     @property
     def has_links(self) -> bool:
         """Whether links are resources, which carry one transfer at a time; else they are delays."""
@@ -171,7 +179,7 @@ class Pipeline(PipelineFields):
     @cached_property
     def has_gradient_work(self) -> bool:
         """Whether a step has operations around its microbatches."""
-        return any(any(getattr(self.costs, field)) for field in STEP_COSTS)
+        return any(any(self.costs[field]) for field in STEP_FIELDS)
 
     @cached_property
     def has_offload(self) -> bool:
@@ -222,9 +230,17 @@ class Pipeline(PipelineFields):
         )
 
     @cached_property
-    def forward_only(self) -> int:
-        """Stages that run no backward: the first ones, as long as they are frozen."""
-        return frozen.num_forward_only(self.frozen_stages)
+    def has_operations(self) -> tuple[tuple[bool, ...], ...]:
+        """Whether a stage has operations of a kind: `has_operations[kind][stage]`.
+
+        A frozen stage has no W, and no B and BW if all stages before it are frozen, too.
+        """
+        frozen_stages = self.frozen_stages
+        first = frozen.num_forward_only(frozen_stages)
+        backward = tuple(stage >= first for stage in range(self.num_stages))
+        weight = tuple(not is_frozen for is_frozen in frozen_stages)
+        kinds = {OpKind.B: backward, OpKind.W: weight, OpKind.BW: backward}
+        return tuple(kinds.get(kind, (True,) * self.num_stages) for kind in OpKind)
 
     @cached_property
     def counts(self) -> tuple[int, ...]:
@@ -325,7 +341,7 @@ class Pipeline(PipelineFields):
         `costs` holds those of one slice, as the fields of `costs` do; what it lacks stays. `fields`
         are further fields of the pipeline. Raises InputError if they make no pipeline.
         """
-        values, slices = self.costs._asdict(), self.num_slices
+        values, slices = dict(self.costs), self.num_slices
         if self.overlap is None:
             values |= {"overlap": (), "overlap_input": ()}
         values |= costs
@@ -387,7 +403,7 @@ class Pipeline(PipelineFields):
         return self._numbers.size
 
     @cached_property
-    def costs(self) -> StageCosts:
+    def costs(self) -> StageCosts[Fraction]:
         """Cost of every stage for one slice of a microbatch, in the user's units, chunks cut.
 
         Times are those on a device of speed 1.
@@ -395,7 +411,7 @@ class Pipeline(PipelineFields):
         shared = self.named_placement and self.model is None
         share = self.hosts[0] if shared else tuple(range(self.num_stages))
         chunks = self.num_chunks if shared else 1
-        given = {field: getattr(self, field) for field in StageCosts._fields}
+        given = {cost.field: vars(self)[cost.field] for cost in STAGE_COSTS}
         return costs_of(given, share, chunks, self.num_slices)
 
     @cached_property
@@ -412,7 +428,7 @@ class Pipeline(PipelineFields):
     def links(self) -> Links:
         """Delay between every stage and the next one, per route, both ways, in the user's unit."""
         back = self.p2p if self.backward_p2p is None else self.backward_p2p
-        return links_of(self.hosts, self.p2p, back, self.forward_only)
+        return links_of(self.hosts, self.p2p, back, self.has_operations[OpKind.B])
 
     @cached_property
     def ticks(self) -> Ticks:

@@ -5,16 +5,31 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from ppopt.problem import cost_table
+from ppopt.problem.cost_table import Cost, CostFields, of_stages
 from ppopt.problem.first_backward import FirstBackward
 from ppopt.problem.link_mode import LinkMode
 from ppopt.problem.offload import HostLink
+from ppopt.problem.settings import with_fields
+
+
+def _fields(*costs: Cost) -> dict[str, int | None]:
+    """Fields of a pipeline, with their values if nothing is given."""
+    return {cost.field: cost.default.value for cost in of_stages(costs)}
 
 
 @dataclass(frozen=True, init=False, repr=False, eq=False)
-class PipelineFields:
+@with_fields(
+    p2p=_fields(*cost_table.TIMES),
+    offload=_fields(*cost_table.MEMORY, *cost_table.WORKSPACES, *cost_table.RECOMPUTE),
+    host_link=_fields(*cost_table.OFFLOAD),
+    optimizer_barrier=_fields(*cost_table.PAIRS, *cost_table.STEP),
+)
+class PipelineFields(CostFields):
     """What a pipeline is made from. `ppopt.Pipeline` reads and checks it, and says what follows.
 
-    Their names in files, flags and shapes are in `ppopt.problem.settings`.
+    Its costs are those of `ppopt.problem.cost_table`: one number for all stages, or one per stage.
+    Names in files, flags and shapes are in `ppopt.problem.settings`.
     """
 
     stages: int
@@ -39,14 +54,6 @@ class PipelineFields:
     """Of a model: what a whole backward recomputes at once (see
     `ppopt.problem.backward_memory.RecomputeUnit`); it is None once the model says so. None: as the
     model says."""
-    forward: Any = 1
-    """Time of F, above 0."""
-    backward: Any = None
-    """Time of BW, the full backward; None: 2 F, or B + W where `backward_input` is given."""
-    weight: Any = None
-    """Time of W; None: half of BW, or what B leaves of it where `backward_input` is given."""
-    backward_input: Any = None
-    """Time of B; None: BW - W."""
     p2p: Any = 0
     """Delay between devices: one number; a list with the delay after every stage but the last; or a
     matrix [from device][to device], zero diagonal."""
@@ -62,40 +69,10 @@ class PipelineFields:
     first_backward: Any = FirstBackward.SPLIT
     """Of a model: `split`, or `weight`: B of the first stage does nothing and its W runs the whole
     backward, as in PyTorch's runtime (see `ppopt.problem.first_backward`)."""
-    activation: Any = 1
-    """Memory that F takes (or keeps a part of) and that B and W together (or BW) give back."""
-    memory_b: Any = 0
-    """Signed change of memory by B, at least -activation; W gives back the rest."""
-    static: Any = 0
-    """Memory that is always there (weights, optimizer state)."""
-    workspace: Any = None
-    """Memory that F, B and BW need only while they run: taken at the start and given at the end.
-    Chunks do not divide it. None: 0."""
-    forward_workspace: Any = None
-    """Workspace of F; None: `workspace`."""
-    input_workspace: Any = None
-    """Workspace of B; None: `workspace`."""
-    weight_workspace: Any = None
-    """Workspace of W; None: 0."""
-    backward_workspace: Any = None
-    """Workspace of BW; None: `workspace`."""
-    recompute_time: Any = None
-    """Time by which recompute makes B and BW longer; None: 0."""
-    kept: Any = None
-    """Memory that F keeps of its activation; B allocates the rest at its start, and BW allocates
-    `recompute_memory`. None: all."""
-    recompute_memory: Any = None
-    """Memory that BW allocates at its start, besides its workspace, for what F did not keep. None:
-    all that F did not keep."""
     offload: Any = None
     """Of a model: `none` of its layers offloads, or `all` do that can and do not recompute; both
     are None once the layers of the model say so. Or `search`, chosen with the schedule. None: as
     the layers say."""
-    offload_memory: Any = None
-    """Memory of a microbatch's activation that moves to the host between F and the backward, no
-    more than F keeps; None: 0. The rules are in `ppopt.problem.features.offload`."""
-    offload_time: Any = None
-    """Time of each way; None: 0."""
     host_link: Any = HostLink.DUPLEX
     """Whether both ways of a device run at once, or one at a time."""
     device_speed: Any = 1
@@ -103,21 +80,6 @@ class PipelineFields:
     its time / the speed of its device. If routes run a stage on two devices, these have one."""
     mem_limit: Any = None
     """None; `1f1b`; one number for every device; or a list, one number per device."""
-    overlap: Any = None
-    """Time of an F and a BW run as one, above 0: per stage, or a matrix [stage of F][stage of BW].
-    None: F + BW, and no search overlaps them (see `ppopt.problem.costs.Ticks.pair_time`). Of a
-    model it follows from the phases of its layers (`ppopt.problem.phase_pairs`)."""
-    overlap_input: Any = None
-    """The same of an F and a B, where `overlap` is given; None: they save what F and BW do."""
-    unshard: Any = None
-    """Time of a stage's unshard, the all-gather of its weights before its first F; None: none.
-    Times and memory of gradient work are in `ppopt.problem.features.gradient_work`."""
-    unshard_memory: Any = None
-    """Memory of the gathered weights of a stage; None: 0."""
-    gradient_sync: Any = None
-    """Time of the reduction of a stage's gradients after its last W or BW; None: none."""
-    optimizer: Any = None
-    """Time of a stage's optimizer step; None: none."""
     optimizer_barrier: bool = False
     """Whether optimizers wait for the gradients of all devices."""
     frozen: Any = None

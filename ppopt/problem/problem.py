@@ -11,6 +11,7 @@ from ppopt.problem.instance import Instance
 from ppopt.problem.objective import Objective
 from ppopt.problem.pipeline import Pipeline
 from ppopt.problem.short_pairs import ShortPairs
+from ppopt.problem.traits import Trait, Traits
 
 
 @dataclass(frozen=True)
@@ -24,18 +25,19 @@ class Problem:
     @cached_property
     def instance(self) -> Instance:
         """The operations of the problem: where backwards are mixed, those of both kinds."""
-        return Instance(self.pipeline, self.backward_kind)
+        return Instance.of(self.pipeline, self.backward_kind)
 
     @cached_property
     def full_instance(self) -> Instance:
         """The same with all other resources and operations; the same one if there are none."""
-        found = Instance(self.pipeline, self.backward_kind, all_resources=True)
+        found = Instance.of(self.pipeline, self.backward_kind, all_resources=True)
         return found if len(found.classes) > len(self.instance.classes) else self.instance
 
-    @property
-    def has_further_operations(self) -> bool:
-        """Whether a schedule has operations besides compute: transfers, or once in a step."""
-        return self.full_instance is not self.instance
+    @cached_property
+    def traits(self) -> Traits:
+        """The traits that a method or an argument must handle to apply to this problem."""
+        span = self.objective is Objective.DEVICE_SPAN
+        return self.instance.traits | ({Trait.SPAN} if span else set())
 
     @property
     def mixed(self) -> bool:
@@ -57,10 +59,10 @@ class Problem:
         """What splitting a backward may gain or lose, per stage."""
         return BackwardChoice(self.pipeline)
 
-    @cached_property
+    @property
     def short_pairs(self) -> ShortPairs:
         """The pairs that take less time than one of their operations alone."""
-        return ShortPairs(self.pipeline, self.backward_kind)
+        return self.instance.short_pairs
 
     @cached_property
     def reduced(self) -> Problem:
@@ -86,11 +88,6 @@ class Problem:
         if not self.mixed:
             return self
         return replace(self, pipeline=self.choice.relaxed, backward_kind=BackwardKind.SPLIT)
-
-    @property
-    def is_relaxed(self) -> bool:
-        """Whether bounds of this problem come from itself: it is its own relaxation."""
-        return self.relaxed is self
 
     @cached_property
     def restrictions(self) -> tuple[Problem, ...]:

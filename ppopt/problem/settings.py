@@ -8,7 +8,7 @@ further names, which files, flags and Python accept as well.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 from enum import Enum, StrEnum
@@ -16,12 +16,14 @@ from functools import wraps
 from typing import Any, TypeVar
 
 from ppopt.errors import InputError
-from ppopt.problem import placement, units
+from ppopt.problem import cost_table, placement, units
 from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.backward_memory import RecomputeUnit
+from ppopt.problem.cost_table import Cost, of_stages
 from ppopt.problem.first_backward import FirstBackward
 from ppopt.problem.link_mode import LinkMode
 from ppopt.problem.offload import HostLink
+from ppopt.problem.units import Unit
 
 T = TypeVar("T")
 LIMIT_1F1B = "1f1b"
@@ -94,13 +96,6 @@ class Part(StrEnum):
     """Documentation of a file."""
 
 
-class Unit(StrEnum):
-    """What a number measures."""
-
-    TIME = "time"
-    MEMORY = "memory"
-
-
 class Heading(StrEnum):
     """The group of a setting in the help of a command, in this order."""
 
@@ -136,15 +131,6 @@ class Setting:
     choices: tuple[str | int, ...] = ()
     placeholder: str = ""
     """Of the flag; that of the shape where it is left out."""
-    optional: bool = False
-    """Of a cost of stages: schedule files hold it only if it is not the default."""
-    per_microbatch: bool = True
-    """Of a cost of stages: whether every microbatch has it, so that slices of microbatches cut
-    it."""
-    cut_by_chunks: bool = True
-    """Of a cost of stages: whether chunks divide it."""
-    on_compute: bool = True
-    """Of a time of stages: whether the device computes, so that its speed counts."""
     has_flag: bool = True
     own_flag: str = ""
     """Name on the command line if it is not that of files."""
@@ -187,24 +173,20 @@ class Setting:
         return self.own_flag or flag_of(self.name)
 
 
-def _time(field: str, key: str, meaning: str, **more: Any) -> Setting:
-    return Setting(field, Shape.STAGES, meaning, key=key, unit=Unit.TIME, least=0, **more)
-
-
-def _step_time(field: str, meaning: str, **more: Any) -> Setting:
-    """A time that a stage has once in a step, whatever the number of microbatches."""
-    return _time(field, "", meaning, default="0", optional=True, per_microbatch=False, **more)
-
-
-def _memory(
-    field: str, meaning: str, default: str | int, least: int | None = 0, **more: Any
-) -> Setting:
-    return Setting(field, Shape.STAGES, meaning, default, unit=Unit.MEMORY, least=least, **more)
-
-
-def _workspace(field: str, meaning: str, default: str) -> Setting:
-    """Every chunk of a share may need as much as the whole share; a slice needs its part."""
-    return _memory(field, meaning, default, optional=True, cut_by_chunks=False)
+def _of_stages(costs: Iterable[Cost]) -> Iterator[Setting]:
+    """Settings of those costs that stages have."""
+    for cost in of_stages(costs):
+        yield Setting(
+            cost.field,
+            Shape.PAIRS if cost.of_pairs else Shape.STAGES,
+            cost.meaning,
+            cost.default.words,
+            key=cost.key,
+            unit=cost.unit,
+            least=cost.least,
+            placeholder="LIST" if cost.of_pairs else "",
+            has_flag=cost.has_flag,
+        )
 
 
 def _size(field: str, placeholder: str, meaning: str, **more: Any) -> Setting:
@@ -288,15 +270,7 @@ SETTINGS = (
         has_flag=False,
         under=Heading.MEMORY,
     ),
-    _time("forward", "forward_times", "time of F, the forward pass of a stage", default=1),
-    _time(
-        "backward",
-        "backward_times",
-        "time of BW, the full backward pass: B and W together",
-        default="2 F, or B + W",
-    ),
-    _time("weight", "weight_times", "time of W, the weight gradient", default="half of BW"),
-    _time("backward_input", "input_times", "time of B, the input gradient", default="BW - W"),
+    *_of_stages(cost_table.TIMES),
     Setting(
         "p2p",
         Shape.LINKS,
@@ -352,38 +326,7 @@ SETTINGS = (
         least=0,
         under=Heading.TIMES,
     ),
-    _memory("activation", "memory that F allocates for a microbatch and W or BW frees", 1),
-    _memory("memory_b", "change of memory by B, mostly negative; W frees the rest", 0, least=None),
-    _memory(
-        "static", "memory that is always held: weights, optimizer state", 0, per_microbatch=False
-    ),
-    _workspace("workspace", "memory that F, B and BW need only while they run", "0"),
-    _workspace("forward_workspace", "workspace of F", "workspace"),
-    _workspace("input_workspace", "workspace of B", "workspace"),
-    _workspace("weight_workspace", "workspace of W", "0"),
-    _workspace("backward_workspace", "workspace of BW", "workspace"),
-    _time(
-        "recompute_time",
-        "",
-        "time by which recompute makes B and BW longer, on top of their own times",
-        default="0",
-        optional=True,
-    ),
-    _memory(
-        "kept",
-        "part of the activation that F keeps; B allocates the rest at its start, BW allocates "
-        "`recompute_memory`",
-        "activation",
-        optional=True,
-    ),
-    _memory(
-        "recompute_memory",
-        "memory that BW allocates at its start, besides its workspace, for what F did not keep: "
-        "less than all of it if its layers recompute one at a time",
-        "activation - kept",
-        optional=True,
-        has_flag=False,
-    ),
+    *_of_stages((*cost_table.MEMORY, *cost_table.WORKSPACES, *cost_table.RECOMPUTE)),
     Setting(
         "offload",
         Shape.CHOICE,
@@ -394,21 +337,7 @@ SETTINGS = (
         choices=("none", "all", "search"),
         under=Heading.MEMORY,
     ),
-    _memory(
-        "offload_memory",
-        "part of the activation of a microbatch that moves to the host after F and comes back "
-        "before B or BW",
-        "0",
-        optional=True,
-    ),
-    _time(
-        "offload_time",
-        "",
-        "time to move offload_memory, each way",
-        default="0",
-        optional=True,
-        on_compute=False,
-    ),
+    *_of_stages(cost_table.OFFLOAD),
     Setting(
         "host_link",
         Shape.CHOICE,
@@ -427,57 +356,7 @@ SETTINGS = (
         unit=Unit.MEMORY,
         least=0,
     ),
-    Setting(
-        "overlap",
-        Shape.PAIRS,
-        "time of an F and a BW of different microbatches that run as one operation, above 0; "
-        "strategies with overlap and searches use it. If they belong to two stages: the sum of "
-        "both times less the smaller saving of the two stages; a B in place of BW saves as much, "
-        "without overlap_input_times. In files also a matrix [stage of F][stage of BW]",
-        "F + BW",
-        key="overlap_times",
-        unit=Unit.TIME,
-        least=0,
-        placeholder="LIST",
-        optional=True,
-    ),
-    Setting(
-        "overlap_input",
-        Shape.PAIRS,
-        "the same of an F and a B, for `overlap_times`: per stage, or in files a matrix [stage of "
-        "F][stage of B]",
-        "by what F and BW save",
-        key="overlap_input_times",
-        unit=Unit.TIME,
-        least=0,
-        placeholder="LIST",
-        optional=True,
-    ),
-    _step_time(
-        "unshard",
-        "time of the all-gather of a stage's weights before its first F (FSDP), on the collective "
-        "queue of its device",
-        on_compute=False,
-    ),
-    _memory(
-        "unshard_memory",
-        "memory of a stage's gathered weights, from the start of unshard to the end of "
-        "gradient_sync",
-        "0",
-        optional=True,
-        per_microbatch=False,
-    ),
-    _step_time(
-        "gradient_sync",
-        "time of the reduction of a stage's gradients after its last W or BW, on the collective "
-        "queue of its device",
-        on_compute=False,
-    ),
-    _step_time(
-        "optimizer",
-        "time of a stage's optimizer step; a device runs one operation for all its stages, after "
-        "their gradient_sync",
-    ),
+    *_of_stages((*cost_table.PAIRS, *cost_table.STEP)),
     Setting(
         "optimizer_barrier",
         Shape.FLAG,
@@ -600,7 +479,6 @@ SETTINGS = (
     _text("date", Shape.DATE, "when it was measured"),
 )
 COUNTS = tuple(setting for setting in SETTINGS if setting.shape is Shape.COUNT)
-STAGE_COSTS = tuple(setting for setting in SETTINGS if setting.shape in (Shape.STAGES, Shape.PAIRS))
 NAMED: Mapping[str, Setting] = {name: setting for setting in SETTINGS for name in setting.names}
 """Every accepted name -> its setting."""
 
@@ -643,3 +521,22 @@ def accepts_every_name(cls: type[T], known: Mapping[str, Setting] = NAMED) -> ty
 
     cls.__init__ = init  # type: ignore[method-assign, assignment]
     return cls
+
+
+def with_fields(**before: Mapping[str, object]) -> Callable[[type[T]], type[T]]:
+    """Add fields to a class that becomes a dataclass: groups with their values if nothing is given.
+
+    `before` has the group that stands before a field, by the name of that field.
+    """
+
+    def add(cls: type[T]) -> type[T]:
+        annotations: dict[str, Any] = {}
+        for field, annotation in cls.__annotations__.items():
+            for name, initial in before.get(field, {}).items():
+                annotations[name] = Any
+                setattr(cls, name, initial)
+            annotations[field] = annotation
+        cls.__annotations__ = annotations
+        return cls
+
+    return add

@@ -34,6 +34,7 @@ from typing import Any
 
 from ppopt.problem.backward_choice import memory_of_either
 from ppopt.problem.backward_kind import BackwardKind
+from ppopt.problem.cost_table import OTHER_TIMES
 from ppopt.problem.costs import is_matrix
 from ppopt.problem.link_mode import LinkMode
 from ppopt.problem.operation import OpKind
@@ -54,6 +55,16 @@ class ShortPairs:
 
     pipeline: Pipeline
     backward_kind: BackwardKind
+
+    @cached_property
+    def save_time(self) -> bool:
+        """Whether some pair takes less time than its operations one after the other."""
+        times = self.pipeline.ticks.durations
+        return any(
+            self._time(one, kind, other) < times[OpKind.F][one] + times[kind][other]
+            for one, other in self.places
+            for kind in KINDS[self.backward_kind]
+        )
 
     @cached_property
     def exist(self) -> bool:
@@ -103,6 +114,7 @@ class ShortPairs:
         for one, other in self.places:
             matrix[one][other] = self._pair_time(one, other)
         times: dict[str, Any] = {
+            **{cost.field: ticks.costs[cost.field] for cost in OTHER_TIMES},
             "forward": forward,
             "backward": backward,
             "backward_input": backward,
@@ -110,10 +122,6 @@ class ShortPairs:
             "overlap": matrix,
             "overlap_input": (),
             "recompute_time": [0] * given.num_stages,
-            "offload_time": ticks.offload_time,
-            "unshard": ticks.unshard,
-            "gradient_sync": ticks.gradient_sync,
-            "optimizer": ticks.optimizer,
         }
         costs = self._memory | {field: _in_units(given, row) for field, row in times.items()}
         return given.with_stage_costs(costs, device_speed=1, link_mode=LinkMode.DELAY)

@@ -10,12 +10,21 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from fractions import Fraction
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from ppopt.errors import InputError
 from ppopt.problem import exact
+
+
+class Unit(StrEnum):
+    """What a number measures."""
+
+    TIME = "time"
+    MEMORY = "memory"
+
 
 SCALES: Mapping[str, Mapping[str, Fraction]] = {
     "time": {

@@ -14,7 +14,8 @@ from typing import NamedTuple
 from ppopt.errors import InputError
 from ppopt.formats.typed_values import whole
 from ppopt.problem import layout
-from ppopt.problem.layers import DECODER, LETTERS, MOST_LAYERS
+from ppopt.problem.layer import MOST_LAYERS
+from ppopt.problem.layer_settings import DECODER, LETTERS
 
 _ROLES = {letter: role for role, letter in LETTERS.items()}
 _T = LETTERS[DECODER]

@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ppopt.formats.files import write
-from ppopt.problem.layers import DECODER, LAYER_SETTINGS
+from ppopt.problem.cost_table import STAGE_COSTS
+from ppopt.problem.layer_settings import DECODER, LAYER_SETTINGS
 from ppopt.problem.layout import write_roles
 from ppopt.problem.operation import OpKind
 from ppopt.problem.pipeline import Pipeline
-from ppopt.problem.settings import STAGE_COSTS
 from ppopt.profiles.estimate import P2PTime, Profile, StageMemory
 from ppopt.profiles.layers_of_stages import LayersOfStage, parts
 from ppopt.profiles.megatron_timers import StageTimes

@@ -1,6 +1,6 @@
 """What devices run besides compute: unshard, gradient sync and optimizer, and moves to the host.
 
-UNSHARD of a stage ends before its first F starts. GRADIENT_SYNC starts once its last W or BW has
+UNSHARD of a stage ends before its first F starts. GRADIENT_SYNC starts once its last operation has
 ended. Both run on the collective queue of the device, one at a time. OPTIMIZER of a device computes
 after the syncs of its stages, or with a barrier of all; if there are none, after their last W or
 BW. No optimizer waits for a frozen stage. Gathered weights are held from the start of UNSHARD to
@@ -22,14 +22,20 @@ from fractions import Fraction
 from operator import add, sub
 from typing import Any, NamedTuple
 
-from ppopt.problem.layers import STEP_COSTS
+from ppopt.problem.cost_table import STEP_FIELDS
 from ppopt.problem.link_mode import LinkMode
 from ppopt.problem.operation import OpKind
 from ppopt.problem.pipeline import Pipeline
+from ppopt.problem.traits import BESIDE_COMPUTE, Trait
 from ppopt.rechecker.claim import Claim
 from ppopt.rechecker.route_times import RouteTimes
 
 NONE = Fraction(0)
+HANDLES = BESIDE_COMPUTE | {
+    *(Trait.PAIRS, Trait.SHORT_PAIRS, Trait.SLICES),
+    *(Trait.ROUTES, Trait.FROZEN, Trait.SPAN),
+}
+"""Traits of the claims that have such a claim of the compute alone."""
 
 
 class Times(NamedTuple):
@@ -41,10 +47,10 @@ class Times(NamedTuple):
 
 def times_of(claim: Claim, stage: int) -> Times:
     """What a stage has; a kind that any stage has, or gathered weights, are there for all."""
-    ticks = claim.pipeline.ticks
-    gathered = any(ticks.unshard_memory)
+    costs = claim.pipeline.ticks.costs
+    gathered = any(costs.unshard_memory)
     unshard, sync = (
-        row[stage] if gathered or any(row) else None for row in (ticks.unshard, ticks.gradient_sync)
+        row[stage] if gathered or any(row) else None for row in (costs.unshard, costs.gradient_sync)
     )
     return Times(unshard, sync)
 
@@ -56,11 +62,11 @@ def trained_stages(pipeline: Pipeline) -> set[int]:
 
 def optimizer_time(claim: Claim, device: int) -> int | None:
     """Time of a device's optimizer; None: there is none, as where nothing on it is trained."""
-    ticks = claim.pipeline.ticks
+    optimizer = claim.pipeline.ticks.costs.optimizer
     stages = [stage for hosted in claim.pipeline.hosted for stage in hosted[device]]
-    if not any(ticks.optimizer) or trained_stages(claim.pipeline).isdisjoint(stages):
+    if not any(optimizer) or trained_stages(claim.pipeline).isdisjoint(stages):
         return None
-    return sum(ticks.optimizer[stage] for stage in stages)
+    return sum(optimizer[stage] for stage in stages)
 
 
 def has_instants(claim: Claim) -> bool:
@@ -93,7 +99,7 @@ def head(claim: Claim, device: int) -> int:
 
 def _release(claim: Claim, hosts: tuple[int, ...], stage: int) -> int:
     """Time before the first F of a stage: the unshards of its device and route up to it."""
-    unshard = claim.pipeline.ticks.unshard
+    unshard = claim.pipeline.ticks.costs.unshard
     return sum(unshard[low] for low in range(stage + 1) if hosts[low] == hosts[stage])
 
 
@@ -122,7 +128,7 @@ def _closing(claim: Claim, hosts: tuple[int, ...], stage: int) -> int:
     devices = range(claim.pipeline.num_devices)
     wide = claim.pipeline.optimizer_barrier and not claim.span
     own = [device for device in devices if wide or device == hosts[stage]]
-    return claim.pipeline.ticks.gradient_sync[stage] + max(
+    return claim.pipeline.ticks.costs.gradient_sync[stage] + max(
         optimizer_time(claim, device) or 0 for device in own
     )
 
@@ -134,18 +140,18 @@ def held(claim: Claim, device: int) -> int:
     begun and none has closed, so all count. Else F, B and BW run between the first F and the last W
     or BW of the lowest stage of their route on the device, so that those of this stage count. A
     later W of another stage holds less than before, unless it has workspace: then none count. Of a
-    stage that runs no backward the weights are held to its last F alone, so none count on its
+    stage without backward the weights are held to its last F alone, so none count on its
     device.
     """
-    pipeline, amounts = claim.pipeline, claim.pipeline.ticks.unshard_memory
+    pipeline, amounts = claim.pipeline, claim.pipeline.ticks.costs.unshard_memory
     stages = [[s for s, host in enumerate(hosts) if host == device] for hosts in pipeline.hosts]
     mine = [stage for route in stages for stage in route]
-    if min(mine, default=0) < claim.forward_only:
+    if not all(claim.has(OpKind.B, stage) for stage in mine):
         return 0
     ticks = pipeline.ticks
     f_alone = not any(
-        ticks.kept[stage] != ticks.activation[stage]
-        or ticks.memory_b[stage] > 0
+        ticks.kept[stage] != ticks.costs.activation[stage]
+        or ticks.costs.memory_b[stage] > 0
         or any(row[stage] for row in ticks.workspace)
         for stage in mine
     )
@@ -163,6 +169,8 @@ def of_compute(claim: Claim) -> Claim:
     (span).
     """
     given = claim.pipeline
+    if not claim.has_only(HANDLES):
+        return claim
     if given.has_offload:
         return of_compute(claim._replace(pipeline=_unmoved(given)))
     if not given.has_gradient_work:
@@ -178,7 +186,7 @@ def of_compute(claim: Claim) -> Claim:
         unit = given.ticks.memory_per_unit
         weights = [Fraction(held(claim, device), unit) for device in devices]
         limits = tuple(max(NONE, limit - own) for limit, own in zip(limits, weights, strict=True))
-    fields: dict[str, Any] = dict.fromkeys(STEP_COSTS)
+    fields: dict[str, Any] = dict.fromkeys(STEP_FIELDS)
     bare = given.without_model()
     made = replace(
         bare, **fields, mem_limit=limits, optimizer_barrier=False, link_mode=LinkMode.DELAY

@@ -70,7 +70,7 @@ def add_once(
     closings: Callable[[Place], Iterable[cp_model.LinearExprT]],
     moves: Iterable[Move],
 ) -> Once:
-    """Add these operations, given the starts of F and the ends of W and BW of a stage.
+    """Add these operations, given the first starts and the last ends of a stage.
 
     `moves` are those of all F, microbatches in order.
     """
@@ -116,7 +116,7 @@ class _Building:
             for end in done:
                 self.cp.add(made.start[sync] >= end)
             done = [made.end[sync]]
-        amount = self.claim.pipeline.ticks.unshard_memory[stage]
+        amount = self.claim.pipeline.ticks.costs.unshard_memory[stage]
         if amount:
             size = self.cp.new_int_var(0, self.latest, "")
             interval = self.cp.new_interval_var(made.start[unshard], size, made.end[sync], "")
@@ -130,7 +130,8 @@ class _Building:
         last: dict[tuple[int, ...], tuple[int, ...]] = {}
         for forward, after, before in moves:
             stage, device = forward.stage, self.claim.device(forward)
-            amount, time = pipeline.ticks.offload_memory[stage], pipeline.ticks.offload_time[stage]
+            costs = pipeline.ticks.costs
+            amount, time = costs.offload_memory[stage], costs.offload_time[stage]
             if not amount:
                 continue
             route = pipeline.route(forward.microbatch)

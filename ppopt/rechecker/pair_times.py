@@ -26,7 +26,7 @@ Row = tuple[int, ...]
 def pair_time(pipeline: Pipeline, forward: int, kind: OpKind, backward: int) -> int:
     """Time of F of a stage and B or BW (`kind`) of another run as one, in ticks."""
     ticks = pipeline.ticks
-    again = ticks.recompute[backward]
+    again = ticks.costs.recompute_time[backward]
     if kind is OpKind.B and ticks.overlap_input:
         return again + _without_recompute(pipeline, ticks.overlap_input, forward, kind, backward)
     whole = again + _without_recompute(pipeline, ticks.overlap, forward, OpKind.BW, backward)
@@ -40,7 +40,7 @@ def _without_recompute(
 ) -> int:
     """Time of F and a backward of two stages as one, where `times` are stated for such pairs."""
     ticks = pipeline.ticks
-    again, f = ticks.recompute, ticks.durations[OpKind.F]
+    again, f = ticks.costs.recompute_time, ticks.durations[OpKind.F]
     if isinstance(times[0], tuple):
         return int(times[forward][backward]) - again[backward]
     own, stated = {}, {}

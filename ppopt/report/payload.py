@@ -13,7 +13,6 @@ from ppopt.problem.arrays import Bools, Ints
 from ppopt.problem.instance import Instance
 from ppopt.problem.operation import AuxiliaryKind, OpKind
 from ppopt.problem.operation_classes import ResourceKind
-from ppopt.problem.pipeline import Pipeline
 from ppopt.report import colours
 from ppopt.report.entries import PageSchedule
 from ppopt.report.gantt import BAR, DrawnKind, drawn_kinds, half_row, part_names, parts
@@ -21,7 +20,7 @@ from ppopt.report.labels import CAUSE_WORDS, KIND_WORDS, link_label, link_title
 from ppopt.schedule.critical_path import critical_path
 from ppopt.schedule.idle import FREE, Cause, arrivals, idle
 from ppopt.schedule.link_queues import LinkQueues
-from ppopt.schedule.metrics import memory_tables
+from ppopt.schedule.metrics import memory_of_auxiliary, memory_of_compute
 from ppopt.schedule.orders import rows_by_code, split_backwards
 from ppopt.schedule.schedule import Schedule
 from ppopt.schedule.timetable import ALONE
@@ -76,25 +75,13 @@ def _schedule(schedule: Schedule) -> dict[str, Any]:
         "gaps": _columns(gaps._asdict()),
         "critical": packed(place[critical_path(schedule, arrivals(schedule))]),
         **_shades(part_names(schedule.pipeline), drawn_kinds([schedule])),
-        **_memory(schedule.pipeline),
         "static": ticks.static,
         "limits": ticks.limits,
         "peak": schedule.metrics.peak_memory_ticks,
         "links": _links(schedule),
         "collectives": _collectives(schedule),
-        "gathers": any(ticks.unshard_memory),
+        "gathers": any(ticks.costs.unshard_memory),
     }
-
-
-def _memory(pipeline: Pipeline) -> dict[str, list[list[int]]]:
-    """Memory that operations take at their start and give at their end, [kind][stage]."""
-    takes, gives = (table.tolist() for table in memory_tables(pipeline))
-    if pipeline.has_auxiliary:
-        held, nothing = list(pipeline.ticks.unshard_memory), [0] * pipeline.num_stages
-        moved = list(pipeline.ticks.offload_memory)
-        takes += [held, nothing, nothing, nothing, moved]
-        gives += [nothing, held, nothing, moved, nothing]
-    return {"takes": takes, "gives": gives}
 
 
 def _columns(columns: Mapping[str, Ints]) -> dict[str, Any]:
@@ -113,10 +100,13 @@ def _operations(schedule: Schedule) -> tuple[dict[str, Ints], Ints]:
     Behind the rows stands FREE, which is what a row of FREE finds.
     """
     half = np.where(schedule.kind == OpKind.F, 1, 2)
+    takes, gives = memory_of_compute(schedule)
     columns = dict(zip(_NAMES, schedule.columns, strict=True)) | {
         "slice": schedule.slice,
         "part": parts(schedule),
         "lane": np.where(schedule.pair == ALONE, 0, half),
+        "takes": takes,
+        "gives": gives,
     }
     steps = schedule.auxiliary.kind == AuxiliaryKind.OPTIMIZER
     added = _around(schedule, steps)
@@ -136,11 +126,14 @@ def _around(schedule: Schedule, chosen: Bools) -> dict[str, Ints]:
     part[route, schedule.stage] = parts(schedule)
     kind = given.kind[chosen].tolist()
     single = given.kind[chosen] == AuxiliaryKind.OPTIMIZER
+    takes, gives = memory_of_auxiliary(schedule)
     return {
         "kind": np.array(codes, dtype=np.int64),
         **{name: getattr(given, name)[chosen] for name in _SHARED},
         "part": np.where(single, 0, part[given.route, given.stage][chosen]),
         "lane": np.array(list(map(half_row, kind)), dtype=np.int64),
+        "takes": takes[chosen],
+        "gives": gives[chosen],
     }
 
 
@@ -175,7 +168,7 @@ def _links(schedule: Schedule) -> dict[str, Any] | None:
     columns = {
         "device": links.link[links.numbers_of(carried)],
         "part": part[carried.stage],
-        "lane": none,
+        **dict.fromkeys(("lane", "takes", "gives"), none),
         **{name: getattr(carried, name) for name in ("kind", "stage", "microbatch", "slice")},
         **{name: getattr(carried, name) for name in ("start", "end")},
     }

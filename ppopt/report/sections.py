@@ -11,7 +11,8 @@ from ppopt.formats.figures import Quantity, declared
 from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.exact import plain
 from ppopt.problem.pipeline import Pipeline
-from ppopt.problem.settings import NAMED, Unit
+from ppopt.problem.settings import NAMED
+from ppopt.problem.units import Unit
 from ppopt.report.colours import HUES, IDLE_LOOKS
 from ppopt.report.entries import PageSchedule, TimeUse
 from ppopt.report.labels import CAUSE_WORDS, KIND_WORDS, isolated, objective_name, title

@@ -10,6 +10,7 @@ import numpy as np
 
 from ppopt.problem.arrays import Bools, Ints
 from ppopt.problem.operation import AuxiliaryKind
+from ppopt.problem.pipeline import Pipeline
 
 
 def _none() -> Ints:
@@ -114,3 +115,10 @@ class AuxiliaryOperations:
 
 NO_AUXILIARY = AuxiliaryOperations()
 """Of a pipeline that has none."""
+
+
+def auxiliary_numbers(pipeline: Pipeline, given: AuxiliaryOperations) -> Ints:
+    """Numbers of auxiliary operations; of a step those of the first microbatch of their route."""
+    first = given.route * (pipeline.batches // pipeline.routes)
+    microbatch = np.where(given.microbatch == ONCE, first, given.microbatch)
+    return np.asarray(pipeline.code(given.kind, given.stage, microbatch, given.slice))

@@ -22,7 +22,7 @@ from ppopt.problem.instance import ABSENT, SPLIT_MODE, WHOLE_MODE, Instance
 from ppopt.problem.operation import AuxiliaryKind
 from ppopt.problem.operation_classes import ResourceKind
 from ppopt.problem.pipeline import Pipeline
-from ppopt.schedule.auxiliary import ONCE, AuxiliaryOperations
+from ppopt.schedule.auxiliary import ONCE, AuxiliaryOperations, auxiliary_numbers
 from ppopt.schedule.metrics import memory_of_auxiliary, memory_profile
 from ppopt.schedule.orders import Orders, codes
 from ppopt.schedule.schedule import Schedule, split_codes
@@ -109,7 +109,7 @@ def releases(instance: Instance, position: Ints, named: Ints) -> dict[int, int]:
         for number in (number_of[code] for code in order.tolist()):
             if not _opens(instance, number):
                 break
-            end += instance.classes[number].duration
+            end += instance.times(number)[0]
             for after, _ in instance.successors[number]:
                 if after not in instance.auxiliary:
                     found[int(named[instance.codes[after][0]])] = end
@@ -133,11 +133,6 @@ def _compute(instance: Instance, position: Ints, links: tuple[tuple[int, int], .
     return found
 
 
-def auxiliary_numbers(pipeline: Pipeline, given: AuxiliaryOperations) -> Ints:
-    """Numbers of auxiliary operations; of a step those of the first microbatch of their route."""
-    return _numbers_of(pipeline, given, given.microbatch)
-
-
 def canonical_auxiliary(pipeline: Pipeline, given: AuxiliaryOperations) -> Ints:
     """The same after canonical renumbering of microbatches.
 
@@ -148,13 +143,7 @@ def canonical_auxiliary(pipeline: Pipeline, given: AuxiliaryOperations) -> Ints:
     new = np.empty_like(given.microbatch)
     by_time, by_microbatch = (given.end, given.start, *place), (given.microbatch, *place)
     new[np.lexsort(by_time)] = given.microbatch[np.lexsort(by_microbatch)]
-    return _numbers_of(pipeline, given, new)
-
-
-def _numbers_of(pipeline: Pipeline, given: AuxiliaryOperations, microbatch: Ints) -> Ints:
-    first = given.route * (pipeline.batches // pipeline.routes)
-    of = np.where(microbatch == ONCE, first, microbatch)
-    return np.asarray(pipeline.code(given.kind, given.stage, of, given.slice))
+    return auxiliary_numbers(pipeline, replace(given, microbatch=new))
 
 
 def timed(pipeline: Pipeline, numbers: Ints, start: Ints, end: Ints) -> AuxiliaryOperations:

@@ -103,7 +103,8 @@ class Generation:
         self.held = [0 for _ in resources]
         """Memory that every resource has taken and not given back, in ticks of memory."""
         self._placed = [
-            (op_class.resource, op_class.duration, op_class.change) for op_class in instance.classes
+            (op_class.resource, instance.times(number), instance.changes(number))
+            for number, op_class in enumerate(instance.classes)
         ]
         self._followers = self._all_followers(waits)
         self._events: list[Event] | None = None
@@ -129,7 +130,8 @@ class Generation:
 
     def append(self, number: int, earliest: int) -> int:
         """Run the next operation of a class at `earliest` or later; returns its end, in ticks."""
-        resource, duration, change = self._placed[number]
+        resource, times, changes = self._placed[number]
+        microbatch = self.done[number]
         start = free = self.free[resource]
         if self.first_start[resource] == NOT_STARTED:
             self.first_start[resource] = start = max(free, earliest)
@@ -137,10 +139,9 @@ class Generation:
             start = earliest
             self.idle[resource] += start - free
             self.most_idle = max(self.most_idle, self.idle[resource])
-        end = self.free[resource] = start + duration
-        self.held[resource] += change
+        end = self.free[resource] = start + times[microbatch]
+        self.held[resource] += changes[microbatch]
         self.sequence[resource].append(number)
-        microbatch = self.done[number]
         self.done[number] = microbatch + 1
         events = self._events
         if events is not None:

@@ -25,9 +25,7 @@ from ppopt.problem.arrays import Ints
 from ppopt.problem.instance import Instance
 from ppopt.problem.offload import HostLink
 from ppopt.problem.operation import AuxiliaryKind, OpKind
-from ppopt.problem.pipeline import Pipeline
-from ppopt.schedule.auxiliary import AuxiliaryOperations
-from ppopt.schedule.auxiliary_orders import auxiliary_numbers
+from ppopt.schedule.auxiliary import AuxiliaryOperations, auxiliary_numbers
 from ppopt.schedule.orders import Orders, codes
 from ppopt.schedule.schedule import Schedule, split_codes
 
@@ -67,11 +65,10 @@ class _Move(NamedTuple):
 
 def host_orders(instance: Instance, orders: Orders, prefetch: Prefetch) -> HostOrders:
     """The moves that go with the orders of compute; `instance` has all resources."""
-    pipeline = instance.pipeline
     queues: list[Ints] = []
     waits: list[tuple[int, int]] = []
     for device, order in enumerate(orders):
-        mine = _Device(pipeline, device, order, prefetch)
+        mine = _Device(instance, device, order, prefetch)
         queues += mine.queues()
         waits += mine.waits()
     before, after = np.array(waits, dtype=np.int64).reshape(-1, 2).T
@@ -81,8 +78,9 @@ def host_orders(instance: Instance, orders: Orders, prefetch: Prefetch) -> HostO
 class _Device:
     """A device with the order of its compute."""
 
-    def __init__(self, pipeline: Pipeline, device: int, order: Ints, prefetch: Prefetch) -> None:
-        self.pipeline, self.prefetch = pipeline, prefetch
+    def __init__(self, instance: Instance, device: int, order: Ints, prefetch: Prefetch) -> None:
+        self.instance, self.prefetch = instance, prefetch
+        self.pipeline = pipeline = instance.pipeline
         self.code: Ints = codes(order)
         self.place: Ints = np.cumsum(order >= 0) - 1
         self.kind, self.stage, self.microbatch, self.part = split_codes(pipeline, self.code)
@@ -93,7 +91,7 @@ class _Device:
         self.given = list(accumulate((move.memory for move in self.out), initial=0))
         self.taken = list(accumulate((move.memory for move in self.back), initial=0))
         room = pipeline.ticks.room(device)
-        gathered = pipeline.ticks.unshard_memory
+        gathered = pipeline.ticks.costs.unshard_memory
         hosted = [stage for route in pipeline.hosted for stage in route[device]]
         self.room = None if room is None else room - sum(gathered[stage] for stage in hosted)
         self.over = self._most_over()
@@ -102,14 +100,16 @@ class _Device:
 
     def _moves(self, kind: AuxiliaryKind) -> list[_Move]:
         """The moves of a kind, in the order of what they follow or precede."""
-        memory = self.pipeline.ticks.offload_memory
         forward = kind is AuxiliaryKind.OFFLOAD
         here = (self.kind == OpKind.F) if forward else np.isin(self.kind, (OpKind.B, OpKind.BW))
-        columns = (self.place, self.stage, self.microbatch, self.part)
+        of = [column[here] for column in (self.stage, self.microbatch, self.part)]
+        code = self.pipeline.code(kind, *of)
+        memory = (self.instance.frees if forward else self.instance.allocations)[code]
+        columns = (column.tolist() for column in (code, self.place[here], memory, *of))
         return [
-            _Move(int(self.pipeline.code(kind, *of)), place, memory[of[0]], (of[0], of[1], of[2]))
-            for place, *of in zip(*(column[here].tolist() for column in columns), strict=True)
-            if memory[of[0]]
+            _Move(number, place, amount, (stage, microbatch, part))
+            for number, place, amount, stage, microbatch, part in zip(*columns, strict=True)
+            if amount
         ]
 
     def _most_over(self) -> list[int]:
@@ -123,16 +123,11 @@ class _Device:
 
     def _held(self) -> list[int]:
         """Memory that a device holds at every position, were nothing moved."""
-        ticks, alone = self.pipeline.ticks, np.bincount(self.place) == 1
-        rows = zip(
-            *(column.tolist() for column in (self.kind, self.stage, self.place)), strict=True
-        )
+        instance, paired = self.instance, np.bincount(self.place)[self.place] > 1
+        more = np.where(paired, instance.pair_workspaces[self.code], 0)
         takes, gives = np.zeros((2, len(self.first)), dtype=np.int64)
-        for kind, stage, place in rows:
-            amounts = ticks.held_alone if alone[place] else ticks.held
-            taken, given = amounts(OpKind(kind), stage, with_host=True)
-            takes[place] += taken
-            gives[place] += given
+        np.add.at(takes, self.place, instance.allocations[self.code] + more)
+        np.add.at(gives, self.place, instance.frees[self.code] + more)
         held: list[int] = (np.cumsum(takes - gives) + gives).tolist()
         return held
 

@@ -33,7 +33,7 @@ from ppopt.problem.instance import Instance
 from ppopt.problem.operation import AuxiliaryKind, OpKind
 from ppopt.problem.pipeline import Pipeline
 from ppopt.schedule.link_queues import LinkQueues
-from ppopt.schedule.metrics import memory_of_auxiliary, memory_tables
+from ppopt.schedule.metrics import Memory, memory_of_auxiliary, memory_of_compute
 from ppopt.schedule.orders import rows_by_code, split_backwards
 from ppopt.schedule.schedule import Schedule
 
@@ -169,9 +169,9 @@ def idle(schedule: Schedule) -> Idle:
     last = _last(schedule)
     devices = np.arange(schedule.pipeline.num_devices + 1)
     bounds = np.searchsorted(schedule.device, devices).tolist()
-    around = memory_of_auxiliary(schedule)
+    memory = memory_of_compute(schedule), memory_of_auxiliary(schedule)
     found = [
-        _of_device(schedule, arrived, around, device, low, high, last)
+        _of_device(schedule, arrived, memory, device, low, high, last)
         for device, (low, high) in enumerate(pairwise(bounds))
     ]
     return Idle(*np.concatenate(found, axis=1))
@@ -208,7 +208,7 @@ def share(schedule: Schedule) -> dict[str, Fraction]:
 def _of_device(
     schedule: Schedule,
     arrived: Arrivals,
-    around: tuple[Ints, Ints],
+    memory: tuple[Memory, Memory],
     device: int,
     low: int,
     high: int,
@@ -216,15 +216,15 @@ def _of_device(
 ) -> Ints:
     """Columns of Idle of one device, whose operations are the rows low to high.
 
-    `around` is the memory that auxiliary operations take and give.
+    `memory` is what operations take and give, and what auxiliary operations do.
     """
+    compute, around = memory
     ended = np.maximum.accumulate(np.append(0, schedule.end[low:high]))
     before = np.flatnonzero(schedule.start[low:high] > ended[:-1])
     gaps = np.stack([ended[before], schedule.start[low + before], low + before])
     gaps, gathered = _gathered_in(schedule, around, device, gaps)
-    table = _cut(
-        gaps, arrived, _blocked(schedule, arrived, device, slice(low, high), gaps, gathered)
-    )
+    blocked = _blocked(schedule, arrived, compute, device, slice(low, high), gaps, gathered)
+    table = _cut(gaps, arrived, blocked)
     warm_up = table[3] == low
     table[2, warm_up], table[4, warm_up] = Cause.WARM_UP, arrived.needed[low]
     table = _joined(table)
@@ -235,9 +235,7 @@ def _of_device(
     return np.vstack([np.full(table.shape[1], device), table])
 
 
-def _gathered_in(
-    schedule: Schedule, around: tuple[Ints, Ints], device: int, gaps: Ints
-) -> tuple[Ints, Ints]:
+def _gathered_in(schedule: Schedule, around: Memory, device: int, gaps: Ints) -> tuple[Ints, Ints]:
     """The gaps, cut where auxiliary operations change memory, and what they hold in each."""
     given = schedule.auxiliary
     here = given.device == device
@@ -303,7 +301,13 @@ class _Window(NamedTuple):
 
 
 def _blocked(
-    schedule: Schedule, arrived: Arrivals, device: int, here: slice, gaps: Ints, gathered: Ints
+    schedule: Schedule,
+    arrived: Arrivals,
+    compute: Memory,
+    device: int,
+    here: slice,
+    gaps: Ints,
+    gathered: Ints,
 ) -> _Window:
     """The window of each gap of a device, whose operations are the rows `here`.
 
@@ -315,12 +319,10 @@ def _blocked(
     low, before = here.start, gaps[2] - here.start
     ready = np.maximum.reduce([arrived.ready, arrived.gathered, arrived.reloaded])[here]
     opens, closes, row = np.full((3, len(before)), _NEVER)
-    ticks = schedule.pipeline.ticks
-    limit = ticks.room(device)
+    limit = schedule.pipeline.ticks.room(device)
     if limit is None:
         return _Window(opens, closes, row)
-    kind, stage = schedule.kind[here], schedule.stage[here]
-    taken, given = (table[kind, stage] for table in memory_tables(schedule.pipeline))
+    taken, given = (column[here] for column in compute)
     instants = schedule.start[here] == schedule.end[here]
     both = np.where(instants, np.minimum(taken, given), 0)
     taken, given = taken - both, given - both

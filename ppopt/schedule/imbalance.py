@@ -11,7 +11,8 @@ from dataclasses import replace
 from fractions import Fraction
 from typing import NamedTuple
 
-from ppopt.problem.operation import OpKind
+from ppopt.problem.backward_kind import BackwardKind
+from ppopt.problem.instance import Instance
 from ppopt.problem.pipeline import Pipeline
 from ppopt.schedule import timing
 from ppopt.schedule.device_balance import balanced_by_device
@@ -90,13 +91,9 @@ def _fits(other: Pipeline, schedule: Schedule) -> bool:
 
 def _most_work(pipeline: Pipeline) -> Fraction:
     """Time of F and BW of all microbatches on the busiest device, in the user's unit."""
-    times = pipeline.ticks.durations
-    each = [f + bw for f, bw in zip(times[OpKind.F], times[OpKind.BW], strict=True)]
-    most = max(
-        sum(each[stage] for hosted in pipeline.hosted for stage in hosted[device])
-        for device in range(pipeline.num_devices)
-    )
-    return pipeline.ticks.time(most * pipeline.batches * pipeline.num_slices) / pipeline.routes
+    instance = Instance.of(pipeline, BackwardKind.WHOLE)
+    work = (sum(sum(instance.times(number)) for number in mine) for mine in instance.hosted)
+    return pipeline.ticks.time(max(work))
 
 
 def _devices_of_layers(pipeline: Pipeline) -> list[int]:

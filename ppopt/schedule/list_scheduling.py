@@ -16,15 +16,16 @@ import heapq
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import product
 from math import inf
 from typing import NamedTuple
 
 import numpy as np
 
+from ppopt.problem.arrays import Bools, Ints
 from ppopt.problem.instance import ABSENT, SPLIT_MODE, WHOLE_MODE, Instance
 from ppopt.problem.objective import Objective
 from ppopt.problem.operation import OpKind
-from ppopt.problem.operation_classes import OperationClass
 from ppopt.problem.pipeline import Pipeline
 from ppopt.schedule.generation import NEVER, Generation, Pop, pop_until
 from ppopt.schedule.orders import Orders
@@ -146,11 +147,7 @@ class ListScheduler:
         One place on every device, memory taken by F alone, and lags between devices alone.
         """
         one_each = all(len(places) == 1 for places in self.hosted)
-        return (
-            one_each
-            and not any(_transient(op_class) for op_class in self.instance.classes)
-            and not any(self._lags_on_one_device())
-        )
+        return one_each and not any(self.transient) and not any(self._lags_on_one_device())
 
     def _lags_on_one_device(self) -> Iterator[int]:
         classes = self.instance.classes
@@ -161,32 +158,43 @@ class ListScheduler:
 
     @cached_property
     def triples(self) -> tuple[tuple[tuple[int, int, int], ...], ...]:
-        """F, B (or BW) and W (or BW again) of every place of a device, by stage ascending."""
-        b, w = self.places, (len(self.instance.rows) - 1) * self.places
-        return tuple(tuple((f, f + b, f + w) for f in mine) for mine in self.hosted)
+        """F, B (or BW) and W of every place of a device, by stage ascending.
+
+        If there is no W, the backward stands in its place again, and F if there is none either.
+        """
+        return tuple(tuple(map(self._triple, mine)) for mine in self.hosted)
+
+    def _triple(self, place: int) -> tuple[int, int, int]:
+        classes = self.instance.classes
+        numbers = [n for n in range(place, len(classes), self.places) if classes[n].size]
+        return numbers[0], numbers[:2][-1], numbers[-1]
 
     @cached_property
-    def takes(self) -> list[int]:
-        """Memory that an operation of a class takes."""
-        return [op_class.takes for op_class in self.instance.classes]
+    def takes(self) -> list[tuple[int, ...]]:
+        """Memory that every operation of a class takes; one entry more, as in `Generation`."""
+        return [(*self.instance.allocated(number), 0) for number in self._numbers]
+
+    @property
+    def _numbers(self) -> range:
+        return range(len(self.instance.classes))
 
     @cached_property
     def codes(self) -> list[int]:
         """Number of the first operation of a class."""
-        return [int(codes[0]) for codes in self.instance.codes]
+        return [_first_code(codes) for codes in self.instance.codes]
 
     @cached_property
     def transient(self) -> list[int]:
         """Largest memory that an operation of a device takes and that is not kept from F on."""
-        classes = self.instance.classes
-        return [max((_transient(classes[i]) for i in m), default=0) for m in self.instance.hosted]
+        largest = [max(_transient(self.instance, number), default=0) for number in self._numbers]
+        return [max((largest[i] for i in mine), default=0) for mine in self.instance.hosted]
 
     @cached_property
     def needs(self) -> list[int]:
         """Memory that surely lets any microbatch finish on a device; 0: any F that fits does."""
-        classes = self.instance.classes
+        changes = self.instance.changes
         return [
-            0 if len(mine) == 1 and not more else sum(classes[f].change for f in mine) + more
+            0 if len(mine) == 1 and not more else sum(max(changes(f)) for f in mine) + more
             for mine, more in zip(self.hosted, self.transient, strict=True)
         ]
 
@@ -198,25 +206,30 @@ class ListScheduler:
     def _station(self, place: int) -> _Station:
         instance, forwards = self.instance, range(self.places)
         numbers = range(place, len(instance.classes), self.places)
-        mine = [instance.classes[number] for number in numbers]
         f, b, *_ = (
             [(i, instance.classes[i].device, lag) for i, lag in instance.successors[number]]
             for number in numbers
         )
         backwards = range(self.places, 2 * self.places)
         return _Station(
-            stage=mine[0].stage,
-            time=tuple(op_class.duration for op_class in mine),
-            change=tuple(op_class.change for op_class in mine),
-            code=tuple(int(instance.codes[number][0]) for number in numbers),
+            stage=instance.classes[place].stage,
+            time=tuple(instance.times(number) for number in numbers),
+            change=tuple((*instance.changes(number), 0) for number in numbers),
+            code=tuple(_first_code(instance.codes[number]) for number in numbers),
             next=next(((device, lag) for i, device, lag in f if i in forwards), (-1, 0)),
             previous=next(((device, lag) for i, device, lag in b if i in backwards), (-1, 0)),
         )
 
 
-def _transient(op_class: OperationClass) -> int:
-    """Memory that an operation takes and that is not kept from F on."""
-    return op_class.gives if op_class.kind is OpKind.F else op_class.takes
+def _first_code(codes: Ints) -> int:
+    """The first number of a class, or ABSENT."""
+    return int(codes[0]) if len(codes) else ABSENT
+
+
+def _transient(instance: Instance, number: int) -> tuple[int, ...]:
+    """Memory that every operation of a class takes and that is not kept from F on."""
+    forward = instance.classes[number].kind is OpKind.F
+    return instance.freed(number) if forward else instance.allocated(number)
 
 
 class _RuleGeneration:
@@ -226,14 +239,14 @@ class _RuleGeneration:
         instance, places = scheduler.instance, scheduler.places
         devices = range(len(scheduler.hosted))
         self.run = Generation(instance)
-        self.classes, self.rule, self.total = instance.classes, rule, instance.batches
+        self.instance, self.rule, self.total = instance, rule, instance.batches
         self.hosted, self.takes = scheduler.triples, scheduler.takes
         self.needs, self.transient = scheduler.needs, scheduler.transient
         self.forward = [
             mine if rule.shallow_first[device] else mine[::-1]
             for device, mine in enumerate(self.hosted)
         ]
-        self.backward = [mine[::-1] for mine in self.forward]
+        self.backward = [[(f, b, w) for f, b, w in mine[::-1] if b != f] for mine in self.forward]
         self.cap = [rule.cap[op_class.stage] for op_class in instance.classes[:places]]
         self.done, self.arrived, self.held = self.run.done, self.run.arrived, self.run.held
         rooms = [instance.room(device) for device in devices]
@@ -264,14 +277,15 @@ class _RuleGeneration:
     def _ready_b(self, device: int, now: int) -> int:
         for _, b, _ in self.backward[device]:
             done = self.done[b]
-            here = self.arrived[b][done] <= now
-            if here and (not self.takes[b] or self._fits(device, self.takes[b], done)):
+            takes = self.takes[b][done]
+            if self.arrived[b][done] <= now and (not takes or self._fits(device, takes, done)):
                 return b
         return -1
 
     def _ready_f(self, device: int, now: int) -> int:
         for f, b, _ in self.forward[device]:
-            if self._coming(f, b) <= now and self._fits(device, self.takes[f], self.done[f]):
+            done = self.done[f]
+            if self._coming(f, b) <= now and self._fits(device, self.takes[f][done], done):
                 return f
         return -1
 
@@ -291,7 +305,8 @@ class _RuleGeneration:
         oldest = min(min(self.done[b], self.done[w]) for _, b, w in mine)
         if microbatch == oldest:
             return True
-        missing = sum(self.classes[f].change for f, _, _ in mine if self.done[f] <= oldest)
+        changes = self.instance.changes
+        missing = sum(changes(f)[oldest] for f, _, _ in mine if self.done[f] <= oldest)
         return room >= missing + self.transient[device]
 
     def _before_f(self, device: int, now: int) -> int:
@@ -305,7 +320,8 @@ class _RuleGeneration:
     def _short(self, device: int) -> bool:
         """Whether an F that has come, or is on its way, has no memory."""
         return any(
-            self._coming(f, b) != NEVER and not self._fits(device, self.takes[f], self.done[f])
+            self._coming(f, b) != NEVER
+            and not self._fits(device, self.takes[f][self.done[f]], self.done[f])
             for f, b, _ in self.hosted[device]
         )
 
@@ -336,7 +352,7 @@ class _RuleGeneration:
         if next_b == next_f == NEVER:
             over = all(self.done[b] == self.total for _, b, _ in self.hosted[device])
             return chosen if over or spare else -1
-        time = self.classes[chosen].duration
+        time = self.instance.times(chosen)[self.done[chosen]]
         lead = time * (100 - self.rule.patience[device]) // 100
         due = time if self.rule.prompt[device] else lead
         return chosen if spare and now + lead <= next_b and now + due <= next_f else -1
@@ -344,14 +360,15 @@ class _RuleGeneration:
     def _arrivals(self, device: int, now: int) -> tuple[int, int, bool]:
         """When the next B and the next F known to come may start, and whether memory stops one."""
         next_b, next_f, blocked = NEVER, NEVER, False
-        for f, b, _ in self.hosted[device]:
+        for _, b, _ in self.backward[device]:
             arrival = self.arrived[b][self.done[b]]
             blocked |= arrival <= now
             next_b = min(next_b, max(arrival, now))
+        for f, b, _ in self.hosted[device]:
             coming = self._coming(f, b)
             if coming <= now:
                 blocked = True
-            elif self.held[device] + self.takes[f] <= self.room[device]:
+            elif self.held[device] + self.takes[f][self.done[f]] <= self.room[device]:
                 next_f = min(next_f, coming)
         return next_b, next_f, blocked
 
@@ -360,10 +377,10 @@ class _Station(NamedTuple):
     """What the short loop reads of the instance for one device."""
 
     stage: int
-    time: tuple[int, ...]
-    """Of F, B (or BW) and W, in ticks."""
-    change: tuple[int, ...]
-    """Net change of memory by F, B (or BW) and W."""
+    time: tuple[tuple[int, ...], ...]
+    """Of F, B (or BW) and W, per microbatch, in ticks; empty if the stage has none."""
+    change: tuple[tuple[int, ...], ...]
+    """Net change of memory by F, B (or BW) and W, per microbatch and one entry more."""
     code: tuple[int, ...]
     """Number of the first microbatch's F, B (or BW) and W."""
     next: tuple[int, int]
@@ -386,19 +403,15 @@ def _schedule_plain(  # noqa: C901, PLR0912, PLR0915  the hot loop of the search
     limit = [NEVER if room is None else room for room in rooms]
     held = [0] * size
     cap = [rule.cap[station.stage] for station in stations]
-    lead = [
-        station.time[-1] * (100 - patience) // 100
-        for station, patience in zip(stations, rule.patience, strict=True)
-    ]
-    due = [
-        station.time[-1] if prompt else least
-        for station, prompt, least in zip(stations, rule.prompt, lead, strict=True)
-    ]
+    lead = [100 - patience for patience in rule.patience]
+    due = [100 if prompt else share for prompt, share in zip(rule.prompt, lead, strict=True)]
     eager, reserve, room_first = rule.forward_first, rule.reserve, rule.room_first
     came_f: list[list[int]] = [[0] * total if each.stage == 0 else [] for each in stations]
     came_b: list[list[int]] = [[] for _ in stations]
-    did_f, did_b = [0] * size, [0] * size
-    did_w = [total if scheduler.instance.fused else 0] * size
+    did_f = [0] * size
+    did_b, did_w = (
+        [total - sum(map(len, each.time[row : row + 1])) for each in stations] for row in (1, 2)
+    )
     busy, first_start = [0] * size, [-1] * size
     orders: tuple[list[int], ...] = tuple([] for _ in stations)
     events = [(0, device) for device in range(size)]
@@ -411,7 +424,7 @@ def _schedule_plain(  # noqa: C901, PLR0912, PLR0915  the hot loop of the search
         f, b, w = did_f[d], did_b[d], did_w[d]
         next_b = came_b[d][b] if b < len(came_b[d]) else NEVER
         next_f = came_f[d][f] if f < len(came_f[d]) and f - b < cap[d] else NEVER
-        roomy = held[d] + station.change[0] <= limit[d]
+        roomy = held[d] + station.change[0][f] <= limit[d]
         may_b, may_f = next_b <= now, roomy and next_f <= now
         if w < b and not roomy and next_f != NEVER and room_first[d]:
             kind, number = 2, w
@@ -428,17 +441,23 @@ def _schedule_plain(  # noqa: C901, PLR0912, PLR0915  the hot loop of the search
                 if next_b == coming == NEVER:
                     if b - w <= reserve[d] and b < total:
                         continue
-                elif b - w <= reserve[d] or now + lead[d] > next_b or now + due[d] > coming:
-                    continue
+                else:
+                    time = station.time[2][w]
+                    if (
+                        b - w <= reserve[d]
+                        or now + time * lead[d] // 100 > next_b
+                        or now + time * due[d] // 100 > coming
+                    ):
+                        continue
             kind, number = 2, w
             did_w[d] = w + 1
         else:
             continue
-        end = now + station.time[kind]
+        end = now + station.time[kind][number]
         if first_start[d] < 0:
             first_start[d] = now
         busy[d] = end
-        held[d] += station.change[kind]
+        held[d] += station.change[kind][number]
         orders[d].append(station.code[kind] + number)
         push(events, (end, d))
         if kind == 0:
@@ -457,18 +476,17 @@ def _schedule_plain(  # noqa: C901, PLR0912, PLR0915  the hot loop of the search
     return _measured(first_start, busy, orders)
 
 
-def _smaller(instance: Instance, stage: int) -> int:
-    """The modes in which the backward of a stage holds less: those of B and W, or that of BW."""
+def _smaller(instance: Instance, numbers: Sequence[int]) -> Bools:
+    """Per microbatch, whether a backward holds less as B and W than as BW; classes of both."""
     most = []
     for option in (SPLIT_MODE, WHOLE_MODE):
-        held = peak = 0
-        for number in instance.numbers(stage)[1:]:
-            mode = instance.classes[number].modes_by_option[option]
-            if mode is not None:
-                peak = max(peak, held + mode.takes)
-                held += mode.change
+        held = peak = np.zeros(instance.batches, dtype=np.int64)
+        for number in numbers:
+            if instance.times(number, option):
+                peak = np.maximum(peak, held + instance.allocated(number, option))
+                held = held + instance.changes(number, option)
         most.append(peak)
-    return SPLIT_MODE if most[SPLIT_MODE] < most[WHOLE_MODE] else WHOLE_MODE
+    return np.asarray(most[SPLIT_MODE] < most[WHOLE_MODE])
 
 
 def one_at_a_time(instance: Instance) -> Orders:
@@ -487,11 +505,13 @@ def one_at_a_time(instance: Instance) -> Orders:
                 for stage in stages
                 for part in slices
             ]
-            for stage in stages[::-1]:
-                option = _smaller(instance, stage)
-                for part in reversed(slices):
-                    numbers = instance.numbers(stage, route, part)[1:]
-                    rows += [instance.codes_in(number, option) for number in numbers]
-            parts.append(np.stack([row for row in rows if row[0] != ABSENT], axis=1).ravel())
+            for stage, part in product(stages[::-1], reversed(slices)):
+                numbers = instance.numbers(stage, route, part)[1:]
+                split = _smaller(instance, numbers)
+                for number in numbers:
+                    codes = (instance.codes_in(number, each) for each in (SPLIT_MODE, WHOLE_MODE))
+                    rows += [np.where(split, *codes)] if instance.classes[number].size else []
+            order = np.stack(rows, axis=1).ravel()
+            parts.append(order[order != ABSENT])
         orders.append(np.concatenate(parts))
     return orders

@@ -14,9 +14,9 @@ from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.exact import plain
 from ppopt.problem.instance import Instance
 from ppopt.problem.objective import Objective
-from ppopt.problem.operation import KINDS, AuxiliaryKind, OpKind
+from ppopt.problem.operation import NUM_KINDS, AuxiliaryKind, OpKind
 from ppopt.problem.pipeline import Pipeline
-from ppopt.schedule.auxiliary import AuxiliaryOperations
+from ppopt.schedule.auxiliary import AuxiliaryOperations, auxiliary_numbers
 from ppopt.schedule.timetable import Timetable
 
 
@@ -102,7 +102,7 @@ def metrics(schedule: Timetable) -> Metrics:
     busy = np.zeros(devices, dtype=np.int64)
     np.add.at(busy, schedule.device, np.where(schedule.seconds, 0, duration))
     _include_auxiliary(schedule.auxiliary, first, last, busy)
-    tables, around = memory_tables(schedule.pipeline), memory_of_auxiliary(schedule)
+    memory, around = memory_of_compute(schedule), memory_of_auxiliary(schedule)
     return Metrics(
         makespan_ticks=int(last.max()),
         device_span_ticks=int((last - first).max()),
@@ -110,7 +110,7 @@ def metrics(schedule: Timetable) -> Metrics:
         first_ticks=tuple(first.tolist()),
         last_ticks=tuple(last.tolist()),
         peak_memory_ticks=tuple(
-            int(_profile(schedule, device, tables, around).level.max()) for device in range(devices)
+            int(_profile(schedule, device, memory, around).level.max()) for device in range(devices)
         ),
         ticks_per_unit=schedule.pipeline.ticks.per_unit,
         memory_ticks_per_unit=schedule.pipeline.ticks.memory_per_unit,
@@ -172,23 +172,32 @@ class MemoryProfile(NamedTuple):
     """Ticks of memory, static memory included."""
 
 
+Memory = tuple[Ints, Ints]
+"""What operations take at their start and give at their end, by row, in ticks of memory."""
+
+
 def memory_profile(schedule: Timetable, device: int) -> MemoryProfile:
     """Memory of a device: operations take at their start and give at their end.
 
     At one instant ends come before starts.
     """
-    around = memory_of_auxiliary(schedule)
-    return _profile(schedule, device, memory_tables(schedule.pipeline), around)
+    return _profile(schedule, device, memory_of_compute(schedule), memory_of_auxiliary(schedule))
 
 
-def memory_tables(pipeline: Pipeline) -> tuple[Ints, Ints]:
-    """Memory that operations take at their start and give at their end, in ticks, [kind, stage]."""
-    ticks, stages = pipeline.ticks, range(pipeline.num_stages)
-    if not pipeline.has_offload:
-        return np.array(ticks.takes), np.array(ticks.gives)
-    table = [[ticks.held(kind, stage, with_host=True) for stage in stages] for kind in OpKind]
-    takes, gives = np.array(table, dtype=np.int64).transpose(2, 0, 1)
-    return takes, gives
+def memory_of_compute(schedule: Timetable) -> Memory:
+    """Memory of the compute operations of a schedule."""
+    pipeline, instance = schedule.pipeline, _instance(schedule)
+    codes = pipeline.code(schedule.kind, schedule.stage, schedule.microbatch, schedule.slice)
+    in_pairs = instance.pair_workspaces[codes]
+    return instance.allocations[codes] + in_pairs, instance.frees[codes] + in_pairs
+
+
+def _instance(schedule: Timetable) -> Instance:
+    """The instance of the fewest modes that has the operations of a schedule."""
+    pipeline, kinds = schedule.pipeline, np.bincount(schedule.kind, minlength=NUM_KINDS)
+    uniform = not (kinds[OpKind.B] and kinds[OpKind.BW])
+    kind = BackwardKind.uniform(fused=kinds[OpKind.BW] > 0) if uniform else BackwardKind.MIXED
+    return Instance.of(pipeline, kind, all_resources=pipeline.has_auxiliary)
 
 
 def memory_of_operations(schedule: Timetable) -> tuple[Ints, Ints]:
@@ -197,7 +206,7 @@ def memory_of_operations(schedule: Timetable) -> tuple[Ints, Ints]:
     A pair counts as one.
     """
     pipeline = schedule.pipeline
-    takes, gives = (table[schedule.kind, schedule.stage] for table in memory_tables(pipeline))
+    takes, gives = memory_of_compute(schedule)
     second = np.flatnonzero(schedule.seconds)
     total = np.append(0, np.cumsum(takes - gives))
     first = np.searchsorted(schedule.device, np.arange(pipeline.num_devices))
@@ -236,30 +245,20 @@ def _sum_until(time: Ints, amount: Ints, until: Ints, side: Literal["left", "rig
     return found
 
 
-def memory_of_auxiliary(schedule: Timetable) -> tuple[Ints, Ints]:
-    """Memory that auxiliary operations take at their start and give at their end, in ticks."""
+def memory_of_auxiliary(schedule: Timetable) -> Memory:
+    """Memory of the auxiliary operations of a schedule."""
     given = schedule.auxiliary
     if not len(given):
         return given.kind, given.kind
-    instance = Instance(schedule.pipeline, BackwardKind.SPLIT, all_resources=True)
-    table = np.zeros((2, KINDS, schedule.pipeline.num_stages), dtype=np.int64)
-    for number in instance.auxiliary:
-        op_class = instance.classes[number]
-        table[:, op_class.kind, op_class.stage] = op_class.takes, op_class.gives
-    takes, gives = table[:, given.kind, given.stage]
-    return takes, gives
+    instance, codes = _instance(schedule), auxiliary_numbers(schedule.pipeline, given)
+    return instance.allocations[codes], instance.frees[codes]
 
 
-def _profile(
-    schedule: Timetable, device: int, tables: tuple[Ints, Ints], around: tuple[Ints, Ints]
-) -> MemoryProfile:
-    """Memory of a device, from the tables of what operations take and give.
-
-    `around` is what every auxiliary operation takes and gives.
-    """
+def _profile(schedule: Timetable, device: int, compute: Memory, around: Memory) -> MemoryProfile:
+    """Memory of a device, from that of all operations, the auxiliary ones (`around`) among them."""
     low, high = np.searchsorted(schedule.device, [device, device + 1])
-    kind, stage, _, _, start, end = (column[low:high] for column in schedule.columns)
-    takes, gives = (table[kind, stage] for table in tables)
+    columns = (*compute, schedule.start, schedule.end)
+    takes, gives, start, end = (column[low:high] for column in columns)
     if len(schedule.auxiliary):
         here = schedule.auxiliary.device == device
         taken, given = (column[here] for column in around)

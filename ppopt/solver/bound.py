@@ -23,6 +23,7 @@ from ppopt.problem.objective import Objective
 from ppopt.problem.pipeline import Pipeline
 from ppopt.problem.problem import Problem
 from ppopt.schedule.origin import Certificate
+from ppopt.solver.arguments import COMMON_DIVISOR
 
 
 class Bound(NamedTuple):
@@ -40,6 +41,8 @@ def common_divisor(pipeline: Pipeline) -> int:
 
 def least_possible_value(problem: Problem, bound: int) -> int:
     """Least value of an optimum that is at least `bound`, in ticks."""
+    if not COMMON_DIVISOR.applies(problem.traits):
+        return bound
     times = common_divisor(problem.pipeline)
     span = problem.objective is Objective.DEVICE_SPAN
     parts = lcm(*range(1, problem.pipeline.num_devices + 1)) if span and times > 1 else 1

@@ -6,10 +6,10 @@ from collections.abc import Iterable
 from typing import NamedTuple, Protocol
 
 from ppopt.problem.problem import Problem
+from ppopt.problem.traits import Trait, Traits, unhandled
 from ppopt.solver.budget import Budget
 from ppopt.solver.incumbent import Incumbent
 from ppopt.solver.parameters import SolveParams
-from ppopt.solver.relaxation import pairs
 
 
 class Outcome(NamedTuple):
@@ -34,8 +34,13 @@ class Method(Protocol):
     name: str
     """Name of the method in progress reports and in `--without`."""
 
-    def supports(self, problem: Problem) -> bool:
-        """Whether the method applies to a problem at all."""
+    @property
+    def handles(self) -> Traits:
+        """The traits that a problem may have; a problem with any other trait is refused."""
+
+    def supports(self, problem: Problem) -> bool:  # noqa: ARG002  a default
+        """Whether the method applies to a problem, all of whose traits it handles: to all."""
+        return True
 
     def run(self, incumbent: Incumbent, budget: Budget) -> Outcome:
         """Work for a budget. Raises KeyboardInterrupt on Ctrl-C."""
@@ -43,15 +48,12 @@ class Method(Protocol):
 
 def is_plain(problem: Problem) -> bool:
     """Whether a problem has neither slices nor overlapped pairs that save time."""
-    pipeline = problem.pipeline
-    return pipeline.num_slices == 1 and not has_pairs(problem)
+    return not problem.traits & {Trait.SLICES, Trait.PAIRS}
 
 
-def has_pairs(problem: Problem) -> bool:
-    """Whether overlapped pairs save time."""
-    return any(
-        pairs.pairing_saves_time(restriction.instance) for restriction in problem.restrictions
-    )
+def applies(method: Method, problem: Problem) -> bool:
+    """Whether a method handles all traits of a problem, and supports it."""
+    return not unhandled(problem.traits, method.handles) and method.supports(problem)
 
 
 def supported(methods: Iterable[Method], problem: Problem, params: SolveParams) -> list[Method]:
@@ -59,5 +61,5 @@ def supported(methods: Iterable[Method], problem: Problem, params: SolveParams) 
     return [
         method
         for method in methods
-        if method.name not in params.without and method.supports(problem)
+        if method.name not in params.without and applies(method, problem)
     ]

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from random import Random
 
 from ppopt.problem.problem import Problem
+from ppopt.problem.traits import Trait, unhandled
 from ppopt.solver.bounds.relaxation_bound import RelaxationBound
 from ppopt.solver.bounds.subset_dynamic_program import SubsetDP
 from ppopt.solver.budget import Clock
@@ -28,7 +29,7 @@ from ppopt.solver.incumbent import Incumbent
 from ppopt.solver.method import Method, supported
 from ppopt.solver.options import SolveOptions
 from ppopt.solver.parameters import Share
-from ppopt.solver.problem_views import BackwardPool, View, delays_view, on, relaxation
+from ppopt.solver.problem_views import BackwardPool, View, delays_view, on, relaxed_for
 from ppopt.solver.result import Result
 from ppopt.solver.subset_dp_process import SubsetDPProxy
 from ppopt.solver.turns import Turn, Turns, TurnTaker, rounds
@@ -66,7 +67,8 @@ def improvement_turns(
     problem, params = incumbent.problem, options.params
     portfolio = _Portfolio(incumbent, view, parts, options, solve)
     if incumbent.value is None:
-        if problem.operations <= params.full_model.most_operations:
+        small = problem.operations <= params.full_model.most_operations
+        if small and not unhandled(problem.traits, FullModel.handles):
             yield Turn(FullModel(problem, params.full_model), clock.left)
         return
     try:
@@ -92,17 +94,18 @@ class _Portfolio:
         self._problem = incumbent.problem
         self._params = params = options.params
         rng = Random(options.seed)
-        relaxed = own if problem.is_relaxed else relaxation(seen)
-        bounded = problem.relaxed
+        relaxed = relaxed_for(SubsetDP.handles, seen)
+        bounded = relaxed.problem
         subsets = SubsetDP(bounded, params.subset)
-        several = options.workers > 1 and problem.is_relaxed
+        several = options.workers > 1 and relaxed is seen
         self._remote = SubsetDPProxy(subsets, params.remote) if several else None
         self._justifications = [
             on(view, DoubleJustification(pool, params.justification)) for pool, view in parts
         ]
         full_model = on(own, FullModel(problem, params.full_model))
         share = params.rounds
-        pools = [Pool(problem, params.pool)] if problem.mixed else []
+        mixed = Trait.MIXED in problem.traits
+        pools = [Pool(problem, params.pool)] if mixed else []
         views = [view for _, view in parts if view is not None]
         large = problem.operations > params.full_model.most_operations
         self._shares: tuple[tuple[Method, Share], ...] = (
@@ -135,7 +138,7 @@ class _Portfolio:
                     share.dynamic_program,
                 )
                 for pool, view in parts
-                if problem.mixed
+                if mixed
             ),
             *(
                 (on(view, method), part)
@@ -177,7 +180,8 @@ class _Portfolio:
 
     def _delays(self, incumbent: Incumbent) -> Iterator[tuple[Method, Share]]:
         """The full model where links are delays, if it proves more there than for compute alone."""
-        if self._problem.pipeline.has_auxiliary and not can_prove(self._problem):
+        around = self._problem.traits & {Trait.STEP_WORK, Trait.OFFLOAD}
+        if around and not can_prove(self._problem):
             view = delays_view(incumbent)
             model = FullModel(view.problem, self._params.full_model)
             yield on(view, model), self._params.rounds.full_model

@@ -17,15 +17,17 @@ from typing import NamedTuple
 from ppopt.problem.features import compute_alone
 from ppopt.problem.link_mode import LinkMode
 from ppopt.problem.problem import Problem
+from ppopt.problem.traits import BESIDE_COMPUTE, Trait, Traits, unhandled
 from ppopt.schedule import timing
 from ppopt.schedule.schedule import Schedule
 from ppopt.solver.bound import Bound
-from ppopt.solver.bounds.device_bounds import device_bound, known_bound, of_relaxation
+from ppopt.solver.bounds.device_bounds import device_bound, known_bound
 from ppopt.solver.bounds.heads_and_tails import HeadsAndTails
+from ppopt.solver.bounds.proof_scope import RELAXED, of_relaxation
 from ppopt.solver.budget import Budget
 from ppopt.solver.heuristics.pool import Pool
 from ppopt.solver.incumbent import Incumbent
-from ppopt.solver.method import Method, Outcome
+from ppopt.solver.method import Method, Outcome, applies
 from ppopt.solver.parameters import SolveParams
 
 
@@ -51,6 +53,13 @@ class View(Incumbent):
         self._target = target
         self._lift_schedule, self._lift_bound = lift_schedule, lift_bound
         self._lagging = lagging
+
+    @property
+    def removed(self) -> Traits:
+        """Traits of the searched problem that the problem of the view lacks."""
+        target = self._target
+        removed = target.problem.traits - self.problem.traits
+        return removed | target.removed if isinstance(target, View) else removed
 
     @property
     def closed(self) -> bool:
@@ -130,7 +139,8 @@ def compute_view(target: Incumbent) -> View:
     """
     problem = target.problem
     compute = replace(problem, pipeline=compute_alone(problem.pipeline))
-    ends = HeadsAndTails(problem.relaxed).compute if problem.pipeline.has_auxiliary else 0
+    around = HeadsAndTails.around_compute(problem)
+    ends = 0 if around is None else around.compute
 
     def complete(schedule: Schedule) -> Schedule:
         return timing.schedule(problem.pipeline, schedule.orders, problem.objective)
@@ -166,9 +176,14 @@ class OnView:
     def __post_init__(self) -> None:
         self.name = self.method.name
 
+    @property
+    def handles(self) -> Traits:
+        """The traits that the method handles, and those that the view removes."""
+        return self.method.handles | self.view.removed
+
     def supports(self, problem: Problem) -> bool:  # noqa: ARG002
         """Whether the method applies to the problem of the view."""
-        return self.method.supports(self.view.problem)
+        return applies(self.method, self.view.problem)
 
     def run(self, incumbent: Incumbent, budget: Budget) -> Outcome:
         """Let the method work on the view, unless nothing is left to do there."""
@@ -199,12 +214,34 @@ def backward_pools(incumbent: Incumbent, params: SolveParams) -> list[BackwardPo
     return [
         BackwardPool(
             Pool(narrower, params.pool),
-            restriction(narrower, incumbent, lagging) if problem.mixed else own,
+            restriction(narrower, incumbent, lagging) if Trait.MIXED in problem.traits else own,
         )
         for narrower in problem.restrictions
     ]
 
 
-def on(view: View | None, method: Method) -> Method:
-    """Let a method work on a view; without a view, return the method."""
-    return method if view is None else OnView(method, view)
+class Relaxation(NamedTuple):
+    """A view whose bounds hold for a problem, and the traits that it lacks."""
+
+    removes: Traits
+    view: Callable[[Incumbent], View]
+
+
+RELAXATIONS = (
+    Relaxation(BESIDE_COMPUTE, compute_view),
+    Relaxation(frozenset(RELAXED), relaxation),
+)
+"""Views that remove traits for bounds, in the order in which they are made."""
+
+
+def relaxed_for(handles: Traits, incumbent: Incumbent) -> Incumbent:
+    """The incumbent, or a view of it without the traits that `handles` lacks and a view removes."""
+    for removes, view in RELAXATIONS:
+        if not removes.isdisjoint(unhandled(incumbent.problem.traits, handles)):
+            incumbent = view(incumbent)
+    return incumbent
+
+
+def on(incumbent: Incumbent | None, method: Method) -> Method:
+    """Let a method work on a view; if there is none, return the method."""
+    return OnView(method, incumbent) if isinstance(incumbent, View) else method

@@ -11,11 +11,12 @@ from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.objective import Objective
 from ppopt.problem.pipeline import Pipeline
 from ppopt.problem.problem import Problem
+from ppopt.problem.traits import BESIDE_COMPUTE, Trait
 from ppopt.schedule import list_scheduling
 from ppopt.schedule.origin import Argument, Certificate, HintRecord
 from ppopt.solver import interrupts
 from ppopt.solver import warm_start as warm_starts
-from ppopt.solver.bounds import device_bounds
+from ppopt.solver.bounds import device_bounds, proof_scope
 from ppopt.solver.budget import Budget, Clock
 from ppopt.solver.deadline import Deadline
 from ppopt.solver.heuristics.construction import (
@@ -25,7 +26,7 @@ from ppopt.solver.heuristics.construction import (
 )
 from ppopt.solver.heuristics.steady_state import ShortRunUnrolling
 from ppopt.solver.incumbent import Incumbent
-from ppopt.solver.method import Method, Outcome, has_pairs, supported
+from ppopt.solver.method import Method, Outcome, supported
 from ppopt.solver.options import SolveOptions
 from ppopt.solver.problem_views import BackwardPool, View, backward_pools, compute_view, on
 from ppopt.solver.relaxation import pairs
@@ -77,7 +78,7 @@ class Search:
         self.clock = Clock(options.deadline)
         bound = device_bounds.known_bound(self.problem)
         self.incumbent = Incumbent(self.problem, bound, self._announced)
-        further = self.problem.has_further_operations
+        further = self.problem.traits & BESIDE_COMPUTE
         self.view: View | None = compute_view(self.incumbent) if further else None
         """View of compute alone, if there are other operations: most methods work on that."""
         self._phase = "bounds"
@@ -194,7 +195,7 @@ class Search:
         """Local search, bounds and exact methods. They need CP-SAT, which takes long to import."""
         with interrupts.deferred():
             from ppopt.solver import portfolio  # noqa: PLC0415
-        paired = has_pairs(self.problem)
+        paired = Trait.PAIRS in self.problem.traits
         too_many = pairs.pair_count_bound(self.problem.pipeline) > self.params.cp_sat.max_pairs
         if paired and too_many and self.incumbent.value is not None:
             return
@@ -235,7 +236,7 @@ def _proof(search: Search) -> str:
     incumbent = search.incumbent
     if incumbent.infeasible:
         return incumbent.infeasible
-    return incumbent.bound.proof + device_bounds.bound_scope(search.requested, incumbent.bound)
+    return incumbent.bound.proof + proof_scope.bound_scope(search.requested, incumbent.bound)
 
 
 def _status(incumbent: Incumbent) -> Status:

@@ -16,8 +16,9 @@ from ppopt.solver.bounds.subset_selection import Devices
 from ppopt.solver.budget import Budget, Clock
 from ppopt.solver.deadline import Deadline
 from ppopt.solver.incumbent import Incumbent
+from ppopt.solver.method import applies
 from ppopt.solver.parameters import SubsetParams
-from ppopt.solver.problem_views import on, relaxation
+from ppopt.solver.problem_views import on, relaxed_for
 
 
 class SubsetBounding:
@@ -28,10 +29,11 @@ class SubsetBounding:
         self.first = frozenset(first)
         """Subsets that were tried before others."""
         self._incumbent = Incumbent(problem, device_bounds.known_bound(problem))
-        self._subsets = method = SubsetDP(problem.relaxed, params, first)
-        self.exhausted = not method.supports(problem.relaxed)
+        relaxed = relaxed_for(SubsetDP.handles, self._incumbent)
+        self._subsets = SubsetDP(relaxed.problem, params, first)
+        self._method = on(relaxed, self._subsets)
+        self.exhausted = not applies(self._method, problem)
         """Whether nothing is left to do."""
-        self._method = on(None if problem.is_relaxed else relaxation(self._incumbent), method)
 
     def run(self, value: int, work: float, seconds: float, stopped: Callable[[], bool]) -> float:
         """Work towards a value in ticks for some units of work; return the units used.

@@ -50,6 +50,7 @@ class SubsetDPProxy:
     """
 
     name = SubsetDP.name
+    handles = SubsetDP.handles
 
     def __init__(self, local: SubsetDP, params: RemoteParams) -> None:
         self._local = local

@@ -14,11 +14,12 @@ from typing import NamedTuple
 
 from ppopt.errors import InputError
 from ppopt.problem.backward_kind import BackwardKind
+from ppopt.problem.cost_table import STAGE_COSTS
 from ppopt.problem.instance import Instance
 from ppopt.problem.operation import OpKind
 from ppopt.problem.pipeline import Pipeline
 from ppopt.problem.problem import Problem
-from ppopt.problem.settings import STAGE_COSTS, Unit
+from ppopt.problem.units import Unit
 from ppopt.schedule import timing
 from ppopt.schedule.orders import Orders, of_kind, portable
 from ppopt.schedule.origin import HintRecord
@@ -174,4 +175,4 @@ def _times(pipeline: Pipeline) -> object:
 
 
 def _costs(pipeline: Pipeline, unit: Unit) -> list[object]:
-    return [getattr(pipeline.costs, cost.field) for cost in STAGE_COSTS if cost.unit is unit]
+    return [pipeline.costs[cost.field] for cost in STAGE_COSTS if cost.unit is unit]

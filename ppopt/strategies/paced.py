@@ -9,6 +9,7 @@ waiting; this does the same with the real times of every stage.
 from __future__ import annotations
 
 from collections import deque
+from itertools import accumulate
 
 from ppopt.problem.instance import Instance
 from ppopt.problem.operation import OpKind
@@ -34,18 +35,20 @@ class _Paced:
     def __init__(self, instance: Instance, most: int, percent: int) -> None:
         self.run, self.instance, self.most = Generation(instance), instance, most
         self.classes = instance.classes
-        work = [sum(self.classes[number].duration for number in mine) for mine in instance.hosted]
-        pace = -(-max(work) * percent // 100)
-        self.entries = [pace * microbatch for microbatch in range(instance.batches)]
+        hosted = [filter(None, map(instance.times, mine)) for mine in instance.hosted]
+        work = [zip(*times, strict=True) for times in hosted]
+        busiest = map(max, zip(*(map(sum, rows) for rows in work), strict=True))
+        paces = [-(-time * percent // 100) for time in busiest]
+        self.entries = list(accumulate(paces[:-1], initial=0))
         self.entry = instance.number(OpKind.F, 0)
         self.coming: list[int | None] = [None for _ in self.classes]
         """When the next operation of a class may start, if that is known."""
         self.coming[self.entry] = 0
         self.passes = [
             [
-                (number, self.classes[number].kind)
+                (number, kind)
                 for number in mine
-                if self.classes[number].kind != OpKind.W
+                if isinstance(kind := self.classes[number].kind, OpKind) and kind is not OpKind.W
             ]
             for mine in instance.hosted
         ]
@@ -81,7 +84,8 @@ class _Paced:
             return number
         if self.pending[device]:
             number = self.pending[device][0]
-            if blocked or 100 * (following - now) >= PATIENCE * self.classes[number].duration:
+            time = self.instance.times(number)[self.run.done[number]]
+            if blocked or 100 * (following - now) >= PATIENCE * time:
                 self.in_flight[device] -= 1
                 return self.pending[device].popleft()
         return None
@@ -94,11 +98,14 @@ class _Paced:
     def _begin(self, device: int, number: int, kind: OpKind) -> None:
         """Note what the start of an F or B changes."""
         self.coming[number] = None
-        if kind is OpKind.B:
-            weight = self.instance.number(OpKind.W, self.classes[number].stage)
+        *_, backward, weight = self.instance.numbers(self.classes[number].stage)
+        closing = weight if kind is OpKind.B else backward
+        if kind is OpKind.F:
+            self.in_flight[device] += 1
+        if not self.classes[closing].size:
+            self.in_flight[device] -= 1
+        elif kind is OpKind.B:
             self.pending[device].append(weight)
-            return
-        self.in_flight[device] += 1
         if number == self.entry:
             entered = self.run.done[number] + 1
             self.coming[number] = self.entries[entered] if entered < len(self.entries) else NEVER

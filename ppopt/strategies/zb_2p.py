@@ -64,10 +64,13 @@ class _Run:
         self.stages, self.batches = range(pipeline.num_stages), pipeline.batches
         self.last, self.host = pipeline.num_stages - 1, pipeline.hosts[0]
         self.number = [instance.numbers(stage) for stage in self.stages]
-        classes = [[instance.classes[number] for number in row] for row in self.number]
-        self.time = [[op_class.duration for op_class in row] for row in classes]
-        self.memory = [[op_class.change for op_class in row] for row in classes]
-        self.room = [2 * len(self.stages) * memory[F] for memory in self.memory]
+        self.exists = [[bool(instance.times(number)) for number in row] for row in self.number]
+        none = (0,) * self.batches
+        self.times = [[instance.times(number) or none for number in row] for row in self.number]
+        self.memory = [
+            [(*(instance.changes(number) or none), 0) for number in row] for row in self.number
+        ]
+        self.room = [2 * len(self.stages) * max(memory[F]) for memory in self.memory]
         lags = {(before, after): lag for before, after, lag in zip(*instance.flow, strict=True)}
         pairs = list(pairwise(self.number))
         self.lag = [int(lags[here[F], there[F]]) for here, there in pairs]
@@ -91,29 +94,40 @@ class _Run:
         return self.run.most_idle - self.run.idle[self.host[stage]]
 
     def _arrival(self, stage: int, kind: int) -> int:
-        """When the inputs of the next operation of a kind are at a stage."""
+        """When the inputs of the next operation of a kind are at a stage; 0 if it has none."""
+        if not self.exists[stage][kind]:
+            return 0
         arrival = self.run.arrival(self.number[stage][kind])
         assert arrival is not None, "neighbours run first"
         return arrival
 
+    def _time(self, stage: int, kind: int) -> int:
+        """Duration of the next operation of a kind on a stage."""
+        return self.times[stage][kind][self.done[stage][kind]]
+
+    def _change(self, stage: int, kind: int) -> int:
+        """Net change of memory by the next operation of a kind on a stage; 0 if none is left."""
+        return self.memory[stage][kind][self.done[stage][kind]]
+
     def _put(self, stage: int, kind: int) -> None:
-        """Run the next operation of a kind on a stage."""
-        arrival = 0 if kind == W else self._arrival(stage, kind)
-        self.run.append(self.number[stage][kind], arrival)
+        """Run the next operation of a kind on a stage; one that it does not have is counted."""
+        if self.exists[stage][kind]:
+            arrival = 0 if kind == W else self._arrival(stage, kind)
+            self.held[stage] += self._change(stage, kind)
+            self.run.append(self.number[stage][kind], arrival)
         self.done[stage][kind] += 1
         self.pending[stage] += (0, 1, -1)[kind]
-        self.held[stage] += self.memory[stage][kind]
 
     def _warm_up(self) -> None:
         """Forwards until the first backward, which then runs on every stage."""
         for stage in self.stages:
             self._put(stage, F)
         extra = [0 for _ in self.stages]
-        due = self._free(self.last) + self.time[self.last][B]
+        due = self._free(self.last) + self._time(self.last, B)
         for stage in reversed(self.stages[:-1]):
             due += self.back_lag[stage]
             extra[stage], free = self._fitting(stage, due)
-            due = max(due, free) + self.time[stage][B]
+            due = max(due, free) + self._time(stage, B)
         for stage in self.stages:
             if stage:
                 ahead = 0 if 1 + extra[stage - 1] == self.batches else 1
@@ -125,12 +139,16 @@ class _Run:
 
     def _fitting(self, stage: int, due: int) -> tuple[int, int]:
         """How many more forwards fit before the first backward is due, and their end."""
-        time, memory = self.time[stage][F], self.memory[stage][F]
-        slack = time - 1 if self.choices.delay_first_backward else 0
-        by_time = max(0, due + slack - self._free(stage)) // time if time else self.batches
-        by_memory = (self.room[stage] - self.held[stage]) // memory if memory else by_time
-        count = min(by_time, by_memory, self.batches - 1)
-        return count, self._free(stage) + count * time
+        begin, free, held = self.done[stage][F], self._free(stage), self.held[stage]
+        times, memory = (column[stage][F][begin:] for column in (self.times, self.memory))
+        count = 0
+        for time, change in zip(times, memory, strict=False):
+            slack = time - 1 if self.choices.delay_first_backward else 0
+            late, full = free + time > due + slack, held + change > self.room[stage]
+            if (time and late) or (change and full):
+                break
+            count, free, held = count + 1, free + time, held + change
+        return count, free
 
     def _forwards(self) -> None:
         """One F on every stage that is to run one, first to last."""
@@ -151,25 +169,33 @@ class _Run:
         ahead = stage < self.last and done >= self.done[stage + 1][F] + 2
         if not (ahead and self.choices.skip_forwards):
             return True
-        after = self._free(stage + 1) + sum(self.time[stage + 1][:W]) + self.lag[stage]
+        both = self._time(stage + 1, F) + self._time(stage + 1, B)
+        after = self._free(stage + 1) + both + self.lag[stage]
         gap = after - self._free(stage)
         if gap <= 0:
             return False
-        weights = self._weights_for_room(stage) * self.time[stage][W]
-        fits = self.time[stage][F] + weights <= gap
+        weights = sum(self._waiting(self.times, stage)[: self._weights_for_room(stage)])
+        fits = self._time(stage, F) + weights <= gap
         return fits or gap > self._spare_idle(stage)
 
     def _weights_for_room(self, stage: int) -> int:
         """Weight passes that must run before the next F, as far as there are any."""
-        gain = -self.memory[stage][W]
-        missing = self.held[stage] + self.memory[stage][F] - self.room[stage]
-        needed = -(-missing // gain) if gain > 0 and missing > 0 else 0
-        return min(needed, self.pending[stage])
+        missing = self.held[stage] + self._change(stage, F) - self.room[stage]
+        for count, change in enumerate(self._waiting(self.memory, stage)):
+            if missing <= 0 or change >= 0:
+                return count
+            missing += change
+        return self.pending[stage]
+
+    def _waiting(self, amounts: list[list[tuple[int, ...]]], stage: int) -> tuple[int, ...]:
+        """Amounts of the weight passes that a stage has pending, in their order."""
+        done = self.done[stage][W]
+        return amounts[stage][W][done : done + self.pending[stage]]
 
     def _make_room(self, stage: int, kind: int) -> None:
         """Run W while memory does not allow the operation."""
         while (
-            self.pending[stage] and self.held[stage] + self.memory[stage][kind] > self.room[stage]
+            self.pending[stage] and self.held[stage] + self._change(stage, kind) > self.room[stage]
         ):
             self._put(stage, W)
 
@@ -177,8 +203,8 @@ class _Run:
         """Put W into the gap before the next F or B of a stage."""
         if not self.pending[stage]:
             return
-        arrival, time = self._arrival(stage, kind), self.time[stage][W]
-        while self.pending[stage] and self._free(stage) + time <= arrival:
+        arrival = self._arrival(stage, kind)
+        while self.pending[stage] and self._free(stage) + self._time(stage, W) <= arrival:
             self._put(stage, W)
         gap = arrival - self._free(stage)
         small = gap <= self._spare_idle(stage)

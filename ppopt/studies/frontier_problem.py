@@ -13,21 +13,24 @@ from fractions import Fraction
 from math import floor
 
 from ppopt.problem import exact, placement
-from ppopt.problem.layers import COSTS
+from ppopt.problem.cost_table import LAYER_COSTS
 from ppopt.problem.offload import SEARCH_OFFLOAD
 from ppopt.problem.pipeline import Pipeline
 from ppopt.problem.problem import Problem
 from ppopt.problem.recompute import SEARCH_RECOMPUTE
-from ppopt.problem.settings import Unit
+from ppopt.problem.traits import refuse_unhandled
+from ppopt.problem.units import Unit
 from ppopt.schedule import timing
 from ppopt.schedule.list_scheduling import one_at_a_time
 from ppopt.schedule.orders import codes, of_kind
 from ppopt.schedule.origin import Argument, Certificate
 from ppopt.schedule.schedule import Schedule
 from ppopt.solver import interrupts
+from ppopt.solver.arguments import PEAKS
 from ppopt.solver.bound import Bound
-from ppopt.solver.bounds import device_bounds
+from ppopt.solver.bounds import device_bounds, proof_scope
 from ppopt.solver.choices.search import ANY_EFFORT, ConfigurationSearch, Effort
+from ppopt.solver.choices.spaces import traits_of_any
 from ppopt.solver.deadline import Deadline
 from ppopt.solver.open_choices import choice_of, open_choices
 from ppopt.solver.options import SolveOptions
@@ -78,7 +81,7 @@ class FrontierProblem:
         self.memory_per_unit = problem.pipeline.ticks.memory_per_unit
         """Ticks of the limits in one unit of memory."""
         if model is not None:
-            amounts = [cost.field for cost in COSTS if cost.unit is Unit.MEMORY]
+            amounts = [cost.field for cost in LAYER_COSTS if cost.unit is Unit.MEMORY]
             self.memory_per_unit = exact.common_denominator(
                 getattr(layer, field) for layer in model.layers for field in amounts
             )
@@ -227,7 +230,7 @@ class FixedPipelineProblem(FrontierProblem):
         self.problem = problem
         pipeline, instance = problem.pipeline, problem.reduced.instance
         self.memory_per_unit = pipeline.ticks.memory_per_unit
-        self.backward_kinds = device_bounds.proof_scope(problem)
+        self.backward_kinds = proof_scope.proof_scope(problem)
         self.impossible = device_bounds.infeasibility(instance)
         least = device_bounds.minimum_memory(instance)
         device = least.index(max(least))
@@ -258,11 +261,11 @@ class FixedPipelineProblem(FrontierProblem):
             Proved(0, result.lower_bound or Fraction(0), result.proof, result.certificate)
         )
         problem = replace(self.problem, pipeline=result.pipeline)
-        return result.proof.removesuffix(device_bounds.bound_scope(problem, bound))
+        return result.proof.removesuffix(proof_scope.bound_scope(problem, bound))
 
     def scope(self, proved: Proved) -> str:
         """Text on the kinds of backwards and the starts that a bound covers."""
-        return device_bounds.bound_scope(self.problem, self._bound(proved))
+        return proof_scope.bound_scope(self.problem, self._bound(proved))
 
     def infeasible_text(self, where: str, why: str) -> str:  # noqa: ARG002
         """Text that says that all orders were searched."""
@@ -270,7 +273,12 @@ class FixedPipelineProblem(FrontierProblem):
 
 
 def frontier_problem_of(problem: Problem) -> FrontierProblem:
-    """Problem that a frontier searches; raises InputError if it cannot be searched."""
+    """Problem that a frontier searches; raises InputError if it cannot be searched.
+
+    Raises NotApplicableError if the limits at which an optimum can change are not known.
+    """
+    traits = traits_of_any(problem)
+    refuse_unhandled("frontier: it", traits, PEAKS.handles, "solve within single limits")
     return (
         FrontierProblem(problem)
         if open_choices(problem.pipeline)

@@ -94,10 +94,10 @@ def _held(instances: Sequence[Instance], device: int) -> _Held:
             places[key].add(now[key])
     pipeline = instances[0].pipeline
     for (stage, *_), amounts in places.items():
-        moved = pipeline.ticks.offload_memory[stage]
+        moved = pipeline.ticks.costs.offload_memory[stage]
         amounts |= {amount + moved for amount in amounts}
     between = [tuple(sorted(amounts)) for amounts in places.values()]
-    memory = pipeline.ticks.unshard_memory
+    memory = pipeline.ticks.costs.unshard_memory
     gathered = [memory[stage] for hosted in pipeline.hosted for stage in hosted[device]]
     return _Held(between, sorted(during.difference(*between)), gathered)
 

@@ -21,7 +21,7 @@ from ppopt.problem.exact import plain, plain_or_none
 from ppopt.schedule.origin import Argument, Certificate
 from ppopt.schedule.schedule import Schedule
 from ppopt.solver.bound import Bound
-from ppopt.solver.bounds.device_bounds import links_scope, proof_scope
+from ppopt.solver.bounds.proof_scope import delay_scope, proof_scope
 from ppopt.solver.choices.search import ConfigurationSearch
 from ppopt.solver.deadline import Callback, Deadline
 from ppopt.solver.open_choices import choice_of
@@ -163,7 +163,7 @@ def _searched(
             candidates, problem, options, start_schedules=schedules, lower_bound=earlier.lower_bound
         ).run()
     ticks = ceil(earlier.lower_bound * pipeline.ticks.per_unit)
-    proof = earlier.proof.removesuffix(links_scope(problem)).removesuffix(proof_scope(problem))
+    proof = earlier.proof.removesuffix(delay_scope(problem)).removesuffix(proof_scope(problem))
     start = WarmStart(
         schedules=schedules,
         bound=Bound(ticks, proof, earlier.certificate or Certificate(Argument.SEARCH)),

@@ -8,9 +8,9 @@ from __future__ import annotations
 from typing import Any
 
 from ppopt.problem import exact
+from ppopt.problem.cost_table import STAGE_COSTS, Cost
 from ppopt.problem.costs import flat
 from ppopt.problem.pipeline import Pipeline
-from ppopt.problem.settings import STAGE_COSTS, Setting
 from ppopt.schedule.schedule import Schedule
 from ppopt.studies.reference_check import first_difference
 from ppopt.verifier import explain, verify
@@ -61,18 +61,18 @@ def _assert_same_problem(actual: Schedule, expected: Schedule) -> None:
     assert links[0] == links[1], "the pipelines differ in p2p"
 
 
-def _differing(cost: Setting, expected: Pipeline, actual: Pipeline) -> list[int]:
+def _differing(cost: Cost, expected: Pipeline, actual: Pipeline) -> list[int]:
     """The stages that differ in a cost."""
     pairs = zip(*(_rows(cost, pipeline) for pipeline in (expected, actual)), strict=True)
     return [stage for stage, (old, new) in enumerate(pairs) if old != new]
 
 
-def _rows(cost: Setting, pipeline: Pipeline) -> tuple[Any, ...]:
+def _rows(cost: Cost, pipeline: Pipeline) -> tuple[Any, ...]:
     """A cost of every stage; empty rows if it is not stated."""
-    return getattr(pipeline.costs, cost.field) or ((),) * pipeline.num_stages
+    return pipeline.costs[cost.field] or ((),) * pipeline.num_stages
 
 
-def _in_cost(cost: Setting, expected: Pipeline, actual: Pipeline) -> str:
+def _in_cost(cost: Cost, expected: Pipeline, actual: Pipeline) -> str:
     """Where two pipelines differ in a cost, and how."""
     stages = _differing(cost, expected, actual)
     old, new = (

@@ -27,7 +27,7 @@ from torch import nn
 from torch.distributed.pipelining import PipelineStage
 
 from ppopt.errors import InputError
-from ppopt.problem.layers import DECODER
+from ppopt.problem.layer_settings import DECODER
 from ppopt.problem.pipeline import Pipeline
 
 _INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)

@@ -132,11 +132,11 @@ def takes_and_gives(pipeline: Pipeline) -> tuple[Ints, Ints]:
     (`ppopt.verifier.whole_backward`). Workspace is taken at the start of its operation and given
     back at the end. What moves to the host is in `Ticks` a workspace of F; here F keeps it.
     """
-    ticks = pipeline.ticks
-    activation, kept = (np.array(row, dtype=np.int64) for row in (ticks.activation, ticks.kept))
-    change = np.array(ticks.memory_b, dtype=np.int64)
+    ticks, costs = pipeline.ticks, pipeline.ticks.costs
+    activation, kept = (np.array(row, dtype=np.int64) for row in (costs.activation, ticks.kept))
+    change = np.array(costs.memory_b, dtype=np.int64)
     workspace = np.array(ticks.workspace, dtype=np.int64)
-    moved = np.array(ticks.offload_memory, dtype=np.int64)
+    moved = np.array(ticks.costs.offload_memory, dtype=np.int64)
     kept, workspace[OpKind.F] = kept + moved, workspace[OpKind.F] - moved
     missing, none = activation - kept, np.zeros_like(activation)
     workspace[OpKind.BW] = allocated_by_whole_backward(pipeline)

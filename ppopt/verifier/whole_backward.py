@@ -19,7 +19,7 @@ from itertools import groupby
 
 from ppopt.problem.backward_memory import RecomputeUnit
 from ppopt.problem.first_backward import FirstBackward
-from ppopt.problem.layers import Layer
+from ppopt.problem.layer import Layer
 from ppopt.problem.pipeline import Pipeline
 
 

@@ -13,7 +13,7 @@ from ppopt import InputError, derive_model
 from ppopt.derivation.collectives import Collective, Group, Pattern
 from ppopt.derivation.gpus import gpu_named
 from ppopt.derivation.training import Training
-from ppopt.problem.layers import STEP_COSTS
+from ppopt.problem.cost_table import STEP_FIELDS
 from tests.factories.configs import CONFIGS, DEEPSEEK_V3, LLAMA_8B, LLAMA_70B, Config
 
 
@@ -34,7 +34,7 @@ def test_the_layers_are_those_of_the_models_that_come_along(
     derived, there = derive_model(config, gpu="h100", **training), ppopt.read_pipeline(name)
     assert there.model is not None
     for layer, shipped in zip(derived.model.layers, there.model.layers, strict=True):
-        once = dict.fromkeys(STEP_COSTS, 0)
+        once = dict.fromkeys(STEP_FIELDS, 0)
         assert replace(layer, **once) == replace(shipped, **once)
     for figure in ("tokens_per_microbatch", "flops_per_microbatch", "peak_flops"):
         assert getattr(derived.pipeline, figure) == getattr(there, figure)

@@ -59,7 +59,7 @@ def _surrounded(given: Schedule, pipeline: Pipeline, random: Random) -> Schedule
         return free[device]
 
     for place in places:
-        add(UNSHARD, place, 0, ticks.unshard[place[1]])
+        add(UNSHARD, place, 0, ticks.costs.unshard[place[1]])
     begin = max(free)
     rows = [
         (*row[:4], begin + finer * row[4], begin + finer * row[5], *row[6:]) for row in table(given)
@@ -70,12 +70,13 @@ def _surrounded(given: Schedule, pipeline: Pipeline, random: Random) -> Schedule
             key = pipeline.route(row[2]), row[1]
             last[key] = max(last.get(key, 0), row[5])
     ends = {
-        place: add(SYNC, place, last[place[:2]], ticks.gradient_sync[place[1]]) for place in places
+        place: add(SYNC, place, last[place[:2]], ticks.costs.gradient_sync[place[1]])
+        for place in places
     }
     for device in range(pipeline.num_devices):
         mine = [place for place in places if place[2] == device]
         waits = places if pipeline.optimizer_barrier else mine
-        time = sum(ticks.optimizer[place[1]] for place in mine)
+        time = sum(ticks.costs.optimizer[place[1]] for place in mine)
         free[device] = 0
         add(OPTIMIZER, min(mine), max(ends[place] for place in waits), time)
     return Schedule.from_rows(pipeline, rows, auxiliary=added)

@@ -196,7 +196,7 @@ def at_speeds(cases: Iterator[Case], seed: int) -> Iterator[AtSpeeds]:
         choices = [Fraction(1), Fraction(2), Fraction(1, 2), Fraction(3, 2)]
         speeds = [rng.choice(choices) for _ in range(pipeline.num_devices)]
         costs, hosts = pipeline.costs, pipeline.hosts[0]
-        given: dict[str, Any] = {field: list(getattr(costs, field)) for field in costs._fields}
+        given: dict[str, Any] = {field: list(values) for field, values in costs.items()}
         for field in ("forward", "backward", "weight", "backward_input"):
             pairs = zip(given[field], hosts, strict=True)
             given[field] = [time / speeds[host] for time, host in pairs]

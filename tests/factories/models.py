@@ -9,7 +9,8 @@ from random import Random
 
 from hypothesis import strategies as st
 
-from ppopt.problem.layers import LETTERS, Layer
+from ppopt.problem.layer import Layer
+from ppopt.problem.layer_settings import LETTERS
 from ppopt.problem.pipeline import Model, Pipeline
 
 TINY = Model(

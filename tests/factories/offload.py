@@ -37,7 +37,7 @@ def with_offload(
 def _moved(given: Schedule, pipeline: Pipeline) -> Schedule:
     """The schedule with starts so many times as late that two moves fit between operations."""
     ticks, finer = pipeline.ticks, pipeline.ticks.per_unit // given.pipeline.ticks.per_unit
-    factor = 2 * max(ticks.offload_time) + 1
+    factor = 2 * max(ticks.costs.offload_time) + 1
     rows = [
         (*row[:4], begin := factor * finer * row[4], begin + finer * (row[5] - row[4]), *row[6:])
         for row in table(given)
@@ -45,7 +45,7 @@ def _moved(given: Schedule, pipeline: Pipeline) -> Schedule:
     moves = []
     for kind, stage, microbatch, device, start, end, part, _ in rows:
         if kind != W:
-            time = ticks.offload_time[stage]
+            time = ticks.costs.offload_time[stage]
             move, begin = (OFFLOAD, end) if kind == F else (RELOAD, start - time)
             place = (pipeline.route(microbatch), microbatch, part)
             moves.append((move, stage, device, begin, begin + time, *place))

@@ -14,7 +14,7 @@ import ppopt
 from ppopt.errors import NotApplicableError
 from ppopt.formats.megatron_schedule import group_size_of, runs_order, stated_group_size
 from ppopt.formats.trainer_partition import megatron_arguments
-from ppopt.problem.layers import Layer
+from ppopt.problem.layer import Layer
 from ppopt.problem.operation import OpKind
 from ppopt.problem.pipeline import Model
 from ppopt.schedule.origin import Origin

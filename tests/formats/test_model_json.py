@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 import ppopt
 from ppopt.errors import InputError
 from ppopt.formats import schedule_json
-from ppopt.problem.layers import Layer
+from ppopt.problem.layer import Layer
 from ppopt.problem.pipeline import Model
 from tests.factories.models import TINY, models
 

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from ppopt import Options, Pipeline, Schedule, evaluate, verify
 from ppopt.errors import InputError
 from ppopt.formats import schedule_json, torch_comms, torch_csv
-from ppopt.problem.costs import StageCosts
+from ppopt.problem.cost_table import STAGE_COSTS
 from ppopt.schedule import communication
 from tests.cli.cli_run import done, run
 from tests.factories.streams import Built, built
@@ -31,7 +31,9 @@ TEXT = (
 def settings_of(pipeline: Pipeline) -> dict[str, Any]:
     """What `torch_comms.schedule` is told of a pipeline."""
     names = ("p2p", "backward_p2p", "device_speed", "mem_limit")
-    costs = {name: getattr(pipeline, name) for name in (*names, *StageCosts._fields)}
+    costs = {
+        name: getattr(pipeline, name) for name in (*names, *(cost.field for cost in STAGE_COSTS))
+    }
     given = {"stages": pipeline.num_stages, "placement": list(pipeline.hosts[0])}
     return given | {name: value for name, value in costs.items() if value is not None}
 
@@ -39,7 +41,7 @@ def settings_of(pipeline: Pipeline) -> dict[str, Any]:
 def of_each_stage(schedule: Schedule) -> Schedule:
     """The schedule on the same pipeline, its costs given stage by stage."""
     pipeline = schedule.pipeline
-    costs = {name: list(getattr(pipeline.costs, name)) for name in StageCosts._fields}
+    costs = {field: list(values) for field, values in pipeline.costs.items()}
     listed = {"stages": pipeline.num_stages, "placement": list(pipeline.hosts[0]), "chunks": None}
     return replace(schedule, pipeline=replace(pipeline, **listed, **costs))
 

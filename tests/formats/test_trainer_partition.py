@@ -18,7 +18,7 @@ from ppopt.formats.trainer_partition import (
     megatron_arguments,
     torchtitan_keys,
 )
-from ppopt.problem.layers import Layer
+from ppopt.problem.layer import Layer
 from ppopt.problem.pipeline import Model, Pipeline
 from tests.cli.cli_run import done, run
 from tests.factories.configs import SMALL

@@ -216,7 +216,7 @@ def _forward_only(pipeline: Pipeline) -> int:
 def _weights(pipeline: Pipeline, group: Group) -> tuple[Step | None, ...]:
     return tuple(
         Step(place, pipeline.ticks.durations[OpKind.W][s], *_memory(pipeline, OpKind.W, s), 0)
-        if group.split[s] and s >= _forward_only(pipeline)
+        if group.split[s] and not pipeline.frozen_stages[s]
         else None
         for s, place in enumerate(pipeline.hosts[group.route])
     )
@@ -225,9 +225,9 @@ def _weights(pipeline: Pipeline, group: Group) -> tuple[Step | None, ...]:
 def _memory(pipeline: Pipeline, kind: OpKind, stage: int) -> tuple[int, int]:
     """What an operation takes and gives: F what it keeps, B what is missing, BW one layer of it."""
     if kind is OpKind.BW:
-        allocated = bw_allocates(pipeline, stage) + pipeline.ticks.offload_memory[stage]
+        allocated = bw_allocates(pipeline, stage) + pipeline.ticks.costs.offload_memory[stage]
         return allocated, pipeline.ticks.kept[stage] + allocated
-    whole, at_b = pipeline.ticks.activation[stage], pipeline.ticks.memory_b[stage]
+    whole, at_b = pipeline.ticks.costs.activation[stage], pipeline.ticks.costs.memory_b[stage]
     kept, own = pipeline.ticks.kept[stage], pipeline.ticks.workspace[kind][stage]
     takes, gives = {
         OpKind.F: (kept, 0),

@@ -110,18 +110,18 @@ def _moves(pipeline: Pipeline) -> dict[Key, Job]:
 
 
 def _around(pipeline: Pipeline) -> dict[Key, Job]:
-    ticks, found = pipeline.ticks, dict[Key, Job]()
-    gathered, none = any(ticks.unshard_memory), frozenset[int]()
+    costs, found = pipeline.ticks.costs, dict[Key, Job]()
+    gathered, none = any(costs.unshard_memory), frozenset[int]()
     for stage, device in enumerate(pipeline.hosts[0]):
-        queue, amount = ("collective", device), ticks.unshard_memory[stage]
-        if gathered or any(ticks.unshard):
-            found["unshard", stage] = Job(device, queue, ticks.unshard[stage], none, amount, 0)
-        if gathered or any(ticks.gradient_sync):
-            found["sync", stage] = Job(device, queue, ticks.gradient_sync[stage], none, 0, amount)
-    if any(ticks.optimizer):
+        queue, amount = ("collective", device), costs.unshard_memory[stage]
+        if gathered or any(costs.unshard):
+            found["unshard", stage] = Job(device, queue, costs.unshard[stage], none, amount, 0)
+        if gathered or any(costs.gradient_sync):
+            found["sync", stage] = Job(device, queue, costs.gradient_sync[stage], none, 0, amount)
+    if any(costs.optimizer):
         for device in range(pipeline.num_devices):
             mine = [stage for stage, host in enumerate(pipeline.hosts[0]) if host == device]
-            time = sum(ticks.optimizer[stage] for stage in mine)
+            time = sum(costs.optimizer[stage] for stage in mine)
             found["optimizer", device] = Job(device, ("compute", device), time, none, 0, 0)
     return found
 

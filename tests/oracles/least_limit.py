@@ -18,7 +18,7 @@ def least_limit(pipeline: Pipeline, device: int, fused: bool) -> int:
     needs = []
     for route, hosted in enumerate(pipeline.hosted):
         stages = hosted[device]
-        needs.append(sum(pipeline.ticks.activation[stage] for stage in stages))
+        needs.append(sum(pipeline.ticks.costs.activation[stage] for stage in stages))
         if not fused:
             needs.append(_backward_peak(pipeline, route, stages))
     return pipeline.ticks.static[device] + max(needs)
@@ -31,8 +31,8 @@ def design_limit(pipeline: Pipeline, device: int) -> int:
     for hosted in pipeline.hosted:
         held = 0
         for stage in hosted[device]:
-            held += ticks.activation[stage]
-            needs.append(held + max(ticks.memory_b[stage], 0))
+            held += ticks.costs.activation[stage]
+            needs.append(held + max(ticks.costs.memory_b[stage], 0))
     return ticks.static[device] + max(needs)
 
 
@@ -46,7 +46,7 @@ def _backward_peak(pipeline: Pipeline, route: int, stages: tuple[int, ...]) -> i
         if low < len(stages) - 1 and not _instant(pipeline, route, stages[low], stages[low + 1]):
             break
         group = sum(_at_backward(pipeline, stage) for stage in stages[low:])
-        below = sum(pipeline.ticks.activation[stage] for stage in stages[:low])
+        below = sum(pipeline.ticks.costs.activation[stage] for stage in stages[:low])
         peaks.append(max(below + group, _backward_peak(pipeline, route, stages[:low])))
     return min(peaks)
 
@@ -60,7 +60,7 @@ def _instant(pipeline: Pipeline, route: int, low: int, high: int) -> bool:
 def _at_backward(pipeline: Pipeline, stage: int) -> int:
     """Memory of a stage from the instant at which its B starts."""
     ticks = pipeline.ticks
-    taken, at_b = ticks.activation[stage], ticks.memory_b[stage]
+    taken, at_b = ticks.costs.activation[stage], ticks.costs.memory_b[stage]
     if ticks.durations[OpKind.B][stage]:
         return taken + max(at_b, 0)
     return taken + at_b if ticks.durations[OpKind.W][stage] else 0

@@ -8,7 +8,7 @@ from fractions import Fraction
 from itertools import product
 
 from ppopt import Pipeline
-from ppopt.problem.layers import Layer
+from ppopt.problem.layer import Layer
 from tests.oracles.gradient_exhaustive import least_value
 
 

@@ -165,12 +165,12 @@ class _Build:
         forward, backward, last = tasks[0], tasks[1], tasks[-1]
         device = self.pipeline.device(stage, microbatch)
         if fused:
-            allocated = bw_allocates(self.pipeline, stage) + self.ticks.offload_memory[stage]
+            allocated = bw_allocates(self.pipeline, stage) + self.ticks.costs.offload_memory[stage]
             self._hold(device, forward, backward, self.ticks.kept[stage])
             self._hold(device, backward, backward, allocated)
             self._hold(device, forward, forward, self.ticks.workspace[OpKind.F][stage])
             return
-        whole, at_b = self.ticks.activation[stage], self.ticks.memory_b[stage]
+        whole, at_b = self.ticks.costs.activation[stage], self.ticks.costs.memory_b[stage]
         kept = self.ticks.kept[stage]
         until_w = whole + at_b
         first = min(kept, until_w)

@@ -277,7 +277,7 @@ def test_least_limit_of_the_design_fails_only_where_b_takes_memory_in_no_time() 
         ticks = pipeline.ticks
         for device in range(pipeline.num_devices):
             special = any(
-                not ticks.durations[OpKind.B][stage] and ticks.memory_b[stage] > 0
+                not ticks.durations[OpKind.B][stage] and ticks.costs.memory_b[stage] > 0
                 for stage in pipeline.hosted[0][device]
             )
             least, design = least_limit(pipeline, device, False), design_limit(pipeline, device)
@@ -319,8 +319,8 @@ def test_instances_are_varied_and_repeat() -> None:
         [pipe.limits is None for pipe in pipelines],
         [isinstance(pipe.p2p, tuple) for pipe in pipelines],
         [0 in pipe.ticks.durations[OpKind.B] for pipe in pipelines],
-        [min(pipe.ticks.memory_b) < 0 for pipe in pipelines],
-        [max(pipe.ticks.memory_b) > 0 for pipe in pipelines],
+        [min(pipe.ticks.costs.memory_b) < 0 for pipe in pipelines],
+        [max(pipe.ticks.costs.memory_b) > 0 for pipe in pipelines],
         [max(pipe.ticks.static) > 0 for pipe in pipelines],
     ):
         assert 0.1 < sum(share) / len(cases) < 0.8

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from ppopt import Objective, Pipeline
 from ppopt.problem.backward_kind import BackwardKind
-from ppopt.problem.layers import Layer
+from ppopt.problem.layer import Layer
 from ppopt.problem.problem import Problem
 from ppopt.solver.recompute.recompute_choice import RecomputeChoice
 from ppopt.solver.recompute.stage_options import stage_options

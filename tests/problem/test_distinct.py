@@ -7,7 +7,7 @@ from fractions import Fraction
 from ppopt import Model
 from ppopt.problem.distinct import distinct, map_distinct
 from ppopt.problem.exact import total
-from ppopt.problem.layers import Layer
+from ppopt.problem.layer import Layer
 
 
 def test_a_function_is_called_once_per_object() -> None:

@@ -15,6 +15,7 @@ from ppopt.problem.operation import OpKind, TransferKind
 from ppopt.problem.operation_classes import Mode, OperationClass, Precedence, ResourceKind
 from ppopt.problem.pipeline import Pipeline
 from tests.factories.instances import draw
+from tests.factories.schedules import durations
 
 TWO = Pipeline(stages=2, batches=2, forward=[1, 2], backward=5, weight=2, p2p=3, backward_p2p=4)
 """Two stages, B = 3."""
@@ -116,3 +117,40 @@ def test_one_operation_joins_those_of_all_microbatches(monkeypatch: pytest.Monke
     here = flow.after == end
     assert [str(TWO.op(code)) for code in flow.before[here]] == ["1W0", "1W1"]
     assert flow.lag[here].tolist() == [7, 7]
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_durations_by_number_are_the_table_of_the_pipeline(seed: int) -> None:
+    pipeline = draw(Random(seed), devices=3, batches=4, ops=60).pipeline
+    assert Instance(pipeline, BackwardKind.MIXED).durations.tolist() == durations(pipeline)
+
+
+@pytest.mark.parametrize("kind", BackwardKind)
+@pytest.mark.parametrize("seed", range(5))
+def test_amounts_by_number_are_those_of_the_classes(seed: int, kind: BackwardKind) -> None:
+    pipeline = draw(Random(seed), devices=3, batches=4, ops=60).pipeline
+    instance = Instance(pipeline, kind, all_resources=seed % 2 == 0)
+    arrays = (instance.durations, instance.allocations, instance.frees)
+    listed = [np.zeros(instance.num_codes, dtype=np.int64) for _ in arrays]
+    for option in (SPLIT_MODE, WHOLE_MODE):
+        for number, op_class in enumerate(instance.classes):
+            rows = (query(number, option) for query in (instance.times, instance.allocated))
+            for array, row in zip(listed, (*rows, instance.freed(number, option)), strict=True):
+                mode = op_class.modes_by_option[option]
+                assert len(row) == (0 if mode is None else op_class.size)
+                codes = instance.codes_in(number, option)
+                array[codes[codes != ABSENT]] = row
+    assert all(map(np.array_equal, arrays, listed))
+
+
+def test_a_pair_has_the_length_and_workspace_of_both() -> None:
+    """B of no length holds its workspace in a pair alone."""
+    pipeline = Pipeline(
+        stages=1, batches=1, forward=2, backward_input=0, weight=1, workspace=5, activation=3
+    )
+    instance = Instance(pipeline, BackwardKind.SPLIT)
+    f, b = (pipeline.code(kind, 0, 0) for kind in (OpKind.F, OpKind.B))
+    assert instance.pair_time(f, b) == 2
+    memory = (instance.allocations, instance.frees, instance.pair_workspaces)
+    assert [array[f] for array in memory] == [8, 5, 0]
+    assert [array[b] for array in memory] == [0, 0, 5]

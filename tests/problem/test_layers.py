@@ -12,7 +12,9 @@ from hypothesis import strategies as st
 
 import ppopt
 from ppopt.errors import InputError
-from ppopt.problem.layers import COSTS, LAYER_SETTINGS, Layer, runs_of
+from ppopt.problem.cost_table import LAYER_COSTS
+from ppopt.problem.layer import Layer, runs_of
+from ppopt.problem.layer_settings import LAYER_SETTINGS
 from ppopt.problem.pipeline import Model, Pipeline
 from tests.factories.models import TINY, models
 
@@ -52,7 +54,8 @@ def test_a_frozen_layer_has_costs_of_0_as_the_documents_say() -> None:
     """docs/concepts/model.md: no W, and no B where all layers before it are frozen too."""
     frozen = {"forward": 1, "backward": 0, "weight": 0}
     costs = Model([frozen, frozen, {"forward": 1, "backward": 1, "weight": 0}]).stage_costs([2, 1])  # type: ignore[arg-type]
-    assert (costs.backward, costs.weight, costs.backward_input) == ((0, 1), (0, 0), (0, 1))
+    found = [costs[field] for field in ("backward", "weight", "backward_input")]
+    assert found == [(0, 1), (0, 0), (0, 1)]
 
 
 @settings(deadline=None)
@@ -64,10 +67,11 @@ def test_costs_of_stages_are_exact_sums(model: Model, data: st.DataObject) -> No
     ends = [0, *cuts, len(model)]
     counts = [end - start for start, end in itertools.pairwise(ends)]
     costs = model.stage_costs(counts)
-    for cost in COSTS:
+    for cost in LAYER_COSTS:
         if cost.optional:
             continue
-        found = getattr(costs, cost.field)
+        found = costs[cost.field]
+        assert found is not None
         for stage, (start, end) in enumerate(itertools.pairwise(ends)):
             layers = model.layers[start:end]
             assert found[stage] == sum(getattr(layer, cost.field) for layer in layers)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from ppopt import InputError, Layer, Model, Pipeline, evaluate, read_schedule
-from ppopt.problem.layers import LETTERS
+from ppopt.problem.layer_settings import LETTERS
 
 LAYERS = [
     {"forward": 1, "activation": 4, "workspace": 3, "role": "embedding"},

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from ppopt.errors import InputError
 from ppopt.problem import layout
-from ppopt.problem.layers import Layer
+from ppopt.problem.layer import Layer
 from ppopt.problem.partition import balanced, counts_of, even, stages_of
 from ppopt.problem.pipeline import Model
 from tests.factories.models import TINY, models

@@ -240,8 +240,8 @@ def test_the_trace_as_layers() -> None:
             )
         )
     model = Model(tuple(layers))
-    assert model.stage_costs((4,)).forward == (97363,)
-    assert model.stage_costs((4,)).backward == (141416,)
+    assert model.stage_costs((4,))["forward"] == (97363,)
+    assert model.stage_costs((4,))["backward"] == (141416,)
     found = pair_times([model.layers])
     assert found is not None
     assert found.with_bw == ((124332,),)

@@ -254,9 +254,9 @@ def test_pairs_with_b_go_with_those_with_bw() -> None:
 
 def test_the_relaxation_to_compute() -> None:
     model = Model((Layer(phases=PHASES), Layer(**PLAIN))).on_compute()
-    assert model.stage_costs((1, 1)).forward == (4, 3)
-    assert model.stage_costs((1, 1)).backward == (7, 4)
-    assert model.stage_costs((1, 1)).weight == (2, 1)
+    assert model.stage_costs((1, 1))["forward"] == (4, 3)
+    assert model.stage_costs((1, 1))["backward"] == (7, 4)
+    assert model.stage_costs((1, 1))["weight"] == (2, 1)
     sends = {**PHASES, "F": [{"on": "link", "time": 1}]}
     with pytest.raises(NotApplicableError, match="an F on compute in every layer; join sent"):
         Model((Layer(phases=sends, name="sent"),)).on_compute()

@@ -44,7 +44,7 @@ def test_80_gib_are_the_same_ticks_by_flag_file_and_python(
     assert pipeline_of(read_config(file)) == made
     assert written["memory_ticks_per_unit"] == made.ticks.memory_per_unit
     assert written["pipeline"]["mem_limit"] == list(made.ticks.limits or ())
-    assert written["pipeline"]["activation"] == list(made.ticks.activation)
+    assert written["pipeline"]["activation"] == list(made.ticks.costs.activation)
     assert made.memory_unit == (unit or "GiB")
     assert made.limits == (Fraction(80 * 2**30, SIZES[unit or "GiB"]),) * 2
 

@@ -234,7 +234,9 @@ def test_the_file_is_a_config(hosts: list[int], tmp_path: Path) -> None:
     assert (settings["time_unit"], settings["memory_unit"]) == ("ms", "MiB")
     again = pipeline_of(settings)
     assert again.hosts == pipeline.hosts
-    assert again.costs._replace(static=()) == pipeline.costs._replace(static=())
+    of_stages, measured = dict(again.costs), dict(pipeline.costs)
+    del of_stages["static"], measured["static"]
+    assert of_stages == measured
     assert again.ticks.static == pipeline.ticks.static
 
 

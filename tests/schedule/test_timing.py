@@ -10,7 +10,6 @@ from hypothesis import given, settings
 from ortools.sat.python import cp_model
 
 from ppopt.errors import DeadlockError, InputError
-from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.instance import Instance
 from ppopt.problem.objective import Objective
 from ppopt.problem.operation import OpKind
@@ -21,7 +20,6 @@ from ppopt.schedule.orders import Orders, codes, split_of
 from ppopt.schedule.schedule import Schedule
 from ppopt.strategies import Options, names, resolve
 from ppopt.verifier import verify
-from tests.factories.instances import draw
 from tests.factories.schedules import build, duration_of, durations, schedules
 
 
@@ -65,15 +63,6 @@ UNEQUAL = {
     "overlap": [9, 13, 10, 10],
     "p2p": [[0, 1, 2, 1], [3, 0, 1, 2], [2, 4, 0, 1], [1, 1, 2, 0]],
 }
-
-
-@pytest.mark.parametrize("seed", range(5))
-def test_durations_are_those_of_the_instance(seed: int) -> None:
-    pipeline = draw(Random(seed), devices=3, batches=4, ops=60).pipeline
-    known = Instance(pipeline, BackwardKind.MIXED).durations
-    assert timing.durations(pipeline).tolist() == known[: pipeline.num_codes].tolist()
-    assert not known[pipeline.num_codes :].any()
-    assert timing.durations(pipeline).tolist() == durations(pipeline)
 
 
 @pytest.mark.parametrize("objective", Objective)

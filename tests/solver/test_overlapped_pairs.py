@@ -15,13 +15,14 @@ from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.instance import Instance
 from ppopt.problem.objective import Objective
 from ppopt.problem.problem import Problem
+from ppopt.problem.traits import Trait
 from ppopt.schedule.origin import Argument, Certificate
 from ppopt.schedule.timetable import ALONE
 from ppopt.solver.bound import Bound
 from ppopt.solver.bounds.device_bounds import device_bound
 from ppopt.solver.bounds.relaxation_bound import raise_by_subset
 from ppopt.solver.cp_sat.cpsat import SolverLimits
-from ppopt.solver.relaxation.pairs import most_saved, pairing_saves_time
+from ppopt.solver.relaxation.pairs import most_saved
 from ppopt.solver.result import Result
 from tests.clock import work_clock
 from tests.oracles.exhaustive_pairs import best
@@ -114,7 +115,7 @@ def test_pairs_that_save_nothing_are_never_needed() -> None:
         given = replace(
             given, overlap=[f + b for f, b in zip(given.forward, given.backward, strict=True)]
         )
-        assert not pairing_saves_time(Instance.uniform(given, fused=True))
+        assert Trait.PAIRS not in Instance.uniform(given, fused=True).traits
         assert_like_the_oracle(given, fused=True, spans=False)
 
 

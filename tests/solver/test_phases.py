@@ -12,7 +12,7 @@ import pytest
 
 from ppopt import Model, Pipeline, Status, best_choice, evaluate, solve, verify
 from ppopt.problem.backward_kind import BackwardKind
-from ppopt.problem.layers import Layer
+from ppopt.problem.layer import Layer
 from ppopt.rechecker import SEED, Verdict, check
 from ppopt.rechecker.claim import Claim
 from ppopt.studies.plan import plan

@@ -102,7 +102,6 @@ def test_sections_that_break_the_limit_come_last_and_are_followed() -> None:
         # 3 x 2 x 16 operations per microbatch.
         ({"stages": 16, "batches": 2000, "chunks": 2}, 128),
         ({"stages": 32, "batches": 2000, "chunks": 2}, 128),
-        ({"stages": 2, "batches": 2000, "routes": 2}, None),
     ],
 )
 def test_how_short_a_short_run_is(given: dict[str, int], batches: int | None) -> None:

@@ -14,8 +14,9 @@ import pytest
 from ppopt import Pipeline, evaluate, recheck, solve, verify
 from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.problem import Problem
+from ppopt.problem.traits import Trait
 from ppopt.solver import interrupts
-from ppopt.solver.bounds.device_bounds import OVER_LINKS
+from ppopt.solver.bounds.proof_scope import DELAYED
 from ppopt.solver.heuristics import critical_swaps
 from ppopt.solver.heuristics.critical_swaps import CriticalSwaps, improve
 from ppopt.solver.heuristics.moves import State
@@ -59,7 +60,7 @@ def test_tiny_pipelines_reach_the_optimum_of_all_orders(seed: int, link_mode: st
     assert found.lower_bound <= least / pipeline.ticks.per_unit <= found.value
     assert found.value == least / pipeline.ticks.per_unit
     assert (found.status == "optimal") == (found.value == found.lower_bound)
-    assert found.proof.endswith(OVER_LINKS)
+    assert found.proof.endswith(DELAYED[Trait.LINKS])
 
 
 @pytest.mark.parametrize("link_mode", LINK_MODES)

@@ -23,8 +23,9 @@ from ppopt import (
     solve,
     verify,
 )
+from ppopt.problem.traits import Trait
 from ppopt.schedule.sampled_timing import SampledTiming
-from ppopt.solver.bounds.device_bounds import OVER_LINKS
+from ppopt.solver.bounds.proof_scope import DELAYED
 from ppopt.studies.robustness import jitter
 from tests.cli.cli_run import done
 from tests.clock import work_clock
@@ -57,7 +58,7 @@ def holds(found: Result) -> Result:
         <= found.value
         == found.schedule.metrics.makespan_ticks / (found.pipeline.ticks.per_unit)
     )
-    assert OVER_LINKS in found.proof
+    assert DELAYED[Trait.LINKS] in found.proof
     return found
 
 
@@ -108,7 +109,7 @@ def test_a_frontier_has_the_values_of_streams() -> None:
         delays = frontier(replace(given, link_mode="delay"), time_limit=2, workers=1)
     assert found.points
     for point in found.points:
-        assert holds(point.result).proof.count(OVER_LINKS) == 1
+        assert holds(point.result).proof.count(DELAYED[Trait.LINKS]) == 1
         same = delays.at(point.limit)
         assert same.result.lower_bound <= point.result.value
     values = [point.result.value for point in found.points]
@@ -125,7 +126,7 @@ def test_a_plan_over_streams() -> None:
     assert found.schedule.pipeline.streams
     assert verify(found.schedule) == []
     assert over.lower_bound <= found.lower_bound <= found.value
-    assert found.proof.endswith(OVER_LINKS)
+    assert found.proof.endswith(DELAYED[Trait.LINKS])
 
 
 def test_a_comparison_over_streams() -> None:
@@ -213,7 +214,7 @@ def test_a_bound_over_links_is_never_called_one_of_delays(tmp_path: Path) -> Non
     over_links = [point.result for point in points if "and their transfers" in point.result.proof]
     assert over_links
     for result in over_links:
-        assert OVER_LINKS not in result.proof
+        assert DELAYED[Trait.LINKS] not in result.proof
         assert result.proof.count("backwards are all whole") == 1
         assert recheck(result, workers=1).verdict == "confirmed"
     storage = f"sqlite:///{tmp_path}/one.db"

@@ -13,6 +13,7 @@ from ppopt import Objective, Pipeline, verify
 from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.instance import Instance
 from ppopt.problem.problem import Problem
+from ppopt.problem.traits import Trait
 from ppopt.schedule import timing
 from ppopt.schedule.list_scheduling import one_at_a_time
 from ppopt.solver.bounds import device_bounds
@@ -21,7 +22,6 @@ from ppopt.solver.heuristics.operation_network import OperationNetwork
 from ppopt.solver.heuristics.window import SemiActiveSchedule, TopologicalOrder, Window
 from ppopt.solver.heuristics.window_lns import WindowSearch, window_orders
 from ppopt.solver.parameters import WindowParams
-from ppopt.solver.relaxation import pairs
 from ppopt.solver.result import Status
 from ppopt.solver.solve import solve
 from tests.factories.instances import Case, middle_cases, tiny_cases
@@ -36,7 +36,7 @@ def feasible(cases: Iterator[Case]) -> Iterator[OperationNetwork]:
     """Networks of the cases that windows apply to and that have a schedule."""
     for case in cases:
         instance = Instance.uniform(case.pipeline, fused=case.fused)
-        paired = pairs.pairing_saves_time(instance)
+        paired = Trait.PAIRS in instance.traits
         if paired or device_bounds.infeasibility(instance):
             continue
         network = OperationNetwork(Problem(case.pipeline, Objective.MAKESPAN, case.backward_kind))

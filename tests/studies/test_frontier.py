@@ -110,7 +110,7 @@ def brute(case: Case, objective: Objective) -> list[tuple[int, int]]:
 
 def _memory(case: Case) -> list[tuple[int, int]]:
     ticks = case.pipeline.ticks
-    return list(zip(ticks.activation, ticks.memory_b, strict=True))
+    return list(zip(ticks.costs.activation, ticks.costs.memory_b, strict=True))
 
 
 def with_room(seed: int, count: int) -> Iterator[Case]:
@@ -121,7 +121,7 @@ def with_room(seed: int, count: int) -> Iterator[Case]:
         for case in cases
         if case.pipeline.batches > 2
         and case.pipeline.num_stages > 1
-        and min(case.pipeline.ticks.activation)
+        and min(case.pipeline.ticks.costs.activation)
     )
     return islice(many, count)
 

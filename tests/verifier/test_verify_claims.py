@@ -145,6 +145,7 @@ SHARED = {
         f"ppopt.problem.{name}"
         for name in ("layout", "layers", "link", "link_mode", "memory", "objective", "operation")
     ),
+    *(f"ppopt.problem.{name}" for name in ("cost_table", "layer", "layer_costs", "layer_settings")),
     *(
         f"ppopt.problem.{name}"
         for name in ("cost_fields", "hosting", "partition", "pipeline", "pipeline_fields")

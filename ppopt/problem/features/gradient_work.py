@@ -27,10 +27,10 @@ from fractions import Fraction
 from itertools import pairwise
 
 from ppopt.problem.backward_kind import BackwardKind
+from ppopt.problem.cost_table import STEP_FIELDS
 from ppopt.problem.features.compute import ROWS
 from ppopt.problem.features.draft import InstanceDraft
-from ppopt.problem.layers import STEP_COSTS
-from ppopt.problem.operation import AuxiliaryKind
+from ppopt.problem.operation import AuxiliaryKind, OpKind
 from ppopt.problem.operation_classes import Mode, OperationClass, Precedence, Resource, ResourceKind
 from ppopt.problem.pipeline import Pipeline
 
@@ -45,7 +45,7 @@ def add_gradient_work(draft: InstanceDraft) -> None:
     pipeline = draft.pipeline
     if not pipeline.has_gradient_work:
         return
-    ticks, devices = pipeline.ticks, range(pipeline.num_devices)
+    costs, devices = pipeline.ticks.costs, range(pipeline.num_devices)
     first = len(draft.resources)
     draft.resources += [Resource(ResourceKind.COLLECTIVE, (device,)) for device in devices]
     host = {
@@ -53,24 +53,24 @@ def add_gradient_work(draft: InstanceDraft) -> None:
         for route, hosts in enumerate(pipeline.hosts)
         for stage, device in enumerate(hosts)
     }
-    held, nothing = any(ticks.unshard_memory), (0,) * pipeline.num_stages
+    held, nothing = any(costs.unshard_memory), (0,) * pipeline.num_stages
     unshard, sync = (
         {
-            key: _add(draft, key, first + device, Mode(kind, *(row[key[1]] for row in costs)))
+            key: _add(draft, key, first + device, Mode(kind, *(row[key[1]] for row in rows)))
             for key, device in host.items()
-            if held or any(costs[0])
+            if held or any(rows[0])
         }
-        for kind, *costs in (
-            (AuxiliaryKind.UNSHARD, ticks.unshard, ticks.unshard_memory, nothing),
-            (AuxiliaryKind.GRADIENT_SYNC, ticks.gradient_sync, nothing, ticks.unshard_memory),
+        for kind, *rows in (
+            (AuxiliaryKind.UNSHARD, costs.unshard, costs.unshard_memory, nothing),
+            (AuxiliaryKind.GRADIENT_SYNC, costs.gradient_sync, nothing, costs.unshard_memory),
         )
     )
     trained = [key for key in host if not pipeline.frozen_stages[key[1]]]
     optimizers = {}
-    if any(ticks.optimizer):
+    if any(costs.optimizer):
         for device in sorted({host[key] for key in trained}):
             mine = [key for key in host if host[key] == device]
-            time = sum(ticks.optimizer[stage] for _, stage in mine)
+            time = sum(costs.optimizer[stage] for _, stage in mine)
             optimizers[device] = _add(draft, mine[0], device, Mode(AuxiliaryKind.OPTIMIZER, time))
     draft.precedence += _before_compute(draft, unshard, host)
     ends = {key: [sync[key]] if sync else _last_classes(draft, key) for key in host}
@@ -105,7 +105,7 @@ def held_throughout(pipeline: Pipeline) -> tuple[Fraction, ...]:
 def is_held_exact(pipeline: Pipeline) -> bool:
     """Whether every device holds all its gathered weights throughout, as far as limits can tell."""
     none = not any(pipeline.costs.unshard_memory)
-    if pipeline.forward_only:
+    if not all(pipeline.has_operations[OpKind.B]):
         return none
     return none or all(_holds_all(pipeline, device) for device in range(pipeline.num_devices))
 
@@ -125,7 +125,7 @@ def _holds_all(pipeline: Pipeline, device: int) -> bool:
 def _held_by(pipeline: Pipeline, device: int) -> Fraction:
     amounts = pipeline.costs.unshard_memory
     per_route = [hosted[device] for hosted in pipeline.hosted]
-    if any(stages and stages[0] < pipeline.forward_only for stages in per_route):
+    if any(stages and not pipeline.has_operations[OpKind.B][stages[0]] for stages in per_route):
         return Fraction(0)
     if _holds_all(pipeline, device):
         return sum((amounts[stage] for hosted in per_route for stage in hosted), Fraction(0))
@@ -147,7 +147,7 @@ def without_gradient_work(pipeline: Pipeline) -> Pipeline:
     if limits is not None:
         left = [max(Fraction(0), limit - mine) for limit, mine in zip(limits, held, strict=True)]
     model = pipeline.model
-    fields = dict.fromkeys(STEP_COSTS) if model is None else {"model": model.without(STEP_COSTS)}
+    fields = dict.fromkeys(STEP_FIELDS) if model is None else {"model": model.without(STEP_FIELDS)}
     made = replace(pipeline, mem_limit=left, optimizer_barrier=False, **fields)
     return made.in_ticks_of(pipeline)
 
@@ -176,19 +176,23 @@ def _before_compute(
 
 def _in_order(pipeline: Pipeline, stages: int) -> bool:
     """Whether a device may run the unshards of so many stages of a route in their order."""
-    ticks = pipeline.ticks
-    free = ticks.limits is None or not any(ticks.unshard_memory)
+    free = pipeline.limits is None or not any(pipeline.costs.unshard_memory)
     return free or (pipeline.routes == 1 and stages <= MOST_IN_ORDER)
 
 
 def _last_classes(draft: InstanceDraft, key: Key) -> list[int]:
-    """Classes of which the last operation of a stage is one: W or BW, and B where W may be absent.
+    """Classes of which the last operation of a stage is one, of slices all of them.
 
-    Of slices, all of them.
+    That is W or BW, B where W may be absent or the stage has none, and F where it has no backward.
     """
-    rows = (1, 2) if draft.backward is BackwardKind.MIXED else (len(ROWS[draft.backward]) - 1,)
     slices = range(draft.pipeline.num_slices)
-    return [_number(draft, row, key, part) for row in rows for part in slices]
+    rows = [
+        [_number(draft, row, key, part) for part in slices]
+        for row in range(len(ROWS[draft.backward]))
+        if draft.classes[_number(draft, row, key, 0)].size
+    ]
+    ends = rows[1:] if draft.backward is BackwardKind.MIXED else ()
+    return [number for numbers in ends or rows[-1:] for number in numbers]
 
 
 def _number(draft: InstanceDraft, row: int, key: Key, part: int) -> int:

@@ -24,7 +24,7 @@ from ppopt.problem.pipeline import Pipeline
 
 def add_offload(draft: InstanceDraft) -> None:
     """Add both ways of every device and its host, and what moves on them."""
-    pipeline, ticks = draft.pipeline, draft.pipeline.ticks
+    pipeline, costs = draft.pipeline, draft.pipeline.ticks.costs
     if not pipeline.has_offload:
         return
     ways = 1 if pipeline.host_link is HostLink.SHARED else 2
@@ -37,10 +37,10 @@ def add_offload(draft: InstanceDraft) -> None:
     places = pipeline.routes * pipeline.num_slices * pipeline.num_stages
     for number in range(places):
         forward = draft.classes[number]
-        moved = ticks.offload_memory[forward.stage]
+        moved = costs.offload_memory[forward.stage]
         if not moved:
             continue
-        time = ticks.offload_time[forward.stage]
+        time = costs.offload_time[forward.stage]
         modes = (
             Mode(AuxiliaryKind.OFFLOAD, time, gives=moved),
             Mode(AuxiliaryKind.RELOAD, time, takes=moved),

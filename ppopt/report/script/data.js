@@ -84,6 +84,9 @@ class Ops extends Intervals {
     /** 0: the whole height of its row; 1, 2: upper, lower half, of a pair run as one or of moves to
      * the host and back. */
     this.lane = unpack(packed.lane);
+    /** Memory that it takes at its start and gives at its end, in ticks. */
+    this.takes = unpack(packed.takes);
+    this.gives = unpack(packed.gives);
     /** Rows of its predecessors: columns of the first, the second, ...; FREE: none. */
     this.needs = needs.map(unpack);
   }
@@ -185,10 +188,9 @@ export class Schedule {
     const { ops, raw } = this.collectives;
     const changes = [];
     for (let row = ops.bounds[device]; row < ops.bounds[device + 1]; row++) {
-      const [kind, stage] = [ops.kind[row], ops.stage[row]];
       const part = ops.microbatch[row] === FREE ? raw.parts.length : ops.part[row];
-      changes.push({ part, tick: ops.start[row], amount: raw.takes[kind][stage] });
-      changes.push({ part, tick: ops.end[row], amount: -raw.gives[kind][stage] });
+      changes.push({ part, tick: ops.start[row], amount: ops.takes[row] });
+      changes.push({ part, tick: ops.end[row], amount: -ops.gives[row] });
     }
     return changes.filter(({ amount }) => amount).sort((one, other) =>
       one.tick - other.tick || one.amount - other.amount
@@ -234,14 +236,10 @@ export class Schedule {
     for (let first = ops.bounds[device]; first < end;) {
       const rows = ops.lane[first] ? [first, first + 1] : [first];
       upTo(ops.start[first], true);
-      for (const row of rows) {
-        change(ops.part[row], ops.start[row], raw.takes[ops.kind[row]][ops.stage[row]]);
-      }
+      for (const row of rows) change(ops.part[row], ops.start[row], ops.takes[row]);
       made.during.push(...rows.map(() => held));
       upTo(ops.end[first], false);
-      for (const row of rows) {
-        change(ops.part[row], ops.end[row], -raw.gives[ops.kind[row]][ops.stage[row]]);
-      }
+      for (const row of rows) change(ops.part[row], ops.end[row], -ops.gives[row]);
       made.after.push(...rows.map(() => held));
       first += rows.length;
     }

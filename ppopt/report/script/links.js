@@ -69,7 +69,7 @@ function aboutCollective(queued, style, row) {
     `start ${time(ops.start[row])} · end ${time(ops.end[row])} · ` +
     `duration ${time(ops.end[row] - ops.start[row])}`,
   ];
-  const held = raw.takes[kind][stage] - raw.gives[kind][stage];
+  const held = ops.takes[row] - ops.gives[row];
   const amount = measured(Math.abs(held) / raw.memoryUnit, raw.memoryName);
   return held ? [...lines, `${held > 0 ? "takes" : "gives back"} memory ${amount}`] : lines;
 }

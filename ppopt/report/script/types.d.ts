@@ -28,9 +28,6 @@ export interface Raw {
   inks: string[][];
   /** By part. */
   memory: string[];
-  /** Memory that an operation takes at its start and gives at its end, [kind][stage]. */
-  takes: number[][];
-  gives: number[][];
   static: number[];
   limits: number[] | null;
   peak: number[];

@@ -16,11 +16,15 @@ from ppopt.problem.operation_classes import Mode
 from ppopt.problem.pipeline import Pipeline
 from ppopt.problem.problem import Problem
 from ppopt.schedule.origin import Argument, Certificate
-from ppopt.solver.bound import Bound, start_scope
+from ppopt.solver.arguments import MINIMUM_MEMORY, WORK
+from ppopt.solver.bound import Bound
 from ppopt.solver.bounds import idle_bounds
 from ppopt.solver.bounds.heads_and_tails import NO_HEAD_TAIL, HeadsAndTails, HeadTail
+from ppopt.solver.bounds.proof_scope import of_relaxation
 from ppopt.solver.relaxation import pairs
 from ppopt.solver.relaxation.delays import Delays
+
+TRIVIAL = Bound(0, "trivial bound 0", Certificate(Argument.WORK))
 
 
 def minimum_memory(instance: Instance) -> list[int]:
@@ -45,8 +49,10 @@ def minimum_memory(instance: Instance) -> list[int]:
 
 
 def _minimum_device_memory(routes: list[Delays], device: int) -> int:
-    """Minimum memory of one device; see `minimum_memory`."""
+    """Minimum memory of one device; see `minimum_memory`. Static memory if that does not apply."""
     pipeline = routes[0].instance.pipeline
+    if not MINIMUM_MEMORY.applies(routes[0].instance.traits):
+        return pipeline.ticks.static[device]
     throughout = int(held_throughout(pipeline)[device] * pipeline.ticks.memory_per_unit)
     need = 0
     for delays in routes:
@@ -62,7 +68,10 @@ def _minimum_device_memory(routes: list[Delays], device: int) -> int:
 
 def _held_by_backward(held: int, own: int, modes: Iterable[Mode | None]) -> int:
     """Memory held while BW runs, or B and then W: `held` before it, of which `own` is its own."""
-    backward, *weight = (mode for mode in modes if mode is not None)
+    present = [mode for mode in modes if mode is not None]
+    if not present:
+        return held
+    backward, *weight = present
     own += backward.change
     during = [held + backward.takes if backward.duration else 0]
     return max(during + [own + mode.takes for mode in weight if mode.duration])
@@ -107,75 +116,18 @@ def _minimum_words(instance: Instance) -> str:
 def _whole_backwards_need_less(instance: Instance, least: int) -> str:
     if instance.backward_kind is not BackwardKind.SPLIT:
         return ""
-    need = max(minimum_memory(Instance(instance.pipeline, BackwardKind.WHOLE)))
+    need = max(minimum_memory(Instance.of(instance.pipeline, BackwardKind.WHOLE)))
     if need >= least:
         return ""
     amount = instance.pipeline.memory_text(need)
     return f" with every backward split, {amount} with every backward whole (--backward whole)"
 
 
-SCOPES = {
-    BackwardKind.MIXED: "; every backward whole or split, whichever is better",
-    BackwardKind.SPLIT: "; of the schedules whose backwards are all split (--backward split)",
-    BackwardKind.WHOLE: "; of the schedules whose backwards are all whole (--backward whole)",
-}
-"""Text on the schedules that a proof covers, by kind of backwards."""
-REDUCED = {
-    BackwardKind.SPLIT: "; all backwards split, which is never worse here (BW >= B + W, and B "
-    "takes no memory)",
-    BackwardKind.WHOLE: "; all backwards whole, which is never worse here (BW <= B)",
-}
-"""Text on the kind of backward that is never worse, if both are allowed."""
-RELAXED = (
-    ", even with every backward split into B as long as the shorter of B and BW, and W as long as "
-    "what the shorter of BW and B + W leaves"
-)
-"""Text on a bound of a mixed problem's relaxation to split backwards."""
-SHORT = ", even with every F and backward no longer than the shortest pair that it can be in"
-"""Text on a bound of `ShortPairs.relaxed`."""
-
-
-OVER_LINKS = (
-    "; links that carry one transfer at a time only delay more than delays do, so this bound of "
-    "the delays holds for them"
-)
-"""Text of every bound if links are resources (`ppopt.problem.link_mode`)."""
-
-
-def links_scope(problem: Problem) -> str:
-    """Text that says that a bound covers links as delays; empty if links are delays."""
-    return OVER_LINKS if problem.pipeline.has_links else ""
-
-
-def proof_scope(problem: Problem) -> str:
-    """Text on the schedules that a proof of a requested problem covers.
-
-    Empty if all backwards are split and that loses nothing.
-    """
-    never_worse, kind = problem.choice.uniform, problem.backward_kind
-    if kind is BackwardKind.MIXED and never_worse is not None:
-        return REDUCED[never_worse]
-    return "" if kind is never_worse is BackwardKind.SPLIT else SCOPES[kind]
-
-
-def bound_scope(problem: Problem, bound: Bound) -> str:
-    """Text on the schedules that a bound covers: their backwards, starts and links."""
-    starts = start_scope(problem, bound.value, bound.certificate.devices)
-    over_links = bound.certificate.argument is Argument.TRANSFERS
-    return proof_scope(problem) + starts + ("" if over_links else links_scope(problem))
-
-
 def known_bound(problem: Problem) -> Bound:
     """Bound known before the search: that of a device, perhaps of the relaxation."""
-    relaxed = problem.relaxed
-    heads_tails = HeadsAndTails(relaxed).devices if problem.pipeline.has_auxiliary else ()
+    relaxed, around = problem.relaxed, HeadsAndTails.around_compute(problem)
+    heads_tails = () if around is None else around.devices
     return of_relaxation(problem, device_bound(relaxed.instance, problem.objective, heads_tails))
-
-
-def of_relaxation(problem: Problem, bound: Bound) -> Bound:
-    """Bound of `problem.relaxed`, with text that says so if that is another problem."""
-    words = (RELAXED if problem.mixed else "") + (SHORT if problem.short_pairs.exist else "")
-    return bound._replace(proof=bound.proof + words) if words else bound
 
 
 def device_infeasible(routes: list[Delays], device: int) -> bool:
@@ -203,7 +155,7 @@ def device_bound(
     """
     routes = [Delays(instance, route) for route in range(instance.pipeline.routes)]
     bounds = [
-        Bound(0, "trivial bound 0", Certificate(Argument.WORK)),
+        TRIVIAL,
         *(
             one_device_bound(routes, device, objective, *heads_tails[device : device + 1])
             for device in range(instance.pipeline.num_devices)
@@ -215,12 +167,22 @@ def device_bound(
 def one_device_bound(
     routes: list[Delays], device: int, objective: Objective, head_tail: HeadTail = NO_HEAD_TAIL
 ) -> Bound:
-    """Head + work + forced idle time + tail of one device; head and tail at least `head_tail`."""
+    """Head + work + forced idle time + tail of one device; head and tail at least `head_tail`.
+
+    Where microbatches differ, idle time and savings of pairs hold if all are as short as the
+    shortest: the work counts without them, or is that of the shortest as well.
+    """
     instance, pipeline = routes[0].instance, routes[0].instance.pipeline
-    hosted = instance.hosted[device]
-    work = instance.batches * sum(instance.classes[number].duration for number in hosted)
+    if not WORK.applies(instance.traits):
+        return TRIVIAL
+    times = [row for row in map(instance.times, instance.hosted[device]) if row]
+    work, shortest = sum(map(sum, times)), sum(len(row) * min(row) for row in times)
     saved = pairs.most_saved(instance, device)
     idle = idle_bounds.forced_idle(routes[0], device)
+    if saved or shortest + sum(idle) >= work:
+        work = shortest
+    else:
+        idle = idle_bounds.ForcedIdle(0, 0)
     head = tail = 0
     if objective is Objective.MAKESPAN:
         lowest = [(delays, delays.hosted[device][0]) for delays in routes]

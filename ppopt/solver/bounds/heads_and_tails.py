@@ -14,6 +14,8 @@ from typing import NamedTuple
 from ppopt.problem.instance import Instance
 from ppopt.problem.objective import Objective
 from ppopt.problem.problem import Problem
+from ppopt.problem.traits import Trait
+from ppopt.solver.arguments import HEADS_AND_TAILS
 
 
 class HeadTail(NamedTuple):
@@ -39,6 +41,13 @@ class HeadsAndTails:
             [number for number in hosted if number < count]
             for hosted in self._instance.hosted[: problem.pipeline.num_devices]
         ]
+
+    @classmethod
+    def around_compute(cls, problem: Problem) -> HeadsAndTails | None:
+        """Those of a problem's relaxation; None if nothing besides compute adds any."""
+        adds = problem.traits & {Trait.STEP_WORK, Trait.OFFLOAD}
+        relaxed = problem.relaxed
+        return cls(relaxed) if adds and HEADS_AND_TAILS.applies(relaxed.traits) else None
 
     @cached_property
     def devices(self) -> list[HeadTail]:

@@ -20,6 +20,7 @@ from __future__ import annotations
 from fractions import Fraction
 from typing import NamedTuple
 
+from ppopt.solver.arguments import FORCED_IDLE
 from ppopt.solver.relaxation.delays import Delays
 
 
@@ -45,8 +46,8 @@ class KnapsackItem(NamedTuple):
 
 def forced_idle(delays: Delays, device: int) -> ForcedIdle:
     """Forced idle time of a device; 0 if the argument does not hold."""
-    instance, pipeline = delays.instance, delays.instance.pipeline
-    if pipeline.routes > 1 or pipeline.num_slices > 1 or delays.overlapped:
+    instance = delays.instance
+    if not FORCED_IDLE.applies(instance.traits):
         return ForcedIdle(0, 0)
     first, last = _first(delays, device), _last(delays, device)
     each = sum(delays.operations[stage][0].change for stage in delays.hosted[device])

@@ -7,6 +7,7 @@ from itertools import chain
 
 from ppopt.errors import VerificationError
 from ppopt.problem.problem import Problem
+from ppopt.problem.traits import BESIDE_COMPUTE, Trait
 from ppopt.solver.bound import Bound
 from ppopt.solver.bounds.destructive_bounds import TargetSequence, feasibility_model
 from ppopt.solver.bounds.subset_selection import (
@@ -19,11 +20,11 @@ from ppopt.solver.budget import Budget, SolverLimits
 from ppopt.solver.cp_sat import cpsat, model
 from ppopt.solver.cp_sat.model import CpSatModel
 from ppopt.solver.incumbent import Incumbent
-from ppopt.solver.method import Outcome
+from ppopt.solver.method import Method, Outcome
 from ppopt.solver.parameters import CP_SAT, RelaxationParams
 
 
-class RelaxationBound:
+class RelaxationBound(Method):
     """Relaxed models of subsets of devices, until each is solved to its end.
 
     The first, third, ... turn minimises, the most promising subsets first. The second, fourth, ...
@@ -33,6 +34,7 @@ class RelaxationBound:
     """
 
     name = "relaxation bounds"
+    handles = BESIDE_COMPUTE | {Trait.PAIRS, Trait.ROUTES, Trait.FROZEN, Trait.SPAN}
 
     def __init__(self, problem: Problem, params: RelaxationParams) -> None:
         self._params = params
@@ -46,10 +48,6 @@ class RelaxationBound:
         self._open = [*first[: params.first], *chain.from_iterable(others), *first[params.first :]]
         self._next = self._open
         """Open subsets, in the order in which feasibility models are solved."""
-
-    def supports(self, problem: Problem) -> bool:
-        """Whether a problem has no slices, which the relaxation to a subset cannot state."""
-        return problem.pipeline.num_slices == 1
 
     def run(self, incumbent: Incumbent, budget: Budget) -> Outcome:
         """Minimise the open subsets, or ask about target values.

@@ -16,6 +16,7 @@ from ppopt.solver.bounds.destructive_bounds import TargetSequence
 from ppopt.solver.bounds.subset_selection import Devices, dp_subset_bound, single_devices
 from ppopt.solver.budget import Budget
 from ppopt.solver.dynamic_programming.applicability import (
+    HANDLES,
     is_supported,
     layer_seconds,
     preparing_seconds,
@@ -50,6 +51,7 @@ class SubsetDP:
     """
 
     name = "subset dynamic program"
+    handles = HANDLES
 
     def __init__(
         self, problem: Problem, params: SubsetParams, first: Sequence[Devices] = ()
@@ -76,9 +78,9 @@ class SubsetDP:
         )
         """Subsets to solve, in order."""
 
-    def supports(self, problem: Problem) -> bool:
+    def supports(self, problem: Problem) -> bool:  # noqa: ARG002
         """Whether the DP applies and memory is limited, or a device has several stages."""
-        return is_supported(problem) and bool(self.open)
+        return bool(self.open)
 
     def run(self, incumbent: Incumbent, budget: Budget) -> Outcome:
         """Solve one subset after the other."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from ppopt.problem.operation import OpKind
+from ppopt.problem.backward_kind import BackwardKind
+from ppopt.problem.instance import Instance
 from ppopt.problem.pipeline import Pipeline
 from ppopt.schedule.origin import Argument, Certificate
 from ppopt.solver.bound import Bound
@@ -12,16 +13,8 @@ Devices = tuple[int, ...]
 
 def single_devices(pipeline: Pipeline) -> list[Devices]:
     """Every device alone: first the busiest, the first and the last one, then by work."""
-    ticks = pipeline.ticks
-    work = [
-        sum(
-            ticks.durations[kind][stage]
-            for hosted in pipeline.hosted
-            for stage in hosted[device]
-            for kind in (OpKind.F, OpKind.BW)
-        )
-        for device in range(pipeline.num_devices)
-    ]
+    instance = Instance.of(pipeline, BackwardKind.WHOLE)
+    work = [sum(sum(instance.times(number)) for number in mine) for mine in instance.hosted]
     ranked = sorted(range(pipeline.num_devices), key=lambda device: (-work[device], device))
     first = dict.fromkeys((ranked[0], 0, pipeline.num_devices - 1, *ranked))
     return [(device,) for device in first]

@@ -8,7 +8,7 @@ from ppopt.problem.problem import Problem
 from ppopt.schedule.origin import Argument, Certificate, HintRecord
 from ppopt.schedule.schedule import Schedule
 from ppopt.solver.bound import start_scope
-from ppopt.solver.bounds import device_bounds
+from ppopt.solver.bounds.proof_scope import delay_scope
 from ppopt.solver.choices.choice import Choice
 from ppopt.solver.choices.configuration import SearchedConfigurations
 from ppopt.solver.options import SolveOptions
@@ -28,7 +28,7 @@ def result_of(
     """Result of a search of the configurations of a choice, whose schedule is verified."""
     best = None if state.best is None else state.best.result
     batches = 1 if state.best is None else state.best.batches
-    scope = start_scope(problem) + device_bounds.links_scope(problem)
+    scope = start_scope(problem) + delay_scope(problem)
     result = Result(
         pipeline=problem.pipeline if best is None else best.pipeline,
         objective=problem.objective,

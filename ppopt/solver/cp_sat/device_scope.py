@@ -20,6 +20,7 @@ from ppopt.problem.operation import NUM_KINDS, OpKind
 from ppopt.problem.operation_classes import Constraints
 from ppopt.problem.pipeline import Pipeline
 from ppopt.problem.problem import Problem
+from ppopt.solver.arguments import SUBSETS
 from ppopt.solver.cp_sat.no_overlap import NoOverlap, Operations, Pairs
 from ppopt.solver.cp_sat.order_literals import OrderLiterals
 from ppopt.solver.cp_sat.parts import (
@@ -81,12 +82,12 @@ class DeviceScope:
         follows the first forward of an earlier stage and precedes its last backward, so the spans
         of two devices always overlap, and no device starts a whole span after another.
 
-        Not so where stages run no backward. If no device is between its first operation and its
+        Not so if stages have no backward. If no device is between its first operation and its
         last, transfers alone are left, and a time in which there are none can be cut out.
         """
         if not self._spans:
             return self.horizon
-        if not self.pipeline.forward_only:
+        if all(self.pipeline.has_operations[OpKind.B]):
             return 2 * self.horizon
         pieces = self.pipeline.batches * self.pipeline.num_slices
         transfers = pieces * sum(map(sum, self.pipeline.ticks.down))
@@ -137,10 +138,11 @@ class DeviceScope:
         modes = [self._modes(number, option) for option in options]
         choices = self._choices(number) if len(options) > 1 else [None] * op_class.size
         part = f"s{op_class.slice}" if op_class.slice else ""
+        kind = "" if op_class.kind is None else op_class.kind.name
         codes, first = self.instance.codes[number].tolist(), op_class.route * self.instance.batches
         rows = zip(codes, choices, *modes, strict=True)
         for microbatch, (code, choice, *ways) in enumerate(rows, first):
-            name = f"{op_class.stage}{op_class.kind.name}{microbatch}{part}"
+            name = f"{op_class.stage}{kind}{microbatch}{part}"
             latest = self.latest - min(map(self._least, ways))
             yield Task(code, op_class.resource, 0, latest, tuple(ways), choice, name)
 
@@ -164,10 +166,9 @@ class DeviceScope:
         return OPTIONS[self.problem.choice.kinds[stage]]
 
     def _modes(self, number: int, option: int) -> list[TaskMode]:
-        mode = self.instance.classes[number].modes_by_option[option]
-        duration = 0 if mode is None else mode.duration
-        codes = self.instance.codes_in(number, option)
-        return [TaskMode(code, duration) for code in codes.tolist()]
+        codes = self.instance.codes_in(number, option).tolist()
+        times = self.instance.times(number, option) or (0,) * len(codes)
+        return list(map(TaskMode, codes, times))
 
     def _choices(self, number: int) -> list[int]:
         """Mode choices of the operations of a class: the numbers of their F."""
@@ -187,7 +188,7 @@ class DeviceScope:
         yield Operations(self.tasks)
         yield from map(NoOverlap, [*self.devices, *self._links])
         plain = self.numbers
-        if not self.problem.mixed and self.pipeline.num_slices == 1:
+        if SUBSETS.applies(self.problem.traits):
             for subset in self._subsets:
                 yield from self._with_bounds(subset)
             plain = [number for number in plain if number >= self._computing]
@@ -242,7 +243,7 @@ class DeviceScope:
         for device in sorted(self.devices):
             firsts = [self._first({device}, route) for route in routes]
             for stage in subset.delays.hosted[device]:
-                last = int(subset.codes(self.instance.closing, stage)[-1])
+                last = int(subset.closing(stage)[-1])
                 yield ObjectiveCuts([ObjectiveCut(first, last, 0) for first in firsts])
 
     def _plain(self, numbers: list[int]) -> Iterator[ModelPart]:
@@ -270,7 +271,13 @@ class DeviceScope:
         op_class = self.instance.classes[number]
         if number in self.instance.auxiliary:
             return not self.instance.successors[number]
-        return any(mode is not None and mode.kind in CLOSING for mode in op_class.modes)
+        *_, last = (
+            other
+            for other in self.instance.numbers(op_class.stage, op_class.route, op_class.slice)
+            if self.instance.classes[other].size
+        )
+        closes = any(mode is not None and mode.kind in CLOSING for mode in op_class.modes)
+        return closes or number == last
 
     def _firsts(self, device: int) -> list[int | None]:
         """Origins of the objective on a device: 0, or the start of the first F of every route."""
@@ -347,15 +354,17 @@ class DeviceScope:
         """Memory that the devices of limits hold, in order of stage and microbatch."""
         found = []
         for option in (SPLIT_MODE, WHOLE_MODE):
-            for taker, giver, amount in self.instance.holdings_in(option):
+            for taker, giver, amounts in self.instance.holdings_in(option):
                 op_class, device = self.instance.classes[taker], self.instance.device(taker)
                 options = self._options(op_class.stage)
                 if device not in self._room or option not in options:
                     continue
                 columns = (self.instance.codes[number].tolist() for number in (taker, giver))
-                for first, last, choice in zip(*columns, self._choices(taker), strict=True):
+                rows = zip(*columns, amounts, self._choices(taker), strict=True)
+                for first, last, amount, choice in rows:
                     when = (choice, option == SPLIT_MODE) if len(options) > 1 else None
-                    found.append(Held(device, first, last, amount, when))
+                    if amount:
+                        found.append(Held(device, first, last, amount, when))
         places = self.pipeline.num_codes // NUM_KINDS
         found.sort(key=lambda held: held.taker % places)
         return [*found, *(held for device in self._room for held in self._lasting[device])]

@@ -18,7 +18,7 @@ have them, and larger ones whose times are that far apart.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from itertools import combinations
+from itertools import combinations, cycle
 from typing import NamedTuple
 
 from ortools.sat.python import cp_model
@@ -65,9 +65,10 @@ def _members(instance: Instance, device: int, variables: Variables) -> list[Memb
     found: dict[int, Member] = {}
     for option in (SPLIT_MODE, WHOLE_MODE):
         for number in instance.hosted[device]:
-            mode = instance.classes[number].modes_by_option[option]
-            for code in instance.codes_in(number, option).tolist():
-                if mode is not None and code in variables.there:
+            modes = instance.operation_modes(number, option)
+            codes = instance.codes_in(number, option).tolist() if modes else []
+            for code, mode in zip(codes, cycle(modes), strict=False):
+                if code in variables.there:
                     found.setdefault(code, Member(code, mode))
     return list(found.values())
 

@@ -2,26 +2,26 @@
 
 from __future__ import annotations
 
-from ppopt.problem.objective import Objective
 from ppopt.problem.operation import OpKind
 from ppopt.problem.problem import Problem
+from ppopt.problem.traits import BESIDE_COMPUTE, Trait, unhandled
 from ppopt.solver.dynamic_programming.classes import Classes
 from ppopt.solver.dynamic_programming.layered import LayeredDP
 from ppopt.solver.parameters import DynamicProgramParams
-from ppopt.solver.relaxation import pairs
 from ppopt.solver.relaxation.device_relaxation import DeviceSubset
+
+HANDLES = BESIDE_COMPUTE | {Trait.FROZEN}
+"""Traits that the dynamic program handles; of operations beside compute it finds a bound."""
 
 
 def is_supported(problem: Problem) -> bool:
     """Whether the assumptions of the dynamic program hold for this problem.
 
-    Makespan, one route, no slices, no overlapped pairs that save time, and no operation of no
-    length that takes memory (it may share its instant with a release of memory).
+    It handles all traits, and no operation of no length takes memory: such an operation may share
+    its instant with a release of memory.
     """
     pipeline, fused = problem.pipeline, problem.fused
-    if problem.objective is not Objective.MAKESPAN or pipeline.routes > 1:
-        return False
-    if pipeline.num_slices > 1 or pairs.pairing_saves_time(problem.instance):
+    if unhandled(problem.traits, HANDLES):
         return False
     ticks = pipeline.ticks
     kinds = (OpKind.F, OpKind.BW) if fused else (OpKind.F, OpKind.B, OpKind.W)

@@ -11,6 +11,7 @@ from ppopt.solver.bound import Bound
 from ppopt.solver.bounds.subset_selection import Devices, dp_subset_bound, evenly_spaced_subsets
 from ppopt.solver.budget import Budget
 from ppopt.solver.dynamic_programming.applicability import (
+    HANDLES,
     is_supported,
     layer_seconds,
     preparing_seconds,
@@ -33,6 +34,7 @@ class DynamicProgram:
     """
 
     name = "dynamic program"
+    handles = HANDLES
 
     def __init__(self, problem: Problem, params: DynamicProgramParams) -> None:
         self._problem = problem
@@ -111,6 +113,7 @@ class BeamSearch:
     """Dynamic programming on all devices, restricted to the most promising states: no proof."""
 
     name = "beam search"
+    handles = HANDLES
 
     def __init__(self, problem: Problem, params: DynamicProgramParams) -> None:
         self._params = params

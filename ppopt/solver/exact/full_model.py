@@ -5,12 +5,15 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ppopt.errors import VerificationError
+from ppopt.problem.instance import Instance
 from ppopt.problem.objective import Objective
 from ppopt.problem.problem import Problem
+from ppopt.problem.traits import Trait
 from ppopt.rechecker import SEED, Verdict, check
 from ppopt.rechecker.claim import Claim
 from ppopt.schedule.origin import Argument, Certificate
 from ppopt.solver.bound import Bound
+from ppopt.solver.bounds.proof_scope import SEARCHED, searched
 from ppopt.solver.budget import Budget, SolverLimits
 from ppopt.solver.cp_sat import cpsat, model
 from ppopt.solver.incumbent import Incumbent
@@ -21,14 +24,15 @@ from ppopt.solver.relaxation.delays import Delays
 
 def can_prove(problem: Problem) -> bool:
     """Whether the re-checker can confirm what the model proves; else it finds schedules."""
-    plain = problem.objective is Objective.MAKESPAN and not problem.mixed
-    return plain or not problem.pipeline.has_transfers
+    over_links = Trait.LINKS in problem.traits
+    return not over_links or problem.traits.isdisjoint({Trait.MIXED, Trait.SPAN})
 
 
 class FullModel:
     """Search for values below the incumbent by the model of all devices, until proof."""
 
     name = "full model"
+    handles = frozenset(SEARCHED)
 
     def __init__(self, problem: Problem, params: FullModelParams) -> None:
         self._problem = problem
@@ -106,17 +110,9 @@ class FullModel:
         )
         cut = "CP-SAT proved on the whole model that none is below this bound"
         words = f"{searched(problem)} below" if ended else cut
-        argument = Argument.TRANSFERS if problem.pipeline.has_links else Argument.SEARCH
+        argument = Argument.TRANSFERS if Trait.LINKS in problem.traits else Argument.SEARCH
         incumbent.raise_bound(Bound(outcome.bound, words, Certificate(argument)))
         return outcome.ended
-
-
-def searched(problem: Problem) -> str:
-    """Text of a proof by search; the caller appends what was not found."""
-    sent = " and their transfers" if problem.pipeline.has_links else ""
-    sent += " and all that runs once in a step" if problem.pipeline.has_gradient_work else ""
-    sent += " and all moves to the host" if problem.pipeline.has_offload else ""
-    return f"CP-SAT searched all orders of the {problem.operations} operations{sent} and found none"
 
 
 def _step(state: Incumbent, steps: int) -> int:
@@ -145,9 +141,15 @@ def _horizon(state: Incumbent) -> int:
         for stage in range(len(d.host))
     ) + max(sum(d.weight) for d in routes)
     full = state.problem.full_instance
-    others = (full.classes[number] for number in full.auxiliary)
-    further = sum(op_class.size * op_class.duration for op_class in others)
+    further = sum(sum(full.times(number)) for number in full.auxiliary)
+    further += sum(_differences(problem.instance) for problem in kinds)
     return pipeline.batches * pipeline.num_slices * each + further + 1
+
+
+def _differences(instance: Instance) -> int:
+    """Ticks by which all compute is longer than if it were that of the shortest microbatch."""
+    rows = map(instance.times, range(len(instance.classes)))
+    return sum(sum(row) - len(row) * min(row) for row in rows if row)
 
 
 def _close_infeasible(state: Incumbent, seconds: float, limits: SolverLimits) -> None:

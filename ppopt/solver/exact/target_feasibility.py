@@ -14,20 +14,21 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ppopt.problem.problem import Problem
+from ppopt.problem.traits import Trait, unhandled
 from ppopt.schedule.origin import Argument, Certificate
 from ppopt.schedule.schedule import Schedule
 from ppopt.solver import interrupts
 from ppopt.solver.bound import Bound
 from ppopt.solver.bounds import device_bounds
 from ppopt.solver.bounds.destructive_bounds import TargetSequence, feasibility_model
+from ppopt.solver.bounds.proof_scope import searched
 from ppopt.solver.budget import Budget
 from ppopt.solver.cp_sat import cpsat
 from ppopt.solver.cp_sat.model import CpSatModel
-from ppopt.solver.exact.full_model import searched
 from ppopt.solver.heuristics.cyclic import least_period
-from ppopt.solver.heuristics.steady_state import Section, SteadyStatePattern
+from ppopt.solver.heuristics.steady_state import UNROLLED, Section, SteadyStatePattern
 from ppopt.solver.incumbent import Incumbent
-from ppopt.solver.method import Outcome, is_plain
+from ppopt.solver.method import Outcome
 from ppopt.solver.parameters import CP_SAT, QuestionParams
 
 
@@ -35,6 +36,7 @@ class TargetFeasibility:
     """Feasibility questions for larger problems: on values, or on fewer microbatches."""
 
     name = "value questions"
+    handles = frozenset({Trait.ROUTES, Trait.FROZEN, Trait.SPAN})
 
     def __init__(self, problem: Problem, params: QuestionParams) -> None:
         self._params = params
@@ -42,14 +44,9 @@ class TargetFeasibility:
         self._shorter = shorter(problem, params.per_device)
 
     def supports(self, problem: Problem) -> bool:
-        """Whether a problem is too large for the full model, but not for a feasibility model.
-
-        Mixed backwards have no feasibility model.
-        """
+        """Whether a problem is too large for the full model, but not for a feasibility model."""
         asked = self._shorter or problem
-        if problem.mixed:
-            return False
-        large = problem.operations > self._params.operations and is_plain(problem)
+        large = problem.operations > self._params.operations
         return large and asked.operations <= self._params.most_operations
 
     def run(self, incumbent: Incumbent, budget: Budget) -> Outcome:
@@ -106,10 +103,10 @@ class TargetFeasibility:
 
 
 def shorter(problem: Problem, per_device: int) -> Problem | None:
-    """Return the problem with `per_device` microbatches per device; None if it has no more."""
+    """The problem with `per_device` microbatches per device; None: it has no more, or no period."""
     pipeline = problem.pipeline
     short = per_device * pipeline.num_devices
-    if pipeline.batches <= short or pipeline.routes > 1 or pipeline.num_slices > 1:
+    if pipeline.batches <= short or unhandled(problem.traits, UNROLLED):
         return None
     return replace(problem, pipeline=replace(pipeline, batches=short))
 

@@ -11,29 +11,26 @@ from random import Random
 from typing import Any
 
 from ppopt.problem.objective import Objective
-from ppopt.problem.problem import Problem
+from ppopt.problem.traits import Trait
 from ppopt.schedule.list_scheduling import ListSchedule, ListScheduler, PriorityRule
 from ppopt.solver.budget import Budget
 from ppopt.solver.heuristics.pool import Pool
 from ppopt.solver.incumbent import Incumbent
-from ppopt.solver.method import Outcome, is_plain
+from ppopt.solver.method import Method, Outcome
 from ppopt.solver.parameters import AnnealingParams
 
 
-class RuleAnnealing:
+class RuleAnnealing(Method):
     """Search around the best priority rules, and apply double justification to each result."""
 
     name = "rule annealing"
+    handles = frozenset({Trait.ROUTES, Trait.FROZEN, Trait.SPAN})
 
     def __init__(self, pool: Pool, rng: Random, params: AnnealingParams) -> None:
         self._pool = pool
         self._rng = rng
         self._params = params
         self._steps = pool.params.steps(pool.problem.operations)
-
-    def supports(self, problem: Problem) -> bool:
-        """Whether there are neither slices nor overlapped pairs: justification handles none."""
-        return is_plain(problem)
 
     def run(self, incumbent: Incumbent, budget: Budget) -> Outcome:
         """Search for a number of steps around each rule; the next turn takes twice as many."""

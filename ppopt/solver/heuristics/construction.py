@@ -17,6 +17,7 @@ from ppopt.errors import NotApplicableError
 from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.pipeline import Pipeline
 from ppopt.problem.problem import Problem
+from ppopt.problem.traits import Trait
 from ppopt.schedule import list_scheduling, timing
 from ppopt.schedule.orders import Orders, of_kind
 from ppopt.solver.budget import Budget
@@ -24,15 +25,18 @@ from ppopt.solver.heuristics.pool import Pool
 from ppopt.solver.heuristics.priority_rules import priority_rules
 from ppopt.solver.heuristics.repair import repair
 from ppopt.solver.incumbent import Incumbent
-from ppopt.solver.method import Outcome
+from ppopt.solver.method import Method, Outcome
 from ppopt.solver.parameters import ConstructionParams, PriorityRuleParams
 from ppopt.strategies import Options, Strategy, registry
 
 
-class ListScheduling:
+class ListScheduling(Method):
     """List scheduling by priority rules, one schedule per turn."""
 
     name = "list scheduling"
+    handles = frozenset(
+        {Trait.PAIRS, Trait.SHORT_PAIRS, Trait.ROUTES, Trait.FROZEN, Trait.SPAN},
+    )
 
     def __init__(
         self,
@@ -44,10 +48,6 @@ class ListScheduling:
         self._rules = iter(priority_rules(pool.problem.instance, rules))
         building = params.building_plain if pool.scheduler.plain else params.building
         self._seconds = building * pool.problem.operations
-
-    def supports(self, problem: Problem) -> bool:
-        """Whether a problem has no slices, which list scheduling cannot handle."""
-        return problem.pipeline.num_slices == 1
 
     def run(self, incumbent: Incumbent, budget: Budget) -> Outcome:
         """Build the schedule of the next rule, unless that would overrun the time limit."""
@@ -69,18 +69,15 @@ class ListScheduling:
         return Outcome()
 
 
-class HandStrategies:
+class HandStrategies(Method):
     """The hand strategies of this placement, one per turn, repaired if over the limits."""
 
     name = "hand strategies"
+    handles = ListScheduling.handles | {Trait.SLICES}
 
     def __init__(self, pool: Pool) -> None:
         self._pool = pool
         self._orders: Iterator[Orders | None] | None = None
-
-    def supports(self, problem: Problem) -> bool:  # noqa: ARG002
-        """Whether the method applies: to all problems."""
-        return True
 
     def run(self, incumbent: Incumbent, budget: Budget) -> Outcome:
         """Submit the order of the next strategy, repaired if it is over the limits."""
@@ -112,10 +109,11 @@ class MixedHandStrategies:
     """The hand strategies of this placement that have whole and split backwards at once."""
 
     name = HandStrategies.name
+    handles = HandStrategies.handles | {Trait.MIXED}
 
     def supports(self, problem: Problem) -> bool:
         """Whether backwards are mixed; else `HandStrategies` converts these strategies."""
-        return problem.mixed
+        return Trait.MIXED in problem.traits
 
     def run(self, incumbent: Incumbent, budget: Budget) -> Outcome:
         """Submit the orders of all such strategies as they are."""

@@ -14,13 +14,21 @@ from typing import Any
 from ppopt.problem.features import as_delays
 from ppopt.problem.pipeline import Pipeline
 from ppopt.problem.problem import Problem
+from ppopt.problem.traits import BESIDE_COMPUTE, Trait, unhandled
 from ppopt.schedule import timing
 from ppopt.solver.budget import Budget
+from ppopt.solver.heuristics.iterated_local_search import IteratedLocalSearch
 from ppopt.solver.heuristics.moves import Flip, Move, State, Swap
 from ppopt.solver.incumbent import Incumbent
-from ppopt.solver.method import Outcome, is_plain
+from ppopt.solver.method import Outcome
 from ppopt.solver.parameters import LinkParams, MoveParams
 from ppopt.solver.result import Result
+
+ORDERS = BESIDE_COMPUTE | {
+    *(Trait.MIXED, Trait.PAIRS, Trait.SHORT_PAIRS),
+    *(Trait.SLICES, Trait.ROUTES, Trait.FROZEN, Trait.SPAN),
+}
+"""Traits of the orders that these methods change."""
 
 
 class CriticalSwaps:
@@ -31,6 +39,7 @@ class CriticalSwaps:
     """
 
     name = "critical swaps"
+    handles = ORDERS
 
     def __init__(self, rng: Random, params: MoveParams) -> None:
         self._rng, self._params = rng, params
@@ -38,7 +47,7 @@ class CriticalSwaps:
 
     def supports(self, problem: Problem) -> bool:
         """Whether a problem is one for which `IteratedLocalSearch` is not as good."""
-        return problem.has_further_operations or problem.mixed or not is_plain(problem)
+        return bool(unhandled(problem.traits, IteratedLocalSearch.handles))
 
     def run(self, incumbent: Incumbent, budget: Budget) -> Outcome:
         """Take a number of steps; the next turn takes twice as many."""
@@ -53,7 +62,7 @@ class CriticalSwaps:
             budget.pay(self._params.step_seconds * start.network.size)
             return left < 0 or budget.left <= 0 or (left % 64 == 0 and budget.over)
 
-        flips = self._params.flips if problem.mixed else 0.0
+        flips = self._params.flips if Trait.MIXED in problem.traits else 0.0
         best = improve(start, flips, self._rng, self._params, incumbent.bound.value, over)
         incumbent.submit(timing.retimed(best.schedule, problem.objective))
         self._steps *= 2
@@ -64,6 +73,7 @@ class LongerDelays:
     """Orders from searches in which links are longer delays, as if transfers waited for others."""
 
     name = "longer delays"
+    handles = ORDERS
 
     def __init__(self, solve: Callable[[Problem, float], Result], params: LinkParams) -> None:
         """`solve` searches a problem for a number of seconds."""
@@ -72,7 +82,7 @@ class LongerDelays:
 
     def supports(self, problem: Problem) -> bool:
         """Whether links are resources."""
-        return problem.pipeline.has_links
+        return Trait.LINKS in problem.traits
 
     def run(self, incumbent: Incumbent, budget: Budget) -> Outcome:
         """Search with delays longer by the next factor."""

@@ -46,7 +46,8 @@ class Cycle(NamedTuple):
     def unroll(self, network: OperationNetwork) -> list[int]:
         """Earliest starts of all operations of the whole run, in the order of the cycle."""
         instance = network.problem.instance
-        starts = np.array(self.start, dtype=np.int64)[:, None]
+        present = [number for number, op_class in enumerate(instance.classes) if op_class.size]
+        starts = np.array(self.start, dtype=np.int64)[present, None]
         places = (starts + self.period * np.arange(instance.batches)).ravel()
         by_code = places[np.argsort(np.concatenate(instance.codes))].tolist()
         return network.earliest_starts(sorted(range(network.size), key=by_code.__getitem__))
@@ -80,9 +81,9 @@ def cycles(
 
 
 def least_period(problem: Problem) -> int:
-    """Largest work of a device per microbatch, in ticks."""
-    instance = problem.instance
-    return max(sum(instance.classes[i].duration for i in mine) for mine in instance.hosted)
+    """Largest work of a device for one microbatch, in ticks."""
+    times = problem.instance.times
+    return max(sum(max(times(i)) for i in mine) for mine in problem.instance.hosted)
 
 
 @interrupts.deferred()
@@ -117,8 +118,9 @@ class _CycleModel:
         """`grain` is the number of ticks of a coarse unit; `period` counts coarse units."""
         self.instance, self.period = instance, period
         self.cp = cp_model.CpModel()
-        self.time = [max(1, _rounded(op_class.duration, grain)) for op_class in instance.classes]
-        """Durations, at least 1, so that the order alone keeps the data flow."""
+        numbers = range(len(instance.classes))
+        self.time = [max(1, _rounded(max(instance.times(i), default=0), grain)) for i in numbers]
+        """Largest durations, at least 1, so that the order alone keeps the data flow."""
         flow = [
             (before, after, _rounded(lag, grain))
             for after, links in enumerate(instance.predecessors)
@@ -147,9 +149,9 @@ class _CycleModel:
         if room is not None:
             classes = self.instance.classes
             held = sorted(
-                holding
-                for holding in self.instance.holdings
-                if classes[holding.taker].device == device
+                Holding(taker, giver, max(amounts))
+                for taker, giver, amounts in self.instance.holdings
+                if classes[taker].device == device
             )
             held.sort(key=lambda holding: classes[holding.taker].stage)
             self._add_peak(held, counts, room)

@@ -15,33 +15,30 @@ from random import Random
 import numpy as np
 
 from ppopt.problem.arrays import Ints
-from ppopt.problem.problem import Problem
+from ppopt.problem.traits import Trait
 from ppopt.schedule import timing
 from ppopt.solver.budget import Budget
 from ppopt.solver.heuristics.pool import Pool, Starts
 from ppopt.solver.heuristics.repair import repair
 from ppopt.solver.incumbent import Incumbent
-from ppopt.solver.method import Outcome, is_plain
+from ppopt.solver.method import Method, Outcome
 from ppopt.solver.parameters import LocalSearchParams
 
 
-class IteratedLocalSearch:
+class IteratedLocalSearch(Method):
     """Search around the best schedule of the pool and, alternately, around the others.
 
     A better schedule may be near a worse one even if none is near the best one.
     """
 
     name = "iterated local search"
+    handles = frozenset({Trait.ROUTES, Trait.FROZEN, Trait.SPAN})
 
     def __init__(self, pool: Pool, rng: Random, params: LocalSearchParams) -> None:
         self._pool = pool
         self._params = params
         self._rng = np.random.default_rng(rng.getrandbits(32))
         self._steps = pool.params.steps(pool.problem.operations)
-
-    def supports(self, problem: Problem) -> bool:
-        """Whether there are neither slices nor overlapped pairs: justification handles none."""
-        return is_plain(problem)
 
     def run(self, incumbent: Incumbent, budget: Budget) -> Outcome:
         """Search for a number of steps from each schedule; the next turn takes twice as many."""

@@ -32,6 +32,7 @@ from ppopt.problem.objective import Objective
 from ppopt.problem.operation import OpKind
 from ppopt.problem.operation_classes import Constraints, Holding
 from ppopt.problem.problem import Problem
+from ppopt.problem.traits import BESIDE_COMPUTE, Trait
 from ppopt.schedule.generation import NEVER
 from ppopt.schedule.schedule import Schedule
 from ppopt.solver.heuristics.operation_table import Links, OperationTable
@@ -127,7 +128,7 @@ class OperationNetwork:
     @property
     def _uniform(self) -> bool:
         """Whether there are only devices, and one mode."""
-        return not self.instance.mixed and len(self.instance.resources) == len(self._devices)
+        return self.instance.traits.isdisjoint(BESIDE_COMPUTE | {Trait.MIXED})
 
     @property
     def _devices(self) -> range:
@@ -179,12 +180,14 @@ class OperationNetwork:
         home = self.table.home.tolist()
         found: dict[int, list[tuple[int, int, Holding]]] = {device: [] for device in self.tight}
         for mode in range(max(map(len, instance.rows))):
-            for taker, giver, amount in instance.holdings_in(mode):
+            for taker, giver, amounts in instance.holdings_in(mode):
                 mine = found.get(home[place[taker][0]])
                 if mine is not None:
+                    rows = zip(place[taker], place[giver], amounts, strict=True)
                     mine += (
                         (choice[first], mode, Holding(first, last, amount))
-                        for first, last in zip(place[taker], place[giver], strict=True)
+                        for first, last, amount in rows
+                        if amount
                     )
         for mine in found.values():
             mine.sort()
@@ -196,14 +199,9 @@ class OperationNetwork:
         There is none if every operation has one mode.
         """
         choices = self.table.choice
-        choice = {op: int(choices[op]) for op in inside if len(self.times(op)) > 1}
+        choice = {op: int(choices[op]) for op in inside if len(self.table.times(op)) > 1}
         there, each = Counter(choice.values()), sum(len(row) > 1 for row in self.instance.rows)
         return {op: found for op, found in choice.items() if there[found] == each}
-
-    def times(self, op: int) -> tuple[int | None, ...]:
-        """Times of an operation in its modes, in ticks; None: it is absent."""
-        modes = self.instance.classes[self.table.number[op]].modes
-        return tuple(None if mode is None else mode.duration for mode in modes)
 
     def in_first_mode(self, choice: int) -> bool:
         """Whether the operations of a choice are in their first modes."""

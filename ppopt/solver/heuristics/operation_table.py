@@ -13,8 +13,10 @@ from graphlib import TopologicalSorter
 import numpy as np
 
 from ppopt.problem.arrays import Ints
+from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.instance import ABSENT, SPLIT_MODE, WHOLE_MODE
 from ppopt.problem.operation import NUM_KINDS, AuxiliaryKind, OpKind, TransferKind
+from ppopt.problem.operation_classes import Constraints
 from ppopt.problem.problem import Problem
 from ppopt.schedule.auxiliary import NO_AUXILIARY
 from ppopt.schedule.auxiliary_orders import canonical_auxiliary, timed
@@ -58,13 +60,19 @@ class OperationTable:
         self.choices = problem.pipeline.num_codes // NUM_KINDS
         self.choice: Ints = self.codes % self.choices
         """Mode choice of every operation: a stage, microbatch and slice."""
-        self._modes: Ints = np.array(
-            [
-                [mode or LEFT_OUT for mode in op_class.modes_by_option]
-                for op_class in instance.classes
-            ],
-            dtype=np.int64,
+        self._columns: Ints = np.stack(
+            [self._columns_in(option, by_code) for option in (SPLIT_MODE, WHOLE_MODE)], axis=1
         )
+
+    def _columns_in(self, option: int, by_code: Ints) -> Ints:
+        """Kind, duration, and memory allocated and freed, of every operation in these modes."""
+        instance = self.instance
+        classes = range(len(instance.classes))
+        codes = np.concatenate([instance.codes_in(number, option) for number in classes])[by_code]
+        amounts = (instance.durations, instance.allocations, instance.frees)
+        columns = np.stack([codes // self.choices, *(column[codes] for column in amounts)], axis=1)
+        columns[codes == ABSENT] = LEFT_OUT
+        return columns
 
     @classmethod
     def of(cls, problem: Problem, schedule: Schedule) -> OperationTable:
@@ -77,24 +85,27 @@ class OperationTable:
 
     def columns(self, modes: Ints) -> tuple[Ints, Ints, Ints, Ints]:
         """Kind, duration, and memory taken and given, in the modes of every choice."""
-        kind, time, takes, gives = self._modes[self.number, modes[self.choice]].T.copy()
-        ticks = self.problem.pipeline.ticks
+        rows = self._columns[np.arange(self.size), modes[self.choice]]
+        kind, time, takes, gives = rows.T.copy()
+        instance = self.instance
         for first, second in self.pairs.tolist():
-            kinds, stages = kind[[first, second]], self.stage[[first, second]]
-            time[first], time[second] = ticks.pair_time(stages[0], kinds[1], stages[1]), 0
-            each = (
-                ticks.held(OpKind(kind), stage, with_host=self.instance.all_resources)
-                for kind, stage in zip(kinds.tolist(), stages.tolist(), strict=True)
-            )
-            takes[first], gives[first] = map(sum, zip(*each, strict=True))
+            both = [first, second]
+            codes = kind[both] * self.choices + self.choice[both]
+            time[first], time[second] = instance.pair_time(*codes.tolist()), 0
+            more = instance.pair_workspaces[codes].sum()
+            takes[first], gives[first] = takes[both].sum() + more, gives[both].sum() + more
             takes[second] = gives[second] = 0
         return kind, time, takes, gives
 
     @cached_property
     def flips(self) -> list[int]:
-        """Mode choice of each backward, also at the F of its pair; ABSENT: none."""
+        """Mode choice of each backward, also at the F of its pair; ABSENT: none.
+
+        The backward of a frozen stage has none: one of its kinds is never worse.
+        """
+        has_weight = self.problem.pipeline.has_operations[OpKind.W]
         backward = [
-            len(op_class.modes) > 1 and None not in op_class.modes
+            len(op_class.modes) > 1 and None not in op_class.modes and has_weight[op_class.stage]
             for op_class in self.instance.classes
         ]
         choice = np.where(np.array(backward)[self.number], self.choice, ABSENT)
@@ -122,13 +133,18 @@ class OperationTable:
     @cached_property
     def memory_users(self) -> dict[int, set[int]]:
         """Per device that has a limit: the resources whose operations take or give its memory."""
+        used = self._columns[:, :, 2:].any(axis=(1, 2))
         found: dict[int, set[int]] = {}
-        for op_class in self.instance.classes:
-            home = self.instance.resources[op_class.resource].devices[0]
-            used = any(mode is not None and (mode.takes or mode.gives) for mode in op_class.modes)
-            if used and self.instance.room(home) is not None:
-                found.setdefault(home, set()).add(op_class.resource)
+        for home, resource in np.unique([self.home[used], self.resource[used]], axis=1).T.tolist():
+            if self.instance.room(home) is not None:
+                found.setdefault(home, set()).add(resource)
         return found
+
+    def times(self, op: int) -> tuple[int | None, ...]:
+        """Durations of an operation in the modes of its class, in ticks; None: it is absent."""
+        modes = self.instance.classes[self.number[op]].modes
+        rows = zip(modes, self._columns[op].tolist(), strict=False)
+        return tuple(None if mode is None else time for mode, (_, time, *_) in rows)
 
     @cached_property
     def node(self) -> Ints:
@@ -139,7 +155,10 @@ class OperationTable:
 
     @cached_property
     def after(self) -> Links:
-        """Per operation: (one that waits for it by data flow, lag)."""
+        """Per operation: (one that waits for it by data flow, lag).
+
+        If microbatches differ, also the next one of its class: they keep their order.
+        """
         return self._flow(0)
 
     @cached_property
@@ -153,7 +172,9 @@ class OperationTable:
         return [len(links) for links in self.before]
 
     def _flow(self, end: int) -> Links:
-        flow = self.instance.operation_flow
+        instance = self.instance
+        flows = [instance.operation_flow, *([] if instance.alike else [instance.microbatch_order])]
+        flow = Constraints(*map(np.concatenate, zip(*flows, strict=True)))
         ends = [self.node[np.searchsorted(self.codes, codes)] for codes in flow[:2]]
         links: Links = [[] for _ in range(self.size)]
         rows = (ends[end], ends[1 - end], flow.lag)
@@ -200,9 +221,16 @@ class OperationTable:
         return found
 
     def modes_of(self, start: list[int]) -> Ints:
-        """Mode of every choice, from starts of which some are ABSENT."""
+        """Mode of every choice, from starts of which some are ABSENT.
+
+        That of a frozen stage is the one that is never worse: B and BW take as long.
+        """
         modes = np.full(self.choices, SPLIT_MODE, dtype=np.int64)
         modes[self.choice[np.array(start, dtype=np.int64) == ABSENT]] = WHOLE_MODE
+        has_weight = self.problem.pipeline.has_operations[OpKind.W]
+        for stage, kind in enumerate(self.problem.choice.kinds if self.instance.mixed else ()):
+            if kind is BackwardKind.WHOLE and not has_weight[stage]:
+                modes[self.choice[self.stage == stage]] = WHOLE_MODE
         return modes
 
     def schedule(self, kind: Ints, start: Ints, end: Ints) -> Schedule:

@@ -116,4 +116,4 @@ class Pool:
     def _margin(self) -> int:
         if self.problem.objective is Objective.MAKESPAN:
             return 0
-        return max(map(max, self.problem.pipeline.ticks.durations))
+        return int(self.problem.instance.durations.max())

@@ -101,14 +101,14 @@ def _shared_memory_caps(instance: Instance, params: PriorityRuleParams) -> Itera
 def _activations_that_fit(instance: Instance, device: int) -> int:
     """Activations of a stage that fit on a device, on average; at least 1."""
     forwards = [
-        op_class.takes
-        for op_class in map(instance.classes.__getitem__, instance.hosted[device])
-        if op_class.kind is OpKind.F
+        amount
+        for number in instance.hosted[device]
+        if instance.classes[number].kind is OpKind.F
+        for amount in instance.allocated(number)
     ]
-    room, each = instance.room(device), sum(forwards)
+    room, total, everything = instance.room(device), sum(forwards), len(forwards)
     assert room is not None
-    everything = instance.batches * len(forwards)
-    return max(1, min(room * len(forwards) // each, everything) if each else everything)
+    return max(1, min(room * everything // total, everything) if total else everything)
 
 
 def _spread(low: int, high: int, most_steps: int) -> list[int]:

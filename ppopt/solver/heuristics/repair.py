@@ -18,10 +18,14 @@ import numpy as np
 
 from ppopt.problem.instance import Instance
 from ppopt.problem.operation import OpKind
+from ppopt.problem.traits import BESIDE_COMPUTE, Trait, unhandled
 from ppopt.schedule.generation import Generation, pop_until
 from ppopt.schedule.orders import Orders
 from ppopt.schedule.schedule import Schedule
 from ppopt.solver.relaxation.symmetry import canonical
+
+HANDLES = BESIDE_COMPUTE | {Trait.PAIRS, Trait.SHORT_PAIRS, Trait.ROUTES, Trait.FROZEN}
+"""Traits of the instances whose schedules are repaired."""
 
 
 @dataclass
@@ -42,10 +46,10 @@ def repair(schedule: Schedule, instance: Instance, deadline: float = inf) -> Ord
 
     The limits of the pipeline of the schedule are ignored. Returns None if no order is found by
     `deadline`, an instant of `time.monotonic`. Without a deadline this happens only if a B of no
-    length takes memory, if one microbatch alone does not fit, or with slices, whose order within a
-    microbatch is not supported here.
+    length takes memory, if one microbatch alone does not fit, or with a trait that is not handled,
+    such as slices, whose order within a microbatch is not supported here.
     """
-    if instance.pipeline.num_slices > 1:
+    if unhandled(instance.traits, HANDLES):
         return None
     return _Repair(schedule, instance).result(deadline)
 
@@ -58,6 +62,9 @@ class _Repair:
 
     def __init__(self, schedule: Schedule, instance: Instance) -> None:
         self.classes, self.total = instance.classes, instance.batches
+        numbers = range(len(self.classes))
+        self.takes = [instance.allocated(number) for number in numbers]
+        self.change = [instance.changes(number) for number in numbers]
         self.priority = _priorities(schedule, instance)
         self.run = Generation(instance)
         self.done = self.run.done
@@ -69,7 +76,7 @@ class _Repair:
         self.by_age = self._by_age()
 
     def _device(self, hosted: tuple[int, ...], room: float) -> _Device:
-        most = sum(self.classes[number].takes for number in hosted)
+        most = sum(max(self.takes[number], default=0) for number in hosted)
         return _Device(self._one_after_another(hosted), room, min(room, most))
 
     def _one_after_another(self, hosted: tuple[int, ...]) -> tuple[int, ...]:
@@ -78,7 +85,7 @@ class _Repair:
         def place(number: int) -> tuple[bool, int, int]:
             op_class = self.classes[number]
             forward = op_class.kind is OpKind.F
-            return not forward, op_class.stage if forward else -op_class.stage, op_class.kind
+            return not forward, op_class.stage if forward else -op_class.stage, number
 
         return tuple(sorted(hosted, key=place))
 
@@ -137,13 +144,14 @@ class _Repair:
 
     def _fits(self, device: _Device, held: int, number: int) -> bool:
         """Whether an operation fits, and leaves a safe state."""
-        op_class = self.classes[number]
-        if not op_class.takes:
+        microbatch = self.done[number]
+        takes = self.takes[number][microbatch]
+        if not takes:
             return True
-        if held + op_class.takes > device.room:
+        if held + takes > device.room:
             return False
         self.done[number] += 1
-        safe = self._is_safe(device, device.room - held - op_class.change)
+        safe = self._is_safe(device, device.room - held - self.change[number][microbatch])
         self.done[number] -= 1
         return safe
 
@@ -165,10 +173,9 @@ class _Repair:
         """
         kept = most = 0
         for number in device.classes:
-            op_class = self.classes[number]
-            if op_class.route == route and self.done[number] <= microbatch:
-                most = max(most, kept + op_class.takes)
-                kept += op_class.change
+            if self.classes[number].route == route and self.done[number] <= microbatch:
+                most = max(most, kept + self.takes[number][microbatch])
+                kept += self.change[number][microbatch]
         return most, kept
 
     def _finished(self, device: _Device) -> bool:
@@ -184,6 +191,6 @@ class _Repair:
 def _priorities(schedule: Schedule, instance: Instance) -> list[list[int]]:
     """Starts of the operations in ticks, [class][microbatch], microbatches in order."""
     row = np.argsort(canonical(schedule))
-    place = np.argsort(np.argsort(np.concatenate(instance.codes))).reshape(-1, instance.batches)
-    starts: list[list[int]] = schedule.start[row][place].tolist()
-    return starts
+    place = np.argsort(np.argsort(np.concatenate(instance.codes)))
+    ends = np.cumsum([op_class.size for op_class in instance.classes])
+    return [starts.tolist() for starts in np.split(schedule.start[row][place], ends[:-1])]

@@ -7,27 +7,25 @@ from operator import itemgetter
 from random import Random
 
 from ppopt.problem.problem import Problem
+from ppopt.problem.traits import Trait
 from ppopt.solver.budget import Budget
 from ppopt.solver.heuristics.cyclic import cycles
 from ppopt.solver.heuristics.pool import Pool
 from ppopt.solver.heuristics.window_lns import windows_apply
 from ppopt.solver.incumbent import Incumbent
-from ppopt.solver.method import Outcome, is_plain
+from ppopt.solver.method import Method, Outcome
 from ppopt.solver.parameters import CyclicParams, JustificationParams
 
 
-class DoubleJustification:
+class DoubleJustification(Method):
     """Apply double justification to the best constructed schedules, some per turn."""
 
     name = "double justification"
+    handles = frozenset({Trait.ROUTES, Trait.FROZEN, Trait.SPAN})
 
     def __init__(self, pool: Pool, params: JustificationParams) -> None:
         self._pool = pool
         self._params = params
-
-    def supports(self, problem: Problem) -> bool:
-        """Whether there are neither slices nor overlapped pairs: justification handles none."""
-        return is_plain(problem)
 
     def run(self, incumbent: Incumbent, budget: Budget) -> Outcome:
         """Justify a share of the schedules by the budget; with an empty budget, `params.first`."""
@@ -44,7 +42,7 @@ class DoubleJustification:
         return Outcome(exhausted=not pool.constructed)
 
 
-class ExpediteBackwards:
+class ExpediteBackwards(Method):
     """Change the start of the best schedule: backwards reach the busiest device sooner.
 
     Idle gaps often cancel the gain until window LNS removes them, so a schedule that is about as
@@ -53,14 +51,11 @@ class ExpediteBackwards:
     """
 
     name = "expedited backwards"
+    handles = frozenset({Trait.FROZEN, Trait.SPAN})
 
     def __init__(self, pool: Pool, params: JustificationParams) -> None:
         self._pool = pool
         self._params = params
-
-    def supports(self, problem: Problem) -> bool:
-        """Whether a problem has one route, and neither slices nor overlapped pairs."""
-        return is_plain(problem) and problem.pipeline.routes == 1
 
     def run(self, incumbent: Incumbent, budget: Budget) -> Outcome:
         """Expedite the backwards of some microbatches by a part of the possible gain, once."""
@@ -90,6 +85,7 @@ class CyclicSchedules:
     """Unroll cyclic schedules of ever shorter periods, as alternatives for window LNS."""
 
     name = "cyclic schedules"
+    handles = frozenset({Trait.FROZEN})
 
     def __init__(self, pool: Pool, rng: Random, params: CyclicParams) -> None:
         self._pool = pool
@@ -97,10 +93,10 @@ class CyclicSchedules:
         self._params = params
 
     def supports(self, problem: Problem) -> bool:
-        """Whether a problem has one route, several microbatches and memory limits."""
+        """Whether a problem has several microbatches and memory limits, and windows apply."""
         pipeline = problem.pipeline
         limited = pipeline.ticks.limits is not None
-        return limited and pipeline.routes == 1 and pipeline.batches > 1 and windows_apply(problem)
+        return limited and pipeline.batches > 1 and windows_apply(problem)
 
     def run(self, incumbent: Incumbent, budget: Budget) -> Outcome:
         """Search for cycles once; keep the best of their unrolled schedules."""

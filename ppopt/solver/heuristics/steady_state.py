@@ -21,6 +21,7 @@ import numpy as np
 from ppopt.problem.arrays import Ints
 from ppopt.problem.pipeline import Pipeline
 from ppopt.problem.problem import Problem
+from ppopt.problem.traits import Trait
 from ppopt.schedule import timing
 from ppopt.schedule.list_scheduling import one_at_a_time
 from ppopt.schedule.orders import Orders
@@ -28,9 +29,12 @@ from ppopt.schedule.schedule import Schedule
 from ppopt.solver.budget import Budget
 from ppopt.solver.heuristics.repair import repair
 from ppopt.solver.incumbent import Incumbent
-from ppopt.solver.method import Outcome, is_plain
+from ppopt.solver.method import Outcome
 from ppopt.solver.parameters import SteadyStateParams
 from ppopt.solver.result import Result, Status
+
+UNROLLED = frozenset({Trait.FROZEN, Trait.SPAN})
+"""Traits of the runs whose steady states are unrolled."""
 
 
 class Section(NamedTuple):
@@ -65,8 +69,6 @@ def short_problem(
 ) -> Problem | None:
     """Return the pipeline with fewer microbatches; None if the run is not long."""
     pipeline = problem.pipeline
-    if pipeline.routes > 1 or pipeline.num_slices > 1:
-        return None
     least, most = (times * pipeline.num_devices for times in params.per_device)
     each = problem.operations // pipeline.batches
     short = min(max(params.operations // each, least), most)
@@ -79,6 +81,7 @@ class ShortRunUnrolling:
     """For a long run, the unrolled steady states of a solved shorter run."""
 
     name = "steady state"
+    handles = UNROLLED
 
     def __init__(
         self,
@@ -90,8 +93,8 @@ class ShortRunUnrolling:
         self._params = params
 
     def supports(self, problem: Problem) -> bool:
-        """Whether a problem is a long run of one route, without slices and overlapped pairs."""
-        return is_plain(problem) and short_problem(problem, self._params) is not None
+        """Whether a problem is a long run."""
+        return short_problem(problem, self._params) is not None
 
     def run(self, incumbent: Incumbent, budget: Budget) -> Outcome:
         """Solve the short run and unroll its steady state, once.
@@ -138,15 +141,14 @@ class SteadyStatePattern:
 
     @cached_property
     def starts(self) -> Ints:
-        """Starts in ticks, [kind, stage, microbatch], microbatches in order within each.
+        """Starts in ticks, [class, microbatch], microbatches in order within each class.
 
         The k-th operation of a kind and stage is given to microbatch k. This breaks no constraint:
         see the docstring of `ppopt.solver.cp_sat.model`.
         """
-        schedule, instance = self.short, self.problem.instance
+        schedule = self.short
         place = np.lexsort((schedule.start, schedule.stage, schedule.kind))
-        shape = (len(instance.kinds), schedule.pipeline.num_stages, schedule.pipeline.batches)
-        return schedule.start[place].reshape(shape)
+        return schedule.start[place].reshape(-1, schedule.pipeline.batches)
 
     def ranked(self, stop: Callable[[], bool]) -> list[RatedSection]:
         """Sections by rate, those within the memory limits first."""
@@ -172,7 +174,7 @@ class SteadyStatePattern:
                 yield section._replace(period=section.period * looser)
 
     def _section(self, first: int, size: int, repeats: int) -> Section:
-        apart = self.starts[:, :, first + size * repeats] - self.starts[:, :, first]
+        apart = self.starts[:, first + size * repeats] - self.starts[:, first]
         return Section(first, size, repeats, float(apart.mean()) / repeats)
 
     def _regular(self, quarter: int, sizes: Sequence[int]) -> list[Section]:
@@ -180,8 +182,8 @@ class SteadyStatePattern:
         found = []
         for size in sizes:
             first = np.arange(quarter, 3 * quarter - size)
-            apart = self.starts[:, :, first + size] - self.starts[:, :, first]
-            spread = np.ptp(apart.reshape(-1, len(first)), axis=0)
+            apart = self.starts[:, first + size] - self.starts[:, first]
+            spread = np.ptp(apart, axis=0)
             found += [(far / size, size, at) for far, at in zip(spread, first, strict=True)]
         most = self.params.regular
         return [self._section(int(at), size, 1) for _, size, at in sorted(found)[:most]]
@@ -193,7 +195,7 @@ class SteadyStatePattern:
     def orders(self, longer: Pipeline, section: Section) -> Orders:
         """Orders by the unrolled times, ties in the order of the data flow."""
         start = self._unrolled(longer.batches, section)
-        classes = self.problem.instance.classes
+        classes = [op_class for op_class in self.problem.instance.classes if op_class.size]
         fields = ("kind", "stage", "device", "duration")
         kind, stage, device, duration = (
             np.repeat([getattr(op_class, field) for op_class in classes], longer.batches)
@@ -207,12 +209,12 @@ class SteadyStatePattern:
     def _unrolled(self, batches: int, section: Section) -> Ints:
         """Starts of a run of `batches` microbatches: warm-up, repeated section, cool-down."""
         starts, (first, size, repeats, period) = self.starts, section
-        kinds, stages, short = starts.shape
-        parts = starts[:, :, first : section.after].reshape(kinds, stages, repeats, size)
-        mean = (parts - period * np.arange(repeats)[:, None]).mean(axis=2)
+        classes, short = starts.shape
+        parts = starts[:, first : section.after].reshape(classes, repeats, size)
+        mean = (parts - period * np.arange(repeats)[:, None]).mean(axis=1)
         middle = np.arange(batches - short + size * repeats)
-        body = mean[:, :, middle % size] + middle // size * period
+        body = mean[:, middle % size] + middle // size * period
         later = (batches - short) / size * period
-        whole = [starts[:, :, :first], body, starts[:, :, section.after :] + later]
-        run: Ints = np.floor(np.concatenate(whole, axis=2)).astype(np.int64)
+        whole = [starts[:, :first], body, starts[:, section.after :] + later]
+        run: Ints = np.floor(np.concatenate(whole, axis=1)).astype(np.int64)
         return run

@@ -249,7 +249,7 @@ class Window:
         if choice is not None:
             modes = tuple(
                 TaskMode(ABSENT if time is None else op + option * network.size, time or 0)
-                for option, time in enumerate(network.times(op))
+                for option, time in enumerate(network.table.times(op))
             )
         latest = most - self.tails[op]
         return Task(op, network.resource[op], self.heads[op], latest, modes, choice)
@@ -259,7 +259,9 @@ class Window:
         """Least time of every operation, in any mode that it may have."""
         network, choices = self.whole.schedule.network, self.choices
         return {
-            op: min(time or 0 for time in network.times(op)) if op in choices else network.time[op]
+            op: min(time or 0 for time in network.table.times(op))
+            if op in choices
+            else network.time[op]
             for op in self.inside
         }
 

@@ -17,8 +17,8 @@ from contextlib import contextmanager
 from operator import attrgetter
 from random import Random
 
-from ppopt.problem.objective import Objective
 from ppopt.problem.problem import Problem
+from ppopt.problem.traits import BESIDE_COMPUTE, Trait
 from ppopt.solver.budget import Budget, SolverLimits
 from ppopt.solver.heuristics.operation_network import OperationNetwork
 from ppopt.solver.heuristics.pool import Pool, Starts
@@ -30,7 +30,7 @@ from ppopt.solver.heuristics.window import (
     WindowResult,
 )
 from ppopt.solver.incumbent import Incumbent
-from ppopt.solver.method import Outcome, is_plain
+from ppopt.solver.method import Outcome
 from ppopt.solver.parameters import WindowParams
 
 
@@ -48,6 +48,7 @@ class WindowLNS:
     """
 
     name = "window LNS"
+    handles = BESIDE_COMPUTE | {Trait.MIXED, Trait.ROUTES, Trait.FROZEN}
 
     def __init__(
         self, pool: Pool, rng: Random, params: WindowParams, views: Sequence[Incumbent] = ()
@@ -112,9 +113,8 @@ class WindowLNS:
 
 
 def windows_apply(problem: Problem) -> bool:
-    """Whether windows apply: makespan, no slices or pairs, and no operations of no length."""
-    one_time = is_plain(problem) and problem.objective is Objective.MAKESPAN
-    return one_time and not problem.full_instance.has_instants
+    """Whether windows apply to a problem of a makespan: there are no operations of no length."""
+    return not problem.full_instance.has_instants
 
 
 class WindowSearch:

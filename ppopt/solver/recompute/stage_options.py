@@ -21,7 +21,7 @@ from itertools import accumulate, groupby, pairwise
 from typing import NamedTuple
 
 from ppopt.problem.backward_memory import BackwardPeak, RecomputeUnit
-from ppopt.problem.layers import Layer, activation_of, backward_peak, held_by_forward
+from ppopt.problem.layer import Layer, activation_of, backward_peak, held_by_forward
 from ppopt.problem.partition import Counts
 from ppopt.problem.pipeline import Model, Pipeline
 

@@ -24,11 +24,6 @@ class Pair(NamedTuple):
     """Duration of the pair in ticks."""
 
 
-def pairing_saves_time(instance: Instance) -> bool:
-    """Whether some pair of the search space saves time."""
-    return any(_gains(instance, device) for device in range(instance.pipeline.num_devices))
-
-
 def pair_count_bound(pipeline: Pipeline) -> int:
     """Upper bound on the number of pairs that `candidate_pairs` yields for all devices."""
     if pipeline.overlap is None:
@@ -42,18 +37,21 @@ def pair_count_bound(pipeline: Pipeline) -> int:
 
 def _gains(instance: Instance, device: int) -> dict[tuple[int, int], int]:
     """Ticks (above 0) that a pair saves, by the stages of its F and its backward."""
-    pipeline, kind = instance.pipeline, instance.backward
+    pipeline, kinds = instance.pipeline, (OpKind.F, instance.backward)
     if pipeline.overlap is None:
         return {}
-    ticks = pipeline.ticks
     stages = _stages(pipeline, device)
     gains = {
-        (one, other): ticks.durations[OpKind.F][one]
-        + ticks.durations[kind][other]
-        - ticks.pair_time(one, kind, other)
-        for one, other in product(stages, stages)
+        both: _gain(instance, *(pipeline.code(*of, 0) for of in zip(kinds, both, strict=True)))
+        for both in product(stages, stages)
     }
     return {stages: gain for stages, gain in gains.items() if gain > 0}
+
+
+def _gain(instance: Instance, forward: int, backward: int) -> int:
+    """Ticks that two operation numbers save if they run as one."""
+    apart = instance.durations[[forward, backward]].sum()
+    return int(apart) - instance.pair_time(forward, backward)
 
 
 def _stages(pipeline: Pipeline, device: int) -> list[int]:
@@ -93,7 +91,6 @@ def candidate_pairs(instance: Instance, devices: frozenset[int]) -> Iterator[Pai
         for (route, one), (facing, other) in product(places, places):
             if (one, other) not in gains:
                 continue
-            time = pipeline.ticks.pair_time(one, instance.backward, other)
             forwards, backwards = (
                 [codes[instance.number(kind, stage, way, part)] for part in slices]
                 for kind, stage, way in (
@@ -101,7 +98,9 @@ def candidate_pairs(instance: Instance, devices: frozenset[int]) -> Iterator[Pai
                     (instance.backward, other, facing),
                 )
             )
+            time = instance.pair_time(forwards[0][0], backwards[0][0]) if instance.alike else None
             for place in range(instance.batches):
                 for partner in range(instance.batches if facing != route else place):
                     for f, b in product(forwards, backwards):
-                        yield Pair(f[place], b[partner], time)
+                        both = f[place], b[partner]
+                        yield Pair(*both, instance.pair_time(*both) if time is None else time)

@@ -31,7 +31,9 @@ def canonical(schedule: Schedule) -> Ints:
     new[np.lexsort((schedule.start, *place, slot))] = microbatch[
         np.lexsort((microbatch, *place, slot))
     ]
-    split, weight = (np.flatnonzero(schedule.kind == kind) for kind in (OpKind.B, OpKind.W))
+    has_weight = np.array(pipeline.has_operations[OpKind.W])[schedule.stage]
+    split = np.flatnonzero((schedule.kind == OpKind.B) & has_weight)
+    weight = np.flatnonzero(schedule.kind == OpKind.W)
     there = [tuple(column[rows] for column in place) for rows in (split, weight)]
     in_order = np.lexsort((new[split], *there[0]))
     new[weight[np.lexsort((schedule.start[weight], *there[1]))]] = new[split[in_order]]

@@ -1,0 +1,457 @@
+"""Every cost of stages and layers, declared once.
+
+A row is all that a cost needs on its way from a file into ticks. From the rows follow the settings
+of stages and layers (flags, keys in files, JSON Schema, tables of the docs), the fields of
+`ppopt.Pipeline` and `ppopt.Layer`, costs in the user's units and in ticks, sums over the layers of
+a stage, what chunks, slices and speeds divide, what frozen stages lack, schedule files, and the
+sums of all times and of all memory. What a cost does in a schedule is said by a feature
+(`ppopt.problem.features`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from enum import Enum, auto
+from fractions import Fraction
+from operator import add, sub
+from typing import TYPE_CHECKING, Any
+
+from ppopt.problem.units import Unit
+
+ZERO = Fraction(0)
+Row = tuple[Any, ...]
+"""One number per stage; of pairs, perhaps a row per stage."""
+
+
+class Per(Enum):
+    """How often a cost arises."""
+
+    MICROBATCH = auto()
+    """For every microbatch; a slice of one has its part."""
+    STEP = auto()
+    """Once in a step."""
+    ALWAYS = auto()
+    """Throughout."""
+
+
+class OverLayers(Enum):
+    """How the cost of a stage follows from the costs of its layers."""
+
+    SUM = auto()
+    MAXIMUM = auto()
+    LAST = auto()
+    """It is that of the last layer."""
+    DERIVED = auto()
+    """Layers have no such cost: that of their stage follows from other costs."""
+
+
+class Needs(Enum):
+    """What a stage must run to have a cost. A frozen stage does not run all of these."""
+
+    FORWARD = auto()
+    BACKWARD = auto()
+    WEIGHT_GRADIENT = auto()
+
+
+@dataclass(frozen=True)
+class Default:
+    """What a cost is if it is not given."""
+
+    words: int | str
+    """Its value, or how it follows from other costs."""
+    function: Callable[..., Fraction] | None = None
+    """Of other costs of the same stage or layer; None: it is its value, or 0."""
+    fields: tuple[str, ...] = ()
+    """The fields of these costs: the arguments of `function`."""
+
+    @property
+    def value(self) -> int | None:
+        """Its value, if it does not follow from other costs."""
+        return self.words if isinstance(self.words, int) else None
+
+    def of_layer(self, costs: Mapping[str, Fraction]) -> Fraction:
+        """The cost of a layer, whose other costs are these by field."""
+        if self.function is None:
+            return Fraction(self.value or 0)
+        return self.function(*(costs[field] for field in self.fields))
+
+    def of_stages(self, costs: Mapping[str, Row]) -> Row:
+        """The cost of stages, whose other costs are these by field, one number per stage."""
+        if self.function is None:
+            return (Fraction(self.value or 0),) * len(costs["forward"])
+        return tuple(map(self.function, *(costs[field] for field in self.fields)))
+
+
+ZERO_BY_DEFAULT = Default("0")
+
+
+@dataclass(frozen=True)
+class Cost:
+    """A cost of a stage or a layer: its names, unit and meaning, and how it is derived."""
+
+    field: str
+    """Name in Python."""
+    unit: Unit
+    meaning: str
+    """Of a stage, for help and tables; empty: stages do not have it."""
+    layer_meaning: str
+    """Of a layer; empty: layers do not have it."""
+    key: str = ""
+    """Key in files of stages; empty: `field`."""
+    layer_key: str = ""
+    """Key in files of layers; empty: `field`."""
+    default: Default = ZERO_BY_DEFAULT
+    """Of a stage."""
+    layer_default: Default = Default(0)
+    """Of a layer."""
+    mapping: tuple[str, str] = ("", "")
+    """Setting of a layer whose mapping may give it, too, and its key there."""
+    counted_if: str = ""
+    """Flag of a layer without which `default` counts; empty: the cost of the layer always does."""
+    per: Per = Per.MICROBATCH
+    runs: int = 1
+    """Of a time: operations of this length, per microbatch or step."""
+    over_layers: OverLayers = OverLayers.SUM
+    cut_by_chunks: bool = True
+    """Whether chunks divide it."""
+    on_compute: bool = True
+    """Of a time: whether the device computes, so that its speed counts."""
+    needs: Needs = Needs.FORWARD
+    least: int | None = 0
+    """Smallest number; None: any."""
+    of_pairs: bool = False
+    """Whether it is of an F and a backward run as one: one number per stage, a matrix [stage of
+    F][stage of the backward], or nothing."""
+    optional: bool = True
+    """Whether schedule files have it only if it is given."""
+    has_flag: bool = True
+
+    @property
+    def name(self) -> str:
+        """Key in files of stages."""
+        return self.key or self.field
+
+    @property
+    def layer_name(self) -> str:
+        """Key in files of layers."""
+        return self.layer_key or self.field
+
+    @property
+    def per_microbatch(self) -> bool:
+        """Whether every microbatch has it, so that slices of microbatches cut it."""
+        return self.per is Per.MICROBATCH
+
+
+def _same_as(field: str, words: str) -> Default:
+    return Default(words, lambda cost: cost, (field,))
+
+
+def _workspace(kind: str, field: str, default: Default, needs: Needs) -> Cost:
+    """Every chunk of a share may need as much as all of it; a slice needs its part."""
+    return Cost(
+        field,
+        Unit.MEMORY,
+        f"workspace of {kind}",
+        f"workspace of {kind}",
+        default=default,
+        layer_default=Default(default.words if default.fields else 0),
+        mapping=("workspace", kind),
+        over_layers=OverLayers.MAXIMUM,
+        cut_by_chunks=False,
+        needs=needs,
+    )
+
+
+TIMES = (
+    Cost(
+        "forward",
+        Unit.TIME,
+        "time of F, the forward pass of a stage",
+        "F",
+        key="forward_times",
+        default=Default(1),
+        layer_default=Default("that of `phases`"),
+        optional=False,
+    ),
+    Cost(
+        "backward",
+        Unit.TIME,
+        "time of BW, the full backward pass: B and W together",
+        "BW, the full backward: B and W together",
+        key="backward_times",
+        default=Default("2 F, or B + W"),
+        layer_default=Default("2 F, or B + W"),
+        needs=Needs.BACKWARD,
+        optional=False,
+    ),
+    Cost(
+        "weight",
+        Unit.TIME,
+        "time of W, the weight gradient",
+        "W, the weight gradient; B = BW - W",
+        key="weight_times",
+        default=Default("half of BW"),
+        layer_default=Default("half of BW"),
+        needs=Needs.WEIGHT_GRADIENT,
+        optional=False,
+    ),
+    Cost(
+        "backward_input",
+        Unit.TIME,
+        "time of B, the input gradient",
+        "B, the input gradient",
+        key="input_times",
+        layer_key="input",
+        default=Default("BW - W"),
+        layer_default=Default("BW - W"),
+        needs=Needs.BACKWARD,
+        optional=False,
+    ),
+)
+"""Times of F, BW, W and B; `ppopt.problem.backward_times` derives those that are not given."""
+MEMORY = (
+    Cost(
+        "activation",
+        Unit.MEMORY,
+        "memory that F allocates for a microbatch and W or BW frees",
+        "memory that F allocates, and that B and W together free",
+        default=Default(1),
+        needs=Needs.BACKWARD,
+        optional=False,
+    ),
+    Cost(
+        "memory_b",
+        Unit.MEMORY,
+        "change of memory by B, mostly negative; W frees the rest",
+        "signed change of memory by B; W frees the rest",
+        default=Default(0),
+        needs=Needs.BACKWARD,
+        least=None,
+        optional=False,
+    ),
+    Cost(
+        "static",
+        Unit.MEMORY,
+        "memory that is always held: weights, optimizer state",
+        "memory always held: weights, gradients, optimizer state",
+        default=Default(0),
+        per=Per.ALWAYS,
+        optional=False,
+    ),
+    Cost(
+        "output",
+        Unit.MEMORY,
+        "",
+        "memory of what it passes to the next layer for a microbatch, for `link`",
+        over_layers=OverLayers.LAST,
+    ),
+)
+"""Memory between operations."""
+WORKSPACES = (
+    Cost(
+        "workspace",
+        Unit.MEMORY,
+        "memory that F, B and BW need only while they run",
+        "",
+        over_layers=OverLayers.DERIVED,
+        cut_by_chunks=False,
+    ),
+    _workspace("F", "forward_workspace", _same_as("workspace", "workspace"), Needs.FORWARD),
+    _workspace("B", "input_workspace", _same_as("workspace", "workspace"), Needs.BACKWARD),
+    _workspace("W", "weight_workspace", ZERO_BY_DEFAULT, Needs.WEIGHT_GRADIENT),
+    _workspace("BW", "backward_workspace", _same_as("workspace", "workspace"), Needs.BACKWARD),
+)
+"""Memory of operations while they run. Layers have `workspace` as a mapping by kind."""
+RECOMPUTE = (
+    Cost(
+        "recompute_time",
+        Unit.TIME,
+        "time by which recompute makes B and BW longer, on top of their own times",
+        "time by which recompute makes B and BW longer",
+        layer_default=_same_as("forward", "F"),
+        mapping=("recompute", "time"),
+        counted_if="recompute",
+        needs=Needs.BACKWARD,
+    ),
+    Cost(
+        "kept",
+        Unit.MEMORY,
+        "part of the activation that F keeps; B allocates the rest at its start, BW allocates "
+        "`recompute_memory`",
+        "part of the activation that F keeps with recompute",
+        default=_same_as("activation", "activation"),
+        mapping=("recompute", "activation"),
+        counted_if="recompute",
+        needs=Needs.BACKWARD,
+    ),
+    Cost(
+        "recompute_memory",
+        Unit.MEMORY,
+        "memory that BW allocates at its start, besides its workspace, for what F did not keep: "
+        "less than all of it if its layers recompute one at a time",
+        "",
+        default=Default("activation - kept", sub, ("activation", "kept")),
+        over_layers=OverLayers.DERIVED,
+        needs=Needs.BACKWARD,
+        has_flag=False,
+    ),
+)
+OFFLOAD = (
+    Cost(
+        "offload_memory",
+        Unit.MEMORY,
+        "part of the activation of a microbatch that moves to the host after F and comes back "
+        "before B or BW",
+        "part of the activation that moves to the host; 0 if no time is given",
+        layer_default=Default(
+            "activation",
+            lambda all_of_it, time: all_of_it if time else ZERO,
+            ("activation", "offload_time"),
+        ),
+        mapping=("offload", "memory"),
+        counted_if="offload",
+        needs=Needs.BACKWARD,
+    ),
+    Cost(
+        "offload_time",
+        Unit.TIME,
+        "time to move offload_memory, each way",
+        "time of each way to the host",
+        layer_default=ZERO_BY_DEFAULT,
+        mapping=("offload", "time"),
+        counted_if="offload",
+        runs=2,
+        on_compute=False,
+        needs=Needs.BACKWARD,
+    ),
+)
+PAIRS = (
+    Cost(
+        "overlap",
+        Unit.TIME,
+        "time of an F and a BW of different microbatches that run as one operation, above 0; "
+        "strategies with overlap and searches use it. If they belong to two stages: the sum of "
+        "both times less the smaller saving of the two stages; a B in place of BW saves as much, "
+        "without overlap_input_times. In files also a matrix [stage of F][stage of BW]",
+        "",
+        key="overlap_times",
+        default=Default("F + BW", add, ("forward", "backward")),
+        over_layers=OverLayers.DERIVED,
+        of_pairs=True,
+    ),
+    Cost(
+        "overlap_input",
+        Unit.TIME,
+        "the same of an F and a B, for `overlap_times`: per stage, or in files a matrix [stage of "
+        "F][stage of B]",
+        "",
+        key="overlap_input_times",
+        default=Default("by what F and BW save"),
+        over_layers=OverLayers.DERIVED,
+        of_pairs=True,
+    ),
+)
+"""Times of an F and a backward run as one, without recompute."""
+STEP = (
+    Cost(
+        "unshard",
+        Unit.TIME,
+        "time of the all-gather of a stage's weights before its first F (FSDP), on the collective "
+        "queue of its device",
+        "the all-gather of its weights before F (FSDP), once in a step",
+        per=Per.STEP,
+        on_compute=False,
+    ),
+    Cost(
+        "unshard_memory",
+        Unit.MEMORY,
+        "memory of a stage's gathered weights, from the start of unshard to the end of "
+        "gradient_sync",
+        "memory of its gathered weights",
+        per=Per.STEP,
+    ),
+    Cost(
+        "gradient_sync",
+        Unit.TIME,
+        "time of the reduction of a stage's gradients after its last W or BW, on the collective "
+        "queue of its device",
+        "the reduction of its gradients, once in a step",
+        per=Per.STEP,
+        on_compute=False,
+        needs=Needs.WEIGHT_GRADIENT,
+    ),
+    Cost(
+        "optimizer",
+        Unit.TIME,
+        "time of a stage's optimizer step; a device runs one operation for all its stages, after "
+        "their gradient_sync",
+        "its optimizer step",
+        per=Per.STEP,
+        needs=Needs.WEIGHT_GRADIENT,
+    ),
+)
+"""What a stage has around the microbatches."""
+COSTS: tuple[Cost, ...] = (*(*TIMES, *MEMORY, *WORKSPACES, *RECOMPUTE, *OFFLOAD, *PAIRS, *STEP),)
+"""All costs. A cost of stages stands behind those from which its default follows."""
+
+
+def of_stages(costs: Iterable[Cost]) -> tuple[Cost, ...]:
+    """Those costs that stages have."""
+    return tuple(cost for cost in costs if cost.meaning)
+
+
+def of_layers(costs: Iterable[Cost]) -> tuple[Cost, ...]:
+    """Those costs that layers have."""
+    return tuple(cost for cost in costs if cost.layer_meaning)
+
+
+STAGE_COSTS = of_stages(COSTS)
+OTHER_TIMES = tuple(
+    cost
+    for cost in STAGE_COSTS
+    if cost.unit is Unit.TIME and cost not in (*TIMES, *RECOMPUTE, *PAIRS)
+)
+"""Times of operations besides F, B, W and BW."""
+STEP_FIELDS = tuple(cost.field for cost in STAGE_COSTS if cost.per is Per.STEP)
+"""Costs that arise once in a step, around the microbatches."""
+LAYER_COSTS = of_layers((*TIMES, *MEMORY, *WORKSPACES, *RECOMPUTE, *OFFLOAD[::-1], *STEP))
+"""Costs of layers, in the order of their files. A cost stands behind those from which its default
+follows."""
+
+
+if TYPE_CHECKING:
+
+    @dataclass(frozen=True, kw_only=True)
+    class CostFields:
+        """The fields of all costs, as type checkers see them in `ppopt.Pipeline` and `Layer`."""
+
+        forward: Any = None
+        backward: Any = None
+        weight: Any = None
+        backward_input: Any = None
+        activation: Any = None
+        memory_b: Any = None
+        static: Any = None
+        output: Any = None
+        workspace: Any = None
+        forward_workspace: Any = None
+        input_workspace: Any = None
+        weight_workspace: Any = None
+        backward_workspace: Any = None
+        recompute_time: Any = None
+        kept: Any = None
+        recompute_memory: Any = None
+        offload_memory: Any = None
+        offload_time: Any = None
+        overlap: Any = None
+        overlap_input: Any = None
+        unshard: Any = None
+        unshard_memory: Any = None
+        gradient_sync: Any = None
+        optimizer: Any = None
+
+else:
+
+    class CostFields:
+        """A class with a field per cost, which `ppopt.problem.settings.with_fields` adds."""

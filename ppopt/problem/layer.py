@@ -1,0 +1,342 @@
+"""A layer of a model: the smallest part that no partition divides, with its costs."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from functools import partial
+from itertools import groupby
+from typing import TYPE_CHECKING, Any
+
+from ppopt.errors import InputError, NotApplicableError
+from ppopt.problem import cost_table, exact, units
+from ppopt.problem.backward_memory import BackwardPeak
+from ppopt.problem.backward_times import complete
+from ppopt.problem.cost_table import LAYER_COSTS, Cost, CostFields, of_layers
+from ppopt.problem.exact import plain
+from ppopt.problem.frozen import costs_of_frozen
+from ppopt.problem.layer_settings import DECODER, LAYER_NAMES, LETTERS, flat
+from ppopt.problem.phases import Phases
+from ppopt.problem.settings import accepts_every_name, with_fields
+from ppopt.problem.units import Unit
+
+MOST_LAYERS = 4096
+"""Most layers of a model, counts expanded."""
+ENDS = ("embedding", "head")
+"""Roles of layers that trainers do not recompute. Full recompute wraps transformer layers alone:
+`_checkpointed_forward` of transformer_block.py and multi_token_prediction.py in
+megatron/core/transformer of Megatron-LM, `apply` of torchtitan/distributed/activation_checkpoint.py
+in torchtitan."""
+COST_FIELDS = {
+    unit: tuple(cost.field for cost in LAYER_COSTS if cost.unit is unit) for unit in Unit
+}
+"""Unit -> fields of the costs of a layer that are measured in it."""
+
+
+def _fields(*costs: Cost) -> dict[str, int | None]:
+    """Fields of a layer, with their values if nothing is given."""
+    return {
+        cost.field: None if any(cost.mapping) else cost.layer_default.value
+        for cost in of_layers(costs)
+    }
+
+
+@partial(accepts_every_name, known=LAYER_NAMES)
+@dataclass(frozen=True)
+@with_fields(
+    phases=_fields(*cost_table.TIMES),
+    workspace=_fields(*cost_table.MEMORY),
+    recompute=_fields(*cost_table.WORKSPACES),
+    offload=_fields(*cost_table.RECOMPUTE),
+    frozen=_fields(*cost_table.OFFLOAD[::-1], *cost_table.STEP),
+)
+class Layer(CostFields):
+    """The smallest part of a model that no cut divides, or `count` equal ones in a row.
+
+    Its costs are those of `ppopt.problem.cost_table`. `forward` is required, or `phases`.
+    Numbers are read as decimals (see `ppopt.problem.exact`), may carry a unit (see
+    `ppopt.problem.units`), and are held as exact fractions. A time of the backward that is not
+    given follows from the others (`ppopt.problem.backward_times.complete`). Raises InputError on
+    anything that is no layer.
+    """
+
+    phases: Any = None
+    """What F and B do in turn, a `ppopt.problem.phases.Phases` or a mapping of files; the four
+    times before are then its sums. None: not known."""
+    workspace: Any = None
+    """Memory that F, B and BW need only while they run, or a mapping from kinds (`F`, `B`, `W`,
+    `BW`) to it; the fields of the workspaces have what it says."""
+    recompute: Any = False
+    """Whether F keeps only a part of its activation, and B or BW computes it again; a mapping of
+    `time` and `activation` sets `recompute_time` and `kept`."""
+    recompute_given: bool = False
+    """Of an embedding or a head: whether its `recompute` was on as the model was read. Only then
+    may it recompute; other layers always may (see `recomputable`)."""
+    offload: Any = False
+    """Whether a part of its activation moves to the host between F and the backward; a mapping of
+    `time` and `memory` sets `offload_time` and `offload_memory`."""
+    frozen: bool = False
+    """Whether it is not trained; see `ppopt.problem.frozen`. Other fields say what it would cost if
+    it were trained; `Layers.costed` what it does cost."""
+    role: str = DECODER
+    """`embedding`, `decoder`, `mtp` (multi-token prediction) or `head` (with the loss)."""
+    name: str = ""
+    count: int = 1
+    """So many such layers in a row."""
+    time_unit: str | None = None
+    """Unit of its times; None: that of the numbers which carry one, and if none does, unknown."""
+    memory_unit: str | None = None
+    """Unit of its memory, as `time_unit`."""
+    rounded: tuple[str, ...] = ()
+    """The fields whose input was finer than 10^-6 of the unit and was rounded to it."""
+
+    if TYPE_CHECKING:
+
+        def __init__(self, forward: object = None, **fields: Any) -> None: ...
+
+    def __repr__(self) -> str:
+        """What is not the default; times and memory as numbers."""
+        given = (
+            (field.name, getattr(self, field.name), field.default)
+            for field in dataclasses.fields(self)
+            if field.init
+        )
+        said = [
+            f"{name}={plain(value) if isinstance(value, Fraction) else value!r}"
+            for name, value, default in given
+            if value != default and value is not None
+        ]
+        return f"Layer({', '.join(said)})"
+
+    def __post_init__(self) -> None:
+        if self.role not in LETTERS:
+            raise InputError(f"role: {self.role!r} is unknown; use {', '.join(LETTERS)}")
+        if not isinstance(self.name, str):
+            raise InputError(f"name: {self.name!r} is not text")
+        if isinstance(self.count, bool) or not isinstance(self.count, int):
+            raise InputError(f"count: {self.count!r} is not a whole number")
+        if not isinstance(self.frozen, bool):
+            raise InputError(f"frozen: {self.frozen!r} is not true or false")
+        if not 1 <= self.count <= MOST_LAYERS:
+            raise InputError(f"count: {self.count} is not within 1 .. {MOST_LAYERS}")
+        self._write_out()
+        self._set_units()
+        for cost in LAYER_COSTS:
+            if (value := getattr(self, cost.field)) is not None:
+                self._set(cost.field, self._number(value, cost.layer_name, cost.field, cost.least))
+        self._sum_phases()
+        self._complete_times()
+        self._fill_in()
+        if self.memory_b < -self.activation:
+            raise InputError(
+                f"memory_b: {exact.plain(self.memory_b)} gives back more than the activation "
+                f"{exact.plain(self.activation)}"
+            )
+        self._check_recompute()
+        self._check_offload()
+
+    def _sum_phases(self) -> None:
+        """Take the times of F, B, W and BW from the phases."""
+        if self.phases is None:
+            return
+        with _of_phases():
+            self._set("phases", self.phases.each(partial(self._number, field="phases")))
+        for field, value in self.phases.times().items():
+            given = getattr(self, field)
+            if given is not None and given != value:
+                name = LAYER_NAMES[field].name
+                raise InputError(
+                    f"{name}: {plain(given)} is not the sum {plain(value)} of its phases; leave "
+                    f"{name} out"
+                )
+            self._set(field, value)
+
+    def _complete_times(self) -> None:
+        given = (self.forward, self.backward, self.weight, self.backward_input)
+        if self.forward is None:
+            raise InputError(
+                "forward: missing; every layer needs the time of its forward, or phases"
+            )
+        for field, value in zip(
+            ("backward", "weight", "backward_input"), complete(*given), strict=True
+        ):
+            self._set(field, value)
+
+    def _fill_in(self) -> None:
+        """Give costs that are not given what follows from the others."""
+        for cost in LAYER_COSTS:
+            if getattr(self, cost.field) is None:
+                self._set(cost.field, cost.layer_default.of_layer(vars(self)))
+
+    def _check_recompute(self) -> None:
+        if not isinstance(self.recompute, bool):
+            raise InputError(
+                f"recompute: {self.recompute!r} is neither true, false nor a mapping of time and "
+                "activation"
+            )
+        given = self.role in ENDS and (self.recompute_given or self.recompute)
+        self._set("recompute_given", given)
+        if self.kept > self.activation:
+            raise InputError(
+                f"recompute: activation {exact.plain(self.kept)} is more than the activation "
+                f"{exact.plain(self.activation)} itself"
+            )
+
+    def _check_offload(self) -> None:
+        if not isinstance(self.offload, bool):
+            raise InputError(
+                f"offload: {self.offload!r} is neither true, false nor a mapping of time and memory"
+            )
+        if self.offload_memory > self.activation:
+            raise InputError(
+                f"offload: memory {exact.plain(self.offload_memory)} is more than the activation "
+                f"{exact.plain(self.activation)}"
+            )
+        if bool(self.offload_memory) != bool(self.offload_time) or (
+            self.offload and not self.offload_time
+        ):
+            raise InputError("offload: needs time and memory, both above 0")
+        if self.offload and self.recompute:
+            raise InputError("offload: the layer recomputes; it does one of both")
+
+    def _write_out(self) -> None:
+        """Write workspace, recompute and offload as numbers."""
+        values = flat({field: value for field, value in vars(self).items() if value is not None})
+        self._set("workspace", None)
+        for field in ("recompute", "offload"):
+            self._set(field, values.get(field, False))
+        for cost in LAYER_COSTS:
+            self._set(cost.field, values.get(cost.field))
+
+    def _set(self, field: str, value: object) -> None:
+        object.__setattr__(self, field, value)
+
+    def _set_units(self) -> None:
+        """Convert numbers that carry a unit to one unit for times, and one for memory."""
+        with _of_phases():
+            phases = None if self.phases is None else Phases.read(self.phases)
+        for measure, fields in COST_FIELDS.items():
+            given = {field: getattr(self, field) for field in fields}
+            given = {field: value for field, value in given.items() if value is not None}
+            if phases is not None and measure is Unit.TIME:
+                given["phases"] = phases.numbers
+            found = units.resolve(measure, getattr(self, f"{measure}_unit"), given)
+            if phases is not None and measure is Unit.TIME:
+                self._set("phases", phases.having(found.values.pop("phases")))
+            for field, value in found.values.items():
+                self._set(field, value)
+            self._set(f"{measure}_unit", found.unit)
+            self._set("rounded", tuple(dict.fromkeys((*self.rounded, *found.rounded))))
+
+    def quantities(self, measure: Unit) -> list[Fraction | units.Quantity]:
+        """Its times, or its amounts of memory, each with its unit if that is known."""
+        unit = getattr(self, f"{measure}_unit")
+        values = [getattr(self, field) for field in COST_FIELDS[measure]]
+        return values if unit is None else [units.Quantity(value, unit) for value in values]
+
+    def _number(self, given: object, name: str, field: str, least: int | None = 0) -> Fraction:
+        """Read a number of a field, which has a name in files."""
+        number = exact.read(given, name)
+        if number.value < 0 and least is not None:
+            raise InputError(f"{name}: {exact.plain(number.value)} is negative")
+        if number.rounded and field not in self.rounded:
+            self._set("rounded", (*self.rounded, field))
+        return number.value
+
+    def phases_in(self, unit: str | None) -> Phases | None:
+        """Its phases with their times in another unit, where that of its own is known."""
+        if self.phases is None or self.time_unit is None:
+            return self.phases  # type: ignore[no-any-return]
+        numbers = [units.Quantity(number, self.time_unit) for number in self.phases.numbers]
+        found = units.resolve(Unit.TIME, unit, {"phases": numbers})
+        return self.phases.having(found.values["phases"])  # type: ignore[no-any-return]
+
+    @property
+    def recomputable(self) -> bool:
+        """Whether `recompute: full` makes it recompute, and `recompute: search` may.
+
+        So do decoder and MTP layers, as in trainers; an embedding or a head where it says so. A
+        layer that offloads does not.
+        """
+        return not self.offload and (self.role not in ENDS or self.recompute_given)
+
+    def costed(self, *, forward_only: bool) -> Layer:
+        """The layer with the costs that it has; `forward_only`: all layers before it are frozen."""
+        if not self.frozen:
+            return self
+        changed = costs_of_frozen(vars(self), forward_only=forward_only)
+        if self.phases is not None:
+            changed["phases"] = self.phases.frozen(forward_only=forward_only)
+        if forward_only:
+            changed |= {"recompute": False, "offload": False}
+        return replace(self, **changed)
+
+    def amount(self, cost: Cost) -> Fraction:
+        """What it adds to a cost of its stage."""
+        if cost.counted_if and not getattr(self, cost.counted_if):
+            return cost.default.of_layer(vars(self))
+        amount: Fraction = getattr(self, cost.field)
+        return amount
+
+    @property
+    def saved(self) -> Fraction:
+        """Memory of its activation that F does not keep with recompute; 0: it never recomputes."""
+        return self.activation - self.kept if self.recomputable else Fraction(0)
+
+    @property
+    def work(self) -> Fraction:
+        """Time of F and BW together, recompute included: what a partition balances."""
+        again = self.recompute_time if self.recompute else 0
+        return self.forward + self.backward + again  # type: ignore[no-any-return]
+
+
+@contextmanager
+def _of_phases() -> Iterator[None]:
+    """Let the message of an InputError begin with the field."""
+    try:
+        yield
+    except InputError as error:
+        raise InputError(f"phases: {error}") from None
+
+
+def on_compute(layer: Layer) -> Layer:
+    """The layer without phases on a link; raises NotApplicableError if its F computes nothing."""
+    if layer.phases is None:
+        return layer
+    times = layer.phases.on_compute.times()
+    if not times["forward"]:
+        name = layer.name or layer.role
+        raise NotApplicableError(
+            f"partition: search needs an F on compute in every layer; join {name} with another"
+        )
+    return replace(layer, phases=None, **times)
+
+
+def held_by_forward(layer: Layer) -> Fraction:
+    """What F keeps of the activation of a layer."""
+    amount: Fraction = layer.kept if layer.recompute else layer.activation
+    return amount
+
+
+def backward_peak(layers: Iterable[Layer]) -> BackwardPeak:
+    """Memory of a microbatch while BW of a stage of some layers runs, one layer at a time."""
+    peak = BackwardPeak()
+    for _, same in groupby(layers, id):
+        layer, *others = same
+        cost = held_by_forward(layer), layer.activation, layer.backward_workspace
+        peak = peak.then(*cost, count=1 + len(others))
+    return peak
+
+
+def activation_of(layers: Iterable[Layer]) -> Fraction:
+    """Activation of some layers, as without recompute."""
+    return sum((layer.activation for layer in layers), Fraction(0))
+
+
+def runs_of(layers: Iterable[Layer]) -> list[Layer]:
+    """Layers with equal neighbours joined into one layer of a count: what `Layers` expands."""
+    runs = ((layer, sum(equal.count for equal in same)) for layer, same in groupby(layers))
+    return [layer if layer.count == count else replace(layer, count=count) for layer, count in runs]

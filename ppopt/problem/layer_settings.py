@@ -1,0 +1,125 @@
+"""Every setting of a layer of a model, declared once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from ppopt.errors import InputError
+from ppopt.problem import cost_table
+from ppopt.problem.cost_table import LAYER_COSTS, Cost, of_layers
+from ppopt.problem.settings import Part, Setting, Shape
+
+LETTERS: Mapping[str, str] = {"embedding": "E", "decoder": "t", "mtp": "m", "head": "L"}
+"""Role of a layer -> its letter in Megatron-LM's layouts (docs/user-guide/features/
+pipeline_parallel_layout.md of NVIDIA/Megatron-LM)."""
+DECODER = "decoder"
+
+
+def _layer(field: str, shape: Shape, meaning: str, default: Any = None, **more: Any) -> Setting:
+    return Setting(field, shape, meaning, default, part=Part.LAYER, has_flag=False, **more)
+
+
+def _of_layers(costs: Iterable[Cost]) -> Iterator[Setting]:
+    """Settings of those costs that layers have."""
+    for cost in of_layers(costs):
+        yield _layer(
+            cost.field,
+            Shape.NUMBER,
+            cost.layer_meaning,
+            cost.layer_default.words,
+            key=cost.layer_key,
+            unit=cost.unit,
+            least=cost.least,
+        )
+
+
+LAYER_SETTINGS = (
+    _layer("name", Shape.LINE, "name of the layer"),
+    _layer(
+        "role", Shape.CHOICE, "embedding, decoder, mtp or head", DECODER, choices=tuple(LETTERS)
+    ),
+    _layer("count", Shape.WHOLE, "number of such layers in a row", 1, least=1),
+    *_of_layers(cost_table.TIMES),
+    _layer(
+        "phases",
+        Shape.PHASES,
+        "in place of these times, what F and B do in turn, on compute and on a link: `{F: [{on: "
+        "compute, time: 4}, {on: link, time: 6}], B: [{on: link, time: 6}, {on: compute, time: 5, "
+        "weight: 4}]}`, `weight` being the W of a phase of B. F, B and W take the sums; pairs of F "
+        "and BW follow",
+    ),
+    *_of_layers(cost_table.MEMORY),
+    _layer(
+        "workspace",
+        Shape.WORKSPACE,
+        "memory that F, B and BW need only while they run, or one number per kind, as "
+        "`{F: 2, B: 1, W: 1, BW: 2}`; of a stage, the largest of its layers (of BW, see "
+        "`recompute_unit`)",
+        0,
+    ),
+    *_of_layers(cost_table.WORKSPACES),
+    _layer(
+        "recompute",
+        Shape.RECOMPUTE,
+        "true: F keeps only part of the activation, and the backward computes the rest again and "
+        "is longer; or `{time: 1, activation: 0}`, with what `recompute_time` and `kept` are. "
+        "An embedding or head recomputes only where this says so",
+        "false",
+    ),
+    *_of_layers(cost_table.RECOMPUTE),
+    _layer(
+        "offload",
+        Shape.OFFLOAD,
+        "true: `offload_memory` moves to the host after F and comes back before B or BW, each way "
+        "in `offload_time`; or `{memory: 1, time: 1}`, with what these are",
+        "false",
+    ),
+    *_of_layers(cost_table.OFFLOAD[::-1]),
+    *_of_layers(cost_table.STEP),
+    _layer(
+        "frozen",
+        Shape.FLAG,
+        "true: it is not trained, so it has no W, gradient_sync or optimizer; where all layers "
+        "before it are frozen too, no backward, and F gives its activation back at its end",
+        "false",
+    ),
+)
+"""Every setting of a layer, declared once: files, their JSON Schema and the table in
+`models/README.md` are made from these records. All may be left out, but for `forward` or
+`phases`."""
+LAYER_NAMES: Mapping[str, Setting] = {
+    name: setting for setting in LAYER_SETTINGS for name in setting.names
+}
+"""Every accepted name -> its setting."""
+OF_WORKSPACE = ("F", "B", "BW")
+"""Kinds of operations whose workspace one number gives."""
+
+
+def flat(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings of a layer, their workspace, recompute and offload written out as numbers.
+
+    Raises InputError if a mapping has an unknown key.
+    """
+    settings = dict(given)
+    workspace = settings.pop("workspace", None)
+    if workspace is not None and not isinstance(workspace, Mapping):
+        workspace = dict.fromkeys(OF_WORKSPACE, workspace)
+    _write_out(settings, "workspace", workspace or {})
+    for name in ("recompute", "offload"):
+        flag = settings.pop(name, None)
+        if isinstance(flag, Mapping):
+            _write_out(settings, name, flag)
+            flag = True
+        if flag is not None:
+            settings[name] = flag
+    return settings
+
+
+def _write_out(settings: dict[str, Any], name: str, given: Mapping[str, Any]) -> None:
+    """Set the costs that the mapping of a setting gives, unless they are given by themselves."""
+    fields = {cost.mapping[1]: cost.field for cost in LAYER_COSTS if cost.mapping[0] == name}
+    for key, value in given.items():
+        if key not in fields:
+            raise InputError(f"{name}: {key!r} is unknown; use {', '.join(fields)}")
+        settings.setdefault(fields[key], value)

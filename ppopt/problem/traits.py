@@ -1,0 +1,86 @@
+"""Traits: the terms of a problem that a method, a bound or a proof must handle to apply to it.
+
+Every method, every argument for a bound, every proof, every space of choices and every strategy
+declares the traits that it handles, each one by name. It does not apply to a problem with a further
+trait (`unhandled`). So a new trait is refused everywhere until it is added where it is handled.
+Views (`ppopt.solver.problem_views`) remove traits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+from ppopt.errors import NotApplicableError
+
+if TYPE_CHECKING:
+    from ppopt.problem.pipeline import Pipeline
+
+
+class Trait(StrEnum):
+    """A term of a problem beyond split or whole backwards on devices with delays and limits."""
+
+    label: str
+    """What it is, in messages: "... knows no `label`"."""
+
+    def __new__(cls, value: str, label: str) -> Trait:
+        """Make a trait whose text is `value`."""
+        member = str.__new__(cls, value)
+        member._value_, member.label = value, label
+        return member
+
+    MIXED = "mixed", "choice of split or whole backwards"
+    """A backward may be split or whole."""
+    PAIRS = "pairs", "overlapped pairs that save time"
+    """Some F and backward take less time as an overlapped pair than one after the other."""
+    SHORT_PAIRS = "short-pairs", "overlapped pairs shorter than one of their operations"
+    """Some pair takes less time than one of its operations alone."""
+    SLICES = "slices", "slices above 1"
+    """Microbatches are cut into slices."""
+    ROUTES = "routes", "routes above 1"
+    """Half of the microbatches run the stages in mirrored placement."""
+    LINKS = "links", "links that are resources"
+    """Some links carry transfers one at a time."""
+    STEP_WORK = "step-work", "work around the microbatches"
+    """A step has unshards, gradient syncs, optimizers or gathered weights."""
+    OFFLOAD = "offload", "offload"
+    """Activations move to the host."""
+    FROZEN = "frozen", "frozen stages"
+    """Some stages are frozen."""
+    SPAN = "span", "objective device span"
+    """The objective is the device span."""
+
+
+Traits = frozenset[Trait]
+BESIDE_COMPUTE = frozenset({Trait.LINKS, Trait.STEP_WORK, Trait.OFFLOAD})
+"""Traits of problems with operations beside compute."""
+OF_PIPELINE: Mapping[Trait, Callable[[Pipeline], bool]] = {
+    Trait.SLICES: lambda pipeline: pipeline.num_slices > 1,
+    Trait.ROUTES: lambda pipeline: pipeline.routes > 1,
+    Trait.LINKS: lambda pipeline: pipeline.has_transfers,
+    Trait.STEP_WORK: lambda pipeline: pipeline.has_gradient_work,
+    Trait.OFFLOAD: lambda pipeline: pipeline.has_offload,
+    Trait.FROZEN: lambda pipeline: any(pipeline.frozen_stages),
+}
+"""How the traits are recognised that a pipeline has whatever the objective and the kind of its
+backwards; the others are recognised in `ppopt.problem.instance` and `ppopt.problem.problem`."""
+
+
+def of_pipeline(pipeline: Pipeline) -> Traits:
+    """Traits of every problem of a pipeline."""
+    return frozenset(trait for trait, holds in OF_PIPELINE.items() if holds(pipeline))
+
+
+def unhandled(traits: Traits, handles: Traits) -> list[Trait]:
+    """Traits that are not handled, by name; empty: what declares `handles` applies."""
+    return sorted(traits - handles)
+
+
+def refuse_unhandled(who: str, traits: Traits, handles: Traits, advice: str) -> None:
+    """Raise NotApplicableError, naming the first trait that is not handled.
+
+    `who` begins the message with a field, and `advice` ends it with what would work.
+    """
+    for trait in unhandled(traits, handles):
+        raise NotApplicableError(f"{who} knows no {trait.label}; {advice}")
