@@ -54,8 +54,9 @@ def refute(
     other devices brings these in, the worst as many again as there were; one that breaks none is a
     schedule below the bound. No answer within a share of the time brings all devices in. All are in
     from the start where an operation takes less time in a pair than alone, or where microbatches
-    differ: only the rules of its device say when it ends, and what it holds. `report` is called with the number of devices. Of a pipeline too large
-    to be stated whole, only the devices that the certificate names have their rules in force.
+    differ: only the rules of its device say when it ends, and what it holds. `report` is called
+    with the number of devices. Of a pipeline too large to be stated whole, only the devices that
+    the certificate names have their rules in force.
     """
     until = monotonic() + seconds
     every = range(claim.pipeline.num_devices)
