@@ -336,11 +336,22 @@ class Pipeline(PipelineFields):
         return tuple(hosting.hosted_of(row, self.num_devices) for row in self.hosts)
 
     def without_model(self) -> Pipeline:
-        """The same pipeline, its costs given stage by stage with an explicit placement."""
+        """The same pipeline, its costs given stage by stage with an explicit placement.
+
+        Where microbatches differ in memory, BW allocates what it does for the smallest, times the
+        factor: no more than it does if layers recompute one at a time.
+        """
         if self.model is None:
             return self
+        memory: dict[str, Any] = {}
+        if self.microbatch_memory is not None:
+            smallest = min(self.microbatch_memory)
+            memory = self._as_fields(self.costs_at(Fraction(1), smallest), {})
+            factors = tuple(factor / smallest for factor in self.microbatch_memory)
+            memory[microbatches.MEMORY] = factors
         return replace(
             self,
+            **memory,
             stages=self.num_stages,
             placement=self.hosts[0],
             chunks=None,
@@ -357,24 +368,29 @@ class Pipeline(PipelineFields):
         `costs` holds those of one slice, as the fields of `costs` do; what it lacks stays. `fields`
         are further fields of the pipeline. Raises InputError if they make no pipeline.
         """
-        values, slices = dict(self.costs), self.num_slices
-        if self.overlap is None:
-            values |= {"overlap": (), "overlap_input": ()}
-        values |= costs
-        of_stages: dict[str, Any] = {
-            cost.field: times(values[cost.field], slices if cost.per_microbatch else 1) or None
-            for cost in STAGE_COSTS
-        }
+        bare = self.without_model()
         made = replace(
-            self.without_model(),
+            bare,
             stages=self.num_stages,
             placement=self.hosts[0],
             chunks=None,
             mem_limit=self.limits,
-            **of_stages,
+            **self._as_fields(bare.costs, costs),
             **fields,
         )
         return made.in_ticks_of(self)
+
+    def _as_fields(self, costs: StageCosts[Fraction], changed: Mapping[str, Any]) -> dict[str, Any]:
+        """Costs of one slice, some of them changed, as fields of a pipeline with these stages."""
+        values = dict(costs)
+        if self.overlap is None:
+            values |= {"overlap": (), "overlap_input": ()}
+        values |= changed
+        return {
+            cost.field: times(values[cost.field], self.num_slices if cost.per_microbatch else 1)
+            or None
+            for cost in STAGE_COSTS
+        }
 
     def in_ticks_of(self, finer: Pipeline) -> Pipeline:
         """The same pipeline in the ticks of time of another, whose ticks are as fine or finer."""

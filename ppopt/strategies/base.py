@@ -62,8 +62,9 @@ OPTIONS = tuple(field.name for field in fields(Options))
 """Names of all options."""
 OF_TIMING = ("unshard_ahead",)
 """Options of every strategy: the order does not depend on them, its times do."""
-TIMED = BESIDE_COMPUTE | {Trait.FROZEN}
-"""Traits that every strategy handles: the order is one of compute, timed with all else."""
+TIMED = BESIDE_COMPUTE | {Trait.FROZEN, Trait.MICROBATCHES}
+"""Traits that every strategy handles: the order is one of compute, timed with all else.
+Microbatches that differ run in their given order."""
 REFUSED = {
     Trait.ROUTES: "routes: 2 contradicts strategy {}, which has one; leave --routes out",
     Trait.SLICES: "slices: strategy {} cuts no microbatch; leave it out",
