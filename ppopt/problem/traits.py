@@ -55,6 +55,9 @@ class Trait(StrEnum):
 
 
 Traits = frozenset[Trait]
+PER_OPERATION = frozenset({Trait.FROZEN, Trait.MICROBATCHES})
+"""Traits that the instance states operation by operation: what reads times, memory and existence of
+every operation there, and runs microbatches in their given order, handles them."""
 BESIDE_COMPUTE = frozenset({Trait.LINKS, Trait.STEP_WORK, Trait.OFFLOAD})
 """Traits of problems with operations beside compute."""
 OF_PIPELINE: Mapping[Trait, Callable[[Pipeline], bool]] = {

@@ -144,8 +144,8 @@ class Claim(NamedTuple):
         for cost in OTHER_TIMES:
             times = cost.runs * sum(ticks.costs[cost.field])
             each, once = (each + times, once) if cost.per_microbatch else (each, once + times)
-        longest = ceil(sum(max(1, *factors) for factors in self._factors))
-        return longest * pipeline.num_slices * each + pipeline.routes * once
+        longest = [max(ONE, time, memory) for time, memory in self._factors]
+        return ceil(sum(longest)) * pipeline.num_slices * each + pipeline.routes * once
 
     @property
     def _factors(self) -> list[tuple[Fraction, Fraction]]:
