@@ -1,10 +1,9 @@
 """The least makespan of microbatches that differ, in their given order, by trying every schedule.
 
 Written from the rules alone (DESIGN 3, rules 1 to 5 and 16): every stage runs every kind of
-operation in the order of the list. One stage per device, split or whole backwards. A device is
-given by the sequence of its kinds: the k-th F is that of microbatch k, and so on. The times of all
-operations follow from the sequences by longest paths, and so does the memory of a device from its
-own sequence.
+operation in the order of the list. One stage per device; a backward is split (B and W) or whole
+(X). A device is given by the sequence of its kinds: the k-th F is that of microbatch k, and so on.
+Times follow from the sequences by longest paths, the memory of a device from its own sequence.
 """
 
 from __future__ import annotations
@@ -33,33 +32,43 @@ class Different(NamedTuple):
     limit: Fraction | None
 
 
-def least_makespan(case: Different, *, whole: bool) -> Fraction | None:
-    """The least makespan; None where no schedule keeps the limit."""
-    kinds = ("F", "X") if whole else ("F", "B", "W")
+def least_makespan(case: Different, *, whole: bool | None) -> Fraction | None:
+    """The least makespan; None where no schedule keeps the limit. `whole` is None: either way."""
+    batches = len(case.times)
+    ways = product((False, True), repeat=batches) if whole is None else [(whole,) * batches]
+    every = [order for way in ways for order in _orders(way)]
     choices = [
-        [order for order in _orders(len(case.times), kinds) if _fits(case, stage, order)]
+        [order for order in every if _fits(case, stage, order)]
         for stage in range(len(case.forward))
     ]
     values = (_makespan(case, orders) for orders in product(*choices))
     return min((value for value in values if value is not None), default=None)
 
 
+Order = tuple[tuple[str, int], ...]
+
+
 @cache
-def _orders(batches: int, kinds: tuple[str, ...]) -> tuple[tuple[tuple[str, int], ...], ...]:
+def _orders(whole: tuple[bool, ...]) -> tuple[Order, ...]:
     """Sequences in which no operation comes before that of its microbatch which it waits for."""
+    batches = len(whole)
+    split = [microbatch for microbatch, way in enumerate(whole) if not way]
 
-    def grow(done: tuple[int, ...]) -> Iterator[tuple[tuple[str, int], ...]]:
-        if min(done) == batches:
+    def grow(f: int, b: int, w: int) -> Iterator[Order]:
+        if (f, b, w) == (batches, batches, len(split)):
             yield ()
-        for place, kind in enumerate(kinds):
-            if done[place] < (batches if place == 0 else done[place - 1]):
-                after = (*done[:place], done[place] + 1, *done[place + 1 :])
-                yield from (((kind, done[place]), *rest) for rest in grow(after))
+        if f < batches:
+            yield from ((("F", f), *rest) for rest in grow(f + 1, b, w))
+        if b < f:
+            kind = "X" if whole[b] else "B"
+            yield from (((kind, b), *rest) for rest in grow(f, b + 1, w))
+        if w < len(split) and split[w] < b:
+            yield from ((("W", split[w]), *rest) for rest in grow(f, b, w + 1))
 
-    return tuple(grow((0,) * len(kinds)))
+    return tuple(grow(0, 0, 0))
 
 
-def _fits(case: Different, stage: int, order: Sequence[tuple[str, int]]) -> bool:
+def _fits(case: Different, stage: int, order: Order) -> bool:
     """Whether the device keeps its limit: an operation holds its workspace while it runs."""
     activation, change, space = (
         row[stage] for row in (case.activation, case.memory_b, case.workspace)
@@ -76,7 +85,7 @@ def _fits(case: Different, stage: int, order: Sequence[tuple[str, int]]) -> bool
     return True
 
 
-def _makespan(case: Different, orders: Sequence[Sequence[tuple[str, int]]]) -> Fraction | None:
+def _makespan(case: Different, orders: Sequence[Order]) -> Fraction | None:
     """End of the last operation, each as early as it can start; None: they wait in a circle."""
     last = len(orders) - 1
     time = {
@@ -100,6 +109,8 @@ def _makespan(case: Different, orders: Sequence[Sequence[tuple[str, int]]]) -> F
                 start = max((free[stage], *ready))
                 end = start + case.times[microbatch] * time[kind][stage]
                 ends[kind, stage, microbatch] = free[stage] = end
+                if kind in ("B", "X"):
+                    ends["up", stage, microbatch] = end
                 place[stage] += 1
                 progress = True
     done = all(place[stage] == len(order) for stage, order in enumerate(orders))
@@ -107,9 +118,10 @@ def _makespan(case: Different, orders: Sequence[Sequence[tuple[str, int]]]) -> F
 
 
 def _inputs(kind: str, stage: int, microbatch: int, last: int) -> list[tuple[str, int, int]]:
+    """What an operation waits for; "up" is the B or X of a stage, whichever runs."""
     if kind == "F":
         return [("F", stage - 1, microbatch)] if stage else []
     if kind == "W":
         return [("B", stage, microbatch)]
-    after = [(kind, stage + 1, microbatch)] if stage < last else []
+    after = [("up", stage + 1, microbatch)] if stage < last else []
     return [("F", stage, microbatch), *after]

@@ -11,16 +11,16 @@ from hypothesis import strategies as st
 from ppopt import Pipeline, evaluate, solve, verify
 from ppopt.solver.result import Status
 from tests.oracles.different_exhaustive import Different, least_makespan
-from tests.oracles.rechecked import assert_solved
+from tests.oracles.rechecked import assert_proved, assert_solved
 
 FACTORS = (Fraction(1), Fraction(2), Fraction(1, 2), Fraction(3), Fraction(4, 3))
 
 
 @st.composite
-def cases(draw: st.DrawFn) -> Different:
-    """One stage of four microbatches at most, or two of three."""
+def cases(draw: st.DrawFn, most: int = 3) -> Different:
+    """Two stages of so many microbatches at most, or one of one more."""
     stages = draw(st.integers(1, 2))
-    batches = draw(st.integers(2, 4 if stages == 1 else 3))
+    batches = draw(st.integers(2, most + 1 if stages == 1 else most))
 
     def row(*choices: int) -> tuple[int, ...]:
         return tuple(draw(st.sampled_from(choices)) for _ in range(stages))
@@ -67,6 +67,21 @@ def pipeline_of(case: Different) -> Pipeline:
 @given(cases(), st.booleans())
 def test_the_search_finds_the_least_makespan(case: Different, whole: bool) -> None:
     assert_solved(pipeline_of(case), least_makespan(case, whole=whole), whole=whole, span=False)
+
+
+@settings(deadline=None, max_examples=40)
+@given(cases(most=2), st.data())
+def test_backwards_of_either_kind(case: Different, data: st.DataObject) -> None:
+    whole = tuple(
+        data.draw(st.integers(1, b + w + 1))
+        for b, w in zip(case.backward_input, case.weight, strict=True)
+    )
+    case = case._replace(backward=whole)
+    result = solve(pipeline_of(case), workers=1, time_limit=600)
+    least = least_makespan(case, whole=None)
+    assert result.status is (Status.INFEASIBLE if least is None else Status.OPTIMAL)
+    assert result.value == least
+    assert_proved(result)
 
 
 def test_equal_factors_are_a_change_of_units() -> None:
