@@ -16,7 +16,6 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from ppopt.formats import figures
 from ppopt.problem.operation import NUM_KINDS, AuxiliaryKind, OpKind
 from ppopt.report import colours
 from ppopt.report.gantt import (
@@ -27,10 +26,10 @@ from ppopt.report.gantt import (
     row_height,
     shade_words,
 )
-from ppopt.report.labels import KIND_WORDS, clean, title
+from ppopt.report.labels import KIND_WORDS, clean, objective_name, title
 from ppopt.report.numbers import lowered, measured, number, percent, spread
 from ppopt.report.raster import png
-from ppopt.report.summary import claims
+from ppopt.report.schedule_report import report_caption
 from ppopt.schedule.auxiliary import ScheduledAuxiliary
 from ppopt.schedule.schedule import Schedule
 from ppopt.schedule.timetable import ALONE, ScheduledOperation
@@ -162,15 +161,14 @@ def caption(schedule: Schedule) -> str:
     if missing or not _known(schedule).all():
         words = [name, f"incomplete or defective: {len(schedule)} operations"]
     else:
-        found = claims(schedule) | figures.of_metrics(schedule)
-        limits = found["mem_limit"]
-        time, unit = found["time_unit"], found["memory_unit"]
-        memory = f"peak memory {spread(found['peak_memory'], unit)}"
+        report = report_caption(schedule)
+        limits, unit = report.mem_limit, report.memory_unit
+        memory = f"peak memory {spread(report.peak_memory or (), unit)}"
         words = [
             name,
-            title(found),
-            f"{found['objective'].replace('-', ' ')} {measured(found['value'], time)}",
-            f"bubble rate {percent(found['bubble_rate'])}",
+            title(report),
+            f"{objective_name(report.objective)} {measured(report.value, report.time_unit)}",
+            f"bubble rate {percent(report.bubble_rate)}",
             memory if limits is None else f"{memory}, limit {spread(limits, unit)}",
         ]
     text = clean(" · ".join(filter(None, words)))
