@@ -41,6 +41,9 @@ Moves to the host and back stand there, too, with their microbatch, as F and B h
 peak_memory (lists per device) in ticks, bubble_overhead, and bubble_rate on `objective`;
 a schedule too incomplete to be measured claims nothing. `origin` and `claims` may be absent.
 
+Files of earlier versions have operations of no length that a frozen stage does not run. The reader
+drops them.
+
 The reader answers for the form of a file alone: whole numbers that arrays can hold. Whether the
 operations are a schedule of the pipeline (none missing, none twice, none on a stage that does
 not exist) is for `ppopt.verify` to say.
