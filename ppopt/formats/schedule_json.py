@@ -279,14 +279,13 @@ def _without_absent(rows: Table, pipeline: Pipeline) -> Table:
     Earlier versions wrote B, W and BW of frozen stages that run none. As long as an F are those
     that ran as one with it: the F then runs alone. What is left is for the verifier.
     """
-    has_operations = pipeline.has_operations
-    if all(map(all, has_operations)):
+    if pipeline.has_all_operations:
         return rows
     forwards = {row[7]: row for row in rows if row[0] == OpKind.F and row[7] != ALONE}
     kept: Table = []
     for row in rows:
         kind, stage, _, *span, _, pair = row
-        absent = 0 <= stage < pipeline.num_stages and not has_operations[kind][stage]
+        absent = 0 <= stage < pipeline.num_stages and not pipeline.has_operations[kind][stage]
         forward = forwards.get(pair)
         if absent and forward is not None and forward[3:6] == span:
             forward[7] = ALONE

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum, auto
 from fractions import Fraction
+from functools import partial
 from operator import add, sub
 from typing import TYPE_CHECKING, Any
 
@@ -70,16 +71,20 @@ class Default:
         """Its value, if it does not follow from other costs."""
         return self.words if isinstance(self.words, int) else None
 
+    @property
+    def _constant(self) -> Fraction:
+        return Fraction(self.value) if self.value else ZERO
+
     def of_layer(self, costs: Mapping[str, Fraction]) -> Fraction:
         """The cost of a layer, whose other costs are these by field."""
         if self.function is None:
-            return Fraction(self.value or 0)
+            return self._constant
         return self.function(*(costs[field] for field in self.fields))
 
     def of_stages(self, costs: Mapping[str, Row]) -> Row:
         """The cost of stages, whose other costs are these by field, one number per stage."""
         if self.function is None:
-            return (Fraction(self.value or 0),) * len(costs["forward"])
+            return (self._constant,) * len(costs["forward"])
         return tuple(map(self.function, *(costs[field] for field in self.fields)))
 
 
@@ -90,9 +95,9 @@ ZERO_BY_DEFAULT = Default("0")
 class Cost:
     """A cost of a stage or a layer: its names, unit and meaning, and how it is derived."""
 
+    unit: Unit
     field: str
     """Name in Python."""
-    unit: Unit
     meaning: str
     """Of a stage, for help and tables; empty: stages do not have it."""
     layer_meaning: str
@@ -143,15 +148,17 @@ class Cost:
         return self.per is Per.MICROBATCH
 
 
+_time, _memory = partial(Cost, Unit.TIME), partial(Cost, Unit.MEMORY)
+
+
 def _same_as(field: str, words: str) -> Default:
     return Default(words, lambda cost: cost, (field,))
 
 
 def _workspace(kind: str, field: str, default: Default, needs: Needs) -> Cost:
     """Every chunk of a share may need as much as all of it; a slice needs its part."""
-    return Cost(
+    return _memory(
         field,
-        Unit.MEMORY,
         f"workspace of {kind}",
         f"workspace of {kind}",
         default=default,
@@ -164,9 +171,8 @@ def _workspace(kind: str, field: str, default: Default, needs: Needs) -> Cost:
 
 
 TIMES = (
-    Cost(
+    _time(
         "forward",
-        Unit.TIME,
         "time of F, the forward pass of a stage",
         "F",
         key="forward_times",
@@ -174,9 +180,8 @@ TIMES = (
         layer_default=Default("that of `phases`"),
         optional=False,
     ),
-    Cost(
+    _time(
         "backward",
-        Unit.TIME,
         "time of BW, the full backward pass: B and W together",
         "BW, the full backward: B and W together",
         key="backward_times",
@@ -185,9 +190,8 @@ TIMES = (
         needs=Needs.BACKWARD,
         optional=False,
     ),
-    Cost(
+    _time(
         "weight",
-        Unit.TIME,
         "time of W, the weight gradient",
         "W, the weight gradient; B = BW - W",
         key="weight_times",
@@ -196,9 +200,8 @@ TIMES = (
         needs=Needs.WEIGHT_GRADIENT,
         optional=False,
     ),
-    Cost(
+    _time(
         "backward_input",
-        Unit.TIME,
         "time of B, the input gradient",
         "B, the input gradient",
         key="input_times",
@@ -211,18 +214,16 @@ TIMES = (
 )
 """Times of F, BW, W and B; `ppopt.problem.backward_times` derives those that are not given."""
 MEMORY = (
-    Cost(
+    _memory(
         "activation",
-        Unit.MEMORY,
         "memory that F allocates for a microbatch and W or BW frees",
         "memory that F allocates, and that B and W together free",
         default=Default(1),
         needs=Needs.BACKWARD,
         optional=False,
     ),
-    Cost(
+    _memory(
         "memory_b",
-        Unit.MEMORY,
         "change of memory by B, mostly negative; W frees the rest",
         "signed change of memory by B; W frees the rest",
         default=Default(0),
@@ -230,18 +231,16 @@ MEMORY = (
         least=None,
         optional=False,
     ),
-    Cost(
+    _memory(
         "static",
-        Unit.MEMORY,
         "memory that is always held: weights, optimizer state",
         "memory always held: weights, gradients, optimizer state",
         default=Default(0),
         per=Per.ALWAYS,
         optional=False,
     ),
-    Cost(
+    _memory(
         "output",
-        Unit.MEMORY,
         "",
         "memory of what it passes to the next layer for a microbatch, for `link`",
         over_layers=OverLayers.LAST,
@@ -249,9 +248,8 @@ MEMORY = (
 )
 """Memory between operations."""
 WORKSPACES = (
-    Cost(
+    _memory(
         "workspace",
-        Unit.MEMORY,
         "memory that F, B and BW need only while they run",
         "",
         over_layers=OverLayers.DERIVED,
@@ -264,9 +262,8 @@ WORKSPACES = (
 )
 """Memory of operations while they run. Layers have `workspace` as a mapping by kind."""
 RECOMPUTE = (
-    Cost(
+    _time(
         "recompute_time",
-        Unit.TIME,
         "time by which recompute makes B and BW longer, on top of their own times",
         "time by which recompute makes B and BW longer",
         layer_default=_same_as("forward", "F"),
@@ -274,9 +271,8 @@ RECOMPUTE = (
         counted_if="recompute",
         needs=Needs.BACKWARD,
     ),
-    Cost(
+    _memory(
         "kept",
-        Unit.MEMORY,
         "part of the activation that F keeps; B allocates the rest at its start, BW allocates "
         "`recompute_memory`",
         "part of the activation that F keeps with recompute",
@@ -285,9 +281,8 @@ RECOMPUTE = (
         counted_if="recompute",
         needs=Needs.BACKWARD,
     ),
-    Cost(
+    _memory(
         "recompute_memory",
-        Unit.MEMORY,
         "memory that BW allocates at its start, besides its workspace, for what F did not keep: "
         "less than all of it if its layers recompute one at a time",
         "",
@@ -298,9 +293,8 @@ RECOMPUTE = (
     ),
 )
 OFFLOAD = (
-    Cost(
+    _memory(
         "offload_memory",
-        Unit.MEMORY,
         "part of the activation of a microbatch that moves to the host after F and comes back "
         "before B or BW",
         "part of the activation that moves to the host; 0 if no time is given",
@@ -313,9 +307,8 @@ OFFLOAD = (
         counted_if="offload",
         needs=Needs.BACKWARD,
     ),
-    Cost(
+    _time(
         "offload_time",
-        Unit.TIME,
         "time to move offload_memory, each way",
         "time of each way to the host",
         layer_default=ZERO_BY_DEFAULT,
@@ -327,9 +320,8 @@ OFFLOAD = (
     ),
 )
 PAIRS = (
-    Cost(
+    _time(
         "overlap",
-        Unit.TIME,
         "time of an F and a BW of different microbatches that run as one operation, above 0; "
         "strategies with overlap and searches use it. If they belong to two stages: the sum of "
         "both times less the smaller saving of the two stages; a B in place of BW saves as much, "
@@ -340,9 +332,8 @@ PAIRS = (
         over_layers=OverLayers.DERIVED,
         of_pairs=True,
     ),
-    Cost(
+    _time(
         "overlap_input",
-        Unit.TIME,
         "the same of an F and a B, for `overlap_times`: per stage, or in files a matrix [stage of "
         "F][stage of B]",
         "",
@@ -354,26 +345,23 @@ PAIRS = (
 )
 """Times of an F and a backward run as one, without recompute."""
 STEP = (
-    Cost(
+    _time(
         "unshard",
-        Unit.TIME,
         "time of the all-gather of a stage's weights before its first F (FSDP), on the collective "
         "queue of its device",
         "the all-gather of its weights before F (FSDP), once in a step",
         per=Per.STEP,
         on_compute=False,
     ),
-    Cost(
+    _memory(
         "unshard_memory",
-        Unit.MEMORY,
         "memory of a stage's gathered weights, from the start of unshard to the end of "
         "gradient_sync",
         "memory of its gathered weights",
         per=Per.STEP,
     ),
-    Cost(
+    _time(
         "gradient_sync",
-        Unit.TIME,
         "time of the reduction of a stage's gradients after its last W or BW, on the collective "
         "queue of its device",
         "the reduction of its gradients, once in a step",
@@ -381,9 +369,8 @@ STEP = (
         on_compute=False,
         needs=Needs.WEIGHT_GRADIENT,
     ),
-    Cost(
+    _time(
         "optimizer",
-        Unit.TIME,
         "time of a stage's optimizer step; a device runs one operation for all its stages, after "
         "their gradient_sync",
         "its optimizer step",

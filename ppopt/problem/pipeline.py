@@ -243,6 +243,11 @@ class Pipeline(PipelineFields):
         return tuple(kinds.get(kind, (True,) * self.num_stages) for kind in OpKind)
 
     @cached_property
+    def has_all_operations(self) -> bool:
+        """Whether every stage has operations of every kind: none is frozen."""
+        return all(map(all, self.has_operations))
+
+    @cached_property
     def counts(self) -> tuple[int, ...]:
         """Layers of every stage; empty without a model in layers."""
         if self.model is None:

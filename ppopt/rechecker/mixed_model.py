@@ -35,8 +35,7 @@ def refute_mixed(claim: Claim, seconds: float, workers: int, seed: int) -> Refut
     if seconds <= 0 or claim.size > MOST_OPERATIONS:
         return RefutationOutcome(devices, refuted=False, times=None)
     until, model = monotonic() + seconds, MixedModel(claim)
-    lengths = map(all, claim.pipeline.ticks.durations)
-    instants = not all(lengths) or has_instants(claim)
+    instants = not all(map(claim.time, model.start)) or has_instants(claim)
     left = max(0.0, until - monotonic())
     status, solver = cp_sat.run(model.cp, left, workers, seed, instants=instants)
     found = status in (cp_model.OPTIMAL, cp_model.FEASIBLE)

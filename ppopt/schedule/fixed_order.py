@@ -27,7 +27,7 @@ from ppopt.problem.partition_costs import CostTable
 from ppopt.problem.pipeline import Pipeline
 from ppopt.problem.traits import Trait
 from ppopt.schedule import timing
-from ppopt.schedule.orders import Orders, has_all_operations
+from ppopt.schedule.orders import Orders
 from ppopt.schedule.schedule import split_codes
 
 CELLS = 2**18
@@ -119,7 +119,7 @@ class FixedOrder:
 
     def __init__(self, pipeline: Pipeline, orders: Orders) -> None:
         """Raises InputError if the orders do not list all operations or wait in a circle."""
-        if not has_all_operations(pipeline):
+        if not pipeline.has_all_operations:
             pipeline = replace(pipeline.without_model(), frozen=None)
         net, links = timing.linked_network(pipeline, orders)
         timing.run(net)

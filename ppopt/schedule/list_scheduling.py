@@ -179,11 +179,6 @@ class ListScheduler:
         return range(len(self.instance.classes))
 
     @cached_property
-    def codes(self) -> list[int]:
-        """Number of the first operation of a class."""
-        return [_first_code(codes) for codes in self.instance.codes]
-
-    @cached_property
     def transient(self) -> list[int]:
         """Largest memory that an operation of a device takes and that is not kept from F on."""
         largest = [max(_transient(self.instance, number), default=0) for number in self._numbers]
@@ -360,11 +355,11 @@ class _RuleGeneration:
     def _arrivals(self, device: int, now: int) -> tuple[int, int, bool]:
         """When the next B and the next F known to come may start, and whether memory stops one."""
         next_b, next_f, blocked = NEVER, NEVER, False
-        for _, b, _ in self.backward[device]:
-            arrival = self.arrived[b][self.done[b]]
-            blocked |= arrival <= now
-            next_b = min(next_b, max(arrival, now))
         for f, b, _ in self.hosted[device]:
+            if b != f:
+                arrival = self.arrived[b][self.done[b]]
+                blocked |= arrival <= now
+                next_b = min(next_b, max(arrival, now))
             coming = self._coming(f, b)
             if coming <= now:
                 blocked = True

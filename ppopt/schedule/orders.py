@@ -22,14 +22,9 @@ overlapped pair of an F and a B or BW of different microbatches.
 """
 
 
-def has_all_operations(pipeline: Pipeline) -> bool:
-    """Whether every stage has operations of every kind, as without frozen stages."""
-    return all(map(all, pipeline.has_operations))
-
-
 def existing(pipeline: Pipeline, orders: Orders) -> Orders:
     """The orders without the operations that a pipeline does not have (`has_operations`)."""
-    if has_all_operations(pipeline):
+    if pipeline.has_all_operations:
         return orders
     exists = np.repeat(
         np.array(pipeline.has_operations).ravel(), pipeline.batches * pipeline.num_slices
@@ -51,7 +46,7 @@ def portable(schedule: Schedule) -> Orders:
     when that of the next stage has ended, and W at once behind B.
     """
     pipeline = schedule.pipeline
-    if has_all_operations(pipeline):
+    if pipeline.has_all_operations:
         return schedule.orders
     backward, weight = (np.array(pipeline.has_operations[kind]) for kind in (OpKind.B, OpKind.W))
     rows = [np.stack((*schedule.columns, schedule.slice, schedule.pair))]
@@ -89,9 +84,12 @@ def split_of(pipeline: Pipeline, orders: Orders) -> Bools:
     count = np.bincount(codes(np.concatenate(list(orders))), minlength=pipeline.num_codes)
     shape = (len(OpKind), pipeline.num_stages, pipeline.batches, pipeline.num_slices)
     forward, backward, weight, full = count.reshape(shape)
-    exists = np.array(pipeline.has_operations)[:, :, None, None]
-    wrong = (forward != 1) | (backward + full != exists[OpKind.B])
-    wrong |= weight != backward * exists[OpKind.W]
+    closed = weight
+    if not pipeline.has_all_operations:
+        exists = np.array(pipeline.has_operations)[:, :, None, None]
+        closed = np.where(exists[OpKind.W], weight, weight + backward)
+        full = full + ~exists[OpKind.B]
+    wrong = (forward != 1) | (backward + full != 1) | (closed != backward)
     if wrong.any():
         stage, microbatch, part = (int(index) for index in np.argwhere(wrong)[0])
         here = count.reshape(shape)[:, stage, microbatch, part]

@@ -415,7 +415,7 @@ def schedule(
     place = net.place[here]
     kind, stage, microbatch, part = split_codes(pipeline, net.ops[here])
     device, begin, ends = net.device[place], (end - net.duration)[place], end[place]
-    no_length = 0 in pipeline.ticks.durations[OpKind.F]
+    no_length = (begin == ends)[kind == OpKind.F].any()
     make = Schedule.from_columns if no_length else Schedule
     made = make(
         *(pipeline, kind, stage, microbatch, device, begin, ends, part, _pair_numbers(net)[here]),

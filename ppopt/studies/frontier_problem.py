@@ -14,6 +14,7 @@ from math import floor
 
 from ppopt.problem import exact, placement
 from ppopt.problem.cost_table import LAYER_COSTS
+from ppopt.problem.costs import WORKSPACES
 from ppopt.problem.offload import SEARCH_OFFLOAD
 from ppopt.problem.pipeline import Pipeline
 from ppopt.problem.problem import Problem
@@ -40,8 +41,6 @@ from ppopt.solver.warm_start import WarmStart
 from ppopt.studies import limit_candidates
 from ppopt.studies.baselines import comparable
 from ppopt.studies.frontier_curve import Proved
-
-WORKSPACES = ("forward_workspace", "input_workspace", "weight_workspace", "backward_workspace")
 
 
 def is_settled(target: Fraction, value: Fraction | None, bound: Fraction | None) -> bool:
@@ -98,7 +97,7 @@ class FrontierProblem:
         taken = zip(column("activation"), column("memory_b"), strict=True)
         most = sum(column("static"), Fraction(0))
         most += many * sum((own + max(at_b, Fraction(0)) for own, at_b in taken), Fraction(0))
-        most += sum((sum(column(field), Fraction(0)) for field in WORKSPACES), Fraction(0))
+        most += sum((sum(column(field), Fraction(0)) for field in WORKSPACES.values()), Fraction(0))
         if pipeline.model is None:
             most += sum(column("recompute_memory"), Fraction(0))
         most += pipeline.routes * sum(column("unshard_memory"), Fraction(0))

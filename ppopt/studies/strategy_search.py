@@ -30,7 +30,7 @@ from ppopt.problem.pipeline import Pipeline
 from ppopt.problem.traits import Trait, unhandled
 from ppopt.schedule import fixed_order, timing
 from ppopt.schedule.fixed_order import FixedOrder
-from ppopt.schedule.orders import Orders, has_all_operations, portable
+from ppopt.schedule.orders import Orders, portable
 from ppopt.schedule.schedule import Schedule
 from ppopt.solver.deadline import NO_DEADLINE, Deadline
 from ppopt.strategies import Options, resolve
@@ -192,7 +192,7 @@ class StrategySearch:
         are timed by rule: an option that takes less may be slower."""
         uncertain = self.space.limits is not None and self.space.costs.lengthless
         orders = rule.built(base, options)
-        if not has_all_operations(base):
+        if not base.has_all_operations:
             orders = portable(timing.schedule(base, orders))
         pairs = base.overlap is not None and any((order < 0).any() for order in orders)
         frozen = base.model is not None and base.model.layers[0].frozen

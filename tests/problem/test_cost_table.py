@@ -16,9 +16,8 @@ from ppopt.problem.pipeline import Model, Pipeline
 
 SOURCE = Path(cost_table.__file__)
 ROW = """
-    Cost(
+    _time(
         "save",
-        Unit.TIME,
         "time to save a stage's optimizer states, in STEP",
         "time to save its optimizer states",
         key="save_times",
