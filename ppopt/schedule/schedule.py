@@ -14,6 +14,7 @@ from ppopt.problem.operation import OpKind
 from ppopt.problem.pipeline import Pipeline
 from ppopt.schedule.auxiliary import NO_AUXILIARY, AuxiliaryOperations, ScheduledAuxiliary
 from ppopt.schedule.metrics import Metrics, metrics
+from ppopt.schedule.operations import Operations, operations_of
 from ppopt.schedule.origin import Origin
 from ppopt.schedule.timetable import ALONE, ScheduledOperation, Timetable
 from ppopt.schedule.transfers import NO_TRANSFERS, Transfers
@@ -102,6 +103,11 @@ class Schedule(Timetable):
         return *own, *self.transfers.columns, *self.auxiliary.columns
 
     __hash__ = None  # type: ignore[assignment]  # arrays are not hashable
+
+    @cached_property
+    def operations(self) -> Operations:
+        """All its operations in one table: compute, transfers, and all others."""
+        return operations_of(self)
 
     @cached_property
     def metrics(self) -> Metrics:
