@@ -19,6 +19,7 @@ from ppopt.errors import InputError, NotApplicableError
 from ppopt.formats import origin_json, schedule_json, torch_csv
 from ppopt.formats.documents import label
 from ppopt.formats.files import write
+from ppopt.problem.kinds import ONCE, ResourceKind
 from ppopt.report import table, text
 from ppopt.report.baseline_words import overlap_words
 from ppopt.report.frontier_words import what_if
@@ -283,8 +284,9 @@ def show_verification(
                 "report a limit, and save schedules over it"
             )
     elif not quiet:
-        moves = int(schedule.auxiliary.moves.sum())
-        around = len(schedule.auxiliary) - moves
+        table = schedule.operations
+        moves = int(table.on(ResourceKind.HOST).sum())
+        around = int((table.microbatch == ONCE).sum())
         more = f" and {around} around the microbatches" if around else ""
         more += f" and {moves} to the host and back" if moves else ""
         checked = f"{len(schedule)} operations{more}, every rule and every claimed figure"

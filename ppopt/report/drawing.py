@@ -14,13 +14,12 @@ from typing import NamedTuple
 import numpy as np
 
 from ppopt.problem.arrays import Ints
-from ppopt.problem.kinds import RECORDS, Kind, KindRecord, Per, ResourceKind
+from ppopt.problem.kinds import ONCE, RECORDS, Kind, KindRecord, Per, ResourceKind
 from ppopt.problem.operation import OpKind
 from ppopt.problem.pipeline import Pipeline
 from ppopt.report import colours
 from ppopt.report.labels import link_label, link_title
 from ppopt.report.numbers import lowered
-from ppopt.schedule.auxiliary import ONCE
 from ppopt.schedule.operations import Operations, of_per
 from ppopt.schedule.schedule import Schedule
 from ppopt.schedule.timetable import ALONE

@@ -10,7 +10,7 @@ import numpy.typing as npt
 import plotly.graph_objects as go  # type: ignore[import-untyped]
 
 from ppopt.problem.arrays import Ints
-from ppopt.problem.kinds import KindRecord, Per, ResourceKind
+from ppopt.problem.kinds import ONCE, KindRecord, Per, ResourceKind
 from ppopt.problem.pipeline import Pipeline
 from ppopt.report import colours
 from ppopt.report.drawing import (
@@ -30,7 +30,6 @@ from ppopt.report.drawing import (
 from ppopt.report.labels import CAUSE_WORDS
 from ppopt.report.notebook_figure import NotebookFigure
 from ppopt.report.numbers import headed, measured, number, percent
-from ppopt.schedule.auxiliary import ONCE
 from ppopt.schedule.idle import Cause, idle
 from ppopt.schedule.metrics import Metrics, memory_of_operations, memory_profile
 from ppopt.schedule.schedule import Schedule

@@ -10,8 +10,7 @@ from typing import Any
 import numpy as np
 
 from ppopt.problem.arrays import Ints
-from ppopt.problem.instance import Instance
-from ppopt.problem.kinds import RECORDS, Kind, Per
+from ppopt.problem.kinds import ONCE, RECORDS, Kind, Per
 from ppopt.report import colours
 from ppopt.report.drawing import (
     BAR,
@@ -27,13 +26,12 @@ from ppopt.report.drawing import (
 )
 from ppopt.report.entries import PageSchedule
 from ppopt.report.labels import CAUSE_WORDS
-from ppopt.schedule.auxiliary import ONCE
 from ppopt.schedule.critical_path import critical_path
-from ppopt.schedule.idle import FREE, Cause, arrivals, idle
+from ppopt.schedule.idle import Cause, idle
 from ppopt.schedule.metrics import memory_of
 from ppopt.schedule.operations import of_per
-from ppopt.schedule.orders import rows_by_code, split_backwards
 from ppopt.schedule.schedule import Schedule
+from ppopt.schedule.waits import FREE, Waits, waits
 
 _TYPES = ("i1", "i2", "i4")
 
@@ -70,10 +68,10 @@ def _named(entry: PageSchedule) -> dict[str, str]:
 
 def _schedule(schedule: Schedule, kinds: Sequence[Kind]) -> dict[str, Any]:
     ticks, drawn = schedule.pipeline.ticks, drawing(schedule, GANTT)
-    memory = memory_of(schedule.operations)
+    memory, flow = memory_of(schedule.operations), waits(schedule)
     # the row of every operation of a microbatch; behind them FREE, which is what FREE finds
     place = np.append(np.flatnonzero(drawn.bars.microbatch != ONCE), FREE)
-    gaps = idle(schedule)
+    gaps = idle(schedule, flow)
     gaps = gaps._replace(following=place[gaps.following], subject=place[gaps.subject])
     return {
         "devices": schedule.pipeline.num_devices,
@@ -84,14 +82,14 @@ def _schedule(schedule: Schedule, kinds: Sequence[Kind]) -> dict[str, Any]:
         "last": schedule.metrics.makespan_ticks,
         "letters": _letters(drawn),
         "ops": _columns(_bars(drawn, kinds, memory)),
-        "needs": [packed(column) for column in _needs(schedule, place, len(drawn.bars))],
+        "needs": [packed(column) for column in _needs(flow, place, len(drawn.bars))],
         "gaps": _columns(gaps._asdict()),
-        "critical": packed(place[critical_path(schedule, arrivals(schedule))]),
+        "critical": packed(place[critical_path(schedule, flow)]),
         **_shades(part_names(schedule.pipeline), kinds),
         "static": ticks.static,
         "limits": ticks.limits,
         "peak": schedule.metrics.peak_memory_ticks,
-        "charts": _charts(schedule, kinds, memory, place),
+        "charts": _charts(flow, kinds, memory, place),
         "gathers": bool(memory[0][schedule.operations.microbatch == ONCE].any()),
     }
 
@@ -125,29 +123,29 @@ def _letters(drawn: Drawing) -> int:
 
 
 def _charts(
-    schedule: Schedule, kinds: Sequence[Kind], memory: tuple[Ints, Ints], place: Ints
+    flow: Waits, kinds: Sequence[Kind], memory: tuple[Ints, Ints], place: Ints
 ) -> list[dict[str, Any]]:
     """The charts of other resources than devices."""
     return [
-        _chart(schedule, chart, kinds, memory, place)
+        _chart(flow, chart, kinds, memory, place)
         for chart in CHARTS[1:]
-        if described(schedule, chart)
+        if described(flow.schedule, chart)
     ]
 
 
 def _chart(
-    schedule: Schedule,
+    flow: Waits,
     chart: ChartKind,
     kinds: Sequence[Kind],
     memory: tuple[Ints, Ints],
     place: Ints,
 ) -> dict[str, Any]:
-    drawn, said = drawing(schedule, chart), described(schedule, chart)
+    drawn, said = drawing(flow.schedule, chart), described(flow.schedule, chart)
     (lines,), bars = drawn.lines, drawn.bars
     by_device = chart is not LINKS
     line = "device" if by_device else chart.line
     by_stage = ", by stage" if (bars.microbatch == ONCE).all() else ""
-    made, used = (column[drawn.rows] for column in _ends(schedule, place))
+    made, used = (column[drawn.rows] for column in _ends(flow, place))
     columns = {"source": bars.device, "target": bars.target, "made": made, "used": used}
     return {
         "name": chart.name,
@@ -162,33 +160,27 @@ def _chart(
     }
 
 
-def _ends(schedule: Schedule, place: Ints) -> tuple[Ints, Ints]:
+def _ends(flow: Waits, place: Ints) -> tuple[Ints, Ints]:
     """Rows of the compute that an operation of a microbatch follows, and of what follows it.
 
     FREE: there is none.
     """
-    operations, split = schedule.operations, split_backwards(schedule)
-    instance = Instance.with_backwards(schedule.pipeline, split, all_resources=True)
-    flow = instance.chosen_flow(split)
-    row = np.full(instance.num_codes, FREE)
-    compute = rows_by_code(schedule)
-    row[: len(compute)] = place[compute]
-    made, used = np.full((2, instance.num_codes), FREE)
+    operations = flow.schedule.operations
+    row = place[flow.place]
+    made, used = np.full((2, len(operations)), FREE)
     made[flow.after], used[flow.before] = row[flow.before], row[flow.after]
-    number, once = operations.numbers, operations.microbatch == ONCE
-    return np.where(once, FREE, made[number]), np.where(once, FREE, used[number])
+    once = operations.microbatch == ONCE
+    made[once] = used[once] = FREE
+    return made, used
 
 
-def _needs(schedule: Schedule, place: Ints, rows: int) -> list[Ints]:
+def _needs(flow: Waits, place: Ints, rows: int) -> list[Ints]:
     """Rows of the predecessors of every operation: columns of the first, the second, ...
 
     `place` is the row of every operation of a microbatch, of so many rows. FREE stands for no
     predecessor.
     """
-    split = split_backwards(schedule)
-    flow = Instance.with_backwards(schedule.pipeline, split).chosen_flow(split)
-    row = rows_by_code(schedule)
-    before, after = place[row[flow.before]], place[row[flow.after]]
+    before, after = place[flow.makers[flow.data]], place[flow.place[flow.after[flow.data]]]
     order = np.argsort(after, kind="stable")
     before, after = before[order], after[order]
     turn = np.arange(len(after)) - np.searchsorted(after, after)

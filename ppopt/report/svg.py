@@ -13,7 +13,7 @@ from itertools import groupby
 from typing import NamedTuple
 
 from ppopt.formats import figures
-from ppopt.problem.kinds import RECORDS, Per
+from ppopt.problem.kinds import ONCE, RECORDS, Per
 from ppopt.report import colours
 from ppopt.report.drawing import (
     ALL,
@@ -31,7 +31,6 @@ from ppopt.report.labels import clean, title
 from ppopt.report.numbers import measured, number, percent, spread
 from ppopt.report.raster import png
 from ppopt.report.summary import claims
-from ppopt.schedule.auxiliary import ONCE
 from ppopt.schedule.operations import Operation
 from ppopt.schedule.schedule import Schedule
 

@@ -19,10 +19,10 @@ import numpy as np
 
 from ppopt.problem.arrays import Ints
 from ppopt.problem.instance import ABSENT, SPLIT_MODE, WHOLE_MODE, Instance
-from ppopt.problem.kinds import ResourceKind
+from ppopt.problem.kinds import ONCE, ResourceKind
 from ppopt.problem.operation import AuxiliaryKind
 from ppopt.problem.pipeline import Pipeline
-from ppopt.schedule.auxiliary import ONCE, AuxiliaryOperations, auxiliary_numbers
+from ppopt.schedule.auxiliary import AuxiliaryOperations, auxiliary_numbers
 from ppopt.schedule.metrics import memory_of_auxiliary, memory_profile
 from ppopt.schedule.orders import Orders, codes
 from ppopt.schedule.schedule import Schedule, split_codes

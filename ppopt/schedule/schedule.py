@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ppopt.problem.arrays import Ints
+from ppopt.problem.kinds import ONCE, RECORDS, Per, ResourceKind
 from ppopt.problem.operation import OpKind
 from ppopt.problem.pipeline import Pipeline
-from ppopt.schedule.auxiliary import NO_AUXILIARY, AuxiliaryOperations, ScheduledAuxiliary
+from ppopt.schedule.auxiliary import NO_AUXILIARY, AuxiliaryOperations
 from ppopt.schedule.metrics import Metrics, metrics
-from ppopt.schedule.operations import Operations, operations_of
+from ppopt.schedule.operations import Operation, Operations, operations_of
 from ppopt.schedule.origin import Origin
 from ppopt.schedule.timetable import ALONE, ScheduledOperation, Timetable
 from ppopt.schedule.transfers import NO_TRANSFERS, Transfers
@@ -177,21 +178,24 @@ class Schedule(Timetable):
         frame["kind"] = [OpKind(kind).name for kind in self.kind]
         frame["start"] = self.start / per_unit
         frame["end"] = self.end / per_unit
-        if not len(self.auxiliary):
+        table = self.operations
+        besides = ~table.on(ResourceKind.COMPUTE, ResourceKind.LINK) | (table.microbatch == ONCE)
+        if not besides.any():
             return frame
         whole = [name for name in frame if name not in ("kind", "start", "end")]
-        others = DataFrame(map(self._shown_auxiliary, self.auxiliary.rows()), columns=frame.columns)
+        rows = sorted(table.where(besides).rows(), key=lambda row: (row.device, row.start, row.end))
+        others = DataFrame(map(self._shown_besides, rows), columns=frame.columns)
         both = [part.astype(dict.fromkeys(whole, "Int64")) for part in (frame, others)]
         return concat(both, ignore_index=True)
 
-    def _shown_auxiliary(self, row: ScheduledAuxiliary) -> dict[str, object]:
+    def _shown_besides(self, row: Operation) -> dict[str, object]:
         """A row of the frame."""
-        per_unit = self.pipeline.ticks.per_unit
+        per_unit, record = self.pipeline.ticks.per_unit, RECORDS[row.kind]
+        place = {} if record.per is Per.DEVICE else {"stage": row.stage}
+        if row.microbatch != ONCE:
+            place |= {"microbatch": row.microbatch, "slice": row.slice}
         times = {"start": row.start / per_unit, "end": row.end / per_unit}
-        place = {} if row.on_compute else {"stage": row.op.stage}
-        if row.op.kind.per_microbatch:
-            place |= {"microbatch": row.op.microbatch, "slice": row.op.slice}
-        return {"kind": row.op.kind.name, **place, "device": row.device, **times}
+        return {"kind": record.name, **place, "device": row.device, **times}
 
     def _shown(self) -> tuple[str, ...]:
         """Fields of the frame: slice and pair only if there are any."""
