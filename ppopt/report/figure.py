@@ -10,7 +10,7 @@ import numpy.typing as npt
 import plotly.graph_objects as go  # type: ignore[import-untyped]
 
 from ppopt.problem.arrays import Ints
-from ppopt.problem.kinds import ONCE, KindRecord, Per, ResourceKind
+from ppopt.problem.kinds import KindRecord, Per, ResourceKind
 from ppopt.problem.pipeline import Pipeline
 from ppopt.report import colours
 from ppopt.report.drawing import (
@@ -199,8 +199,7 @@ def _figures(drawn: Drawing) -> Numbers:
     """
     schedule, bars = drawn.schedule, drawn.bars
     ticks, memory = schedule.pipeline.ticks, np.zeros((2, len(bars)), dtype=np.int64)
-    computed = (bars.microbatch != ONCE) & bars.on(ResourceKind.COMPUTE)
-    memory[:, computed] = memory_of_operations(schedule)
+    memory[:, bars.computed] = memory_of_operations(schedule)
     times = (bars.start, bars.end, bars.end - bars.start)
     return np.column_stack(
         [

@@ -14,7 +14,9 @@ from ppopt.problem.operation import NUM_KINDS, OpKind, TransferKind
 from ppopt.problem.operation_classes import Resource
 from ppopt.problem.pipeline import Pipeline
 from ppopt.problem.resources import resources_of
+from ppopt.schedule.auxiliary import AuxiliaryOperations
 from ppopt.schedule.timetable import ALONE, Timetable
+from ppopt.schedule.transfers import Transfers
 
 NOWHERE = -1
 """Resource of an operation on a device or link that the pipeline does not have."""
@@ -42,6 +44,27 @@ class Operation(NamedTuple):
             return f"{self.stage}{self.kind.name}{self.microbatch}{part}"
         route = f"r{self.route}" if self.route else ""
         return f"{self.stage}{self.kind.name}{route}"
+
+
+class OperationColumns(NamedTuple):
+    """Columns of all operations of a schedule, of one length, as files have them."""
+
+    kind: Ints
+    stage: Ints
+    microbatch: Ints
+    """Microbatch, or ONCE."""
+    device: Ints
+    start: Ints
+    end: Ints
+    slice: Ints
+    pair: Ints
+    route: Ints
+    target: Ints
+    """Device that receives; of all but transfers, the device."""
+
+    def where(self, chosen: Bools) -> OperationColumns:
+        """Those of which this holds."""
+        return OperationColumns(*(column[chosen] for column in self))
 
 
 @dataclass(frozen=True, eq=False)
@@ -91,6 +114,11 @@ class Operations:
         """Which of them run on resources of these kinds."""
         there = [resource.kind in kinds for resource in self.resources]
         return np.asarray(np.array([*there, False])[self.resource])
+
+    @property
+    def computed(self) -> Bools:
+        """Which of them are compute of a microbatch: the rows of the schedule, in their order."""
+        return np.asarray(self.on(ResourceKind.COMPUTE) & (self.microbatch != ONCE))
 
     @property
     def known(self) -> Bools:
@@ -149,6 +177,32 @@ def operations_of(schedule: Timetable) -> Operations:
         order = np.argsort(resource, kind="stable")
         columns = tuple(column[order] for column in columns)
     return Operations(schedule.pipeline, resources, *columns)
+
+
+def receivers(kind: Ints, stage: Ints) -> Ints:
+    """Stage that gets what an operation hands on; of all but transfers, its own."""
+    step = {OpKind.F: 1, OpKind.B: -1, None: 0}
+    steps = np.array([step[record.carries] for record in RECORDS])
+    return np.asarray(stage + steps[kind])
+
+
+def split_tables(
+    columns: OperationColumns,
+) -> tuple[OperationColumns, Transfers, AuxiliaryOperations]:
+    """Compute of microbatches, transfers, and the rest."""
+    carries = np.array([-1 if one.carries is None else int(one.carries) for one in RECORDS])
+    sent = carries[columns.kind] >= 0
+    computed = columns.kind < NUM_KINDS
+    carried, others = columns.where(sent), columns.where(~sent & ~computed)
+    transfers = Transfers(
+        *(carries[carried.kind], carried.stage, carried.microbatch, carried.device),
+        *(carried.target, carried.start, carried.end, carried.slice),
+    )
+    auxiliary = AuxiliaryOperations(
+        *(others.kind, others.stage, others.device, others.start, others.end),
+        *(others.route, others.microbatch, others.slice),
+    )
+    return columns.where(computed), transfers, auxiliary
 
 
 def _compute(schedule: Timetable) -> tuple[Ints, ...]:

@@ -15,7 +15,15 @@ from ppopt.problem.operation import OpKind
 from ppopt.problem.pipeline import Pipeline
 from ppopt.schedule.auxiliary import NO_AUXILIARY, AuxiliaryOperations
 from ppopt.schedule.metrics import Metrics, metrics
-from ppopt.schedule.operations import Operation, Operations, operations_of
+from ppopt.schedule.operations import (
+    Operation,
+    OperationColumns,
+    Operations,
+    of_per,
+    operations_of,
+    receivers,
+    split_tables,
+)
 from ppopt.schedule.origin import Origin
 from ppopt.schedule.timetable import ALONE, ScheduledOperation, Timetable
 from ppopt.schedule.transfers import NO_TRANSFERS, Transfers
@@ -84,6 +92,38 @@ class Schedule(Timetable):
             origin=made,
             transfers=transfers.ordered(),
             auxiliary=auxiliary.ordered(),
+        )
+
+    @classmethod
+    def from_operations(
+        cls, pipeline: Pipeline, columns: OperationColumns, origin: Origin | None = None
+    ) -> Schedule:
+        """Build from all operations of a schedule, in any order."""
+        computed, sent, others = split_tables(columns)
+        return cls.from_columns(
+            pipeline,
+            *(*computed[:2], computed.microbatch, computed.device),
+            *(computed.start, computed.end, computed.slice, computed.pair),
+            origin=origin,
+            transfers=sent,
+            auxiliary=others,
+        )
+
+    @classmethod
+    def from_numbers(
+        cls, pipeline: Pipeline, numbers: Ints, start: Ints, end: Ints, pair: Ints
+    ) -> Schedule:
+        """Build from the numbers of all operations (`Instance.codes`), their times and pairs."""
+        kind, stage, microbatch, part = split_codes(pipeline, numbers)
+        route = microbatch * pipeline.routes // pipeline.batches
+        hosts, receiver = np.array(pipeline.hosts, dtype=np.int64), receivers(kind, stage)
+        once = of_per(Per.STAGE, Per.DEVICE)[kind]
+        return cls.from_operations(
+            pipeline,
+            OperationColumns(
+                *(kind, stage, np.where(once, ONCE, microbatch), hosts[route, stage]),
+                *(start, end, part, pair, route, hosts[route, receiver]),
+            ),
         )
 
     def __eq__(self, other: object) -> bool:
@@ -179,7 +219,7 @@ class Schedule(Timetable):
         frame["start"] = self.start / per_unit
         frame["end"] = self.end / per_unit
         table = self.operations
-        besides = ~table.on(ResourceKind.COMPUTE, ResourceKind.LINK) | (table.microbatch == ONCE)
+        besides = ~table.computed & ~table.on(ResourceKind.LINK)
         if not besides.any():
             return frame
         whole = [name for name in frame if name not in ("kind", "start", "end")]

@@ -9,7 +9,7 @@ import numpy as np
 
 from ppopt.problem.arrays import Bools, Ints
 from ppopt.problem.instance import ABSENT, Instance
-from ppopt.problem.kinds import ONCE, ResourceKind
+from ppopt.problem.kinds import ResourceKind
 from ppopt.schedule.orders import rows_by_code, split_backwards
 from ppopt.schedule.schedule import Schedule
 
@@ -31,9 +31,8 @@ class Waits:
     def place(self) -> Ints:
         """Row in the schedule of every row of the table; FREE for what is no compute of one."""
         table = self.schedule.operations
-        computed = table.on(ResourceKind.COMPUTE) & (table.microbatch != ONCE)
         place = np.full(len(table), FREE)
-        place[computed] = np.arange(int(computed.sum()))
+        place[table.computed] = np.arange(len(self.schedule))
         return place
 
     @cached_property
