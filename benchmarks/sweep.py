@@ -194,7 +194,7 @@ def _timed(rows: int, url: str, options: dict[str, Any]) -> tuple[float, float]:
     grid: dict[str, list[Any]] = {"batches": list(range(4, 4 + rows)), "strategy": ["1f1b"]}
     began = time.monotonic()
     study = ppopt.sweep(PIPELINE, grid, storage=url, **options)
-    work = sum(row.figures["solve_seconds"] for row in study.rows if row.figures)
+    work = sum(row.figures.solve_seconds or 0 for row in study.rows if row.figures)
     return time.monotonic() - began, work
 
 

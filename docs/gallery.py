@@ -19,8 +19,8 @@ from typing import Any
 
 import ppopt
 from ppopt.report.frontier import frontier_page
+from ppopt.report.frontier_report import report_frontier
 from ppopt.report.html import page
-from ppopt.report.objects import of_frontier
 from ppopt.report.svg import svg
 from ppopt.strategies import registry
 
@@ -69,8 +69,7 @@ def schedules() -> dict[str, ppopt.Schedule]:
 def curve() -> str:
     """The page of a frontier."""
     found = ppopt.frontier(pipeline(), time_limit=60, workers=1)
-    schedules = [made for point in found.points if (made := point.result.schedule)]
-    return frontier_page(of_frontier(found), schedules)
+    return frontier_page(report_frontier(found))
 
 
 def pages() -> dict[str, tuple[str, str, int]]:

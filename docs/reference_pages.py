@@ -15,7 +15,7 @@ import typer
 
 import ppopt
 from ppopt.cli.program import application
-from ppopt.problem.pipeline_fields import PipelineFields
+from ppopt.problem.cost_table import LAYER_COSTS, STAGE_COSTS
 
 GROUPS = {
     "Describe a pipeline": ("Pipeline", "Model", "Layer", "read_model", "read_pipeline", "models"),
@@ -85,7 +85,18 @@ def _autodoc(name: str, value: object) -> str:
     if inspect.ismodule(value):
         return f".. automodule:: {value.__name__}\n   :members:"
     if inspect.isclass(value):
-        inherited = issubclass(value, PipelineFields)
-        fields_of_base = "\n   :inherited-members: object" if inherited else ""
-        return f".. autoclass:: ppopt.{name}\n   :members:{fields_of_base}"
+        fields_of_base = "\n   :inherited-members: object" if name == "Pipeline" else ""
+        return f".. autoclass:: ppopt.{name}\n   :members:{fields_of_base}\n{_costs(name)}"
     return f".. autofunction:: ppopt.{name}"
+
+
+def _costs(name: str) -> str:
+    """The costs that are fields of a class: they stand in no line of its source."""
+    costs = {
+        "Pipeline": [(cost.field, cost.meaning, cost.default) for cost in STAGE_COSTS],
+        "Layer": [(cost.field, cost.layer_meaning, cost.layer_default) for cost in LAYER_COSTS],
+    }
+    return "".join(
+        f"\n   .. py:attribute:: {field}\n\n      {meaning} (default: {default.words})\n"
+        for field, meaning, default in costs.get(name, ())
+    )

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from random import Random
-from typing import Any
 
 import pytest
 
@@ -17,9 +16,10 @@ from benchmarks.fuzz.category import Case, Category, Finding, SkippedError
 from ppopt.derivation.config_json import architecture_of
 from ppopt.derivation.gpus import gpu_named
 from ppopt.errors import InputError
-from ppopt.report.parallel import of_parallel_plan, slowdown
+from ppopt.report.parallel import slowdown
 from ppopt.report.plan_objects import of_plan
 from ppopt.studies.parallel_plan import PlanArguments, plan_parallelism
+from ppopt.studies.parallel_result import ParallelPlan
 from ppopt.studies.parallel_space import ParallelSpace
 from ppopt.studies.plan_result import Plan, RowStatus
 from tests.clock import stepping_clock
@@ -125,8 +125,7 @@ class ParallelPlans(Category):
                 plan = plan_parallelism(own, arguments, workers=1, time_limit=LIMIT)
             except InputError as refused:
                 raise SkippedError(str(refused)) from None
-        shown = of_parallel_plan(plan)
-        yield from _rows(shown)
+        yield from _rows(plan)
 
     def smaller(self, case: Case) -> Iterator[Case]:
         """Yield the case with one value of a list."""
@@ -135,15 +134,14 @@ class ParallelPlans(Category):
                 yield case | {"lists": case["lists"] | {name: (value,)}}
 
 
-def _rows(shown: dict[str, Any]) -> Iterator[Finding]:
-    rows, best = shown["parallelism"]["rows"], shown["value"]
-    for row in rows:
-        if row["lower_bound"] is None:
+def _rows(plan: ParallelPlan) -> Iterator[Finding]:
+    for row in plan.rows:
+        if row.lower_bound is None:
             continue
-        name = f"tensor {row['tensor']}, microbatch {row['microbatch']}, data {row['data']}"
-        if shown["lower_bound"] > row["lower_bound"]:
-            words = f"{shown['lower_bound']} over all, {row['lower_bound']} of {name}"
+        if plan.lower_bound is not None and plan.lower_bound > row.lower_bound:
+            words = f"{plan.lower_bound} over all, {row.lower_bound} of {row.parallelism}"
             yield Finding("bound-above-row", words)
-        may_be_faster = best is not None and row["lower_bound"] < best
-        if may_be_faster and row is not rows[0] and "% faster" not in slowdown(row, best):
-            yield Finding("called-slower", f"{name}: {slowdown(row, best)}")
+        may_be_faster = plan.value is not None and row.lower_bound < plan.value
+        words = slowdown(row, plan.value)
+        if may_be_faster and row is not plan.rows[0] and "% faster" not in words:
+            yield Finding("called-slower", f"{row.parallelism}: {words}")

@@ -29,9 +29,10 @@ from ppopt.app.page import app_page
 from ppopt.app.query import Query
 from ppopt.app.search_process import SearchProcess, Task
 from ppopt.errors import InputError, NotApplicableError, RunError
-from ppopt.problem.exact import plain
+from ppopt.problem.exact import plain, plain_or_none
 from ppopt.report.numbers import measured, percent
-from ppopt.report.search_words import status_words
+from ppopt.report.schedule_report import ScheduleReport
+from ppopt.report.search_text import describe_status
 from ppopt.schedule.schedule import Schedule
 from ppopt.solver.result import Progress, Result
 
@@ -129,9 +130,9 @@ class App:
                     yield ":\n\n"
                 elif isinstance(message, Result):
                     self._keep(name, query, message)
-                    yield _event("ended", {"words": _result_words(message)})
+                    yield _event("ended", {"words": _describe_result(message)})
                 else:
-                    yield _event("progress", {"words": _progress_words(message, unit)})
+                    yield _event("progress", {"words": _describe_progress(message, unit)})
         except (InputError, NotApplicableError, RunError) as error:
             yield _event("failed", _error(error))
         finally:
@@ -156,7 +157,7 @@ def _event(kind: str, data: Mapping[str, Any]) -> str:
     return f"event: {kind}\ndata: {json.dumps(data)}\n\n"
 
 
-def _progress_words(state: Progress, unit: str | None) -> str:
+def _describe_progress(state: Progress, unit: str | None) -> str:
     value = "no schedule yet" if state.value is None else measured(plain(state.value), unit)
     words = f"{value}, lower bound {measured(plain(state.lower_bound), unit)}"
     if state.value:
@@ -164,13 +165,13 @@ def _progress_words(state: Progress, unit: str | None) -> str:
     return f"{words} ({state.phase}, {state.seconds:.1f} s)"
 
 
-def _result_words(result: Result) -> str:
+def _describe_result(result: Result) -> str:
     if result.value is None:
         return f"{result.status.value}: {result.proof}"
-    gap = result.gap
-    figures = {"status": result.status.value, "lower_bound": result.lower_bound, "gap": gap}
+    bound, gap = plain_or_none(result.lower_bound), plain_or_none(result.gap)
+    report = ScheduleReport(status=result.status.value, lower_bound=bound, gap=gap)
     value = measured(plain(result.value), result.pipeline.time_unit)
-    return f"{value}, {status_words(figures)}: {result.proof}"
+    return f"{value}, {describe_status(report)}: {result.proof}"
 
 
 def _error(error: Exception) -> dict[str, str]:

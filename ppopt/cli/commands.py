@@ -105,8 +105,9 @@ def solve(
     --mem-limit -o best.html`.
     """
     from ppopt.cli import output, progress
-    from ppopt.report.layout_words import unsearched_words
-    from ppopt.report.objects import of_other_placement, of_result
+    from ppopt.report.objects import of_result
+    from ppopt.report.placement_text import describe_unsearched
+    from ppopt.report.schedule_report import report_result
     from ppopt.solver.parameters import SolveParams
     from ppopt.solver.solve import solve as search
     from ppopt.studies.baselines import baseline, best_other_placement, end_of_evaluation
@@ -135,14 +136,9 @@ def solve(
             deadline = end_of_evaluation(result)
             hand = baseline(result, pipeline, deadline)
             other = best_other_placement(pipeline, result, hand, deadline)
-    shown = of_result(result, hand) | {"elsewhere": of_other_placement(other)}
+    report = report_result(result, hand, other, stopped_early=result.interrupted)
     code = output.show_result(
-        settings,
-        shown,
-        result.schedule,
-        stopped=result.interrupted,
-        details=details,
-        last=unsearched_words(pipeline),
+        settings, report, of_result, details=details, last=describe_unsearched(pipeline)
     )
     return code or not_stored or exit_code(result.status)
 
@@ -206,9 +202,10 @@ def eval_(
     from ppopt.problem.backward_kind import BackwardKind
     from ppopt.problem.objective import Objective
     from ppopt.problem.partition import SEARCH
-    from ppopt.report.baseline_words import overlap_words
-    from ppopt.report.layout_words import unsearched_of_layers
     from ppopt.report.objects import of_evaluation
+    from ppopt.report.placement_text import unsearched_of_layers
+    from ppopt.report.schedule_report import report_evaluation
+    from ppopt.report.search_text import note_overlaps
     from ppopt.schedule.communication import cheap_loss
     from ppopt.strategies import resolve
     from ppopt.studies.best_choice import TIME_LIMIT, best_choice
@@ -250,9 +247,11 @@ def eval_(
             with suppress(KeyboardInterrupt), interrupts.heard():
                 spread = run_under(schedule, deviation, objective, seed=settings.get("seed", 0))
     found = choice if pipeline.partition == SEARCH else None
-    shown = of_evaluation(schedule, seconds, spread, found, cheap_loss(schedule))
-    last = "\n".join([*overlap_words([schedule]), unsearched_of_layers(pipeline)]).strip()
-    return output.show_result(settings, shown, schedule, details=details, last=last)
+    report = report_evaluation(
+        schedule, seconds, jitter=spread, choice=found, lowering=cheap_loss(schedule)
+    )
+    last = "\n".join([*note_overlaps([schedule]), unsearched_of_layers(pipeline)]).strip()
+    return output.show_result(settings, report, of_evaluation, details=details, last=last)
 
 
 @command
@@ -296,8 +295,8 @@ def compare(
     8 --mem-limit`.
     """
     from ppopt.cli import output, progress
-    from ppopt.report.layout_words import unsearched_of_layers
-    from ppopt.report.objects import of_comparison
+    from ppopt.report.comparison_report import report_comparison
+    from ppopt.report.placement_text import unsearched_of_layers
     from ppopt.studies.compare import compare as compare_all
 
     output.refuse_orders(settings, "comparison")
@@ -316,9 +315,8 @@ def compare(
             progress=line.update,
             began=settings.began,
         )
-    shown = of_comparison(comparison)
-    last = unsearched_of_layers(pipeline)
-    code = output.show_comparison(settings, shown, comparison, details=details, last=last)
+    report, last = report_comparison(comparison), unsearched_of_layers(pipeline)
+    code = output.show_comparison(settings, report, comparison, details=details, last=last)
     return code or exit_code(comparison.status)
 
 
@@ -348,7 +346,7 @@ def frontier(
     """
     from ppopt.cli import output, progress
     from ppopt.formats.typed_values import share
-    from ppopt.report.objects import of_frontier
+    from ppopt.report.frontier_report import report_frontier
     from ppopt.studies.frontier import frontier as explore
 
     output.refuse_orders(settings, "frontier")
@@ -364,7 +362,7 @@ def frontier(
             progress=line.update,
             began=settings.began,
         )
-    code = output.show_frontier(settings, of_frontier(found, near), found)
+    code = output.show_frontier(settings, report_frontier(found, near))
     return code or exit_code(found.status)
 
 

@@ -234,6 +234,10 @@ OPTIONS = (
 """All options, in the order of the help."""
 
 
+Derivation = Mapping[str, Any]
+"""The options that are given, by their names; values as `DerivationOption.value` reads them."""
+
+
 def with_derivation_options(command: str) -> Callable[[Callable[..., int]], Callable[..., int]]:
     """Give a command the options of its table in place of its parameter `derivation`."""
     options = [option for option in OPTIONS if command in option.commands]
@@ -259,7 +263,7 @@ def with_derivation_options(command: str) -> Callable[[Callable[..., int]], Call
     return decorate
 
 
-def derivation_fields(derivation: Mapping[str, Any]) -> dict[str, Any]:
+def derivation_fields(derivation: Derivation) -> dict[str, Any]:
     """Fields of a derived model and of its training: `no_x` is x = False."""
     return {
         name.removeprefix("no_"): value if not name.startswith("no_") else False
@@ -268,7 +272,7 @@ def derivation_fields(derivation: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def refuse_without_configuration(derivation: Mapping[str, Any]) -> None:
+def refuse_without_configuration(derivation: Derivation) -> None:
     """Raise InputError if options that need --from are given without it."""
     flags = ", ".join(name.replace("_", "-") for name in derivation if name != FROM)
     if flags:

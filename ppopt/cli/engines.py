@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
@@ -58,6 +58,16 @@ def combinations_option(flag: str, metavar: str, words: str) -> Any:
         show_default=False,
         rich_help_panel=Heading.SEARCH,
     )
+
+
+class CombinationOptions(NamedTuple):
+    """Where the combinations of a plan are searched and stored; None: not given."""
+
+    jobs: int | None
+    dask: str | None
+    dask_scheduler_file: str | None
+    storage: str | None
+    study_name: str | None
 
 
 @contextmanager

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -13,6 +12,7 @@ from ppopt.cli.application import command
 from ppopt.cli.derivation_options import (
     FROM,
     INIT,
+    Derivation,
     derivation_fields,
     refuse_without_configuration,
     with_derivation_options,
@@ -33,7 +33,7 @@ SCHEMA = "ppopt-schema.json"
 @command
 @with_derivation_options(INIT)
 def init(
-    derivation: Mapping[str, Any],
+    derivation: Derivation,
     file: Annotated[
         Path | None, typer.Argument(metavar="[FILE]", help="The file to write (.yaml).")
     ] = None,
@@ -91,7 +91,7 @@ def _template(file: Path | None) -> str:
     return text if file is None else text.replace("model.yaml", file.name)
 
 
-def _derived(derivation: Mapping[str, Any]) -> DerivedModel:
+def _derived(derivation: Derivation) -> DerivedModel:
     """The model of a config.json, on a pipeline that there is."""
     from ppopt.derivation.derived_model import derive_model  # noqa: PLC0415  loads on use
     from ppopt.formats.typed_values import typed_value  # noqa: PLC0415

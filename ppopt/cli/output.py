@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,64 +18,72 @@ from ppopt.cli.streams import note
 from ppopt.errors import InputError, NotApplicableError
 from ppopt.formats import origin_json, schedule_json, torch_csv
 from ppopt.formats.documents import label
+from ppopt.formats.figures import ScheduleFigures
 from ppopt.formats.files import write
 from ppopt.problem.kinds import ONCE, ResourceKind
 from ppopt.report import table, text
-from ppopt.report.baseline_words import overlap_words
-from ppopt.report.frontier_words import what_if
-from ppopt.report.jitter_words import robustness_words
-from ppopt.report.labels import causes_words, link_words
-from ppopt.report.layout_words import partition_words, routes_words, unsearched_words
-from ppopt.report.objects import of_result, of_verification
+from ppopt.report.frontier_text import describe_frontier
+from ppopt.report.labels import describe_causes, describe_links
+from ppopt.report.objects import of_comparison, of_frontier, of_verification
+from ppopt.report.placement_text import describe_partition, describe_unsearched, explain_routes
+from ppopt.report.plan_objects import of_plan, report_plan
 from ppopt.report.plan_table import plan_table
-from ppopt.report.plan_words import (
-    beyond_words,
-    gain_words,
-    late_words,
-    least_memory_words,
-    limit_words,
-    more_memory_words,
-    outside_words,
-    space_words,
-    use_words,
-    within_words,
+from ppopt.report.plan_text import (
+    describe_better_outside,
+    describe_beyond,
+    describe_gain,
+    describe_late,
+    describe_least_memory,
+    describe_limit,
+    describe_more_memory,
+    describe_space,
+    describe_use,
+    describe_within,
 )
-from ppopt.report.search_words import STOPPED, best_words, searched_words
+from ppopt.report.search_text import (
+    STOPPED,
+    describe_best,
+    describe_robustness,
+    describe_search,
+    note_overlaps,
+)
 from ppopt.verifier import Rule, Violation, explain
 from ppopt.verifier.measured import UNTIMED, is_measured
 
 if TYPE_CHECKING:
     from ppopt.problem.pipeline import Pipeline
     from ppopt.rechecker import Recheck
+    from ppopt.report.comparison_report import ComparisonReport
+    from ppopt.report.frontier_report import FrontierReport
+    from ppopt.report.schedule_report import ScheduleReport
     from ppopt.schedule.schedule import Schedule
     from ppopt.studies.compare import Comparison
-    from ppopt.studies.frontier import Frontier
     from ppopt.studies.parallel_result import ParallelPlan
     from ppopt.studies.plan_result import Plan
 
 
 def show_result(
     settings: Settings,
-    shown: Mapping[str, Any],
-    schedule: Schedule | None,
+    report: ScheduleReport,
+    as_object: Callable[[ScheduleReport], dict[str, Any]],
     *,
-    stopped: bool = False,
     details: bool = False,
     last: str = "",
 ) -> int:
     """Show one schedule, or why there is none; return the exit code of the files.
 
-    `stopped`: whether the search was ended early. `details`: whether to print why every device is
-    idle. `last`: text to print last, if there is a schedule.
+    `as_object` makes the object of JSON. `details`: whether to print why every device is idle.
+    `last`: text to print last, if there is a schedule.
     """
+    schedule = report.schedule
     code = _files(settings, [] if schedule is None else [schedule], schedule_json.dumps)
-    if _table_wanted(settings, shown):
-        print_table(table.result_table({**shown, "stopped_early": stopped}))
+    if _table_wanted(settings, lambda: as_object(report)):
+        print_table(table.result_table(report))
         if schedule is not None:
             if details:
                 print()
-                print_table(table.idle_table(shown))
-                print(causes_words(shown))
+                print_table(table.idle_table(report))
+                print(describe_causes(report.idle or {}))
             _print_gantt(schedule, drawn=any(target.is_page for target in settings.output))
             if last:
                 print_table(Text(last))
@@ -83,10 +91,10 @@ def show_result(
     return code
 
 
-def _table_wanted(settings: Settings, shown: Mapping[str, Any]) -> bool:
+def _table_wanted(settings: Settings, as_object: Callable[[], dict[str, Any]]) -> bool:
     """Print JSON if it is asked for; return whether to print a table instead."""
     if settings.json:
-        print_json(shown)
+        print_json(as_object())
     return not settings.json and not settings.quiet
 
 
@@ -103,121 +111,115 @@ def refuse_orders(settings: Settings, what: str) -> None:
 
 
 def show_comparison(
-    settings: Settings, shown: Mapping[str, Any], compared: Comparison, *, details: bool, last: str
+    settings: Settings, report: ComparisonReport, compared: Comparison, *, details: bool, last: str
 ) -> int:
     """Show the rows of a comparison; return the exit code of the files.
 
     `details`: whether to print what the first table leaves out. `last`: text to print at the end.
     """
-    best = next((row.schedule for row in compared.rows if row.fits_limit), None)
-    code = _files(
-        settings, [row.schedule for row in compared.rows], lambda _: _dump(shown), drawn=best
-    )
-    if _table_wanted(settings, shown):
-        rows = shown["rows"]
+    rows, best = report.rows, next((row.schedule for row in compared.rows if row.fits_limit), None)
+    schedules = [row.schedule for row in compared.rows]
+    code = _files(settings, schedules, lambda _: _dump(of_comparison(report)), drawn=best)
+    if _table_wanted(settings, lambda: of_comparison(report)):
         print_table(table.compare_table(rows))
-        if "steadiest" in shown:
+        if report.steadiest is not None:
             print()
             print_table(table.jitter_table(rows))
         if details:
             _print_details(rows)
-        for line in _comparison_words(shown, compared, details=details):
+        for line in _describe_comparison(report, interrupted=compared.interrupted, details=details):
             print(line)
-        for line in filter(None, (*overlap_words(row.schedule for row in compared.rows), last)):
+        for line in filter(None, (*note_overlaps(schedules), last)):
             print_table(Text(line))
     return code
 
 
-def _print_details(rows: Sequence[Mapping[str, Any]]) -> None:
-    known = any(row["tokens_per_second"] is not None or row["mfu"] is not None for row in rows)
+def _print_details(rows: Sequence[ScheduleReport]) -> None:
+    known = any(row.tokens_per_second is not None or row.mfu is not None for row in rows)
     rates = [table.throughput_table] if known else []
-    cuts = [table.partitions_table] if rows[0]["partition"] else []
+    cuts = [table.partitions_table] if rows[0].partition else []
     for further in (*rates, table.why_table, table.peaks_table, *cuts):
         print()
         print_table(further(rows))
 
 
-def _comparison_words(
-    shown: Mapping[str, Any], compared: Comparison, *, details: bool
+def _describe_comparison(
+    report: ComparisonReport, *, interrupted: bool, details: bool
 ) -> Iterator[str]:
     """What the table does not say: a sentence each."""
     yield ""
-    yield from _links(shown)
-    yield from best_words(shown["rows"])
-    for search in compared.optima:
-        yield searched_words(of_result(search, None), shown["rows"])
-    yield from routes_words(shown["rows"])
-    yield from robustness_words(shown)
+    yield from _links(report.searches[0].link_mode)
+    yield from describe_best(report.rows)
+    for search in report.searches:
+        yield describe_search(search, report.rows)
+    yield from explain_routes(report.rows)
+    yield from describe_robustness(report)
     if details:
-        yield from (f"skipped {name}: {reason}" for name, reason in compared.skipped)
-    elif compared.skipped:
-        words = "left out" if compared.interrupted else "not applicable"
-        yield f"{words}: {', '.join(name for name, _ in compared.skipped)}"
-    if compared.interrupted:
+        yield from (f"skipped {name}: {reason}" for name, reason in report.skipped)
+    elif report.skipped:
+        text = "left out" if interrupted else "not applicable"
+        yield f"{text}: {', '.join(name for name, _ in report.skipped)}"
+    if interrupted:
         yield f"{STOPPED}: strategies or searches may be missing"
     if not details:
         yield "--details adds causes of idle time and the memory of every device"
 
 
-def _links(shown: Mapping[str, Any]) -> Iterator[str]:
+def _links(mode: str | None) -> Iterator[str]:
     """A line on links, if they are more than delays."""
-    if words := link_words(shown):
-        yield f"links: {words}"
+    if text := describe_links(mode):
+        yield f"links: {text}"
 
 
-def show_frontier(settings: Settings, shown: Mapping[str, Any], found: Frontier) -> int:
+def show_frontier(settings: Settings, report: FrontierReport) -> int:
     """Show memory against time; return the exit code of the files."""
-    schedules = [schedule for point in found.points if (schedule := point.result.schedule)]
+    schedules = [point.schedule for point in report.points if point.schedule is not None]
     code = _files(
-        settings, schedules, lambda _: _dump(shown), lambda: _frontier_page(shown, schedules)
+        settings,
+        schedules,
+        lambda _: _dump(of_frontier(report)),
+        lambda: _frontier_page(report),
     )
-    if _table_wanted(settings, shown):
-        _print_frontier(shown, found)
+    if _table_wanted(settings, lambda: of_frontier(report)):
+        _print_frontier(report)
     return code
 
 
-def _print_frontier(shown: Mapping[str, Any], found: Frontier) -> None:
+def _print_frontier(report: FrontierReport) -> None:
+    found = report.frontier
     if not found.points:
         print(f"{found.status}: {found.proof}")
-    print_table(table.frontier_table(shown))
-    for line in (*_links(shown), *what_if(shown)):
+    print_table(table.frontier_table(report))
+    for line in (*_links(found.pipeline.link_mode), *describe_frontier(report)):
         print(line)
     for name, reason in found.skipped:
         print(f"skipped {name}: {reason}")
     if found.interrupted:
         print(STOPPED)
     if found.points:
-        print_table(Text(unsearched_words(found.pipeline)))
+        print_table(Text(describe_unsearched(found.pipeline)))
 
 
-def show_plan(settings: Settings, shown: Mapping[str, Any], found: Plan) -> int:
+def show_plan(settings: Settings, found: Plan) -> int:
     """Show a plan; return the exit code of the files.
 
     A page shows its table and the schedules of its configurations; other files hold the best one.
     """
     made = [row.schedule for row in found.rows if row.schedule is not None]
-    code = _files(
-        settings, made, schedule_json.dumps, lambda: _plan_page(shown, found), found.schedule
-    )
-    if _table_wanted(settings, shown):
+    code = _files(settings, made, schedule_json.dumps, lambda: _plan_page(found), found.schedule)
+    if _table_wanted(settings, lambda: of_plan(found)):
         if found.best is not None:
             print(f"best: {found.best.configuration}")
-        of_best = {**shown, "strategy": None, "stopped_early": found.interrupted}
-        print_table(table.result_table(of_best))
+        print_table(table.result_table(report_plan(found)))
         print()
-        print_table(plan_table(shown))
+        print_table(plan_table(found))
         saved = [
             destination.path
             for destination in settings.output
             if destination.path.suffix.lower() == ".json"
         ]
         file = str(saved[0].with_suffix("")) if saved and code == 0 else None
-        closing = (
-            *(limit_words(shown), gain_words(shown), late_words(shown), outside_words(shown)),
-            *(least_memory_words(shown), within_words(shown), more_memory_words(shown)),
-            *(space_words(shown), beyond_words(shown), *use_words(shown, file)),
-        )
-        for line in filter(None, closing):
+        for line in filter(None, _describe_plan(found, file)):
             print(line)
         for name, reason in found.skipped:
             print(f"skipped {name}: {reason}")
@@ -226,7 +228,21 @@ def show_plan(settings: Settings, shown: Mapping[str, Any], found: Plan) -> int:
     return code
 
 
-def show_parallel_plan(settings: Settings, shown: Mapping[str, Any], found: ParallelPlan) -> int:
+def _describe_plan(found: Plan, file: str | None) -> Iterator[str]:
+    """What the tables of a plan do not say, a sentence each; empty ones are to be left out."""
+    yield describe_limit(found)
+    yield describe_gain(found)
+    yield describe_late(found.late_baselines)
+    yield describe_better_outside(found)
+    yield describe_least_memory(found.least_memory, found.rows[0].result.pipeline.memory_unit)
+    yield describe_within(found)
+    yield describe_more_memory(found)
+    yield describe_space(found)
+    yield describe_beyond(found)
+    yield from describe_use(found, file)
+
+
+def show_parallel_plan(settings: Settings, found: ParallelPlan) -> int:
     """Show a plan over the parallelism; return the exit code of the files.
 
     A page shows the plan of the best combination; other files hold its schedule.
@@ -234,30 +250,30 @@ def show_parallel_plan(settings: Settings, shown: Mapping[str, Any], found: Para
     from ppopt.report.parallel import (  # noqa: PLC0415  on use
         MOST_SHOWN,
         breakdown_table,
+        describe_parallel_plan,
+        describe_skipped,
+        of_parallel_plan,
         parallel_table,
-        parallel_words,
-        skipped_words,
     )
-    from ppopt.report.plan_objects import of_plan  # noqa: PLC0415
 
     plan = found.plan
     made = [] if plan.schedule is None else [plan.schedule]
-    code = _files(settings, made, schedule_json.dumps, lambda: _plan_page(of_plan(plan), plan))
-    if _table_wanted(settings, shown):
-        for line in parallel_words(shown):
+    code = _files(settings, made, schedule_json.dumps, lambda: _plan_page(plan))
+    if _table_wanted(settings, lambda: of_parallel_plan(found)):
+        for line in describe_parallel_plan(found):
             print(line)
         if found.interrupted:
             print(f"stopped early{'' if found.storage is None else '; the same command continues'}")
         print()
-        print_table(parallel_table(shown))
-        more = len(shown["parallelism"]["rows"]) - MOST_SHOWN
+        print_table(parallel_table(found))
+        more = len(found.rows) - MOST_SHOWN
         if more > 0:
             print(f"{more} more combinations; --json has all")
-        parts = breakdown_table(shown)
+        parts = breakdown_table(found)
         if parts is not None:
             print("\nparts of a step (ms):")
             print_table(parts)
-        for line in skipped_words(shown):
+        for line in describe_skipped(found):
             print(line)
     return code
 
@@ -291,7 +307,8 @@ def show_verification(
         more += f" and {moves} to the host and back" if moves else ""
         checked = f"{len(schedule)} operations{more}, every rule and every claimed figure"
         print(f"{label(file)}: verified, {checked}")
-        cut = partition_words(of_verification(schedule, found))
+        figures = ScheduleFigures.of(None, schedule.pipeline)
+        cut = describe_partition(figures.partition, figures.layout)
         if cut:
             print(f"{label(file)}: {cut}")
         stated = origin_json.number(schedule.origin.lower_bound)
@@ -364,16 +381,16 @@ def page_of(schedules: Sequence[Schedule]) -> str:
     return page(schedules)
 
 
-def _frontier_page(shown: Mapping[str, Any], schedules: Sequence[Schedule]) -> str:
+def _frontier_page(report: FrontierReport) -> str:
     from ppopt.report.frontier import frontier_page  # noqa: PLC0415  plotly takes long to load
 
-    return frontier_page(shown, schedules)
+    return frontier_page(report)
 
 
-def _plan_page(shown: Mapping[str, Any], found: Plan) -> str:
+def _plan_page(found: Plan) -> str:
     from ppopt.report.plan_page import plan_page  # noqa: PLC0415  plotly takes long to load
 
-    return plan_page(shown, [row.schedule for row in found.rows])
+    return plan_page(found)
 
 
 def picture_of(schedule: Schedule, target: Target) -> str | bytes:
@@ -391,7 +408,7 @@ def write_target(target: Target, words: str | bytes) -> None:
         note(f"note: {target.asked} is written as a page, {target.path}")
 
 
-def _dump(shown: Mapping[str, Any]) -> str:
+def _dump(shown: dict[str, Any]) -> str:
     return (
         json.dumps(_timeless(shown), allow_nan=False, default=schedule_json.schedule_to_object)
         + "\n"
@@ -400,12 +417,12 @@ def _dump(shown: Mapping[str, Any]) -> str:
 
 def _timeless(shown: Any) -> Any:
     """Leave out what differs from run to run: files are repeatable."""
-    if isinstance(shown, Mapping):
+    if isinstance(shown, dict):
         return {key: _timeless(value) for key, value in shown.items() if key != "solve_seconds"}
     return [_timeless(value) for value in shown] if isinstance(shown, list) else shown
 
 
-def print_json(shown: Mapping[str, Any]) -> None:
+def print_json(shown: dict[str, Any]) -> None:
     """Print one JSON object on stdout."""
     print(json.dumps(shown, allow_nan=False, default=schedule_json.schedule_to_object))
 

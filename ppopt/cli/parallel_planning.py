@@ -6,21 +6,23 @@ from __future__ import annotations
 import dataclasses
 import shlex
 import sys
-from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, NamedTuple
 
 from ppopt.cli.application import EXIT_INCOMPLETE
 from ppopt.cli.commands import exit_code
-from ppopt.cli.derivation_options import FROM, derivation_fields
-from ppopt.cli.engines import STORAGE, engine_of
+from ppopt.cli.derivation_options import FROM, Derivation, derivation_fields
+from ppopt.cli.engines import STORAGE, CombinationOptions, engine_of
 from ppopt.cli.settings import Settings
 from ppopt.cli.streams import note
 from ppopt.errors import InputError
 from ppopt.solver import interrupts
 
 if TYPE_CHECKING:
+    from fractions import Fraction
+
+    from ppopt.strategies import Options
     from ppopt.studies.engines.engine import Engine
     from ppopt.studies.parallel_result import ParallelPlan
     from ppopt.studies.parallel_space import ParallelSpace
@@ -33,11 +35,21 @@ LEFT_OUT = ("objective", "backward_kind", "fused", "group_size", "waves")
 """Settings of a run that such a plan does not take: it has the shortest step of mixed backwards."""
 
 
+class PlanLists(NamedTuple):
+    """What a plan is to try, in lists, and how; None: not given."""
+
+    batches: tuple[int, ...] | None
+    placement: tuple[str, ...] | None
+    chunks: tuple[int, ...] | None
+    recompute: tuple[str, ...] | None
+    strategies: tuple[str, ...] | None
+    runtime: str
+    options: Options
+    within: Fraction | None
+
+
 def plan_over_parallelism(
-    settings: Settings,
-    derivation: Mapping[str, Any],
-    asked: Mapping[str, Any],
-    elsewhere: Mapping[str, Any],
+    settings: Settings, derivation: Derivation, asked: PlanLists, elsewhere: CombinationOptions
 ) -> int:
     """Plan every combination of a parallelism; `asked` are the options of every plan.
 
@@ -47,14 +59,13 @@ def plan_over_parallelism(
     from ppopt.derivation.config_json import read_architecture
     from ppopt.derivation.gpus import gpu_named
     from ppopt.derivation.training import Training
-    from ppopt.report.parallel import of_parallel_plan
     from ppopt.studies.parallel_plan import PlanArguments, plan_parallelism
     from ppopt.studies.parallel_space import DIMENSIONS, ParallelSpace
 
     _check(settings, derivation)
-    if asked["batches"] is not None:
+    if asked.batches is not None:
         raise InputError("batches: --global-batch and --microbatch decide it; leave it out")
-    if asked["within"] is not None:
+    if asked.within is not None:
         raise InputError("within: not of a plan over the parallelism; leave it out")
     fields = derivation_fields(derivation)
     measured = fields.pop("calibrate", None)
@@ -69,7 +80,7 @@ def plan_over_parallelism(
     if measured is not None:
         space = _calibrated(space, Path(measured))
     names = ("placement", "chunks", "recompute", "strategies", "runtime")
-    chosen = {name: asked[name] for name in names if asked[name] is not None}
+    chosen = {name: value for name in names if (value := getattr(asked, name)) is not None}
     if "placement" in chosen:
         chosen["placements"] = chosen.pop("placement")
     with ExitStack() as stack:
@@ -87,7 +98,7 @@ def plan_over_parallelism(
             engine=engine,
             study=_study(elsewhere),
         )
-    code = output.show_parallel_plan(settings, of_parallel_plan(found), found)
+    code = output.show_parallel_plan(settings, found)
     return code or _incomplete(found) or exit_code(found.status)
 
 
@@ -106,19 +117,19 @@ def _calibrated(space: ParallelSpace, file: Path) -> ParallelSpace:
     return dataclasses.replace(space, scale=fitted.scale)
 
 
-def _engine(elsewhere: Mapping[str, Any], stack: ExitStack) -> Engine | None:
+def _engine(elsewhere: CombinationOptions, stack: ExitStack) -> Engine | None:
     """Engine that the options name; None: this process."""
-    jobs, dask, file = (elsewhere[name] for name in ("jobs", "dask", "dask_scheduler_file"))
+    jobs, dask, file, *_ = elsewhere
     if jobs is None and dask is None and file is None:
         return None
     return stack.enter_context(engine_of(jobs, dask, file))
 
 
-def _study(elsewhere: Mapping[str, Any]) -> StudyOptions | None:
+def _study(elsewhere: CombinationOptions) -> StudyOptions | None:
     """Storage and study that the options name; None: nothing is stored."""
     from ppopt.studies.parallel_storage import StudyOptions
 
-    storage, name = elsewhere["storage"], elsewhere["study_name"]
+    storage, name = elsewhere.storage, elsewhere.study_name
     if storage is None and name is None:
         return None
     return StudyOptions(storage or STORAGE, name, shlex.join(("ppopt", *sys.argv[1:])))
@@ -136,7 +147,7 @@ def _incomplete(found: ParallelPlan) -> int:
     return EXIT_INCOMPLETE if failed or not_stored is not None else 0
 
 
-def _check(settings: Settings, derivation: Mapping[str, Any]) -> None:
+def _check(settings: Settings, derivation: Derivation) -> None:
     """Refuse what a plan over the parallelism does not take, and what it lacks."""
     from ppopt.problem.settings import LIMIT_1F1B, SETTINGS, Part
 

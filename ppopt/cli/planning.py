@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Annotated, Any
 
 import typer
@@ -13,11 +12,12 @@ from ppopt.cli.commands import exit_code, search_options, strategy_options
 from ppopt.cli.derivation_options import (
     FROM,
     PLAN,
+    Derivation,
     refuse_without_configuration,
     with_derivation_options,
 )
-from ppopt.cli.engines import STORAGE, combinations_option
-from ppopt.cli.parallel_planning import plan_over_parallelism
+from ppopt.cli.engines import STORAGE, CombinationOptions, combinations_option
+from ppopt.cli.parallel_planning import PlanLists, plan_over_parallelism
 from ppopt.cli.settings import Settings, with_settings_but
 from ppopt.problem.settings import NAMED, Heading
 from ppopt.solver import interrupts
@@ -44,7 +44,7 @@ def _list(flag: str, words: str) -> Any:
 @with_derivation_options(PLAN)
 def plan(
     settings: Settings,
-    derivation: Mapping[str, Any],
+    derivation: Derivation,
     batches: Annotated[
         str | None, _list("--batches", "Numbers of microbatches to try, e.g. 16,32.")
     ] = None,
@@ -136,31 +136,23 @@ def plan(
     from ppopt.errors import InputError
     from ppopt.formats.config import missing, model_of
     from ppopt.formats.typed_values import share
-    from ppopt.report.plan_objects import of_plan
     from ppopt.studies.plan import plan as search
 
-    asked = {
-        "batches": _numbers("batches", batches),
-        "placement": _names(placement),
-        "chunks": _numbers("chunks", chunks),
-        "recompute": _names(recompute),
-        "strategies": _names(strategies),
-        "runtime": runtime.lower(),
-        "options": strategy_options(settings),
-        "within": None if within is None else share("within", within),
-    }
-    elsewhere = {
-        "jobs": jobs,
-        "dask": dask,
-        "dask_scheduler_file": dask_scheduler_file,
-        "storage": storage,
-        "study_name": study_name,
-    }
+    asked = PlanLists(
+        batches=_numbers("batches", batches),
+        placement=_names(placement),
+        chunks=_numbers("chunks", chunks),
+        recompute=_names(recompute),
+        strategies=_names(strategies),
+        runtime=runtime.lower(),
+        options=strategy_options(settings),
+        within=None if within is None else share("within", within),
+    )
+    elsewhere = CombinationOptions(jobs, dask, dask_scheduler_file, storage, study_name)
     if FROM in derivation:
         return plan_over_parallelism(settings, derivation, asked, elsewhere)
-    given_elsewhere = {name: value for name, value in elsewhere.items() if value is not None}
-    refuse_without_configuration({**derivation, **given_elsewhere})
-    given = _given(settings) | {name: value for name, value in asked.items() if value is not None}
+    refuse_without_configuration({**derivation, **_known(elsewhere._asdict())})
+    given = _given(settings) | _known(asked._asdict())
     for name in ("stages", "batches"):
         if name not in given:
             raise InputError(missing(name))
@@ -175,8 +167,13 @@ def plan(
             progress=line.update,
             began=settings.began,
         )
-    code = output.show_plan(settings, of_plan(found), found)
+    code = output.show_plan(settings, found)
     return code or exit_code(found.status)
+
+
+def _known(values: dict[str, Any]) -> dict[str, Any]:
+    """The values that are given."""
+    return {name: value for name, value in values.items() if value is not None}
 
 
 def _given(settings: Settings) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from itertools import permutations
 from pathlib import Path
 from statistics import median
 from time import monotonic
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
@@ -141,27 +141,49 @@ def run(
                 world, schedules, model, steps=steps, check=not unchecked, note=note
             )
         interrupts.only_record()
-    shown = list(map(_shown, schedules, ran, lengths, [seconds] * len(ran)))
+    shown = list(map(_figures, schedules, ran, lengths, [seconds] * len(ran)))
     code = _write(targets, schedules[0], ran[0], seconds)
     _print(shown, files, json=json, quiet=quiet)
     return code
 
 
-def _print(
-    shown: Sequence[dict[str, Any]], files: Sequence[Path], *, json: bool, quiet: bool
-) -> None:
+class RunFigures(NamedTuple):
+    """Figures of a run of a schedule; its fields are keys of the object that --json prints."""
+
+    devices: int
+    strategy: str
+    gradients: int
+    """Gradients that were compared; 0: the model was not checked."""
+    losses: int
+    largest_difference: float | None
+    predicted: float
+    """Predicted makespan in the pipeline's unit of time."""
+    time_unit: str | None
+    predicted_seconds: float | None
+    """None: it is not known how long a unit is."""
+    p2p_seconds: float | None
+    measured_seconds: float
+    steps: tuple[float, ...]
+    """Seconds of every step."""
+    ratio: float | None
+    """Measured over predicted."""
+    versions: dict[str, str]
+
+
+def _print(shown: Sequence[RunFigures], files: Sequence[Path], *, json: bool, quiet: bool) -> None:
     from ppopt.cli.output import print_json
 
     if json:
-        print_json(shown[0] if len(shown) == 1 else {"schema": 1, "rows": list(shown)})
+        rows = [{"schema": 1, **row._asdict()} for row in shown]
+        print_json(rows[0] if len(rows) == 1 else {"schema": 1, "rows": rows})
     elif not quiet:
         for row, file in zip(shown, files, strict=True):
-            print(_words(row, "" if len(shown) == 1 else f"{file}: "))
+            print(_describe_run(row, "" if len(shown) == 1 else f"{file}: "))
         for line in contradictions(dict(zip(map(str, files), shown, strict=True))):
             print(line)
 
 
-def contradictions(shown: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
+def contradictions(shown: Mapping[str, RunFigures]) -> Iterator[str]:
     """Pairs of schedules whose measured order is not the predicted one, a line each.
 
     A pair is named where every step of one was shorter than every step of the other, so that the
@@ -170,10 +192,10 @@ def contradictions(shown: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
     from ppopt.report.numbers import percent
 
     for (one, first), (other, second) in permutations(shown.items(), 2):
-        if first["time_unit"] != second["time_unit"]:
+        if first.time_unit != second.time_unit:
             continue
-        if first["predicted"] < second["predicted"] and min(first["steps"]) > max(second["steps"]):
-            share = percent(first["measured_seconds"] / second["measured_seconds"] - 1)
+        if first.predicted < second.predicted and min(first.steps) > max(second.steps):
+            share = percent(first.measured_seconds / second.measured_seconds - 1)
             yield (
                 f"measured against predicted: {one} is predicted faster than {other}, and every "
                 f"step of it took longer (median {share}); `ppopt profile` takes times from a run"
@@ -276,7 +298,7 @@ def _write(targets: Sequence[Target], schedule: Schedule, ran: RunResult, second
     return write_each((target, partial(words, target)) for target in targets)
 
 
-def _shown(schedule: Schedule, ran: RunResult, predicted: float, seconds: float) -> dict[str, Any]:
+def _figures(schedule: Schedule, ran: RunResult, predicted: float, seconds: float) -> RunFigures:
     """Figures of a run; `predicted` in the pipeline's unit, which lasts so many seconds.
 
     0 seconds: it is not known how long.
@@ -288,46 +310,41 @@ def _shown(schedule: Schedule, ran: RunResult, predicted: float, seconds: float)
     longest = max((time for row in (*ticks.down, *ticks.up) for time in row), default=0)
     link = float(ticks.time(longest)) * seconds
     length = predicted * seconds
-    return {
-        "schema": 1,
-        "devices": schedule.pipeline.num_devices,
-        "strategy": schedule.origin.strategy or "schedule",
-        "gradients": ran.gradients,
-        "losses": schedule.pipeline.batches if ran.gradients else 0,
-        "largest_difference": ran.difference if ran.gradients else None,
-        "predicted": predicted,
-        "time_unit": schedule.pipeline.time_unit,
-        "predicted_seconds": round(length, 9) or None,
-        "p2p_seconds": round(link, 9) if length else None,
-        "measured_seconds": round(measured, 6),
-        "steps": [round(seconds, 6) for seconds in ran.steps],
-        "ratio": round(measured / length, 4) if length else None,
-        "versions": {"torch": require()},
-    }
+    return RunFigures(
+        devices=schedule.pipeline.num_devices,
+        strategy=schedule.origin.strategy or "schedule",
+        gradients=ran.gradients,
+        losses=schedule.pipeline.batches if ran.gradients else 0,
+        largest_difference=ran.difference if ran.gradients else None,
+        predicted=predicted,
+        time_unit=schedule.pipeline.time_unit,
+        predicted_seconds=round(length, 9) or None,
+        p2p_seconds=round(link, 9) if length else None,
+        measured_seconds=round(measured, 6),
+        steps=tuple(round(seconds, 6) for seconds in ran.steps),
+        ratio=round(measured / length, 4) if length else None,
+        versions={"torch": require()},
+    )
 
 
-def _words(shown: dict[str, Any], name: str) -> str:
-    lines = [
-        f"{name}{shown['strategy']} on {shown['devices']} processes, "
-        f"torch {shown['versions']['torch']}",
-    ]
-    if shown["gradients"]:
+def _describe_run(run: RunFigures, name: str) -> str:
+    lines = [f"{name}{run.strategy} on {run.devices} processes, torch {run.versions['torch']}"]
+    if run.gradients:
         lines.append(
-            f"gradients  {shown['gradients']} gradients and {shown['losses']} losses as in one "
-            f"process (largest difference {shown['largest_difference']:.2g})"
+            f"gradients  {run.gradients} gradients and {run.losses} losses as in one process "
+            f"(largest difference {run.largest_difference:.2g})"
         )
-    steps = shown["steps"]
+    steps = run.steps
     spread = f"median of {len(steps)} ({1000 * min(steps):.1f} to {1000 * max(steps):.1f})"
-    if shown["predicted_seconds"] is not None:
-        link = 1000 * shown["p2p_seconds"]
+    if run.predicted_seconds is not None:
+        link = 1000 * (run.p2p_seconds or 0)
         sent = f", transfers of up to {link:.3g} ms" if link else ""
-        lines.append(f"predicted  {1000 * shown['predicted_seconds']:.1f} ms a step{sent}")
-        spread += f", {shown['ratio']:.3f} of the prediction"
+        lines.append(f"predicted  {1000 * run.predicted_seconds:.1f} ms a step{sent}")
+        spread += f", {run.ratio:.3f} of the prediction"
     else:
-        unit = shown["time_unit"] or "units"
         lines.append(
-            f"predicted  {shown['predicted']:g} {unit} a step by the times of the file, as PyTorch "
-            "hands over transfers; compare it with --sleep, or with your own model"
+            f"predicted  {run.predicted:g} {run.time_unit or 'units'} a step by the times of the "
+            "file, as PyTorch hands over transfers; compare it with --sleep, or with your own model"
         )
-    lines.append(f"measured   {1000 * shown['measured_seconds']:.1f} ms a step, {spread}")
+    lines.append(f"measured   {1000 * run.measured_seconds:.1f} ms a step, {spread}")
     return "\n".join(lines)

@@ -363,6 +363,7 @@ def import_(
     from ppopt.formats.fields import within
     from ppopt.problem.objective import Objective
     from ppopt.report.objects import of_evaluation
+    from ppopt.report.schedule_report import report_evaluation
     from ppopt.verifier import checked
 
     objective = Objective(settings.get("objective", "makespan"))
@@ -376,4 +377,5 @@ def import_(
         order = torch_csv.read_order(file)
         timed = within(label(file), torch_csv.schedule, order, settings.values, objective)
     made = checked(timed, enforce_limit=False)
-    return output.show_result(settings, of_evaluation(made, monotonic() - began), made)
+    report = report_evaluation(made, monotonic() - began)
+    return output.show_result(settings, report, of_evaluation)

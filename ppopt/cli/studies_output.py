@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +18,7 @@ from ppopt.errors import InputError
 from ppopt.report import table
 from ppopt.studies.records import DamagedError, Trial
 from ppopt.studies.storage import Storage, StudySummary
-from ppopt.studies.sweep import Study
+from ppopt.studies.sweep import Study, SweepRow
 
 if TYPE_CHECKING:
     from ppopt.schedule.schedule import Schedule
@@ -28,17 +28,18 @@ MOST_SHOWN = 200
 MOST_OPEN = 20
 """Rows that were not done that are named on the terminal."""
 _SCHEMA = 1
-Shown = Mapping[str, Any]
+Object = dict[str, Any]
+"""An object of JSON."""
 
 
 def show_study(targets: Sequence[Target], found: Study, *, as_json: bool, quiet: bool) -> int:
     """Show the rows of a sweep; return the exit code of the files."""
     shown = of_study(found)
-    code = _write(targets, shown, partial(_page_of_sweep, found, shown))
+    code = _write(targets, shown, partial(_page_of_sweep, found))
     if as_json:
         output.print_json(shown)
     elif not quiet:
-        _print(shown)
+        _print(found)
     for reason in sorted(set(found.damaged)):
         note(f"note: {found.damaged.count(reason)} made again: {reason}")
     if found.not_stored is not None:
@@ -46,7 +47,7 @@ def show_study(targets: Sequence[Target], found: Study, *, as_json: bool, quiet:
     return code
 
 
-def of_study(found: Study) -> dict[str, Any]:
+def of_study(found: Study) -> Object:
     """Object of `ppopt sweep`."""
     return {
         "schema": _SCHEMA,
@@ -60,7 +61,7 @@ def of_study(found: Study) -> dict[str, Any]:
             {
                 "overrides": dict(row.overrides),
                 "status": None,
-                **(row.figures or {}),
+                **row.object,
                 "failed": row.failed,
                 "cached": row.cached,
             }
@@ -69,20 +70,14 @@ def of_study(found: Study) -> dict[str, Any]:
     }
 
 
-def _print(shown: Shown) -> None:
-    rows = shown["rows"]
-    output.print_table(table.sweep_table(rows[:MOST_SHOWN]))
-    if len(rows) > MOST_SHOWN:
-        print(f"{len(rows) - MOST_SHOWN} more rows; -o FILE.csv writes all")
-    print(_summary(shown))
-
-
-def _summary(shown: Shown) -> str:
-    left = f", {shown['open']} open: the same command continues" if shown["open"] else ""
-    return (
-        f"{shown['done']} of {len(shown['rows'])} rows done, {shown['cached']} of them from the "
-        f"storage; {shown['failed']} failed{left}\n"
-        f"study {shown['study']} in {shown['storage']}"
+def _print(found: Study) -> None:
+    output.print_table(table.sweep_table(found.rows[:MOST_SHOWN]))
+    if len(found.rows) > MOST_SHOWN:
+        print(f"{len(found.rows) - MOST_SHOWN} more rows; -o FILE.csv writes all")
+    left = f", {found.open} open: the same command continues" if found.open else ""
+    print(
+        f"{found.done} of {len(found.rows)} rows done, {found.cached} of them from the storage; "
+        f"{found.failed} failed{left}\nstudy {found.name} in {found.storage}"
     )
 
 
@@ -115,19 +110,20 @@ def show_trials(
 ) -> int:
     """Show the rows of a study, sorted by their settings; return the exit code of the files."""
     trials = sorted(storage.trials(name), key=_by_settings)
-    rows = [
-        {"overrides": dict(trial.params), "status": None, "failed": None, **trial.row}
-        for trial in trials
-    ]
-    failed = sum(row["failed"] is not None for row in rows)
+    rows = [_row_of(trial) for trial in trials]
+    failed = sum(row.failed is not None for row in rows)
     left = storage.open_rows(name)
     counts = {"done": len(rows) - failed, "failed": failed, "open": len(left)}
     shown = {
-        "schema": _SCHEMA, "study": name, "storage": storage.url, **counts, "rows": rows,
+        "schema": _SCHEMA, "study": name, "storage": storage.url, **counts,
+        "rows": [
+            {"overrides": dict(trial.params), "status": None, "failed": None}
+            | dict(sorted(trial.object.items()))
+            for trial in trials
+        ],
         "open_rows": left,
     }  # fmt: skip
-    keys = [trial.key for trial in trials]
-    code = _write(targets, shown, lambda: _page(shown, keys, storage))
+    code = _write(targets, shown, lambda: _page(name, rows, len(left), storage))
     if as_json:
         output.print_json(shown)
     elif not quiet:
@@ -156,32 +152,39 @@ def _by_settings(trial: Trial) -> list[tuple[bool, float, str]]:
     ]
 
 
-def _page_of_sweep(found: Study, shown: Shown) -> str:
+def _row_of(trial: Trial) -> SweepRow:
+    """A trial as a row of a sweep."""
+    if isinstance(trial.row, str):
+        return SweepRow(trial.params, None, trial.row, cached=True)
+    return SweepRow(trial.params, trial.row, None, cached=True, key=trial.key)
+
+
+def _page_of_sweep(found: Study) -> str:
     with Storage(found.storage, readonly=True) as storage:
-        return _page(shown, [row.key for row in found.rows], storage)
+        return _page(found.name, found.rows, found.open, storage)
 
 
-def _page(shown: Shown, keys: Sequence[str | None], storage: Storage) -> str:
+def _page(name: str, rows: Sequence[SweepRow], num_open: int, storage: Storage) -> str:
     """The page of a study; raises InputError if there is no schedule to show."""
     from ppopt.report.study import study_page  # noqa: PLC0415  plotly takes long to load
     from ppopt.studies import outcome  # noqa: PLC0415
 
-    def schedule_of(number: int) -> Schedule | None:
-        key, limit = keys[number], shown["rows"][number].get("mem_limit")
+    def schedule_of(row: SweepRow) -> Schedule | None:
         try:
-            stored = None if key is None else storage.result(key)
-            return stored and outcome.schedule_of(stored, limit)
+            stored = None if row.key is None else storage.result(row.key)
+            limits = None if row.figures is None else row.figures.mem_limit
+            return stored and outcome.schedule_of(stored, limits)
         except DamagedError as error:
             note(f"note: left out of the page: {error}")
             return None
 
-    page = study_page(shown, schedule_of)
+    page = study_page(name, rows, schedule_of, num_open=num_open)
     if page is None:
         raise InputError("output: a page shows schedules, and no row has one; write .csv or .json")
     return page
 
 
-def _write(targets: Sequence[Target], shown: Shown, page: Callable[[], str]) -> int:
+def _write(targets: Sequence[Target], shown: Object, page: Callable[[], str]) -> int:
     def words(target: Target) -> str:
         if target.is_page:
             return page()
@@ -193,7 +196,7 @@ def _write(targets: Sequence[Target], shown: Shown, page: Callable[[], str]) -> 
     return output.write_each((target, partial(words, target)) for target in pages)
 
 
-def csv_of(rows: Sequence[Shown]) -> str:
+def csv_of(rows: Sequence[Object]) -> str:
     """Rows as comma-separated values: settings that vary, then figures; lists as JSON."""
     flat = [{**row["overrides"], **_figures(row)} for row in rows]
     names = list(dict.fromkeys(name for row in flat for name in row))
@@ -205,7 +208,7 @@ def csv_of(rows: Sequence[Shown]) -> str:
     return text.getvalue()
 
 
-def _figures(row: Shown) -> dict[str, Any]:
+def _figures(row: Object) -> Object:
     """The figures of a row; settings that vary keep the value that was given."""
     left_out = ("overrides", *row["overrides"])
     return {key: value for key, value in row.items() if key not in left_out}

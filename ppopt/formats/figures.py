@@ -1,28 +1,213 @@
-"""The figures of a schedule in the user's units, under the keys of the command line's JSON."""
+"""The figures of schedules: one declaration each, as a field of a record.
+
+From a declaration follow the key of a figure in JSON, its label and its text in tables and tiles,
+its JSON Schema, and the check of a stored one.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, fields
+from enum import StrEnum
+from fractions import Fraction
 from itertools import groupby
-from typing import Any
+from typing import Any, NamedTuple, Self, TypeVar
 
+from ppopt.formats.origin_json import hint_to_object, number
 from ppopt.problem import layout
 from ppopt.problem.exact import plain, plain_or_none
 from ppopt.problem.pipeline import Model, Pipeline
 from ppopt.schedule.exposed import exposed
 from ppopt.schedule.metrics import throughput
+from ppopt.schedule.origin import HintRecord
 from ppopt.schedule.schedule import Schedule
 
 
-def of_schedule(schedule: Schedule) -> dict[str, Any]:
-    """Figures of a complete schedule; lists have one entry per device."""
-    return of_metrics(schedule) | {"exposed": plain_or_none(exposed(schedule))}
+class Quantity(StrEnum):
+    """What a figure measures: decides how it is written, and checked in a file."""
+
+    TIME = "time"
+    MEMORY = "memory"
+    SHARE = "share"
+    """From 0 to 1, in percent for people."""
+    RATE = "rate"
+    SECONDS = "seconds"
+    COUNT = "count"
+    TEXT = "text"
+    FLAG = "flag"
+    STATUS = "status"
+    PLACEMENT = "placement"
+    """The name of a placement, or the device of every stage."""
+    LAYERS = "layers"
+    """Runs of consecutive layers."""
+    RECORD = "record"
+    """Several figures under one key."""
 
 
-def of_metrics(schedule: Schedule) -> dict[str, Any]:
-    """Figures that `ppopt.schedule.metrics` computes; lists have one entry per device."""
-    found = schedule.metrics
-    objective = schedule.objective
+class Figure(NamedTuple):
+    """The declaration of a figure."""
+
+    key: str
+    """Key in JSON, and name of the field."""
+    label: str
+    """Name in tables and tiles."""
+    quantity: Quantity
+    meaning: str
+    """What it is, in a few words; `{objective}` stands for the name of the objective."""
+    each: str = ""
+    """What a list has one entry for: `device` or `stage`; empty: no list."""
+    base: str = ""
+    """What a share is of, behind its text in a table."""
+    maximized: bool = False
+    """Whether more is better."""
+    optional: bool = False
+    """Whether JSON leaves out the key of a figure that is None."""
+
+
+def figure(label: str, quantity: Quantity, meaning: str, **more: Any) -> Any:
+    """Field of a record that is a figure; its default is None. `more` are fields of `Figure`."""
+    return field(default=None, metadata={"figure": Figure("", label, quantity, meaning, **more)})
+
+
+def declared(record: type[ScheduleFigures]) -> dict[str, Figure]:
+    """Figures of a record by their keys, in the order of its fields."""
+    return {
+        entry.name: entry.metadata["figure"]._replace(key=entry.name)
+        for entry in fields(record)
+        if "figure" in entry.metadata
+    }
+
+
+class LayerRun(NamedTuple):
+    """Consecutive layers of one name, by their places in the model, from 0."""
+
+    name: str
+    first: int
+    last: int
+
+
+_Q = Quantity
+Values = Sequence[float]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScheduleFigures:
+    """Figures of one schedule, or of a search without one, in the user's units.
+
+    Numbers are those of JSON: an int if whole, else a float. What is not known is None. A sweep
+    stores these figures.
+    """
+
+    strategy: str | None = figure("strategy", _Q.TEXT, "strategy; `optimal`: searched")
+    status: str | None = figure("status", _Q.STATUS, "how the search ended")
+    objective: str | None = figure("objective", _Q.TEXT, "what is minimised")
+    value: float | None = figure("value", _Q.TIME, "the {objective}")
+    lower_bound: float | None = figure("lower bound", _Q.TIME, "no schedule is below it")
+    gap: float | None = figure("gap", _Q.SHARE, "(value - lower bound) / value")
+    proof: str | None = figure("proof", _Q.TEXT, "argument behind the lower bound")
+    makespan: float | None = figure("makespan", _Q.TIME, "end of the last operation")
+    device_span: float | None = figure("device span", _Q.TIME, "longest time of one device")
+    bubble_rate: float | None = figure(
+        "bubble rate", _Q.SHARE, "idle share of the {objective}", base=" of the {objective}"
+    )
+    bubble_overhead: float | None = figure(
+        "bubble overhead", _Q.SHARE, "idle time over busy time", base=" of busy time"
+    )
+    peak_memory: Values | None = figure("peak memory", _Q.MEMORY, "largest memory", each="device")
+    mem_limit: Values | None = figure("memory limit", _Q.MEMORY, "largest allowed", each="device")
+    exposed: float | None = figure("exposed", _Q.TIME, "time added by work around microbatches")
+    fits_limit: bool | None = figure("verified", _Q.FLAG, "whether memory is within the limit")
+    time_unit: str | None = figure("time unit", _Q.TEXT, "unit of times")
+    memory_unit: str | None = figure("memory unit", _Q.TEXT, "unit of memory")
+    tokens_per_second: float | None = figure(
+        "throughput", _Q.RATE, "tokens per second of all devices", maximized=True
+    )
+    tokens_per_second_per_device: float | None = figure(
+        "per device", _Q.RATE, "tokens per second of one device", maximized=True
+    )
+    mfu: float | None = figure(
+        "MFU", _Q.SHARE, "of the devices' peak FLOPs per second", maximized=True
+    )
+    partition: Sequence[int] | None = figure("partition", _Q.COUNT, "layers", each="stage")
+    layout: str | None = figure("layout", _Q.TEXT, "partition in Megatron-LM's notation")
+    placement: str | Sequence[int] | None = figure("placement", _Q.PLACEMENT, "device of stages")
+    chunks: int | None = figure("chunks", _Q.COUNT, "stages of a device")
+    recompute: Sequence[int] | None = figure(
+        "recompute", _Q.COUNT, "layers that recompute", each="stage"
+    )
+    recomputed_layers: Sequence[LayerRun] | None = figure("recompute", _Q.LAYERS, "which recompute")
+    offload: Sequence[int] | None = figure("offload", _Q.COUNT, "layers that offload", each="stage")
+    offloaded_layers: Sequence[LayerRun] | None = figure("offload", _Q.LAYERS, "which offload")
+    link_mode: str | None = figure("links", _Q.TEXT, "what links are")
+    backward_kind: str | None = figure("backward", _Q.TEXT, "kind of backwards of the search")
+    seed: int | None = figure("seed", _Q.COUNT, "seed of the search")
+    workers: int | None = figure("workers", _Q.COUNT, "workers of the search")
+    time_limit: float | None = figure("time limit", _Q.SECONDS, "seconds of the search at most")
+    solve_seconds: float | None = figure("time taken", _Q.SECONDS, "seconds to find it", base=" s")
+
+    @classmethod
+    def of(cls, schedule: Schedule | None, pipeline: Pipeline, /, **more: Any) -> Self:
+        """All figures of a schedule, and where a pipeline is placed.
+
+        `pipeline` has the units, the memory limits and the placement. `more` are further fields.
+        """
+        known: dict[str, Any] = {}
+        if schedule is not None:
+            known = {**measured(schedule), "exposed": plain_or_none(exposed(schedule))}
+        return cls(**{**known, **_of_pipeline(pipeline), **placed(pipeline), **more})
+
+    def to_object(self, keys: Iterable[str] | None = None) -> dict[str, Any]:
+        """Object of JSON with the figures of these keys, or all; schedules stay as they are."""
+        known = declared(type(self))
+        values = {key: getattr(self, key) for key in (known if keys is None else keys)}
+        return {
+            key: json_form(value)
+            for key, value in values.items()
+            if value is not None or not known[key].optional
+        }
+
+
+SEARCHED = ("status", "objective", "value", "lower_bound", "gap", "proof")
+"""Keys of what a search states."""
+METRICS = (
+    *("makespan", "device_span", "bubble_rate", "bubble_overhead", "peak_memory", "mem_limit"),
+    *("exposed", "time_unit", "memory_unit"),
+    *("tokens_per_second", "tokens_per_second_per_device", "mfu"),
+)
+PLACED = (
+    *("partition", "layout", "placement", "chunks", "recompute", "recomputed_layers"),
+    *("offload", "offloaded_layers", "link_mode"),
+)
+"""Keys of `placed`."""
+
+
+T = TypeVar("T")
+
+
+def known(figure: T | None) -> T:
+    """A figure of a schedule, which every schedule has."""
+    assert figure is not None
+    return figure
+
+
+def json_form(value: Any) -> Any:
+    """Turn a value of a figure into JSON: records become objects, fractions numbers."""
+    if isinstance(value, Fraction):
+        return number(value)
+    if isinstance(value, HintRecord):
+        return hint_to_object(value)
+    if isinstance(value, tuple) and hasattr(value, "_asdict"):
+        return {key: json_form(entry) for key, entry in value._asdict().items()}
+    if isinstance(value, list | tuple):
+        return [json_form(entry) for entry in value]
+    return value
+
+
+def measured(schedule: Schedule) -> dict[str, Any]:
+    """Fields that `ppopt.schedule.metrics` computes of a complete schedule."""
+    found, objective = schedule.metrics, schedule.objective
+    devices = schedule.pipeline.num_devices
+    tokens, mfu = throughput(schedule.pipeline, found.value_ticks(objective))
     return {
         "objective": objective.value,
         "value": found.value(objective),
@@ -31,10 +216,19 @@ def of_metrics(schedule: Schedule) -> dict[str, Any]:
         "bubble_rate": plain(found.bubble_rate(objective)),
         "bubble_overhead": plain(found.bubble_overhead),
         "peak_memory": list(found.peak_memory),
-        "mem_limit": limits(schedule.pipeline),
         "fits_limit": schedule.fits_limits,
-        **unit_names(schedule.pipeline),
-        **_throughput(schedule, found.value_ticks(objective)),
+        **_of_pipeline(schedule.pipeline),
+        "tokens_per_second": plain_or_none(tokens),
+        "tokens_per_second_per_device": None if tokens is None else plain(tokens / devices),
+        "mfu": plain_or_none(mfu),
+    }
+
+
+def _of_pipeline(pipeline: Pipeline) -> dict[str, Any]:
+    return {
+        "mem_limit": limits(pipeline),
+        "time_unit": pipeline.time_unit,
+        "memory_unit": pipeline.memory_unit,
     }
 
 
@@ -44,35 +238,19 @@ def limits(pipeline: Pipeline) -> list[int | float] | None:
     return None if found is None else [plain(limit) for limit in found]
 
 
-def unit_names(pipeline: Pipeline) -> dict[str, str | None]:
-    """The units of a pipeline's times and memory; None if unknown."""
-    return {"time_unit": pipeline.time_unit, "memory_unit": pipeline.memory_unit}
-
-
-def _throughput(schedule: Schedule, value: int) -> dict[str, int | float | None]:
-    """Tokens per second and MFU, by the value of the objective; None if unknown."""
-    devices = schedule.pipeline.num_devices
-    tokens, mfu = throughput(schedule.pipeline, value)
-    return {
-        "tokens_per_second": None if tokens is None else plain(tokens),
-        "tokens_per_second_per_device": None if tokens is None else plain(tokens / devices),
-        "mfu": None if mfu is None else plain(mfu),
-    }
-
-
-def _runs(model: Model, field: str) -> Iterator[dict[str, Any]]:
-    """Runs of layers that do this and have one name, with their places in the model, from 0."""
-    named = ((layer.name, bool(getattr(layer, field))) for layer in model.costed)
-    for (name, does), run in groupby(enumerate(named), key=lambda numbered: numbered[1]):
+def _runs(model: Model, name: str) -> Iterator[LayerRun]:
+    """Runs of layers of one name for which a field of the layer is true."""
+    named = ((layer.name, bool(getattr(layer, name))) for layer in model.costed)
+    for (layer, does), run in groupby(enumerate(named), key=lambda numbered: numbered[1]):
         places = [place for place, _ in run]
         if does:
-            yield {"name": name, "first": places[0], "last": places[-1]}
+            yield LayerRun(layer, places[0], places[-1])
 
 
 def placed(pipeline: Pipeline) -> dict[str, Any]:
-    """Placement and links, and of a model in layers the layers of every stage and their layout.
+    """Fields of placement and links, and of a model in layers the layers of every stage.
 
-    A placement is its name, or the device of every stage; chunks are null if devices differ.
+    A placement is its name, or the device of every stage; chunks are None if devices differ.
     """
     name = pipeline.resolved_placement if pipeline.named_placement else list(pipeline.hosts[0])
     many = {len(stages) for stages in pipeline.hosted[0]}

@@ -124,7 +124,7 @@ def _phases(value: object, per_unit: int) -> Phases:
 
 def _is_default(layer: Layer, cost: Cost) -> bool:
     """Whether an optional cost is what it is if it is not given."""
-    return bool(getattr(layer, cost.field) == cost.layer_value.of_layer(vars(layer)))
+    return bool(getattr(layer, cost.field) == cost.layer_default.of_layer(vars(layer)))
 
 
 def restored(pipeline: Pipeline, value: object) -> Pipeline:

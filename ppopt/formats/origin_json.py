@@ -45,7 +45,7 @@ def origin_to_object(origin: Origin) -> dict[str, Any]:
         "workers": origin.workers,
         "time_limit": origin.time_limit,
         "versions": None if origin.versions is None else dict(origin.versions),
-        "hint": None if origin.hint is None else _of_hint(origin.hint),
+        "hint": None if origin.hint is None else hint_to_object(origin.hint),
         "options": dict(origin.options) or None,
     }
     return {key: value for key, value in members.items() if value is not None} | dict(origin.other)
@@ -63,7 +63,8 @@ def certificate_to_object(certificate: Certificate) -> dict[str, Any]:
     return {"argument": certificate.argument.value, "devices": list(certificate.devices)}
 
 
-def _of_hint(hint: HintRecord) -> dict[str, Any]:
+def hint_to_object(hint: HintRecord) -> dict[str, Any]:
+    """Turn a hint into an object of JSON."""
     return {
         "value": number(hint.value),
         "gain": number(hint.gain),

@@ -12,7 +12,7 @@ fraction [numerator, denominator] per device, and is left out if all are 1: time
 speed 1, and an operation takes its time / the speed of its device, a whole number of ticks.
 `link_mode` is left out if it is `delay`, and `host_link` if it is `duplex`. `frozen` says per
 stage whether it is frozen, and is left out if none is. The costs are those that frozen stages
-have: the B, W and BW of the frozen stages before the first that is not take 0 and wait for F alone.
+have: a cost of an operation that a stage does not have is 0.
 `training` has the sizes with which a trainer runs it, and is left out if they are unknown.
 
 The other optional keys restore the pipeline as its user gave it, equal in every field:
@@ -30,7 +30,7 @@ from ppopt.errors import InputError
 from ppopt.formats.fields import section, shown, text, whole, wholes, within
 from ppopt.problem import placement
 from ppopt.problem.cost_table import STAGE_COSTS, Cost
-from ppopt.problem.costs import MOST_TICKS, is_matrix
+from ppopt.problem.costs import MOST_TICKS, is_matrix, times
 from ppopt.problem.field_values import LARGEST_GRID
 from ppopt.problem.link_mode import LinkMode
 from ppopt.problem.offload import HostLink
@@ -61,7 +61,7 @@ _LIMIT_FORMS = (LIMIT_1F1B, "number", "list")
 def pipeline_to_object(pipeline: Pipeline) -> dict[str, Any]:
     """Write a pipeline as an object of JSON, costs in the ticks of `pipeline.ticks`."""
     ticks, host_link = pipeline.ticks, pipeline.host_link
-    further = (cost for cost in _SOMETIMES if not _is_default(pipeline, cost))
+    further = (cost for cost in _SOMETIMES if getattr(pipeline, cost.field) is not None)
     return {
         "name": pipeline.name,
         "stages": pipeline.num_stages,
@@ -88,12 +88,6 @@ def pipeline_to_object(pipeline: Pipeline) -> dict[str, Any]:
         **({"frozen": list(pipeline.frozen_stages)} if any(pipeline.frozen_stages) else {}),
         **({} if pipeline.training is None else {"training": pipeline.training.in_file()}),
     }
-
-
-def _is_default(pipeline: Pipeline, cost: Cost) -> bool:
-    """Whether all stages have the default of a cost."""
-    given = getattr(pipeline, cost.field)
-    return given is None or (cost.has_value and all(value == cost.default for value in given))
 
 
 def _in_ticks(pipeline: Pipeline, costs: Iterable[Cost]) -> dict[str, Any]:
@@ -215,7 +209,7 @@ def _own_form(file: dict[str, Any], costs: dict[str, tuple[Any, ...]]) -> dict[s
     """Restore stages, placement, chunks and costs as the user gave them."""
     stages, slices = file["stages"], file.get("slices") or 1
     whole_costs = {
-        cost.field: _times(costs[cost.field], slices if cost.per_microbatch else 1)
+        cost.field: times(costs[cost.field], slices if cost.per_microbatch else 1)
         for cost in STAGE_COSTS
         if cost.field in costs
     }
@@ -234,7 +228,7 @@ def _own_form(file: dict[str, Any], costs: dict[str, tuple[Any, ...]]) -> dict[s
         within("chunks", whole, chunks, 1, stages)
     cut = stages // len(first)
     shares = {
-        cost.field: _times(
+        cost.field: times(
             _of_first(whole_costs[cost.field], first), cut if cost.cut_by_chunks else 1
         )
         for cost in STAGE_COSTS
@@ -242,13 +236,6 @@ def _own_form(file: dict[str, Any], costs: dict[str, tuple[Any, ...]]) -> dict[s
     }
     named = None if name == _DEFAULT else name
     return {"stages": len(first), "placement": named, "chunks": chunks, **shares}
-
-
-def _times(values: Any, factor: int) -> Any:
-    """Every number, of rows too, so many times."""
-    if isinstance(values, tuple):
-        return tuple(_times(value, factor) for value in values)
-    return values * factor
 
 
 def _of_first(values: tuple[Any, ...], first: dict[int, int]) -> tuple[Any, ...]:

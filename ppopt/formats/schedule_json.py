@@ -233,6 +233,7 @@ def schedule_from_object(
             pipeline = within("origin: model", model_json.restored, pipeline, model)
     origin = within("origin", origin_json.origin_from_object, stated)
     rows, transfers, auxiliary = _rows(file["ops"], pipeline)
+    rows = _without_absent(rows, pipeline)
     timed = ((rows, 4), (transfers, 5), (auxiliary, 3))
     pipeline, coarser = _on_common_tick(pipeline, timed, unit)
     memory_coarser = memory_unit // pipeline.ticks.memory_per_unit
@@ -270,6 +271,27 @@ def _rows(ops: object, pipeline: Pipeline) -> tuple[Table, Table, Table]:
     except InputError as error:
         raise InputError(f"ops[{sum(map(len, (rows, transfers, auxiliary)))}]: {error}") from None
     return rows, transfers, auxiliary
+
+
+def _without_absent(rows: Table, pipeline: Pipeline) -> Table:
+    """The rows without operations of no length that the pipeline does not have.
+
+    Earlier versions wrote B, W and BW of frozen stages that run none. As long as an F are those
+    that ran as one with it: the F then runs alone. What is left is for the verifier.
+    """
+    if pipeline.has_all_operations:
+        return rows
+    forwards = {row[7]: row for row in rows if row[0] == OpKind.F and row[7] != ALONE}
+    kept: Table = []
+    for row in rows:
+        kind, stage, _, *span, _, pair = row
+        absent = 0 <= stage < pipeline.num_stages and not pipeline.has_operations[kind][stage]
+        forward = forwards.get(pair)
+        if absent and forward is not None and forward[3:6] == span:
+            forward[7] = ALONE
+        elif not absent or span[1] != span[2]:
+            kept.append(row)
+    return kept
 
 
 def _auxiliary_row(entry: list[Any], pipeline: Pipeline) -> list[int]:

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import Field, replace
+from dataclasses import replace
 from fractions import Fraction
 from typing import Any
 
@@ -71,12 +71,12 @@ def of_stages(fields: Fields, stages: int, reader: FieldReader) -> dict[str, Any
         costs["overlap_input"] = None  # as `StageCosts` holds it
     for cost in STAGE_COSTS:
         given = costs[cost.field]
-        if given is not None or cost.has_value:
+        if given is not None or cost.default.value is not None:
             with faults.collected():
                 costs[cost.field] = (
                     reader.pair_times(cost.field, given, stages, _empty(costs["forward"]))
                     if cost.of_pairs
-                    else reader.per_stage(cost.field, given, stages, signed=cost.signed)
+                    else reader.per_stage(cost.field, given, stages, signed=cost.least is None)
                 )
     faults.check()
     if costs["overlap_input"] is not None and costs["overlap"] is None:
@@ -96,11 +96,11 @@ def _empty(forward: Any) -> list[int]:
     return [stage for stage, time in enumerate(forward) if time == 0] if is_list(forward) else []
 
 
-def refuse_beside_layers(fields: Fields, declared: Mapping[str, Field[Any]]) -> None:
-    """Raise InputError if costs are given beside layers; `declared` has their defaults."""
+def refuse_beside_layers(fields: Fields) -> None:
+    """Raise InputError if costs are given beside layers."""
     for cost in STAGE_COSTS:
         given = fields[cost.field]
-        if given != declared[cost.field].default and not is_exact(given):
+        if given != cost.default.value and not is_exact(given):
             raise InputError(f"{cost.name}: the layers give the costs; leave it out")
     if fields["frozen"] is not None:
         raise InputError("frozen: the layers say which of them are frozen; leave it out")
@@ -116,17 +116,12 @@ def of_layers(
     """
     pairs = pair_times(model.stage_layers(counts))
     with_bw, with_b = pairs or (None, None)
-    costs: dict[str, Any] = model.stage_costs(counts)
+    costs: dict[str, Any] = {cost.field: None for cost in STAGE_COSTS} | model.stage_costs(counts)
     costs |= {"overlap": with_bw, "overlap_input": with_b}
     if first is FirstBackward.WEIGHT:
         costs = in_weight(costs)
     reader.note(model.rounded)
-    defaults = {
-        cost.field: reader.numbers(cost.field, [cost.default]) * len(counts)
-        for cost in STAGE_COSTS
-        if cost.has_value
-    }
-    return defaults | costs
+    return costs
 
 
 def has_unequal_shares(fields: Fields) -> bool:

@@ -76,7 +76,7 @@ class StageCosts(Mapping[str, Any], Generic[Number]):
 
 
 WORKSPACES = {
-    OpKind[cost.mapping_key]: cost.field for cost in cost_table.WORKSPACES if cost.mapping_key
+    OpKind[cost.mapping[1]]: cost.field for cost in cost_table.WORKSPACES if any(cost.mapping)
 }
 """Kind of operation -> field of its workspace."""
 
@@ -96,7 +96,8 @@ def costs_of(
     for cost in STAGE_COSTS:
         values = given.get(cost.field)
         if values is None:
-            values = () if cost.value is None else cost.value.of_stages(rows)
+            unstated = cost.of_pairs and cost.default.function is None
+            values = () if unstated else cost.default.of_stages(rows)
         rows[cost.field] = values
     return StageCosts(
         {
@@ -143,14 +144,14 @@ class Links(NamedTuple):
     """From every stage to the next one: `down[route][stage]`; 0 on one device."""
     up: tuple[tuple[Fraction, ...], ...]
     """From every stage's successor back to it: `up[route][stage]`; 0 on one device, and where the
-    stage runs no backward."""
+    stage has no backward."""
 
 
-def links_of(hosts: tuple[Row, ...], down: Any, up: Any, forward_only: int = 0) -> Links:
+def links_of(hosts: tuple[Row, ...], down: Any, up: Any, has_backward: Sequence[bool]) -> Links:
     """Delays between stages on `hosts[route][stage]`, given as a pipeline holds them.
 
     A number, one per boundary of stages, or a matrix [from device][to device]. Nothing goes up to
-    the first `forward_only` stages.
+    a stage without a backward: `has_backward` has an entry per stage.
     """
     pairs = [tuple(pairwise(route)) for route in hosts]
     return Links(
@@ -160,7 +161,7 @@ def links_of(hosts: tuple[Row, ...], down: Any, up: Any, forward_only: int = 0) 
         ),
         tuple(
             tuple(
-                _delay(up, stage, *pair[::-1]) if stage >= forward_only else Fraction(0)
+                _delay(up, stage, *pair[::-1]) if has_backward[stage] else Fraction(0)
                 for stage, pair in enumerate(route)
             )
             for route in pairs

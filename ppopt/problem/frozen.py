@@ -7,8 +7,8 @@ after it, and its F gives the activation back at its end. So of a stage F holds 
 all these layers while it runs. (PyTorch saves nothing for a backward where no input and no weight
 requires a gradient: docs.pytorch.org/docs/stable/notes/autograd.html, "Setting requires_grad".)
 
-Costs that are stated for a frozen layer and that it does not have count as 0. Its operations that
-it does not have are in schedules, take no time and no memory, and wait for no other stage.
+Costs that are stated for a frozen layer and that it does not have count as 0. A stage does not have
+the operations that none of its layers runs (`Pipeline.has_operations`).
 """
 
 from __future__ import annotations

@@ -3,7 +3,8 @@
 An instance has resources, each of which runs one operation at a time, and classes of operations. A
 class has operations that are alike, one per microbatch of its route, or one in all. Each runs on
 one resource, in one of the modes of its class; a mode has a duration and memory. Precedence between
-two classes joins operations of the same microbatch, or all with the one.
+two classes joins operations of the same microbatch, or all with the one. What a frozen stage does
+not run is a class without operations and without precedence.
 
 Memory: an operation takes an amount at its start and gives an amount at its end. F takes the
 activation; B takes or gives its own change; W gives the rest; BW gives the activation. With
@@ -89,8 +90,10 @@ class Instance:
     ) -> Instance:
         """The instance of the fewest modes that has these backwards.
 
-        `split` says for every [stage, microbatch, slice] whether its backward is split.
+        `split` says for every [stage, microbatch, slice] whether its backward is split, if it has
+        one.
         """
+        split = split[np.array(pipeline.has_operations[OpKind.B])]
         uniform = split.all() or not split.any()
         kind = BackwardKind.uniform(fused=not split.any()) if uniform else BackwardKind.MIXED
         return cls.of(pipeline, kind, all_resources=all_resources)
@@ -103,8 +106,8 @@ class Instance:
     @property
     def operations(self) -> int:
         """Compute operations of a schedule; the most of any where backwards may be either."""
-        pieces = self.pipeline.batches * self.pipeline.num_slices
-        return len(self.rows) * self.pipeline.num_stages * pieces
+        compute = self.classes[: len(self.rows) * self.places]
+        return sum(op_class.size for op_class in compute)
 
     @property
     def rows(self) -> tuple[tuple[OpKind | None, ...], ...]:
@@ -187,10 +190,11 @@ class Instance:
 
     @cached_property
     def hosted(self) -> tuple[tuple[int, ...], ...]:
-        """Numbers of the classes of every resource; devices come first."""
+        """Numbers of the classes that every resource has operations of; devices come first."""
         found: list[list[int]] = [[] for _ in self.resources]
         for number, op_class in enumerate(self.classes):
-            found[op_class.resource].append(number)
+            if op_class.size:
+                found[op_class.resource].append(number)
         return tuple(map(tuple, found))
 
     @cached_property
@@ -278,7 +282,7 @@ class Instance:
             return self.operation_flow
         present = [
             np.where(split[op_class.stage, self._microbatches(op_class), op_class.slice], *both)
-            if len(op_class.modes) > 1
+            if len(op_class.modes) > 1 and op_class.size
             else both[0]
             for op_class, *both in zip(self.classes, self.codes, self._codes_of_whole, strict=True)
         ]

@@ -12,21 +12,10 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 from ppopt.errors import InputError, NotApplicableError
-from ppopt.problem import exact, units
+from ppopt.problem import cost_table, exact, units
 from ppopt.problem.backward_memory import BackwardPeak
 from ppopt.problem.backward_times import complete
-from ppopt.problem.cost_table import (
-    LAYER_COSTS,
-    MEMORY,
-    OFFLOAD,
-    RECOMPUTE,
-    STEP,
-    TIMES,
-    WORKSPACES,
-    Cost,
-    CostFields,
-    of_layers,
-)
+from ppopt.problem.cost_table import LAYER_COSTS, Cost, CostFields, of_layers
 from ppopt.problem.exact import plain
 from ppopt.problem.frozen import costs_of_frozen
 from ppopt.problem.layer_settings import DECODER, LAYER_NAMES, LETTERS, flat
@@ -49,17 +38,20 @@ COST_FIELDS = {
 
 def _fields(*costs: Cost) -> dict[str, int | None]:
     """Fields of a layer, with their values if nothing is given."""
-    return {cost.field: cost.layer_initial for cost in of_layers(costs)}
+    return {
+        cost.field: None if any(cost.mapping) else cost.layer_default.value
+        for cost in of_layers(costs)
+    }
 
 
 @partial(accepts_every_name, known=LAYER_NAMES)
 @dataclass(frozen=True)
 @with_fields(
-    phases=_fields(*TIMES),
-    workspace=_fields(*MEMORY),
-    recompute=_fields(*WORKSPACES),
-    offload=_fields(*RECOMPUTE),
-    frozen=_fields(*OFFLOAD[::-1], *STEP),
+    phases=_fields(*cost_table.TIMES),
+    workspace=_fields(*cost_table.MEMORY),
+    recompute=_fields(*cost_table.WORKSPACES),
+    offload=_fields(*cost_table.RECOMPUTE),
+    frozen=_fields(*cost_table.OFFLOAD[::-1], *cost_table.STEP),
 )
 class Layer(CostFields):
     """The smallest part of a model that no cut divides, or `count` equal ones in a row.
@@ -177,7 +169,7 @@ class Layer(CostFields):
         """Give costs that are not given what follows from the others."""
         for cost in LAYER_COSTS:
             if getattr(self, cost.field) is None:
-                self._set(cost.field, cost.layer_value.of_layer(vars(self)))
+                self._set(cost.field, cost.layer_default.of_layer(vars(self)))
 
     def _check_recompute(self) -> None:
         if not isinstance(self.recompute, bool):
@@ -212,12 +204,12 @@ class Layer(CostFields):
 
     def _write_out(self) -> None:
         """Write workspace, recompute and offload as numbers."""
-        switches = ("recompute", "offload")
-        fields = ("workspace", *switches, *(cost.field for cost in LAYER_COSTS if cost.mapping))
-        given = {field: getattr(self, field) for field in fields}
-        values = flat({field: value for field, value in given.items() if value is not None})
-        for field in fields:
-            self._set(field, values.get(field, False if field in switches else None))
+        values = flat({field: value for field, value in vars(self).items() if value is not None})
+        self._set("workspace", None)
+        for field in ("recompute", "offload"):
+            self._set(field, values.get(field, False))
+        for cost in LAYER_COSTS:
+            self._set(cost.field, values.get(cost.field))
 
     def _set(self, field: str, value: object) -> None:
         object.__setattr__(self, field, value)
@@ -284,8 +276,8 @@ class Layer(CostFields):
 
     def amount(self, cost: Cost) -> Fraction:
         """What it adds to a cost of its stage."""
-        if cost.counted_if and cost.value and not getattr(self, cost.counted_if):
-            return cost.value.of_layer(vars(self))
+        if cost.counted_if and not getattr(self, cost.counted_if):
+            return cost.default.of_layer(vars(self))
         amount: Fraction = getattr(self, cost.field)
         return amount
 

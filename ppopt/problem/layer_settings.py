@@ -6,17 +6,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from ppopt.errors import InputError
-from ppopt.problem.cost_table import (
-    LAYER_COSTS,
-    MEMORY,
-    OFFLOAD,
-    RECOMPUTE,
-    STEP,
-    TIMES,
-    WORKSPACES,
-    Cost,
-    of_layers,
-)
+from ppopt.problem import cost_table
+from ppopt.problem.cost_table import LAYER_COSTS, Cost, of_layers
 from ppopt.problem.settings import Part, Setting, Shape
 
 LETTERS: Mapping[str, str] = {"embedding": "E", "decoder": "t", "mtp": "m", "head": "L"}
@@ -36,7 +27,7 @@ def _of_layers(costs: Iterable[Cost]) -> Iterator[Setting]:
             cost.field,
             Shape.NUMBER,
             cost.layer_meaning,
-            cost.layer_default,
+            cost.layer_default.words,
             key=cost.layer_key,
             unit=cost.unit,
             least=cost.least,
@@ -49,7 +40,7 @@ LAYER_SETTINGS = (
         "role", Shape.CHOICE, "embedding, decoder, mtp or head", DECODER, choices=tuple(LETTERS)
     ),
     _layer("count", Shape.WHOLE, "number of such layers in a row", 1, least=1),
-    *_of_layers(TIMES),
+    *_of_layers(cost_table.TIMES),
     _layer(
         "phases",
         Shape.PHASES,
@@ -58,7 +49,7 @@ LAYER_SETTINGS = (
         "weight: 4}]}`, `weight` being the W of a phase of B. F, B and W take the sums; pairs of F "
         "and BW follow",
     ),
-    *_of_layers(MEMORY),
+    *_of_layers(cost_table.MEMORY),
     _layer(
         "workspace",
         Shape.WORKSPACE,
@@ -67,7 +58,7 @@ LAYER_SETTINGS = (
         "`recompute_unit`)",
         0,
     ),
-    *_of_layers(WORKSPACES),
+    *_of_layers(cost_table.WORKSPACES),
     _layer(
         "recompute",
         Shape.RECOMPUTE,
@@ -76,7 +67,7 @@ LAYER_SETTINGS = (
         "An embedding or head recomputes only where this says so",
         "false",
     ),
-    *_of_layers(RECOMPUTE),
+    *_of_layers(cost_table.RECOMPUTE),
     _layer(
         "offload",
         Shape.OFFLOAD,
@@ -84,8 +75,8 @@ LAYER_SETTINGS = (
         "in `offload_time`; or `{memory: 1, time: 1}`, with what these are",
         "false",
     ),
-    *_of_layers(OFFLOAD[::-1]),
-    *_of_layers(STEP),
+    *_of_layers(cost_table.OFFLOAD[::-1]),
+    *_of_layers(cost_table.STEP),
     _layer(
         "frozen",
         Shape.FLAG,
@@ -127,7 +118,7 @@ def flat(given: Mapping[str, Any]) -> dict[str, Any]:
 
 def _write_out(settings: dict[str, Any], name: str, given: Mapping[str, Any]) -> None:
     """Set the costs that the mapping of a setting gives, unless they are given by themselves."""
-    fields = {cost.mapping_key: cost.field for cost in LAYER_COSTS if cost.mapping == name}
+    fields = {cost.mapping[1]: cost.field for cost in LAYER_COSTS if cost.mapping[0] == name}
     for key, value in given.items():
         if key not in fields:
             raise InputError(f"{name}: {key!r} is unknown; use {', '.join(fields)}")

@@ -73,14 +73,8 @@ class OperationClass(NamedTuple):
     stage, route and slice that have several modes choose together, for every microbatch: the modes
     of one place belong together."""
     size: int
-    """Number of operations: one per microbatch of the route, or 1."""
-
-    @property
-    def mode(self) -> Mode:
-        """The first mode; the only one if there is no choice."""
-        first = self.modes[0]
-        assert first is not None
-        return first
+    """Number of operations: one per microbatch of the route, or 1; 0 if the stage has none of this
+    kind, as a frozen stage has no W. All modes are None then."""
 
     @property
     def modes_by_option(self) -> tuple[Mode | None, Mode | None]:
@@ -88,14 +82,14 @@ class OperationClass(NamedTuple):
         return self.modes[0], self.modes[-1]
 
     @property
-    def kind(self) -> Kind:
-        """Kind in the first mode."""
-        return self.mode.kind
+    def kind(self) -> Kind | None:
+        """Kind in the first mode; None if the class has no operations."""
+        return self.modes[0].kind if self.modes[0] else None
 
     @property
     def per_microbatch(self) -> bool:
         """Whether every microbatch has one of its operations; else a step has one."""
-        return RECORDS[self.kind].per is Per.MICROBATCH
+        return self.kind is None or RECORDS[self.kind].per is Per.MICROBATCH
 
     @property
     def device(self) -> int:
@@ -105,22 +99,22 @@ class OperationClass(NamedTuple):
     @property
     def duration(self) -> int:
         """Time in the first mode, in ticks."""
-        return self.mode.duration
+        return self.modes[0].duration if self.modes[0] else 0
 
     @property
     def takes(self) -> int:
         """Memory taken at the start in the first mode, in ticks of memory."""
-        return self.mode.takes
+        return self.modes[0].takes if self.modes[0] else 0
 
     @property
     def gives(self) -> int:
         """Memory given back at the end in the first mode, in ticks of memory."""
-        return self.mode.gives
+        return self.modes[0].gives if self.modes[0] else 0
 
     @property
     def change(self) -> int:
         """Net change of memory in the first mode."""
-        return self.mode.change
+        return self.modes[0].change if self.modes[0] else 0
 
 
 class Precedence(NamedTuple):

@@ -270,7 +270,7 @@ def link_delays(pipeline: Pipeline) -> Iterator[LinkDelays]:
     No gradient goes back over a cut before which no layer runs a backward.
     """
     back = pipeline.p2p if pipeline.backward_p2p is None else pipeline.backward_p2p
-    ways = links_of(pipeline.hosts, pipeline.p2p, back)[1:]
+    ways = links_of(pipeline.hosts, pipeline.p2p, back, [True] * pipeline.num_stages)[1:]
     forward_only = pipeline.model.forward_only
     sizes = [Fraction(0), *(layer.output / pipeline.num_slices for layer in pipeline.model.layers)]
     by_size = [None, None] if pipeline.link is None else [pipeline.link, pipeline.link.backward]

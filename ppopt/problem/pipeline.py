@@ -31,7 +31,7 @@ from ppopt.problem.hosting import Hosts, Layout
 from ppopt.problem.layers import Layers
 from ppopt.problem.link_mode import LinkMode
 from ppopt.problem.memory import check_limit, limits_of, static_of
-from ppopt.problem.operation import Op, OperationNumbers
+from ppopt.problem.operation import Op, OperationNumbers, OpKind
 from ppopt.problem.pipeline_fields import PipelineFields
 from ppopt.problem.settings import COUNTS, accepts_every_name
 from ppopt.problem.training_sizes import read_training
@@ -133,7 +133,7 @@ class Pipeline(PipelineFields):
                 self._set(frozen=frozen.read_frozen(self.frozen, self.stages, self.num_chunks))
             self._set(**cost_fields.of_stages(fields, self.stages, reader))
             return
-        cost_fields.refuse_beside_layers(fields, self.__dataclass_fields__)
+        cost_fields.refuse_beside_layers(fields)
         first = self.first_backward
         self._set(**cost_fields.of_layers(self.model, self.counts, first, reader))
 
@@ -230,9 +230,22 @@ class Pipeline(PipelineFields):
         )
 
     @cached_property
-    def forward_only(self) -> int:
-        """Stages that run no backward: the first ones, as long as they are frozen."""
-        return frozen.num_forward_only(self.frozen_stages)
+    def has_operations(self) -> tuple[tuple[bool, ...], ...]:
+        """Whether a stage has operations of a kind: `has_operations[kind][stage]`.
+
+        A frozen stage has no W, and no B and BW if all stages before it are frozen, too.
+        """
+        frozen_stages = self.frozen_stages
+        first = frozen.num_forward_only(frozen_stages)
+        backward = tuple(stage >= first for stage in range(self.num_stages))
+        weight = tuple(not is_frozen for is_frozen in frozen_stages)
+        kinds = {OpKind.B: backward, OpKind.W: weight, OpKind.BW: backward}
+        return tuple(kinds.get(kind, (True,) * self.num_stages) for kind in OpKind)
+
+    @cached_property
+    def has_all_operations(self) -> bool:
+        """Whether every stage has operations of every kind: none is frozen."""
+        return all(map(all, self.has_operations))
 
     @cached_property
     def counts(self) -> tuple[int, ...]:
@@ -420,7 +433,7 @@ class Pipeline(PipelineFields):
     def links(self) -> Links:
         """Delay between every stage and the next one, per route, both ways, in the user's unit."""
         back = self.p2p if self.backward_p2p is None else self.backward_p2p
-        return links_of(self.hosts, self.p2p, back, self.forward_only)
+        return links_of(self.hosts, self.p2p, back, self.has_operations[OpKind.B])
 
     @cached_property
     def ticks(self) -> Ticks:

@@ -5,18 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from ppopt.problem.cost_table import (
-    MEMORY,
-    OFFLOAD,
-    PAIRS,
-    RECOMPUTE,
-    STEP,
-    TIMES,
-    WORKSPACES,
-    Cost,
-    CostFields,
-    of_stages,
-)
+from ppopt.problem import cost_table
+from ppopt.problem.cost_table import Cost, CostFields, of_stages
 from ppopt.problem.first_backward import FirstBackward
 from ppopt.problem.link_mode import LinkMode
 from ppopt.problem.offload import HostLink
@@ -25,15 +15,15 @@ from ppopt.problem.settings import with_fields
 
 def _fields(*costs: Cost) -> dict[str, int | None]:
     """Fields of a pipeline, with their values if nothing is given."""
-    return {cost.field: cost.initial for cost in of_stages(costs)}
+    return {cost.field: cost.default.value for cost in of_stages(costs)}
 
 
 @dataclass(frozen=True, init=False, repr=False, eq=False)
 @with_fields(
-    p2p=_fields(*TIMES),
-    offload=_fields(*MEMORY, *WORKSPACES, *RECOMPUTE),
-    host_link=_fields(*OFFLOAD),
-    optimizer_barrier=_fields(*PAIRS, *STEP),
+    p2p=_fields(*cost_table.TIMES),
+    offload=_fields(*cost_table.MEMORY, *cost_table.WORKSPACES, *cost_table.RECOMPUTE),
+    host_link=_fields(*cost_table.OFFLOAD),
+    optimizer_barrier=_fields(*cost_table.PAIRS, *cost_table.STEP),
 )
 class PipelineFields(CostFields):
     """What a pipeline is made from. `ppopt.Pipeline` reads and checks it, and says what follows.

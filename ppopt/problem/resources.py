@@ -7,6 +7,7 @@ from itertools import pairwise
 from ppopt.problem.kinds import ResourceKind
 from ppopt.problem.link_mode import LinkMode
 from ppopt.problem.offload import HostLink
+from ppopt.problem.operation import OpKind
 from ppopt.problem.operation_classes import Resource
 from ppopt.problem.pipeline import Pipeline
 
@@ -38,6 +39,6 @@ def _links(pipeline: Pipeline, *, one_way: bool) -> set[tuple[int, int]]:
                 continue
             ends = (here, there) if one_way else (min(here, there), max(here, there))
             links.add(ends)
-            if one_way and stage >= pipeline.forward_only:
+            if one_way and pipeline.has_operations[OpKind.B][stage]:
                 links.add((there, here))
     return links

@@ -16,20 +16,10 @@ from functools import wraps
 from typing import Any, TypeVar
 
 from ppopt.errors import InputError
-from ppopt.problem import placement, units
+from ppopt.problem import cost_table, placement, units
 from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.backward_memory import RecomputeUnit
-from ppopt.problem.cost_table import (
-    MEMORY,
-    OFFLOAD,
-    PAIRS,
-    RECOMPUTE,
-    STEP,
-    TIMES,
-    WORKSPACES,
-    Cost,
-    of_stages,
-)
+from ppopt.problem.cost_table import Cost, of_stages
 from ppopt.problem.first_backward import FirstBackward
 from ppopt.problem.link_mode import LinkMode
 from ppopt.problem.offload import HostLink
@@ -190,7 +180,7 @@ def _of_stages(costs: Iterable[Cost]) -> Iterator[Setting]:
             cost.field,
             Shape.PAIRS if cost.of_pairs else Shape.STAGES,
             cost.meaning,
-            cost.default,
+            cost.default.words,
             key=cost.key,
             unit=cost.unit,
             least=cost.least,
@@ -280,7 +270,7 @@ SETTINGS = (
         has_flag=False,
         under=Heading.MEMORY,
     ),
-    *_of_stages(TIMES),
+    *_of_stages(cost_table.TIMES),
     Setting(
         "p2p",
         Shape.LINKS,
@@ -336,7 +326,7 @@ SETTINGS = (
         least=0,
         under=Heading.TIMES,
     ),
-    *_of_stages((*MEMORY, *WORKSPACES, *RECOMPUTE)),
+    *_of_stages((*cost_table.MEMORY, *cost_table.WORKSPACES, *cost_table.RECOMPUTE)),
     Setting(
         "offload",
         Shape.CHOICE,
@@ -347,7 +337,7 @@ SETTINGS = (
         choices=("none", "all", "search"),
         under=Heading.MEMORY,
     ),
-    *_of_stages(OFFLOAD),
+    *_of_stages(cost_table.OFFLOAD),
     Setting(
         "host_link",
         Shape.CHOICE,
@@ -366,7 +356,7 @@ SETTINGS = (
         unit=Unit.MEMORY,
         least=0,
     ),
-    *_of_stages((*PAIRS, *STEP)),
+    *_of_stages((*cost_table.PAIRS, *cost_table.STEP)),
     Setting(
         "optimizer_barrier",
         Shape.FLAG,

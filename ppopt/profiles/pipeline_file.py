@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ppopt.formats.files import write
-from ppopt.problem.cost_table import STAGE_COSTS
+from ppopt.problem.cost_table import STAGE_COSTS, TIMES
 from ppopt.problem.layer_settings import DECODER, LAYER_SETTINGS
 from ppopt.problem.layout import write_roles
 from ppopt.problem.operation import OpKind
@@ -200,15 +200,7 @@ def _layer(
     index: int, layer: MeasuredLayer, costs: Mapping[str, Any], memory: StageMemory | None
 ) -> list[str]:
     """The lines of one layer."""
-    amounts = {
-        name: costs[field][index]
-        for name, field in (
-            ("forward", "forward"),
-            ("backward", "backward"),
-            ("weight", "weight"),
-            ("input", "backward_input"),
-        )
-    }
+    amounts = {cost.layer_name: costs[cost.field][index] for cost in TIMES}
     output = Fraction(layer.output, MEBIBYTE)
     amounts["output"] = output
     if memory is not None:

@@ -15,6 +15,7 @@ from typing import Protocol
 
 from ppopt import processors
 from ppopt.errors import InputError
+from ppopt.problem.traits import BESIDE_COMPUTE, Trait, unhandled
 from ppopt.rechecker import claim, mixed, once
 from ppopt.rechecker.arithmetic import by_arithmetic
 from ppopt.rechecker.claim import Claim
@@ -24,6 +25,11 @@ from ppopt.schedule.timetable import Timetable
 
 __all__ = ["Recheck", "Verdict", "confirmed", "recheck"]
 
+MODELLED = BESIDE_COMPUTE | {
+    *(Trait.MIXED, Trait.PAIRS, Trait.SHORT_PAIRS),
+    *(Trait.SLICES, Trait.ROUTES, Trait.FROZEN, Trait.SPAN),
+}
+"""Traits that the models for CP-SAT state."""
 TIME_LIMIT = 60.0
 """Default seconds of a re-check."""
 LEAST = 0.01
@@ -119,7 +125,7 @@ def check(
     began = monotonic()
     if stated.of_layers or stated.placements:
         return _check_configurations(stated, time_limit, workers, seed, progress)
-    if stated.bound is not None:
+    if stated.bound is not None and stated.has_only(MODELLED):
         stated = stated._replace(bound=min(stated.bound, stated.horizon + 1))
     if stated.mixed:
         return _check_mixed(stated, time_limit, workers, seed, progress)
@@ -137,6 +143,8 @@ def check(
         reason = searched(stated, refuted_by, refuted=True)
         reason += ", by dynamic programming over partial schedules"
         return Recheck(Verdict.CONFIRMED, reason, refuted_by, monotonic() - began)
+    if not stated.has_only(MODELLED):
+        return _not_modelled(stated, monotonic() - began)
     from ppopt.rechecker.refute import refute  # noqa: PLC0415  ortools takes long to load
 
     found = refute(stated, began + time_limit - monotonic(), workers, seed, progress)
@@ -163,12 +171,22 @@ def _check_mixed(
     """Check a claim of mixed backwards: if they differ, by a relaxation, then as they are."""
     began = monotonic()
     simpler = mixed.of_one_kind(stated)
-    if mixed.loses_nothing(stated):
-        return check(simpler, time_limit, workers, seed, progress)
-    found = check(simpler, mixed.RELAXATION_SHARE * time_limit, workers, seed, progress)
-    if found.verdict is Verdict.CONFIRMED:
-        return replace(found, reason=f"{found.reason}; {mixed.RELAXED}")
+    if simpler is not stated:
+        if mixed.loses_nothing(stated):
+            return check(simpler, time_limit, workers, seed, progress)
+        found = check(simpler, mixed.RELAXATION_SHARE * time_limit, workers, seed, progress)
+        if found.verdict is Verdict.CONFIRMED:
+            return replace(found, reason=f"{found.reason}; {mixed.RELAXED}")
+    if not stated.has_only(MODELLED):
+        return _not_modelled(stated, monotonic() - began)
     from ppopt.rechecker.mixed_model import refute_mixed  # noqa: PLC0415  ortools takes long to load
 
     left = began + time_limit - monotonic()
     return outcome_of(stated, refute_mixed(stated, left, workers, seed), monotonic() - began)
+
+
+def _not_modelled(stated: Claim, seconds: float) -> Recheck:
+    """The outcome where no argument applies, and the models lack a trait of the claim."""
+    trait = unhandled(stated.traits, MODELLED)[0]
+    reason = f"the models of the re-checker know no {trait.label}"
+    return Recheck(Verdict.UNDECIDED, reason, (), seconds)

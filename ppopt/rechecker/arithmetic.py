@@ -5,10 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ppopt.problem.operation import OpKind
+from ppopt.problem.traits import BESIDE_COMPUTE, Trait
 from ppopt.rechecker import once
 from ppopt.rechecker.claim import Claim
 from ppopt.rechecker.idle_bound import least_idle
 from ppopt.rechecker.route_times import RouteTimes
+
+HANDLES = BESIDE_COMPUTE | {
+    *(Trait.PAIRS, Trait.SHORT_PAIRS, Trait.SLICES),
+    *(Trait.ROUTES, Trait.FROZEN, Trait.SPAN),
+}
+"""Traits that the arguments on the work and the memory of a device handle."""
 
 
 def least_time(claim: Claim, device: int) -> int:
@@ -71,8 +78,8 @@ def least_memory(claim: Claim, device: int) -> int:
 
 
 def over_limit(claim: Claim) -> Iterator[int]:
-    """Devices that cannot keep their memory limit."""
-    limits = claim.pipeline.ticks.limits
+    """Devices that cannot keep their memory limit; none if the argument does not apply."""
+    limits = claim.pipeline.ticks.limits if claim.has_only(HANDLES) else None
     for device, limit in enumerate(limits or ()):
         if least_memory(claim, device) > limit:
             yield device
@@ -80,6 +87,8 @@ def over_limit(claim: Claim) -> Iterator[int]:
 
 def by_arithmetic(stated: Claim) -> tuple[int, str] | None:
     """A device that proves the claim alone, and how; None if that takes a search."""
+    if not stated.has_only(HANDLES):
+        return None
     devices = range(stated.pipeline.num_devices)
     if stated.bound is None:
         device = next(over_limit(stated), None)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from fractions import Fraction
 from math import ceil, comb
 from typing import NamedTuple
@@ -14,6 +14,7 @@ from ppopt.problem.cost_table import OTHER_TIMES
 from ppopt.problem.objective import Objective
 from ppopt.problem.operation import Op, OpKind
 from ppopt.problem.pipeline import Pipeline
+from ppopt.problem.traits import Trait, Traits
 from ppopt.rechecker.pair_times import Row, least_times, pairs_save
 from ppopt.schedule.origin import Argument
 from ppopt.schedule.timetable import Timetable
@@ -82,8 +83,23 @@ class Claim(NamedTuple):
         return self.backward_kind is BackwardKind.MIXED
 
     @property
+    def traits(self) -> Traits:
+        """Traits of the schedules that it is of, those of pairs by the re-checker's own times."""
+        own = {
+            Trait.SPAN: self.span,
+            Trait.MIXED: self.mixed,
+            Trait.PAIRS: self.paired,
+            Trait.SHORT_PAIRS: self.shortened,
+        }
+        return self.pipeline.traits.union(trait for trait, has in own.items() if has)
+
+    def has_only(self, handled: Traits) -> bool:
+        """Whether an argument that handles these traits applies to it."""
+        return self.traits <= handled
+
+    @property
     def kinds(self) -> tuple[OpKind, ...]:
-        """Kinds of operation of every stage and microbatch, in the order in which they run.
+        """Kinds of operation, in the order in which they run.
 
         Of one kind of backward: where backwards are mixed, there is no such list.
         """
@@ -96,14 +112,20 @@ class Claim(NamedTuple):
         places = self.pipeline.num_stages * self.pipeline.batches * self.pipeline.num_slices
         return (2 if self.fused else 3) * places
 
-    @property
-    def forward_only(self) -> int:
-        """Stages that run no backward: those before the first that is trained.
+    def has(self, kind: OpKind, stage: int) -> bool:
+        """Whether a stage has operations of a kind.
 
-        Their B, W and BW take no time and no memory, and get nothing from the stages after them. A
-        makespan is none the longer if they wait for these all the same; a device span may be.
+        A frozen one has no W. One behind frozen stages alone has no backward either, and nothing
+        goes back to it.
         """
-        return first_trained(self.pipeline.frozen_stages)
+        frozen = self.pipeline.frozen_stages
+        if kind is OpKind.W:
+            return not frozen[stage]
+        return kind is OpKind.F or not all(frozen[: stage + 1])
+
+    def kinds_of(self, stage: int) -> tuple[OpKind, ...]:
+        """Those of `kinds` that a stage has."""
+        return tuple(kind for kind in self.kinds if self.has(kind, stage))
 
     @property
     def horizon(self) -> int:
@@ -205,12 +227,6 @@ class Claim(NamedTuple):
         forward, backward = (times.get(kind, 0) for kind in self.kinds[:2])
         rest = sum(times.get(kind, 0) for kind in self.kinds[2:])
         return rest + (max(forward, backward) if self.paired else forward + backward)
-
-
-def first_trained(frozen: Iterable[bool]) -> int:
-    """Place of the first layer, or stage, that is not frozen; their number if all are."""
-    found = list(frozen)
-    return found.index(False) if False in found else len(found)
 
 
 def of_schedule(schedule: Timetable) -> Claim | None:

@@ -7,6 +7,7 @@ from dataclasses import replace
 from time import monotonic
 
 from ppopt.problem.partition import SEARCH
+from ppopt.problem.traits import unhandled
 from ppopt.rechecker import partitions, placements
 from ppopt.rechecker.arithmetic import by_arithmetic, over_limit
 from ppopt.rechecker.claim import Claim
@@ -71,6 +72,8 @@ def check_placements(stated: Claim, time_limit: float, check: Check) -> Recheck:
     def undecided(reason: str) -> Recheck:
         return Recheck(Verdict.UNDECIDED, reason, every, monotonic() - began)
 
+    if trait := next(iter(unhandled(stated.traits, placements.HANDLES)), None):
+        return undecided(f"the enumeration of placements knows no {trait.label}")
     if not placements.within_reach(stated):
         return undecided("there are more placements than can be enumerated")
     claims, confirmed = {}, 0

@@ -11,7 +11,6 @@ from functools import lru_cache
 from typing import Any
 
 from ppopt.problem.pipeline import Pipeline
-from ppopt.rechecker.claim import first_trained
 
 NEVER = 2**62
 """Above every sum of delays in ticks: of cuts that cannot lie so."""
@@ -52,8 +51,8 @@ class Boundary:
         """Whether all before a boundary is frozen: `place` layers, or `boundary` + 1 stages."""
         model = self._pipeline.model
         if model is None:
-            return boundary < first_trained(self._pipeline.frozen or ())
-        return place <= first_trained(layer.frozen for layer in model.layers)
+            return all((self._pipeline.frozen or (False,))[: boundary + 1])
+        return all(layer.frozen for layer in model.layers[:place])
 
     def _by_size(self, link: Any, place: int) -> Fraction:
         """Latency + size / bandwidth, of what the layer before the cut hands on."""

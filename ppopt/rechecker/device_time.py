@@ -57,10 +57,10 @@ class DeviceTime:
     def least(self, device: int, stages: tuple[StageRange, ...], first: int) -> int:
         """The largest bound of a device; `first` is the number of layers of stage 0.
 
-        Of a device span only the work counts where layers run no backward: their stages need not
+        Of a device span only the work counts if layers have no backward: their stages need not
         wait for those after them.
         """
-        if self._span and self._sums.forward_only:
+        if self._span and not self._sums.has_all_backwards:
             return self.work(stages)
         found = self._of_run(device, stages, first, self._batches)
         if self._sums.limits is not None:

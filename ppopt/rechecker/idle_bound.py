@@ -12,8 +12,12 @@ from fractions import Fraction
 from typing import NamedTuple
 
 from ppopt.problem.operation import OpKind
+from ppopt.problem.traits import BESIDE_COMPUTE, Trait
 from ppopt.rechecker.claim import Claim
 from ppopt.rechecker.route_times import RouteTimes
+
+HANDLES = BESIDE_COMPUTE | {Trait.FROZEN, Trait.SPAN}
+"""Traits that the argument handles."""
 
 
 class Filler(NamedTuple):
@@ -26,10 +30,10 @@ class Filler(NamedTuple):
 
 
 def least_idle(claim: Claim, device: int) -> int:
-    """Time that a device must idle, in ticks; 0 with two routes, slices or pairs."""
+    """Time that a device must idle, in ticks; 0 if the argument does not apply."""
     pipeline = claim.pipeline
     stages = pipeline.hosted[0][device]
-    if pipeline.routes > 1 or pipeline.num_slices > 1 or claim.paired or not stages:
+    if not claim.has_only(HANDLES) or not stages:
         return 0
     before, after = _before_backward(claim, stages), _after_forward(claim, stages)
     room = pipeline.ticks.room(device)

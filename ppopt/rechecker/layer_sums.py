@@ -10,7 +10,7 @@ from math import floor, lcm
 from operator import add
 
 from ppopt.problem.pipeline import Pipeline
-from ppopt.rechecker.claim import Claim, first_trained
+from ppopt.rechecker.claim import Claim
 from ppopt.rechecker.cut_delays import Boundary, Way
 
 
@@ -47,8 +47,8 @@ class LayerSums:
         """Per device, a fraction that multiplies the times of layers."""
         factor = self.per_unit // own.per_unit
         kinds = claim.kinds
-        self.forward_only = first_trained(layer.frozen for layer in pipeline.model.layers)
-        """Layers that run no backward: the first ones."""
+        self.has_all_backwards = not pipeline.model.layers[0].frozen
+        """Whether all layers have a backward."""
         self.forward = _sums((own.durations[kinds[0]][place] for place in places), factor)
         self.gradient = _sums((own.durations[kinds[1]][place] for place in places), factor)
         """Until the gradient is handed on: B, or BW where backwards are whole."""

@@ -39,7 +39,7 @@ def sent(claim: Claim, operations: Iterable[Op]) -> Iterator[Sent]:
         other = op.stage + (1 if forward else -1)
         if op.kind is OpKind.W or not 0 <= other < pipeline.num_stages:
             continue
-        if not forward and other < claim.forward_only:
+        if not claim.has(op.kind, other):
             continue
         receiver = op._replace(stage=other)
         source, target = claim.device(op), claim.device(receiver)

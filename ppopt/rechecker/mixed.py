@@ -25,9 +25,15 @@ from ppopt.problem.layer import Layer
 from ppopt.problem.link_mode import LinkMode
 from ppopt.problem.operation import OpKind
 from ppopt.problem.pipeline import Pipeline
+from ppopt.problem.traits import BESIDE_COMPUTE, Trait
 from ppopt.rechecker.claim import Claim
 from ppopt.rechecker.pair_times import meet, pair_time
 
+HANDLES = BESIDE_COMPUTE | {
+    *(Trait.MIXED, Trait.PAIRS, Trait.SHORT_PAIRS),
+    *(Trait.SLICES, Trait.ROUTES, Trait.FROZEN, Trait.SPAN),
+}
+"""Traits of the claims that have such a claim of one kind."""
 RELAXATION_SHARE = 0.5
 """Share of the time for the relaxation."""
 RELAXED = "every backward split into a B and a W that are no longer than B, W and BW allow"
@@ -35,7 +41,7 @@ RELAXED = "every backward split into a B and a W that are no longer than B, W an
 
 def of_one_kind(claim: Claim) -> Claim:
     """A claim of one kind of backward that implies a mixed one; any other claim as it is."""
-    if not claim.mixed:
+    if not claim.mixed or not claim.has_only(HANDLES):
         return claim
     if _splitting_is_free(claim):
         return claim._replace(backward_kind=BackwardKind.SPLIT)
@@ -52,6 +58,8 @@ def by_layers(claim: Claim) -> Claim:
     time on compute: a pair, too, computes all that its parts compute. A whole backward of a stage
     may allocate less than its layers alone: nothing counts on what B' allocates (`Claim.either`).
     """
+    if not claim.has_only(HANDLES):
+        return claim
     claim = _computed(claim)
     if not claim.mixed:
         return claim

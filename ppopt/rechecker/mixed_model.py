@@ -35,8 +35,7 @@ def refute_mixed(claim: Claim, seconds: float, workers: int, seed: int) -> Refut
     if seconds <= 0 or claim.size > MOST_OPERATIONS:
         return RefutationOutcome(devices, refuted=False, times=None)
     until, model = monotonic() + seconds, MixedModel(claim)
-    lengths = map(all, claim.pipeline.ticks.durations)
-    instants = not all(lengths) or has_instants(claim)
+    instants = not all(map(claim.time, model.start)) or has_instants(claim)
     left = max(0.0, until - monotonic())
     status, solver = cp_sat.run(model.cp, left, workers, seed, instants=instants)
     found = status in (cp_model.OPTIMAL, cp_model.FEASIBLE)
@@ -79,7 +78,7 @@ class MixedModel:
             self._add_bound(claim.bound - 1)
 
     def _once(self) -> Once:
-        """What a step has once, after the last backward and W of a stage and slice."""
+        """What a step has once, after the last operations of a stage and slice."""
         routes, slices = self.claim.routes(), range(self.claim.pipeline.num_slices)
 
         def ops(kind: OpKind, place: Place, last: int) -> list[Op]:
@@ -92,12 +91,15 @@ class MixedModel:
             self.last,
             lambda place: [self.start[op] for op in ops(OpKind.F, place, 0)],
             lambda place: [
-                self.end[op] for kind in (OpKind.B, OpKind.W) for op in ops(kind, place, -1)
+                self.end[op]
+                for kind in (OpKind.F, OpKind.B, OpKind.W)
+                for op in ops(kind, place, -1)
+                if op in self.end
             ],
             (
                 Move(op, self.end[op], self.start[op._replace(kind=OpKind.B)])
                 for op in sorted(self.start)
-                if op.kind is OpKind.F
+                if op.kind is OpKind.F and self.claim.has(OpKind.B, op.stage)
             ),
         )
 
@@ -107,7 +109,7 @@ class MixedModel:
         for op in tuple(there):
             split = solver.value(self.split[op])
             kinds = (OpKind.B, OpKind.W) if split else (OpKind.BW,)
-            there += [op._replace(kind=kind) for kind in kinds]
+            there += [op._replace(kind=kind) for kind in kinds if self.claim.has(kind, op.stage)]
         start = {op: solver.value(self.start[op]) for op in there}
         end = {op: solver.value(self.end[op]) for op in there}
         joined = [pair for pair, literal in self.joined.items() if solver.value(literal)]
@@ -115,8 +117,10 @@ class MixedModel:
         return Times(start, end, joined, once=once)
 
     def _add_variables(self, forward: Op) -> None:
-        """One start and one end of F, one of B and BW alike, and one of W."""
+        """One start and one end of F, one of B and BW alike, and one of W, as far as they exist."""
         for kinds in ((OpKind.F,), (OpKind.B, OpKind.BW), (OpKind.W,)):
+            if not self.claim.has(kinds[0], forward.stage):
+                continue
             start, end = (self.cp.new_int_var(0, self.last, "") for _ in range(2))
             for kind in kinds:
                 self.start[forward._replace(kind=kind)] = start
@@ -143,7 +147,8 @@ class MixedModel:
         """F, B, W and BW are as long as alone, or as their pair; W only follows a B."""
         cp, claim, split = self.cp, self.claim, self.split[forward]
         b, w, bw = (forward._replace(kind=kind) for kind in (OpKind.B, OpKind.W, OpKind.BW))
-        for op, there in ((forward, None), (b, split), (bw, split.negated())):
+        lengths = [(forward, None), (b, split), (bw, split.negated())]
+        for op, there in lengths if b in self.start else lengths[:1]:
             start, end = self.start[op], self.end[op]
             partners = {pair: joint for pair, joint in self.joined.items() if op in pair}
             alone = cp.new_bool_var("")
@@ -157,6 +162,8 @@ class MixedModel:
                 both = pair_time(claim.pipeline, first.stage, second.kind, second.stage)
                 cp.add(end == start + both).only_enforce_if(literal)
                 cp.add(self.start[first] == self.start[second]).only_enforce_if(literal)
+        if w not in self.start:
+            return
         cp.add(self.end[w] == self.start[w] + claim.time(w)).only_enforce_if(split)
         cp.add(self.end[w] == self.start[w]).only_enforce_if(split.negated())
         cp.add(self.start[w] >= self.end[b]).only_enforce_if(split)
@@ -165,26 +172,33 @@ class MixedModel:
         """Activations go down, gradients come up; slices go forward in order, and back."""
         pipeline, cp, b = self.claim.pipeline, self.cp, forward._replace(kind=OpKind.B)
         ticks, route = pipeline.ticks, pipeline.route(forward.microbatch)
-        cp.add(self.start[b] >= self.end[forward])
+        if b in self.start:
+            cp.add(self.start[b] >= self.end[forward])
         if forward.stage:
             before = forward._replace(stage=forward.stage - 1)
             above = before._replace(kind=OpKind.B)
             down, up = ticks.down[route][before.stage], ticks.up[route][before.stage]
             cp.add(self.start[forward] >= self.end[before] + down)
-            if before.stage >= self.claim.forward_only:
+            if above in self.start:
                 cp.add(self.start[above] >= self.end[b] + up)
         if forward.slice:
             before = forward._replace(slice=forward.slice - 1)
             cp.add(self.start[forward] >= self.end[before])
-            cp.add(self.start[before._replace(kind=OpKind.B)] >= self.end[b])
+            if b in self.start:
+                cp.add(self.start[before._replace(kind=OpKind.B)] >= self.end[b])
 
     def _add_order(self, row: list[Op]) -> None:
         """Microbatches in order; if there is no W, its place is the end of the one before."""
         cp = self.cp
-        for kind in (OpKind.F, OpKind.B, OpKind.W):
+        existing = [
+            kind for kind in (OpKind.F, OpKind.B, OpKind.W) if self.claim.has(kind, row[0].stage)
+        ]
+        for kind in existing:
             for one, other in pairwise(row):
                 before, after = one._replace(kind=kind), other._replace(kind=kind)
                 cp.add(self.start[after] >= self.end[before])
+        if OpKind.W not in existing:
+            return
         none = self.split[row[0]].negated()
         cp.add(self.start[row[0]._replace(kind=OpKind.W)] == 0).only_enforce_if(none)
         for one, other in pairwise(row):
@@ -201,6 +215,8 @@ class MixedModel:
             busy.append(self._whole_time(forward))
             for kind, there in ((OpKind.B, split), (OpKind.BW, split.negated())):
                 op = forward._replace(kind=kind)
+                if op not in self.start:
+                    continue
                 literal: cp_model.LiteralT = there
                 if op in second:
                     literal = cp.new_bool_var("")
@@ -211,9 +227,10 @@ class MixedModel:
                     cp.new_optional_fixed_size_interval_var(self.start[op], time, literal, "")
                 )
             w = forward._replace(kind=OpKind.W)
-            busy.append(
-                cp.new_optional_fixed_size_interval_var(self.start[w], claim.time(w), split, "")
-            )
+            if w in self.start:
+                busy.append(
+                    cp.new_optional_fixed_size_interval_var(self.start[w], claim.time(w), split, "")
+                )
             held += self._held(forward)
         device = claim.device(forwards[0])
         if self.once is not None:
@@ -241,7 +258,7 @@ class MixedModel:
             (split.negated(), (OpKind.F, OpKind.BW)),
         ):
             taken: list[tuple[OpKind, int]] = []
-            for kind in kinds:
+            for kind in (kind for kind in kinds if self.claim.has(kind, stage)):
                 taken.append((kind, self.claim.takes(kind, stage)))
                 left = self.claim.gives(kind, stage)
                 while left:

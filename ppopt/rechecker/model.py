@@ -80,7 +80,7 @@ def _once(
     end: dict[Op, cp_model.LinearExprT],
     cp: cp_model.CpModel,
 ) -> Once | None:
-    """What a step has once, of the first microbatches' F and the last ones' W or BW."""
+    """What a step has once, of the first microbatches' F and the last ones' last operations."""
     claim = rules.claim
     if not (claim.pipeline.has_auxiliary and rules.all):
         return None
@@ -95,11 +95,11 @@ def _once(
         claim,
         latest,
         lambda place: [start[op] for op in ops(OpKind.F, place, 0)],
-        lambda place: [end[op] for op in ops(claim.kinds[-1], place, -1)],
+        lambda place: [end[op] for op in ops(claim.kinds_of(place[1])[-1], place, -1)],
         (
             Move(op, end[op], start[op._replace(kind=claim.kinds[1])])
             for op in sorted(start)
-            if op.kind is OpKind.F
+            if op.kind is OpKind.F and claim.has(claim.kinds[1], op.stage)
         ),
     )
 
@@ -234,7 +234,7 @@ def _held(model: FeasibilityModel, forward: Op) -> Iterator[tuple[cp_model.Inter
     is what was taken first.
     """
     claim, taken = model.claim, []
-    for kind in claim.kinds:
+    for kind in claim.kinds_of(forward.stage):
         taken.append((kind, claim.takes(kind, forward.stage)))
         left = claim.gives(kind, forward.stage)
         while left:

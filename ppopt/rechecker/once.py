@@ -1,6 +1,6 @@
 """What devices run besides compute: unshard, gradient sync and optimizer, and moves to the host.
 
-UNSHARD of a stage ends before its first F starts. GRADIENT_SYNC starts once its last W or BW has
+UNSHARD of a stage ends before its first F starts. GRADIENT_SYNC starts once its last operation has
 ended. Both run on the collective queue of the device, one at a time. OPTIMIZER of a device computes
 after the syncs of its stages, or with a barrier of all; if there are none, after their last W or
 BW. No optimizer waits for a frozen stage. Gathered weights are held from the start of UNSHARD to
@@ -26,10 +26,16 @@ from ppopt.problem.cost_table import STEP_FIELDS
 from ppopt.problem.link_mode import LinkMode
 from ppopt.problem.operation import OpKind
 from ppopt.problem.pipeline import Pipeline
+from ppopt.problem.traits import BESIDE_COMPUTE, Trait
 from ppopt.rechecker.claim import Claim
 from ppopt.rechecker.route_times import RouteTimes
 
 NONE = Fraction(0)
+HANDLES = BESIDE_COMPUTE | {
+    *(Trait.PAIRS, Trait.SHORT_PAIRS, Trait.SLICES),
+    *(Trait.ROUTES, Trait.FROZEN, Trait.SPAN),
+}
+"""Traits of the claims that have such a claim of the compute alone."""
 
 
 class Times(NamedTuple):
@@ -134,13 +140,13 @@ def held(claim: Claim, device: int) -> int:
     begun and none has closed, so all count. Else F, B and BW run between the first F and the last W
     or BW of the lowest stage of their route on the device, so that those of this stage count. A
     later W of another stage holds less than before, unless it has workspace: then none count. Of a
-    stage that runs no backward the weights are held to its last F alone, so none count on its
+    stage without backward the weights are held to its last F alone, so none count on its
     device.
     """
     pipeline, amounts = claim.pipeline, claim.pipeline.ticks.costs.unshard_memory
     stages = [[s for s, host in enumerate(hosts) if host == device] for hosts in pipeline.hosts]
     mine = [stage for route in stages for stage in route]
-    if min(mine, default=0) < claim.forward_only:
+    if not all(claim.has(OpKind.B, stage) for stage in mine):
         return 0
     ticks = pipeline.ticks
     f_alone = not any(
@@ -163,6 +169,8 @@ def of_compute(claim: Claim) -> Claim:
     (span).
     """
     given = claim.pipeline
+    if not claim.has_only(HANDLES):
+        return claim
     if given.has_offload:
         return of_compute(claim._replace(pipeline=_unmoved(given)))
     if not given.has_gradient_work:

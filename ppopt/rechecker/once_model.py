@@ -70,7 +70,7 @@ def add_once(
     closings: Callable[[Place], Iterable[cp_model.LinearExprT]],
     moves: Iterable[Move],
 ) -> Once:
-    """Add these operations, given the starts of F and the ends of W and BW of a stage.
+    """Add these operations, given the first starts and the last ends of a stage.
 
     `moves` are those of all F, microbatches in order.
     """

@@ -25,12 +25,15 @@ from time import monotonic
 from typing import NamedTuple
 
 from ppopt.problem.operation import OpKind
+from ppopt.problem.traits import Trait
 from ppopt.rechecker.claim import Claim
 from ppopt.rechecker.route_times import RouteTimes
 
 Instants = tuple[int, ...]
 """When every device is free; then, for every delay, when what is under way arrives."""
 Done = tuple[int, ...]
+HANDLES = frozenset({Trait.LINKS, Trait.FROZEN})
+"""Traits that the enumeration handles; links only delay."""
 _NEW = -1
 EACH = 1e-4
 """Least seconds per partial schedule, about: what would take longer than the limit is not begun."""
@@ -81,9 +84,7 @@ class Delay(NamedTuple):
 def applies(claim: Claim) -> bool:
     """Whether the pipeline has only the rules that are modelled here."""
     pipeline = claim.pipeline
-    if claim.span or claim.bound is None or claim.paired:
-        return False
-    if pipeline.routes > 1 or pipeline.num_slices > 1:
+    if claim.bound is None or not claim.has_only(HANDLES):
         return False
     kinds, stages, ticks = claim.kinds, range(pipeline.num_stages), pipeline.ticks
     return all(
@@ -162,6 +163,8 @@ class PartialSchedules:
         )
         for kind in self._claim.kinds:
             for stage in self._stages:
+                if not self._claim.has(kind, stage):
+                    continue
                 host = self._hosts[stage]
                 takes = self._claim.takes(kind, stage)
                 alone = ticks.limits is None or takes == 0 or takers[host] == 1
@@ -181,7 +184,8 @@ class PartialSchedules:
         for low, high in pairwise(self._stages):
             down, up = (self._times.between(kind, low, high) for kind in (OpKind.F, back))
             yield Delay(place[OpKind.F, low], place[OpKind.F, high], down)
-            yield Delay(place[back, high], place[back, low], up)
+            if self._claim.has(back, low):
+                yield Delay(place[back, high], place[back, low], up)
         trip = self._times.round_trip(last)
         if trip:
             yield Delay(place[OpKind.F, last], place[back, last], trip)

@@ -21,12 +21,15 @@ from time import monotonic
 from typing import NamedTuple
 
 from ppopt.problem import exact
+from ppopt.problem.traits import BESIDE_COMPUTE, Trait
 from ppopt.rechecker import recompute
 from ppopt.rechecker.claim import Claim, bound_in_ticks
 from ppopt.rechecker.device_time import DeviceTime, StageRange
 from ppopt.rechecker.layer_sums import LayerSums
 from ppopt.rechecker.mixed import by_layers, computes
 
+HANDLES = BESIDE_COMPUTE | {Trait.FROZEN, Trait.SPAN}
+"""Traits that the bounds of devices handle, once backwards are split and pairs are computed."""
 MOST_LEFT = 64
 """Most partitions that are left to searches."""
 Cuts = tuple[int | None, ...]
@@ -52,14 +55,13 @@ def left_to_search(claim: Claim, deadline: float) -> list[Left] | None:
     """The partitions, with the choices of recompute, that no device alone rules out.
 
     None if there are more than `MOST_LEFT`, if `time.monotonic` passes the deadline, or
-    if the claim is out of reach: several routes, slices or pairs, or a layer whose F computes
+    if the claim is out of reach: it has a trait that is not handled, or a layer whose F computes
     nothing.
     """
     if not all(map(computes, claim.pipeline.model.layers)):
         return None
     claim = by_layers(recompute.without(claim) if claim.of_layers else claim)
-    pipeline = claim.pipeline
-    if pipeline.routes > 1 or pipeline.num_slices > 1 or claim.paired:
+    if not claim.has_only(HANDLES):
         return None
     found: list[Left] = []
     try:

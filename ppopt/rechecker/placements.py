@@ -14,8 +14,14 @@ from itertools import permutations, product
 from ppopt.problem.offload import SEARCH_OFFLOAD
 from ppopt.problem.partition import SEARCH
 from ppopt.problem.recompute import SEARCH_RECOMPUTE
+from ppopt.problem.traits import BESIDE_COMPUTE, Trait
 from ppopt.rechecker.claim import Claim, bound_in_ticks
 
+HANDLES = BESIDE_COMPUTE | {
+    *(Trait.MIXED, Trait.PAIRS, Trait.SHORT_PAIRS),
+    *(Trait.SLICES, Trait.FROZEN, Trait.SPAN),
+}
+"""Traits of the placements that are enumerated."""
 MOST_WAYS = 200_000
 """Most ways to put the stages on the devices that are looked at."""
 MOST_PERMUTED = 7
@@ -24,9 +30,9 @@ Hosts = tuple[int, ...]
 
 
 def within_reach(claim: Claim) -> bool:
-    """Whether the placements can be enumerated: few of them, and one route."""
+    """Whether there are few enough placements to enumerate them."""
     pipeline = claim.pipeline
-    return pipeline.routes == 1 and pipeline.num_devices**pipeline.num_stages <= MOST_WAYS
+    return bool(pipeline.num_devices**pipeline.num_stages <= MOST_WAYS)
 
 
 def every(claim: Claim) -> Iterator[Hosts]:

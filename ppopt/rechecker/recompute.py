@@ -22,7 +22,7 @@ from itertools import accumulate, pairwise
 from typing import NamedTuple
 
 from ppopt.problem.layer import Layer
-from ppopt.rechecker.claim import Claim, first_trained
+from ppopt.rechecker.claim import Claim
 
 MOST_POINTS = 12
 """Most points of a stage by which partitions are ruled out."""
@@ -81,13 +81,15 @@ class Recompute:
             return RecomputePoint(0, saved, moving=layer.offload_time)
 
         layers = claim.pipeline.model.layers if claim.of_layers else ()
-        first = first_trained(layer.frozen for layer in layers)
+        trained = False
+        """Whether some layer so far is not frozen: the others have no backward."""
         self._layers: list[list[tuple[RecomputePoint, Layers]]] = []
         """What every layer may do, besides nothing."""
         for number, layer in enumerate(layers):
             mine: list[tuple[RecomputePoint, Layers]] = []
             self._layers.append(mine)
-            if number < first:
+            trained |= not layer.frozen
+            if not trained:
                 continue
             own, none = frozenset((number,)), frozenset[int]()
             free = layer.recompute_given or layer.role not in ("embedding", "head")

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from ortools.sat.python import cp_model
 
-from ppopt.problem.operation import Op
+from ppopt.problem.operation import Op, OpKind
 from ppopt.rechecker import cp_sat
 from ppopt.rechecker.claim import Claim
 from ppopt.rechecker.model import FeasibilityModel, Pair, build
@@ -89,12 +89,12 @@ def latest(claim: Claim) -> int:
     """An instant by which some schedule of value below the bound is done, if there is one.
 
     Under device span every two devices have a stage each on route 0, whose F(., 0) .. B(., 0) lie
-    within each other: the windows of all devices meet, in twice the span. Where stages run no
+    within each other: the windows of all devices meet, in twice the span. If stages have no
     backward they need not meet: between two windows there are transfers alone.
     """
     if claim.bound is None:
         return claim.horizon
-    if claim.span and claim.forward_only:
+    if claim.span and not claim.has(OpKind.B, 0):
         return claim.pipeline.num_devices * (claim.bound - 1) + claim.horizon
     return (claim.bound - 1) * (2 if claim.span else 1)
 

@@ -33,17 +33,22 @@ class Route:
                     yield from self._row(kind, stage, part)
 
     def _row(self, kind: OpKind, stage: int, part: int) -> list[Op]:
-        """Operations of a kind, a stage and a slice, in the order of microbatches."""
+        """Operations of a kind, a stage and a slice, in the order of microbatches; maybe none."""
+        if not self._claim.has(kind, stage):
+            return []
         return [Op(kind, stage, microbatch, part) for microbatch in self._route]
 
     def _each(
         self, before: tuple[OpKind, int], after: tuple[OpKind, int], lag: int, ahead: int = 0
     ) -> Iterator[Apart]:
-        """One rule for all microbatches and slices; `ahead`: for the slice so much further on."""
+        """One rule for all microbatches and slices; `ahead`: for the slice so much further on.
+
+        It holds if both operations exist.
+        """
         for part in self._slices:
             if part + ahead in self._slices:
                 rows = self._row(*before, part), self._row(*after, part + ahead)
-                for first, then in zip(*rows, strict=True):
+                for first, then in zip(*rows, strict=False):
                     yield first, then, lag
 
     def apart(self) -> Iterator[Apart]:
@@ -54,8 +59,6 @@ class Route:
 
     def _flow(self) -> Iterator[Apart]:
         """Activations go down, gradients go up; within a stage the kinds follow each other.
-
-        No gradient goes up to a stage that runs no backward.
 
         The slices of a microbatch go forward one after the other, and backward the last first.
         """
@@ -68,8 +71,7 @@ class Route:
         for low, high in pairwise(self._stages):
             down, up = (self._times.between(kind, low, high) for kind in (forward, backward))
             yield from self._each((forward, low), (forward, high), down)
-            if low >= self._claim.forward_only:
-                yield from self._each((backward, high), (backward, low), up)
+            yield from self._each((backward, high), (backward, low), up)
         for stage in self._stages[-1:]:
             trip = self._times.round_trip(stage)
             yield from self._each((forward, stage), (backward, stage), trip)

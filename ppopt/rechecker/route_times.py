@@ -15,12 +15,12 @@ class RouteTimes:
     def __init__(self, claim: Claim, hosts: tuple[int, ...]) -> None:
         """`hosts` has the device of every stage."""
         ticks, (forward, backward, *_) = claim.pipeline.ticks, claim.kinds
+        self._has_backward = [claim.has(backward, stage) for stage in range(len(hosts))]
         self._duration = {kind: claim.least[kind] for kind in claim.kinds}
         pipeline = claim.pipeline
         boundary, per_unit = Boundary(pipeline, hosts), ticks.per_unit
         ends = list(accumulate(pipeline.counts)) if pipeline.counts else [0] * len(hosts)
         ways = list(enumerate(ends[:-1]))
-        self._forward_only = claim.forward_only
         self.down = [int(boundary.down(*where) * per_unit) for where in ways]
         """Delay from every stage to the next one; `up`: the way back."""
         self.up = [int(boundary.up(*where) * per_unit) for where in ways]
@@ -40,7 +40,7 @@ class RouteTimes:
             )
             found.append(self.down[link] + above + self.up[link])
         found.reverse()
-        return [0] * self._forward_only + found[self._forward_only :]
+        return [time * has for time, has in zip(found, self._has_backward, strict=True)]
 
     def way(self, kind: OpKind, stage: int) -> int:
         """Time through the stages below one, and over the links between: down or up."""
@@ -51,5 +51,5 @@ class RouteTimes:
         return self._way[kind][high] - self._way[kind][low] - self._duration[kind][low]
 
     def round_trip(self, stage: int) -> int:
-        """Time from the end of F on a stage to the start of its backward; 0 if it runs none."""
+        """Time from the end of F on a stage to the start of its backward; 0 if it has none."""
         return self._round_trip[stage]

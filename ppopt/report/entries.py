@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from dataclasses import replace
 from fractions import Fraction
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from ppopt.errors import InputError
+from ppopt.formats.figures import known
 from ppopt.problem.kinds import Kind, ResourceKind
 from ppopt.problem.objective import Objective
 from ppopt.report.drawing import drawn_kinds
 from ppopt.report.labels import CAUSE_WORDS, clean, title
 from ppopt.report.numbers import measured, percent, spread
-from ppopt.report.summary import summary
+from ppopt.report.schedule_report import ScheduleReport, report_schedule
 from ppopt.schedule.idle import Cause, idle, totals
 from ppopt.schedule.schedule import Schedule
 from ppopt.schedule.timetable import ALONE
@@ -40,8 +42,7 @@ class PageSchedule(NamedTuple):
     """A schedule on a page."""
 
     schedule: Schedule
-    figures: Mapping[str, Any]
-    """Its `summary`."""
+    report: ScheduleReport
     use: TimeUse
     title: str
     above: str
@@ -58,15 +59,17 @@ def entries(schedules: Sequence[Schedule], *, ordered: bool = False) -> list[Pag
     Raises InputError if their units of time differ.
     """
     _check_units(schedules)
-    found = [(summary(schedule), schedule) for schedule in schedules]
-    if any(figures["strategy"] == MEASURED for figures, _ in found):
-        for figures, _ in found:
-            figures["predicted"] = figures["strategy"] != MEASURED
+    reports = [(report_schedule(schedule), schedule) for schedule in schedules]
+    if any(report.strategy == MEASURED for report, _ in reports):
+        reports = [
+            (replace(report, predicted=report.strategy != MEASURED), schedule)
+            for report, schedule in reports
+        ]
     if ordered:
-        return [_entry(schedule, figures, figures["value"]) for figures, schedule in found]
-    found.sort(key=lambda pair: (not pair[0]["fits_limit"], pair[0]["value"]))
-    best = found[0][0]["value"]
-    return [_entry(schedule, figures, best) for figures, schedule in found]
+        return [_entry(schedule, report, known(report.value)) for report, schedule in reports]
+    reports.sort(key=lambda pair: (not pair[0].fits_limit, known(pair[0].value)))
+    best = known(reports[0][0].value)
+    return [_entry(schedule, report, best) for report, schedule in reports]
 
 
 def _check_units(schedules: Sequence[Schedule]) -> None:
@@ -99,31 +102,31 @@ def time_use(schedule: Schedule) -> TimeUse:
     )
 
 
-def _entry(schedule: Schedule, figures: Mapping[str, Any], best: float) -> PageSchedule:
+def _entry(schedule: Schedule, report: ScheduleReport, best: float) -> PageSchedule:
     use = time_use(schedule)
-    more = figures["value"] - best
+    more = known(report.value) - best
     above = ""
     if more > 0:
-        above = f"{measured(more, figures['time_unit'])} ({percent(more / best)})"
-    note = _note(figures, use, above)
-    names = filter(None, (title(figures), schedule.pipeline.name))
-    return PageSchedule(schedule, figures, use, " · ".join(map(clean, names)), above, note)
+        above = f"{measured(more, report.time_unit)} ({percent(more / best)})"
+    note = _note(report, use, above)
+    names = filter(None, (title(report), schedule.pipeline.name))
+    return PageSchedule(schedule, report, use, " · ".join(map(clean, names)), above, note)
 
 
-def _note(figures: Mapping[str, Any], use: TimeUse, above: str) -> str:
-    time, memory = figures["time_unit"], figures["memory_unit"]
-    words = f"makespan {measured(figures['makespan'], time)}"
-    if figures["objective"] != Objective.MAKESPAN.value:
-        words += f", device span {measured(figures['value'], time)}"
-    if figures["mem_limit"] is not None:
-        place = "within" if figures["fits_limit"] else "over the limit of"
-        words += f" {place} memory {spread(figures['mem_limit'], memory)}"
+def _note(report: ScheduleReport, use: TimeUse, above: str) -> str:
+    time, memory = report.time_unit, report.memory_unit
+    words = f"makespan {measured(report.makespan, time)}"
+    if report.objective != Objective.MAKESPAN.value:
+        words += f", device span {measured(report.value, time)}"
+    if report.mem_limit is not None:
+        place = "within" if report.fits_limit else "over the limit of"
+        words += f" {place} memory {spread(report.mem_limit, memory)}"
     if above:
         words += f", {above} more than the best"
-    return f"{words}; {_idle_words(use)}"
+    return f"{words}; {_describe_idle(use)}"
 
 
-def _idle_words(use: TimeUse) -> str:
+def _describe_idle(use: TimeUse) -> str:
     """Share of idle time and its largest causes, in words."""
     if not use.idle:
         return "never idle"

@@ -4,18 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from html import escape
-from typing import Any
+from typing import Any, NamedTuple
 
+from ppopt.formats.figures import known
+from ppopt.problem.exact import plain
 from ppopt.problem.operation import OpKind
 from ppopt.report import colours
 from ppopt.report.figure import FONT, HOVER_LABEL
-from ppopt.report.frontier_words import AT_MOST, OVER, what_if
+from ppopt.report.frontier_report import FrontierReport
+from ppopt.report.frontier_text import AT_MOST, OVER, describe_frontier
 from ppopt.report.html import page
-from ppopt.report.labels import objective_words, title
-from ppopt.report.layout_words import chosen_words
+from ppopt.report.labels import objective_name, title
 from ppopt.report.numbers import headed, measured, number, percent
+from ppopt.report.objects import of_frontier
 from ppopt.report.payload import embedded
-from ppopt.report.search_words import status_words
+from ppopt.report.placement_text import describe_choices
+from ppopt.report.schedule_report import ScheduleReport
+from ppopt.report.search_text import describe_status
 from ppopt.report.sections import html_table
 from ppopt.schedule.schedule import Schedule
 
@@ -31,50 +36,74 @@ _MOST_SHOWN = 2.2
 """It opens with memory up to this times the last limit at which the value changes."""
 
 
-def frontier_page(found: Mapping[str, Any], schedules: Sequence[Schedule]) -> str:
+def frontier_page(found: FrontierReport) -> str:
     """One HTML page with the curve, its figures, and the schedules of its points.
 
-    `found` has the keys of `ppopt frontier --json`, `schedules` are those of its points, one each.
-    The element `frontier` holds `found` as JSON, without the schedules: their sections are
-    `schedule-1` and so on, named by `section` of each point. Identical input gives an identical
-    page, but for `solve_seconds`, which is left out.
+    The element `frontier` holds the object of `ppopt frontier --json`, without the schedules: their
+    sections are `schedule-1` and so on, named by `section` of each point. Identical input gives an
+    identical page, but for `solve_seconds`, which is left out.
     """
+    schedules = [point.schedule for point in found.points if point.schedule is not None]
     shown = _sections(schedules)
-    data = _data(found, shown)
+    sections = {place: index for index, place in enumerate(shown, start=1)}
     opening = (
         '<section class="frontier">\n'
         f"{_sentences(found)}\n"
         '<div id="curve" role="group" aria-label="Memory against time"></div>\n'
-        f'<script type="application/json" id="curve-data">{embedded(_curve(data))}</script>\n'
-        f'<div class="scroll" tabindex="0">{_table(data)}</div>\n'
-        f'<script type="application/json" id="frontier">{embedded(data)}</script>\n'
+        '<script type="application/json" id="curve-data">'
+        f"{embedded(_curve(found, sections))}</script>\n"
+        f'<div class="scroll" tabindex="0">{_table(found, sections)}</div>\n'
+        '<script type="application/json" id="frontier">'
+        f"{embedded(_data(found, sections))}</script>\n"
         "</section>"
     )
     kept = [schedules[place] for place in shown]
-    knee = min(range(len(shown)), key=lambda index: abs(shown[index] - _knee(data["points"])))
+    points = _spots(found.points)
+    knee = min(range(len(shown)), key=lambda index: abs(shown[index] - _knee(points)))
     name = schedules[0].pipeline.name
     title = f"{name}: {TITLE.lower()}" if name else TITLE
     return page(kept, title=title, opening=opening, first=knee)
 
 
-def _knee(points: Sequence[Mapping[str, Any]]) -> int:
+class _Spot(NamedTuple):
+    """A schedule in the chart: its limit or memory, and its value."""
+
+    x: float
+    y: float
+    report: ScheduleReport
+
+    @property
+    def place(self) -> tuple[float, float]:
+        return self.x, self.y
+
+
+def _spots(reports: Sequence[ScheduleReport]) -> list[_Spot]:
+    """Points at their limits, hand strategies at their memory."""
+    return [
+        _Spot(known(report.memory if x is None else x), known(report.value), report)
+        for report in reports
+        for x in [report.limit]
+    ]
+
+
+def _knee(points: Sequence[_Spot]) -> int:
     """The point farthest below the line from the first to the last one in sight.
 
     Both axes count from 0 to 1 (Satopaa et al., "Finding a 'Kneedle' in a Haystack", 2011).
     """
     begin, last = _first_in_sight(points), points[-1]
-    wide = last["limit"] - points[begin]["limit"] or 1
-    high = points[begin]["value"] - last["value"] or 1
+    wide = last.x - points[begin].x or 1
+    high = points[begin].y - last.y or 1
     return min(
         range(begin, len(points)),
-        key=lambda place: points[place]["limit"] / wide + points[place]["value"] / high,
+        key=lambda place: points[place].x / wide + points[place].y / high,
     )
 
 
-def _first_in_sight(points: Sequence[Mapping[str, Any]]) -> int:
+def _first_in_sight(points: Sequence[_Spot]) -> int:
     """The first point that the chart opens with."""
-    best = points[-1]["value"]
-    return next(i for i, point in enumerate(points) if point["value"] <= _WORST_SHOWN * best)
+    best = points[-1].y
+    return next(i for i, point in enumerate(points) if point.y <= _WORST_SHOWN * best)
 
 
 def _sections(schedules: Sequence[Schedule]) -> list[int]:
@@ -85,75 +114,74 @@ def _sections(schedules: Sequence[Schedule]) -> list[int]:
     return sorted({0, len(schedules) - 1})
 
 
-def _data(found: Mapping[str, Any], shown: Sequence[int]) -> dict[str, Any]:
+def _data(found: FrontierReport, sections: Mapping[int, int]) -> dict[str, Any]:
     """The data of a frontier without schedules and without what differs from run to run."""
-    sections = {place: f"schedule-{index}" for index, place in enumerate(shown, start=1)}
-    rows = {
-        key: [_without(row, "schedule", "solve_seconds") for row in found[key]]
-        for key in ("points", "strategies")
-    }
-    for place, row in enumerate(rows["points"]):
-        row["section"] = sections.get(place)
-    return _without(found, "solve_seconds") | rows
+    data = of_frontier(found)
+    for row in (data, *data["points"], *data["strategies"]):
+        row.pop("schedule", None)
+        row.pop("solve_seconds")
+    for place, row in enumerate(data["points"]):
+        row["section"] = f"schedule-{sections[place]}" if place in sections else None
+    return data
 
 
-def _without(row: Mapping[str, Any], *keys: str) -> dict[str, Any]:
-    return {key: value for key, value in row.items() if key not in keys}
-
-
-def _sentences(found: Mapping[str, Any]) -> str:
+def _sentences(found: FrontierReport) -> str:
     words = {
         "optimal": "Every limit at which the optimum changes, each optimum proved",
         "feasible": "The best schedules found, not proved where the line of the bound lies below",
     }
-    lines = [f"{words[found['status']]}; click a point for its schedule", *what_if(found)]
+    status = words[found.frontier.status]
+    lines = [f"{status}; click a point for its schedule", *describe_frontier(found)]
     return "".join(f"<p>{escape(line[:1].upper() + line[1:])}.</p>" for line in lines)
 
 
-def _curve(data: Mapping[str, Any]) -> dict[str, Any]:
+def _curve(found: FrontierReport, sections: Mapping[int, int]) -> dict[str, Any]:
     """What the script draws: `Curve` in `script/types.d.ts`. The points are drawn last, on top."""
-    points, hands, end = data["points"], data["strategies"], _end(data)
-    corners = [(row["limit"], row["value"]) for row in points]
-    afters = [*(limit for limit, _ in corners[1:]), end]
+    points, hands = _spots(found.points), _spots(found.hands)
+    end, bounds = _end([*points, *hands]), _bounds_of(found)
+    afters = [*(point.x for point in points[1:]), end]
     steps = [
         spot
-        for (limit, value), after in zip(corners, afters, strict=True)
-        for spot in ((limit, value), (after, value))
+        for point, after in zip(points, afters, strict=True)
+        for spot in (point.place, (after, point.y))
     ]
+    values = [*(spot.y for spot in (*points, *hands)), *(bound for _, bound in bounds[-1:])]
     return {
-        "traces": [*_hands(data), *_bounds(data, end), _best(data, end)],
-        "layout": _layout(data),
-        **_opening_window(data, end),
-        "whole": {"x": _widths(corners[0][0], end), "y": _heights(_values(data))},
+        "traces": [
+            *_hands(hands),
+            *_bounds(found, bounds, points[0].x, end),
+            _best(points, hands, end),
+        ],
+        "layout": _layout(found),
+        **_opening_window(points, hands, bounds, end),
+        "whole": {"x": _widths(points[0].x, end), "y": _heights(values)},
         "points": [
-            {
-                "x": row["limit"],
-                "y": row["value"],
-                "section": row["section"] and int(row["section"].rpartition("-")[2]),
-            }
-            for row in points
+            {"x": point.x, "y": point.y, "section": sections.get(place)}
+            for place, point in enumerate(points)
         ],
         "steps": [{"x": x, "y": y} for x, y in steps],
-        "names": [
-            {"x": row["memory"], "y": row["value"], "text": _together(row, hands)} for row in hands
-        ],
+        "names": [{"x": hand.x, "y": hand.y, "text": _together(hand, hands)} for hand in hands],
     }
 
 
-def _opening_window(data: Mapping[str, Any], end: float) -> dict[str, list[float]]:
+def _bounds_of(found: FrontierReport) -> list[tuple[float, float]]:
+    """Limits with their lower bounds."""
+    return [(plain(limit), plain(bound)) for limit, bound in found.frontier.bounds]
+
+
+def _opening_window(
+    points: Sequence[_Spot],
+    hands: Sequence[_Spot],
+    bounds: Sequence[tuple[float, float]],
+    end: float,
+) -> dict[str, list[float]]:
     """Ranges of the axes in which a choice is made: good values, and memory that brings them."""
-    points = data["points"]
     seen = points[_first_in_sight(points) :]
-    most = min(end, _MOST_SHOWN * seen[-1]["limit"])
-    worst = _WORST_SHOWN * seen[-1]["value"]
-    hands = [
-        row["value"]
-        for row in data["strategies"]
-        if row["value"] <= worst and seen[0]["limit"] <= row["memory"] <= most
-    ]
-    lows = [row["lower_bound"] for row in data["bounds"][-1:]]
-    values = [*(row["value"] for row in seen), *hands, *lows]
-    return {"x": _widths(seen[0]["limit"], most), "y": _heights(values)}
+    most = min(end, _MOST_SHOWN * seen[-1].x)
+    worst = _WORST_SHOWN * seen[-1].y
+    near = [hand.y for hand in hands if hand.y <= worst and seen[0].x <= hand.x <= most]
+    values = [*(point.y for point in seen), *near, *(bound for _, bound in bounds[-1:])]
+    return {"x": _widths(seen[0].x, most), "y": _heights(values)}
 
 
 def _widths(first: float, end: float) -> list[float]:
@@ -168,29 +196,20 @@ def _heights(values: Sequence[float]) -> list[float]:
     return [low - room, high + room]
 
 
-def _values(data: Mapping[str, Any]) -> list[float]:
-    bounds = (row["lower_bound"] for row in data["bounds"][-1:])
-    return [*(row["value"] for row in (*data["points"], *data["strategies"])), *bounds]
-
-
-def _end(data: Mapping[str, Any]) -> float:
+def _end(spots: Sequence[_Spot]) -> float:
     """Right end of the memory axis: a little beyond the last point or strategy."""
-    marks: list[float] = [row["limit"] for row in data["points"]]
-    marks += [row["memory"] for row in data["strategies"]]
+    marks = [spot.x for spot in spots]
     return max(marks) + 0.06 * (max(marks) - min(marks)) or max(marks) + 1
 
 
-def _best(data: Mapping[str, Any], end: float) -> dict[str, Any]:
+def _best(points: Sequence[_Spot], hands: Sequence[_Spot], end: float) -> dict[str, Any]:
     """The frontier as steps with its points."""
-    points = data["points"]
-    limits = [row["limit"] for row in points]
-    values = [row["value"] for row in points]
-    proved = [row["status"] == "optimal" for row in points]
+    proved = [point.report.status == "optimal" for point in points]
     return {
         "type": "scatter",
         "name": "best schedule within the limit",
-        "x": [*limits, end],
-        "y": [*values, values[-1]],
+        "x": [*(point.x for point in points), end],
+        "y": [*(point.y for point in points), points[-1].y],
         "mode": "lines+markers",
         "line": {"shape": "hv", "color": colours.HUES[OpKind.F], "width": 2},
         "marker": {
@@ -200,26 +219,28 @@ def _best(data: Mapping[str, Any], end: float) -> dict[str, Any]:
             "opacity": 1,
             "line": {"width": 1.5, "color": colours.POINT_EDGE},
         },
-        "text": [*(_point_words(row, data["strategies"]) for row in points), ""],
+        "text": [*(_describe_point(point, hands) for point in points), ""],
         "hovertemplate": "%{text}<extra></extra>",
     }
 
 
-def _bounds(data: Mapping[str, Any], end: float) -> list[dict[str, Any]]:
+def _bounds(
+    found: FrontierReport, bounds: Sequence[tuple[float, float]], first: float, end: float
+) -> list[dict[str, Any]]:
     """The bounds, where not all points are proved."""
-    if data["status"] == "optimal":
+    if found.frontier.status == "optimal":
         return []
-    bounds = [row for row in data["bounds"] if row["limit"] >= data["points"][0]["limit"]]
+    pipeline = found.frontier.pipeline
     memory, time = (
-        " ".join(filter(None, ("%{x}", data["memory_unit"]))),
-        " ".join(filter(None, ("%{y}", data["time_unit"]))),
+        " ".join(filter(None, ("%{x}", pipeline.memory_unit))),
+        " ".join(filter(None, ("%{y}", pipeline.time_unit))),
     )
-    limits, lows = ([row[key] for row in bounds] for key in ("limit", "lower_bound"))
+    limits, lows = zip(*(pair for pair in bounds if pair[0] >= first), strict=True)
     return [
         {
             "type": "scatter",
             "name": "proved: no schedule is below",
-            "x": [data["points"][0]["limit"], *(min(limit, end) for limit in limits), end],
+            "x": [first, *(min(limit, end) for limit in limits), end],
             "y": [lows[0], *lows, lows[-1]],
             "mode": "lines",
             "line": {"shape": "vh", "color": colours.LIMIT, "width": 1.5, "dash": "dot"},
@@ -228,35 +249,36 @@ def _bounds(data: Mapping[str, Any], end: float) -> list[dict[str, Any]]:
     ]
 
 
-def _point_words(row: Mapping[str, Any], hands: Sequence[Mapping[str, Any]]) -> str:
-    least = "" if row["limit_proved"] else "<br>less memory may do"
-    spot = (row["limit"], row["value"])
-    same = ", ".join(escape(title(hand)) for hand in hands if _spot(hand) == spot)
-    limit = measured(row["limit"], row["memory_unit"])
+def _describe_point(point: _Spot, hands: Sequence[_Spot]) -> str:
+    report = point.report
+    least = "" if report.limit_proved else "<br>less memory may do"
+    same = ", ".join(escape(title(hand.report)) for hand in hands if hand.place == point.place)
+    limit = measured(point.x, report.memory_unit)
     return (
-        f"limit {limit}: <b>{measured(row['value'], row['time_unit'])}</b>"
-        f"<br>{escape(status_words(row))}{least}"
-        f"<br>bubble rate {percent(row['bubble_rate'])}"
+        f"limit {limit}: <b>{measured(point.y, report.time_unit)}</b>"
+        f"<br>{escape(describe_status(report))}{least}"
+        f"<br>bubble rate {percent(report.bubble_rate)}"
         f"{same and f'<br>as {same}'}"
     )
 
 
-def _hands(data: Mapping[str, Any]) -> list[dict[str, Any]]:
+def _hands(hands: Sequence[_Spot]) -> list[dict[str, Any]]:
     """Hand strategies at their own memory and value, in groups by whether the curve bounds them."""
-    rows = data["strategies"]
-    fitting = [row for row in rows if row["fits_limit"]]
+    fitting = [hand for hand in hands if hand.report.fits_limit]
     named = {
-        "hand strategies": [row for row in fitting if row["ratio_to_best"]],
-        "of another placement, not bound": [row for row in fitting if not row["ratio_to_best"]],
-        "over the pipeline's own limits": [row for row in rows if not row["fits_limit"]],
+        "hand strategies": [hand for hand in fitting if hand.report.ratio_to_best],
+        "of another placement, not bound": [
+            hand for hand in fitting if not hand.report.ratio_to_best
+        ],
+        "over the pipeline's own limits": [hand for hand in hands if not hand.report.fits_limit],
     }
     symbols = ("diamond", "diamond-open", "x-thin")
     return [
         {
             "type": "scatter",
             "name": name,
-            "x": [row["memory"] for row in shown],
-            "y": [row["value"] for row in shown],
+            "x": [hand.x for hand in shown],
+            "y": [hand.y for hand in shown],
             "mode": "markers",
             "marker": {
                 "size": 11,
@@ -264,7 +286,7 @@ def _hands(data: Mapping[str, Any]) -> list[dict[str, Any]]:
                 "symbol": symbol,
                 "line": {"width": 2, "color": colours.HUES[OpKind.BW]},
             },
-            "text": [_hand_words(row) for row in shown],
+            "text": [_describe_hand(hand.report) for hand in shown],
             "hovertemplate": "%{text}<extra></extra>",
         }
         for (name, shown), symbol in zip(named.items(), symbols, strict=True)
@@ -272,31 +294,29 @@ def _hands(data: Mapping[str, Any]) -> list[dict[str, Any]]:
     ]
 
 
-def _together(row: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> str:
+def _together(hand: _Spot, hands: Sequence[_Spot]) -> str:
     """Label of a strategy; those of the same memory and value share the label of the first."""
-    same = [title(r) for r in rows if _spot(r) == _spot(row)]
+    name = title(hand.report)
+    same = [title(other.report) for other in hands if other.place == hand.place]
     more = f" and {len(same) - _NAMED} more" if len(same) > _NAMED + 1 else ""
     named = same[:_NAMED] if more else same
-    return escape(", ".join(named)) + more if same[0] == title(row) else ""
+    return escape(", ".join(named)) + more if same[0] == name else ""
 
 
-def _spot(row: Mapping[str, Any]) -> tuple[float, float]:
-    return row["memory"], row["value"]
-
-
-def _hand_words(row: Mapping[str, Any]) -> str:
-    ratio = row["ratio_to_best"]
+def _describe_hand(row: ScheduleReport) -> str:
+    ratio = row.ratio_to_best
     above = f"<br>{percent(ratio - 1)} above the best within its memory" if ratio else ""
-    where = f"<br>placement {row['placement']}, {number(row['chunks'])} per device"
-    if not row["fits_limit"]:
+    where = f"<br>placement {row.placement}, {number(row.chunks)} per device"
+    if not row.fits_limit:
         where += "<br>over the pipeline's own limits"
     return (
-        f"<b>{escape(title(row))}</b>: {measured(row['value'], row['time_unit'])}"
-        f"<br>memory {measured(row['memory'], row['memory_unit'])}{above}{'' if ratio else where}"
+        f"<b>{escape(title(row))}</b>: {measured(row.value, row.time_unit)}"
+        f"<br>memory {measured(row.memory, row.memory_unit)}{above}{'' if ratio else where}"
     )
 
 
-def _layout(data: Mapping[str, Any]) -> dict[str, Any]:
+def _layout(found: FrontierReport) -> dict[str, Any]:
+    pipeline, objective = found.frontier.pipeline, found.frontier.objective
     return {
         "height": _HEIGHT,
         "margin": {"t": 64, "b": 56, "l": 64, "r": 16},
@@ -305,44 +325,47 @@ def _layout(data: Mapping[str, Any]) -> dict[str, Any]:
         "hoverlabel": HOVER_LABEL,
         "legend": {"orientation": "h", "x": 0, "y": 1, "yanchor": "bottom"},
         "xaxis": {
-            "title": {"text": headed("memory limit of every device", data["memory_unit"])},
+            "title": {"text": headed("memory limit of every device", pipeline.memory_unit)},
             "zeroline": False,
         },
         "yaxis": {
-            "title": {"text": headed(objective_words(data), data["time_unit"])},
+            "title": {"text": headed(objective_name(objective), pipeline.time_unit)},
             "zeroline": False,
         },
     }
 
 
-def _table(data: Mapping[str, Any]) -> str:
-    time = data["time_unit"]
+def _table(found: FrontierReport, sections: Mapping[int, int]) -> str:
+    pipeline, searched = found.frontier.pipeline, found.frontier.searched
+    time, objective = pipeline.time_unit, objective_name(found.frontier.objective)
     head = (
-        *("schedule", headed("memory", data["memory_unit"]), headed(objective_words(data), time)),
+        *("schedule", headed("memory", pipeline.memory_unit), headed(objective, time)),
         *(headed("lower bound", time), "bubble rate", "status"),
     )
     rows = [
-        (row["limit"], row["value"], _point_row(row, data["searched"])) for row in data["points"]
+        (point.place, _point_row(point.report, searched, sections.get(place)))
+        for place, point in enumerate(_spots(found.points))
     ]
-    rows += [(row["memory"], row["value"], _hand_row(row)) for row in data["strategies"]]
-    return html_table(head, (cells for _, _, cells in sorted(rows, key=lambda entry: entry[:2])))
+    rows += [(hand.place, _hand_row(hand.report)) for hand in _spots(found.hands)]
+    return html_table(head, (cells for _, cells in sorted(rows, key=lambda entry: entry[0])))
 
 
-def _point_row(row: Mapping[str, Any], searched: Sequence[str]) -> tuple[str, ...]:
-    words = "optimum" if row["status"] == "optimal" else "best found"
-    if row["section"]:
-        words = f'<a href="#{row["section"]}">{words}</a>'
-    most = "" if row["limit_proved"] else AT_MOST
-    memory = most + number(row["limit"])
-    words = f"<strong>{words}</strong>{escape(chosen_words(row, searched))}"
-    cells = _cells(words, memory, row, number(row["lower_bound"]))
-    return *cells, escape(status_words(row))
+def _point_row(
+    row: ScheduleReport, searched: Sequence[str], section: int | None
+) -> tuple[str, ...]:
+    words = "optimum" if row.status == "optimal" else "best found"
+    if section is not None:
+        words = f'<a href="#schedule-{section}">{words}</a>'
+    most = "" if row.limit_proved else AT_MOST
+    words = f"<strong>{words}</strong>{escape(describe_choices(row, searched))}"
+    cells = _cells(words, most + number(row.limit), row, number(row.lower_bound))
+    return *cells, escape(describe_status(row))
 
 
-def _hand_row(row: Mapping[str, Any]) -> tuple[str, ...]:
-    over = "" if row["fits_limit"] else OVER
-    return *_cells(escape(title(row)), number(row["memory"]) + over, row, ""), "hand strategy"
+def _hand_row(row: ScheduleReport) -> tuple[str, ...]:
+    over = "" if row.fits_limit else OVER
+    return *_cells(escape(title(row)), number(row.memory) + over, row, ""), "hand strategy"
 
 
-def _cells(words: str, memory: str, row: Mapping[str, Any], bound: str) -> tuple[str, ...]:
-    return words, memory, number(row["value"]), bound, percent(row["bubble_rate"])
+def _cells(words: str, memory: str, row: ScheduleReport, bound: str) -> tuple[str, ...]:
+    return words, memory, number(row.value), bound, percent(row.bubble_rate)

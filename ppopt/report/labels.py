@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from html import escape
-from typing import Any
+from typing import TYPE_CHECKING
 
 from ppopt.problem.link_mode import LinkMode
 from ppopt.problem.operation_classes import Resource
 from ppopt.schedule.idle import Cause
+
+if TYPE_CHECKING:
+    from ppopt.report.schedule_report import ScheduleReport
 
 SEARCHED = "optimal"
 """Name of the strategy of a schedule that was searched for, whether or not it is proved."""
@@ -26,9 +29,9 @@ CAUSE_WORDS = {
 }
 
 
-def link_words(figures: Mapping[str, Any]) -> str:
+def describe_links(mode: str | None) -> str:
     """What links are, if they are more than delays."""
-    return LinkMode(figures.get("link_mode") or LinkMode.DELAY).words
+    return LinkMode(mode or LinkMode.DELAY).words
 
 
 def link_label(resource: Resource) -> str:
@@ -44,21 +47,16 @@ def link_title(resource: Resource) -> str:
     return f"link of devices {one} and {other}, both ways"
 
 
-def objective_words(figures: Mapping[str, Any]) -> str:
+def objective_name(objective: str | None) -> str:
     """The objective without a hyphen: `makespan` (also if there is none) or `device span`."""
-    return str(figures.get("objective") or "makespan").replace("-", " ")
+    return (objective or "makespan").replace("-", " ")
 
 
-def causes_words(figures: Mapping[str, Any]) -> str:
-    """What the causes of idle time of a schedule mean; warm-up and cool-down are omitted.
-
-    `figures` has the keys of `ppopt eval --json`.
-    """
+def describe_causes(idle: Mapping[str, Sequence[float]]) -> str:
+    """What the causes of idle time mean, by their labels; warm-up and cool-down are omitted."""
     ramps = (Cause.WARM_UP, Cause.COOL_DOWN)
-    found = [
-        cause for cause in Cause if cause not in ramps and any(figures["idle"].get(cause.label, ()))
-    ]
-    return "; ".join(f"{cause.label}: {CAUSE_WORDS[cause]}" for cause in found)
+    causes = [cause for cause in Cause if cause not in ramps and any(idle.get(cause.label, ()))]
+    return "; ".join(f"{cause.label}: {CAUSE_WORDS[cause]}" for cause in causes)
 
 
 def clean(name: str) -> str:
@@ -74,10 +72,10 @@ def isolated(name: str) -> str:
     return f'<bdi title="{escape(shown)}">{escape(shown[: LONGEST_NAME - 1])}…</bdi>'
 
 
-def title(figures: Mapping[str, Any]) -> str:
+def title(report: ScheduleReport) -> str:
     """Strategy that made a schedule; `optimal` only if that is proved and checked."""
-    strategy = str(figures.get("strategy") or "schedule")
-    proved = figures.get("status") == "optimal" and figures.get("checked", True)
-    if strategy == SEARCHED and not proved and figures.get("status") != "infeasible":
+    strategy = report.strategy or "schedule"
+    proved = report.status == "optimal" and report.checked
+    if strategy == SEARCHED and not proved and report.status != "infeasible":
         strategy = "best found"
-    return f"{strategy}, predicted" if figures.get("predicted") else strategy
+    return f"{strategy}, predicted" if report.predicted else strategy

@@ -9,13 +9,15 @@ from html import escape
 from rich.table import Table
 from rich.text import Text
 
-from ppopt.report.frontier_words import what_if
-from ppopt.report.layout_words import routes_words
-from ppopt.report.objects import of_comparison, of_frontier, of_result
-from ppopt.report.plan_objects import of_plan
+from ppopt.report.comparison_report import report_comparison
+from ppopt.report.frontier_report import report_frontier
+from ppopt.report.frontier_text import describe_frontier
+from ppopt.report.placement_text import explain_routes
+from ppopt.report.plan_objects import report_plan
 from ppopt.report.plan_table import plan_table
-from ppopt.report.plan_words import use_words
-from ppopt.report.search_words import best_words, searched_words
+from ppopt.report.plan_text import describe_use
+from ppopt.report.schedule_report import report_result
+from ppopt.report.search_text import describe_best, describe_search
 from ppopt.report.svg import svg
 from ppopt.report.table import compare_table, frontier_table, result_table, sweep_table
 from ppopt.schedule.schedule import Schedule
@@ -37,42 +39,37 @@ def html_of(value: object) -> str:
 
 @html_of.register
 def _(value: Result) -> str:
-    figures = of_result(value, None) | {"stopped_early": value.interrupted}
-    return _picture(value.schedule) + notebook_table(result_table(figures))
+    report = report_result(value, stopped_early=value.interrupted)
+    return _picture(value.schedule) + notebook_table(result_table(report))
 
 
 @html_of.register
 def _(value: Comparison) -> str:
-    rows = of_comparison(value)["rows"]
-    words = [searched_words(of_result(search, None), rows) for search in value.optima]
-    return notebook_table(compare_table(rows)) + _lines(
-        [*best_words(rows), *words, *routes_words(rows)]
+    report = report_comparison(value)
+    searches = [describe_search(search, report.rows) for search in report.searches]
+    return notebook_table(compare_table(report.rows)) + _lines(
+        [*describe_best(report.rows), *searches, *explain_routes(report.rows)]
     )
 
 
 @html_of.register
 def _(value: Frontier) -> str:
-    found = of_frontier(value)
-    return notebook_table(frontier_table(found)) + _lines(what_if(found) or [value.proof])
+    report = report_frontier(value)
+    lines = describe_frontier(report) or [value.proof]
+    return notebook_table(frontier_table(report)) + _lines(lines)
 
 
 @html_of.register
 def _(value: Plan) -> str:
-    found = of_plan(value)
-    of_best = {**found, "strategy": None, "stopped_early": value.interrupted}
-    tables = notebook_table(result_table(of_best)) + notebook_table(plan_table(found))
-    return _picture(value.schedule) + tables + _lines(use_words(found))
+    tables = notebook_table(result_table(report_plan(value))) + notebook_table(plan_table(value))
+    return _picture(value.schedule) + tables + _lines(describe_use(value))
 
 
 @html_of.register
 def _(value: Study) -> str:
-    rows = [
-        {"overrides": dict(row.overrides), **(row.figures or {}), "failed": row.failed}
-        for row in value.rows[:MOST_ROWS]
-    ]
-    more = len(value.rows) - len(rows)
-    said = [repr(value), *([f"{more} more rows: to_frame() has all"] if more else [])]
-    return notebook_table(sweep_table(rows)) + _lines(said)
+    more = len(value.rows) - MOST_ROWS
+    said = [repr(value), *([f"{more} more rows: to_frame() has all"] if more > 0 else [])]
+    return notebook_table(sweep_table(value.rows[:MOST_ROWS])) + _lines(said)
 
 
 def notebook_table(table: Table) -> str:

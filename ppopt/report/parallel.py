@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from fractions import Fraction
 from typing import Any
 
 from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from ppopt.problem.exact import plain_or_none
-from ppopt.report.numbers import NONE, grouped, number, percent
+from ppopt.problem.exact import plain, plain_or_none
+from ppopt.report.numbers import grouped, number, percent
 from ppopt.report.plan_objects import of_plan
-from ppopt.report.plan_words import open_words, slower_words
-from ppopt.studies.parallel_result import ParallelPlan
-from ppopt.studies.parallel_space import DIMENSIONS, Parallelism
-from ppopt.studies.step_breakdown import StepBreakdown
+from ppopt.report.plan_text import describe_open, describe_slower
+from ppopt.studies.parallel_result import ParallelPlan, ParallelRow
+from ppopt.studies.parallel_space import DIMENSIONS
+from ppopt.studies.plan_result import RowStatus
 
 _NUMBER = re.compile(r"[0-9]+")
 MOST_SHOWN = 20
@@ -43,9 +43,8 @@ def of_parallel_plan(found: ParallelPlan) -> dict[str, Any]:
     that are not known are null.
     """
     space = found.space
-    rows = [found.row_object(row) for row in found.rows]
     return of_plan(found.plan) | {
-        "proof": _proof(rows),
+        "proof": _proof(found),
         "status": found.status.value,
         "value": plain_or_none(found.value),
         "lower_bound": plain_or_none(found.lower_bound),
@@ -58,7 +57,7 @@ def of_parallel_plan(found: ParallelPlan) -> dict[str, Any]:
             "gpu": space.gpu.name,
             "gpus": space.gpus,
             "global_batch": space.global_batch,
-            "rows": rows,
+            "rows": [found.row_object(row) for row in found.rows],
             "skipped": [
                 {"combination": str(combination), "reason": reason}
                 for combination, reason in found.skipped.items()
@@ -73,40 +72,43 @@ def of_parallel_plan(found: ParallelPlan) -> dict[str, Any]:
     }
 
 
-def parallel_table(shown: Mapping[str, Any]) -> Table:
-    """Combinations, the best first, a row each; `shown` has the keys of `of_parallel_plan`."""
-    sizes = _sizes(shown)
+def parallel_table(found: ParallelPlan) -> Table:
+    """Combinations, the best first, a row each."""
+    sizes = _sizes(found)
     table = _table(
         *(_HEADS[name] for name in (*sizes, "devices", "batches")),
         *("tokens/s\nper GPU", "bound", "memory\n(MiB)"),
     )
     table.add_column("versus the best", overflow="fold")
-    for place, row in enumerate(shown["parallelism"]["rows"][:MOST_SHOWN]):
+    for place, row in enumerate(found.rows[:MOST_SHOWN]):
+        training = row.model.training
         cells = [
-            *(str(row[name]) for name in (*sizes, "devices", "batches")),
-            _rate(row["tokens_per_second_per_gpu"]),
-            _rate(row["bound_tokens_per_second_per_gpu"]),
-            NONE if row["peak_memory"] is None else number(row["peak_memory"]),
-            "best" if place == 0 and row["value"] is not None else slowdown(row, shown["value"]),
+            *(str(getattr(row.parallelism, name)) for name in sizes),
+            *(str(training.devices), str(training.batches)),
+            grouped(found.tokens_per_second(row.value)),
+            grouped(found.tokens_per_second(row.lower_bound)),
+            number(plain_or_none(row.peak)),
+            "best" if place == 0 and row.value is not None else slowdown(row, found.value),
         ]
         table.add_row(*map(Text, cells), style="bold" if place == 0 else "")
     return table
 
 
-def breakdown_table(shown: Mapping[str, Any]) -> Table | None:
+def breakdown_table(found: ParallelPlan) -> Table | None:
     """What the steps consist of, in ms, of the combinations of the first table.
 
     None if no combination has a schedule.
     """
-    rows = [row for row in shown["parallelism"]["rows"][:MOST_SHOWN] if row["value"] is not None]
+    rows = [row for row in found.rows[:MOST_SHOWN] if row.value is not None]
     if not rows:
         return None
-    sizes = _sizes(shown)
+    sizes = _sizes(found)
     heads = ("step", "compute", "commu-\nnication", "bubble", "gradient\nsync", "optimizer")
     table = _table(*(_HEADS[name] for name in sizes), *heads)
     for row in rows:
-        times = [f"{row[name]:.1f}" for name in ("value", *StepBreakdown._fields)]
-        table.add_row(*(str(row[name]) for name in sizes), *times)
+        parts = (row.value or 0, *(row.breakdown or ()))
+        times = [f"{float(time):.1f}" for time in parts]
+        table.add_row(*(str(getattr(row.parallelism, name)) for name in sizes), *times)
     return table
 
 
@@ -117,119 +119,116 @@ def _table(*heads: str) -> Table:
     return table
 
 
-def _sizes(shown: Mapping[str, Any]) -> list[str]:
+def _sizes(found: ParallelPlan) -> list[str]:
     """Dimensions that are shown: context and expert only where one is above 1."""
-    rows = shown["parallelism"]["rows"]
-    optional = ("context", "expert")
-    return [
-        name for name in _HEADS
-        if name in DIMENSIONS and (name not in optional or any(row[name] > 1 for row in rows))
-    ]  # fmt: skip
+    parallelisms = [row.parallelism for row in found.rows]
+    optional = {
+        "context": any(one.context > 1 for one in parallelisms),
+        "expert": any(one.expert > 1 for one in parallelisms),
+    }
+    return [name for name in _HEADS if name in DIMENSIONS and optional.get(name, True)]
 
 
-def slowdown(row: Mapping[str, Any], best: float | None) -> str:
-    """Slowdown of a combination relative to the best one, in words."""
-    if row["status"] == "infeasible":
+def slowdown(row: ParallelRow, best: Fraction | None) -> str:
+    """Slowdown of a combination relative to the best step of any."""
+    status = row.status(best)
+    if status is RowStatus.INFEASIBLE:
         return "does not fit"
-    least = None if best is None else row["lower_bound"] / best - 1
-    if best is None or least is None or row["status"] == "unknown":
-        return open_words(row["searches"], least)
-    more = None if row["value"] is None else row["value"] / best - 1
+    least = more = None
+    if best is not None and row.lower_bound is not None:
+        least = plain(row.lower_bound) / plain(best) - 1
+        more = None if row.value is None else plain(row.value) / plain(best) - 1
+    if least is None or status is RowStatus.UNKNOWN:
+        return describe_open(row.searches, least)
     if least >= 0:
-        return slower_words(least, more)
-    words = f"{percent(more)} slower" if more else "as fast"
-    return f"{words}; at best {percent(-least)} faster"
+        return describe_slower(least, more)
+    text = f"{percent(more)} slower" if more else "as fast"
+    return f"{text}; at best {percent(-least)} faster"
 
 
-def parallel_words(shown: Mapping[str, Any]) -> list[str]:
+def describe_parallel_plan(found: ParallelPlan) -> list[str]:
     """The best combination, the bound over all of them, and how many were searched."""
-    space, lines = shown["parallelism"], []
-    if shown["value"] is not None:
-        best = space["rows"][0]
+    space, lines = found.space, []
+    if found.best is not None and found.value is not None:
         lines = [
-            f"best: {_combination(best)}: {best['configuration']}",
-            f"step: {number(shown['value'])} ms of {space['global_batch']} sequences on "
-            f"{space['gpus']} x {space['gpu']}",
+            f"best: {found.best.parallelism}: {found.best.configuration}",
+            f"step: {number(plain(found.value))} ms of {space.global_batch} sequences on "
+            f"{space.gpus} x {space.gpu.name}",
         ]
-    rate, bound = (
-        space[name] for name in ("tokens_per_second_per_gpu", "bound_tokens_per_second_per_gpu")
-    )
+    rate, bound = map(found.tokens_per_second, (found.value, found.lower_bound))
     if bound is not None:
-        gap = "" if shown["gap"] is None else f", gap {percent(shown['gap'])}"
-        lines.append(f"tokens/s per GPU: {_rate(rate)}; no combination above {_rate(bound)}{gap}")
+        gap = "" if found.gap is None else f", gap {percent(plain(found.gap))}"
+        lines.append(
+            f"tokens/s per GPU: {grouped(rate)}; no combination above {grouped(bound)}{gap}"
+        )
     elif rate is not None:
         lines.append(
-            f"tokens/s per GPU: {_rate(rate)}; no bound: combinations were not derived in time"
+            f"tokens/s per GPU: {grouped(rate)}; no bound: combinations were not derived in time"
         )
-    lines += _counts(space["rows"])
-    failed = [row for row in space["rows"] if row["failed"] is not None]
-    lines += [f"failed: {_combination(row)}: {row['failed']}" for row in failed]
-    if space["storage"] is not None:
-        storage = space["storage"]
+    lines += count_combinations(found)
+    failed = [row for row in found.rows if row.failed is not None]
+    lines += [f"failed: {row.parallelism}: {row.failed}" for row in failed]
+    if found.storage is not None:
+        storage = found.storage
         lines.append(
-            f"study {storage['study']} in {storage['storage']}: {storage['loaded']} of "
-            f"{len(space['rows'])} combinations were stored before"
+            f"study {storage.study} in {storage.storage}: {storage.loaded} of "
+            f"{len(found.rows)} combinations were stored before"
         )
     return lines
 
 
-def _proof(rows: Sequence[Mapping[str, Any]]) -> str:
+def _proof(found: ParallelPlan) -> str:
     """What the bound over all combinations consists of."""
-    open_rows = [row for row in rows if row["lower_bound"] is not None]
-    words = f"over all {'; '.join(_counts(rows))}"
-    if not open_rows:
-        return words
-    least = min(open_rows, key=lambda row: row["lower_bound"])
-    sizes = ", ".join(f"{name} {least[name]}" for name in DIMENSIONS)
-    return f"{words}; the least bound is that of {sizes}"
+    bounds = [
+        (row.lower_bound, row.parallelism) for row in found.rows if row.lower_bound is not None
+    ]
+    text = f"over all {'; '.join(count_combinations(found))}"
+    if not bounds:
+        return text
+    _, least = min(bounds, key=lambda pair: pair[0])
+    sizes = ", ".join(f"{name} {getattr(least, name)}" for name in DIMENSIONS)
+    return f"{text}; the least bound is that of {sizes}"
 
 
-def _counts(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+def count_combinations(found: ParallelPlan) -> list[str]:
     """How many combinations were searched, and how many could not be in time."""
-    impossible = sum(row["status"] == "infeasible" for row in rows)
-    looked_at = [row for row in rows if row["searches"] or row["value"] is not None]
-    searched = sum(row["status"] != "infeasible" for row in looked_at)
-    unsearched = sum(row["status"] == "unknown" and not row["searches"] for row in rows)
-    alone = len(rows) - impossible - searched - unsearched
+    counted = [(row.status(found.value), row) for row in found.rows]
+    impossible = sum(status is RowStatus.INFEASIBLE for status, _ in counted)
+    searched = sum(
+        status is not RowStatus.INFEASIBLE and bool(row.searches or row.value is not None)
+        for status, row in counted
+    )
+    unsearched = sum(status is RowStatus.UNKNOWN and not row.searches for status, row in counted)
+    alone = len(counted) - impossible - searched - unsearched
     counts = {
         "searched": searched,
         "ruled out by bounds alone": alone,
         "over the memory limit": impossible,
     }
-    words = ", ".join(f"{count} {what}" for what, count in counts.items() if count)
-    lines = [f"{_combinations(len(rows))}: {words}"] if words else []
+    text = ", ".join(f"{count} {what}" for what, count in counts.items() if count)
+    lines = [f"{_combinations(len(counted))}: {text}"] if text else []
     if unsearched:
-        lines.append(
-            f"not searched in time: {unsearched} of {_combinations(len(rows))}; raise --time-limit"
-        )
+        total = _combinations(len(counted))
+        lines.append(f"not searched in time: {unsearched} of {total}; raise --time-limit")
     return lines
 
 
-def skipped_words(shown: Mapping[str, Any]) -> list[str]:
+def describe_skipped(found: ParallelPlan) -> list[str]:
     """The invalid combinations by reason, and the sizes that defaults leave out.
 
     Reasons that differ in numbers alone share a line, which has the most frequent one.
     """
-    space, lines = shown["parallelism"], []
-    groups: dict[str, list[Mapping[str, Any]]] = {}
-    for entry in space["skipped_by_reason"]:
-        groups.setdefault(_NUMBER.sub("0", entry["reason"]), []).append(entry)
+    lines, groups = [], dict[str, list[tuple[str, int]]]()
+    for entry in found.skipped_by_reason.items():
+        groups.setdefault(_NUMBER.sub("0", entry[0]), []).append(entry)
     for entries in groups.values():
-        total = sum(entry["combinations"] for entry in entries)
+        total = sum(count for _, count in entries)
         similar = f" ({len(entries) - 1} similar)" if len(entries) > 1 else ""
-        lines.append(f"skipped: {_combinations(total)}: {entries[0]['reason']}{similar}")
-    if space["not_searched"]:
-        lines.append(f"not looked at: {'; '.join(space['not_searched'])}")
+        lines.append(f"skipped: {_combinations(total)}: {entries[0][0]}{similar}")
+    if found.space.not_searched:
+        lines.append(f"not looked at: {'; '.join(found.space.not_searched)}")
     return lines
-
-
-def _combination(row: Mapping[str, Any]) -> Parallelism:
-    return Parallelism(**{name: row[name] for name in Parallelism._fields})
 
 
 def _combinations(number: int) -> str:
     return "1 combination" if number == 1 else f"{number} combinations"
-
-
-def _rate(value: float | None) -> str:
-    return NONE if value is None else grouped(value)

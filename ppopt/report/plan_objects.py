@@ -4,28 +4,42 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from fractions import Fraction
 from typing import Any
 
 from ppopt.errors import NotApplicableError
+from ppopt.formats.figures import ScheduleFigures
 from ppopt.formats.megatron_schedule import stated_group_size
 from ppopt.formats.trainer_partition import deepspeed_module, megatron_arguments, torchtitan_keys
 from ppopt.problem.exact import plain, plain_or_none
 from ppopt.problem.pipeline import Pipeline
-from ppopt.report.objects import of_result
-from ppopt.studies.plan_result import (
-    LeastMemory,
-    MoreMemory,
-    Plan,
-    PlanBaseline,
-    PlanRow,
-    WithinShare,
-)
+from ppopt.report.objects import RESULT, SCHEMA
+from ppopt.report.schedule_report import ScheduleReport, report_result
+from ppopt.studies.plan_result import Plan, PlanBaseline, PlanRow
 
 _OF_ROW = (
     *("makespan", "device_span", "bubble_rate", "peak_memory", "time_unit", "memory_unit"),
     *("exposed", "tokens_per_second", "mfu", "partition", "layout", "proof"),
 )
+
+
+def report_plan(plan: Plan) -> ScheduleReport:
+    """Report of the best configuration, with status and bound over the whole space."""
+    unknown: dict[str, Any] = {}
+    if plan.best is None:
+        unknown = dict.fromkeys(("partition", "layout", "placement", "chunks", "recompute"))
+    return replace(
+        report_result(plan.rows[0].result),
+        status=plan.status.value,
+        value=plain_or_none(plan.value),
+        lower_bound=plain_or_none(plan.lower_bound),
+        gap=plain_or_none(plan.gap),
+        proof=plan.proof,
+        solve_seconds=round(plan.solve_seconds, 3),
+        stopped_early=plan.interrupted,
+        **unknown,
+    )
 
 
 def of_plan(plan: Plan) -> dict[str, Any]:
@@ -46,49 +60,53 @@ def of_plan(plan: Plan) -> dict[str, Any]:
     time was left; `use` has the text of what trainers read of the best partition. Times and memory
     that are not known are null.
     """
-    first = plan.rows[0]
-    found = of_result(first.result, None)
-    batches = first.configuration.batches
-    if plan.best is None:
-        found |= dict.fromkeys(("partition", "layout", "placement", "chunks", "recompute"))
-    return found | {
-        "status": plan.status.value,
-        "value": plain_or_none(plan.value),
-        "lower_bound": plain_or_none(plan.lower_bound),
-        "gap": plain_or_none(plan.gap),
-        "proof": plan.proof,
+    first, least, within, more = plan.rows[0], plan.least_memory, plan.within, plan.more_memory
+    batches, bound = first.configuration.batches, plan.lower_bound
+    return {
+        "schema": SCHEMA,
+        **report_plan(plan).to_object(RESULT),
         "strategy": first.configuration.strategy,
         "batches": batches,
         "value_per_microbatch": plain_or_none(first.per_microbatch),
-        "bound_per_microbatch": plain_or_none(
-            None if plan.lower_bound is None else plan.lower_bound / batches
-        ),
-        "least_memory": _least_memory(plan.least_memory),
-        "within": _within(plan.within),
-        "more_memory": _more(plan.more_memory),
+        "bound_per_microbatch": None if bound is None else plain(bound / batches),
+        "least_memory": least
+        and {"value": plain(least.memory), "lower_bound": plain(least.lower_bound)},
+        "within": within
+        and {
+            **within.configuration._asdict(),
+            "value": plain(within.value),
+            "memory": plain(within.memory),
+            "lower_bound": plain_or_none(within.lower_bound),
+        },
+        "more_memory": more
+        and {
+            "mem_limit": [plain(limit) for limit in more.limits],
+            "value": plain(more.value),
+            "lower_bound": plain(more.lower_bound),
+        },
         "hands": [_hand(hand, plan) for hand in plan.baselines],
         "late_hands": list(plan.late_baselines),
-        "use": _use(plan),
+        "use": trainer_text(plan),
         "rows": [_row(row, plan) for row in plan.rows],
         "skipped": [{"configuration": name, "reason": reason} for name, reason in plan.skipped],
         "space": _space(plan),
-        "solve_seconds": round(plan.solve_seconds, 3),
     }
 
 
 def _row(row: PlanRow, plan: Plan) -> dict[str, Any]:
     """A row: the configuration, how it ended, and the figures of its best schedule."""
-    shown, configuration = of_result(row.result, None), row.configuration
+    pipeline, proof = row.result.pipeline, row.result.proof
+    figures = ScheduleFigures.of(row.schedule, pipeline, proof=proof)
     return {
-        **configuration._asdict(),
+        **row.configuration._asdict(),
         "status": row.status.value,
         "value": plain_or_none(row.value),
         "lower_bound": plain_or_none(row.lower_bound),
         "value_per_microbatch": plain_or_none(row.per_microbatch),
         "bound_per_microbatch": plain_or_none(row.bound_per_microbatch),
         "ratio_to_best": _ratio(row, plan),
-        **{key: shown[key] for key in _OF_ROW},
-        "recompute_layers": shown["recompute"],
+        **figures.to_object(_OF_ROW),
+        "recompute_layers": figures.recompute,
         "searches": row.searches,
         "given_up": row.given_up,
     }
@@ -104,40 +122,18 @@ def _hand(hand: PlanBaseline, plan: Plan) -> dict[str, Any]:
         "recompute": hand.recompute,
         "partition": list(pipeline.counts),
         "value": plain(hand.value),
-        "speedup": plain(hand.value / plan.value) if plan.value else None,
+        "speedup": speedup_over(hand, plan),
         "within": hand.in_space,
     }
 
 
-def _least_memory(found: LeastMemory | None) -> dict[str, Any] | None:
-    if found is None:
-        return None
-    return {"value": plain(found.memory), "lower_bound": plain(found.lower_bound)}
+def speedup_over(hand: PlanBaseline, plan: Plan) -> float | None:
+    """How many times the throughput of a hand strategy a plan has; None without a schedule."""
+    return plain(hand.value / plan.value) if plan.value else None
 
 
-def _within(found: WithinShare | None) -> dict[str, Any] | None:
-    if found is None:
-        return None
-    return {
-        **found.configuration._asdict(),
-        "value": plain(found.value),
-        "memory": plain(found.memory),
-        "lower_bound": plain_or_none(found.lower_bound),
-    }
-
-
-def _more(found: MoreMemory | None) -> dict[str, Any] | None:
-    if found is None:
-        return None
-    return {
-        "mem_limit": [plain(limit) for limit in found.limits],
-        "value": plain(found.value),
-        "lower_bound": plain(found.lower_bound),
-    }
-
-
-def _use(plan: Plan) -> dict[str, str | None]:
-    """What trainers read of the best partition; null if they do not take it."""
+def trainer_text(plan: Plan) -> dict[str, str | None]:
+    """What trainers read of the best partition; None if they do not take it."""
     schedule = plan.schedule
     group = None if schedule is None else stated_group_size(schedule)
     writers: dict[str, Callable[[Pipeline], str]] = {
@@ -173,13 +169,13 @@ def _space(plan: Plan) -> dict[str, Any]:
         "strategies": list(space.strategies),
         "runtime": space.runtime,
         "routes": space.fields.get("routes", 1),
-        "p2p_time": _links(plan.rows[0].result.pipeline),
+        "p2p_time": common_p2p_time(plan.rows[0].result.pipeline),
         "partition": partition if isinstance(partition, str) else list(partition),
         "configurations": len(plan.rows),
     }
 
 
-def _links(pipeline: Pipeline) -> int | float | None:
+def common_p2p_time(pipeline: Pipeline) -> int | float | None:
     """The time of every link, if there is one for all."""
     if pipeline.link is not None or not isinstance(pipeline.p2p, Fraction | int | float):
         return None

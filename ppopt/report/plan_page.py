@@ -4,52 +4,53 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from html import escape
-from typing import Any
 
+from ppopt.formats.figures import limits
+from ppopt.problem.exact import plain, plain_or_none
 from ppopt.report.html import page
-from ppopt.report.labels import objective_words
+from ppopt.report.labels import objective_name
 from ppopt.report.numbers import headed, measured, number, percent, rounded, spread
 from ppopt.report.payload import embedded
+from ppopt.report.plan_objects import of_plan
 from ppopt.report.plan_rows import PlanCells, has_batches, plan_rows, value_head
-from ppopt.report.plan_words import (
-    beyond_words,
-    configuration_words,
-    gain_words,
-    late_words,
-    least_memory_words,
-    more_memory_words,
-    outside_words,
-    space_words,
-    use_words,
-    within_words,
+from ppopt.report.plan_text import (
+    describe_better_outside,
+    describe_beyond,
+    describe_configuration,
+    describe_gain,
+    describe_late,
+    describe_least_memory,
+    describe_more_memory,
+    describe_space,
+    describe_use,
+    describe_within,
 )
 from ppopt.report.sections import Tile, html_table, tiles
 from ppopt.schedule.schedule import Schedule
+from ppopt.studies.plan_result import Plan
 
 TITLE = "Plan"
 MOST_OPERATIONS = 100_000
 """Operations of all schedules that a page draws; above, it has those of the best configurations."""
 _BADGES = {"optimal": "good", "infeasible": "bad"}
-Shown = Mapping[str, Any]
 
 
-def plan_page(found: Shown, schedules: Sequence[Schedule | None]) -> str:
+def plan_page(plan: Plan) -> str:
     """One HTML page with the table of a plan and its schedules, one at least.
 
-    `found` has the keys of `ppopt plan --json`, `schedules` are those of its rows, one each. The
-    element `plan` holds `found` as JSON, without schedules and without what differs from run to
-    run: `section` of a row names its schedule, which is `schedule-1` and so on.
+    The element `plan` holds the object of `ppopt plan --json`, without schedules and without what
+    differs from run to run: `section` of a row names its schedule, which is `schedule-1` and so on.
     """
-    shown = list(_drawn(schedules))
+    shown = list(_drawn([row.schedule for row in plan.rows]))
     sections = {place: f"schedule-{index}" for index, (place, _) in enumerate(shown, start=1)}
-    rows = [row | {"section": sections.get(place)} for place, row in enumerate(found["rows"])]
-    data = {
-        key: value for key, value in found.items() if key not in ("schedule", "solve_seconds")
-    } | {"rows": rows}
+    data = of_plan(plan)
+    del data["schedule"], data["solve_seconds"]
+    for place, row in enumerate(data["rows"]):
+        row["section"] = sections.get(place)
     opening = (
-        f'<section class="plan">\n{_cards(data)}\n'
-        f'<div class="scroll" tabindex="0">{_table(data)}</div>\n'
-        f"{_sentences(data)}\n{_more(data)}\n"
+        f'<section class="plan">\n{_cards(plan)}\n'
+        f'<div class="scroll" tabindex="0">{_table(plan, sections)}</div>\n'
+        f"{_sentences(plan)}\n{_more(plan)}\n"
         f'<script type="application/json" id="plan">{embedded(data)}</script>\n</section>'
     )
     made = [schedule for _, schedule in shown]
@@ -70,64 +71,76 @@ def _drawn(schedules: Sequence[Schedule | None]) -> Iterator[tuple[int, Schedule
         yield place, made
 
 
-def _cards(data: Shown) -> str:
+def _cards(plan: Plan) -> str:
     """The answer at a glance: configuration, value, bound, gain and memory."""
-    best, time, memory = data["rows"][0], data["time_unit"], data["memory_unit"]
+    best = plan.rows[0]
+    pipeline, value, peak = best.result.pipeline, plan.value, best.peak
+    assert value is not None and peak is not None and plan.lower_bound is not None
+    time, memory = pipeline.time_unit, pipeline.memory_unit
     proved = {"optimal": "proved best of the whole space", "feasible": "best found"}
-    low = f"no configuration is below {measured(data['lower_bound'], time)}"
-    limit = "no limit"
-    if data["mem_limit"] is not None:
-        limit = f"limit of a device: {spread(data['mem_limit'], memory)}"
-    gain = gain_words(data).removeprefix("gain: ")
+    low = f"no configuration is below {measured(plain(plan.lower_bound), time)}"
+    found, limit = limits(pipeline), "no limit"
+    if found is not None:
+        limit = f"limit of a device: {spread(found, memory)}"
+    gain = describe_gain(plan).removeprefix("gain: ")
     first, _, rest = gain.partition(" than ")
+    least = describe_least_memory(plan.least_memory, memory)
     rows: list[Tile] = [
         (
             "best configuration",
-            configuration_words(best),
-            f"{number(best['batches'])} microbatches; {proved[data['status']]}",
+            describe_configuration(best.configuration),
+            f"{number(best.configuration.batches)} microbatches; {proved[plan.status]}",
             "",
         ),
-        (objective_words(data), rounded(data["value"], time), low, measured(data["value"], time)),
-        ("gap", percent(data["gap"]), "over the whole space", ""),
+        (
+            objective_name(plan.objective),
+            rounded(plain(value), time),
+            low,
+            measured(plain(value), time),
+        ),
+        ("gap", percent(plain_or_none(plan.gap)), "over the whole space", ""),
         *([("gain", first, f"than {rest}" if rest else "", "")] if gain else []),
         (
             "peak memory",
-            rounded(max(best["peak_memory"]), memory),
-            "; ".join(filter(None, (limit, least_memory_words(data), within_words(data)))),
-            measured(max(best["peak_memory"]), memory),
+            rounded(plain(peak), memory),
+            "; ".join(filter(None, (limit, least, describe_within(plan)))),
+            measured(plain(peak), memory),
         ),
-        *_more_memory(data),
+        *_more_memory(plan),
     ]
     return tiles(rows)
 
 
-def _more_memory(data: Shown) -> Iterator[Tile]:
+def _more_memory(plan: Plan) -> Iterator[Tile]:
     """What more memory brings, if there is a limit."""
-    more, value = data["more_memory"], data["value"]
-    if more is not None:
-        gain = 1 - more["value"] / value
-        nothing = "nothing" if more["lower_bound"] == value else "nothing found"
+    more, value = plan.more_memory, plan.value
+    if more is not None and value is not None:
+        gain = 1 - plain(more.value) / plain(value)
+        nothing = "nothing" if more.lower_bound == value else "nothing found"
         headline = f"{percent(gain)} faster" if gain else nothing
-        yield "with more memory", headline, more_memory_words(data), ""
+        yield "with more memory", headline, describe_more_memory(plan), ""
 
 
-def _sentences(data: Shown) -> str:
+def _sentences(plan: Plan) -> str:
     """What is proved, what there was no time for, and what was not searched; folded away."""
-    further = (late_words, outside_words, space_words, beyond_words)
-    lines = [data["proof"], *filter(None, (words(data) for words in further))]
+    further = (
+        *(describe_late(plan.late_baselines), describe_better_outside(plan)),
+        *(describe_space(plan), describe_beyond(plan)),
+    )
+    lines = [plan.proof, *filter(None, further)]
     text = "".join(f"<p>{escape(line[:1].upper() + line[1:])}.</p>" for line in lines)
     return f"<details><summary>What is proved, and what was not searched</summary>{text}</details>"
 
 
-def _table(data: Shown) -> str:
-    several, time = has_batches(data), data["time_unit"]
+def _table(plan: Plan, sections: Mapping[int, str]) -> str:
+    several, pipeline = has_batches(plan), plan.rows[0].result.pipeline
     head = (
-        *("configuration", *(["microbatches"] if several else []), "status", value_head(data)),
-        *(headed("lower bound", time), headed("memory", data["memory_unit"]), "bubble rate"),
-        *("partition", "versus the best"),
+        *("configuration", *(["microbatches"] if several else []), "status", value_head(plan)),
+        *(headed("lower bound", pipeline.time_unit), headed("memory", pipeline.memory_unit)),
+        *("bubble rate", "partition", "versus the best"),
     )
-    rows = zip(plan_rows(data), data["rows"], strict=True)
-    return html_table(head, (_row(cells, row["section"], several) for cells, row in rows))
+    rows = enumerate(plan_rows(plan))
+    return html_table(head, (_row(cells, sections.get(place), several) for place, cells in rows))
 
 
 def _row(cells: PlanCells, section: str | None, several: bool) -> tuple[str, ...]:
@@ -145,12 +158,10 @@ def _row(cells: PlanCells, section: str | None, several: bool) -> tuple[str, ...
     )
 
 
-def _more(data: Shown) -> str:
+def _more(plan: Plan) -> str:
     """What could not be set up, and how to use the best; folded away."""
-    lines = [*use_words(data)]
-    lines += [
-        f"skipped {skipped['configuration']}: {skipped['reason']}" for skipped in data["skipped"]
-    ]
+    lines = [*describe_use(plan)]
+    lines += [f"skipped {name}: {reason}" for name, reason in plan.skipped]
     if not lines:
         return ""
     text = escape("\n".join(lines))

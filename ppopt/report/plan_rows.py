@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Iterator
+from fractions import Fraction
+from typing import NamedTuple
 
-from ppopt.report.labels import objective_words
+from ppopt.problem import layout
+from ppopt.problem.exact import plain
+from ppopt.report.labels import objective_name
 from ppopt.report.numbers import NONE, headed, number, percent
-from ppopt.report.plan_words import configuration_words, slowdown, value_words
+from ppopt.report.plan_text import describe_configuration, slowdown, value_text
+from ppopt.studies.plan_result import Plan, PlanRow
 
 
 class PlanCells(NamedTuple):
@@ -30,49 +34,56 @@ class PlanCells(NamedTuple):
     is_best: bool
 
 
-def has_batches(shown: Mapping[str, Any]) -> bool:
+def has_batches(plan: Plan) -> bool:
     """Whether configurations of several batch counts compare, by the time per microbatch."""
-    return len(shown["space"]["batches"]) > 1
+    return len(plan.space.batches) > 1
 
 
-def value_head(shown: Mapping[str, Any]) -> str:
+def value_head(plan: Plan) -> str:
     """What the value of a row is, with its unit."""
-    figure = "per microbatch" if has_batches(shown) else objective_words(shown)
-    return headed(figure, shown["time_unit"])
+    figure = "per microbatch" if has_batches(plan) else objective_name(plan.objective)
+    return headed(figure, plan.rows[0].result.pipeline.time_unit)
 
 
-def plan_rows(shown: Mapping[str, Any], digits: int | None = None) -> Iterator[PlanCells]:
-    """The rows of a plan, the best first; `shown` has the keys of `ppopt plan --json`.
-
-    `digits`: decimals that figures are rounded to.
-    """
-    for place, row in enumerate(shown["rows"]):
-        yield _cells(row, shown, digits, is_best=place == 0)
+def plan_rows(plan: Plan, digits: int | None = None) -> Iterator[PlanCells]:
+    """The rows of a plan, the best first; `digits`: decimals that figures are rounded to."""
+    for place, row in enumerate(plan.rows):
+        yield _cells(row, plan, digits, is_best=place == 0)
 
 
-def _cells(
-    row: Mapping[str, Any], shown: Mapping[str, Any], digits: int | None, *, is_best: bool
-) -> PlanCells:
-    def short(figure: float | None) -> float | None:
-        return figure if figure is None or digits is None else round(figure, digits)
+def _cells(row: PlanRow, plan: Plan, digits: int | None, *, is_best: bool) -> PlanCells:
+    def short(figure: Fraction | None) -> float | None:
+        if figure is None:
+            return None
+        return plain(figure) if digits is None else round(plain(figure), digits)
 
-    several, peaks = has_batches(shown), row["peak_memory"]
-    value = row["value_per_microbatch" if several else "value"]
-    bound = row["bound_per_microbatch" if several else "lower_bound"]
-    counts = row["partition"]
-    partition = row["layout"] or (NONE if counts is None else " ".join(map(str, counts)))
+    several, configuration, schedule = has_batches(plan), row.configuration, row.schedule
+    bubble_rate = None
+    if schedule is not None:
+        bubble_rate = plain(schedule.metrics.bubble_rate(schedule.objective))
     return PlanCells(
-        configuration=configuration_words(row),
-        strategy=row["strategy"],
-        placement=f"{row['placement']}/{row['chunks']}" if row["chunks"] > 1 else row["placement"],
-        recompute=row["recompute"],
-        batches=number(row["batches"]),
-        status=row["status"],
-        value=value_words(row, short(value)),
-        bound=number(short(bound)),
-        memory=number(short(max(peaks))) if peaks else NONE,
-        bubble_rate=percent(row["bubble_rate"]),
-        partition=NONE if value is None else partition,
-        versus_best="best" if is_best and value is not None else slowdown(row, shown),
+        configuration=describe_configuration(configuration),
+        strategy=configuration.strategy,
+        placement=configuration.placement
+        + (f"/{configuration.chunks}" if configuration.chunks > 1 else ""),
+        recompute=configuration.recompute,
+        batches=number(configuration.batches),
+        status=row.status.value,
+        value=value_text(row, short(row.per_microbatch if several else row.value)),
+        bound=number(short(row.bound_per_microbatch if several else row.lower_bound)),
+        memory=number(short(row.peak)),
+        bubble_rate=percent(bubble_rate),
+        partition=NONE if schedule is None else _partition(row),
+        versus_best="best"
+        if is_best and schedule is not None
+        else slowdown(row, plan.rows[0].per_microbatch),
         is_best=is_best,
     )
+
+
+def _partition(row: PlanRow) -> str:
+    """The layout where every role has a letter, or layers of every stage."""
+    pipeline = row.result.pipeline
+    if pipeline.model is None:
+        return NONE
+    return layout.write(pipeline.model, pipeline.counts) or " ".join(map(str, pipeline.counts))

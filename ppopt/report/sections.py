@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from fractions import Fraction
 from html import escape
 from itertools import pairwise
-from typing import Any
 
+from ppopt.formats.figures import Quantity, declared
 from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.exact import plain
 from ppopt.problem.kinds import RECORDS
@@ -16,14 +16,15 @@ from ppopt.problem.settings import NAMED
 from ppopt.problem.units import Unit
 from ppopt.report.colours import HUES, IDLE_LOOKS
 from ppopt.report.entries import PageSchedule, TimeUse
-from ppopt.report.labels import CAUSE_WORDS, isolated, objective_words, title
+from ppopt.report.labels import CAUSE_WORDS, isolated, objective_name, title
 from ppopt.report.numbers import NONE, grouped, headed, measured, number, percent, rounded, spread
-from ppopt.report.search_words import (
+from ppopt.report.schedule_report import ScheduleReport
+from ppopt.report.search_text import (
     STEP_WORK,
     UNCHECKED,
-    hint_words,
-    imbalance_words,
-    status_words,
+    describe_hint,
+    describe_imbalance,
+    describe_status,
 )
 
 _COSTS = {
@@ -50,126 +51,108 @@ _RARE_COSTS = {
 """Further columns, shown where their cost has an effect."""
 _MOST_LISTED = 16
 """An explicit placement is written out up to this many stages."""
+_FIGURES = declared(ScheduleReport)
 Tile = tuple[str, str, str, str]
 """Name of a figure, its value, a note, and the exact value where the value is rounded."""
 
 
 def alone(entry: PageSchedule, page_title: str) -> tuple[str, str]:
     """The only schedule of a page: its figures and proof above the chart, its details below."""
-    figures, pipeline = entry.figures, entry.schedule.pipeline
+    report, pipeline = entry.report, entry.schedule.pipeline
     name = "" if pipeline.name == page_title else pipeline.name
     return (
         f"""<section class="schedule first" id="schedule-1">
-{_heading(figures, name)}
+{_heading(report, name)}
 <p class="quiet">{escape(_pipeline_line(pipeline))}</p>
-{_tiles(figures)}
-{proof(figures)}
+{_tiles(report)}
+{proof(report)}
 </section>""",
-        _details(figures, pipeline),
+        _details(report, pipeline),
     )
 
 
 def section(index: int, entry: PageSchedule, *, folded: bool) -> str:
     """Section of one of several schedules; `folded`: its heading shows, a click opens the rest."""
-    figures, pipeline = entry.figures, entry.schedule.pipeline
-    heading = _heading(figures, pipeline.name)
+    report, pipeline = entry.report, entry.schedule.pipeline
+    heading = _heading(report, pipeline.name)
     rest = f"""<p class="quiet">{escape(_pipeline_line(pipeline))}</p>
-{_tiles(figures)}
-{proof(figures)}
-{_details(figures, pipeline)}"""
+{_tiles(report)}
+{proof(report)}
+{_details(report, pipeline)}"""
     if folded:
         summary = f"<summary>{heading}</summary>"
         return f'<details class="schedule" id="schedule-{index}">{summary}\n{rest}\n</details>'
     return f'<section class="schedule" id="schedule-{index}">\n{heading}\n{rest}\n</section>'
 
 
-def _heading(figures: Mapping[str, Any], name: str) -> str:
+def _heading(report: ScheduleReport, name: str) -> str:
     """Name of a schedule, what it claims, and whether it is within the memory limit."""
     badges = []
-    if status := status_words(figures):
-        sure = figures["status"] == "optimal" and figures["checked"]
+    if status := describe_status(report):
+        sure = report.status == "optimal" and report.checked
         badges.append(("good" if sure else "warn", status))
-    if figures["mem_limit"] is not None:
-        fits = figures["fits_limit"]
+    if report.mem_limit is not None:
+        fits = report.fits_limit
         words = "within the memory limit" if fits else "over the memory limit"
         badges.append(("good" if fits else "bad", words))
     spans = (f'<span class="badge {tone}">{escape(words)}</span>' for tone, words in badges)
-    return f'<div class="heading"><h2>{_named(figures, name)}</h2>{"".join(spans)}</div>'
+    return f'<div class="heading"><h2>{_named(report, name)}</h2>{"".join(spans)}</div>'
 
 
-def _named(figures: Mapping[str, Any], name: str) -> str:
+def _named(report: ScheduleReport, name: str) -> str:
     """What made a schedule, and the name of its pipeline."""
-    return " · ".join(isolated(part) for part in (title(figures), name) if part)
+    return " · ".join(isolated(part) for part in (title(report), name) if part)
 
 
-def _tiles(figures: Mapping[str, Any]) -> str:
-    """The figures of a schedule, each with a note."""
-    objective = objective_words(figures)
-    limits = figures["mem_limit"]
-    time, memory = figures["time_unit"], figures["memory_unit"]
-    limit = "no limit" if limits is None else f"limit {spread(limits, memory)}"
-    rows = [
-        _figure("makespan", figures["makespan"], time, "end of the last operation"),
-        *_exposed(figures),
-        *_bound(figures),
-        *_throughput(figures),
-        _figure(
-            "peak memory",
-            max(figures["peak_memory"]),
-            memory,
-            f"{spread(figures['peak_memory'], memory)}; {limit}",
-        ),
-        ("bubble rate", percent(figures["bubble_rate"]), f"idle share of the {objective}", ""),
-        *_imbalance(figures),
-        ("bubble overhead", percent(figures["bubble_overhead"]), "idle time over busy time", ""),
-        _figure("device span", figures["device_span"], time, "longest time of one device"),
-    ]
-    return tiles(rows)
+def _tiles(report: ScheduleReport) -> str:
+    """The figures of a schedule, each with a note; those that are not known are left out."""
+    objective = objective_name(report.objective)
+    limits, peaks = report.mem_limit, spread(report.peak_memory or (), report.memory_unit)
+    limit = "no limit" if limits is None else f"limit {spread(limits, report.memory_unit)}"
+    source = "" if report.checked else "; says the file"
+    tokens = f"{grouped(report.tokens_per_second_per_device)} per device"
+    notes = {
+        "makespan": "",
+        "exposed": f"of the {objective}, for {STEP_WORK}",
+        "lower_bound": f"of the {objective}; gap {percent(report.gap)}{source}",
+        "tokens_per_second": tokens,
+        "mfu": "",
+        "peak_memory": f"{peaks}; {limit}",
+        "bubble_rate": "",
+        "imbalance": describe_imbalance(report),
+        "bubble_overhead": "",
+        "device_span": "",
+    }
+    return tiles(tile for key, note in notes.items() if (tile := _figure(report, key, note)))
+
+
+def _figure(report: ScheduleReport, key: str, note: str) -> Tile | None:
+    """Tile of a figure, with its meaning as the note unless one is given; None: not known."""
+    figure, value = _FIGURES[key], getattr(report, key)
+    note = note or figure.meaning.format(objective=objective_name(report.objective))
+    if figure.quantity is Quantity.RECORD:
+        value = (value and value.idle_share) or None
+    if value is None:
+        return None
+    match figure.quantity:
+        case Quantity.TIME:
+            return (figure.label, *_rounded(value, report.time_unit, note))
+        case Quantity.MEMORY:
+            return (figure.label, *_rounded(max(value), report.memory_unit, note))
+        case Quantity.RATE:
+            return figure.label, f"{grouped(value)} tokens/s", note, ""
+        case _:
+            return figure.label, percent(value), note, ""
+
+
+def _rounded(value: float, unit: str | None, note: str) -> tuple[str, str, str]:
+    """A value in six digits; pointed at, all of them."""
+    return rounded(value, unit), note, measured(value, unit)
 
 
 def tiles(rows: Iterable[Tile]) -> str:
     """Figures side by side, each with a note."""
     return f'<dl class="figures">{"".join(_tile(*row) for row in rows)}</dl>'
-
-
-def _figure(name: str, value: float, unit: str | None, note: str) -> Tile:
-    """A value in six digits; pointed at, all of them."""
-    return name, rounded(value, unit), note, measured(value, unit)
-
-
-def _bound(figures: Mapping[str, Any]) -> list[Tile]:
-    """The lower bound of a search."""
-    if figures["lower_bound"] is None:
-        return []
-    source = "" if figures["checked"] else "; says the file"
-    note = f"of the {objective_words(figures)}; gap {percent(figures['gap'])}{source}"
-    return [_figure("lower bound", figures["lower_bound"], figures["time_unit"], note)]
-
-
-def _exposed(figures: Mapping[str, Any]) -> list[Tile]:
-    """How much longer the step is for the work around its microbatches, if it has any."""
-    if figures["exposed"] is None:
-        return []
-    note = f"of the {objective_words(figures)}, for {STEP_WORK}"
-    return [_figure("exposed", figures["exposed"], figures["time_unit"], note)]
-
-
-def _imbalance(figures: Mapping[str, Any]) -> list[Tile]:
-    """Idle time that uneven work of the devices forces, if there is any."""
-    words, share = imbalance_words(figures), figures["imbalance"]["idle_share"]
-    return [("imbalance", percent(share), words, "")] if words else []
-
-
-def _throughput(figures: Mapping[str, Any]) -> list[Tile]:
-    """Tokens per second and MFU, as far as known."""
-    rows: list[Tile] = []
-    if figures["tokens_per_second"] is not None:
-        each = f"{grouped(figures['tokens_per_second_per_device'])} per device"
-        rows.append(("throughput", f"{grouped(figures['tokens_per_second'])} tokens/s", each, ""))
-    if figures["mfu"] is not None:
-        note = "of the devices' peak FLOPs per second"
-        rows.append(("MFU", percent(figures["mfu"]), note, ""))
-    return rows
 
 
 def _tile(name: str, value: str, note: str, exact: str) -> str:
@@ -181,27 +164,29 @@ def _tile(name: str, value: str, note: str, exact: str) -> str:
     )
 
 
-def proof(figures: Mapping[str, Any]) -> str:
+def proof(report: ScheduleReport) -> str:
     """The argument for the bound of a search, and its warm start; empty without either."""
-    words = _bound_words(figures)
-    label = "Proof" if figures["status"] == "optimal" else "The bound"
-    if not figures["checked"]:
+    words = _bound_sentence(report)
+    label = "Proof" if report.status == "optimal" else "The bound"
+    if not report.checked:
         label, words = "The file says", words and f"{words} {UNCHECKED}"
-    return _labelled(label, words) + _labelled("The schedule it started from", hint_words(figures))
+    return _labelled(label, words) + _labelled(
+        "The schedule it started from", describe_hint(report)
+    )
 
 
 def _labelled(label: str, words: str) -> str:
     return f"<p><strong>{label}:</strong> {escape(words)}</p>" if words else ""
 
 
-def _bound_words(figures: Mapping[str, Any]) -> str:
+def _bound_sentence(report: ScheduleReport) -> str:
     """The bound of a search with its argument, as a sentence; empty if there is none."""
-    if figures["lower_bound"] is None or not figures["proof"]:
+    if report.lower_bound is None or not report.proof:
         return ""
-    limit = "" if figures["mem_limit"] is None else " within this memory"
-    value = measured(figures["lower_bound"], figures["time_unit"])
-    bound = f"{objective_words(figures)} below {value}"
-    return f"No schedule{limit} has a {bound}, because {figures['proof']}."
+    limit = "" if report.mem_limit is None else " within this memory"
+    value = measured(report.lower_bound, report.time_unit)
+    bound = f"{objective_name(report.objective)} below {value}"
+    return f"No schedule{limit} has a {bound}, because {report.proof}."
 
 
 def overview(shown: Sequence[PageSchedule]) -> str:
@@ -217,25 +202,25 @@ def overview(shown: Sequence[PageSchedule]) -> str:
         _overview_row(index, entry, named=len(names) > 1)
         for index, entry in enumerate(shown, start=1)
     ]
-    fitting = sum(bool(entry.figures["fits_limit"]) for entry in shown)
+    fitting = sum(bool(entry.report.fits_limit) for entry in shown)
     parts = [("", rows[:fitting]), ("over the memory limit", rows[fitting:])]
     return f'<div class="scroll" tabindex="0">{html_tables(head, parts)}</div>'
 
 
 def _overview_row(index: int, entry: PageSchedule, *, named: bool) -> tuple[str, ...]:
     """A schedule in the table; `named`: with the name of its pipeline."""
-    figures, pipeline = entry.figures, entry.schedule.pipeline
-    words = _named(figures, pipeline.name if named else "")
+    report, pipeline = entry.report, entry.schedule.pipeline
+    words = _named(report, pipeline.name if named else "")
     return (
         f'<a href="#schedule-{index}">{words}</a>',
-        escape(_stages_words(pipeline)),
-        measured(figures["makespan"], figures["time_unit"]),
+        escape(_describe_stages(pipeline)),
+        measured(report.makespan, report.time_unit),
         entry.above or NONE,
-        measured(max(figures["peak_memory"]), figures["memory_unit"]),
+        measured(report.largest_peak, report.memory_unit),
         percent(entry.use.idle),
         _use_bar(entry.use),
-        measured(figures["device_span"], figures["time_unit"]),
-        percent(figures["bubble_overhead"]),
+        measured(report.device_span, report.time_unit),
+        percent(report.bubble_overhead),
     )
 
 
@@ -258,12 +243,12 @@ def _use_bar(use: TimeUse) -> str:
     return f'<span class="use">{"".join(spans)}</span>'
 
 
-def _details(figures: Mapping[str, Any], pipeline: Pipeline) -> str:
+def _details(report: ScheduleReport, pipeline: Pipeline) -> str:
     """Folded away: figures per device, provenance, and the pipeline stage by stage."""
-    memory = headed("memory", figures["memory_unit"])
-    lines = [f"Peak {memory} of devices 0, 1, ...: {_listed(figures['peak_memory'])}"]
-    if figures["mem_limit"] is not None:
-        lines.append(f"Limit of {memory} of devices 0, 1, ...: {_listed(figures['mem_limit'])}")
+    memory = headed("memory", report.memory_unit)
+    lines = [f"Peak {memory} of devices 0, 1, ...: {_listed(report.peak_memory or ())}"]
+    if report.mem_limit is not None:
+        lines.append(f"Limit of {memory} of devices 0, 1, ...: {_listed(report.mem_limit)}")
     down, up = (_span(rows, pipeline) for rows in (pipeline.links.down, pipeline.links.up))
     lines.append(f"Time between devices: {down}" + (f", back {up}" if up != down else ""))
     if any(pipeline.recomputed):
@@ -277,7 +262,7 @@ def _details(figures: Mapping[str, Any], pipeline: Pipeline) -> str:
         lines.append(f"Speed of devices 0, 1, ...: {speeds}; the times of stages are at speed 1")
     if pipeline.rounded:
         lines.append(f"Rounded to 10^-6 of the unit on input: {', '.join(pipeline.rounded)}")
-    if provenance := _provenance(figures):
+    if provenance := _provenance(report):
         lines.append(provenance)
     text = "".join(f"<p>{escape(line)}</p>" for line in lines)
     return (
@@ -304,13 +289,15 @@ def _span(delays: Sequence[Sequence[Fraction]], pipeline: Pipeline) -> str:
     return least + measured(plain(max(times)), pipeline.time_unit)
 
 
-def _provenance(figures: Mapping[str, Any]) -> str:
-    kept = ("seed", "workers", "time_limit")
-    parts = [f"{key.replace('_', ' ')} {figures[key]}" for key in kept if figures[key] is not None]
-    if figures["backward_kind"] == BackwardKind.WHOLE:
+def _provenance(report: ScheduleReport) -> str:
+    effort = {
+        "seed": report.seed, "workers": report.workers, "time limit": report.time_limit
+    }  # fmt: skip
+    parts = [f"{name} {value}" for name, value in effort.items() if value is not None]
+    if report.backward_kind == BackwardKind.WHOLE:
         parts.append("every backward in one operation")
-    if isinstance(figures["versions"], Mapping):
-        parts += [f"{name} {version}" for name, version in sorted(figures["versions"].items())]
+    if report.versions is not None:
+        parts += [f"{name} {version}" for name, version in sorted(report.versions.items())]
     return f"Made with {', '.join(parts)}" if parts else ""
 
 
@@ -373,7 +360,7 @@ def _pipeline_line(pipeline: Pipeline) -> str:
     return ", ".join(parts)
 
 
-def _stages_words(pipeline: Pipeline) -> str:
+def _describe_stages(pipeline: Pipeline) -> str:
     """Number of stages and their placement, short: `8, v`, or `4, linear, 2 routes`."""
     name = _placement(pipeline)
     where = f", {name.removesuffix(' placement')}"

@@ -8,6 +8,7 @@ from html import escape
 from math import inf
 from typing import Any, NamedTuple
 
+from ppopt.formats.figures import Quantity, ScheduleFigures, declared
 from ppopt.problem.operation import OpKind
 from ppopt.report import colours
 from ppopt.report.figure import FONT, HOVER_LABEL
@@ -15,7 +16,9 @@ from ppopt.report.html import page
 from ppopt.report.labels import clean, isolated
 from ppopt.report.numbers import NONE, measured, percent
 from ppopt.report.payload import embedded
+from ppopt.report.table import setting_text
 from ppopt.schedule.schedule import Schedule
+from ppopt.studies.sweep import SweepRow
 
 MOST_OPERATIONS = 100_000
 """Operations of all schedules that a page draws; the best rows come first."""
@@ -23,55 +26,52 @@ MOST_SCHEDULES = 100
 _MOST_ROWS = 20_000
 """Rows that a page holds; of more, it has the first ones, and says so."""
 _NUMBER = re.compile(r"(-?[0-9]+(?:\.[0-9]+)?)([A-Za-z]*)")
-Shown = Mapping[str, Any]
+_DECLARED = declared(ScheduleFigures)
 
 
 class StudyFigure(NamedTuple):
     """A figure of a row."""
 
     name: str
-    value: Callable[[Shown], float | None]
-    unit: str = ""
-    """Key of its unit in a row."""
-    share: bool = False
-    """Whether it is shown in per cent."""
+    quantity: Quantity
+    value: Callable[[SweepRow], float | None]
     more: bool = False
     """Whether more is better."""
 
 
-def _memory(row: Shown) -> float | None:
-    peaks = row.get("peak_memory")
-    return max(peaks) if peaks else None
+def _of(key: str, name: str = "") -> StudyFigure:
+    """A declared figure, or the largest of its list; `name` replaces its label."""
+    figure = _DECLARED[key]
+
+    def value(row: SweepRow) -> float | None:
+        found = None if row.figures is None else getattr(row.figures, key)
+        return (max(found) if found else None) if figure.each else found
+
+    return StudyFigure(name or figure.label, figure.quantity, value, figure.maximized)
 
 
-def _per_microbatch(row: Shown) -> float | None:
-    value, batches = row.get("value"), row["overrides"].get("batches")
-    known = value is not None and isinstance(batches, int) and batches > 0
-    return value / batches if known else None
+def _per_microbatch(row: SweepRow) -> float | None:
+    value, batches = row.value, row.overrides.get("batches")
+    if value is None or not isinstance(batches, int) or batches <= 0:
+        return None
+    return value / batches
 
 
-_PER_MICROBATCH = StudyFigure("time per microbatch", _per_microbatch, "time_unit")
-_VALUE = StudyFigure("value", lambda row: row.get("value"), "time_unit")
-_MEMORY = StudyFigure("memory", _memory, "memory_unit")
+_PER_MICROBATCH = StudyFigure("time per microbatch", Quantity.TIME, _per_microbatch)
+_VALUE, _MEMORY = _of("value"), _of("peak_memory", "memory")
 _FIGURES = (
-    _PER_MICROBATCH,
-    _VALUE,
-    _MEMORY,
-    StudyFigure("lower bound", lambda row: row.get("lower_bound"), "time_unit"),
-    StudyFigure("gap", lambda row: row.get("gap"), share=True),
-    StudyFigure("bubble rate", lambda row: row.get("bubble_rate"), share=True),
-    StudyFigure("exposed", lambda row: row.get("exposed"), "time_unit"),
-    StudyFigure("tokens per second", lambda row: row.get("tokens_per_second"), more=True),
-    StudyFigure("MFU", lambda row: row.get("mfu"), share=True, more=True),
+    *(_PER_MICROBATCH, _VALUE, _MEMORY),
+    *map(_of, ("lower_bound", "gap", "bubble_rate", "exposed")),
+    *(_of("tokens_per_second", "tokens per second"), _of("mfu")),
 )
 
 
 class _Rows:
     """The rows of a study as its page counts them."""
 
-    def __init__(self, shown: Shown) -> None:
-        self.all: Sequence[Shown] = shown["rows"][:_MOST_ROWS]
-        names = dict.fromkeys(name for row in self.all for name in row["overrides"])
+    def __init__(self, rows: Sequence[SweepRow]) -> None:
+        self.all = rows[:_MOST_ROWS]
+        names = dict.fromkeys(name for row in self.all for name in row.overrides)
         self.settings = {name: _values(name, self.all) for name in names}
         self.figures = [
             figure
@@ -96,7 +96,7 @@ class _Rows:
         """
         front, least = [], inf
         for number in self.by_time:
-            memory = _memory(self.all[number])
+            memory = _MEMORY.value(self.all[number])
             if memory is not None and memory < least:
                 front.append(number)
                 least = memory
@@ -107,41 +107,47 @@ class _Rows:
         names = [name for name, values in self.settings.items() if len(values) > 1][:2]
         found: dict[tuple[str, ...], int] = {}
         for number in self.by_time:
-            cell = tuple(_setting(self.all[number]["overrides"].get(name)) for name in names)
+            cell = tuple(setting_text(self.all[number].overrides.get(name)) for name in names)
             found.setdefault(cell, number)
         return list(found.values())
 
 
-def study_page(shown: Shown, schedule_of: Callable[[int], Schedule | None]) -> str | None:
+def study_page(
+    name: str,
+    study_rows: Sequence[SweepRow],
+    schedule_of: Callable[[SweepRow], Schedule | None],
+    *,
+    num_open: int = 0,
+) -> str | None:
     """One HTML page with the rows of a study, and the schedules of the best; None: there is none.
 
-    `shown` has the keys of `ppopt sweep --json`; `schedule_of` gives the schedule of a row by its
-    place, None if it has none. Schedules are asked for from the best row on, until the page has
-    as many as it draws. The element `study-data` holds the rows (see `script/types.d.ts`): the
-    schedule of a row is `schedule-1` and so on, by its `section`.
+    `schedule_of` gives the schedule of a row, None if it has none. Schedules are asked for from the
+    best row on, until the page has as many as it draws. `num_open` rows are not done. The element
+    `study-data` holds the rows (see `script/types.d.ts`): the schedule of a row is `schedule-1` and
+    so on, by its `section`.
     """
-    rows = _Rows(shown)
-    schedules = dict(_drawn(rows.best_first(), schedule_of))
+    rows = _Rows(study_rows)
+    schedules = dict(_drawn(rows, schedule_of))
     if not schedules:
         return None
     sections = {number: place for place, number in enumerate(schedules, start=1)}
+    sentences = _sentences(study_rows, num_open, rows, len(schedules))
     opening = (
-        f'<section class="study">\n{_sentences(shown, rows, len(schedules))}\n{_charts(rows)}\n'
+        f'<section class="study">\n{sentences}\n{_charts(rows)}\n'
         f'<div class="scroll" id="rows" tabindex="0"></div>\n'
         f'<script type="application/json" id="study-data">{embedded(_data(rows, sections))}'
         "</script>\n</section>"
     )
-    title = f"Study {shown['study']}"
-    return page(list(schedules.values()), title=title, opening=opening, study=True)
+    return page(list(schedules.values()), title=f"Study {name}", opening=opening, study=True)
 
 
 def _drawn(
-    numbers: Sequence[int], schedule_of: Callable[[int], Schedule | None]
+    rows: _Rows, schedule_of: Callable[[SweepRow], Schedule | None]
 ) -> Iterator[tuple[int, Schedule]]:
     """The schedules that the page shows; the first one in any case."""
     kept = operations = 0
-    for number in numbers:
-        made = schedule_of(number)
+    for number in rows.best_first():
+        made = schedule_of(rows.all[number])
         if made is None:
             continue
         if kept and operations + len(made) > MOST_OPERATIONS:
@@ -152,9 +158,9 @@ def _drawn(
             return
 
 
-def _values(name: str, rows: Sequence[Shown]) -> list[str]:
+def _values(name: str, rows: Sequence[SweepRow]) -> list[str]:
     """The values of a setting: numbers of one unit by size, others in the order of the rows."""
-    given = list(dict.fromkeys(_setting(row["overrides"].get(name)) for row in rows))
+    given = list(dict.fromkeys(setting_text(row.overrides.get(name)) for row in rows))
     found = [_NUMBER.fullmatch(value) for value in given]
     sizes = {value: match for value, match in zip(given, found, strict=True) if match}
     if len(sizes) < len([value for value in given if value != NONE]):
@@ -164,26 +170,23 @@ def _values(name: str, rows: Sequence[Shown]) -> list[str]:
     return sorted(given, key=lambda value: float(sizes[value][1]) if value in sizes else inf)
 
 
-def _setting(value: object) -> str:
-    if isinstance(value, list):
-        return ",".join(map(str, value))
-    return NONE if value is None else str(value)
-
-
-def _sentences(shown: Shown, rows: _Rows, schedules: int) -> str:
+def _sentences(study_rows: Sequence[SweepRow], num_open: int, rows: _Rows, schedules: int) -> str:
     """What came of the study, in words."""
-    left = [f"{shown['failed']} failed"] if shown["failed"] else []
-    left += [f"{shown['open']} open"] if shown.get("open") else []
-    lines = [", ".join([f"{shown['done']} rows done", *left])]
+    failed = sum(row.failed is not None for row in study_rows)
+    done = sum(row.figures is not None for row in study_rows)
+    left = [f"{failed} failed"] if failed else []
+    left += [f"{num_open} open"] if num_open else []
+    lines = [", ".join([f"{done} rows done", *left])]
     best = rows.all[rows.by_time[0]]
-    settings = ", ".join(f"{name} {_setting(value)}" for name, value in best["overrides"].items())
-    value = measured(rows.time.value(best), best["time_unit"])
-    gap = "" if best.get("gap") is None else f", gap {percent(best['gap'])}"
+    settings = ", ".join(f"{name} {setting_text(value)}" for name, value in best.overrides.items())
+    figures = best.figures or ScheduleFigures()
+    value = measured(rows.time.value(best), figures.time_unit)
+    gap = "" if figures.gap is None else f", gap {percent(figures.gap)}"
     lines.append(f"Least {rows.time.name}: {value} with {settings or 'the only row'}{gap}")
     if schedules < len(rows.by_time):
         lines.append(f"The schedules of the best {schedules} rows are on this page")
-    if len(rows.all) < len(shown["rows"]):
-        lines.append(f"The first {len(rows.all)} of {len(shown['rows'])} rows are on this page")
+    if len(rows.all) < len(study_rows):
+        lines.append(f"The first {len(rows.all)} of {len(study_rows)} rows are on this page")
     return "".join(f"<p>{escape(line)}.</p>" for line in lines)
 
 
@@ -210,7 +213,7 @@ def _charts(rows: _Rows) -> str:
         '<div class="scroll" tabindex="0">'
         '<div id="parallel" role="group" aria-label="Parallel coordinates"></div></div>'
     )
-    known = any(_memory(row) is not None for row in rows.all)
+    known = any(_MEMORY.value(row) is not None for row in rows.all)
     return (
         (f'<div class="group only">{only}</div>' if only else "")
         + f'<div class="charts">{heat if several else ""}{front if known else ""}</div>'
@@ -225,9 +228,10 @@ def _data(rows: _Rows, sections: Mapping[int, int]) -> dict[str, Any]:
         name: {value: place for place, value in enumerate(values)}
         for name, values in rows.settings.items()
     }
+    known = [row.figures for row in rows.all if row.figures is not None]
     units = {
-        key: next((row[key] for row in rows.all if row.get(key)), "")
-        for key in ("time_unit", "memory_unit")
+        Quantity.TIME: next((row.time_unit for row in known if row.time_unit), ""),
+        Quantity.MEMORY: next((row.memory_unit for row in known if row.memory_unit), ""),
     }
     return {
         "settings": [
@@ -237,8 +241,8 @@ def _data(rows: _Rows, sections: Mapping[int, int]) -> dict[str, Any]:
         "figures": [
             {
                 "name": figure.name,
-                "unit": units.get(figure.unit, ""),
-                "share": figure.share,
+                "unit": units.get(figure.quantity, ""),
+                "share": figure.quantity is Quantity.SHARE,
                 "more": figure.more,
             }
             for figure in rows.figures
@@ -246,11 +250,11 @@ def _data(rows: _Rows, sections: Mapping[int, int]) -> dict[str, Any]:
         "rows": [
             {
                 "settings": [
-                    places[name][_setting(row["overrides"].get(name))] for name in rows.settings
+                    places[name][setting_text(row.overrides.get(name))] for name in rows.settings
                 ],
                 "figures": [figure.value(row) for figure in rows.figures],
                 "status": _status(row),
-                "proved": row.get("status") == "optimal",
+                "proved": row.status == "optimal",
                 "section": sections.get(number),
             }
             for number, row in enumerate(rows.all)
@@ -267,7 +271,7 @@ def _data(rows: _Rows, sections: Mapping[int, int]) -> dict[str, Any]:
     }
 
 
-def _status(row: Shown) -> str:
-    if row.get("failed") is not None:
-        return clean(f"failed: {row['failed']}")
-    return str(row.get("status") or "open")
+def _status(row: SweepRow) -> str:
+    if row.failed is not None:
+        return clean(f"failed: {row.failed}")
+    return row.status or "open"

@@ -12,7 +12,6 @@ from html import escape
 from itertools import groupby
 from typing import NamedTuple
 
-from ppopt.formats import figures
 from ppopt.problem.kinds import ONCE, RECORDS, Per
 from ppopt.report import colours
 from ppopt.report.drawing import (
@@ -27,10 +26,10 @@ from ppopt.report.drawing import (
     row_height,
     shade_words,
 )
-from ppopt.report.labels import clean, title
+from ppopt.report.labels import clean, objective_name, title
 from ppopt.report.numbers import measured, number, percent, spread
 from ppopt.report.raster import png
-from ppopt.report.summary import claims
+from ppopt.report.schedule_report import report_caption
 from ppopt.schedule.operations import Operation
 from ppopt.schedule.schedule import Schedule
 
@@ -145,15 +144,14 @@ def caption(schedule: Schedule) -> str:
     if missing or not schedule.operations.known.all():
         words = [name, f"incomplete or defective: {len(schedule)} operations"]
     else:
-        found = claims(schedule) | figures.of_metrics(schedule)
-        limits = found["mem_limit"]
-        time, unit = found["time_unit"], found["memory_unit"]
-        memory = f"peak memory {spread(found['peak_memory'], unit)}"
+        report = report_caption(schedule)
+        limits, unit = report.mem_limit, report.memory_unit
+        memory = f"peak memory {spread(report.peak_memory or (), unit)}"
         words = [
             name,
-            title(found),
-            f"{found['objective'].replace('-', ' ')} {measured(found['value'], time)}",
-            f"bubble rate {percent(found['bubble_rate'])}",
+            title(report),
+            f"{objective_name(report.objective)} {measured(report.value, report.time_unit)}",
+            f"bubble rate {percent(report.bubble_rate)}",
             memory if limits is None else f"{memory}, limit {spread(limits, unit)}",
         ]
     text = clean(" · ".join(filter(None, words)))

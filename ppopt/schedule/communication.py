@@ -10,13 +10,13 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
-from itertools import product, zip_longest
+from itertools import zip_longest
 from typing import NamedTuple
 
 import numpy as np
 
 from ppopt.errors import DeadlockError, InputError
-from ppopt.problem.arrays import Bools, Ints
+from ppopt.problem.arrays import Ints
 from ppopt.problem.link_mode import LinkMode
 from ppopt.problem.objective import Objective
 from ppopt.problem.operation import AuxiliaryKind, OpKind
@@ -46,20 +46,22 @@ _CLOSING = (ActionKind.W, ActionKind.BW)
 
 
 def computations(pipeline: Pipeline, orders: Orders) -> list[list[Cell]]:
-    """The operations of every device, as cells; without those that frozen stages do not have."""
+    """The operations of every device, as cells."""
     rows: list[list[Cell]] = []
-    absent = _absent_of(pipeline)
     for order in orders:
         row: list[list[Action]] = []
         for code in order.tolist():
             if code >= 0:
                 row.append([])
             kind, stage, microbatch, _ = pipeline.op(~code if code < 0 else code)
-            if (kind, stage) not in absent:
-                row[-1].append(_action(pipeline, kind, stage, microbatch))
+            row[-1].append(_action(pipeline, kind, stage, microbatch))
             row[-1].sort(key=lambda action: action.kind is not ActionKind.F)
-        rows.append([tuple(cell) for cell in row if cell])
+        rows.append(list(map(tuple, row)))
     return rows
+
+
+def _has_backward(pipeline: Pipeline, stage: int) -> bool:
+    return pipeline.has_operations[OpKind.BW][stage]
 
 
 def _action(pipeline: Pipeline, kind: OpKind, stage: int, microbatch: int) -> Action:
@@ -67,13 +69,6 @@ def _action(pipeline: Pipeline, kind: OpKind, stage: int, microbatch: int) -> Ac
     if kind is OpKind.B and pipeline.frozen_stages[stage]:
         kind = OpKind.BW
     return Action(ActionKind[kind.name], stage, microbatch)
-
-
-def _absent_of(pipeline: Pipeline) -> frozenset[tuple[OpKind, int]]:
-    """Kinds and stages of the operations that frozen stages do not have."""
-    backwards = product((OpKind.B, OpKind.BW), range(pipeline.forward_only))
-    frozen = enumerate(pipeline.frozen_stages)
-    return frozenset(((OpKind.W, stage) for stage, is_frozen in frozen if is_frozen)) | {*backwards}
 
 
 def with_empty_backwards(
@@ -85,7 +80,9 @@ def with_empty_backwards(
     wants before a backward. Nothing is sent there.
     """
     found = [list(row) for row in rows]
-    for stage in reversed(range(pipeline.forward_only)):
+    for stage in reversed(range(pipeline.num_stages)):
+        if _has_backward(pipeline, stage):
+            continue
         host, *following = pipeline.hosts[0][stage : stage + 2]
         received_here = received and following not in ([], [host])
         for microbatch in range(pipeline.batches):
@@ -101,17 +98,14 @@ def without_empty_backwards(pipeline: Pipeline, rows: Iterable[ActionRow]) -> li
             cell
             for cell in row
             if cell[0].kind not in (ActionKind.RECV_B, ActionKind.BW)
-            or cell[0].stage >= pipeline.forward_only
+            or _has_backward(pipeline, cell[0].stage)
         )
         for row in rows
     ]
 
 
 def orders_of(pipeline: Pipeline, rows: Sequence[ActionRow]) -> Orders:
-    """The orders of operations of a communication order; see `ppopt.schedule.orders`.
-
-    A BW of no length stands behind the F of stages that run no backward.
-    """
+    """The orders of operations of a communication order; see `ppopt.schedule.orders`."""
     found = []
     for row in rows:
         codes: list[int] = []
@@ -119,15 +113,8 @@ def orders_of(pipeline: Pipeline, rows: Sequence[ActionRow]) -> Orders:
             if cell[0].kind in _OPERATION:
                 both = [_code(pipeline, action) for action in cell]
                 codes += [~code if place else code for place, code in enumerate(both)]
-                codes += _absent(pipeline, cell[0])
         found.append(np.array(codes, dtype=np.int64))
     return found
-
-
-def _absent(pipeline: Pipeline, action: Action) -> Iterator[int]:
-    """Number of the backward that a stage does not run behind this F."""
-    if action.kind is ActionKind.F and action.stage < pipeline.forward_only:
-        yield _code(pipeline, action._replace(kind=ActionKind.BW))
 
 
 _OPERATION = {ActionKind[kind.name]: kind for kind in OpKind}
@@ -147,7 +134,7 @@ def _sends(pipeline: Pipeline, action: Action) -> tuple[Action, Action] | None:
     other = receiving_stage(kind, action.stage)
     if not 0 <= other < len(hosts) or hosts[other] == hosts[action.stage]:
         return None
-    if kind is OpKind.B and other < pipeline.forward_only:
+    if kind is OpKind.B and not _has_backward(pipeline, other):
         return None
     return (
         Action(_SEND[kind], action.stage, action.microbatch),
@@ -192,21 +179,13 @@ def with_own_stage_actions(schedule: Schedule) -> list[list[Cell]]:
     """
     rows = computations(schedule.pipeline, schedule.orders)
     given, found = schedule.auxiliary, []
-    counted = _is_present(schedule) & ~schedule.seconds
     for device, row in enumerate(rows):
-        starts = schedule.start[(schedule.device == device) & counted]
+        starts = schedule.start[(schedule.device == device) & ~schedule.seconds]
         opens = (given.device == device) & (given.kind == AuxiliaryKind.UNSHARD)
         before = np.searchsorted(starts, given.start[opens]).tolist()
         gathered = list(zip(before, given.stage[opens].tolist(), strict=True))
         found.append(list(_around(schedule.pipeline, row, gathered)))
     return found
-
-
-def _is_present(schedule: Schedule) -> Bools:
-    """Whether `computations` has an operation, per row of a schedule."""
-    absent = _absent_of(schedule.pipeline)
-    rows = zip(schedule.kind.tolist(), schedule.stage.tolist(), strict=True)
-    return np.array([row not in absent for row in rows], dtype=np.bool_)
 
 
 def _around(
@@ -218,7 +197,7 @@ def _around(
         yield from ((Action(ActionKind.UNSHARD, stage),) for at, stage in gathered if at == number)
         yield cell
         for kind, stage, _ in cell:
-            closes = (ActionKind.F,) if stage < pipeline.forward_only else _CLOSING
+            closes = _CLOSING if _has_backward(pipeline, stage) else (ActionKind.F,)
             done[stage] += kind in closes
             if kind in closes and done[stage] == pipeline.batches:
                 if not pipeline.frozen_stages[stage]:
@@ -285,8 +264,6 @@ def _ready(pipeline: Pipeline, action: Action, known: set[Action]) -> bool:
         return True
     other = sending_stage(kind, action.stage)
     if not 0 <= other < pipeline.num_stages:
-        return True
-    if kind is OpKind.B and action.stage < pipeline.forward_only:
         return True
     local = [local_kind for local_kind, hands_on in _HANDS_ON.items() if hands_on is kind]
     from_here = (Action(local_kind, other, action.microbatch) for local_kind in local)

@@ -14,6 +14,7 @@ other.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -24,6 +25,7 @@ from ppopt.problem.objective import Objective
 from ppopt.problem.operation import NUM_KINDS, OpKind
 from ppopt.problem.partition_costs import CostTable
 from ppopt.problem.pipeline import Pipeline
+from ppopt.problem.traits import Trait
 from ppopt.schedule import timing
 from ppopt.schedule.orders import Orders
 from ppopt.schedule.schedule import split_codes
@@ -104,11 +106,21 @@ class _Delays(NamedTuple):
     """Delay of each, in rows of durations and then of links."""
 
 
+HANDLES = frozenset({Trait.SLICES, Trait.ROUTES, Trait.FROZEN})
+"""Traits of the pipelines whose orders are timed right for every partition at once."""
+
+
 class FixedOrder:
-    """The values and peaks of one order for pipelines of its shape; links are delays."""
+    """The values and peaks of one order for pipelines of its shape; links are delays.
+
+    It has all operations: those that a pipeline does not have cost nothing there, and wait as if
+    its stages were trained.
+    """
 
     def __init__(self, pipeline: Pipeline, orders: Orders) -> None:
-        """Raises InputError if the orders are not complete or wait in a circle."""
+        """Raises InputError if the orders do not list all operations or wait in a circle."""
+        if not pipeline.has_all_operations:
+            pipeline = replace(pipeline.without_model(), frozen=None)
         net, links = timing.linked_network(pipeline, orders)
         timing.run(net)
         kind, stage, _, _ = split_codes(pipeline, net.ops)

@@ -22,7 +22,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ppopt.problem.arrays import Bools
+from ppopt.problem.arrays import Bools, Ints
 from ppopt.problem.instance import ABSENT, SPLIT_MODE, WHOLE_MODE, Instance
 from ppopt.problem.objective import Objective
 from ppopt.problem.operation import OpKind
@@ -158,9 +158,16 @@ class ListScheduler:
 
     @cached_property
     def triples(self) -> tuple[tuple[tuple[int, int, int], ...], ...]:
-        """F, B (or BW) and W (or BW again) of every place of a device, by stage ascending."""
-        b, w = self.places, (len(self.instance.rows) - 1) * self.places
-        return tuple(tuple((f, f + b, f + w) for f in mine) for mine in self.hosted)
+        """F, B (or BW) and W of every place of a device, by stage ascending.
+
+        If there is no W, the backward stands in its place again, and F if there is none either.
+        """
+        return tuple(tuple(map(self._triple, mine)) for mine in self.hosted)
+
+    def _triple(self, place: int) -> tuple[int, int, int]:
+        classes = self.instance.classes
+        numbers = [n for n in range(place, len(classes), self.places) if classes[n].size]
+        return numbers[0], numbers[:2][-1], numbers[-1]
 
     @cached_property
     def takes(self) -> list[tuple[int, ...]]:
@@ -170,11 +177,6 @@ class ListScheduler:
     @property
     def _numbers(self) -> range:
         return range(len(self.instance.classes))
-
-    @cached_property
-    def codes(self) -> list[int]:
-        """Number of the first operation of a class."""
-        return [int(codes[0]) for codes in self.instance.codes]
 
     @cached_property
     def transient(self) -> list[int]:
@@ -208,10 +210,15 @@ class ListScheduler:
             stage=instance.classes[place].stage,
             time=tuple(instance.times(number) for number in numbers),
             change=tuple((*instance.changes(number), 0) for number in numbers),
-            code=tuple(int(instance.codes[number][0]) for number in numbers),
+            code=tuple(_first_code(instance.codes[number]) for number in numbers),
             next=next(((device, lag) for i, device, lag in f if i in forwards), (-1, 0)),
             previous=next(((device, lag) for i, device, lag in b if i in backwards), (-1, 0)),
         )
+
+
+def _first_code(codes: Ints) -> int:
+    """The first number of a class, or ABSENT."""
+    return int(codes[0]) if len(codes) else ABSENT
 
 
 def _transient(instance: Instance, number: int) -> tuple[int, ...]:
@@ -234,7 +241,7 @@ class _RuleGeneration:
             mine if rule.shallow_first[device] else mine[::-1]
             for device, mine in enumerate(self.hosted)
         ]
-        self.backward = [mine[::-1] for mine in self.forward]
+        self.backward = [[(f, b, w) for f, b, w in mine[::-1] if b != f] for mine in self.forward]
         self.cap = [rule.cap[op_class.stage] for op_class in instance.classes[:places]]
         self.done, self.arrived, self.held = self.run.done, self.run.arrived, self.run.held
         rooms = [instance.room(device) for device in devices]
@@ -349,9 +356,10 @@ class _RuleGeneration:
         """When the next B and the next F known to come may start, and whether memory stops one."""
         next_b, next_f, blocked = NEVER, NEVER, False
         for f, b, _ in self.hosted[device]:
-            arrival = self.arrived[b][self.done[b]]
-            blocked |= arrival <= now
-            next_b = min(next_b, max(arrival, now))
+            if b != f:
+                arrival = self.arrived[b][self.done[b]]
+                blocked |= arrival <= now
+                next_b = min(next_b, max(arrival, now))
             coming = self._coming(f, b)
             if coming <= now:
                 blocked = True
@@ -365,7 +373,7 @@ class _Station(NamedTuple):
 
     stage: int
     time: tuple[tuple[int, ...], ...]
-    """Of F, B (or BW) and W, per microbatch, in ticks."""
+    """Of F, B (or BW) and W, per microbatch, in ticks; empty if the stage has none."""
     change: tuple[tuple[int, ...], ...]
     """Net change of memory by F, B (or BW) and W, per microbatch and one entry more."""
     code: tuple[int, ...]
@@ -395,8 +403,10 @@ def _schedule_plain(  # noqa: C901, PLR0912, PLR0915  the hot loop of the search
     eager, reserve, room_first = rule.forward_first, rule.reserve, rule.room_first
     came_f: list[list[int]] = [[0] * total if each.stage == 0 else [] for each in stations]
     came_b: list[list[int]] = [[] for _ in stations]
-    did_f, did_b = [0] * size, [0] * size
-    did_w = [total if scheduler.instance.fused else 0] * size
+    did_f = [0] * size
+    did_b, did_w = (
+        [total - sum(map(len, each.time[row : row + 1])) for each in stations] for row in (1, 2)
+    )
     busy, first_start = [0] * size, [-1] * size
     orders: tuple[list[int], ...] = tuple([] for _ in stations)
     events = [(0, device) for device in range(size)]
@@ -495,7 +505,7 @@ def one_at_a_time(instance: Instance) -> Orders:
                 split = _smaller(instance, numbers)
                 for number in numbers:
                     codes = (instance.codes_in(number, each) for each in (SPLIT_MODE, WHOLE_MODE))
-                    rows.append(np.where(split, *codes))
+                    rows += [np.where(split, *codes)] if instance.classes[number].size else []
             order = np.stack(rows, axis=1).ravel()
             parts.append(order[order != ABSENT])
         orders.append(np.concatenate(parts))

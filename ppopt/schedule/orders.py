@@ -22,42 +22,74 @@ overlapped pair of an F and a B or BW of different microbatches.
 """
 
 
+def existing(pipeline: Pipeline, orders: Orders) -> Orders:
+    """The orders without the operations that a pipeline does not have (`has_operations`)."""
+    if pipeline.has_all_operations:
+        return orders
+    exists = np.repeat(
+        np.array(pipeline.has_operations).ravel(), pipeline.batches * pipeline.num_slices
+    )
+    parts = []
+    for order in orders:
+        numbers = codes(order)
+        kept = exists[numbers]
+        second = (order < 0) & np.append(False, kept[:-1])[: len(order)]
+        parts.append(np.where(second, ~numbers, numbers)[kept])
+    return parts
+
+
 def portable(schedule: Schedule) -> Orders:
     """The orders of a schedule for pipelines of other costs, where they wait in no circle.
 
-    Where stages run no backward (`ppopt.problem.frozen`), their B, W and BW may stand anywhere
-    behind their F. Elsewhere such stages may be trained. So they are put where they would run if
-    they waited for the stages after them; an F that one of them ran with then runs alone.
+    Stages that are frozen here may be trained there. So the orders list the operations that this
+    pipeline does not have, too, at the place where they could run. The B, or BW, of a stage comes
+    when that of the next stage has ended, and W at once behind B.
     """
     pipeline = schedule.pipeline
-    first = pipeline.forward_only
-    if not first:
+    if pipeline.has_all_operations:
         return schedule.orders
-    empty = (schedule.stage < first) & (schedule.kind != OpKind.F)
-    last = min(first, pipeline.num_stages - 1)
-    arrived = np.zeros((pipeline.batches, pipeline.num_slices), dtype=np.int64)
-    there = (schedule.stage == last) & (schedule.kind != OpKind.W)
-    places = schedule.microbatch, schedule.slice
-    np.maximum.at(arrived, tuple(column[there] for column in places), schedule.end[there])
-    begin = np.where(empty, np.maximum(schedule.start, arrived[places]), schedule.start)
-    end = np.where(empty, begin, schedule.end)
-    apart = np.isin(schedule.pair, schedule.pair[empty])
-    pair = np.where(apart, ALONE, schedule.pair)
-    columns = (schedule.kind, schedule.stage, schedule.microbatch, schedule.device)
-    moved = Schedule.from_columns(pipeline, *columns, begin, end, schedule.slice, pair)
-    return moved.orders
+    backward, weight = (np.array(pipeline.has_operations[kind]) for kind in (OpKind.B, OpKind.W))
+    rows = [np.stack((*schedule.columns, schedule.slice, schedule.pair))]
+    frozen = (schedule.kind == OpKind.B) & ~weight[schedule.stage]
+    rows += [_at_end(rows[0][:, frozen], OpKind.W)]
+    last = pipeline.num_stages - int(backward.sum())
+    sources = (schedule.stage == last) & np.isin(schedule.kind, (OpKind.B, OpKind.BW))
+    if last == pipeline.num_stages:
+        sources = schedule.stage == last - 1
+    for stage in range(last):
+        kind = np.where(schedule.kind[sources] == OpKind.B, OpKind.B, OpKind.BW)
+        own = _at_end(rows[0][:, sources], kind)
+        own[1] = stage
+        own[3] = np.array(pipeline.hosts)[own[2] * pipeline.routes // pipeline.batches, stage]
+        rows += [own, _at_end(own[:, kind == OpKind.B], OpKind.W)]
+    return Schedule.from_columns(pipeline, *np.concatenate(rows, axis=1)).orders
+
+
+def _at_end(rows: Ints, kind: OpKind | Ints) -> Ints:
+    """Operations of a kind and of no length at the end of others, of the same stage and microbatch.
+
+    Rows are the columns of `ScheduledOperation`.
+    """
+    moved = rows.copy()
+    moved[0], moved[4], moved[7] = kind, moved[5], ALONE
+    return moved
 
 
 def split_of(pipeline: Pipeline, orders: Orders) -> Bools:
     """Which backwards the orders split, [stage, microbatch, slice]; checks that they are complete.
 
-    Raises InputError if an operation is missing, repeated, of both forms, or on a device that
-    does not host its stage.
+    A stage without backward splits none. Raises InputError if an operation is missing, repeated,
+    of both forms, or on a device that does not host its stage.
     """
     count = np.bincount(codes(np.concatenate(list(orders))), minlength=pipeline.num_codes)
     shape = (len(OpKind), pipeline.num_stages, pipeline.batches, pipeline.num_slices)
     forward, backward, weight, full = count.reshape(shape)
-    wrong = (forward != 1) | (backward + full != 1) | (weight != backward)
+    closed = weight
+    if not pipeline.has_all_operations:
+        exists = np.array(pipeline.has_operations)[:, :, None, None]
+        closed = np.where(exists[OpKind.W], weight, weight + backward)
+        full = full + ~exists[OpKind.B]
+    wrong = (forward != 1) | (backward + full != 1) | (closed != backward)
     if wrong.any():
         stage, microbatch, part = (int(index) for index in np.argwhere(wrong)[0])
         here = count.reshape(shape)[:, stage, microbatch, part]
@@ -92,6 +124,8 @@ def rows_by_code(schedule: Schedule) -> Ints:
     present = row.reshape(len(OpKind), -1) >= 0
     split = present[OpKind.B] | present[OpKind.W]
     needed = np.stack((np.ones_like(split), split, split, ~split))
+    exists = np.array(pipeline.has_operations)[..., None]
+    needed = (needed.reshape(*exists.shape[:2], -1) & exists).reshape(present.shape)
     missing = np.flatnonzero(needed & ~present)
     if len(missing):
         raise InputError(

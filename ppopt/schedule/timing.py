@@ -40,7 +40,7 @@ from ppopt.schedule.link_queues import (
     queues_of_orders,
     queues_of_schedule,
 )
-from ppopt.schedule.orders import Orders, codes, overlapped_pairs, split_of
+from ppopt.schedule.orders import Orders, codes, existing, overlapped_pairs, split_of
 from ppopt.schedule.origin import Origin
 from ppopt.schedule.schedule import Schedule, split_codes
 from ppopt.schedule.timetable import ALONE
@@ -246,10 +246,12 @@ def listed_orders(
 ) -> ListedOrders:
     """Join orders and precedence; raises InputError if the orders are not complete.
 
-    `compute_alone`: links are delays, and auxiliary operations are left out.
+    Operations that the pipeline does not have are left out of the orders. `compute_alone`: links
+    are delays, and auxiliary operations are left out.
     """
     if len(orders) != pipeline.num_devices:
         raise InputError(f"{len(orders)} orders for {pipeline.num_devices} devices; give one each")
+    orders = existing(pipeline, orders)
     split = split_of(pipeline, orders)
     pairs = overlapped_pairs(pipeline, orders)
     whole = pipeline.has_auxiliary and not compute_alone
@@ -387,9 +389,9 @@ def schedule(
 
     If links are resources and no `queues` are given, these are the best of `own_queues`; so is
     the `prefetch` of what moves to the host. With `unshard_ahead`, device r gathers the weights of
-    the next r + so many stages alone. Operations of no length of frozen and of empty stages at one
-    instant are put in the order of files. Raises InputError if the orders are not complete,
-    DeadlockError if they wait in a circle.
+    the next r + so many stages alone. Operations of empty stages at one instant are put in the
+    order of files. Raises InputError if the orders are not complete, DeadlockError if they wait in
+    a circle.
     """
     if pipeline.has_links and queues is None:
         each = (
@@ -413,7 +415,7 @@ def schedule(
     place = net.place[here]
     kind, stage, microbatch, part = split_codes(pipeline, net.ops[here])
     device, begin, ends = net.device[place], (end - net.duration)[place], end[place]
-    no_length = pipeline.forward_only or 0 in pipeline.ticks.durations[OpKind.F]
+    no_length = (begin == ends)[kind == OpKind.F].any()
     make = Schedule.from_columns if no_length else Schedule
     made = make(
         *(pipeline, kind, stage, microbatch, device, begin, ends, part, _pair_numbers(net)[here]),

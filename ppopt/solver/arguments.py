@@ -49,7 +49,18 @@ COMMON_DIVISOR = BoundArgument(
     "the value of an optimum is a sum of times, or a mean of such sums",
     _ALL_WORK | {Trait.MIXED, Trait.SHORT_PAIRS},
 )
-ARGUMENTS = (WORK, FORCED_IDLE, HEADS_AND_TAILS, MINIMUM_MEMORY, SUBSETS, COMMON_DIVISOR)
+LAYER_WORK = BoundArgument(
+    "the devices together run F and a backward of all layers",
+    BESIDE_COMPUTE | {Trait.MIXED, Trait.SLICES, Trait.ROUTES, Trait.FROZEN, Trait.SPAN},
+)
+PEAKS = BoundArgument(
+    "the peak of a device is a sum of what microbatches hold between and during operations",
+    _ALL_WORK | {Trait.MIXED, Trait.SHORT_PAIRS},
+)
+ARGUMENTS = (
+    *(WORK, FORCED_IDLE, HEADS_AND_TAILS, MINIMUM_MEMORY),
+    *(SUBSETS, COMMON_DIVISOR, LAYER_WORK, PEAKS),
+)
 
 
 def applicable(traits: Traits) -> tuple[BoundArgument, ...]:

@@ -22,6 +22,7 @@ from ppopt.problem.field_values import whole
 from ppopt.problem.instance import Instance
 from ppopt.problem.operation import OpKind
 from ppopt.problem.pipeline import Pipeline
+from ppopt.problem.traits import BESIDE_COMPUTE, Trait, Traits, unhandled
 from ppopt.schedule.orders import Orders
 
 ADAPTIVE_SECONDS = 1e-4
@@ -61,6 +62,15 @@ OPTIONS = tuple(field.name for field in fields(Options))
 """Names of all options."""
 OF_TIMING = ("unshard_ahead",)
 """Options of every strategy: the order does not depend on them, its times do."""
+TIMED = BESIDE_COMPUTE | {Trait.FROZEN}
+"""Traits that every strategy handles: the order is one of compute, timed with all else."""
+REFUSED = {
+    Trait.ROUTES: "routes: 2 contradicts strategy {}, which has one; leave --routes out",
+    Trait.SLICES: "slices: strategy {} cuts no microbatch; leave it out",
+}
+"""Why a strategy, named first, refuses a trait."""
+UNKNOWN = "strategy: {} knows no {}; use another strategy, or leave it out"
+"""The same of all other traits, whose label comes second."""
 Build = Callable[[Pipeline, Options], Orders]
 Defaults = Callable[[Pipeline], Options]
 
@@ -94,6 +104,12 @@ class Strategy:
     """Default of each of them, for a pipeline."""
     pytorch_name: str | None = None
     """Name of its class in torch.distributed.pipelining.schedules, without `Schedule`."""
+
+    @property
+    def handles(self) -> Traits:
+        """Traits of the pipelines that it gives an order for."""
+        own = {Trait.ROUTES: self.routes > 1, Trait.SLICES: self.slices > 1}
+        return TIMED | {trait for trait, has in own.items() if has}
 
     def apply(self, pipeline: Pipeline, options: Options) -> Pipeline:
         """The pipeline with the chunks, placement, routes and slices of this strategy.
@@ -156,14 +172,8 @@ class Strategy:
 
     def _units(self, pipeline: Pipeline) -> dict[str, int | None]:
         """Routes and slices of the strategy's own pipeline, by field."""
-        if pipeline.routes > self.routes:
-            raise NotApplicableError(
-                f"routes: 2 contradicts strategy {self.name}, which has one; leave --routes out"
-            )
-        if pipeline.num_slices > 1 and self.slices == 1:
-            raise NotApplicableError(
-                f"slices: strategy {self.name} cuts no microbatch; leave it out"
-            )
+        for trait in unhandled(pipeline.traits, self.handles):
+            raise NotApplicableError(REFUSED.get(trait, UNKNOWN).format(self.name, trait.label))
         slices = pipeline.slices if self.slices == 1 else pipeline.slices or self.slices
         return {"routes": self.routes, "slices": slices}
 

@@ -222,7 +222,7 @@ def passes(block: Block, batches: int, yielding: bool) -> Passes:
 
 
 def class_sequences(instance: Instance, passes: Sequence[Sequence[int]]) -> list[list[int]]:
-    """Classes of the operations from passes, per device.
+    """Classes of the operations from passes, per device, without those that no stage has.
 
     Pass 4 is W of B down, pass 5 W of B up.
     """
@@ -233,5 +233,5 @@ def class_sequences(instance: Instance, passes: Sequence[Sequence[int]]) -> list
         backward = [(instance.backward, stage) for stage in (up, down)]
         weight = [(instance.closing, stage) for stage in (up, down)]
         numbers = [instance.number(*place) for place in (*forward, *backward, *weight)]
-        found.append([numbers[place] for place in row])
+        found.append([numbers[place] for place in row if instance.classes[numbers[place]].size])
     return found

@@ -46,9 +46,9 @@ class _Paced:
         self.coming[self.entry] = 0
         self.passes = [
             [
-                (number, self.classes[number].kind)
+                (number, kind)
                 for number in mine
-                if self.classes[number].kind != OpKind.W
+                if isinstance(kind := self.classes[number].kind, OpKind) and kind is not OpKind.W
             ]
             for mine in instance.hosted
         ]
@@ -98,11 +98,14 @@ class _Paced:
     def _begin(self, device: int, number: int, kind: OpKind) -> None:
         """Note what the start of an F or B changes."""
         self.coming[number] = None
-        if kind is OpKind.B:
-            weight = self.instance.number(OpKind.W, self.classes[number].stage)
+        *_, backward, weight = self.instance.numbers(self.classes[number].stage)
+        closing = weight if kind is OpKind.B else backward
+        if kind is OpKind.F:
+            self.in_flight[device] += 1
+        if not self.classes[closing].size:
+            self.in_flight[device] -= 1
+        elif kind is OpKind.B:
             self.pending[device].append(weight)
-            return
-        self.in_flight[device] += 1
         if number == self.entry:
             entered = self.run.done[number] + 1
             self.coming[number] = self.entries[entered] if entered < len(self.entries) else NEVER

@@ -100,10 +100,11 @@ class _Filling:
     ) -> None:
         self.run, self.instance, self.classes = Generation(instance), instance, instance.classes
         self.sequences, self.most, self.rule = sequences, most, rule
-        stages = range(instance.pipeline.num_stages)
-        self.weight = {
-            instance.number(OpKind.B, stage): instance.number(OpKind.W, stage) for stage in stages
-        }
+        numbers = map(instance.numbers, range(instance.pipeline.num_stages))
+        present = [[number for number in row if self.classes[number].size] for row in numbers]
+        self.closing = {row[-1] for row in present}
+        """The last class of every stage."""
+        self.weight = {row[-2]: row[-1] for row in present if len(row) == len(instance.rows)}
         self.in_flight = [0 for _ in sequences]
         self.most_in_flight = 0
         self.pending: list[deque[int]] = [deque() for _ in sequences]
@@ -156,7 +157,7 @@ class _Filling:
         if kind is OpKind.F:
             self.in_flight[device] += 1
             self.most_in_flight = max(self.most_in_flight, self.in_flight[device])
-        elif kind is OpKind.W:
+        if number in self.closing:
             self.in_flight[device] -= 1
-        elif self.rule is not None:
+        elif kind is OpKind.B and self.rule is not None:
             self.pending[device].append(self.weight[number])

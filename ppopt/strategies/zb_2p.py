@@ -64,8 +64,12 @@ class _Run:
         self.stages, self.batches = range(pipeline.num_stages), pipeline.batches
         self.last, self.host = pipeline.num_stages - 1, pipeline.hosts[0]
         self.number = [instance.numbers(stage) for stage in self.stages]
-        self.times = [[instance.times(number) for number in row] for row in self.number]
-        self.memory = [[(*instance.changes(number), 0) for number in row] for row in self.number]
+        self.exists = [[bool(instance.times(number)) for number in row] for row in self.number]
+        none = (0,) * self.batches
+        self.times = [[instance.times(number) or none for number in row] for row in self.number]
+        self.memory = [
+            [(*(instance.changes(number) or none), 0) for number in row] for row in self.number
+        ]
         self.room = [2 * len(self.stages) * max(memory[F]) for memory in self.memory]
         lags = {(before, after): lag for before, after, lag in zip(*instance.flow, strict=True)}
         pairs = list(pairwise(self.number))
@@ -90,7 +94,9 @@ class _Run:
         return self.run.most_idle - self.run.idle[self.host[stage]]
 
     def _arrival(self, stage: int, kind: int) -> int:
-        """When the inputs of the next operation of a kind are at a stage."""
+        """When the inputs of the next operation of a kind are at a stage; 0 if it has none."""
+        if not self.exists[stage][kind]:
+            return 0
         arrival = self.run.arrival(self.number[stage][kind])
         assert arrival is not None, "neighbours run first"
         return arrival
@@ -104,10 +110,11 @@ class _Run:
         return self.memory[stage][kind][self.done[stage][kind]]
 
     def _put(self, stage: int, kind: int) -> None:
-        """Run the next operation of a kind on a stage."""
-        arrival = 0 if kind == W else self._arrival(stage, kind)
-        self.held[stage] += self._change(stage, kind)
-        self.run.append(self.number[stage][kind], arrival)
+        """Run the next operation of a kind on a stage; one that it does not have is counted."""
+        if self.exists[stage][kind]:
+            arrival = 0 if kind == W else self._arrival(stage, kind)
+            self.held[stage] += self._change(stage, kind)
+            self.run.append(self.number[stage][kind], arrival)
         self.done[stage][kind] += 1
         self.pending[stage] += (0, 1, -1)[kind]
 

@@ -21,6 +21,7 @@ from ppopt.schedule.schedule import Schedule
 from ppopt.solver import interrupts
 from ppopt.solver.choices.choice import Choice
 from ppopt.solver.choices.configuration import Key
+from ppopt.solver.choices.spaces import PARTITIONS, traits_of_any
 from ppopt.solver.deadline import Deadline
 from ppopt.solver.open_choices import Chosen, choice_of, open_choices
 from ppopt.strategies import Options, resolve
@@ -133,11 +134,12 @@ def bounded_points(search: StrategySearch, deadline: Deadline) -> Choice | None:
     splits them. Computing them ends at the deadline.
     """
     pipeline = search.placed
-    if not search.space.cut or pipeline.routes > 1 or pipeline.num_slices > 1:
-        return None
     fused = resolve(search.strategy).fused
     kind = BackwardKind.WHOLE if fused else BackwardKind.MIXED
-    return choice_of(Problem(pipeline, search.objective, kind), deadline)
+    problem = Problem(pipeline, search.objective, kind)
+    if not search.space.cut or not traits_of_any(problem) <= PARTITIONS.handles:
+        return None
+    return choice_of(problem, deadline)
 
 
 class StrategyProof:

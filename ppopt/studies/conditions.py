@@ -22,6 +22,8 @@ SHOWN = 100
 """Characters of a condition that an error shows."""
 DEEPEST = 100
 """Deepest nesting of operators: each level takes three of the thousand calls that Python nests."""
+Settings = Mapping[str, Any]
+"""Values of settings by their names."""
 _ARITHMETIC: Mapping[type[ast.operator], Callable[[Any, Any], Any]] = {
     ast.Add: operator.add,
     ast.Sub: operator.sub,
@@ -75,7 +77,7 @@ class Condition:
             what = type(node).__name__.lower()
             raise InputError(f"where: {self.shown}: {what} is not known here; {_KNOWN}")
 
-    def holds(self, settings: Mapping[str, Any]) -> bool:
+    def holds(self, settings: Settings) -> bool:
         """Evaluate for named settings; raises InputError if the condition is undefined for them."""
         try:
             return bool(_value(self._tree, settings))
@@ -98,33 +100,33 @@ def _depth(tree: ast.AST) -> int:
     return depth
 
 
-def _value(node: ast.AST, settings: Mapping[str, Any]) -> Any:
+def _value(node: ast.AST, settings: Settings) -> Any:
     return _RULES[type(node)](node, settings)
 
 
-def _constant(node: Any, _: Mapping[str, Any]) -> Any:
+def _constant(node: Any, _: Settings) -> Any:
     return Decimal(repr(node.value)) if isinstance(node.value, float) else node.value
 
 
-def _name(node: Any, settings: Mapping[str, Any]) -> Any:
+def _name(node: Any, settings: Settings) -> Any:
     return settings[node.id]
 
 
-def _list(node: Any, settings: Mapping[str, Any]) -> list[Any]:
+def _list(node: Any, settings: Settings) -> list[Any]:
     return [_value(part, settings) for part in node.elts]
 
 
-def _and_or(node: Any, settings: Mapping[str, Any]) -> bool:
+def _and_or(node: Any, settings: Settings) -> bool:
     every = all if isinstance(node.op, ast.And) else any
     return every(_value(part, settings) for part in node.values)
 
 
-def _unary(node: Any, settings: Mapping[str, Any]) -> Any:
+def _unary(node: Any, settings: Settings) -> Any:
     value = _value(node.operand, settings)
     return not value if isinstance(node.op, ast.Not) else -value
 
 
-def _arithmetic(node: Any, settings: Mapping[str, Any]) -> Any:
+def _arithmetic(node: Any, settings: Settings) -> Any:
     """Arithmetic on numbers only: text times a number could exhaust the memory."""
     left, right = _value(node.left, settings), _value(node.right, settings)
     if not all(isinstance(side, int | Decimal) for side in (left, right)):
@@ -134,13 +136,13 @@ def _arithmetic(node: Any, settings: Mapping[str, Any]) -> Any:
     return _ARITHMETIC[type(node.op)](left, right)
 
 
-def _comparison(node: Any, settings: Mapping[str, Any]) -> bool:
+def _comparison(node: Any, settings: Settings) -> bool:
     values = [_value(part, settings) for part in (node.left, *node.comparators)]
     pairs = zip(values, node.ops, values[1:], strict=False)
     return all(_COMPARISONS[type(op)](one, other) for one, op, other in pairs)
 
 
-_RULES: Mapping[type[ast.AST], Callable[[Any, Mapping[str, Any]], Any]] = {
+_RULES: Mapping[type[ast.AST], Callable[[Any, Settings], Any]] = {
     ast.Constant: _constant,
     ast.Name: _name,
     ast.List: _list,

@@ -14,10 +14,12 @@ from math import floor
 
 from ppopt.problem import exact, placement
 from ppopt.problem.cost_table import LAYER_COSTS
+from ppopt.problem.costs import WORKSPACES
 from ppopt.problem.offload import SEARCH_OFFLOAD
 from ppopt.problem.pipeline import Pipeline
 from ppopt.problem.problem import Problem
 from ppopt.problem.recompute import SEARCH_RECOMPUTE
+from ppopt.problem.traits import refuse_unhandled
 from ppopt.problem.units import Unit
 from ppopt.schedule import timing
 from ppopt.schedule.list_scheduling import one_at_a_time
@@ -25,9 +27,11 @@ from ppopt.schedule.orders import codes, of_kind
 from ppopt.schedule.origin import Argument, Certificate
 from ppopt.schedule.schedule import Schedule
 from ppopt.solver import interrupts
+from ppopt.solver.arguments import PEAKS
 from ppopt.solver.bound import Bound
 from ppopt.solver.bounds import device_bounds, proof_scope
 from ppopt.solver.choices.search import ANY_EFFORT, ConfigurationSearch, Effort
+from ppopt.solver.choices.spaces import traits_of_any
 from ppopt.solver.deadline import Deadline
 from ppopt.solver.open_choices import choice_of, open_choices
 from ppopt.solver.options import SolveOptions
@@ -37,8 +41,6 @@ from ppopt.solver.warm_start import WarmStart
 from ppopt.studies import limit_candidates
 from ppopt.studies.baselines import comparable
 from ppopt.studies.frontier_curve import Proved
-
-WORKSPACES = ("forward_workspace", "input_workspace", "weight_workspace", "backward_workspace")
 
 
 def is_settled(target: Fraction, value: Fraction | None, bound: Fraction | None) -> bool:
@@ -95,7 +97,7 @@ class FrontierProblem:
         taken = zip(column("activation"), column("memory_b"), strict=True)
         most = sum(column("static"), Fraction(0))
         most += many * sum((own + max(at_b, Fraction(0)) for own, at_b in taken), Fraction(0))
-        most += sum((sum(column(field), Fraction(0)) for field in WORKSPACES), Fraction(0))
+        most += sum((sum(column(field), Fraction(0)) for field in WORKSPACES.values()), Fraction(0))
         if pipeline.model is None:
             most += sum(column("recompute_memory"), Fraction(0))
         most += pipeline.routes * sum(column("unshard_memory"), Fraction(0))
@@ -270,7 +272,12 @@ class FixedPipelineProblem(FrontierProblem):
 
 
 def frontier_problem_of(problem: Problem) -> FrontierProblem:
-    """Problem that a frontier searches; raises InputError if it cannot be searched."""
+    """Problem that a frontier searches; raises InputError if it cannot be searched.
+
+    Raises NotApplicableError if the limits at which an optimum can change are not known.
+    """
+    traits = traits_of_any(problem)
+    refuse_unhandled("frontier: it", traits, PEAKS.handles, "solve within single limits")
     return (
         FrontierProblem(problem)
         if open_choices(problem.pipeline)

@@ -18,7 +18,7 @@ from ppopt.problem.pipeline import Model, Pipeline
 from ppopt.problem.settings import NAMED, SETTINGS, Part, Setting, same_setting
 from ppopt.schedule.origin import SEARCHED
 from ppopt.strategies import resolve
-from ppopt.studies.conditions import Condition
+from ppopt.studies.conditions import Condition, Settings
 from ppopt.studies.job import SolveJob, job_of
 from ppopt.studies.overrides import Value
 from ppopt.studies.records import canonical as json_text
@@ -33,7 +33,7 @@ _FLAGS = {
     for setting in SETTINGS
     if setting.has_flag and setting.field != "output"
 }
-Overrides = Mapping[str, Any]
+Overrides = Settings
 """Settings of one row, by the names of their flags with `_`, in JSON form."""
 
 
@@ -42,7 +42,7 @@ class _Point(NamedTuple):
 
     json_form: Any
     """Value in JSON form."""
-    settings: Mapping[str, Any]
+    settings: Settings
     """Setting by its name in Python; None: not given."""
 
 
@@ -83,7 +83,7 @@ def _named(key: str) -> tuple[str, Setting | None]:
     return setting.flag.removeprefix("--").replace("-", "_"), setting
 
 
-def _settings_of(setting: Setting | None, value: Value) -> Mapping[str, Any]:
+def _settings_of(setting: Setting | None, value: Value) -> Settings:
     if setting is None:
         return {STRATEGY: value}
     return canonical({setting.name: value}) or {setting.field: None}
@@ -114,10 +114,10 @@ def _json_form(key: str, value: Any) -> Any:
 class Base:
     """Settings, by their names in Python, or a pipeline, which all rows of a sweep share."""
 
-    settings: Mapping[str, Any]
+    settings: Settings
     pipeline: Pipeline | None = None
 
-    def job(self, changes: Mapping[str, Any]) -> SolveJob:
+    def job(self, changes: Settings) -> SolveJob:
         """Job of a row; raises InputError if its settings are incompatible."""
         unset = {name for name, value in changes.items() if value is None}
         kept = {name: value for name, value in self.settings.items() if name not in unset}
@@ -159,7 +159,7 @@ class Base:
         return {STRATEGY: SEARCHED} | values
 
 
-def base_of(source: Model | Pipeline, settings: Mapping[str, Any]) -> Base:
+def base_of(source: Model | Pipeline, settings: Settings) -> Base:
     """Base of a model or a pipeline with further settings under any of their names.
 
     Raises InputError on unknown or wrong settings.
@@ -176,7 +176,7 @@ class Row(NamedTuple):
     """One combination of values."""
 
     overrides: Overrides
-    settings: Mapping[str, Any]
+    settings: Settings
 
 
 @dataclass(frozen=True)

@@ -7,15 +7,16 @@ accepts it with its claims, and value, bound and status agree.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from math import ceil
 from typing import Any, NamedTuple
 
 from ppopt.errors import InputError
-from ppopt.formats import figures, origin_json, schedule_json
+from ppopt.formats import origin_json, schedule_json
 from ppopt.formats.fields import section, shown, text, within
+from ppopt.formats.figures import ScheduleFigures, limits
 from ppopt.problem.exact import plain, plain_or_none
 from ppopt.schedule.origin import Argument, Certificate
 from ppopt.schedule.schedule import Schedule
@@ -34,13 +35,6 @@ from ppopt.studies.evaluate import objective_value
 from ppopt.studies.job import SolveJob, instance_of, version
 from ppopt.studies.records import StoredResult, damage, packed, unpacked
 from ppopt.verifier import checked, verify
-
-FIGURES = (
-    *("makespan", "device_span", "bubble_rate", "bubble_overhead", "peak_memory", "mem_limit"),
-    *("exposed", "fits_limit", "time_unit", "memory_unit"),
-    *("tokens_per_second", "tokens_per_second_per_device", "mfu"),
-)
-
 
 SCHEMA = 1
 """Version of the document in a stored result."""
@@ -295,7 +289,7 @@ def from_document(document: Mapping[str, Any], job: SolveJob, effort: Effort) ->
     return outcome
 
 
-def schedule_of(record: StoredResult, limits: list[float] | None) -> Schedule | None:
+def schedule_of(record: StoredResult, mem_limit: Sequence[float] | None) -> Schedule | None:
     """Schedule of a stored outcome on the pipeline it was made for, verified with its claims.
 
     Memory limits, one per device, are recorded but not enforced: hand strategies may exceed them.
@@ -307,7 +301,7 @@ def schedule_of(record: StoredResult, limits: list[float] | None) -> Schedule | 
             return None
         schedule, claims = schedule_json.schedule_from_object(native)
         _verified(schedule, claims, enforce_limit=False)
-        pipeline = replace(schedule.pipeline, mem_limit=limits)
+        pipeline = replace(schedule.pipeline, mem_limit=mem_limit)
     return replace(schedule, pipeline=pipeline, origin=replace(schedule.origin, from_file=False))
 
 
@@ -367,30 +361,26 @@ def _check(outcome: JobOutcome, job: SolveJob) -> None:
 # Shown.
 
 
-def row(job: SolveJob, outcome: JobOutcome) -> dict[str, Any]:
-    """Metrics of an outcome, under the keys of `ppopt solve --json`, without the schedule."""
+def row(job: SolveJob, outcome: JobOutcome) -> ScheduleFigures:
+    """Figures of an outcome."""
     schedule, value, bound = outcome.schedule, outcome.value, outcome.lower_bound
-    metrics = {} if schedule is None else figures.of_schedule(schedule)
-    pipeline = job.pipeline if schedule is None else schedule.pipeline
-    shown = {key: metrics.get(key) for key in FIGURES}
-    limits = {"mem_limit": figures.limits(job.pipeline), **figures.unit_names(job.pipeline)}
     gap = None
     if value is not None and bound is not None:
         gap = plain((value - bound) / value) if value else 0
-    return {
-        "strategy": job.strategy,
-        "status": outcome.status.value,
-        "objective": job.objective.value,
-        "value": plain_or_none(value),
-        "lower_bound": plain_or_none(bound),
-        "gap": gap,
-        "proof": outcome.proof or None,
-        **shown,
-        **limits,
-        **figures.placed(pipeline),
-        "backward_kind": job.backward_kind.value,
-        "seed": job.seed,
-        "workers": outcome.workers,
-        "time_limit": outcome.time_limit,
-        "solve_seconds": round(outcome.seconds, 3),
-    }
+    return ScheduleFigures.of(
+        schedule,
+        job.pipeline if schedule is None else schedule.pipeline,
+        strategy=job.strategy,
+        status=outcome.status.value,
+        objective=job.objective.value,
+        value=plain_or_none(value),
+        lower_bound=plain_or_none(bound),
+        gap=gap,
+        proof=outcome.proof or None,
+        mem_limit=limits(job.pipeline),
+        backward_kind=job.backward_kind.value,
+        seed=job.seed,
+        workers=outcome.workers,
+        time_limit=outcome.time_limit,
+        solve_seconds=round(outcome.seconds, 3),
+    )

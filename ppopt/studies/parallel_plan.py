@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 from ppopt.derivation.derived_model import DerivedModel
 from ppopt.errors import InputError, NotApplicableError, RunError
 from ppopt.solver import interrupts
+from ppopt.solver.arguments import LAYER_WORK
 from ppopt.solver.deadline import NO_DEADLINE, Callback, Deadline
 from ppopt.solver.options import TIME_LIMIT, SolveOptions, checked_options
 from ppopt.solver.parameters import SolveParams
@@ -141,6 +142,8 @@ class PlanArguments:
             except NotApplicableError as error:
                 reason = error
             else:
+                if not LAYER_WORK.applies(pipeline.traits):
+                    return BoundedSpace(space, Fraction(0))
                 return BoundedSpace(space, quick_bound(space, pipeline.limits))
         assert reason is not None
         raise reason

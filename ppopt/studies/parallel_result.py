@@ -41,6 +41,18 @@ class ParallelRow:
         """Shortest step found."""
         return None if self.plan is None else self.plan.value
 
+    @property
+    def configuration(self) -> str | None:
+        """Best configuration of its plan; None without a schedule."""
+        best = None if self.plan is None else self.plan.best
+        return None if best is None else str(best.configuration)
+
+    @property
+    def peak(self) -> Fraction | None:
+        """Largest device peak of the best schedule; None without one."""
+        best = None if self.plan is None else self.plan.best
+        return None if best is None else best.peak
+
     @cached_property
     def breakdown(self) -> StepBreakdown | None:
         """What the shortest step consists of; None without a schedule."""
@@ -113,7 +125,7 @@ class ParallelPlan:
 
     def row_object(self, row: ParallelRow) -> dict[str, Any]:
         """Figures of a combination, as `ppopt plan --from --json` has them; None if unknown."""
-        training, best = row.model.training, None if row.plan is None else row.plan.best
+        training = row.model.training
         parts = (None,) * len(StepBreakdown._fields) if row.breakdown is None else row.breakdown
         return {
             **row.parallelism._asdict(),
@@ -126,8 +138,8 @@ class ParallelPlan:
             **dict(zip(StepBreakdown._fields, map(plain_or_none, parts), strict=True)),
             "tokens_per_second_per_gpu": self.tokens_per_second(row.value),
             "bound_tokens_per_second_per_gpu": self.tokens_per_second(row.lower_bound),
-            "configuration": None if best is None else str(best.configuration),
-            "peak_memory": None if best is None else plain_or_none(best.peak),
+            "configuration": row.configuration,
+            "peak_memory": plain_or_none(row.peak),
             "seconds": round(row.seconds, 3),
             "failed": row.failed,
         }

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from ppopt.errors import InputError, VerificationError
 from ppopt.formats.fields import finite, flag, section, within
+from ppopt.formats.figures import ScheduleFigures
 from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.exact import plain_or_none
 from ppopt.problem.objective import Objective
@@ -204,17 +205,18 @@ def from_record(record: StoredResult, space: PlanSpace, options: SolveOptions) -
     return state
 
 
-def figures(state: CombinationState, options: SolveOptions) -> dict[str, Any]:
-    """Metrics of the best schedule of a combination, under the keys of `ppopt sweep --json`."""
+def figures(state: CombinationState, options: SolveOptions) -> ScheduleFigures:
+    """Figures of the best schedule of a combination."""
     plan = state.plan
     assert plan is not None
     first, value, bound = plan.rows[0], state.value, state.lower_bound
     job = plan_record.job_of_configuration(plan.space, first.configuration, options)
     result = replace(outcome.of_result(first.result), seconds=state.seconds)
     gap = None if not value or bound is None else (value - bound) / value
-    return outcome.row(job, result) | {
-        "status": plan.status.value,
-        "lower_bound": plain_or_none(bound),
-        "gap": plain_or_none(gap),
-        "proof": plan.proof,
-    }
+    return replace(
+        outcome.row(job, result),
+        status=plan.status.value,
+        lower_bound=plain_or_none(bound),
+        gap=plain_or_none(gap),
+        proof=plan.proof,
+    )

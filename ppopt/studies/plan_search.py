@@ -26,9 +26,11 @@ from ppopt.problem.objective import Objective
 from ppopt.problem.partition import SEARCH
 from ppopt.schedule.schedule import Schedule
 from ppopt.solver import interrupts
+from ppopt.solver.arguments import LAYER_WORK
 from ppopt.solver.bounds.proof_scope import delay_scope
 from ppopt.solver.choices.given import GivenPipeline
 from ppopt.solver.choices.search import Effort
+from ppopt.solver.choices.spaces import traits_of_any
 from ppopt.solver.deadline import Deadline
 from ppopt.solver.open_choices import choice_of
 from ppopt.solver.options import SolveOptions
@@ -419,11 +421,12 @@ class PlanSearch:
 
         The devices run the work of all layers. With phases, a pair may take less than its parts.
         """
-        pipeline = self._candidates[0].problem.pipeline
+        problem = self._candidates[0].problem
         if not self._num_late:
             return []
-        if pipeline.overlap is not None:
+        if not LAYER_WORK.applies(traits_of_any(problem)):
             return [Fraction(0)]
+        pipeline = problem.pipeline
         work = exact.total(map(minimum_work, pipeline.model.costed))
         return [work / sum(pipeline.device_speed)]
 

@@ -43,7 +43,7 @@ def quick_bound(space: PlanSpace, limits: Sequence[Fraction] | None) -> Fraction
     if limits is None:
         return work / devices
     room = sum(limits) - sum(layer.static for layer in layers)
-    kept = _times_kept(layers, space.model.forward_only)
+    kept = _times_kept(layers)
     held = sum(time * layer.activation for time, layer in zip(kept, layers, strict=True))
     if room < 0 or (not room and held):
         return None
@@ -62,17 +62,13 @@ def minimum_work(layer: Layer) -> Fraction:
     return time
 
 
-def _times_kept(layers: Sequence[Layer], forward_only: int) -> list[Fraction]:
-    """Least time from the start of F to the end of B or BW of every layer.
-
-    0 for the layers in front that have no backward.
-    """
+def _times_kept(layers: Sequence[Layer]) -> list[Fraction]:
+    """Least time from the start of F to the end of B or BW of every layer."""
     times, after = [], Fraction(0)
     for layer in reversed(layers):
         after += layer.forward + min(layer.backward, layer.backward_input)
         times.append(after)
-    kept = times[::-1]
-    return [Fraction(0)] * forward_only + kept[forward_only:]
+    return times[::-1]
 
 
 def _least_maximum(

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 from ppopt.errors import InputError, NotApplicableError
 from ppopt.formats.documents import finite_float, parse_json
 from ppopt.formats.fields import finite, flag, section, shown, text, whole, within
+from ppopt.formats.figures import Figure, LayerRun, Quantity, ScheduleFigures, declared
 from ppopt.formats.schedule_json import LARGEST_FILE
 from ppopt.solver.result import Status
 
@@ -76,8 +77,13 @@ class Trial(NamedTuple):
     """`complete` or `fail`."""
     key: str | None
     """Key of the result; None if the row failed."""
-    row: Mapping[str, Any]
-    """Metrics of the row, under the keys of `ppopt sweep --json`; `failed` alone if it failed."""
+    row: ScheduleFigures | str
+    """Figures of the row; why it failed, if it failed."""
+
+    @property
+    def object(self) -> dict[str, Any]:
+        """Figures of the row as an object of JSON; `failed` alone if it failed."""
+        return {"failed": self.row} if isinstance(self.row, str) else self.row.to_object()
 
 
 class StudyRecord(NamedTuple):
@@ -125,12 +131,11 @@ def result_of(row: Sequence[object]) -> StoredResult:
 
 def trial_of(row: Sequence[object]) -> Trial:
     """Trial in a row of `trials`, whose columns are the fields."""
-    found = Trial(**_checked(_TRIAL, row))
-    if found.state == FAIL:
-        return found._replace(row={"failed": within("row", _reason, found.row)})
-    if found.key is None:
+    fields = _checked(_TRIAL, row)
+    if fields["state"] == COMPLETE and fields["key"] is None:
         raise InputError("key: it is missing")
-    return found._replace(row=within("row", _figures, found.row))
+    read = _figures if fields["state"] == COMPLETE else _reason
+    return Trial(**{**fields, "row": within("row", read, fields["row"])})
 
 
 def study_of(row: Sequence[object]) -> StudyRecord:
@@ -218,20 +223,33 @@ def _object(value: object) -> dict[str, Any]:
     return found
 
 
-def _reason(row: Mapping[str, Any]) -> str:
+def _reason(row: dict[str, Any]) -> str:
     return within("failed", text, section(row, ("failed",))["failed"])
 
 
-def _figures(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Check metrics of a row that is done; those that an earlier version lacks are null."""
-    known = {name: within(name, check, row.get(name)) for name, check in FIGURES.items()}
-    return dict(row) | known
+def _figures(row: dict[str, Any]) -> ScheduleFigures:
+    """Read the figures of a row that is done; those that an earlier version lacks are None."""
+    return ScheduleFigures(
+        **{figure.key: within(figure.key, _check_of(figure), row.get(figure.key))
+           for figure in _FIGURES}
+    )  # fmt: skip
 
 
-def _run_of_layers(value: object) -> dict[str, Any]:
-    """Layers of one name, from the first to the last."""
-    run = section(value, ("name", "first", "last"))
-    return {"name": text(run["name"]), "first": _whole(run["first"]), "last": _whole(run["last"])}
+def _check_of(figure: Figure) -> Check:
+    """Check of the value of a figure; all but the status may be null."""
+    if figure.quantity is Quantity.STATUS:
+        return _STATUS
+    check = _CHECKS[figure.quantity]
+    return _optional(_list_of(check) if figure.each else check)
+
+
+def _run_of_layers(value: object) -> LayerRun:
+    run = section(value, LayerRun._fields)
+    return LayerRun(text(run["name"]), _whole(run["first"]), _whole(run["last"]))
+
+
+def _placement(value: object) -> Any:
+    return value if isinstance(value, str) else _list_of(_whole)(value)
 
 
 _STATUS = _one_of(*Status)
@@ -260,24 +278,16 @@ _STUDY: Mapping[str, Check] = {
     "asked": _asked,
     "command": _optional(utf8),
 }
-_NUMBERS = (
-    *("value", "lower_bound", "gap", "makespan", "device_span", "bubble_rate", "bubble_overhead"),
-    *("exposed", "tokens_per_second", "tokens_per_second_per_device", "mfu"),
-    *("time_limit", "solve_seconds"),
-)
-_TEXTS = (
-    *("strategy", "objective", "proof", "time_unit", "memory_unit", "layout"),
-    *("backward_kind", "link_mode"),
-)
-FIGURES: Mapping[str, Check] = {
-    **dict.fromkeys(_NUMBERS, _optional(finite)),
-    **dict.fromkeys(_TEXTS, _optional(text)),
-    **dict.fromkeys(("peak_memory", "mem_limit"), _optional(_list_of(finite))),
-    **dict.fromkeys(("partition", "recompute", "offload"), _optional(_list_of(_whole))),
-    **dict.fromkeys(("recomputed_layers", "offloaded_layers"), _optional(_list_of(_run_of_layers))),
-    **dict.fromkeys(("chunks", "seed", "workers"), _optional(_whole)),
-    "fits_limit": _optional(flag),
-    "placement": lambda value: value if isinstance(value, str | None) else _list_of(_whole)(value),
-    "status": _STATUS,
+_FIGURES = tuple(declared(ScheduleFigures).values())
+_CHECKS: Mapping[Quantity, Check] = {
+    Quantity.TIME: finite,
+    Quantity.MEMORY: finite,
+    Quantity.SHARE: finite,
+    Quantity.RATE: finite,
+    Quantity.SECONDS: finite,
+    Quantity.COUNT: _whole,
+    Quantity.TEXT: text,
+    Quantity.FLAG: flag,
+    Quantity.LAYERS: _list_of(_run_of_layers),
+    Quantity.PLACEMENT: _placement,
 }
-"""Check of every metric of a row that is done; see `ppopt.studies.outcome.row`."""

@@ -331,7 +331,7 @@ class Storage:
             self._add(study, trial)
 
     def _add(self, study: int, trial: Trial) -> None:
-        params, row = canonical(trial.params), canonical(trial.row)
+        params, row = canonical(trial.params), canonical(trial.object)
         self._link.execute(
             "INSERT OR REPLACE INTO trials (study_id, params, state, key, row, finished) "
             "VALUES (?, ?, ?, ?, ?, ?)",

@@ -27,6 +27,8 @@ from ppopt.problem.arrays import Bools, Ints
 from ppopt.problem.objective import Objective
 from ppopt.problem.partition import Counts
 from ppopt.problem.pipeline import Pipeline
+from ppopt.problem.traits import Trait, unhandled
+from ppopt.schedule import fixed_order, timing
 from ppopt.schedule.fixed_order import FixedOrder
 from ppopt.schedule.orders import Orders, portable
 from ppopt.schedule.schedule import Schedule
@@ -181,18 +183,21 @@ class StrategySearch:
         """Points that were evaluated with their own orders."""
         base = self.space.base
         span = objective is Objective.DEVICE_SPAN
-        self._own_orders = rule.adaptive or base.has_links or span
+        self._own_orders = rule.adaptive or Trait.LINKS in base.traits or span
         """Whether orders depend on times."""
-        by_rule = self._own_orders or base.has_offload
+        apart = unhandled(base.traits, fixed_order.HANDLES)
+        by_rule = self._own_orders or bool({*apart} - {Trait.STEP_WORK})
         self.complete = not (self.space.offloaded or (by_rule and self.space.has_dominated))
         """Whether no recompute option beyond those of the points may be better. Moves to the host
         are timed by rule: an option that takes less may be slower."""
         uncertain = self.space.limits is not None and self.space.costs.lengthless
         orders = rule.built(base, options)
+        if not base.has_all_operations:
+            orders = portable(timing.schedule(base, orders))
         pairs = base.overlap is not None and any((order < 0).any() for order in orders)
-        frozen = base.model is not None and base.model.forward_only > 0
-        untimed = base.has_auxiliary or self.space.offloaded or pairs or frozen
-        self._one_by_one = self._own_orders or uncertain or untimed
+        frozen = base.model is not None and base.model.layers[0].frozen
+        untimed = apart or self.space.offloaded or pairs or frozen
+        self._one_by_one = bool(self._own_orders or uncertain or untimed)
         """Whether the true rank of a point takes a separate evaluation."""
         self._ranking = self._ranking_by(orders)
         self._few = self.space.size <= (FEW_ORDERS if self._one_by_one else FEW)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from ppopt import processors
 from ppopt.errors import InputError, NotApplicableError
+from ppopt.formats.figures import ScheduleFigures
 from ppopt.notebook_view import NotebookView
 from ppopt.problem.pipeline import Model, Pipeline
 from ppopt.schedule.schedule import Schedule
@@ -42,8 +43,8 @@ class SweepRow:
 
     overrides: Overrides
     """Settings of the row, by the names of their flags with `_`."""
-    figures: Mapping[str, Any] | None
-    """Metrics under the keys of `ppopt sweep --json`; None if the row failed or was not done."""
+    figures: ScheduleFigures | None
+    """None if the row failed or was not done."""
     failed: str | None
     """Why the row failed, in one line; None if it did not."""
     cached: bool
@@ -54,17 +55,22 @@ class SweepRow:
     @property
     def status(self) -> str | None:
         """`optimal`, `feasible`, `infeasible` or `unknown`; None if the row was not done."""
-        return None if self.figures is None else self.figures["status"]
+        return None if self.figures is None else self.figures.status
 
     @property
     def value(self) -> float | None:
         """Objective of the schedule, in the user's unit."""
-        return None if self.figures is None else self.figures["value"]
+        return None if self.figures is None else self.figures.value
 
     @property
     def lower_bound(self) -> float | None:
         """Lower bound of the schedules of the row."""
-        return None if self.figures is None else self.figures["lower_bound"]
+        return None if self.figures is None else self.figures.lower_bound
+
+    @property
+    def object(self) -> dict[str, Any]:
+        """Figures as an object of JSON; empty if there are none."""
+        return {} if self.figures is None else self.figures.to_object()
 
 
 @dataclass(frozen=True)
@@ -115,7 +121,7 @@ class Study(NotebookView):
             raise InputError(f"storage: {self.storage} has no result of {dict(row.overrides)}")
         return outcome.read(record, job).schedule
 
-    def _settings(self, row: SweepRow) -> Mapping[str, Any]:
+    def _settings(self, row: SweepRow) -> Overrides:
         for grid_row in self.grid.rows():
             if grid_row.overrides == row.overrides:
                 return grid_row.settings
@@ -127,7 +133,7 @@ class Study(NotebookView):
 
         return DataFrame(
             [
-                {**row.overrides, **(row.figures or {}), "failed": row.failed, "cached": row.cached}
+                {**row.overrides, **row.object, "failed": row.failed, "cached": row.cached}
                 for row in self.rows
             ]
         )
@@ -319,7 +325,7 @@ class _Sweep:
             params=overrides,
             state=FAIL if done.row is None else COMPLETE,
             key=key,
-            row={"failed": done.failed} if done.row is None else done.row,
+            row=str(done.failed) if done.row is None else done.row,
         )
         try:
             self._storage.finish(self._study, trial, done.result)

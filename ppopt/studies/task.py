@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 from ppopt.errors import InputError, NotApplicableError, VerificationError
+from ppopt.formats.figures import ScheduleFigures
 from ppopt.studies import outcome
 from ppopt.studies.job import SolveJob
 from ppopt.studies.outcome import JobOutcome
@@ -17,14 +18,13 @@ _LOG = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Done:
-    """The outcome of a task: metrics, or why it failed."""
+    """The outcome of a task: figures, or why it failed."""
 
-    row: dict[str, Any] | None = None
-    """Metrics; see `ppopt.studies.outcome.row`."""
+    row: ScheduleFigures | None = None
     result: StoredResult | None = None
     """Result to store; None if it was stored before, and if the task failed."""
     failed: str | None = None
-    """Why there are no metrics, in one line."""
+    """Why there are no figures, in one line."""
     damaged: str | None = None
     """Why the stored result could not be used, in one line."""
     interrupted: bool = False

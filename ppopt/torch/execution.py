@@ -9,13 +9,17 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import distributed
 from torch.distributed.pipelining import PipelineStage
 
-from ppopt.errors import VerificationError
+from ppopt.errors import NotApplicableError, VerificationError
 from ppopt.formats import torch_csv
+from ppopt.problem.backward_kind import BackwardKind
+from ppopt.problem.instance import Instance
 from ppopt.problem.objective import Objective
+from ppopt.problem.operation import NUM_KINDS
 from ppopt.problem.pipeline import Pipeline
 from ppopt.profiles.estimate import Record, StepRecord
 from ppopt.schedule import communication, timing
@@ -155,12 +159,15 @@ def compare_with_reference(
 
 
 def sleep_times(schedule: Schedule, seconds_per_unit: float) -> list[SleepTimes]:
-    """Sleep times of every stage."""
-    ticks = schedule.pipeline.ticks
-    return [
-        SleepTimes(*(float(ticks.time(duration)) * seconds_per_unit for duration in row))
-        for row in zip(*ticks.durations, strict=True)
-    ]
+    """Sleep times of every stage; raises NotApplicableError if its microbatches differ."""
+    pipeline = schedule.pipeline
+    instance = Instance.of(pipeline, BackwardKind.MIXED)
+    if not instance.alike:
+        raise NotApplicableError("batches: sleeping stages take the same time for all microbatches")
+    seconds = seconds_per_unit / pipeline.ticks.per_unit
+    stages, kinds = np.arange(pipeline.num_stages)[:, None], np.arange(NUM_KINDS)
+    times = seconds * instance.durations[pipeline.code(kinds, stages, 0)]
+    return [SleepTimes(*row) for row in times.tolist()]
 
 
 def frozen_stages(pipeline: Pipeline) -> frozenset[int]:

@@ -107,7 +107,7 @@ def order_text(schedule: Schedule) -> str:
     So it is where stages run no backward: PyTorch would send them gradients. Raises InputError for
     what PyTorch cannot run.
     """
-    if schedule.pipeline.has_links or schedule.pipeline.forward_only:
+    if schedule.pipeline.has_links or not all(schedule.pipeline.has_operations[OpKind.BW]):
         return torch_comms.communication_csv(schedule)
     return torch_csv.order_csv(schedule)
 
@@ -246,25 +246,26 @@ def _metadata(stage: Any) -> dict[str, Any]:
     return {"input_args": stage.inputs_meta, "output_args": stage._outputs_meta}  # before 2.12
 
 
-def first_announced(hosts: Sequence[int], forward_only: int) -> int:
-    """First stage whose outputs need a gradient by its metadata, where so many run no backward.
+def first_announced(hosts: Sequence[int], first: int) -> int:
+    """First stage whose outputs need a gradient by its metadata; `first` has the first backward.
 
     PyTorch hands a stage on the same rank the gradient of its output, and wants it announced.
     """
-    local = 0 < forward_only < len(hosts) and hosts[forward_only - 1] == hosts[forward_only]
-    return forward_only - local
+    local = 0 < first < len(hosts) and hosts[first - 1] == hosts[first]
+    return first - local
 
 
 def _check_metadata(stage: Any, pipeline: Pipeline) -> None:
     """Check the static metadata of a stage."""
-    first = first_announced(pipeline.hosts[0], pipeline.forward_only)
+    first = pipeline.num_stages - sum(pipeline.has_operations[OpKind.BW])
+    announced = first_announced(pipeline.hosts[0], first)
     for name, tensors in _metadata(stage).items():
         if not tensors and not DYNAMIC_METADATA:
             raise InputError(
                 f"stage {stage.stage_index}: {name} is missing; give PipelineStage tensors of one "
                 "microbatch's shape as input_args and output_args"
             )
-        frozen = stage.stage_index < (pipeline.forward_only if name == "input_args" else first)
+        frozen = stage.stage_index < (first if name == "input_args" else announced)
         at_the_end = frozen or (stage.is_first if name == "input_args" else stage.is_last)
         if frozen and tensors and any(tensor.requires_grad for tensor in tensors):
             raise InputError(

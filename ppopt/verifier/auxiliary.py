@@ -78,17 +78,16 @@ class _Check(WorkCheck):
 
     @cached_property
     def compute(self) -> dict[Place, tuple[int, int]]:
-        """First start of F and last end of W or BW, by route and stage, in ticks."""
+        """First start of F and last end of any operation, by route and stage, in ticks."""
         named = self.named
         route = named.microbatch * self.pipeline.routes // self.pipeline.batches
         forward = named.kind == OpKind.F
-        closing = (named.kind == OpKind.W) | (named.kind == OpKind.BW)
         found: dict[Place, tuple[int, int]] = {}
         for way in range(self.pipeline.routes):
             for stage in range(self.pipeline.num_stages):
                 here = (route == way) & (named.stage == stage)
                 starts = named.starts[:-1][here & forward]
-                ends = named.ends[:-1][here & closing]
+                ends = named.ends[:-1][here]
                 found[way, stage] = (
                     int(starts.min(initial=2**62)),
                     int(ends.max(initial=-(2**62))),
@@ -112,7 +111,7 @@ class _Check(WorkCheck):
         return f"{work.kind.name} {what} at {clock(work.start)}..{clock(work.end)}"
 
     def _order(self) -> Iterator[Violation]:
-        """UNSHARD before the first F of its stage, GRADIENT_SYNC after its last W or BW."""
+        """UNSHARD before the first F of its stage, GRADIENT_SYNC after its last operation."""
         clock = self.named.clock
         for work in self.first.values():
             if work.kind is AuxiliaryKind.OPTIMIZER:
@@ -122,7 +121,7 @@ class _Check(WorkCheck):
                 words = f"ends after the first F of its stage starts at {clock(first)}"
                 yield self.at(Rule.UNSHARD, work, words)
             if work.kind is AuxiliaryKind.GRADIENT_SYNC and work.start < last:
-                words = f"starts before the last W or BW of its stage ends at {clock(last)}"
+                words = f"starts before the last operation of its stage ends at {clock(last)}"
                 yield self.at(Rule.GRADIENT_SYNC, work, words)
 
     def _optimizer_order(self) -> Iterator[Violation]:

@@ -12,9 +12,10 @@ from enum import StrEnum
 from itertools import pairwise, zip_longest
 from typing import NamedTuple
 
+from ppopt.problem.operation import OpKind
 from ppopt.problem.pipeline import Pipeline
 from ppopt.schedule.actions import POSTS, Action, ActionKind, ActionRow
-from ppopt.verifier.rows import first_trained
+from ppopt.verifier.rows import existing_kinds
 
 _SENDS = {ActionKind.F: ActionKind.SEND_F, ActionKind.B: ActionKind.SEND_B}
 _SENDS[ActionKind.BW] = ActionKind.SEND_B
@@ -83,12 +84,12 @@ def _wanted(pipeline: Pipeline) -> dict[Action, _Ends]:
     No gradient goes to a stage that runs no backward.
     """
     (hosts,) = pipeline.hosts
-    trained = first_trained(pipeline)
+    has_backward = existing_kinds(pipeline)[OpKind.B]
     found: dict[Action, _Ends] = {}
     for stage, (here, there) in enumerate(pairwise(hosts)):
         if here == there:
             continue
-        ways = _WAYS[: 1 if stage < trained else 2]
+        ways = _WAYS[: 2 if has_backward[stage] else 1]
         for microbatch in range(pipeline.batches):
             ends = (stage, here), (stage + 1, there)
             for send, receive in ways:

@@ -50,19 +50,25 @@ class Rows:
         return Rows(self.pipeline, *(getattr(self, field)[keep] for field in _FIELDS))
 
     def op(self, row: int) -> Op:
-        """Name the operation of a row that exists in the pipeline."""
+        """Name the operation of a row whose numbers are those of the pipeline."""
         fields = (self.stage[row], self.microbatch[row], self.slice[row])
         return Op(OpKind(int(self.kind[row])), *map(int, fields))
 
     @cached_property
-    def named(self) -> Bools:
-        """Whether kind, stage, microbatch and slice exist, per row."""
+    def within(self) -> Bools:
+        """Whether kind, stage, microbatch and slice are numbers of the pipeline, per row."""
         return (
             _within(self.kind, 0, NUM_KINDS - 1)
             & _within(self.stage, 0, self.pipeline.num_stages - 1)
             & _within(self.microbatch, 0, self.pipeline.batches - 1)
             & _within(self.slice, 0, self.pipeline.num_slices - 1)
         )
+
+    @cached_property
+    def named(self) -> Bools:
+        """Whether the pipeline has the operation, per row."""
+        kind, stage = (np.where(self.within, column, 0) for column in (self.kind, self.stage))
+        return np.asarray(self.within & existing_kinds(self.pipeline)[kind, stage])
 
     @cached_property
     def placed(self) -> Bools:
@@ -221,10 +227,6 @@ class Places:
         there, back = _given(pipeline)
         down = _delays(pipeline, there, boundary, here, following)
         up = _delays(pipeline, back, boundary, following, here)
-        trained = first_trained(pipeline)
-        up[:trained] = 0
-        self.trained = trained
-        """Stages below this one are frozen, as are all before them: they run no backward."""
         self.host: Ints = hosts
         """Device, shape [stage, microbatch]: each route takes an equal run of microbatches."""
         self.forward: Ints = down[..., None]
@@ -245,13 +247,17 @@ def frozen_stages(pipeline: Pipeline) -> list[bool]:
     return found
 
 
-def first_trained(pipeline: Pipeline) -> int:
-    """The first stage that is not frozen, or of which some layer is not; all stages: there is none.
+def existing_kinds(pipeline: Pipeline) -> Bools:
+    """Whether a stage runs operations of a kind, shape [kind, stage].
 
-    Nothing is handed back to the stages before it, which have no gradients.
+    A frozen stage has no gradients of weights, so no W. If all stages before it are frozen, too, no
+    gradient goes there, so it has no backward.
     """
-    frozen = [*frozen_stages(pipeline), False]
-    return frozen.index(False)
+    frozen = np.array(frozen_stages(pipeline))
+    table = np.ones((NUM_KINDS, len(frozen)), dtype=np.bool_)
+    table[OpKind.W] = ~frozen
+    table[[OpKind.B, OpKind.BW]] = ~np.logical_and.accumulate(frozen)
+    return table
 
 
 def _given(pipeline: Pipeline) -> tuple[Any, Any]:

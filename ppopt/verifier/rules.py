@@ -13,7 +13,16 @@ from ppopt.problem.costs import PairTimes
 from ppopt.problem.operation import Op, OpKind
 from ppopt.problem.pipeline import Pipeline
 from ppopt.schedule.timetable import ALONE
-from ppopt.verifier.rows import ABSENT, LATEST, Bools, Ints, Places, Rows, first_of_device
+from ppopt.verifier.rows import (
+    ABSENT,
+    LATEST,
+    Bools,
+    Ints,
+    Places,
+    Rows,
+    existing_kinds,
+    first_of_device,
+)
 from ppopt.verifier.violation import MOST_LISTED, Rule, Violation, more
 
 
@@ -40,11 +49,11 @@ def _at(rows: Rows, rule: Rule, row: int, message: str, *others: Op) -> Violatio
 
 def _unknown(rows: Rows) -> Iterator[Violation]:
     for row in _where(~(rows.named & rows.placed)):
-        shown = str(rows.op(row)) if rows.named[row] else "an operation"
+        shown = str(rows.op(row)) if rows.within[row] else "an operation"
         device, start = int(rows.device[row]), int(rows.start[row])
         yield Violation(
             Rule.UNKNOWN,
-            (rows.op(row),) if rows.named[row] else (),
+            (rows.op(row),) if rows.within[row] else (),
             device,
             start,
             f"{shown} at {rows.clock(start)} on device {device}: {_strange(rows, row)}",
@@ -61,11 +70,14 @@ def _strange(rows: Rows, row: int) -> str:
         "device": pipeline.num_devices,
     }
     given = {field: int(getattr(rows, field)[row]) for field in sizes}
-    return ", ".join(
+    outside = [
         f"{field} {given[field]} is not one of 0..{size - 1}"
         for field, size in sizes.items()
         if not 0 <= given[field] < size
-    )
+    ]
+    if outside:
+        return ", ".join(outside)
+    return f"stage {given['stage']} is frozen and has no {OpKind(given['kind']).name}"
 
 
 def _duplicates(named: Rows) -> Iterator[Violation]:
@@ -97,6 +109,7 @@ class _Gap(NamedTuple):
 
 _NO_FORWARD = _Gap((OpKind.F,), "{0} is missing")
 _NO_BACKWARD = _Gap((OpKind.B, OpKind.W), "{0} and {1} are missing, or BW in their place")
+_NO_FROZEN_BACKWARD = _Gap((OpKind.B,), "{0} is missing, or BW in its place")
 _NO_W = _Gap((OpKind.W,), "{0} is missing: B has run, and is half of the backward")
 _NO_B = _Gap((OpKind.B,), "{0} is missing: W has run, and is half of the backward")
 
@@ -105,10 +118,14 @@ def _incomplete(named: Rows) -> Iterator[Violation]:
     """Operations that are missing: counted, and no more of them named than are listed."""
     pipeline, present = named.pipeline, named.present
     forward, b, w, full = named.index != ABSENT
+    exists = existing_kinds(pipeline)
+    backward, weight = (exists[kind][:, None, None] for kind in (OpKind.B, OpKind.W))
+    without = ~(full | b | w)
     gaps: tuple[tuple[_Gap, Bools], ...] = (
         (_NO_FORWARD, ~forward),
-        (_NO_BACKWARD, ~(full | b | w)),
-        (_NO_W, b & ~w & ~full),
+        (_NO_BACKWARD, without & weight),
+        (_NO_FROZEN_BACKWARD, without & backward & ~weight),
+        (_NO_W, b & ~w & ~full & weight),
         (_NO_B, w & ~b & ~full),
     )
     for gap, mask in gaps:
@@ -119,10 +136,14 @@ def _incomplete(named: Rows) -> Iterator[Violation]:
         yield from more(Rule.MISSING, len(cells) - MOST_LISTED)
     first = np.arange(min(pipeline.batches, len(present) + MOST_LISTED))
     absent = np.setdiff1d(first, present, assume_unique=True).tolist()
-    wholly = product((_NO_FORWARD, _NO_BACKWARD), absent, *map(range, forward.shape[::2]))
-    for gap, microbatch, stage, part in islice(wholly, MOST_LISTED):
+    stages = [(_NO_FORWARD, stage) for stage in range(pipeline.num_stages)] + [
+        (_NO_BACKWARD if exists[OpKind.W, stage] else _NO_FROZEN_BACKWARD, stage)
+        for stage in np.flatnonzero(exists[OpKind.B]).tolist()
+    ]
+    wholly = product(absent, stages, range(pipeline.num_slices))
+    for microbatch, (gap, stage), part in islice(wholly, MOST_LISTED):
         yield _missing(pipeline, gap, stage, microbatch, part)
-    missing = 2 * (pipeline.batches - len(present)) * pipeline.num_stages * pipeline.num_slices
+    missing = (pipeline.batches - len(present)) * len(stages) * pipeline.num_slices
     yield from more(Rule.MISSING, missing - MOST_LISTED)
 
 
@@ -255,19 +276,12 @@ def _out_of_time(named: Rows) -> Iterator[Violation]:
 
 
 def _order(named: Rows, places: Places) -> Iterator[Violation]:
-    """Precedence of data flow and slices; if B and BW both run, successors wait for B.
-
-    Stages that run no backward get no gradient: there, no B or BW waits for the next stage.
-    """
+    """Precedence of data flow and slices; if B and BW both run, successors wait for B."""
     forward, b, w, full = named.index
-    backward, trained = np.where(b != ABSENT, b, full), places.trained
+    backward = np.where(b != ABSENT, b, full)
     yield from _after(named, Rule.FORWARD, forward[1:], forward[:-1], places.forward)
     for either in (b, full):
-        yield from _after(
-            named,
-            Rule.BACKWARD,
-            *(either[trained:-1], backward[trained + 1 :], places.backward[trained:]),
-        )
+        yield from _after(named, Rule.BACKWARD, either[:-1], backward[1:], places.backward)
         yield from _after(named, Rule.BACKWARD, either, forward, 0)
     yield from _after(named, Rule.WEIGHT, w, b, 0)
     yield from _after(named, Rule.SLICE, forward[..., 1:], forward[..., :-1], 0)

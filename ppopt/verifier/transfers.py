@@ -20,7 +20,7 @@ from ppopt.problem.operation import Op, OpKind
 from ppopt.problem.pipeline import Pipeline
 from ppopt.schedule.timetable import Timetable
 from ppopt.schedule.transfers import Transfer, Transfers
-from ppopt.verifier.rows import ABSENT, LATEST, Bools, Ints, Places, Rows
+from ppopt.verifier.rows import ABSENT, LATEST, Bools, Ints, Places, Rows, existing_kinds
 from ppopt.verifier.violation import MOST_LISTED, Rule, Violation, more
 
 _FIELDS = ("kind", "stage", "microbatch", "source", "target", "start", "end", "slice")
@@ -75,6 +75,11 @@ class _Check:
         return Places(self.pipeline, np.arange(self.pipeline.batches))
 
     @cached_property
+    def gets_gradient(self) -> Bools:
+        """Whether a gradient is handed back to a stage: whether it has a backward."""
+        return np.asarray(existing_kinds(self.pipeline)[OpKind.B])
+
+    @cached_property
     def known(self) -> Bools:
         """Whether a row is a transfer of the pipeline, between its two devices."""
         given, pipeline, host = self.given, self.pipeline, self.places.host
@@ -87,7 +92,7 @@ class _Check:
         )
         other = np.where(forward, stage + 1, stage - 1)
         right &= _within(other, pipeline.num_stages)
-        right &= forward | (other >= self.places.trained)
+        right &= forward | self.gets_gradient[np.where(right, other, 0)]
         there = host[np.where(right, other, 0), microbatch]
         right &= (given.source == host[stage, microbatch]) & (given.target == there)
         return np.asarray(right & (given.source != given.target))
@@ -159,8 +164,8 @@ class _Check:
         host = self.places.host
         crossing = (host[1:] != host[:-1])[..., None]
         needed = np.zeros_like(self.row, dtype=bool)
-        needed[0, :-1] = needed[1, 1:] = crossing
-        needed[1, : self.places.trained + 1] = False
+        needed[0, :-1] = crossing
+        needed[1, 1:] = crossing & self.gets_gradient[:-1, None, None]
         lacking = np.argwhere(needed & (self.row == ABSENT)).tolist()
         for way, stage, microbatch, part in lacking[:MOST_LISTED]:
             name = Transfer(OpKind.B if way else OpKind.F, stage, microbatch, part)

@@ -63,7 +63,7 @@ class Rule(StrEnum):
     UNSHARD = "unshard-order"
     """UNSHARD ends before the first F of its stage starts."""
     GRADIENT_SYNC = "gradient-sync-order"
-    """GRADIENT_SYNC starts at or after the end of the last W or BW of its stage."""
+    """GRADIENT_SYNC starts at or after the end of the last operation of its stage."""
     OPTIMIZER = "optimizer-order"
     """OPTIMIZER starts at or after the end of GRADIENT_SYNC, or of the last W or BW, of its stages;
     with a barrier, of all stages."""

@@ -66,7 +66,7 @@ def test_layers_without_backward_do_neither(tmp_path: Path, words: str) -> None:
         ("solve --partition search --offload search", "does not go with a search of the partition"),
         ("solve --recompute full --offload search", "does not go with recompute full"),
         ("solve --recompute full --offload all", "does not go with recompute full"),
-        ("solve --routes 2 --offload search", "search knows one route only"),
+        ("solve --routes 2 --offload search", "search knows no routes above 1; give none or all"),
         ("plan --offload search", "a plan does not search it; use none or all"),
         ("solve --offload some", "'some' is unknown; use none, all or search"),
     ],

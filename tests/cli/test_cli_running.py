@@ -17,7 +17,7 @@ from tests.packages import needed
 
 torch = needed("torch")
 
-from ppopt.cli.running import contradictions
+from ppopt.cli.running import RunFigures, contradictions
 from ppopt.errors import InputError
 from ppopt.formats.schedule_json import read_schedule
 from ppopt.torch import pipeline_runtime, require
@@ -186,17 +186,25 @@ class TestRefused:
             require()
 
 
+def figures(predicted: float, steps: tuple[float, ...], measured: float) -> RunFigures:
+    """Figures of a run in ms."""
+    return RunFigures(
+        devices=2, strategy="1f1b", gradients=0, losses=0, largest_difference=None,
+        predicted=predicted, time_unit="ms", predicted_seconds=None, p2p_seconds=None,
+        measured_seconds=measured, steps=steps, ratio=None, versions={},
+    )  # fmt: skip
+
+
 def test_a_measured_order_that_contradicts_the_predicted_one_is_said() -> None:
     """Every step of a was longer than every step of b; those of c overlap with both."""
-    unit = {"time_unit": "ms"}
     shown = {
-        "a.json": unit | {"predicted": 10.0, "steps": [0.013, 0.012], "measured_seconds": 0.0125},
-        "b.json": unit | {"predicted": 11.0, "steps": [0.010, 0.011], "measured_seconds": 0.010},
-        "c.json": unit | {"predicted": 12.0, "steps": [0.010, 0.013], "measured_seconds": 0.0115},
+        "a.json": figures(10.0, (0.013, 0.012), 0.0125),
+        "b.json": figures(11.0, (0.010, 0.011), 0.010),
+        "c.json": figures(12.0, (0.010, 0.013), 0.0115),
     }
     assert list(contradictions(shown)) == [
         "measured against predicted: a.json is predicted faster than b.json, and every step of it "
         "took longer (median 25 %); `ppopt profile` takes times from a run"
     ]
-    shown["b.json"]["time_unit"] = "us"
+    shown["b.json"] = shown["b.json"]._replace(time_unit="us")
     assert list(contradictions(shown)) == []

@@ -206,6 +206,17 @@ _ON_TWO_DEVICES = pipelines(min_devices=2)
 
 
 ANY = pipelines()
+
+
+@st.composite
+def partly_frozen(draw: st.DrawFn) -> Pipeline:
+    """Draw a pipeline of which some stages are frozen, mostly the first ones."""
+    pipeline = draw(ANY).with_stage_costs({})
+    first = draw(_integers(0, pipeline.num_stages))
+    frozen = [stage < first or draw(st.booleans()) for stage in range(pipeline.num_stages)]
+    return replace(pipeline, frozen=frozen)
+
+
 SAYABLE = ANY.filter(lambda pipeline: pipeline.routes == 1 and pipeline.num_slices == 1)
 """Pipelines that formats without routes and slices can tell."""
 
@@ -237,7 +248,7 @@ def build(
         for microbatch in range(pipeline.batches)
         for part in range(pipeline.slices or 1)
     }
-    waiting = [op for place in split for op in _operations(*place, split[place])]
+    waiting = [op for place in split for op in operations(pipeline, place, split[place])]
     before = {op: _predecessors(pipeline, op, split) for op in waiting}
     eager, idle = random.random() < 0.5, random.choice((0, 0, 0.3))
     pairs = random.choice((0, 0.5, 1)) if paired else 0
@@ -325,8 +336,10 @@ def speed_of(pipeline: Pipeline, op: Op) -> Fraction:
     return speed
 
 
-def _operations(stage: int, microbatch: int, part: int, split: bool) -> list[Op]:
-    return [Op(kind, stage, microbatch, part) for kind in ((F, B, W) if split else (F, BW))]
+def operations(pipeline: Pipeline, place: Place, split: bool) -> list[Op]:
+    """The operations of a stage, microbatch and slice."""
+    kinds = (F, B, W) if split else (F, BW)
+    return [Op(kind, *place) for kind in kinds if exists(pipeline, kind, place[0])]
 
 
 def _predecessors(pipeline: Pipeline, op: Op, split: dict[Place, bool]) -> list[Op]:
@@ -339,15 +352,16 @@ def _predecessors(pipeline: Pipeline, op: Op, split: dict[Place, bool]) -> list[
         return [Op(B, stage, microbatch, part)]
     before = [Op(F, stage, microbatch, part)]
     for place in ((stage + 1, microbatch, part), (stage, microbatch, part + 1)):
-        if place in split and (place[0] == stage or stage >= forward_only(pipeline)):
+        if place in split:
             before.append(Op(B if split[place] else BW, *place))
     return before
 
 
-def forward_only(pipeline: Pipeline) -> int:
-    """Stages that run no backward: DESIGN section 3, rule 19."""
-    frozen = [*pipeline.frozen_stages, False]
-    return frozen.index(False)
+def exists(pipeline: Pipeline, kind: OpKind, stage: int) -> bool:
+    """Whether a stage has operations of a kind: DESIGN section 3, rule 19."""
+    if kind is W:
+        return not pipeline.frozen_stages[stage]
+    return kind is F or not all(pipeline.frozen_stages[: stage + 1])
 
 
 def lag_of(pipeline: Pipeline, before: Op, op: Op) -> int:

@@ -26,9 +26,10 @@ from tests.factories.schedules import (
     F,
     W,
     duration_of,
-    forward_only,
+    exists,
     lag_of,
     may_pair,
+    operations,
     pipelines,
 )
 
@@ -92,12 +93,8 @@ class Built:
             else:
                 pair = sorted(job, key=lambda op: op.kind)
                 cell = tuple(
-                    Action(ActionKind[op.kind.name], op.stage, op.microbatch)
-                    for op in pair
-                    if op.kind is F or op.stage >= forward_only(pipeline)
+                    Action(ActionKind[op.kind.name], op.stage, op.microbatch) for op in pair
                 )
-                if not cell:
-                    continue
                 rows[pipeline.device(job[0].stage, 0)].append(cell)
         return tuple(map(tuple, rows))
 
@@ -165,9 +162,7 @@ def places(pipeline: Pipeline) -> list[tuple[int, int, int]]:
 def jobs(pipeline: Pipeline, split: Split) -> list[Job]:
     """All operations, then all transfers."""
     found: list[Job] = [
-        (Op(kind, *place),)
-        for place, halves in split.items()
-        for kind in ((F, B, W) if halves else (F, BW))
+        (op,) for place, halves in split.items() for op in operations(pipeline, place, halves)
     ]
     return found + [
         (kind, stage, microbatch, part)
@@ -175,7 +170,7 @@ def jobs(pipeline: Pipeline, split: Split) -> list[Job]:
         for kind, other in (("F", stage + 1), ("B", stage - 1))
         if (other, microbatch, part) in split
         and pipeline.device(other, microbatch) != pipeline.device(stage, microbatch)
-        and (kind == "F" or other >= forward_only(pipeline))
+        and (kind == "F" or exists(pipeline, B, other))
     ]
 
 
@@ -232,7 +227,7 @@ def _needs(pipeline: Pipeline, split: Split, job: Job) -> list[Any]:
     if 0 <= earlier < pipeline.num_slices:
         own.append(make(stage, microbatch, earlier))
     other = stage - 1 if forward else stage + 1
-    if not 0 <= other < pipeline.num_stages or not (forward or stage >= forward_only(pipeline)):
+    if not 0 <= other < pipeline.num_stages:
         return own
     if pipeline.device(other, microbatch) == pipeline.device(stage, microbatch):
         return [*own, make(other, microbatch, part)]

@@ -216,7 +216,7 @@ def _forward_only(pipeline: Pipeline) -> int:
 def _weights(pipeline: Pipeline, group: Group) -> tuple[Step | None, ...]:
     return tuple(
         Step(place, pipeline.ticks.durations[OpKind.W][s], *_memory(pipeline, OpKind.W, s), 0)
-        if group.split[s] and s >= _forward_only(pipeline)
+        if group.split[s] and not pipeline.frozen_stages[s]
         else None
         for s, place in enumerate(pipeline.hosts[group.route])
     )

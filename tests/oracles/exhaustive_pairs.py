@@ -20,7 +20,7 @@ from ppopt.problem.objective import Objective
 from ppopt.problem.operation import Op, OpKind
 from ppopt.problem.pipeline import Pipeline
 from ppopt.schedule import timing
-from tests.factories.schedules import duration_of, forward_only, given, lag_of, may_pair, taken
+from tests.factories.schedules import duration_of, given, lag_of, may_pair, operations, taken
 
 F, B, W, BW = OpKind
 Slot = tuple[Op, ...]
@@ -76,10 +76,10 @@ def orders(pipeline: Pipeline, device: int, fused: bool | None) -> Iterator[tupl
         )
         if pipeline.device(stage, microbatch) == device
     ]
-    ways = {True: [(F, BW)], False: [(F, B, W)], None: [(F, BW), (F, B, W)]}[fused]
+    ways = {True: [False], False: [True], None: [False, True]}[fused]
     for chosen in product(ways, repeat=len(places)):
         both = zip(places, chosen, strict=True)
-        ops = frozenset(Op(kind, *place) for place, kinds in both for kind in kinds)
+        ops = frozenset(op for place, split in both for op in operations(pipeline, place, split))
         yield from _orders(pipeline, device, ops, pipeline.ticks.static[device])
 
 
@@ -114,7 +114,6 @@ def waits_for(pipeline: Pipeline, op: Op) -> frozenset[Op]:
         other
         for other in others
         if 0 <= other.stage < pipeline.num_stages and 0 <= other.slice < (pipeline.slices or 1)
-        if kind is F or other.stage == stage or stage >= forward_only(pipeline)
     }
     if kind is F:
         return frozenset(found)

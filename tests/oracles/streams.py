@@ -12,7 +12,7 @@ from typing import NamedTuple
 from ppopt.problem.operation import Op, OpKind
 from ppopt.problem.pipeline import Pipeline
 from ppopt.schedule.actions import Action, ActionKind, ActionRow
-from tests.factories.schedules import duration_of, forward_only, lag_of
+from tests.factories.schedules import duration_of, lag_of
 
 KINDS = {ActionKind[kind.name]: kind for kind in OpKind}
 
@@ -85,8 +85,6 @@ def _input(pipeline: Pipeline, action: Action, found: Times) -> int | None:
     step = {ActionKind.F: -1, ActionKind.B: 1, ActionKind.BW: 1}.get(action.kind, 0)
     other = action.stage + step
     if not step or not 0 <= other < pipeline.num_stages:
-        return 0
-    if step > 0 and action.stage < forward_only(pipeline):
         return 0
     if pipeline.device(other, 0) != pipeline.device(action.stage, 0):
         kind = ActionKind.SEND_F if action.kind is ActionKind.F else ActionKind.SEND_B

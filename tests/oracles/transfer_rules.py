@@ -8,7 +8,7 @@ from ppopt.problem.operation import Op
 from ppopt.problem.pipeline import Pipeline
 from ppopt.schedule.schedule import Schedule
 from ppopt.verifier import Rule
-from tests.factories.schedules import BW, B, F, forward_only, lag_of, table
+from tests.factories.schedules import BW, B, F, exists, lag_of, table
 from tests.factories.streams import link_of, places, transfer_table
 
 Row = tuple[int, ...]
@@ -43,7 +43,7 @@ def _wanted(pipeline: Pipeline) -> Iterator[Row]:
         for kind, other in ((F, stage + 1), (B, stage - 1)):
             if not 0 <= other < pipeline.num_stages:
                 continue
-            if kind == B and other < forward_only(pipeline):
+            if not exists(pipeline, kind, other):
                 continue
             devices = pipeline.device(stage, j), pipeline.device(other, j)
             if devices[0] != devices[1]:

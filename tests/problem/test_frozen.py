@@ -51,7 +51,8 @@ def test_layers_that_run_no_backward_cost_f_alone() -> None:
     assert [(ticks.takes[kind][0], ticks.gives[kind][0]) for kind in rest] == [(0, 0)] * 3
     assert (ticks.costs.gradient_sync[0], ticks.costs.optimizer[0]) == (0, 0)
     assert (ticks.costs.unshard[0], ticks.costs.unshard_memory[0], ticks.static[0]) == (4, 2, 2)
-    assert (pipeline.frozen_stages, pipeline.forward_only) == ((True, False, False), 1)
+    assert pipeline.frozen_stages == (True, False, False)
+    assert [row[0] for row in pipeline.has_operations] == [True, False, False, False]
     assert pipeline.recomputed == (0, 1, 1)
 
 
@@ -71,7 +72,7 @@ def test_a_stage_of_both_is_not_frozen() -> None:
     ticks = MODEL.pipeline(devices=2, batches=4, partition=(3, 3)).ticks
     assert [ticks.durations[kind][0] for kind in OpKind] == [5, 2, 1, 3]
     assert (ticks.takes[OpKind.F][0], ticks.gives[OpKind.F][0]) == (2 + 10 + 2, 10 + 2)
-    assert MODEL.pipeline(devices=2, batches=4, partition=(3, 3)).forward_only == 0
+    assert MODEL.pipeline(devices=2, batches=4, partition=(3, 3)).has_all_operations
 
 
 def test_phases_of_frozen_layers_have_no_w_and_none_back_where_there_is_no_backward() -> None:

@@ -25,7 +25,7 @@ from ppopt.report.figure import MOST_LABELS, figure
 from ppopt.report.html import page
 from ppopt.report.numbers import number, percent, spread
 from ppopt.report.payload import packed
-from ppopt.report.summary import summary
+from ppopt.report.schedule_report import report_schedule
 from ppopt.schedule.idle import FREE, arrivals
 from ppopt.schedule.origin import Origin
 from ppopt.schedule.schedule import Schedule
@@ -299,13 +299,14 @@ def test_summary_in_the_users_units() -> None:
     made = one_f_one_b(mem_limit=[2.5, 0.5], static=0.25)
     halves = Pipeline(stages=2, batches=2, forward=0.5, mem_limit=[2.5, 0.5], static=0.25)
     columns = (made.kind, made.stage, made.microbatch, made.device, made.start, made.end)
-    found = summary(Schedule(halves, *columns, origin=Origin(objective=Objective.DEVICE_SPAN)))
+    made = Schedule(halves, *columns, origin=Origin(objective=Objective.DEVICE_SPAN))
+    found = report_schedule(made)
     assert halves.ticks.per_unit == 2
-    assert found["makespan"] == found["device_span"] == found["value"] == 4.5
-    assert found["bubble_rate"] == pytest.approx(1 / 3)
-    assert found["bubble_overhead"] == 0.5
-    assert found["peak_memory"] == [2.25, 1.25]
-    assert (found["mem_limit"], found["fits_limit"]) == ([2.5, 0.5], False)
+    assert found.makespan == found.device_span == found.value == 4.5
+    assert found.bubble_rate == pytest.approx(1 / 3)
+    assert found.bubble_overhead == 0.5
+    assert found.peak_memory == [2.25, 1.25]
+    assert (found.mem_limit, found.fits_limit) == ([2.5, 0.5], False)
 
 
 def test_several_schedules_are_sorted_and_linked() -> None:

@@ -13,7 +13,7 @@ from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.objective import Objective
 from ppopt.problem.pipeline import Pipeline
 from ppopt.report.html import page
-from ppopt.report.search_words import UNCHECKED
+from ppopt.report.search_text import UNCHECKED
 from ppopt.schedule.origin import Origin
 from ppopt.schedule.schedule import Schedule
 from ppopt.solver.solve import solve

@@ -10,7 +10,7 @@ import pytest
 
 from ppopt.problem.pipeline import Pipeline
 from ppopt.report.frontier import frontier_page
-from ppopt.report.objects import of_frontier
+from ppopt.report.frontier_report import report_frontier
 from ppopt.studies.frontier import frontier
 from tests.browser import HEIGHT, WIDTH, View, serious
 
@@ -41,8 +41,7 @@ SHOWN = "return ppopt.frame.panels.map((panel) => panel.index)"
 def text() -> str:
     """4 devices, 8 microbatches: four points, two of them where hand strategies are."""
     found = frontier(Pipeline(stages=4, batches=8), time_limit=600)
-    schedules = [made for point in found.points if (made := point.result.schedule)]
-    return frontier_page(of_frontier(found), schedules)
+    return frontier_page(report_frontier(found))
 
 
 @pytest.fixture
@@ -121,7 +120,7 @@ def test_the_chart_opens_where_a_choice_is_made_and_a_double_click_shows_all(vie
     that device 23 can take, which waits 23 and works 96. The chart opens with values to 3 x 119."""
     found = frontier(Pipeline(stages=24, batches=32), time_limit=4)
     schedules = [made for point in found.points if (made := point.result.schedule)]
-    view.open(frontier_page(of_frontier(found), schedules))
+    view.open(frontier_page(report_frontier(found)))
     view.wait(lambda: view.run("return document.getElementById('curve').layout"), "the curve")
     axis = "return document.getElementById('curve').layout.yaxis.range"
     low, high = view.run(axis)
@@ -142,8 +141,7 @@ def test_the_chart_opens_where_a_choice_is_made_and_a_double_click_shows_all(vie
 def test_many_names_at_one_spot_are_cut(view: View) -> None:
     """On one device eleven strategies hold one microbatch and are never idle."""
     found = frontier(Pipeline(stages=1, batches=2), time_limit=600)
-    schedules = [made for point in found.points if (made := point.result.schedule)]
-    view.open(frontier_page(of_frontier(found), schedules))
+    view.open(frontier_page(report_frontier(found)))
     names = [name for name, *_ in view.wait(lambda: view.run(NAMES), "the curve")]
     same = sum((hand.memory, hand.value) == (1, 6) for hand in found.baselines)
     assert any(name.endswith(f" and {same - 3} more") for name in names)

@@ -11,7 +11,6 @@ import pytest
 
 import ppopt
 from ppopt.report import plan_page as pages
-from ppopt.report.plan_objects import of_plan
 from ppopt.report.plan_page import plan_page
 from tests.browser import View, serious
 from tests.clock import SHORT, work_clock
@@ -35,7 +34,7 @@ def planned(batches: tuple[int, ...] = (4,)) -> ppopt.Plan:
 
 
 def page_of(plan: ppopt.Plan) -> str:
-    return plan_page(of_plan(plan), [row.schedule for row in plan.rows])
+    return plan_page(plan)
 
 
 def data(page: str) -> dict[str, Any]:

@@ -6,7 +6,8 @@ from __future__ import annotations
 import json
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -15,11 +16,11 @@ from typing import Any
 import pytest
 
 import ppopt
-from ppopt.cli.studies_output import of_study
 from ppopt.report import study as studies
 from ppopt.report.numbers import NONE
 from ppopt.report.study import study_page
 from ppopt.schedule.schedule import Schedule
+from ppopt.studies.sweep import SweepRow
 from tests.browser import HEIGHT, WIDTH, View, serious
 
 pytestmark = pytest.mark.slow
@@ -34,19 +35,34 @@ GRID: dict[str, list[Any]] = {
 
 
 @cache
-def made() -> tuple[dict[str, Any], tuple[Schedule | None, ...]]:
-    """The object of a sweep, and the schedules of its rows."""
+def made() -> tuple[ppopt.Study, tuple[Schedule | None, ...]]:
+    """A sweep, and the schedules of its rows."""
     with TemporaryDirectory() as folder:
         url = f"sqlite:///{folder}/a.db"
         found = ppopt.sweep(PIPELINE, GRID, storage=url, jobs=1, study_name="mine", time_limit=20)
         rows = [None if row.value is None else found.schedule(row) for row in found.rows]
-        return of_study(found), tuple(rows)
+        return found, tuple(rows)
+
+
+def drawn(rows: Sequence[SweepRow] | None = None, only: int | None = None) -> str | None:
+    """The page of the sweep, or of some rows; `only`: all have the schedule of this row."""
+    study, schedules = made()
+
+    def schedule_of(row: SweepRow) -> Schedule | None:
+        (place,) = [place for place, known in enumerate(study.rows) if known.key == row.key
+                    and known.overrides.items() <= row.overrides.items()]  # fmt: skip
+        return schedules[place]
+
+    return study_page(
+        study.name,
+        study.rows if rows is None else rows,
+        schedule_of if only is None else lambda _: schedules[only],
+    )
 
 
 @cache
 def text() -> str:
-    shown, schedules = made()
-    page = study_page(shown, lambda number: schedules[number])
+    page = drawn()
     assert page is not None
     return page
 
@@ -109,9 +125,8 @@ def leads(page: View, to: set[int], place: str, *arguments: Any) -> None:
 
 def section(**settings: Any) -> int:
     """The section of the row of these settings."""
-    shown, _ = made()
-    for row, one in zip(shown["rows"], data(text())["rows"], strict=True):
-        if settings.items() <= row["overrides"].items():
+    for row, one in zip(made()[0].rows, data(text())["rows"], strict=True):
+        if settings.items() <= row.overrides.items():
             assert isinstance(one["section"], int)
             return one["section"]
     raise AssertionError(settings)
@@ -219,9 +234,8 @@ def test_it_fits_the_window_in_both_themes(page: View, width: int) -> None:
 
 def test_axe_finds_nothing_serious(view: View, monkeypatch: pytest.MonkeyPatch) -> None:
     """With one schedule: the time that axe takes grows with the elements of the page."""
-    shown, schedules = made()
     monkeypatch.setattr(studies, "MOST_SCHEDULES", 1)
-    page = study_page(shown, lambda number: schedules[number])
+    page = drawn()
     assert page is not None
     view.open(page, fresh=True)
     view.wait(lambda: view.run(TABLE), "the table")
@@ -231,9 +245,8 @@ def test_axe_finds_nothing_serious(view: View, monkeypatch: pytest.MonkeyPatch) 
 class TestWithoutABrowser:
     def test_the_best_rows_come_first(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Of two schedules one is that of least time; the page says that others are left out."""
-        shown, schedules = made()
         monkeypatch.setattr(studies, "MOST_SCHEDULES", 2)
-        page = study_page(shown, lambda number: schedules[number])
+        page = drawn()
         assert page is not None
         assert "The schedules of the best 2 rows are on this page." in page
         rows = data(page)["rows"]
@@ -252,43 +265,36 @@ class TestWithoutABrowser:
     )
     def test_numbers_of_one_unit_are_in_order(self, given: list[Any], wanted: list[str]) -> None:
         """Without a limit stands behind all limits."""
-        shown, schedules = made()
-        rows = [{**shown["rows"][-4], "overrides": {"key": value}} for value in given]
-        page = study_page({**shown, "rows": rows}, lambda _: schedules[-4])
+        row = made()[0].rows[-4]
+        page = drawn([replace(row, overrides={"key": value}) for value in given], only=-4)
         assert page is not None
         assert data(page)["settings"][0]["values"] == wanted
 
     def test_pages_repeat_themselves_and_hold_plotly_once(self) -> None:
-        shown, schedules = made()
-        assert study_page(shown, lambda number: schedules[number]) == text()
+        assert drawn() == text()
         assert text().count('id="plotly"') == 1
 
     def test_what_is_in_a_name_is_text(self) -> None:
-        shown, schedules = made()
-        rows = [
-            row | {"overrides": {"<i>": "</script>", **row["overrides"]}} for row in shown["rows"]
-        ]
-        page = study_page({**shown, "rows": rows}, lambda number: schedules[number])
+        page = drawn([
+            replace(row, overrides={"<i>": "</script>", **row.overrides}) for row in made()[0].rows
+        ])  # fmt: skip
+        assert page is not None
         assert "<i>" not in page.replace("<i style", "").split('id="plotly"')[0]
         assert data(page)["settings"][0] == {"name": "<i>", "values": ["</script>"]}
 
     def test_without_any_schedule_there_is_no_page(self) -> None:
-        shown, _ = made()
-        assert study_page(shown, lambda _: None) is None
+        study, _ = made()
+        assert study_page(study.name, study.rows, lambda _: None) is None
 
     def test_one_row_has_no_heat_map(self) -> None:
-        shown, schedules = made()
-        rows = [{**shown["rows"][-4], "overrides": {}}]
-        page = study_page({**shown, "rows": rows}, lambda _: schedules[-4])
+        page = drawn([replace(made()[0].rows[-4], overrides={})], only=-4)
         assert page is not None
         assert 'id="heat"' not in page
         assert "the only row" in page
 
 
 def test_a_page_of_one_row_draws(view: View, tmp_path: Path) -> None:
-    shown, schedules = made()
-    rows = [{**shown["rows"][-4], "overrides": {}}]
-    page = study_page({**shown, "rows": rows}, lambda _: schedules[-4])
+    page = drawn([replace(made()[0].rows[-4], overrides={})], only=-4)
     assert page is not None
     view.open(page, fresh=True)
     view.wait(lambda: view.run(TABLE), "the table")

@@ -17,6 +17,7 @@ from ppopt.solver.heuristics import steady_state
 from ppopt.solver.heuristics.construction import ListScheduling
 from ppopt.solver.heuristics.pool import Pool
 from ppopt.solver.heuristics.steady_state import Section, ShortRunUnrolling, SteadyStatePattern
+from ppopt.solver.method import applies
 from ppopt.solver.parameters import PoolParams, SolveParams, SteadyStateParams
 from ppopt.solver.result import Result
 from tests.factories import schedules
@@ -107,6 +108,17 @@ def test_sections_that_break_the_limit_come_last_and_are_followed() -> None:
 def test_how_short_a_short_run_is(given: dict[str, int], batches: int | None) -> None:
     short = steady_state.short_problem(problem(Pipeline(**given)))
     assert (None if short is None else short.pipeline.batches) == batches
+
+
+@pytest.mark.parametrize(
+    ("fields", "is_unrolled"),
+    [({}, True), ({"routes": 2}, False), ({"slices": 2}, False), ({"overlap": 2}, False)],
+)
+def test_only_long_runs_of_one_route_without_slices_and_pairs_are_unrolled(
+    fields: dict[str, int], is_unrolled: bool
+) -> None:
+    long = problem(Pipeline(stages=2, batches=2000, **fields))
+    assert applies(ShortRunUnrolling(lambda _, __: None), long) is is_unrolled
 
 
 def test_below_the_limit_of_a_steady_state_it_is_verified_and_never_worse() -> None:

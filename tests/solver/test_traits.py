@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 import ppopt
-from ppopt import Pipeline
-from ppopt.problem import traits
+from ppopt import InputError, NotApplicableError, Pipeline
 from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.objective import Objective
 from ppopt.problem.problem import Problem
@@ -25,16 +25,15 @@ from ppopt.solver.problem_views import compute_view, on, relaxed_for
 from ppopt.solver.result import Status
 from ppopt.solver.search import Search
 from ppopt.solver.warm_start import WarmStart
+from ppopt.strategies import Options, Strategy, registry
 from ppopt.verifier import verify
+from tests.factories.traits import novel_trait
 
 
 @pytest.fixture(name="novel")
 def _novel(monkeypatch: pytest.MonkeyPatch) -> Trait:
     """A trait of every pipeline that no code names."""
-    trait = str.__new__(Trait, "novel")
-    trait._name_, trait._value_, trait.label = "NOVEL", "novel", "novelty"
-    monkeypatch.setitem(traits.OF_PIPELINE, trait, lambda _: True)
-    return trait
+    return novel_trait(monkeypatch)
 
 
 PIPELINES: list[dict[str, Any]] = [
@@ -110,3 +109,46 @@ def test_a_method_on_a_view_handles_what_the_view_removes() -> None:
     view = compute_view(Incumbent(problem, known_bound(problem)))
     assert view.removed == {Trait.STEP_WORK}
     assert on(view, method).handles == method.handles | {Trait.STEP_WORK}
+
+
+LAYERS = [{"name": str(number), "forward": 1, "activation": 1} for number in range(4)]
+RECOMPUTED = [{**layer, "recompute": {"time": 1, "activation": 0}} for layer in LAYERS]
+OFFLOADED = [{**layer, "offload": {"memory": 1, "time": 1}} for layer in LAYERS]
+
+
+@pytest.mark.parametrize(
+    ("fields", "space"),
+    [
+        ({"model": LAYERS, "partition": "search"}, "partition"),
+        ({"placement": "search"}, "placement"),
+        ({"model": RECOMPUTED, "recompute": "search", "mem_limit": 4}, "recompute"),
+        ({"model": OFFLOADED, "offload": "search", "mem_limit": 4}, "offload"),
+    ],
+)
+def test_no_space_of_choices_has_a_trait_that_it_does_not_name(
+    fields: dict[str, Any], space: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pipeline = Pipeline(stages=2, batches=2, **fields)
+    assert ppopt.solve(pipeline, time_limit=600, workers=1).status is Status.OPTIMAL
+    novel_trait(monkeypatch)
+    with pytest.raises(NotApplicableError, match=f"{space}: search knows no novelty; give"):
+        ppopt.solve(replace(pipeline), time_limit=600, workers=1)
+
+
+@pytest.mark.usefixtures("novel")
+@pytest.mark.parametrize("strategy", registry().values(), ids=registry())
+def test_no_strategy_orders_a_trait_that_it_does_not_name(strategy: Strategy) -> None:
+    with pytest.raises(NotApplicableError, match=f"strategy: {strategy.name} knows no novelty"):
+        strategy.apply(Pipeline(stages=4, batches=8), Options())
+
+
+@pytest.mark.usefixtures("novel")
+def test_studies_say_that_they_do_not_know_a_trait() -> None:
+    pipeline = Pipeline(stages=2, batches=2)
+    with pytest.raises(NotApplicableError, match="frontier: it knows no novelty; solve within"):
+        ppopt.frontier(pipeline, time_limit=600, workers=1)
+    with pytest.raises(InputError, match="partition: search knows no novelty; give counts"):
+        ppopt.plan(ppopt.Model(LAYERS), devices=2, batches=2, time_limit=600, workers=1)
+    compared = ppopt.compare(pipeline, time_limit=600, workers=1)
+    assert [row.schedule.origin.strategy for row in compared.rows] == ["optimal"]
+    assert all("knows no novelty" in reason for _, reason in compared.skipped)

@@ -11,11 +11,12 @@ import pytest
 
 import ppopt
 from ppopt import Layer, Model
+from ppopt.formats.figures import LayerRun
 from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.pipeline import Pipeline
-from ppopt.report.baseline_words import baseline_words, overlap_words
-from ppopt.report.layout_words import unsearched_of_layers
-from ppopt.report.objects import of_result
+from ppopt.report.placement_text import unsearched_of_layers
+from ppopt.report.schedule_report import BaselineFigures, ScheduleReport, report_result
+from ppopt.report.search_text import describe_gain, note_overlaps
 from ppopt.solver.deadline import Deadline
 from ppopt.solver.result import Result
 from ppopt.studies import baselines as module
@@ -231,13 +232,13 @@ def test_what_a_comparison_does_not_search(settings: dict[str, Any], sentence: s
 def test_a_worse_schedule_is_no_gain() -> None:
     """1F1B takes 5 x 3 = 15; a search that ends with 20 says who is better, and by how much."""
     result = solved()
-    figures = of_result(result, baseline(result))
-    assert figures["baseline"]["speedup"] == 1
+    report = report_result(result, baseline(result))
+    hand = report.baseline
+    assert hand is not None and hand.speedup == 1
     for status, cure in (("feasible", "raise --time-limit"), ("optimal", "use --backward mixed")):
-        worse = {"status": status, "baseline": {**figures["baseline"], "speedup": 0.75}}
-        words = baseline_words(figures | worse)
-        name = figures["baseline"]["strategy"]
-        assert words == f"no gain: {name} has 33.33 % more throughput; {cure}"
+        worse = replace(report, status=status, baseline=hand._replace(speedup=0.75))
+        words = f"no gain: {hand.strategy} has 33.33 % more throughput; {cure}"
+        assert describe_gain(worse) == words
 
 
 def test_overlapped_pairs_without_overlap_times_are_noted() -> None:
@@ -245,9 +246,9 @@ def test_overlapped_pairs_without_overlap_times_are_noted() -> None:
     pipeline = Pipeline(stages=2, batches=4, placement="v")
     timed = replace(pipeline, overlap=2)
     paired = ppopt.evaluate(pipeline, "dualpipe-v")
-    (note,) = overlap_words([paired, ppopt.evaluate(pipeline, "zbv")])
+    (note,) = note_overlaps([paired, ppopt.evaluate(pipeline, "zbv")])
     assert note.startswith("dualpipe-v: an overlapped pair takes the sum")
-    assert overlap_words([ppopt.evaluate(timed, "dualpipe-v")]) == []
+    assert note_overlaps([ppopt.evaluate(timed, "dualpipe-v")]) == []
     line = "--stages 2 --batches 4"
     for command in (f"eval dualpipe-v {line}", f"compare {line} --strategies 1f1b,dualpipe-v"):
         assert note in " ".join(done(command).out.split())
@@ -340,13 +341,13 @@ def test_of_searched_recompute_every_strategy_has_its_own(partition: str) -> Non
 
 def test_words_say_what_each_strategy_chose() -> None:
     figures = shown("solve --model llama-3.1-8b --stages 4 --batches 8 --partition search")
-    assert figures["baseline"]["chosen"] == ["partition"]
     hand = figures["baseline"]
+    assert hand["chosen"] == ["partition"]
     assert sum(hand["partition"]) == sum(figures["partition"])
+    found = BaselineFigures(**hand)
     words = f"each with its own partition ({' '.join(map(str, hand['partition']))} layers, "
-    assert f"{words}{hand['layout']})" in baseline_words(figures)
-    some = hand | {"recompute": [1, 0, 0, 0], "chosen": ["partition", "recompute"]}
-    some["recomputed_layers"] = [{"name": "block", "first": 1, "last": 1}]
-    assert "; recompute 1 0 0 0 layers of the stages: block 1)" in baseline_words(
-        figures | {"baseline": some}
+    assert f"{words}{hand['layout']})" in describe_gain(ScheduleReport(baseline=found))
+    some = found._replace(recompute=[1, 0, 0, 0], recomputed_layers=[LayerRun("block", 1, 1)])
+    assert "; recompute 1 0 0 0 layers of the stages: block 1)" in describe_gain(
+        ScheduleReport(baseline=some._replace(chosen=("partition", "recompute")))
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import sqlite3
 import tempfile
@@ -17,9 +18,10 @@ import pytest
 
 import ppopt
 from ppopt.errors import InputError
+from ppopt.formats.figures import ScheduleFigures, declared
 from ppopt.studies import outcome
 from ppopt.studies.job import SolveJob
-from ppopt.studies.records import FIGURES, DamagedError, packed, unpacked
+from ppopt.studies.records import DamagedError, packed, trial_of, unpacked
 from ppopt.studies.storage import Storage
 from tests.cli.cli_run import run
 from tests.factories.sweeps import (
@@ -176,7 +178,15 @@ def test_nothing_is_infeasible_without_a_memory_limit() -> None:
 
 
 def test_every_figure_of_a_row_is_checked() -> None:
-    assert FIGURES.keys() == outcome.row(JOB, outcome.run_job(JOB)).keys()
+    """Every figure but the status may be null; none may be of another kind."""
+    row = outcome.row(JOB, outcome.run_job(JOB)).to_object()
+    assert row.keys() == declared(ScheduleFigures).keys()
+    stored = ("{}", "complete", "k", json.dumps(row))
+    assert trial_of(stored).object == row
+    for key in row:
+        wrong = json.dumps(row | {key: {"x": None}})
+        with pytest.raises(InputError, match=f"row: {key}: "):
+            trial_of((*stored[:3], wrong))
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -136,4 +137,5 @@ def test_where_nobody_answers() -> None:
 def test_tasks_are_done_alike_wherever_they_are() -> None:
     task = Task(SolveJob(PIPELINE, "1f1b"))
     first, second = perform(task), perform(task)
-    assert first.row | {"solve_seconds": 0} == second.row | {"solve_seconds": 0}
+    assert first.row and second.row
+    assert replace(first.row, solve_seconds=0) == replace(second.row, solve_seconds=0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from fractions import Fraction
+from functools import cache
 
 import pytest
 
@@ -13,21 +14,28 @@ from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.exact import plain
 from ppopt.problem.objective import Objective
 from ppopt.report.plan_objects import of_plan
-from ppopt.report.plan_words import (
-    gain_words,
-    late_words,
-    least_memory_words,
-    limit_words,
-    more_memory_words,
-    outside_words,
+from ppopt.report.plan_text import (
+    describe_better_outside,
+    describe_gain,
+    describe_late,
+    describe_least_memory,
+    describe_limit,
+    describe_more_memory,
+    describe_space,
+    describe_within,
     slowdown,
-    space_words,
-    within_words,
 )
 from ppopt.solver.deadline import NO_DEADLINE, Deadline
 from ppopt.solver.parameters import PlanParams
 from ppopt.studies.plan_baselines import KNOWN, PlanBaselines
-from ppopt.studies.plan_result import PlanBaseline
+from ppopt.studies.plan_result import (
+    LeastMemory,
+    MoreMemory,
+    PlanBaseline,
+    RowStatus,
+    WithinShare,
+)
+from ppopt.studies.plan_space import PlanConfiguration, PlanSpace
 from tests.clock import SHORT, work_clock
 from tests.tiers import slow
 
@@ -109,11 +117,11 @@ def test_strategies_without_time_are_named_the_best_known_first() -> None:
     assert {hand.strategy for hand in plan.baselines} <= set(late) and len(set(late)) == len(late)
     assert late[:2] == ("1f1b", "interleaved")
     assert plan.late_baselines == () and of_plan(plan)["late_hands"] == []
-    assert late_words(shown(late_hands=[])) == ""
-    assert late_words(shown(late_hands=["zbv", "v-min"])) == (
+    assert describe_late([]) == ""
+    assert describe_late(["zbv", "v-min"]) == (
         "no time was left to compare zbv, v-min: raise --time-limit"
     )
-    assert "a, b, c, d, e and 2 more:" in late_words(shown(late_hands=list("abcdefg")))
+    assert "a, b, c, d, e and 2 more:" in describe_late(list("abcdefg"))
 
 
 def test_megatron_is_compared_with_what_it_runs() -> None:
@@ -205,125 +213,137 @@ def test_the_gain_over_a_bundled_model_is_that_of_an_evaluation(
         check_named(found.add_to(plan), 2, 0.5)
 
 
-def shown(**changes: object) -> dict[str, object]:
-    hand = {"placement": "linear", "routes": 1, "recompute": "none", "within": True}
-    return {
-        "strategy": "optimal",
-        "value": 100,
-        "value_per_microbatch": 10.0,
-        "space": {"strategies": ["optimal"]},
-        "memory_unit": "GiB",
-        "time_unit": "ms",
-        "hands": [
-            {**hand, "strategy": "dualpipe", "chunks": 1, "speedup": 0.8, "routes": 2,
-             "within": False},
-            {**hand, "strategy": "interleaved", "chunks": 2, "speedup": 1.035},
-            {**hand, "strategy": "gpipe", "chunks": 1, "speedup": 1.1},
-            {**hand, "strategy": "1f1b", "chunks": 1, "speedup": 1.162},
-        ],
-        **changes,
-    }  # fmt: skip
+def hand(strategy: str, speedup: float, *, in_space: bool = True) -> PlanBaseline:
+    """A hand strategy over which a plan of value 100 has this speedup."""
+    made = ppopt.evaluate(ppopt.Pipeline(stages=2, batches=4), strategy)
+    return PlanBaseline(strategy, made, 100 * Fraction(str(speedup)), "none", in_space)
+
+
+@cache
+def told() -> ppopt.Plan:
+    """A plan of ten microbatches in GiB and ms, whose best schedule takes 100."""
+    layers = [{"forward": 1, "activation": 1, "count": 2}]
+    plan = ppopt.plan(
+        Model(layers, time_unit="ms", memory_unit="GiB"), devices=2, batches=10, mem_limit=9,
+        placement="linear", chunks=1, recompute="none", p2p=Fraction(1, 10), workers=1,
+        time_limit=600,
+    )  # fmt: skip
+    (best,) = plan.rows
+    best = replace(best, result=replace(best.result, value=Fraction(100)))
+    return replace(
+        plan,
+        rows=(best,),
+        baselines=(
+            hand("dualpipe", 0.8, in_space=False),
+            hand("interleaved", 1.035),
+            hand("gpipe", 1.1),
+            hand("1f1b", 1.162),
+        ),
+    )
+
+
+def with_strategies(plan: ppopt.Plan, *strategies: str) -> ppopt.Plan:
+    """The plan, as if these were the schedules to try."""
+    return replace(plan, space=replace(plan.space, strategies=strategies))
 
 
 def test_the_gain_is_told_over_the_best_and_the_best_known_strategies() -> None:
-    assert gain_words(shown()) == (
+    plan = told()
+    assert describe_gain(plan) == (
         "gain: 3.5 % more throughput than interleaved/2, 16.2 % more throughput than 1f1b, "
         "each on its own best partition found"
     )
-    assert "interleaved" not in gain_words(shown(strategy="interleaved"))
-    assert gain_words(shown(hands=[])) == ""
+    (best,) = plan.rows
+    own = best.configuration._replace(strategy="interleaved")
+    assert "interleaved" not in describe_gain(
+        replace(plan, rows=(replace(best, configuration=own),))
+    )
+    assert describe_gain(replace(plan, baselines=())) == ""
 
 
 def test_a_plan_worse_than_a_strategy_is_no_gain() -> None:
-    hands = [{**hand, "speedup": 0.8} for hand in shown()["hands"]]
-    assert gain_words(shown(hands=hands)) == (
+    hands = tuple(one._replace(value=Fraction(80)) for one in told().baselines)
+    assert describe_gain(replace(told(), baselines=hands)) == (
         "no gain: interleaved/2 has 25 % more throughput; raise --time-limit"
     )
 
 
 def test_a_better_strategy_outside_of_the_space_is_told() -> None:
-    assert outside_words(shown()) == (
+    assert describe_better_outside(told()) == (
         "outside this space: dualpipe (placement linear, two routes, weights held twice) has "
         "25 % more throughput"
     )
 
 
 def test_down_to_which_memory_it_is_as_fast_is_told_with_its_proof() -> None:
-    proved = shown(least_memory={"value": 49.5, "lower_bound": 49.5})
-    assert least_memory_words(proved) == (
+    proved = LeastMemory(Fraction("49.5"), Fraction("49.5"))
+    assert describe_least_memory(proved, "GiB") == (
         "as fast with 49.5 GiB each, slower with less: proved for this configuration"
     )
-    least = shown(least_memory={"value": 49.5, "lower_bound": 30})
-    assert least_memory_words(least) == (
+    assert describe_least_memory(proved._replace(lower_bound=Fraction(30)), "GiB") == (
         "as fast with 49.5 GiB each, perhaps with less; slower below 30 GiB: proved for this "
         "configuration"
     )
-    assert least_memory_words(shown(least_memory=None)) == ""
+    assert describe_least_memory(None, "GiB") == ""
 
 
 def test_the_least_memory_within_a_share_in_words() -> None:
-    found = {
-        "batches": 4,
-        "placement": "v",
-        "chunks": 2,
-        "recompute": "full",
-        "strategy": "optimal",
-    }
-    found |= {"value": 102, "memory": 7, "lower_bound": 7}
-    given = {"value_per_microbatch": 25, "memory_unit": "MiB", "time_unit": "ms"}
-    words = "least memory: 7 MiB each, 2 % slower (102 ms, v/2, recompute full); "
-    assert within_words(shown(within=found, **given)) == f"{words}proved"
-    below = within_words(shown(within=found | {"lower_bound": 5}, **given))
-    assert below == f"{words}not with less than 5 MiB, proved"
-    unknown = within_words(shown(within=found | {"lower_bound": None}, **given))
-    assert unknown == f"{words}perhaps less memory is enough"
-    assert within_words(shown(within=None)) == ""
+    """102 of 10 microbatches is 2 % above 100 of 10."""
+    configuration = PlanConfiguration(10, "v", 2, "full")
+    found = WithinShare(configuration, Fraction(102), Fraction(7), Fraction(7))
+    words = "least memory: 7 GiB each, 2 % slower (102 ms, v/2, recompute full); "
+
+    def within(found: WithinShare | None) -> str:
+        return describe_within(replace(told(), within=found))
+
+    assert within(found) == f"{words}proved"
+    below = within(found._replace(lower_bound=Fraction(5)))
+    assert below == f"{words}not with less than 5 GiB, proved"
+    assert within(found._replace(lower_bound=None)) == f"{words}perhaps less memory is enough"
+    assert within(None) == ""
 
 
 def test_what_a_plan_searched_is_told_apart_from_what_it_kept_as_given() -> None:
     """A dimension is searched if rows have several of its values: chunks 2 go with no row here."""
-    row = {"placement": "linear", "chunks": 1, "strategy": "optimal", "batches": 16}
-    space = {
-        "placement": ["linear"],
-        "chunks": [1, 2],
-        "recompute": ["none", "full"],
-        "strategies": ["optimal"],
-        "batches": [16],
-        "partition": "search",
-        "routes": 1,
-        "p2p_time": 0.1,
-    }
-    rows = [row | {"recompute": "full"}, row | {"recompute": "none"}]
+    plan = told()
+    (best,) = plan.rows
+    space = replace(plan.space, chunks=(1, 2), recompute=("none", "full"))
+
+    def searched(space: PlanSpace, **changes: str) -> str:
+        values = [{}] if changes else [{"recompute": "full"}, {"recompute": "none"}]
+        rows = tuple(
+            replace(best, configuration=best.configuration._replace(**{**changes, **value}))
+            for value in values
+        )
+        return describe_space(replace(plan, space=space, rows=rows))
+
     kept = "Fixed: one route; placement linear; chunks 1"
-    assert space_words(shown(space=space, rows=rows)) == (
-        f"Searched: partition; recompute none, full. {kept}; microbatches 16; p2p time 0.1 ms"
+    assert searched(space) == (
+        f"Searched: partition; recompute none, full. {kept}; microbatches 10; p2p time 0.1 ms"
     )
-    given = space | {"partition": [2, 2], "p2p_time": None, "strategies": ["1f1b"]}
-    one = [row | {"recompute": "none", "strategy": "1f1b"}]
-    assert space_words(shown(space=given, rows=one)) == (
-        f"{kept}; recompute none; schedules 1f1b; microbatches 16"
+    given = replace(space, partition=(1, 1), strategies=("1f1b",))
+    assert searched(given, strategy="1f1b") == (
+        f"{kept}; recompute none; schedules 1f1b; microbatches 10; p2p time 0.1 ms"
     )
-    chosen = space | {"recompute": ["search"], "p2p_time": None}
-    assert space_words(shown(space=chosen, rows=[row | {"recompute": "search"}])) == (
-        f"Searched: partition; recompute search. {kept}; microbatches 16"
+    chosen = replace(space, recompute=("search",))
+    assert searched(chosen, recompute="search") == (
+        f"Searched: partition; recompute search. {kept}; microbatches 10; p2p time 0.1 ms"
     )
 
 
 def test_a_bound_of_strategies_says_nothing_of_more_memory() -> None:
-    more = {"mem_limit": [88, 88], "value": 100, "lower_bound": 80}
-    assert "at most 20 % faster" in more_memory_words(shown(more_memory=more))
-    of_strategies = shown(more_memory=more, space={"strategies": ["1f1b"]})
-    assert more_memory_words(of_strategies).endswith("nothing better found")
+    more = MoreMemory((Fraction(88), Fraction(88)), Fraction(100), Fraction(80))
+    plan = replace(told(), more_memory=more)
+    assert "at most 20 % faster" in describe_more_memory(plan)
+    of_strategies = with_strategies(plan, "1f1b")
+    assert describe_more_memory(of_strategies).endswith("nothing better found")
 
 
 def test_a_row_that_was_given_up_says_between_what_it_is() -> None:
-    row = {
-        "status": "pruned",
-        "given_up": True,
-        "bound_per_microbatch": 10.4,
-        "value_per_microbatch": 11.2,
-    }
-    assert slowdown(row, shown()) == "4 % to 12 % slower; not searched further"
+    (best,) = told().rows
+    longer = replace(best.result, value=Fraction(112))
+    row = replace(best, status=RowStatus.PRUNED, result=longer, lower_bound=Fraction(104))
+    assert slowdown(row, Fraction(10)) == "4 % to 12 % slower; not searched further"
 
 
 def test_the_proof_of_one_configuration_is_in_the_singular() -> None:
@@ -333,7 +353,6 @@ def test_the_proof_of_one_configuration_is_in_the_singular() -> None:
 
 
 def test_the_limit_that_nothing_keeps_is_said() -> None:
-    given = {"status": "infeasible", "mem_limit": [60, 60], "memory_unit": "MiB"}
-    words = "memory limit: 60 MiB each; `ppopt frontier` finds the least that works"
-    assert limit_words(shown(**given)) == words
-    assert limit_words(shown(**given | {"status": "optimal"})) == ""
+    words = "memory limit: 9 GiB each; `ppopt frontier` finds the least that works"
+    assert describe_limit(replace(told(), status=Status.INFEASIBLE)) == words
+    assert describe_limit(told()) == ""

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
+from fractions import Fraction
+from functools import cache
 
 import pytest
 
@@ -13,11 +16,17 @@ from ppopt.derivation.derived_model import DerivedModel
 from ppopt.derivation.gpus import gpu_named
 from ppopt.problem.problem import Problem
 from ppopt.report.numbers import percent
-from ppopt.report.parallel import _counts, of_parallel_plan, parallel_words, slowdown
+from ppopt.report.parallel import (
+    count_combinations,
+    describe_parallel_plan,
+    of_parallel_plan,
+    slowdown,
+)
 from ppopt.solver.choices.choice import Choice
 from ppopt.solver.deadline import Deadline
 from ppopt.studies import plan_search
 from ppopt.studies.parallel_plan import PlanArguments, plan_parallelism
+from ppopt.studies.parallel_result import ParallelPlan, ParallelRow
 from ppopt.studies.parallel_space import Parallelism, ParallelSpace
 from tests.clock import late, stepping_clock, work_clock
 from tests.factories.configs import SMALL
@@ -120,13 +129,17 @@ def test_combinations_without_a_search_are_called_so_and_count_in_the_bound(
     shown = of_parallel_plan(plan)
     rows = shown["parallelism"]["rows"]
     assert shown["lower_bound"] <= min(row["lower_bound"] for row in rows)
-    unsearched = [row for row in rows if row["status"] == "unknown" and not row["searches"]]
+    unsearched = [
+        (told, row)
+        for told, row in zip(rows, plan.rows, strict=True)
+        if told["status"] == "unknown" and not told["searches"]
+    ]
     assert unsearched and shown["value"] is not None
-    for row in unsearched:
-        share = percent(1 - row["lower_bound"] / shown["value"])
-        assert slowdown(row, shown["value"]) == f"not searched; at best {share} faster"
+    for told, row in unsearched:
+        share = percent(1 - told["lower_bound"] / shown["value"])
+        assert slowdown(row, plan.value) == f"not searched; at best {share} faster"
     words = f"not searched in time: {len(unsearched)} of 8 combinations; raise --time-limit"
-    assert words in parallel_words(shown)
+    assert words in describe_parallel_plan(plan)
 
 
 def test_combinations_are_derived_until_half_of_the_time_is_up(
@@ -151,41 +164,63 @@ def test_combinations_are_derived_until_half_of_the_time_is_up(
     assert len(derived) == 2 == len(plan.rows)
     assert plan.skipped == {Parallelism(4, 1, 1): "time limit reached"}
     assert plan.lower_bound == 0 and plan.status is not Status.OPTIMAL
-    words = parallel_words(of_parallel_plan(plan))
+    words = describe_parallel_plan(plan)
     assert any("no bound: combinations were not derived in time" in line for line in words)
 
 
+@cache
+def planned() -> ppopt.Plan:
+    return ppopt.plan(
+        Model([{"forward": 1, "count": 2}]), devices=2, batches=2, placement="linear", chunks=1,
+        workers=1, time_limit=600,
+    )  # fmt: skip
+
+
+def combination(bound: int | None, value: int | None, searches: int = 1) -> ParallelRow:
+    """A combination of a plan whose only row has this value and as many searches."""
+    space = ParallelSpace(architecture_of(SMALL), gpu_named("h100"), 8, 16)
+    plan, sizes = planned(), Parallelism(1, 1, 1)
+    row = plan.rows[0]
+    result = replace(row.result, value=None, schedule=None)
+    if value is not None:
+        result = replace(row.result, value=Fraction(value))
+    plan = replace(plan, rows=(replace(row, result=result, searches=searches),))
+    lower_bound = None if bound is None else Fraction(bound)
+    return ParallelRow(sizes, space.model(sizes), lower_bound, plan, 0.0)
+
+
 @pytest.mark.parametrize(
-    ("row", "words"),
+    ("bound", "value", "words"),
     [
-        ({"lower_bound": 95, "value": None}, "nothing found in time; at best 5 % faster"),
-        ({"lower_bound": 95, "value": 110}, "10 % slower; at best 5 % faster"),
-        ({"lower_bound": 95, "value": 100}, "as fast; at best 5 % faster"),
-        ({"lower_bound": 104, "value": 110, "status": "pruned"}, "4 % to 10 % slower"),
-        ({"lower_bound": 104, "value": None, "status": "pruned"}, "at least 4 % slower"),
-        ({"lower_bound": None, "value": None, "status": "infeasible"}, "does not fit"),
+        (95, None, "nothing found in time; at best 5 % faster"),
+        (95, 110, "10 % slower; at best 5 % faster"),
+        (95, 100, "as fast; at best 5 % faster"),
+        (104, 110, "4 % to 10 % slower"),
+        (104, None, "at least 4 % slower"),
+        (None, None, "does not fit"),
     ],
 )
 def test_a_combination_that_may_be_faster_is_not_called_slower(
-    row: dict[str, object], words: str
+    bound: int | None, value: int | None, words: str
 ) -> None:
     """The best takes 100."""
-    status = "unknown" if row["value"] is None else "feasible"
-    assert slowdown({"status": status, "searches": 1, **row}, 100) == words
+    assert slowdown(combination(bound, value), Fraction(100)) == words
 
 
 def test_combinations_are_counted_by_how_they_ended() -> None:
     """One has a schedule of a hand strategy alone, one is searched, one is ruled out by its bound,
     one is over the limit, one is left."""
-    nothing = {"searches": 0, "value": None, "status": "pruned"}
-    rows = [
-        nothing | {"value": 3, "status": "feasible"},
-        nothing | {"searches": 2},
-        nothing,
-        nothing | {"searches": 1, "status": "infeasible"},
-        nothing | {"status": "unknown"},
-    ]
-    assert _counts(rows) == [
+    rows = (
+        combination(2, 3, searches=0),
+        combination(3, None, searches=2),
+        combination(3, None, searches=0),
+        combination(None, None),
+        combination(2, None, searches=0),
+    )
+    space = ParallelSpace(architecture_of(SMALL), gpu_named("h100"), 8, 16)
+    provenance = planned().provenance
+    found = ParallelPlan(space, Status.FEASIBLE, rows, Fraction(2), {}, provenance, 0.0)
+    assert count_combinations(found) == [
         "5 combinations: 2 searched, 1 ruled out by bounds alone, 1 over the memory limit",
         "not searched in time: 1 of 5 combinations; raise --time-limit",
     ]

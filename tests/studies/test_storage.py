@@ -15,8 +15,9 @@ from pathlib import Path
 import pytest
 
 from ppopt.errors import InputError
+from ppopt.formats.figures import ScheduleFigures
 from ppopt.studies import storage as storages
-from ppopt.studies.records import FIGURES, StoredResult, Trial
+from ppopt.studies.records import StoredResult, Trial
 from ppopt.studies.storage import Storage, StorageError, path_of
 from tests.clock import HANGS
 
@@ -26,7 +27,7 @@ def result(key: str = "k", record: bytes = b"abc") -> StoredResult:
 
 
 def trial(number: int = 1, key: str | None = "k") -> Trial:
-    row = dict.fromkeys(FIGURES) | {"status": "optimal", "value": number}
+    row = ScheduleFigures(status="optimal", value=number)
     return Trial({"batches": number}, "complete", key, row)
 
 
@@ -48,12 +49,12 @@ def test_what_is_written_is_read(url: str) -> None:
         assert one.result("k") is None
         study = one.study("mine", "base")
         one.finish(study, trial(), result())
-        one.finish(study, Trial({"batches": 2}, "fail", None, {"failed": "why"}))
+        one.finish(study, Trial({"batches": 2}, "fail", None, "why"))
     with Storage(url) as again:
         assert again.result("k") == result()
         assert again.trials("mine") == [
             trial(),
-            Trial({"batches": 2}, "fail", None, {"failed": "why"}),
+            Trial({"batches": 2}, "fail", None, "why"),
         ]
         (listed,) = again.studies()
         assert (listed.name, listed.complete, listed.failed) == ("mine", 1, 1)
@@ -66,7 +67,7 @@ def test_what_is_written_is_read(url: str) -> None:
 def test_a_row_that_is_done_again_is_stored_once(url: str) -> None:
     with Storage(url) as one:
         study = one.study("mine", "base")
-        one.finish(study, Trial({"batches": 1}, "fail", None, {}))
+        one.finish(study, Trial({"batches": 1}, "fail", None, "why"))
         one.finish(study, trial(), result())
         assert one.trials("mine") == [trial()]
 

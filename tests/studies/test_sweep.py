@@ -257,15 +257,15 @@ class TestStored:
             made = again.result(job)
             assert (made.status, made.claim) == (found.status, found.result(job).claim)
         elif again.schedule is not None:
-            assert outcome.row(job, again)["fits_limit"] == again.schedule.fits_limits
+            assert outcome.row(job, again).fits_limit == again.schedule.fits_limits
 
     def test_a_strategy_of_another_limit_is_judged_by_the_limit_asked_for(self) -> None:
         free, limited = SolveJob(PIPELINE, "gpipe"), SolveJob(LIMITED, "gpipe")
         stored = outcome.stored(free, outcome.run_job(free))
-        assert outcome.row(free, outcome.read(stored, free))["fits_limit"]
+        assert outcome.row(free, outcome.read(stored, free)).fits_limit
         shown = outcome.row(limited, outcome.read(stored, limited))
-        assert shown["mem_limit"] == [2, 2, 2]
-        assert not shown["fits_limit"]
+        assert shown.mem_limit == [2, 2, 2]
+        assert not shown.fits_limit
 
     def tampered(self, change: Callable[[str], str], **fields: Any) -> str:
         """Why a stored result is refused after a change of its text or its columns."""
@@ -316,8 +316,7 @@ class TestOnceAndNoMore:
         again, searched = done(asked, url)
         assert (again.done, again.cached, again.failed, len(searched)) == (4, 4, 0, 0)
         assert values(again) == values(first) == [9, 12, 14, 18]
-        figures = [dict(row.figures or {}) for row in again.rows]
-        assert figures == [dict(row.figures or {}) for row in first.rows]
+        assert [row.figures for row in again.rows] == [row.figures for row in first.rows]
 
     def test_a_sweep_takes_what_another_has_done(self, url: str) -> None:
         done(grid({"batches": [2, 3]}, time_limit=20), url)
@@ -328,7 +327,7 @@ class TestOnceAndNoMore:
     def test_equal_rows_are_done_once(self, url: str) -> None:
         study, searched = done(grid({"mem_limit": [None, 1, 2], "strategy": ["gpipe"]}), url)
         assert len(searched) == 1
-        assert [row.figures and row.figures["fits_limit"] for row in study.rows] == [
+        assert [row.figures and row.figures.fits_limit for row in study.rows] == [
             True,
             False,
             False,

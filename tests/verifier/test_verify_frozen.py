@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from ppopt import Pipeline, Schedule, evaluate, verify
-from ppopt.problem.operation import AuxiliaryKind, OpKind
+from ppopt.problem.operation import AuxiliaryKind, Op, OpKind
 from ppopt.verifier import Rule
 from tests.factories.schedules import BW, B, F, W, table
 from tests.factories.streams import transfer_table
@@ -51,12 +51,7 @@ def test_times_are_those_of_the_fixture() -> None:
     ("kind", "stage", "start", "length", "rule"),
     [
         (B, 1, 3, 1, Rule.BACKWARD),  # the gradient of the frozen stage behind it is not there
-        (B, 0, 0, 0, Rule.BACKWARD),  # before its own F
-        (B, 0, 9, 1, Rule.DURATION),  # as long as if it were trained
-        (W, 0, 9, 1, Rule.DURATION),
-        (W, 2, 9, 1, Rule.DURATION),
         (B, 2, 9, 0, Rule.DURATION),  # the B of a frozen stage that hands a gradient on
-        (W, 2, 3, 0, Rule.WEIGHT),  # before its B
     ],
 )
 def test_each_is_caught_alone(
@@ -67,13 +62,40 @@ def test_each_is_caught_alone(
     assert found - {rule} <= {Rule.BACKWARD, Rule.WEIGHT} - {rule}
 
 
-def test_a_stage_without_backward_waits_for_no_gradient() -> None:
-    """Its empty B may stand right behind F, before any B; of a trained stage it may not."""
+@pytest.mark.parametrize("length", [0, 1])
+@pytest.mark.parametrize(("kind", "stage"), [(B, 0), (W, 0), (BW, 0), (W, 2)])
+def test_a_frozen_stage_has_no_such_operation(kind: OpKind, stage: int, length: int) -> None:
+    """Not even one of no length. Where the stage is trained, it is missing."""
     made = evaluate(FROZEN, "zb-h1")
-    early = moved(made, B, 0, 1, 0)
-    assert rules(early) == []
-    trained = replace(FROZEN, frozen=None, backward_input=0, weight=[0, 1, 0], backward=[0, 1, 0])
-    assert Rule.BACKWARD in rules(replace(early, pipeline=trained))
+    unit = made.pipeline.ticks.per_unit
+    row = (kind, stage, 0, stage, 9 * unit, (9 + length) * unit)
+    more = Schedule.from_rows(FROZEN, [*(each[:6] for each in table(made)), row])
+    [violation] = verify(more)
+    assert (violation.rule, violation.ops) == (Rule.UNKNOWN, (Op(kind, stage, 0),))
+    assert f"stage {stage} is frozen and has no {kind.name}" in str(violation)
+    trained = replace(made, pipeline=replace(FROZEN, frozen=None))
+    assert Op(B if kind is BW else kind, stage, 0) in {
+        op for missing in verify(trained) if missing.rule is Rule.MISSING for op in missing.ops
+    }
+
+
+@pytest.mark.parametrize(
+    ("stage", "message"),
+    [
+        (1, "1B0 and 1W0 are missing, or BW in their place"),
+        (2, "2B0 is missing, or BW in its place"),
+    ],
+)
+def test_a_backward_that_there_is_is_missed(stage: int, message: str) -> None:
+    made = evaluate(FROZEN, "zb-h1")
+    rows = [row for row in table(made) if row[1:3] != (stage, 0) or row[0] == F]
+    [violation] = verify(Schedule.from_rows(FROZEN, rows))
+    assert violation.rule is Rule.MISSING
+    assert message in violation.message
+    whole = [row for row in table(made) if row[2] != 0]
+    found = verify(Schedule.from_rows(FROZEN, whole))
+    assert {missing.rule for missing in found} == {Rule.MISSING}
+    assert len(found) == 3 + 2
 
 
 def test_the_activation_goes_at_the_end_of_f() -> None:

@@ -20,7 +20,7 @@ from ppopt.schedule.schedule import Schedule
 from ppopt.schedule.timetable import ScheduledOperation
 from ppopt.verifier import Figures, Rule, Violation, explain, figures, verify
 from ppopt.verifier.violation import MOST_LISTED
-from tests.factories.schedules import BW, F, peaks, pipelines, schedules, table
+from tests.factories.schedules import BW, F, partly_frozen, peaks, pipelines, schedules, table
 from tests.verifier import verify_naive
 from tests.verifier.verify_fixtures import one_f_one_b, rules
 
@@ -71,7 +71,7 @@ def _set(row: Any, field: int, value: int) -> list[int]:
 
 
 @settings(deadline=None)
-@given(schedules(), SEEDS, st.integers(1, 8))
+@given(schedules() | schedules(partly_frozen()), SEEDS, st.integers(1, 8))
 def test_damaged_schedules_agree_with_the_rules_in_plain_python(
     schedule: Schedule, seed: int, times: int
 ) -> None:

@@ -18,7 +18,7 @@ from tests.factories.schedules import (
     TableRow,
     W,
     duration_of,
-    forward_only,
+    exists,
     held,
     lag_of,
     op_of,
@@ -92,6 +92,10 @@ def joined(row: TableRow, rows: list[TableRow]) -> bool:
 
 
 def _named(pipeline: Pipeline, row: TableRow) -> bool:
+    return _within(pipeline, row) and exists(pipeline, OpKind(row[0]), row[1])
+
+
+def _within(pipeline: Pipeline, row: TableRow) -> bool:
     kind, stage, microbatch = row[:3]
     return (
         kind in {0, 1, 2, 3}
@@ -107,9 +111,9 @@ def _fault(rule: Rule, row: TableRow) -> Finding:
 
 def _strangers(pipeline: Pipeline, rows: list[TableRow]) -> Iterator[Finding]:
     for row in rows:
-        if not _named(pipeline, row):
+        if not _within(pipeline, row):
             yield Rule.UNKNOWN, row[3], row[4], None
-        elif not 0 <= row[3] < pipeline.num_devices:
+        elif not _named(pipeline, row) or not 0 <= row[3] < pipeline.num_devices:
             yield _fault(Rule.UNKNOWN, row)
 
 
@@ -128,10 +132,11 @@ def _counts(pipeline: Pipeline, named: list[TableRow]) -> Iterator[Finding]:
     for place in product(range(pipeline.num_stages), range(pipeline.batches), parts):
         f, b, w, full = (Op(kind, *place) for kind in OpKind)
         missing = [] if f in seen else [f]
+        halves = [op for op in (b, w) if exists(pipeline, op.kind, op.stage)]
         if full in seen:
-            yield from (_fault(Rule.DUPLICATE, first[op]) for op in (b, w) if op in seen)
+            yield from (_fault(Rule.DUPLICATE, first[op]) for op in halves if op in seen)
         else:
-            missing += [op for op in (b, w) if op not in seen][:1]
+            missing += [op for op in halves if op not in seen][:1]
         for op in missing:
             yield Rule.MISSING, pipeline.device(*place[:2]), None, op
 
@@ -174,8 +179,7 @@ def before(pipeline: Pipeline, op: Op, first: Container[Op]) -> Iterator[tuple[R
         yield Rule.SLICE, Op(F, stage, microbatch, part - 1)
     if kind in (B, BW):
         split = Op(B, stage + 1, microbatch, part)
-        if stage >= forward_only(pipeline):
-            yield Rule.BACKWARD, split if split in first else split._replace(kind=BW)
+        yield Rule.BACKWARD, split if split in first else split._replace(kind=BW)
         yield Rule.BACKWARD, Op(F, stage, microbatch, part)
         later = Op(B, stage, microbatch, part + 1)
         yield Rule.SLICE, later if later in first else later._replace(kind=BW)

@@ -5,8 +5,8 @@
     F(s, j)   -> X(s, j)
     B(s, j)   -> W(s, j)
 
-A stage that runs no backward (`ppopt.problem.frozen`) has X and W of no length, and no gradient
-arrives there. These are the rules of synchronous pipeline training (zero-bubble paper, arXiv
+A class of operations that a frozen stage does not have (`Pipeline.has_operations`) has size 0, and
+none waits for it. These are the rules of synchronous pipeline training (zero-bubble paper, arXiv
 2401.10241, section 2). Slices of a microbatch along the sequence keep causal order at every stage
 (Seq1F1B, arXiv 2406.03488, section 3.2): F of slice q after F of slice q - 1, X of slice q after X
 of slice q + 1.
@@ -54,14 +54,15 @@ def add_compute(draft: InstanceDraft) -> None:
             tuple(_mode(draft, kind, stage) for kind in kinds)
             for stage in range(pipeline.num_stages)
         ]
+        sizes = [draft.batches if any(own) else 0 for own in modes]
         draft.classes += [
             OperationClass(
-                *(stage, route, part, pipeline.hosts[route][stage], modes[stage], draft.batches)
+                *(stage, route, part, pipeline.hosts[route][stage], modes[stage], sizes[stage])
             )
             for route, part, stage in places
         ]
     keys = [(row, *place) for row in range(len(rows)) for place in places]
-    number = {key: place for place, key in enumerate(keys)}
+    number = {key: place for place, key in enumerate(keys) if draft.classes[place].size}
     for row, route, part, stage in number:
         draft.precedence += _precedence(draft, number, row, (route, part, stage))
         draft.handovers += _handovers(draft, number, row, (route, part, stage))
@@ -69,7 +70,7 @@ def add_compute(draft: InstanceDraft) -> None:
 
 def _mode(draft: InstanceDraft, kind: OpKind | None, stage: int) -> Mode | None:
     ticks = draft.pipeline.ticks
-    if kind is None:
+    if kind is None or not draft.pipeline.has_operations[kind][stage]:
         return None
     in_pair, _ = ticks.held(kind, stage, with_host=draft.all_resources)
     takes, gives = ticks.held_alone(kind, stage, with_host=draft.all_resources)
@@ -77,7 +78,7 @@ def _mode(draft: InstanceDraft, kind: OpKind | None, stage: int) -> Mode | None:
 
 
 Numbers = dict[tuple[int, int, int, int], int]
-"""Number of a class, by row, route, slice and stage."""
+"""Number of a class that has operations, by row, route, slice and stage."""
 Place = tuple[int, int, int]
 """Route, slice and stage."""
 
@@ -96,16 +97,11 @@ def _precedence(
 
 
 def _handovers(draft: InstanceDraft, number: Numbers, row: int, place: Place) -> Iterator[Handover]:
-    """What an operation gets from the stage before it, or as a backward from the one after it.
-
-    A stage that runs no backward gets no gradient.
-    """
+    """What an operation gets from the stage before it, or as a backward from the one after it."""
     route, part, stage = place
     ticks = draft.pipeline.ticks
     source = stage - 1 if row == FORWARD else stage + 1
     if row == WEIGHT or not 0 <= source < draft.pipeline.num_stages:
-        return
-    if row == BACKWARD and stage < draft.pipeline.forward_only:
         return
     kind = TransferKind.SEND_F if row == FORWARD else TransferKind.SEND_B
     delay = ticks.down[route][source] if row == FORWARD else ticks.up[route][stage]

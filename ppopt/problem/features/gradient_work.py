@@ -31,7 +31,7 @@ from ppopt.problem.cost_table import STEP_FIELDS
 from ppopt.problem.features.compute import ROWS
 from ppopt.problem.features.draft import InstanceDraft
 from ppopt.problem.kinds import ResourceKind
-from ppopt.problem.operation import AuxiliaryKind
+from ppopt.problem.operation import AuxiliaryKind, OpKind
 from ppopt.problem.operation_classes import Mode, OperationClass, Precedence, Resource
 from ppopt.problem.pipeline import Pipeline
 
@@ -106,7 +106,7 @@ def held_throughout(pipeline: Pipeline) -> tuple[Fraction, ...]:
 def is_held_exact(pipeline: Pipeline) -> bool:
     """Whether every device holds all its gathered weights throughout, as far as limits can tell."""
     none = not any(pipeline.costs.unshard_memory)
-    if pipeline.forward_only:
+    if not all(pipeline.has_operations[OpKind.B]):
         return none
     return none or all(_holds_all(pipeline, device) for device in range(pipeline.num_devices))
 
@@ -126,7 +126,7 @@ def _holds_all(pipeline: Pipeline, device: int) -> bool:
 def _held_by(pipeline: Pipeline, device: int) -> Fraction:
     amounts = pipeline.costs.unshard_memory
     per_route = [hosted[device] for hosted in pipeline.hosted]
-    if any(stages and stages[0] < pipeline.forward_only for stages in per_route):
+    if any(stages and not pipeline.has_operations[OpKind.B][stages[0]] for stages in per_route):
         return Fraction(0)
     if _holds_all(pipeline, device):
         return sum((amounts[stage] for hosted in per_route for stage in hosted), Fraction(0))
@@ -182,13 +182,18 @@ def _in_order(pipeline: Pipeline, stages: int) -> bool:
 
 
 def _last_classes(draft: InstanceDraft, key: Key) -> list[int]:
-    """Classes of which the last operation of a stage is one: W or BW, and B where W may be absent.
+    """Classes of which the last operation of a stage is one, of slices all of them.
 
-    Of slices, all of them.
+    That is W or BW, B where W may be absent or the stage has none, and F where it has no backward.
     """
-    rows = (1, 2) if draft.backward is BackwardKind.MIXED else (len(ROWS[draft.backward]) - 1,)
     slices = range(draft.pipeline.num_slices)
-    return [_number(draft, row, key, part) for row in rows for part in slices]
+    rows = [
+        [_number(draft, row, key, part) for part in slices]
+        for row in range(len(ROWS[draft.backward]))
+        if draft.classes[_number(draft, row, key, 0)].size
+    ]
+    ends = rows[1:] if draft.backward is BackwardKind.MIXED else ()
+    return [number for numbers in ends or rows[-1:] for number in numbers]
 
 
 def _number(draft: InstanceDraft, row: int, key: Key, part: int) -> int:

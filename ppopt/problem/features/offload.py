@@ -11,10 +11,9 @@ the backward starts (`ppopt.problem.costs.Ticks.kept`).
 
 from __future__ import annotations
 
-from dataclasses import replace
-from fractions import Fraction
 from operator import add, sub
 
+from ppopt.problem.cost_table import OFFLOAD
 from ppopt.problem.features.draft import InstanceDraft
 from ppopt.problem.kinds import ResourceKind
 from ppopt.problem.offload import HostLink
@@ -60,21 +59,12 @@ def without_offload(pipeline: Pipeline) -> Pipeline:
     """The relaxation in which nothing moves: F gives the memory back, and the backward takes it."""
     if not pipeline.has_offload:
         return pipeline
-    bare = pipeline.without_model()
-    moved = bare.offload_memory
-    cut = bare.num_chunks if bare.named_placement else 1
-    at_once = tuple(memory / cut for memory in moved)
-    nothing = (Fraction(0),) * len(moved)
-    workspace = bare.forward_workspace or bare.workspace or nothing
-    kept = bare.kept or bare.activation
-    allocated = bare.recompute_memory or tuple(map(sub, bare.activation, kept))
-    return replace(
-        bare,
-        kept=tuple(map(sub, kept, moved)),
-        recompute_memory=tuple(map(add, allocated, moved)),
-        forward_workspace=tuple(map(add, workspace, at_once)),
-        offload_memory=None,
-        offload_time=None,
-        host_link=HostLink.DUPLEX,
-        mem_limit=pipeline.limits,
-    )
+    costs = pipeline.costs
+    moved = costs.offload_memory
+    changed = {
+        "kept": tuple(map(sub, costs.kept, moved)),
+        "recompute_memory": tuple(map(add, costs.recompute_memory, moved)),
+        "forward_workspace": tuple(map(add, costs.forward_workspace, moved)),
+        **{cost.field: () for cost in OFFLOAD},
+    }
+    return pipeline.with_stage_costs(changed, host_link=HostLink.DUPLEX)

@@ -68,7 +68,10 @@ def _minimum_device_memory(routes: list[Delays], device: int) -> int:
 
 def _held_by_backward(held: int, own: int, modes: Iterable[Mode | None]) -> int:
     """Memory held while BW runs, or B and then W: `held` before it, of which `own` is its own."""
-    backward, *weight = (mode for mode in modes if mode is not None)
+    present = [mode for mode in modes if mode is not None]
+    if not present:
+        return held
+    backward, *weight = present
     own += backward.change
     during = [held + backward.takes if backward.duration else 0]
     return max(during + [own + mode.takes for mode in weight if mode.duration])

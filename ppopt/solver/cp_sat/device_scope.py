@@ -82,12 +82,12 @@ class DeviceScope:
         follows the first forward of an earlier stage and precedes its last backward, so the spans
         of two devices always overlap, and no device starts a whole span after another.
 
-        Not so where stages run no backward. If no device is between its first operation and its
+        Not so if stages have no backward. If no device is between its first operation and its
         last, transfers alone are left, and a time in which there are none can be cut out.
         """
         if not self._spans:
             return self.horizon
-        if not self.pipeline.forward_only:
+        if all(self.pipeline.has_operations[OpKind.B]):
             return 2 * self.horizon
         pieces = self.pipeline.batches * self.pipeline.num_slices
         transfers = pieces * sum(map(sum, self.pipeline.ticks.down))
@@ -138,10 +138,11 @@ class DeviceScope:
         modes = [self._modes(number, option) for option in options]
         choices = self._choices(number) if len(options) > 1 else [None] * op_class.size
         part = f"s{op_class.slice}" if op_class.slice else ""
+        kind = "" if op_class.kind is None else op_class.kind.name
         codes, first = self.instance.codes[number].tolist(), op_class.route * self.instance.batches
         rows = zip(codes, choices, *modes, strict=True)
         for microbatch, (code, choice, *ways) in enumerate(rows, first):
-            name = f"{op_class.stage}{op_class.kind.name}{microbatch}{part}"
+            name = f"{op_class.stage}{kind}{microbatch}{part}"
             latest = self.latest - min(map(self._least, ways))
             yield Task(code, op_class.resource, 0, latest, tuple(ways), choice, name)
 
@@ -242,7 +243,7 @@ class DeviceScope:
         for device in sorted(self.devices):
             firsts = [self._first({device}, route) for route in routes]
             for stage in subset.delays.hosted[device]:
-                last = int(subset.codes(self.instance.closing, stage)[-1])
+                last = int(subset.closing(stage)[-1])
                 yield ObjectiveCuts([ObjectiveCut(first, last, 0) for first in firsts])
 
     def _plain(self, numbers: list[int]) -> Iterator[ModelPart]:
@@ -270,7 +271,13 @@ class DeviceScope:
         op_class = self.instance.classes[number]
         if number in self.instance.auxiliary:
             return not self.instance.successors[number]
-        return any(mode is not None and mode.kind in CLOSING for mode in op_class.modes)
+        *_, last = (
+            other
+            for other in self.instance.numbers(op_class.stage, op_class.route, op_class.slice)
+            if self.instance.classes[other].size
+        )
+        closes = any(mode is not None and mode.kind in CLOSING for mode in op_class.modes)
+        return closes or number == last
 
     def _firsts(self, device: int) -> list[int | None]:
         """Origins of the objective on a device: 0, or the start of the first F of every route."""

@@ -54,7 +54,12 @@ class Classes:
     def __init__(self, subset: DeviceSubset) -> None:
         self.subset = subset
         instance, delays = subset.instance, subset.delays
-        keys = [(kind, stage) for kind in instance.kinds for stage in subset.kept]
+        keys = [
+            (kind, stage)
+            for kind in instance.kinds
+            for stage in subset.kept
+            if len(subset.codes(kind, stage))
+        ]
         self.numbers = [instance.number(kind, stage, delays.route) for kind, stage in keys]
         self.place = {key: place for place, key in enumerate(keys)}
         """Index of a class, by kind and stage."""
@@ -102,9 +107,11 @@ class Classes:
         subset, width = self.subset, self.batches
         closing = subset.instance.closing
         for stage in subset.kept:
-            first, last = self.place[OpKind.F, stage], self.place[closing, stage]
             most = subset.delays.most_until_w[stage]
-            if most is not None and self._leads(first, before) and self._leads(after, last):
+            if most is None:
+                continue
+            first, last = self.place[OpKind.F, stage], self.place[closing, stage]
+            if self._leads(first, before) and self._leads(after, last):
                 width = min(width, most)
         return width
 

@@ -46,7 +46,8 @@ class Cycle(NamedTuple):
     def unroll(self, network: OperationNetwork) -> list[int]:
         """Earliest starts of all operations of the whole run, in the order of the cycle."""
         instance = network.problem.instance
-        starts = np.array(self.start, dtype=np.int64)[:, None]
+        present = [number for number, op_class in enumerate(instance.classes) if op_class.size]
+        starts = np.array(self.start, dtype=np.int64)[present, None]
         places = (starts + self.period * np.arange(instance.batches)).ravel()
         by_code = places[np.argsort(np.concatenate(instance.codes))].tolist()
         return network.earliest_starts(sorted(range(network.size), key=by_code.__getitem__))
@@ -118,7 +119,7 @@ class _CycleModel:
         self.instance, self.period = instance, period
         self.cp = cp_model.CpModel()
         numbers = range(len(instance.classes))
-        self.time = [max(1, _rounded(max(instance.times(i)), grain)) for i in numbers]
+        self.time = [max(1, _rounded(max(instance.times(i), default=0), grain)) for i in numbers]
         """Largest durations, at least 1, so that the order alone keeps the data flow."""
         flow = [
             (before, after, _rounded(lag, grain))

@@ -13,8 +13,9 @@ from graphlib import TopologicalSorter
 import numpy as np
 
 from ppopt.problem.arrays import Ints
+from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.instance import ABSENT, SPLIT_MODE, WHOLE_MODE
-from ppopt.problem.operation import NUM_KINDS
+from ppopt.problem.operation import NUM_KINDS, OpKind
 from ppopt.problem.operation_classes import Constraints
 from ppopt.problem.problem import Problem
 from ppopt.schedule.schedule import Schedule, split_codes
@@ -94,9 +95,13 @@ class OperationTable:
 
     @cached_property
     def flips(self) -> list[int]:
-        """Mode choice of each backward, also at the F of its pair; ABSENT: none."""
+        """Mode choice of each backward, also at the F of its pair; ABSENT: none.
+
+        The backward of a frozen stage has none: one of its kinds is never worse.
+        """
+        has_weight = self.problem.pipeline.has_operations[OpKind.W]
         backward = [
-            len(op_class.modes) > 1 and None not in op_class.modes
+            len(op_class.modes) > 1 and None not in op_class.modes and has_weight[op_class.stage]
             for op_class in self.instance.classes
         ]
         choice = np.where(np.array(backward)[self.number], self.choice, ABSENT)
@@ -211,9 +216,16 @@ class OperationTable:
         return found
 
     def modes_of(self, start: list[int]) -> Ints:
-        """Mode of every choice, from starts of which some are ABSENT."""
+        """Mode of every choice, from starts of which some are ABSENT.
+
+        That of a frozen stage is the one that is never worse: B and BW take as long.
+        """
         modes = np.full(self.choices, SPLIT_MODE, dtype=np.int64)
         modes[self.choice[np.array(start, dtype=np.int64) == ABSENT]] = WHOLE_MODE
+        has_weight = self.problem.pipeline.has_operations[OpKind.W]
+        for stage, kind in enumerate(self.problem.choice.kinds if self.instance.mixed else ()):
+            if kind is BackwardKind.WHOLE and not has_weight[stage]:
+                modes[self.choice[self.stage == stage]] = WHOLE_MODE
         return modes
 
     def schedule(self, kind: Ints, start: Ints, end: Ints) -> Schedule:

@@ -18,10 +18,14 @@ import numpy as np
 
 from ppopt.problem.instance import Instance
 from ppopt.problem.operation import OpKind
+from ppopt.problem.traits import BESIDE_COMPUTE, Trait, unhandled
 from ppopt.schedule.generation import Generation, pop_until
 from ppopt.schedule.orders import Orders
 from ppopt.schedule.schedule import Schedule
 from ppopt.solver.relaxation.symmetry import canonical
+
+HANDLES = BESIDE_COMPUTE | {Trait.PAIRS, Trait.SHORT_PAIRS, Trait.ROUTES, Trait.FROZEN}
+"""Traits of the instances whose schedules are repaired."""
 
 
 @dataclass
@@ -42,10 +46,10 @@ def repair(schedule: Schedule, instance: Instance, deadline: float = inf) -> Ord
 
     The limits of the pipeline of the schedule are ignored. Returns None if no order is found by
     `deadline`, an instant of `time.monotonic`. Without a deadline this happens only if a B of no
-    length takes memory, if one microbatch alone does not fit, or with slices, whose order within a
-    microbatch is not supported here.
+    length takes memory, if one microbatch alone does not fit, or with a trait that is not handled,
+    such as slices, whose order within a microbatch is not supported here.
     """
-    if instance.pipeline.num_slices > 1:
+    if unhandled(instance.traits, HANDLES):
         return None
     return _Repair(schedule, instance).result(deadline)
 
@@ -81,7 +85,7 @@ class _Repair:
         def place(number: int) -> tuple[bool, int, int]:
             op_class = self.classes[number]
             forward = op_class.kind is OpKind.F
-            return not forward, op_class.stage if forward else -op_class.stage, op_class.kind
+            return not forward, op_class.stage if forward else -op_class.stage, number
 
         return tuple(sorted(hosted, key=place))
 
@@ -187,6 +191,6 @@ class _Repair:
 def _priorities(schedule: Schedule, instance: Instance) -> list[list[int]]:
     """Starts of the operations in ticks, [class][microbatch], microbatches in order."""
     row = np.argsort(canonical(schedule))
-    place = np.argsort(np.argsort(np.concatenate(instance.codes))).reshape(-1, instance.batches)
-    starts: list[list[int]] = schedule.start[row][place].tolist()
-    return starts
+    place = np.argsort(np.argsort(np.concatenate(instance.codes)))
+    ends = np.cumsum([op_class.size for op_class in instance.classes])
+    return [starts.tolist() for starts in np.split(schedule.start[row][place], ends[:-1])]

@@ -141,15 +141,14 @@ class SteadyStatePattern:
 
     @cached_property
     def starts(self) -> Ints:
-        """Starts in ticks, [kind, stage, microbatch], microbatches in order within each.
+        """Starts in ticks, [class, microbatch], microbatches in order within each class.
 
         The k-th operation of a kind and stage is given to microbatch k. This breaks no constraint:
         see the docstring of `ppopt.solver.cp_sat.model`.
         """
-        schedule, instance = self.short, self.problem.instance
+        schedule = self.short
         place = np.lexsort((schedule.start, schedule.stage, schedule.kind))
-        shape = (len(instance.kinds), schedule.pipeline.num_stages, schedule.pipeline.batches)
-        return schedule.start[place].reshape(shape)
+        return schedule.start[place].reshape(-1, schedule.pipeline.batches)
 
     def ranked(self, stop: Callable[[], bool]) -> list[RatedSection]:
         """Sections by rate, those within the memory limits first."""
@@ -175,7 +174,7 @@ class SteadyStatePattern:
                 yield section._replace(period=section.period * looser)
 
     def _section(self, first: int, size: int, repeats: int) -> Section:
-        apart = self.starts[:, :, first + size * repeats] - self.starts[:, :, first]
+        apart = self.starts[:, first + size * repeats] - self.starts[:, first]
         return Section(first, size, repeats, float(apart.mean()) / repeats)
 
     def _regular(self, quarter: int, sizes: Sequence[int]) -> list[Section]:
@@ -183,8 +182,8 @@ class SteadyStatePattern:
         found = []
         for size in sizes:
             first = np.arange(quarter, 3 * quarter - size)
-            apart = self.starts[:, :, first + size] - self.starts[:, :, first]
-            spread = np.ptp(apart.reshape(-1, len(first)), axis=0)
+            apart = self.starts[:, first + size] - self.starts[:, first]
+            spread = np.ptp(apart, axis=0)
             found += [(far / size, size, at) for far, at in zip(spread, first, strict=True)]
         most = self.params.regular
         return [self._section(int(at), size, 1) for _, size, at in sorted(found)[:most]]
@@ -196,7 +195,7 @@ class SteadyStatePattern:
     def orders(self, longer: Pipeline, section: Section) -> Orders:
         """Orders by the unrolled times, ties in the order of the data flow."""
         start = self._unrolled(longer.batches, section)
-        classes = self.problem.instance.classes
+        classes = [op_class for op_class in self.problem.instance.classes if op_class.size]
         fields = ("kind", "stage", "device", "duration")
         kind, stage, device, duration = (
             np.repeat([getattr(op_class, field) for op_class in classes], longer.batches)
@@ -210,12 +209,12 @@ class SteadyStatePattern:
     def _unrolled(self, batches: int, section: Section) -> Ints:
         """Starts of a run of `batches` microbatches: warm-up, repeated section, cool-down."""
         starts, (first, size, repeats, period) = self.starts, section
-        kinds, stages, short = starts.shape
-        parts = starts[:, :, first : section.after].reshape(kinds, stages, repeats, size)
-        mean = (parts - period * np.arange(repeats)[:, None]).mean(axis=2)
+        classes, short = starts.shape
+        parts = starts[:, first : section.after].reshape(classes, repeats, size)
+        mean = (parts - period * np.arange(repeats)[:, None]).mean(axis=1)
         middle = np.arange(batches - short + size * repeats)
-        body = mean[:, :, middle % size] + middle // size * period
+        body = mean[:, middle % size] + middle // size * period
         later = (batches - short) / size * period
-        whole = [starts[:, :, :first], body, starts[:, :, section.after :] + later]
-        run: Ints = np.floor(np.concatenate(whole, axis=2)).astype(np.int64)
+        whole = [starts[:, :first], body, starts[:, section.after :] + later]
+        run: Ints = np.floor(np.concatenate(whole, axis=1)).astype(np.int64)
         return run

@@ -160,7 +160,7 @@ def device_bound(
     `pace` is the least time of F of stage 0 (see `pace_of`); 0: not known.
     """
     own = _Device(space, device, tuple(hosted), space.batches, pace=pace)
-    if space.span and space.forward_only:
+    if space.span and not space.has_all_backwards:
         work = own.work
         return DeviceBound(work, work - FOREVER)
     bound = own.way_from(0)

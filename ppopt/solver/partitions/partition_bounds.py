@@ -109,7 +109,7 @@ def quick_bound(space: PartitionSpace) -> int:
     work = sum(layers.forward) + _least_backward(space)
     speeds = (Fraction(1, space.slowness_of(device)) for device in range(space.num_devices))
     mean = ceil(space.batches * work / sum(speeds))
-    if space.span and space.forward_only:
+    if space.span and not space.has_all_backwards:
         return mean
     delays = sum(min(row[1:-1]) for rows in space.delays for row in rows)
     way = int(sums.forward[-1] + sums.hand_on[-1]) * space.least_slowness

@@ -26,6 +26,7 @@ from ppopt.problem.partition_costs import link_delays
 from ppopt.problem.pipeline import Pipeline
 from ppopt.problem.problem import Problem
 from ppopt.problem.recompute import SEARCH_RECOMPUTE
+from ppopt.solver.choices.spaces import PARTITIONS
 
 FOREVER = 2**60
 """Above every value in ticks."""
@@ -87,8 +88,8 @@ class PartitionSpace:
     """Whether a backward may be BW."""
     span: bool = False
     """Whether the value is the device span; else it is the makespan."""
-    forward_only: int = 0
-    """Layers that run no backward: the first ones."""
+    has_all_backwards: bool = True
+    """Whether all layers have a backward: the first one is not frozen."""
     recompute: RecomputeTicks | None = None
     """Recompute per layer if it is chosen, else None; the costs of the layers are those without it.
     """
@@ -247,17 +248,13 @@ def space_of(problem: Problem) -> PartitionTicks:
         raise NotApplicableError(
             "partition: search needs a model in layers; give `layers:` in a file"
         )
+    PARTITIONS.check(problem)
     if pipeline.overlap is not None:
         pipeline = replace(pipeline, model=pipeline.model.on_compute())
     chosen = pipeline.recompute == SEARCH_RECOMPUTE
     if chosen:
         model = pipeline.model.recomputing(lambda _: False)
         pipeline = replace(pipeline, model=model, recompute=None, mem_limit=pipeline.limits)
-    for field, found in (("routes", pipeline.routes), ("slices", pipeline.num_slices)):
-        if found > 1:
-            raise NotApplicableError(
-                f"partition: search knows no {field} above 1; give counts, or balanced"
-            )
     speed, slowness, divisor = _slowness(pipeline.device_speed)
     ticks, costs = _one_layer_each(pipeline, speed)
     layers = pipeline.model.costed if chosen else ()
@@ -285,7 +282,7 @@ def space_of(problem: Problem) -> PartitionTicks:
         split=kind is not BackwardKind.WHOLE,
         whole=kind is not BackwardKind.SPLIT,
         span=problem.objective is Objective.DEVICE_SPAN,
-        forward_only=pipeline.model.forward_only,
+        has_all_backwards=not pipeline.model.layers[0].frozen,
         recompute=RecomputeTicks(_in_ticks(again, per_unit), _in_ticks(saved, memory_per_unit))
         if may_recompute
         else None,

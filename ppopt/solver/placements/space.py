@@ -30,6 +30,7 @@ from ppopt.problem.operation import OpKind
 from ppopt.problem.pipeline import Pipeline
 from ppopt.problem.problem import Problem
 from ppopt.solver.choices.configuration import Configuration
+from ppopt.solver.choices.spaces import PLACEMENTS
 
 Hosts = tuple[int, ...]
 """Device of every stage."""
@@ -50,8 +51,7 @@ class PlacementSpace:
     def __init__(self, problem: Problem) -> None:
         """Raises NotApplicableError if placements cannot be searched."""
         pipeline = problem.pipeline
-        if pipeline.routes > 1:
-            raise NotApplicableError("placement: search knows one route only; leave routes out")
+        PLACEMENTS.check(problem)
         if pipeline.num_devices > MOST_DEVICES or pipeline.num_stages > MOST_STAGES:
             raise NotApplicableError(
                 f"placement: search takes at most {MOST_DEVICES} devices and {MOST_STAGES} stages; "
@@ -234,7 +234,7 @@ class PlacementSpace:
         shape = (self.num_stages - 1, size, size)
         apart = ~np.eye(size, dtype=bool)
         found = np.stack([np.broadcast_to(way, shape) * apart for way in ways])
-        found[1, : self._base.forward_only] = 0
+        found[1] *= np.array(self._base.has_operations[OpKind.B])[:-1, None, None]
         return found
 
     @cached_property
@@ -262,7 +262,7 @@ class PlacementSpace:
         Makespan: a device waits for its first input, a forward of its lowest stage, and then does
         its work; where all backwards are whole its last operation is one of that stage, whose
         gradient must go up the stages that are left. Device span: its work. Both: one microbatch
-        goes down, up, and through the W of stage 0. Of stages that run no backward no device waits
+        goes down, up, and through the W of stage 0. No device of stages without backward waits
         for it: for device span that path begins on the stage after them.
         """
         stages = np.arange(self.num_stages)
@@ -277,7 +277,8 @@ class PlacementSpace:
         path = start[:, -1] + forward[:, -1] + handed_on[:, -1] + way_out[:, -1] + closing
         span = self._problem.objective is Objective.DEVICE_SPAN
         if span:
-            path = path - start[:, min(self._base.forward_only, self.num_stages - 1)]
+            first = self.num_stages - sum(self._base.has_operations[OpKind.B])
+            path = path - start[:, min(first, self.num_stages - 1)]
         bound = path
         work = self._work(hosts)
         for device in range(self.num_devices):
@@ -360,7 +361,8 @@ class PlacementSpace:
             total += sum(map(mul, self._waits(fastest), parts))
         path = forward[:, fastest].sum() + self._handed_on[:, fastest].sum()
         path += (backward - self._handed_on)[0, fastest] + self._spanning_tree()
-        if self._problem.objective is Objective.DEVICE_SPAN and base.forward_only:
+        all_backwards = all(base.has_operations[OpKind.B])
+        if self._problem.objective is Objective.DEVICE_SPAN and not all_backwards:
             path = 0
         speed: Fraction = sum(share, Fraction(0))
         rooms = [pieces * _least_room(work.tolist(), share) for work in kinds]

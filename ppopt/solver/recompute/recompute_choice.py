@@ -26,6 +26,7 @@ from ppopt.schedule.origin import Argument
 from ppopt.solver.bounds.device_bounds import device_infeasible, one_device_bound
 from ppopt.solver.choices.choice import Choice, UnlistedBound
 from ppopt.solver.choices.configuration import Configuration, Key, SearchedConfigurations
+from ppopt.solver.choices.spaces import OFFLOAD, RECOMPUTE
 from ppopt.solver.recompute.stage_options import StageOptions
 from ppopt.solver.relaxation.delays import Delays
 
@@ -48,6 +49,8 @@ class DeviceOption(NamedTuple):
     """Lower bound of the schedules with this option, in the user's unit."""
 
 
+SPACES = {"recompute": RECOMPUTE, "offload": OFFLOAD}
+"""Spaces by the field that is left open."""
 ARGUMENTS = {
     ("recompute",): Argument.RECOMPUTE,
     ("offload",): Argument.OFFLOAD,
@@ -74,8 +77,8 @@ class RecomputeChoice(Choice):
                 f"{chosen[-1]}: search does not go with a search of partition or placement; search "
                 "one, then the other with what is found"
             )
-        if pipeline.routes > 1:
-            raise NotApplicableError(f"{chosen[-1]}: search knows one route only; leave routes out")
+        for field in chosen:
+            SPACES[field].check(problem)
         limited = pipeline.limits is not None
         self._problem = problem
         self._choices = StageOptions(

@@ -17,9 +17,8 @@ from ppopt.problem.traits import Trait
 class Delays:
     """Durations and delays of one route in ticks, and how many microbatches its stages can hold.
 
-    Stages that run no backward have one of no length, which waits for no other stage. Delays along
-    the backwards count them all the same: for the makespan it does not matter when such backwards
-    run, so they may as well wait.
+    Stages without backward count as stages of a backward of no length in the delays along the
+    backwards. Nothing goes back over their links, so that adds nothing.
 
     `backward` is B, or BW where backwards are whole (then `weight` is 0).
     """
@@ -111,7 +110,7 @@ class Delays:
     def _lag(self, before: int, after: int) -> int:
         """Lag between two classes of which the second waits for the first.
 
-        0 if it does not, as a stage that runs no backward gets no gradient.
+        0 if it does not: one of the two has no operations.
         """
         return dict(self.instance.predecessors[after]).get(before, 0)
 

@@ -108,6 +108,12 @@ class DeviceSubset:
         """The B (or BW) of a stage, in microbatch order."""
         return self.codes(self.instance.backward, stage)
 
+    def closing(self, stage: int) -> Ints:
+        """The last operations of a stage, in microbatch order: W, or what there is instead."""
+        classes = self.instance.classes
+        numbers = (n for n in reversed(self.delays.numbers[stage]) if classes[n].size)
+        return self.instance.codes[next(numbers)]
+
     @property
     def operations(self) -> Ints:
         """Numbers of the operations of the kept stages."""
@@ -212,7 +218,7 @@ def _memory_of_dropped_stages(subset: DeviceSubset) -> Iterator[Part]:
 def _throughput_of_dropped_stages(subset: DeviceSubset) -> Iterator[Part]:
     """B(a, j + n) waits for F(a, j): a dropped stage k above a must run n + 1 microbatches.
 
-    Not where stage a runs no backward. Between the arrival of F(k, j) and the end of B(k, j + n),
+    Not where stage a has no backward. Between the arrival of F(k, j) and the end of B(k, j + n),
     stage k runs F and B of j .. j + n, and W of j .. j + n - L, which memory needs done before F(k,
     j + n).
     """
@@ -220,7 +226,7 @@ def _throughput_of_dropped_stages(subset: DeviceSubset) -> Iterator[Part]:
     longest: dict[tuple[int, int], int] = {}
     for k in subset.dropped:
         a = subset.below(k)
-        if a is None or a < delays.instance.pipeline.forward_only:
+        if a is None or not len(subset.backwards(a)):
             continue
         most = delays.most_until_w[k]
         ends = delays.down(a, k) + delays.up(k, a)
@@ -267,7 +273,7 @@ def _kept_cuts(subset: DeviceSubset, objective: Objective) -> Iterator[Objective
         stages = subset.delays.hosted[device]
         first = int(subset.forwards(stages[0])[0])
         for stage in stages:
-            last = int(subset.codes(subset.instance.closing, stage)[-1])
+            last = int(subset.closing(stage)[-1])
             yield ObjectiveCut(None if objective is Objective.MAKESPAN else first, last, 0)
 
 
@@ -276,13 +282,14 @@ def _dropped_makespan(subset: DeviceSubset, device: int) -> Iterator[ObjectiveCu
     delays, stages = subset.delays, subset.delays.hosted[device]
     for k in stages:
         a, b = subset.below(k), subset.above(k)
-        for j in range(delays.batches):
-            if b is not None:
+        if b is not None:
+            for j, last in enumerate(subset.backwards(b).tolist()):
                 rest = delays.up(b, k) + _work_after_b(delays, stages, k, j)
-                yield ObjectiveCut(None, int(subset.backwards(b)[j]), rest)
-            if a is not None:
+                yield ObjectiveCut(None, last, rest)
+        if a is not None:
+            for j, last in enumerate(subset.forwards(a).tolist()):
                 rest = delays.down(a, k) + _work_after_f(delays, stages, k, j)
-                yield ObjectiveCut(None, int(subset.forwards(a)[j]), rest)
+                yield ObjectiveCut(None, last, rest)
 
 
 def _work_after_b(delays: Delays, stages: tuple[int, ...], k: int, j: int) -> int:
@@ -319,21 +326,20 @@ def _dropped_span(subset: DeviceSubset, device: int) -> Iterator[ObjectiveCut]:
 
     Its first operation is F(k, 0) of its lowest stage k. With b the kept stage above k, F(b, 0)
     starts at least F(k) + down(k, b) later; with a the kept stage below k and none above, B(a, 0)
-    starts at least the round trip at k later. The rest is as for makespan. Nothing is known where
-    stage k, or a, runs no backward.
+    starts at least the round trip at k later. The rest is as for makespan. Nothing is known if
+    stage k, or a, has no backward.
     """
     delays, stages = subset.delays, subset.delays.hosted[device]
     k = stages[0]
     a, b = subset.below(k), subset.above(k)
-    forward_only = delays.instance.pipeline.forward_only
-    if k < forward_only:
+    if not len(subset.backwards(k)):
         return
     if b is not None:
         first = int(subset.forwards(b)[0])
         lead = delays.forward[k] + delays.down(k, b) + delays.up(b, k)
         for j, last in enumerate(subset.backwards(b).tolist()):
             yield ObjectiveCut(first, last, lead + _work_after_b(delays, stages, k, j))
-    elif a is not None and a >= forward_only:
+    elif a is not None and len(subset.backwards(a)):
         first = int(subset.backwards(a)[0])
         lead = delays.forward[k] + delays.round_trip(k) + delays.backward[k] + delays.up(k, a)
         lead += delays.down(a, k)

@@ -33,6 +33,8 @@ def canonical(schedule: Schedule) -> Ints:
         np.lexsort((microbatch, *place, slot))
     ]
     split, weight = (np.flatnonzero(schedule.kind == kind) for kind in (OpKind.B, OpKind.W))
+    if not pipeline.has_all_operations:
+        split = split[np.array(pipeline.has_operations[OpKind.W])[schedule.stage[split]]]
     there = [tuple(column[rows] for column in place) for rows in (split, weight)]
     in_order = np.lexsort((new[split], *there[0]))
     new[weight[np.lexsort((schedule.start[weight], *there[1]))]] = new[split[in_order]]

@@ -224,7 +224,7 @@ def test_stops_at_the_time_limit_with_the_best_so_far() -> None:
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"routes": 2}, "placement: search knows one route only"),
+        ({"routes": 2}, "placement: search knows no routes above 1; give a named one"),
         ({"chunks": 2, "forward": [1, 2]}, "forward_times: chunks cut unequal shares"),
     ],
 )

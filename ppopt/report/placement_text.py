@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
 
+from ppopt.formats.figures import LayerRun, ScheduleFigures
 from ppopt.problem.offload import SEARCH_OFFLOAD
 from ppopt.problem.partition import RULES
 from ppopt.problem.pipeline import Pipeline
@@ -12,9 +12,10 @@ from ppopt.problem.placement import SEARCH
 from ppopt.problem.recompute import SEARCH_RECOMPUTE
 from ppopt.report.labels import clean
 from ppopt.report.numbers import NONE, number, percent, spread
+from ppopt.report.schedule_report import PartitionSearch, ScheduleReport
 
 
-def unsearched_words(pipeline: Pipeline) -> str:
+def describe_unsearched(pipeline: Pipeline) -> str:
     """What a search of the order does not search, and what would search it.
 
     Names placement, chunks and routes, and the decisions of `unsearched_of_layers`.
@@ -79,96 +80,94 @@ def _listed(names: Sequence[str]) -> str:
     return " and ".join(filter(None, (", ".join(names[:-1]), *names[-1:])))
 
 
-def choice_words(figures: Mapping[str, Any]) -> str:
-    """How good the partition chosen for a strategy is; empty if it was given."""
-    found = figures.get("partition_search")
-    if not found:
+def describe_partition_search(search: PartitionSearch | None, *, limited: bool) -> str:
+    """How good the partition chosen for a strategy is; empty if it was given.
+
+    `limited`: whether there is a memory limit.
+    """
+    if search is None:
         return ""
-    within = "" if figures.get("mem_limit") is None else " within the limit"
-    if found["proved"] and found["lower_bound"] is None:
-        return f"proved: none of {found['partitions']} fits the limit with this strategy"
-    if found["proved"]:
-        return f"proved: none of {found['partitions']}{within} is better with this strategy"
-    tried = f"of {found['evaluated']} evaluated"
-    if found["lower_bound"] is None:
+    within = " within the limit" if limited else ""
+    if search.proved and search.lower_bound is None:
+        return f"proved: none of {search.partitions} fits the limit with this strategy"
+    if search.proved:
+        return f"proved: none of {search.partitions}{within} is better with this strategy"
+    tried = f"of {search.evaluated} evaluated"
+    if search.lower_bound is None:
         return f"{tried}; none was found that fits the limit"
     return (
-        f"{tried}; none of all {found['partitions']}{within} is below "
-        f"{number(found['lower_bound'])}, gap {percent(found['gap'])}"
+        f"{tried}; none of all {search.partitions}{within} is below "
+        f"{number(search.lower_bound)}, gap {percent(search.gap)}"
     )
 
 
-def partition_words(figures: Mapping[str, Any]) -> str:
+def describe_partition(partition: Sequence[int] | None, layout: str | None) -> str:
     """Layers of every stage and the layout: `3 2 2 layers, Ett|tt|tL`; empty without layers."""
-    counts = figures.get("partition")
-    return f"{spread(counts)} layers, {figures['layout']}" if counts else ""
+    return f"{spread(partition)} layers, {layout}" if partition else ""
 
 
-def recompute_words(figures: Mapping[str, Any]) -> str:
-    """Layers that recompute, by stage, and which: empty if none does.
+def describe_layers(counts: Sequence[int] | None, runs: Sequence[LayerRun] | None) -> str:
+    """Layers that recompute or offload, by stage, and which: empty if none does.
 
     `3 2 0 layers of the stages: block 1-3, block 5-6`: their names and places in the model, from 0.
     """
-    return _layers_that(figures, "recompute", "recomputed_layers")
-
-
-def offload_words(figures: Mapping[str, Any]) -> str:
-    """The same of layers that offload."""
-    return _layers_that(figures, "offload", "offloaded_layers")
-
-
-def _layers_that(figures: Mapping[str, Any], counts: str, which: str) -> str:
-    layers = figures.get(counts) or ()
-    if not any(layers):
+    if not any(counts or ()):
         return ""
-    runs = [
-        f"{run['name'] or 'layer'} {run['first']}"
-        + (f"-{run['last']}" if run["last"] > run["first"] else "")
-        for run in figures.get(which) or ()
+    shown = [
+        f"{run.name or 'layer'} {run.first}" + (f"-{run.last}" if run.last > run.first else "")
+        for run in runs or ()
     ]
-    names = f": {', '.join(map(clean, runs))}" if runs else ""
-    return f"{' '.join(map(str, layers))} layers of the stages{names}"
+    names = f": {', '.join(map(clean, shown))}" if shown else ""
+    return f"{' '.join(map(str, counts or ()))} layers of the stages{names}"
 
 
-def placement_words(figures: Mapping[str, Any]) -> str:
+def describe_placement(placement: str | Sequence[int] | None) -> str:
     """The device of every stage, where a placement is a list: `0 0 1, device of every stage`."""
-    hosts = figures.get("placement")
-    if not isinstance(hosts, list):
+    if placement is None or isinstance(placement, str):
         return ""
-    return f"{' '.join(map(str, hosts))}, device of every stage"
+    return f"{' '.join(map(str, placement))}, device of every stage"
 
 
-def short_placement(figures: Mapping[str, Any]) -> str:
+def short_placement(
+    placement: str | Sequence[int] | None, chunks: int | None = None, routes: int | None = None
+) -> str:
     """Placement and, above one, chunks and routes: `v/2`, `linear x2`.
 
     A placement given as a list is `explicit`.
     """
-    placement, chunks = figures.get("placement"), figures.get("chunks")
     if placement is None:
         return NONE
-    words = placement if isinstance(placement, str) else "explicit"
+    text = placement if isinstance(placement, str) else "explicit"
     if chunks and chunks > 1:
-        words += f"/{chunks}"
-    routes = figures.get("routes") or 1
-    return f"{words} x{routes}" if routes > 1 else words
+        text += f"/{chunks}"
+    return f"{text} x{routes}" if routes and routes > 1 else text
 
 
-def routes_words(rows: Iterable[Mapping[str, Any]]) -> list[str]:
+def placement_of(report: ScheduleReport) -> str:
+    """The short placement of a report."""
+    return short_placement(report.placement, report.chunks, report.routes)
+
+
+def explain_routes(reports: Iterable[ScheduleReport]) -> list[str]:
     """What `short_placement` marks in a table, where it marks any of its rows."""
-    marked = any((row.get("routes") or 1) > 1 for row in rows)
+    marked = any((report.routes or 1) > 1 for report in reports)
     return ["x2: two routes, weights held twice"] if marked else []
 
 
-def chosen_words(figures: Mapping[str, Any], searched: Sequence[str]) -> str:
+def describe_choices(figures: ScheduleFigures, searched: Sequence[str]) -> str:
     """What was chosen with a schedule, after a colon: `: layers 9,8, recompute 2,0`.
 
     `searched` names it: partition, placement, recompute or offload; empty if nothing is named.
     """
-    named = {"partition": "layers", "placement": "devices"}
-    named |= {name: name for name in ("recompute", "offload")}
-    words = [
+    named = {
+        "partition": ("layers", figures.partition),
+        "placement": ("devices", figures.placement),
+        "recompute": ("recompute", figures.recompute),
+        "offload": ("offload", figures.offload),
+    }
+    parts = [
         f"{word} {value if isinstance(value, str) else ','.join(map(str, value))}"
-        for key, word in named.items()
-        if key in searched and (value := figures[key]) is not None
+        for key, (word, value) in named.items()
+        if key in searched and value is not None
     ]
-    return f": {', '.join(words)}" if words else ""
+    return f": {', '.join(parts)}" if parts else ""

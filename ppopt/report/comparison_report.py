@@ -1,0 +1,63 @@
+"""What `ppopt compare` reports: rows of schedules, and the searches behind them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from ppopt.problem.exact import plain_or_none
+from ppopt.report.schedule_report import (
+    JitterFigures,
+    ScheduleReport,
+    report_evaluation,
+    report_result,
+)
+from ppopt.schedule.origin import SEARCHED
+from ppopt.schedule.schedule import Schedule
+from ppopt.studies.baselines import best
+from ppopt.studies.compare import Comparison, ComparisonRow
+
+
+class ComparisonReport(NamedTuple):
+    """A comparison with the figures of its rows."""
+
+    rows: Sequence[ScheduleReport]
+    """Rows within the limit first, each part by value."""
+    searches: Sequence[ScheduleReport]
+    """The searches for optimal schedules, that of the pipeline's own placement first."""
+    skipped: Sequence[tuple[str, str]] = ()
+    """Strategies that do not apply, each with the reason."""
+    steadiest: ScheduleReport | None = None
+    """Row that degrades least; None without random times."""
+    fragile: tuple[ScheduleReport, ScheduleReport] | None = None
+    """Row that is best nominally and row that is best on average; None if they do not differ."""
+
+
+def report_comparison(comparison: Comparison) -> ComparisonReport:
+    """Figures of all rows of a comparison and of its searches."""
+    hands = [row.schedule for row in comparison.baselines]
+    reports = {id(row): _row(row, comparison, hands) for row in comparison.rows}
+    steadiest, fragile = comparison.steadiest, comparison.fragile
+    return ComparisonReport(
+        rows=list(reports.values()),
+        searches=[report_result(search) for search in comparison.optima],
+        skipped=comparison.skipped,
+        steadiest=None if steadiest is None else reports[id(steadiest)],
+        fragile=None if fragile is None else (reports[id(fragile[0])], reports[id(fragile[1])]),
+    )
+
+
+def _row(row: ComparisonRow, comparison: Comparison, hands: Sequence[Schedule]) -> ScheduleReport:
+    search = comparison.search(row)
+    compared: dict[str, Any] = {
+        "fits_limit": row.fits_limit,
+        "ratio_to_best": plain_or_none(row.ratio_to_best),
+        "ratio_to_optimum": plain_or_none(row.ratio_to_optimum),
+        "optimum_proved": row.optimum_proved,
+        "communication": row.communication,
+    }
+    if search is None:
+        return report_evaluation(row.schedule, row.seconds, jitter=row.jitter, **compared)
+    jitter = None if row.jitter is None else JitterFigures.of(row.jitter)
+    hand = best(hands, search)
+    return report_result(search, hand, strategy=SEARCHED, jitter=jitter, **compared)

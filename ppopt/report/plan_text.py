@@ -1,0 +1,263 @@
+"""What a plan says, as text: slowdown, memory, gain, what was searched, and how to use it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from fractions import Fraction
+from itertools import accumulate
+
+from ppopt.formats.figures import limits
+from ppopt.formats.megatron_schedule import STRATEGIES as MEGATRON
+from ppopt.problem.exact import plain
+from ppopt.problem.partition import SEARCH
+from ppopt.report.numbers import measured, number, per_device, percent, spread
+from ppopt.report.placement_text import short_placement
+from ppopt.report.plan_objects import common_p2p_time, speedup_over, trainer_text
+from ppopt.studies.plan_baselines import KNOWN
+from ppopt.studies.plan_result import LeastMemory, Plan, PlanBaseline, PlanRow, RowStatus
+from ppopt.studies.plan_space import OPTIMAL, PLACEMENTS, PlanConfiguration
+
+FEW_NAMES = 5
+"""Names of a list that are shown; --json has all."""
+
+
+def value_text(row: PlanRow, value: float | None) -> str:
+    """The value of a configuration; of one that was given up, its best is no larger."""
+    return f"≤ {number(value)}" if row.given_up else number(value)
+
+
+def slowdown(row: PlanRow, best: Fraction | None) -> str:
+    """Slowdown of a configuration relative to the best one; `best` is per microbatch."""
+    if row.status is RowStatus.INFEASIBLE:
+        return "does not fit"
+    least, more = _excess(row.bound_per_microbatch, best), _excess(row.per_microbatch, best)
+    if best is None or least is None or row.status is RowStatus.UNKNOWN:
+        return describe_open(row.searches, least)
+    if row.status is RowStatus.PRUNED:
+        text = describe_slower(least, more)
+        return f"{text}; not searched further" if more else text
+    text = f"{percent(more)} slower" if more else "as fast"
+    return text if row.status is RowStatus.OPTIMAL else f"{text}; at best {percent(-least)} faster"
+
+
+def _excess(value: Fraction | None, best: Fraction | None) -> float | None:
+    """By which share a value is above the best; None if either is unknown."""
+    return None if value is None or best is None else plain(value) / plain(best) - 1
+
+
+def describe_open(searches: int, least: float | None) -> str:
+    """What is known of a candidate without a schedule that its bound does not rule out.
+
+    `least` is the least share by which it is slower than the best; None: nothing was found.
+    """
+    text = "nothing found in time" if searches else "not searched"
+    return text if least is None else f"{text}; at best {percent(-least)} faster"
+
+
+def describe_slower(least: float, most: float | None) -> str:
+    """By which shares something is slower than the best; `most` is None if it is not known."""
+    if most is None:
+        return f"at least {percent(least)} slower" if least else "no faster"
+    text = percent(most) if least == most else f"{percent(least)} to {percent(most)}"
+    return f"{text} slower" if most else "as fast"
+
+
+def describe_limit(plan: Plan) -> str:
+    """The memory limit that no configuration stays within; empty if one does."""
+    pipeline = plan.rows[0].result.pipeline
+    found = limits(pipeline)
+    if plan.status != "infeasible" or found is None:
+        return ""
+    limit = spread(found, pipeline.memory_unit)
+    return f"memory limit: {limit}; `ppopt frontier` finds the least that works"
+
+
+def describe_least_memory(least: LeastMemory | None, unit: str | None) -> str:
+    """The least memory with which the best configuration is as fast; empty if not looked for."""
+    if least is None:
+        return ""
+    text = f"as fast with {measured(plain(least.memory), unit)} each"
+    if least.memory == least.lower_bound:
+        return f"{text}, slower with less: proved for this configuration"
+    if not least.lower_bound:
+        return f"{text}, perhaps with less"
+    low = measured(plain(least.lower_bound), unit)
+    return f"{text}, perhaps with less; slower below {low}: proved for this configuration"
+
+
+def describe_configuration(configuration: PlanConfiguration) -> str:
+    """A configuration: `1f1b, v/2, recompute none`."""
+    strategy = [] if configuration.strategy == OPTIMAL else [configuration.strategy]
+    where = short_placement(configuration.placement, configuration.chunks)
+    return ", ".join([*strategy, where, f"recompute {configuration.recompute}"])
+
+
+def describe_within(plan: Plan) -> str:
+    """The least memory that is almost as fast; empty if it was not looked for."""
+    found, best = plan.within, plan.rows[0].per_microbatch
+    if found is None or best is None:
+        return ""
+    pipeline = plan.rows[0].result.pipeline
+    unit = pipeline.memory_unit
+    slower = plain(found.value) / found.configuration.batches / plain(best) - 1
+    value = measured(plain(found.value), pipeline.time_unit)
+    text = (
+        f"least memory: {measured(plain(found.memory), unit)} each, {percent(slower)} slower "
+        f"({value}, {describe_configuration(found.configuration)})"
+    )
+    low = found.lower_bound
+    if low is None:
+        return f"{text}; perhaps less memory is enough"
+    if low == found.memory:
+        return f"{text}; proved"
+    return f"{text}; not with less than {measured(plain(low), unit)}, proved"
+
+
+def describe_more_memory(plan: Plan) -> str:
+    """The speedup with 10 % more memory; empty without a limit."""
+    more, value = plan.more_memory, plan.value
+    if more is None or value is None:
+        return ""
+    pipeline = plan.rows[0].result.pipeline
+    memory = per_device([plain(limit) for limit in more.limits], pipeline.memory_unit)
+    limit = f"10 % more memory ({memory})"
+    gain = 1 - plain(more.value) / plain(value)
+    most = 1 - plain(more.lower_bound) / plain(value)
+    if not most:
+        return f"{limit}: no speedup, proved"
+    if not gain and OPTIMAL not in plan.space.strategies:
+        return f"{limit}: nothing better found"
+    if not gain:
+        return f"{limit}: nothing better found; at most {percent(most)} faster"
+    found = measured(plain(more.value), pipeline.time_unit)
+    return f"{limit}: {found} found, {percent(gain)} faster; at most {percent(most)}"
+
+
+def describe_gain(plan: Plan) -> str:
+    """How much more throughput the plan has than hand strategies; empty if none is known."""
+    own = plan.rows[0].configuration.strategy
+    others = [
+        (hand, speedup)
+        for hand in plan.baselines
+        if hand.in_space and hand.strategy != own
+        and (speedup := speedup_over(hand, plan)) is not None
+    ]  # fmt: skip
+    named = others[:1] + [entry for entry in others[1:] if entry[0].strategy in KNOWN]
+    if not named:
+        return ""
+    hand, speedup = named[0]
+    if speedup < 1:
+        more = percent(1 / speedup - 1)
+        return f"no gain: {_describe_hand(hand)} has {more} more throughput; raise --time-limit"
+    each = "each on" if len(named) > 1 else "on"
+    gains = ", ".join(_beside_hand(*entry) for entry in named)
+    return f"gain: {gains}, {each} its own best partition found"
+
+
+def _beside_hand(hand: PlanBaseline, speedup: float) -> str:
+    more = speedup - 1
+    gain = f"{percent(more)} more throughput than" if more else "as much throughput as"
+    return f"{gain} {_describe_hand(hand)}"
+
+
+def _describe_hand(hand: PlanBaseline) -> str:
+    """A hand strategy with its chunks and recompute."""
+    chunks = hand.schedule.pipeline.num_chunks
+    name = hand.strategy + (f"/{chunks}" if chunks > 1 else "")
+    usual = hand.recompute in ("none", "layers")
+    return name if usual else f"{name} with recompute {hand.recompute}"
+
+
+def describe_late(late: Sequence[str]) -> str:
+    """Hand strategies that the gain does not count, as there was no time for them."""
+    if not late:
+        return ""
+    more = len(late) - FEW_NAMES
+    rest = f" and {more} more" if more > 0 else ""
+    return f"no time was left to compare {', '.join(late[:FEW_NAMES])}{rest}: raise --time-limit"
+
+
+def describe_better_outside(plan: Plan) -> str:
+    """A hand strategy outside of the space that is better than the plan; empty without one."""
+    for hand in plan.baselines:
+        speedup = speedup_over(hand, plan) or 1
+        if hand.in_space or speedup >= 1:
+            continue
+        pipeline = hand.schedule.pipeline
+        chunks = f", {pipeline.num_chunks} chunks per device" if pipeline.num_chunks > 1 else ""
+        routes = ", two routes, weights held twice" if pipeline.routes > 1 else ""
+        where = f"placement {pipeline.resolved_placement}{chunks}{routes}"
+        more = percent(1 / speedup - 1)
+        return f"outside this space: {hand.strategy} ({where}) has {more} more throughput"
+    return ""
+
+
+def describe_space(plan: Plan) -> str:
+    """What the plan searched and what it kept as given, in one line."""
+    space, pipeline = plan.space, plan.rows[0].result.pipeline
+    searched, fixed = [], ["one route" if _routes(plan) == 1 else "two routes"]
+    if space.partition == SEARCH:
+        searched.append("partition")
+    tried = [row.configuration for row in plan.rows]
+    dimensions: dict[str, tuple[Sequence[object], set[object]]] = {
+        "placement": (space.placements, {one.placement for one in tried}),
+        "chunks": (space.chunks, {one.chunks for one in tried}),
+        "recompute": (space.recompute, {one.recompute for one in tried}),
+        "schedules": (space.strategies, {one.strategy for one in tried}),
+        "microbatches": (space.batches, {one.batches for one in tried}),
+    }
+    for name, (values, used) in dimensions.items():
+        kept = [value for value in values if value in used]
+        text = f"{name} {', '.join(map(str, kept))}"
+        if len(kept) > 1 or kept == [SEARCH]:
+            searched.append(text)
+        elif kept != [OPTIMAL]:
+            fixed.append(text)
+    p2p_time = common_p2p_time(pipeline)
+    if p2p_time is not None:
+        fixed.append(f"p2p time {measured(p2p_time, pipeline.time_unit)}")
+    rest = f"Fixed: {'; '.join(fixed)}"
+    return f"Searched: {'; '.join(searched)}. {rest}" if searched else rest
+
+
+def _routes(plan: Plan) -> int:
+    return int(plan.space.fields.get("routes", 1))
+
+
+def describe_use(plan: Plan, file: str | None = None) -> list[str]:
+    """How to use the best plan, a line each; nothing if there is none.
+
+    `file`: the schedule file that was written, without `.json`; None: there is none yet.
+    """
+    if plan.value is None:
+        return []
+    lines = [f"to use {file}.json:"]
+    if file is None:
+        lines, file = ["to use it: -o best.json writes the schedule, and then"], "best"
+    text, strategy = trainer_text(plan), plan.rows[0].configuration.strategy
+    arguments = text["megatron_arguments"]
+    if arguments is not None:
+        part = "" if strategy in MEGATRON else " (partition only)"
+        lines.append(f"  Megatron-LM{part}: " + " ".join(arguments.split("\n")).strip())
+    if text["torchtitan"] is not None:
+        lines.append(f"  torchtitan: ppopt export {file}.json --to torchtitan -o parallelism.toml")
+    if text["deepspeed"] is not None:
+        part = "" if strategy == "1f1b" else " (partition only)"
+        parts = [0, *accumulate(plan.rows[0].result.pipeline.counts)]
+        lines.append(f"  DeepSpeed{part}: a PipelineModule of parts {parts}; --json has its class")
+    lines.append(f"  PyTorch: ppopt export {file}.json --to torch-csv -o {file}.csv")
+    return lines
+
+
+def describe_beyond(plan: Plan) -> str:
+    """Where better schedules may be that the plan did not look at, and what to type."""
+    space = plan.space
+    if plan.value is None or space.strategies != (OPTIMAL,):
+        return ""
+    chunks = ",".join(map(str, (*space.chunks, max(space.chunks) + 1)))
+    fixed = [f"more chunks (--chunks {chunks})"]
+    if len(space.placements) < len(PLACEMENTS):
+        fixed.append(f"other placements (--placement {','.join(PLACEMENTS)})")
+    if _routes(plan) == 1 and space.runtime == "any":
+        fixed.append("two routes (--routes 2 --partition balanced)")
+    return f"Not searched: {', '.join(fixed)}"

@@ -1,0 +1,344 @@
+"""What commands and pages report of one schedule, or of a search that found none."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
+
+from ppopt.formats.figures import (
+    LayerRun,
+    Quantity,
+    ScheduleFigures,
+    figure,
+    measured,
+    placed,
+)
+from ppopt.formats.origin_json import number
+from ppopt.problem.exact import plain, plain_or_none
+from ppopt.schedule.communication import Loss
+from ppopt.schedule.exposed import exposed
+from ppopt.schedule.idle import by_cause
+from ppopt.schedule.imbalance import imbalance
+from ppopt.schedule.origin import HintRecord, Origin
+from ppopt.schedule.schedule import Schedule
+from ppopt.solver.options import versions
+from ppopt.solver.result import Result
+
+if TYPE_CHECKING:
+    from ppopt.studies.baselines import Baseline
+    from ppopt.studies.best_choice import StrategyChoice
+    from ppopt.studies.robustness import Jitter
+
+
+class BaselineFigures(NamedTuple):
+    """The best hand strategy of the placement of a search, within the memory limit."""
+
+    strategy: str
+    value: float
+    speedup: float | None
+    """Its value over that of the search."""
+    skipped: tuple[str, ...] = ()
+    chosen: tuple[str, ...] = ()
+    partition: Sequence[int] | None = None
+    layout: str | None = None
+    recompute: Sequence[int] | None = None
+    recomputed_layers: Sequence[LayerRun] | None = None
+    offload: Sequence[int] | None = None
+    offloaded_layers: Sequence[LayerRun] | None = None
+
+    @classmethod
+    def of(cls, hand: Baseline) -> Self:
+        """Figures of a baseline."""
+        cut = placed(hand.pipeline)
+        return cls(
+            hand.strategy,
+            plain(hand.value),
+            plain_or_none(hand.speedup),
+            hand.skipped,
+            hand.chosen,
+            **{key: cut[key] for key in cls._fields if key in cut},
+        )
+
+
+class OtherPlacement(NamedTuple):
+    """A hand strategy of another placement that is better than those of the search's."""
+
+    strategy: str
+    value: float
+    speedup: float | None
+    placement: str | Sequence[int]
+    chunks: int
+    routes: int
+
+    @classmethod
+    def of(cls, other: Baseline) -> Self:
+        """Figures of a baseline of another placement."""
+        pipeline = other.pipeline
+        return cls(
+            other.strategy,
+            plain(other.value),
+            plain_or_none(other.speedup),
+            pipeline.resolved_placement,
+            pipeline.num_chunks,
+            pipeline.routes,
+        )
+
+
+class ReliefFigures(NamedTuple):
+    """What a partition that balances the devices would change."""
+
+    layers: int
+    idle_share: float
+
+
+class ImbalanceFigures(NamedTuple):
+    """How uneven the work of the devices is, and what of all idle time that is."""
+
+    device: int
+    """The busiest device."""
+    stages: Sequence[int]
+    """Its stages."""
+    times_mean: float
+    idle_share: float
+    of_idle_share: float
+    relief: ReliefFigures | None
+
+    @classmethod
+    def of(cls, schedule: Schedule) -> Self:
+        """Figures of `ppopt.schedule.imbalance`."""
+        found = imbalance(schedule)
+        hosted = {stage for route in schedule.pipeline.hosted for stage in route[found.device]}
+        relief = found.relief
+        return cls(
+            found.device,
+            sorted(hosted),
+            plain(found.times_mean),
+            plain(found.share),
+            plain(found.idle),
+            None if relief is None else ReliefFigures(relief.layers, plain(relief.share)),
+        )
+
+
+class PartitionSearch(NamedTuple):
+    """How the partition of a strategy was chosen.
+
+    The least value of the strategy over all partitions within the memory limits lies between the
+    bound and its value. Without a bound nothing within the limits was found; `proved` then says
+    whether there is nothing.
+    """
+
+    lower_bound: float | None
+    gap: float | None
+    proved: bool
+    partitions: int
+    evaluated: int
+
+    @classmethod
+    def of(cls, choice: StrategyChoice) -> Self:
+        """Figures of a choice."""
+        return cls(
+            plain_or_none(choice.lower_bound),
+            plain_or_none(choice.gap),
+            choice.proved,
+            choice.partitions,
+            choice.evaluations,
+        )
+
+
+class OperationsAlone(NamedTuple):
+    """Makespan over streams in the order of a schedule's times, and as PyTorch lowers a file."""
+
+    own: float
+    lowered: float
+    loss: float
+
+    @classmethod
+    def of(cls, loss: Loss, schedule: Schedule) -> Self:
+        """Figures of the loss of a schedule, in the user's unit."""
+        time = schedule.pipeline.ticks.time
+        own, lowered = plain(time(loss.own)), plain(time(loss.lowered))
+        return cls(own, lowered, round(float(loss.share), 6))
+
+
+class JitterFigures(NamedTuple):
+    """The objective under random times."""
+
+    deviation: float
+    samples: int
+    seed: int
+    mean: float
+    p95: float
+    degradation: float
+
+    @classmethod
+    def of(cls, found: Jitter) -> Self:
+        """Figures of a run under random times, rounded."""
+        rounded = (round(value, 6) for value in (found.mean, found.p95, found.degradation))
+        return cls(found.deviation, len(found.values), found.seed, *rounded)
+
+
+_Q = Quantity
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScheduleReport(ScheduleFigures):
+    """All figures of a schedule that a command or a page may show; None if there is none."""
+
+    routes: int | None = figure("routes", _Q.COUNT, "1, or 2 of opposite direction")
+    versions: Mapping[str, str] | None = figure("versions", _Q.RECORD, "of programs")
+    hint: HintRecord | None = figure(
+        "your schedule", _Q.RECORD, "the schedule that the search started from", optional=True
+    )
+    options: Mapping[str, int] | None = figure("options", _Q.RECORD, "options of the strategy")
+    idle: Mapping[str, Sequence[float]] | None = figure(
+        "idle", _Q.RECORD, "idle time by cause, of every device"
+    )
+    imbalance: ImbalanceFigures | None = figure(
+        "imbalance", _Q.RECORD, "idle time that uneven work forces"
+    )
+    baseline: BaselineFigures | None = figure(
+        "gain", _Q.RECORD, "the best hand strategy of the same placement"
+    )
+    elsewhere: OtherPlacement | None = figure(
+        "other placement", _Q.RECORD, "a better hand strategy of another placement"
+    )
+    partition_search: PartitionSearch | None = figure(
+        "best partition", _Q.RECORD, "how the partition was chosen", optional=True
+    )
+    operations_alone: OperationsAlone | None = figure(
+        "for PyTorch", _Q.RECORD, "what a file of operations alone loses", optional=True
+    )
+    jitter: JitterFigures | None = figure(
+        "under jitter", _Q.RECORD, "the objective under random times", optional=True
+    )
+    schedule: Schedule | None = figure("schedule", _Q.RECORD, "the schedule in its native form")
+    verified: bool | None = figure("verified", _Q.FLAG, "whether the verifier accepted it")
+    ratio_to_best: float | None = figure("x best", _Q.RATE, "value over that of the best")
+    ratio_to_optimum: float | None = figure("x opt.", _Q.RATE, "value over the optimum")
+    optimum_proved: bool | None = figure("proved", _Q.FLAG, "whether the optimum is proved")
+    communication: int | None = figure("sent", _Q.COUNT, "tensors sent between devices")
+    limit: float | None = figure("memory", _Q.MEMORY, "memory limit of every device")
+    limit_proved: bool | None = figure("proved", _Q.FLAG, "whether no smaller limit is enough")
+    memory: float | None = figure("memory", _Q.MEMORY, "largest device peak")
+    checked: bool = True
+    """False: a file claims a bound that the re-checker does not confirm."""
+    stopped_early: bool = False
+    """Whether Ctrl-C ended the search."""
+    predicted: bool = False
+    """Whether it is shown beside measured schedules."""
+
+    @property
+    def largest_peak(self) -> float | None:
+        """The largest peak of a device."""
+        return max(self.peak_memory) if self.peak_memory else None
+
+
+def report_result(
+    result: Result, hand: Baseline | None = None, other: Baseline | None = None, **more: Any
+) -> ScheduleReport:
+    """Report of a search; figures are None if there is no schedule.
+
+    `hand` is the best hand strategy of the placement within the limit, `other` a better one of
+    another placement. `more` are further fields of the report.
+    """
+    origin, schedule = result.origin(), result.schedule
+    return ScheduleReport.of(
+        schedule,
+        result.pipeline,
+        **{
+            **_claims(origin),
+            "strategy": None,
+            "objective": result.objective.value,
+            "value": number(result.value),
+            "idle": None if schedule is None else by_cause(schedule),
+            "imbalance": None if schedule is None else ImbalanceFigures.of(schedule),
+            "baseline": None if hand is None else BaselineFigures.of(hand),
+            "elsewhere": None if other is None else OtherPlacement.of(other),
+            "routes": result.pipeline.routes,
+            "solve_seconds": round(result.solve_seconds, 3),
+            "schedule": schedule,
+            "verified": schedule is not None,
+            **more,
+        },
+    )
+
+
+def report_evaluation(
+    schedule: Schedule,
+    seconds: float,
+    *,
+    jitter: Jitter | None = None,
+    choice: StrategyChoice | None = None,
+    lowering: Loss | None = None,
+    **more: Any,
+) -> ScheduleReport:
+    """Report of a strategy, or of an order that was read.
+
+    An evaluation is not random and runs on one thread: seed 0, workers 1. `more` are further fields
+    of the report.
+    """
+    fields = {
+        "strategy": schedule.origin.strategy,
+        "status": schedule.origin.status,
+        "idle": by_cause(schedule),
+        "imbalance": ImbalanceFigures.of(schedule),
+        "options": dict(schedule.origin.options),
+        "routes": schedule.pipeline.routes,
+        "partition_search": None if choice is None else PartitionSearch.of(choice),
+        "operations_alone": None if lowering is None else OperationsAlone.of(lowering, schedule),
+        "jitter": None if jitter is None else JitterFigures.of(jitter),
+        "seed": 0,
+        "workers": 1,
+        "versions": versions(),
+        "solve_seconds": round(seconds, 3),
+        "schedule": schedule,
+        "verified": True,
+    }
+    return ScheduleReport.of(schedule, schedule.pipeline, **{**fields, **more})
+
+
+def report_schedule(schedule: Schedule) -> ScheduleReport:
+    """Report of a schedule by itself, for a page: its figures and the claims of its origin."""
+    return ScheduleReport(
+        **measured(schedule),
+        **_checked_claims(schedule),
+        exposed=plain_or_none(exposed(schedule)),
+        imbalance=ImbalanceFigures.of(schedule),
+    )
+
+
+def report_caption(schedule: Schedule) -> ScheduleReport:
+    """The same without figures that take time: `exposed` and `imbalance`."""
+    return ScheduleReport(**measured(schedule), **_checked_claims(schedule))
+
+
+def _claims(origin: Origin) -> dict[str, Any]:
+    """Fields that an origin states, but for the objective and its value."""
+    kind = origin.backward_kind
+    return {
+        "strategy": origin.strategy,
+        "status": origin.status,
+        "lower_bound": number(origin.lower_bound),
+        "gap": number(origin.gap),
+        "proof": origin.proof,
+        "backward_kind": None if kind is None else kind.value,
+        "seed": origin.seed,
+        "workers": origin.workers,
+        "time_limit": origin.time_limit,
+        "versions": origin.versions,
+        "hint": origin.hint,
+    }
+
+
+def _checked_claims(schedule: Schedule) -> dict[str, Any]:
+    """The claims of an origin; of a file's, the re-checker says whether the bound is confirmed."""
+    stated = _claims(schedule.origin)
+    if not schedule.origin.from_file:
+        return stated
+    from ppopt.rechecker import confirmed  # noqa: PLC0415  loads on use
+
+    reason = confirmed(schedule)
+    if reason is None:
+        return stated | {"checked": False}
+    return stated | {"proof": reason}

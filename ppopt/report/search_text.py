@@ -1,0 +1,273 @@
+"""The outcome of a search as text: status, gap, gain over hand strategies, hints."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from ppopt.report.comparison_report import ComparisonReport
+from ppopt.report.labels import SEARCHED, objective_name, title
+from ppopt.report.numbers import grouped, measured, number, per_device, percent
+from ppopt.report.placement_text import describe_layers, describe_partition, placement_of
+from ppopt.report.schedule_report import BaselineFigures, OtherPlacement, ScheduleReport
+from ppopt.schedule.schedule import Schedule
+from ppopt.schedule.timetable import ALONE
+
+STOPPED = "stopped early"
+"""Said of a search that Ctrl-C or a request to end has ended."""
+STEP_WORK = "unshard, gradient sync and optimizer"
+UNCHECKED = "(not re-checked; `ppopt verify FILE --bound` checks it)"
+_STATUS = {
+    "optimal": "proved optimal",
+    "infeasible": "proved infeasible",
+    "unknown": "nothing found in time",
+}
+
+
+def describe_throughput(report: ScheduleReport) -> str:
+    """Tokens per second, per device, and MFU, as far as known; empty if nothing is."""
+    parts = []
+    if report.tokens_per_second is not None:
+        each = grouped(report.tokens_per_second_per_device)
+        parts.append(f"{grouped(report.tokens_per_second)} tokens/s, {each} per device")
+    if report.mfu is not None:
+        check = "; check the FLOPs and the unit of time" if report.mfu > 1 else ""
+        parts.append(f"MFU {percent(report.mfu)}{check}")
+    return ", ".join(parts)
+
+
+def describe_exposed(report: ScheduleReport) -> str:
+    """How much longer a step is for its work around the microbatches; empty if it has none."""
+    if report.exposed is None:
+        return ""
+    time = measured(report.exposed, report.time_unit)
+    return f"{time} of the {objective_name(report.objective)}, for {STEP_WORK}"
+
+
+def describe_imbalance(report: ScheduleReport) -> str:
+    """What of the idle time is imbalance; empty if all devices work alike."""
+    found = report.imbalance
+    if found is None or not found.idle_share:
+        return ""
+    named = f"stage {found.stages[0]}" if len(found.stages) == 1 else f"device {found.device}"
+    points = percent(found.idle_share).removesuffix(" %")
+    text = (
+        f"{points} of the {percent(found.of_idle_share)} idle time: {named} has "
+        f"{found.times_mean:.3g} times the mean work"
+    )
+    if found.relief is None:
+        return text
+    less = percent(found.relief.idle_share)
+    return f"{text}; a partition that balances the devices takes {less} of the makespan off it"
+
+
+def describe_status(report: ScheduleReport) -> str:
+    """What a search claims; empty for a hand strategy, which claims nothing.
+
+    An unchecked claim of a file is marked as such.
+    """
+    status = report.status
+    if status is None or (status == "feasible" and report.lower_bound is None):
+        return ""
+    text = _STATUS.get(status, status)
+    if status == "feasible":
+        text = f"not proved optimal, gap {percent(report.gap)}"
+    if report.stopped_early:
+        text = f"{text}, {STOPPED}"
+    return text if report.checked else f"the file says: {text} {UNCHECKED}"
+
+
+def describe_search(report: ScheduleReport, rows: Iterable[ScheduleReport] = ()) -> str:
+    """The outcome of a search of one placement: `best found, v/2: proved optimal`.
+
+    `rows` are schedules it is compared with: where one of them has other routes, those of the
+    search are named.
+    """
+    where = f"best found, {placement_of(report)}"
+    if any((row.routes or 1) > 1 for row in rows) and report.routes == 1:
+        where += ", one route"
+    if report.value is None:
+        return f"{where}: {describe_status(report)}; {report.proof}"
+    return f"{where}: {describe_status(report)}"
+
+
+def describe_best(rows: Sequence[ScheduleReport]) -> list[str]:
+    """The best row, if it is a hand strategy of a placement that no search covers.
+
+    `rows` are those of a comparison, the best first.
+    """
+    best = next((row for row in rows if row.fits_limit), None)
+    if best is None or best.ratio_to_optimum is not None or best.strategy == SEARCHED:
+        return []
+    searched = [placement_of(row) for row in rows if row.strategy == SEARCHED]
+    where = placement_of(best)
+    if not searched or where in searched:
+        return []
+    value = measured(best.value, best.time_unit)
+    return [f"best of all: {title(best)}, {where}, {value}; this placement is not searched"]
+
+
+def describe_hint(report: ScheduleReport) -> str:
+    """The gain over the schedule that a search started from; empty without one."""
+    hint = report.hint
+    if hint is None:
+        return ""
+    memory = per_device([float(peak) for peak in hint.peak_memory], report.memory_unit)
+    over = "" if hint.fits_limit else f", but with memory {memory}"
+    gain = None if hint.gain is None else float(hint.gain)
+    parts = [measured(hint.value, report.time_unit) + over, _gain(gain, report), *hint.notes]
+    return "; ".join(part for part in parts if part)
+
+
+def _gain(gain: float | None, report: ScheduleReport) -> str:
+    if gain is None:
+        return ""
+    if gain > 0:
+        return f"improved by {percent(gain)}"
+    if gain < 0:
+        return f"this schedule is {percent(-gain)} longer"
+    return "no schedule is better" if report.status == "optimal" else "nothing better was found"
+
+
+def describe_lowering(report: ScheduleReport) -> str:
+    """What a file of operations alone loses where links are streams; empty if it loses nothing."""
+    found, unit = report.operations_alone, report.time_unit
+    if found is None or not found.loss:
+        return ""
+    times = f"{measured(found.lowered, unit)} and not {measured(found.own, unit)}"
+    return (
+        f"operations alone (torch-csv) take {percent(found.loss)} longer over streams, {times}; "
+        "export --to torch-comms"
+    )
+
+
+def describe_jitter(report: ScheduleReport) -> str:
+    """The effect of random times on an order; empty if there are none."""
+    found = report.jitter
+    if found is None:
+        return ""
+    mean, p95 = (measured(round(time, 3), report.time_unit) for time in (found.mean, found.p95))
+    return (
+        f"mean {mean} ({percent(found.degradation)} more), 95 % below {p95}; "
+        f"{found.samples} samples of {percent(found.deviation)} deviation, seed {found.seed}"
+    )
+
+
+def describe_robustness(comparison: ComparisonReport) -> list[str]:
+    """The strategy that degrades least, and whether the best is fragile: a sentence each.
+
+    Empty without random times.
+    """
+    steadiest = comparison.steadiest
+    if steadiest is None or steadiest.jitter is None:
+        return []
+    times = steadiest.jitter
+    lines = [
+        f"degrades least: {steadiest.strategy}, by {percent(times.degradation)} on average "
+        f"({times.samples} samples, seed {times.seed})"
+    ]
+    if comparison.fragile is not None:
+        best, rival = comparison.fragile
+        lines.append(
+            f"fragile: {title(best)} is best on paper, but takes {_mean(best)} on average, and "
+            f"{title(rival)} {_mean(rival)}"
+        )
+    return lines
+
+
+def _mean(row: ScheduleReport) -> str:
+    return "" if row.jitter is None else measured(round(row.jitter.mean, 3), row.time_unit)
+
+
+def describe_gain(report: ScheduleReport) -> str:
+    """What a search gains over the best hand strategy of its placement; empty without one."""
+    hand, limits = report.baseline, report.mem_limit
+    if hand is None or hand.speedup is None:
+        return ""
+    share = hand.speedup - 1
+    if share < 0:
+        more = percent(1 / hand.speedup - 1)
+        return f"no gain: {hand.strategy} has {more} more throughput; {_cure(report)}"
+    name = f"{hand.strategy}, the best hand strategy of this placement"
+    if limits is not None:
+        same, unit = min(limits) == max(limits), report.memory_unit
+        most = measured(limits[0], unit) if unit else f"memory {number(limits[0])}"
+        name += f" within {most if same else 'the memory limits'}"
+    if hand.chosen:
+        name += f", each with its own {' and '.join(hand.chosen)}{_own_cut(hand)}"
+    if hand.skipped:
+        name += f" ({', '.join(hand.skipped)} not tried)"
+    text = f"{percent(share)} more" if share else "no more"
+    text += f" throughput than {name}"
+    tokens = report.tokens_per_second
+    return text if tokens is None else f"{text}: {grouped(tokens)} tokens/s"
+
+
+def _cure(report: ScheduleReport) -> str:
+    """What finds a schedule at least as good as a better hand strategy.
+
+    An optimum is worse only if the strategy runs backwards of a kind that was not searched.
+    """
+    return "use --backward mixed" if report.status == "optimal" else "raise --time-limit"
+
+
+def _own_cut(hand: BaselineFigures) -> str:
+    """Partition, recompute and offload of a strategy, in brackets; empty without layers."""
+    if not hand.partition:
+        return ""
+    layers = {
+        "recompute": describe_layers(hand.recompute, hand.recomputed_layers),
+        "offload": describe_layers(hand.offload, hand.offloaded_layers),
+    }
+    parts = (f"{name} {text}" for name, text in layers.items() if text)
+    return f" ({'; '.join([describe_partition(hand.partition, hand.layout), *parts])})"
+
+
+def note_overlaps(schedules: Iterable[Schedule]) -> list[str]:
+    """A note on overlapped pairs that save no time for lack of overlap times; empty if none do."""
+    names = [
+        str(schedule.origin.strategy)
+        for schedule in schedules
+        if schedule.pipeline.overlap is None and (schedule.pair != ALONE).any()
+    ]
+    if not names:
+        return []
+    return [
+        f"{', '.join(names)}: an overlapped pair takes the sum of its F and its backward, unless "
+        "--overlap-times says how long it takes"
+    ]
+
+
+def describe_other_placement(report: ScheduleReport) -> str:
+    """A better hand strategy of another placement; empty if there is none."""
+    hand = report.elsewhere
+    if hand is None:
+        return ""
+    name, speedup = f"{hand.strategy} ({_placed(hand)})", hand.speedup
+    if speedup is None:
+        value = measured(hand.value, report.time_unit)
+        return f"{name} has {objective_name(report.objective)} {value}"
+    if speedup > 1:
+        more = f"this schedule has {percent(speedup - 1)} more throughput"
+        return f"{name} is a better hand strategy; {more}"
+    more = "as much throughput as"
+    if speedup < 1:
+        more = f"{percent(1 / speedup - 1)} more throughput than"
+    return f"{name} has {more} this schedule; {_placing_flags(hand, report)} searches there"
+
+
+def _placed(hand: OtherPlacement) -> str:
+    """Placement, chunks and routes: `placement v, 2 chunks per device`."""
+    text = f"placement {hand.placement}"
+    if hand.chunks > 1:
+        text += f", {hand.chunks} chunks per device"
+    return text if hand.routes == 1 else f"{text}, two routes, weights held twice"
+
+
+def _placing_flags(hand: OtherPlacement, report: ScheduleReport) -> str:
+    """The flags that change the placement of a search to that of a hand strategy."""
+    flags = []
+    if hand.placement != report.placement:
+        flags.append(f"--placement {hand.placement}")
+    if hand.chunks != report.chunks:
+        flags.append(f"--chunks {hand.chunks}")
+    return " ".join([*flags, "--routes 2"] if hand.routes > 1 else flags)

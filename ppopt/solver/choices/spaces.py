@@ -1,0 +1,45 @@
+"""Spaces of choices that are searched with the schedule, and the traits that each handles."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from ppopt.problem.problem import Problem
+from ppopt.problem.traits import BESIDE_COMPUTE, Trait, Traits, refuse_unhandled
+
+
+class ChoiceSpace(NamedTuple):
+    """A space of configurations of a pipeline, with bounds over them."""
+
+    name: str
+    """Field of the pipeline that is left open."""
+    instead: str
+    """What to give in place of `search`."""
+    handles: Traits
+    """Traits that configurations may have: its bounds hold with them."""
+
+    def check(self, problem: Problem) -> None:
+        """Raise NotApplicableError if the space does not handle a trait of its configurations."""
+        traits = traits_of_any(problem)
+        refuse_unhandled(f"{self.name}: search", traits, self.handles, f"give {self.instead}")
+
+
+_ON_ONE_ROUTE = BESIDE_COMPUTE | {
+    *(Trait.MIXED, Trait.PAIRS, Trait.SHORT_PAIRS),
+    *(Trait.FROZEN, Trait.SPAN),
+}
+PARTITIONS = ChoiceSpace("partition", "counts, or balanced", _ON_ONE_ROUTE)
+PLACEMENTS = ChoiceSpace("placement", "a named one, or a list", _ON_ONE_ROUTE | {Trait.SLICES})
+RECOMPUTE = ChoiceSpace("recompute", "none or full", _ON_ONE_ROUTE | {Trait.SLICES})
+OFFLOAD = ChoiceSpace("offload", "none or all", _ON_ONE_ROUTE | {Trait.SLICES})
+
+
+def traits_of_any(problem: Problem) -> Traits:
+    """Traits that some configuration of what a problem leaves open may have."""
+    pipeline = problem.pipeline
+    found = set(problem.traits)
+    if pipeline.overlap is not None:
+        found |= {Trait.PAIRS, Trait.SHORT_PAIRS}
+    if pipeline.model is not None and any(layer.frozen for layer in pipeline.model.layers):
+        found.add(Trait.FROZEN)
+    return frozenset(found)

@@ -1,0 +1,71 @@
+"""No argument of the re-checker applies to a claim with a trait that it does not name."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import inf
+from typing import Any
+
+import pytest
+
+import ppopt
+from ppopt import Pipeline
+from ppopt.problem.backward_kind import BackwardKind
+from ppopt.rechecker import Verdict, confirmed, recheck
+from ppopt.rechecker.arithmetic import by_arithmetic, over_limit
+from ppopt.rechecker.claim import Claim, stated_by
+from ppopt.rechecker.idle_bound import least_idle
+from ppopt.rechecker.mixed import of_one_kind
+from ppopt.rechecker.partial_schedules import refuted
+from ppopt.rechecker.partitions import left_to_search
+from tests.factories.traits import novel_trait
+
+LAYERS = [{"name": str(number), "forward": 1, "activation": 1} for number in range(3)]
+
+
+def claim(kind: BackwardKind = BackwardKind.SPLIT, bound: int | None = 1, **fields: Any) -> Claim:
+    """Claim of a bound of two stages and two microbatches."""
+    pipeline = Pipeline(**({"stages": 2, "batches": 2} | fields))
+    return Claim(pipeline, span=False, backward_kind=kind, bound=bound)
+
+
+def arguments(**fields: Any) -> list[bool]:
+    """Whether each argument proves something of a pipeline of which it can."""
+    tight = claim(bound=None, mem_limit=1, **fields)._replace(bound=None)
+    tight = tight._replace(pipeline=replace(tight.pipeline, activation=2))
+    mixed = claim(BackwardKind.MIXED, **fields)
+    layers = claim(model=LAYERS, partition="search", **fields)
+    layers = layers._replace(partitions=True, bound_time=1)
+    return [
+        by_arithmetic(claim(**fields)) is not None,
+        list(over_limit(tight)) != [],
+        least_idle(claim(batches=4, mem_limit=2, **fields), 0) > 0,
+        refuted(claim(**fields), inf, lambda _: None) is not None,
+        of_one_kind(mixed) is not mixed,
+        left_to_search(layers, inf) is not None,
+    ]
+
+
+def test_arguments_apply_to_a_plain_claim_and_to_none_with_another_trait(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert all(arguments())
+    novel_trait(monkeypatch)
+    assert not any(arguments())
+
+
+@pytest.mark.parametrize("kind", ["split", "mixed"])
+@pytest.mark.parametrize("fields", [{}, {"placement": "search"}, {"link_mode": "exclusive"}])
+def test_the_re_checker_says_that_it_does_not_know_a_trait(
+    kind: str, fields: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pipeline = Pipeline(stages=2, batches=2, forward=2, backward=3, weight=2, p2p=1, **fields)
+    found = ppopt.solve(pipeline, time_limit=600, workers=1, backward_kind=kind)
+    assert recheck(found.schedule).verdict is Verdict.CONFIRMED
+    novel_trait(monkeypatch)
+    schedule = replace(found.schedule, pipeline=replace(found.schedule.pipeline))
+    assert stated_by(schedule) is not None
+    assert confirmed(schedule) is None
+    rechecked = recheck(schedule)
+    assert rechecked.verdict is Verdict.UNDECIDED
+    assert "no novelty" in rechecked.reason

@@ -1,0 +1,182 @@
+"""Heuristics on frozen stages, which have no W, or no backward at all: what they build is valid."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from random import Random
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ppopt import Objective, Pipeline, Schedule, verify
+from ppopt.problem.backward_kind import BackwardKind
+from ppopt.problem.instance import Instance
+from ppopt.problem.operation import OpKind
+from ppopt.problem.problem import Problem
+from ppopt.schedule import timing
+from ppopt.schedule.list_scheduling import ListScheduler, _RuleGeneration, one_at_a_time
+from ppopt.schedule.orders import codes, existing, portable
+from ppopt.solver.bounds.device_bounds import infeasibility, minimum_memory
+from ppopt.solver.budget import SolverLimits
+from ppopt.solver.heuristics.cyclic import cycle, least_period
+from ppopt.solver.heuristics.operation_network import OperationNetwork
+from ppopt.solver.heuristics.repair import repair
+from ppopt.solver.heuristics.steady_state import Section, SteadyStatePattern
+from tests.factories import schedules
+from tests.schedule.test_list_scheduling import draw_rule
+
+HOSTS = ((0, 1), (0, 1, 2), (0, 1, 1, 0), (0, 1, 0, 1), (0, 0, 1), (0, 1, 2, 3))
+"""Device of every stage."""
+LIMITS = SolverLimits(60, 1, 0)
+
+
+def drawn(seed: int, count: int, **fixed: Any) -> Iterator[Pipeline]:
+    """Pipelines of unequal stages of which some are frozen, the first one in most of them."""
+    rng = Random(seed)
+    for _ in range(count):
+        hosts = fixed.get("placement", rng.choice(HOSTS))
+        size = len(hosts)
+        frozen = [rng.random() < 0.5 for _ in range(size)]
+        frozen[0] |= rng.random() < 0.5
+        given: dict[str, Any] = {
+            name: [rng.randint(1, 5) for _ in range(size)]
+            for name in ("forward", "backward_input", "weight", "activation")
+        }
+        given |= {"placement": hosts, "batches": rng.randint(1, 8), "p2p": rng.randint(0, 2)}
+        yield Pipeline(stages=size, frozen=frozen, **(given | fixed))
+
+
+def uniform(pipeline: Pipeline, rng: Random) -> Instance:
+    return Instance.uniform(pipeline, fused=rng.random() < 0.4)
+
+
+def test_the_short_loop_is_the_long_one() -> None:
+    """F of a stage without backward holds its activation while it runs: here it has none."""
+    rng = Random(1)
+    absent = 0
+    for pipeline in drawn(1, 300, placement=(0, 1, 2, 3)):
+        has_backward = pipeline.has_operations[OpKind.B]
+        activation = [amount * has for amount, has in zip((2, 1, 3, 2), has_backward, strict=True)]
+        free = replace(
+            pipeline,
+            activation=activation,
+            memory_b=0,
+            forward_workspace=0,
+            mem_limit=rng.choice((None, 9)),
+        )
+        scheduler, rule = ListScheduler(uniform(free, rng)), draw_rule(rng, free)
+        if scheduler.plain:
+            absent += not all(has_backward)
+            assert scheduler.build(rule) == _RuleGeneration(scheduler, rule).result()
+    assert absent > 50
+
+
+def test_list_schedules_are_valid() -> None:
+    rng = Random(2)
+    built = 0
+    for pipeline in drawn(2, 200):
+        limited = replace(pipeline, mem_limit=rng.choice((None, 8, 12)))
+        instance = uniform(limited, rng)
+        if infeasibility(instance):
+            continue
+        found = ListScheduler(instance).build(draw_rule(rng, limited))
+        if found is not None:
+            built += 1
+            made = timing.schedule(limited, found.arrays())
+            assert verify(made) == []
+            assert made.metrics.makespan_ticks <= found.makespan
+    assert built > 100
+
+
+@pytest.mark.parametrize("kind", BackwardKind)
+def test_one_at_a_time_needs_the_least_memory(kind: BackwardKind) -> None:
+    for pipeline in drawn(3, 60):
+        instance = Instance(pipeline, kind)
+        made = timing.schedule(pipeline, one_at_a_time(instance))
+        assert verify(made) == []
+        assert list(made.metrics.peak_memory_ticks) == minimum_memory(instance)
+
+
+def test_steady_states_are_repeated_without_a_circle() -> None:
+    rng = Random(4)
+    for seed, pipeline in enumerate(drawn(4, 60)):
+        kind = rng.choice((BackwardKind.SPLIT, BackwardKind.WHOLE))
+        name = "split" if kind is BackwardKind.SPLIT else "fused"
+        given = schedules.build(pipeline, Random(seed), name, paired=False)
+        first = rng.randrange(pipeline.batches)
+        size = rng.randint(1, pipeline.batches - first)
+        section = Section(first, size, 1, rng.choice((0, 1, 7)))
+        longer = replace(pipeline, batches=pipeline.batches + rng.randint(1, 9))
+        steady = SteadyStatePattern(given, Problem(pipeline, Objective.MAKESPAN, kind))
+        assert verify(timing.schedule(longer, steady.orders(longer, section))) == []
+
+
+def test_cycles_are_valid_and_within_memory() -> None:
+    for pipeline in drawn(5, 12, batches=3):
+        kind = BackwardKind.SPLIT
+        needed = max(minimum_memory(Instance(pipeline, kind)))
+        limited = replace(pipeline, mem_limit=needed + 3)
+        problem = Problem(limited, Objective.MAKESPAN, kind)
+        found, _ = cycle(problem, 2 * least_period(problem), LIMITS)
+        if found is not None:
+            network = OperationNetwork(problem)
+            made = network.schedule(found.unroll(network))
+            assert verify(made) == []
+
+
+@pytest.mark.parametrize("kind", BackwardKind)
+def test_networks_keep_a_schedule_and_justify_it(kind: BackwardKind) -> None:
+    """A mixed one may exchange B and BW of a frozen stage: one is never worse than the other."""
+    names = {BackwardKind.SPLIT: "split", BackwardKind.WHOLE: "fused", BackwardKind.MIXED: "mixed"}
+    for seed, pipeline in enumerate(drawn(6, 60)):
+        given = schedules.build(pipeline, Random(seed), names[kind], paired=False)
+        network = OperationNetwork.of(Problem(pipeline, Objective.MAKESPAN, kind), given)
+        start = network.with_absent(network.starts(given))
+        assert verify(network.schedule(start)) == []
+        better = network.double_justified(start)
+        assert network.value(better) <= network.value(start)
+        assert verify(network.schedule(better)) == []
+
+
+def test_repaired_orders_are_within_the_limits() -> None:
+    rng, repaired = Random(7), 0
+    for seed, pipeline in enumerate(drawn(7, 80)):
+        given = schedules.build(pipeline, Random(seed), "split", paired=False)
+        needed = minimum_memory(Instance(pipeline, BackwardKind.SPLIT))
+        limited = replace(pipeline, mem_limit=[need + rng.randint(0, 2) for need in needed])
+        orders = repair(given, Instance(limited, BackwardKind.SPLIT))
+        assert orders is not None
+        repaired += not given.fits_limits or given.metrics.peak_memory_ticks > tuple(needed)
+        assert verify(timing.schedule(limited, orders)) == []
+    assert repaired > 20
+
+
+def listed(pipeline: Pipeline, schedule: Schedule) -> set[int]:
+    return set(codes(np.concatenate(list(portable(schedule)))).tolist())
+
+
+@pytest.mark.parametrize("backward", ["split", "fused", "mixed"])
+def test_portable_orders_have_all_operations(backward: str) -> None:
+    """They can be timed where all stages are trained, and here they are the same orders."""
+    for seed, pipeline in enumerate(drawn(8, 60)):
+        schedule = schedules.build(pipeline, Random(seed), backward, paired=False)
+        orders = portable(schedule)
+        trained = replace(pipeline, frozen=None, backward=None, weight=2, backward_input=3)
+        assert verify(timing.schedule(trained, orders)) == []
+        own = existing(pipeline, orders)
+        assert [row.tolist() for row in own] == [row.tolist() for row in schedule.orders]
+
+
+def test_a_pair_without_its_backward_is_an_f_alone() -> None:
+    """Whether F or the backward comes first in the order."""
+    pipeline = Pipeline(stages=2, batches=2, frozen=[True, False])
+    f0, f1, b0, b1 = (
+        int(pipeline.code(kind, 0, j)) for kind in (OpKind.F, OpKind.BW) for j in (0, 1)
+    )
+    rest = [int(pipeline.code(kind, 1, j)) for j in (0, 1) for kind in (OpKind.F, OpKind.BW)]
+    for pair in ([f1, ~b0], [b0, ~f1]):
+        orders = [np.array([f0, *pair, b1]), np.array(rest)]
+        assert [row.tolist() for row in existing(pipeline, orders)] == [[f0, f1], rest]
+        assert verify(timing.schedule(pipeline, orders)) == []

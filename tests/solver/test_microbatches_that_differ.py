@@ -1,0 +1,443 @@
+"""Durations and memory that differ by microbatch in the instance alone.
+
+The factors of these tests are put into `Instance.operation_modes`, for pipelines with a unit of
+time: every microbatch has its own durations and memory, the shortest and the smallest those of the
+pipeline. Nothing else knows them, so whatever takes the amounts of a class for those of its
+operations shows here. Schedules are checked, and their memory summed, in plain Python. Optima come
+from all orders of all devices.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
+from itertools import accumulate, islice, product
+from random import Random
+from typing import Any
+
+import pytest
+
+from ppopt import Objective, SolveParams, Status, solve
+from ppopt.problem.backward_kind import BackwardKind
+from ppopt.problem.instance import SPLIT_MODE, Instance
+from ppopt.problem.operation import AuxiliaryKind, Op, OpKind
+from ppopt.problem.operation_classes import Mode, OperationClass
+from ppopt.problem.pipeline import Pipeline
+from ppopt.problem.problem import Problem
+from ppopt.schedule import timing
+from ppopt.schedule.list_scheduling import ListScheduler, _RuleGeneration, one_at_a_time
+from ppopt.schedule.schedule import Schedule
+from ppopt.schedule.timetable import ScheduledOperation
+from ppopt.solver import incumbent, search
+from ppopt.solver.bounds.device_bounds import device_bound
+from ppopt.solver.heuristics.construction import initial_orders
+from ppopt.solver.heuristics.moves import State
+from ppopt.solver.heuristics.priority_rules import priority_rules
+from ppopt.solver.heuristics.repair import repair
+from ppopt.solver.portfolio import NAMES
+from ppopt.strategies import Options, names, resolve
+from tests.factories import searches
+
+TIMES = (2, 1, 4, 3, 1, 2, 5, 1) * 8
+"""Factor of every microbatch on durations."""
+MEMORY = (1, 3, 2, 1, 2, 1, 1, 4) * 8
+"""Factor of every microbatch on memory."""
+UNEQUAL = {
+    "time_unit": "ms",
+    "forward": [3, 5, 4, 3],
+    "backward": [8, 9, 7, 8],
+    "weight": [2, 4, 3, 3],
+    "activation": [3, 4, 5, 4],
+    "p2p": 1,
+}
+F, B, W, BW = OpKind
+Amounts = tuple[int, int]
+"""Memory allocated at the start and freed at the end."""
+
+
+@pytest.fixture(autouse=True)
+def _factors(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Put the factors into every instance, and let the search check schedules by them."""
+    alike, pair_time = Instance.operation_modes, Instance.pair_time
+
+    def differing(self: Instance, number: int, option: int = SPLIT_MODE) -> tuple[Mode, ...]:
+        op_class = self.classes[number]
+        modes = alike(self, number, option)
+        if self.pipeline.time_unit is None or not op_class.per_microbatch:
+            return modes
+        first = op_class.route * self.batches
+        return tuple(
+            mode._replace(
+                duration=mode.duration * TIMES[microbatch],
+                takes=mode.takes * MEMORY[microbatch],
+                gives=mode.gives * MEMORY[microbatch],
+            )
+            for mode in modes
+            for microbatch in range(first, first + op_class.size)
+        )
+
+    def differing_pair_time(self: Instance, forward: int, backward: int) -> int:
+        time = pair_time(self, forward, backward)
+        both = (self.pipeline.op(forward).microbatch, self.pipeline.op(backward).microbatch)
+        return time * (max(TIMES[place] for place in both) if self.pipeline.time_unit else 1)
+
+    monkeypatch.setattr(Instance, "operation_modes", differing)
+    monkeypatch.setattr(Instance, "pair_time", differing_pair_time)
+    for module in (incumbent, search):
+        monkeypatch.setattr(module, "checked", checked)
+
+
+def checked(schedule: Schedule) -> Schedule:
+    """Return a schedule that keeps every rule."""
+    check(schedule)
+    limits, most = schedule.pipeline.ticks.limits, peaks(schedule)
+    if limits is not None:
+        assert all(peak <= limit for peak, limit in zip(most, limits, strict=True)), most
+    assert list(schedule.metrics.peak_memory_ticks) == most
+    return schedule
+
+
+def check(schedule: Schedule, *, earliest: bool = False) -> None:
+    """Durations, data flow, one operation at a time, and the order of microbatches.
+
+    `earliest`: every operation starts as soon as the one before it and its inputs have ended.
+    """
+    pipeline, rows = schedule.pipeline, list(schedule.rows())
+    ends = {row.op: row.end for row in rows}
+    last: dict[tuple[int, ...], int] = {}
+    free: dict[int, int] = defaultdict(int)
+    for unit in units(rows):
+        begin, end, device = unit[0].start, unit[0].end, unit[0].device
+        assert end - begin == length(pipeline, [row.op for row in unit]), unit
+        soonest = free[device]
+        for row in unit:
+            key = (row.kind, row.stage, pipeline.route(row.microbatch), row.slice)
+            assert last.get(key, -1) < row.microbatch, f"{row.op} is out of order"
+            last[key] = row.microbatch
+            waits = inputs(pipeline, ends, row.op)
+            soonest = max([soonest, *(ends[before] + lag for before, lag in waits)])
+        assert begin == soonest if earliest else begin >= soonest, unit
+        free[device] = end
+
+
+def units(rows: list[ScheduledOperation]) -> Iterator[list[ScheduledOperation]]:
+    """Operations in their order, the two of a pair together."""
+    for place, row in enumerate(rows):
+        if row.pair < 0:
+            yield [row]
+        elif row.pair == rows[place - 1].pair and place:
+            assert (row.start, row.end) == (rows[place - 1].start, rows[place - 1].end)
+            yield [rows[place - 1], row]
+
+
+def length(pipeline: Pipeline, ops: list[Op]) -> int:
+    """Ticks of an operation, or of a pair."""
+    if len(ops) == 1:
+        return duration(pipeline, ops[0])
+    forward, backward = ops
+    factor = max(TIMES[forward.microbatch], TIMES[backward.microbatch])
+    return factor * pipeline.ticks.pair_time(forward.stage, backward.kind, backward.stage)
+
+
+def duration(pipeline: Pipeline, op: Op) -> int:
+    """Ticks of an operation."""
+    return pipeline.ticks.durations[op.kind][op.stage] * TIMES[op.microbatch]
+
+
+def memory(pipeline: Pipeline, op: Op) -> Amounts:
+    """What an operation allocates and frees."""
+    amounts = pipeline.ticks.held_alone(op.kind, op.stage, with_host=pipeline.has_offload)
+    return amounts[0] * MEMORY[op.microbatch], amounts[1] * MEMORY[op.microbatch]
+
+
+def inputs(pipeline: Pipeline, there: dict[Op, int], op: Op) -> Iterator[tuple[Op, int]]:
+    """What an operation waits for, and the lag."""
+    route, last = pipeline.route(op.microbatch), pipeline.num_stages - 1
+    if op.kind is F:
+        if op.stage:
+            yield op._replace(stage=op.stage - 1), pipeline.ticks.down[route][op.stage - 1]
+        if op.slice:
+            yield op._replace(slice=op.slice - 1), 0
+        return
+    if op.kind is W:
+        yield op._replace(kind=B), 0
+        return
+    yield op._replace(kind=F), 0
+    others = []
+    if op.stage < last:
+        others.append((op.stage + 1, op.slice, pipeline.ticks.up[route][op.stage]))
+    if op.slice < pipeline.num_slices - 1:
+        others.append((op.stage, op.slice + 1, 0))
+    for stage, part, lag in others:
+        both = (Op(kind, stage, op.microbatch, part) for kind in (B, BW))
+        yield next(other for other in both if other in there), lag
+
+
+def peaks(schedule: Schedule) -> list[int]:
+    """Most memory of every device; at one instant it is first freed, then allocated."""
+    pipeline = schedule.pipeline
+    events: list[list[tuple[int, int]]] = [[] for _ in range(pipeline.num_devices)]
+    for row in schedule.rows():
+        allocated, freed = memory(pipeline, row.op)
+        events[row.device] += [(row.start, allocated), (row.end, -freed)]
+    for moved in schedule.auxiliary.rows():
+        amount = pipeline.ticks.costs.offload_memory[moved.op.stage] * MEMORY[moved.op.microbatch]
+        back = moved.op.kind is AuxiliaryKind.RELOAD
+        events[moved.device].append((moved.start, amount) if back else (moved.end, -amount))
+    statics = zip(events, pipeline.ticks.static, strict=True)
+    return [
+        max(accumulate((amount for _, amount in sorted(mine)), initial=static))
+        for mine, static in statics
+    ]
+
+
+@pytest.mark.parametrize("name", names())
+def test_orders_of_every_strategy_are_timed_and_measured(name: str) -> None:
+    strategy = resolve(name)
+    pipeline = strategy.apply(Pipeline(stages=4, batches=8, **UNEQUAL), Options())
+    for orders in strategy.orders(pipeline, Options()):
+        made = timing.schedule(pipeline, orders)
+        check(made, earliest=True)
+        assert list(made.metrics.peak_memory_ticks) == peaks(made)
+
+
+PLAIN = {"stages": 4, "batches": 8, **UNEQUAL}
+TRANSIENT = {**PLAIN, "memory_b": 2}
+V = {**PLAIN, "chunks": 2, "placement": "v"}
+V_TRANSIENT = {**TRANSIENT, "chunks": 2, "placement": "v"}
+FIELDS = {"plain": PLAIN, "transient": TRANSIENT, "v": V, "v-transient": V_TRANSIENT}
+
+
+def limits(fields: dict[str, Any], *, fused: bool) -> Iterator[Pipeline]:
+    """The pipeline with the limit that one microbatch at a time needs, and somewhat more."""
+    instance = Instance.uniform(Pipeline(**fields), fused=fused)
+    alone = timing.schedule(instance.pipeline, one_at_a_time(instance))
+    check(alone, earliest=True)
+    for more in (0, 1, 3, 7, 15):
+        yield replace(instance.pipeline, mem_limit=max(peaks(alone)) + more)
+
+
+@pytest.mark.parametrize("fused", [False, True])
+@pytest.mark.parametrize("fields", FIELDS.values(), ids=FIELDS)
+def test_repaired_orders_fit_the_limits(fields: dict[str, Any], *, fused: bool) -> None:
+    free = Pipeline(**fields)
+    kind = BackwardKind.uniform(fused=fused)
+    orders = [one for one in initial_orders(Problem(free, Objective.MAKESPAN, kind)) if one]
+    for pipeline in limits(fields, fused=fused):
+        for order in orders:
+            repaired = repair(timing.schedule(free, order), Instance(pipeline, kind))
+            assert repaired is not None
+            checked(timing.schedule(pipeline, repaired))
+
+
+def test_one_microbatch_at_a_time_splits_what_holds_less_split() -> None:
+    """BW allocates 5 beside the activation of 4, B and W allocate 1 each."""
+    pipeline = Pipeline(
+        time_unit="ms",
+        stages=2,
+        batches=4,
+        activation=4,
+        input_workspace=1,
+        weight_workspace=1,
+        backward_workspace=5,
+    )
+    made = timing.schedule(pipeline, one_at_a_time(Instance(pipeline, BackwardKind.MIXED)))
+    assert BW not in made.kind
+    assert list(made.metrics.peak_memory_ticks) == [5 * max(MEMORY[:4])] * 2
+
+
+@pytest.mark.parametrize("fused", [False, True])
+@pytest.mark.parametrize("fields", FIELDS.values(), ids=FIELDS)
+def test_list_scheduling_keeps_times_and_limits(fields: dict[str, Any], *, fused: bool) -> None:
+    """As the event loop of every pipeline, and as that of plain ones."""
+    count = 0
+    for pipeline in (Pipeline(**fields), *limits(fields, fused=fused)):
+        instance = Instance.uniform(pipeline, fused=fused)
+        scheduler = ListScheduler(instance)
+        for rule in islice(priority_rules(instance), 5):
+            built = scheduler.build(rule)
+            if scheduler.plain:
+                assert built == _RuleGeneration(scheduler, rule).result()
+            if built is not None:
+                schedule = checked(timing.schedule(pipeline, built.arrays()))
+                assert built.makespan >= schedule.metrics.makespan_ticks
+                count += 1
+    assert count > 5
+
+
+@pytest.mark.parametrize("prefetch", ["late", "early"])
+def test_moves_to_the_host_take_the_memory_of_their_microbatch(prefetch: str) -> None:
+    pipeline = Pipeline(
+        time_unit="ms",
+        stages=2,
+        batches=6,
+        activation=4,
+        offload_memory=3,
+        offload_time=1,
+        mem_limit=30,
+    )
+    orders = resolve("1f1b").build(pipeline, Options())
+    made = timing.schedule(pipeline, orders, prefetch=timing.Prefetch(prefetch))
+    assert made.auxiliary.moves.any()
+    checked(made)
+
+
+def least(pipeline: Pipeline, *kinds: tuple[OpKind, ...]) -> int | None:
+    """Least makespan, from all orders of all devices, one stage each; None: none fits.
+
+    `kinds` are the ways of a microbatch: F and BW, or F, B and W, or each of both.
+    """
+    orders = [
+        [order for order in stage_orders(pipeline, stage, kinds) if fits(pipeline, stage, order)]
+        for stage in range(pipeline.num_stages)
+    ]
+    values = map(partial(value, pipeline), product(*orders))
+    return min((found for found in values if found is not None), default=None)
+
+
+def stage_orders(
+    pipeline: Pipeline, stage: int, ways: tuple[tuple[OpKind, ...], ...]
+) -> Iterator[list[Op]]:
+    """Orders of a stage: F, backwards and W each by microbatch, behind what comes before."""
+    for chosen in product(ways, repeat=pipeline.batches):
+        rows = [[Op(F, stage, j) for j in range(pipeline.batches)]]
+        rows.append([Op(way[1], stage, j) for j, way in enumerate(chosen)])
+        rows.append([Op(W, stage, j) for j, way in enumerate(chosen) if W in way])
+        yield from interleaved(rows, [])
+
+
+def interleaved(rows: list[list[Op]], before: list[Op]) -> Iterator[list[Op]]:
+    """All orders of some rows in which every microbatch runs F, its backward, W."""
+    if not any(rows):
+        yield before
+    for place, row in enumerate(rows):
+        if row and (not place or row[0]._replace(kind=(F, B)[place - 1]) in before):
+            rest = [*rows[:place], row[1:], *rows[place + 1 :]]
+            yield from interleaved(rest, [*before, row[0]])
+
+
+def fits(pipeline: Pipeline, stage: int, order: list[Op]) -> bool:
+    """Whether a device of one stage keeps its limit in an order."""
+    limits, held = pipeline.ticks.limits, pipeline.ticks.static[stage]
+    for op in order:
+        allocated, freed = memory(pipeline, op)
+        held += allocated
+        if limits is not None and held > limits[stage]:
+            return False
+        held -= freed
+    return True
+
+
+def value(pipeline: Pipeline, orders: tuple[list[Op], ...]) -> int | None:
+    """Makespan of the earliest starts; None where the orders wait for each other."""
+    there = {op: 0 for order in orders for op in order}
+    ends: dict[Op, int] = {}
+    free, place = [0] * len(orders), [0] * len(orders)
+    moved = True
+    while moved:
+        moved = False
+        for stage, order in enumerate(orders):
+            while place[stage] < len(order):
+                op = order[place[stage]]
+                waits = list(inputs(pipeline, there, op))
+                if any(other not in ends for other, _ in waits):
+                    break
+                start = max([free[stage], *(ends[other] + lag for other, lag in waits)])
+                free[stage] = ends[op] = start + duration(pipeline, op)
+                place[stage] += 1
+                moved = True
+    return max(free) if len(ends) == len(there) else None
+
+
+WAYS = {
+    BackwardKind.SPLIT: ((F, B, W),),
+    BackwardKind.WHOLE: ((F, BW),),
+    BackwardKind.MIXED: ((F, B, W), (F, BW)),
+}
+
+
+def cases(seed: int, count: int) -> Iterator[tuple[Pipeline, BackwardKind, int]]:
+    """Pipelines of up to 3 stages of one device each, and their least makespan."""
+    rng = Random(seed)
+    while count:
+        kind = rng.choice(list(BackwardKind))
+        stages = rng.randint(1, 2 if kind is BackwardKind.MIXED else 3)
+        few = kind is BackwardKind.MIXED or (kind is BackwardKind.SPLIT and stages == 3)
+        pipeline = Pipeline(
+            time_unit="ms",
+            stages=stages,
+            batches=2 if few else 3,
+            forward=[rng.randint(1, 4) for _ in range(stages)],
+            backward_input=[rng.randint(1, 4) for _ in range(stages)],
+            weight=[rng.randint(1, 4) for _ in range(stages)],
+            backward=[rng.randint(3, 6) for _ in range(stages)],
+            p2p=rng.randint(0, 2),
+            mem_limit=rng.choice([None, 3, 4, 5]),
+        )
+        best = least(pipeline, *WAYS[kind])
+        if best is not None:
+            count -= 1
+            yield pipeline, kind, best
+
+
+def test_searches_reach_the_optimum_and_prove_it() -> None:
+    for pipeline, kind, best in cases(seed=1, count=12):
+        found = solve(pipeline, backward_kind=kind, workers=1, time_limit=600)
+        assert found.status is Status.OPTIMAL
+        assert found.schedule.metrics.makespan_ticks == best, (pipeline, kind)
+
+
+LONG = {"time_unit": "ms", "stages": 2, "batches": 64, "forward": [1, 2], "mem_limit": 9}
+
+
+@pytest.mark.parametrize("fields", [PLAIN, TRANSIENT, V, LONG], ids=["plain", "held", "v", "long"])
+@pytest.mark.parametrize("kind", BackwardKind)
+def test_schedules_of_the_whole_search(fields: dict[str, Any], kind: BackwardKind) -> None:
+    """They are larger than what ends by proof, so that every heuristic has its turns."""
+    pipeline = Pipeline(**{"mem_limit": 50, **fields})
+    assert solve(pipeline, backward_kind=kind, workers=1, time_limit=2).schedule is not None
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_method_alone_keeps_times_and_memory(name: str) -> None:
+    params = replace(SolveParams(), without=frozenset(NAMES) - {name})
+    for pipeline, kind, best in cases(seed=2, count=6):
+        found = solve(pipeline, backward_kind=kind, workers=1, time_limit=0.3, params=params)
+        assert found.lower_bound * pipeline.ticks.per_unit <= best, (pipeline, kind)
+        if found.schedule is not None:
+            assert found.schedule.metrics.makespan_ticks >= best
+
+
+def test_bounds_of_devices_and_dynamic_programs_hold() -> None:
+    rng = Random(5)
+    for pipeline, kind, best in cases(seed=3, count=30):
+        problem = Problem(pipeline, Objective.MAKESPAN, kind).relaxed
+        assert device_bound(problem.instance, Objective.MAKESPAN).value <= best
+        every = range(pipeline.num_devices)
+        some = tuple(sorted(rng.sample(every, rng.randint(1, len(every)))))
+        assert searches.ended(problem, some, best + 1).least <= best
+
+
+def test_makers_of_orders_read_no_amount_of_a_class(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those that read one would take it for that of every microbatch."""
+    pipelines = [Pipeline(**fields, mem_limit=50) for fields in (PLAIN, TRANSIENT, V)]
+    rules = {
+        (pipeline, fused): next(priority_rules(Instance.uniform(pipeline, fused=fused)))
+        for pipeline, fused in product(pipelines, (False, True))
+    }
+    for field in ("duration", "takes", "gives", "change"):
+        monkeypatch.setattr(OperationClass, field, property(lambda _: pytest.fail("of a class")))
+    for name in names():
+        pipeline = resolve(name).apply(Pipeline(**PLAIN), Options())
+        made = timing.schedule(pipeline, resolve(name).build(pipeline, Options()))
+        assert made.metrics.makespan_ticks > 0
+    for (pipeline, fused), rule in rules.items():
+        instance = Instance.uniform(pipeline, fused=fused)
+        built = ListScheduler(instance).build(rule)
+        orders = one_at_a_time(instance) if built is None else built.arrays()
+        made = timing.schedule(pipeline, orders)
+        assert repair(made, instance) is not None
+        problem = Problem(pipeline, Objective.MAKESPAN, BackwardKind.uniform(fused=fused))
+        assert State.of_schedule(problem, made).value == made.metrics.makespan_ticks
