@@ -65,9 +65,9 @@ from ppopt.formats import model_json, origin_json, pipeline_json
 from ppopt.formats.documents import finite_float, label, parse_json, read_text
 from ppopt.formats.fields import finite, section, shown, text, whole, wholes, within
 from ppopt.problem.costs import MOST_TICKS
+from ppopt.problem.kinds import ONCE
 from ppopt.problem.operation import NUM_KINDS, AuxiliaryKind, OpKind
 from ppopt.problem.pipeline import Pipeline
-from ppopt.schedule.auxiliary import ONCE
 from ppopt.schedule.schedule import Schedule
 from ppopt.schedule.timetable import ALONE
 
