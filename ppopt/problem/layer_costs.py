@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from fractions import Fraction
+from functools import partial
 from itertools import accumulate
 from operator import add, attrgetter, sub
 from typing import Any
@@ -28,7 +29,7 @@ class LayerCosts:
         """
         self._layers, self._passing, self._one_at_a_time = layers, passing, one_at_a_time
         self.amounts: dict[str, Row] = {
-            cost.field: map_distinct(lambda layer, cost=cost: layer.amount(cost), layers)  # type: ignore[misc]
+            cost.field: map_distinct(partial(Layer.amount, cost=cost), layers)
             for cost in LAYER_COSTS
         }
         """What each layer adds to the costs of its stage, by field."""

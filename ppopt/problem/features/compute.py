@@ -20,6 +20,7 @@ from itertools import product
 from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.costs import Ticks
 from ppopt.problem.features.draft import InstanceDraft
+from ppopt.problem.kinds import ResourceKind
 from ppopt.problem.operation import OpKind, TransferKind
 from ppopt.problem.operation_classes import (
     Handover,
@@ -27,7 +28,6 @@ from ppopt.problem.operation_classes import (
     OperationClass,
     Precedence,
     Resource,
-    ResourceKind,
 )
 
 FORWARD, BACKWARD, WEIGHT = range(3)

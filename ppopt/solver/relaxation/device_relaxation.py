@@ -182,7 +182,7 @@ def needs_cumulative(instance: Instance, device: int) -> bool:
     in the only mode. The limit is then a number of microbatches: exactly F(a, j) after W(a, j - L).
     """
     stages = sum(len(hosted[device]) for hosted in instance.pipeline.hosted)
-    if stages > 1 or not SUBSETS.applies(instance.traits):
+    if stages > 1 or not (instance.alike and SUBSETS.applies(instance.traits)):
         return True
     classes = instance.classes
     return any(
