@@ -400,6 +400,8 @@ def _schedule_plain(  # noqa: C901, PLR0912, PLR0915  the hot loop of the search
     cap = [rule.cap[station.stage] for station in stations]
     lead = [100 - patience for patience in rule.patience]
     due = [100 if prompt else share for prompt, share in zip(rule.prompt, lead, strict=True)]
+    times, changes = [each.time for each in stations], [each.change for each in stations]
+    takes = [change[0] for change in changes]
     eager, reserve, room_first = rule.forward_first, rule.reserve, rule.room_first
     came_f: list[list[int]] = [[0] * total if each.stage == 0 else [] for each in stations]
     came_b: list[list[int]] = [[] for _ in stations]
@@ -419,7 +421,7 @@ def _schedule_plain(  # noqa: C901, PLR0912, PLR0915  the hot loop of the search
         f, b, w = did_f[d], did_b[d], did_w[d]
         next_b = came_b[d][b] if b < len(came_b[d]) else NEVER
         next_f = came_f[d][f] if f < len(came_f[d]) and f - b < cap[d] else NEVER
-        roomy = held[d] + station.change[0][f] <= limit[d]
+        roomy = held[d] + takes[d][f] <= limit[d]
         may_b, may_f = next_b <= now, roomy and next_f <= now
         if w < b and not roomy and next_f != NEVER and room_first[d]:
             kind, number = 2, w
@@ -437,7 +439,7 @@ def _schedule_plain(  # noqa: C901, PLR0912, PLR0915  the hot loop of the search
                     if b - w <= reserve[d] and b < total:
                         continue
                 else:
-                    time = station.time[2][w]
+                    time = times[d][2][w]
                     if (
                         b - w <= reserve[d]
                         or now + time * lead[d] // 100 > next_b
@@ -448,11 +450,11 @@ def _schedule_plain(  # noqa: C901, PLR0912, PLR0915  the hot loop of the search
             did_w[d] = w + 1
         else:
             continue
-        end = now + station.time[kind][number]
+        end = now + times[d][kind][number]
         if first_start[d] < 0:
             first_start[d] = now
         busy[d] = end
-        held[d] += station.change[kind][number]
+        held[d] += changes[d][kind][number]
         orders[d].append(station.code[kind] + number)
         push(events, (end, d))
         if kind == 0:
