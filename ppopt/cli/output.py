@@ -20,6 +20,7 @@ from ppopt.formats import origin_json, schedule_json, torch_csv
 from ppopt.formats.documents import label
 from ppopt.formats.figures import ScheduleFigures
 from ppopt.formats.files import write
+from ppopt.problem.kinds import ONCE, ResourceKind
 from ppopt.report import table, text
 from ppopt.report.frontier_text import describe_frontier
 from ppopt.report.labels import describe_causes, describe_links
@@ -299,8 +300,9 @@ def show_verification(
                 "report a limit, and save schedules over it"
             )
     elif not quiet:
-        moves = int(schedule.auxiliary.moves.sum())
-        around = len(schedule.auxiliary) - moves
+        table = schedule.operations
+        moves = int(table.on(ResourceKind.HOST).sum())
+        around = int((table.microbatch == ONCE).sum())
         more = f" and {around} around the microbatches" if around else ""
         more += f" and {moves} to the host and back" if moves else ""
         checked = f"{len(schedule)} operations{more}, every rule and every claimed figure"

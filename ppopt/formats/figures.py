@@ -6,7 +6,7 @@ its JSON Schema, and the check of a stored one.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from fractions import Fraction
@@ -62,6 +62,12 @@ class Figure(NamedTuple):
     """Whether more is better."""
     optional: bool = False
     """Whether JSON leaves out the key of a figure that is None."""
+    form: Callable[[Any], Any] | None = None
+    """Turns a value into JSON; None: `json_form`."""
+
+    def in_json(self, value: Any) -> Any:
+        """A value of the figure as JSON."""
+        return value if value is None else (self.form or json_form)(value)
 
 
 def figure(label: str, quantity: Quantity, meaning: str, **more: Any) -> Any:
@@ -159,11 +165,10 @@ class ScheduleFigures:
     def to_object(self, keys: Iterable[str] | None = None) -> dict[str, Any]:
         """Object of JSON with the figures of these keys, or all; schedules stay as they are."""
         known = declared(type(self))
-        values = {key: getattr(self, key) for key in (known if keys is None else keys)}
         return {
-            key: json_form(value)
-            for key, value in values.items()
-            if value is not None or not known[key].optional
+            key: known[key].in_json(getattr(self, key))
+            for key in (known if keys is None else keys)
+            if getattr(self, key) is not None or not known[key].optional
         }
 
 

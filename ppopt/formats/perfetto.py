@@ -19,19 +19,14 @@ from fractions import Fraction
 from heapq import heappop, heappush
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from ppopt.errors import InputError
 from ppopt.problem import exact, units
-from ppopt.problem.instance import Instance
-from ppopt.problem.offload import HostLink
-from ppopt.problem.operation import AuxiliaryKind, OpKind
-from ppopt.schedule.auxiliary import ScheduledAuxiliary
-from ppopt.schedule.idle import transfer_rows
+from ppopt.problem.kinds import ONCE, RECORDS, Per, ResourceKind
+from ppopt.problem.operation import OpKind
 from ppopt.schedule.metrics import memory_profile, throughput
-from ppopt.schedule.orders import split_of
+from ppopt.schedule.operations import Operation, Operations
 from ppopt.schedule.schedule import Schedule
-from ppopt.schedule.timetable import ScheduledOperation
+from ppopt.schedule.waits import waits
 from ppopt.verifier.measured import faults
 
 NANOSECONDS = {unit: int(size * 10**9) for unit, size in units.SCALES["time"].items()}
@@ -46,8 +41,8 @@ class _Transfer(NamedTuple):
 
     start: int
     end: int
-    before: ScheduledOperation
-    after: ScheduledOperation
+    before: Operation
+    after: Operation
 
 
 def chrome_trace(schedule: Schedule, unit: str | None = None) -> str:
@@ -106,10 +101,8 @@ def _events(schedule: Schedule, clock: _Clock) -> Iterator[Event]:
     for device in range(schedule.pipeline.num_devices):
         yield from _named("process", device, 0, f"device {device}", device)
         yield from _named("thread", device, COMPUTE, "compute", COMPUTE)
-    for row in schedule.rows():
-        yield _operation(schedule, row, clock)
     sizes = [0] * schedule.pipeline.num_devices
-    yield from _around(schedule, clock, sizes)
+    yield from _operations(schedule, clock, sizes)
     for name in ("send", "receive"):
         yield from _links([t for t in transfers if t.end > t.start], name, clock, sizes)
     yield from _arrows(transfers, clock)
@@ -123,61 +116,41 @@ def _named(what: str, device: int, thread: int, name: str, place: int) -> Iterat
     yield {"name": f"{what}_sort_index", **where, "args": {"sort_index": place}}
 
 
-def _operation(schedule: Schedule, row: ScheduledOperation, clock: _Clock) -> Event:
-    time = schedule.pipeline.ticks.time
-    return {
-        "name": str(row.op),
-        "cat": row.kind.name,
-        "pid": row.device,
-        "tid": COMPUTE,
-        **clock.slice(row.start, row.end),
-        "args": {
-            "kind": row.kind.name,
-            "stage": row.stage,
-            "microbatch": row.microbatch,
-            "start": exact.plain(time(row.start)),
-            "end": exact.plain(time(row.end)),
-        },
-    }
-
-
-def _around(schedule: Schedule, clock: _Clock, sizes: list[int]) -> Iterator[Event]:
-    """Yield the slices of work around the microbatches, and the threads of collectives.
+def _operations(schedule: Schedule, clock: _Clock, sizes: list[int]) -> Iterator[Event]:
+    """Yield the slices of all operations but transfers, and the threads of queues.
 
     `sizes` counts the threads of each device besides `compute` and is updated.
     """
-    rows, time = list(schedule.auxiliary.rows()), schedule.pipeline.ticks.time
-    shared = schedule.pipeline.host_link is HostLink.SHARED
-    queued = sorted({(row.device, _queue(row, shared)) for row in rows if not row.on_compute})
-    threads = {}
-    for device, queue in queued:
-        sizes[device] += 1
-        threads[device, queue] = sizes[device]
-        yield from _named("thread", device, sizes[device], queue, sizes[device])
-    for row in rows:
+    table, time = schedule.operations, schedule.pipeline.ticks.time
+    threads = dict.fromkeys(range(schedule.pipeline.num_devices), COMPUTE)
+    for row in table.where(~table.on(ResourceKind.LINK)).rows():
+        record = RECORDS[row.kind]
+        if row.resource not in threads:
+            sizes[row.device] += 1
+            threads[row.resource] = thread = sizes[row.device]
+            yield from _named("thread", row.device, thread, _thread(table, row), thread)
         yield {
-            "name": str(row.op),
-            "cat": row.op.kind.name,
+            "name": str(row),
+            "cat": record.name,
             "pid": row.device,
-            "tid": COMPUTE if row.on_compute else threads[row.device, _queue(row, shared)],
+            "tid": threads[row.resource],
             **clock.slice(row.start, row.end),
             "args": {
-                "kind": row.op.kind.name,
-                **({} if row.on_compute else {"stage": row.op.stage}),
-                **({"microbatch": row.op.microbatch} if row.op.kind.per_microbatch else {}),
+                "kind": record.name,
+                **({} if record.per is Per.DEVICE else {"stage": row.stage}),
+                **({} if row.microbatch == ONCE else {"microbatch": row.microbatch}),
                 "start": exact.plain(time(row.start)),
                 "end": exact.plain(time(row.end)),
             },
         }
 
 
-def _queue(row: ScheduledAuxiliary, shared: bool) -> str:
-    """Thread of an operation that its device does not compute."""
-    if not row.op.kind.per_microbatch:
-        return "collective"
-    if shared:
-        return "host"
-    return "host out" if row.op.kind is AuxiliaryKind.OFFLOAD else "host in"
+def _thread(table: Operations, row: Operation) -> str:
+    """Name of the thread of an operation: its resource, with its way if each way has one."""
+    resource = table.resources[row.resource]
+    if table.resources.count(resource) == 1:
+        return resource.kind.value
+    return f"{resource.kind.value} {('out', 'in')[RECORDS[row.kind].way]}"
 
 
 def _transfers(schedule: Schedule) -> Iterator[_Transfer]:
@@ -188,18 +161,17 @@ def _transfers(schedule: Schedule) -> Iterator[_Transfer]:
     In a measured step, links take their median time. A transfer there ends no later than its
     receiver starts.
     """
-    pipeline = schedule.pipeline
-    split = split_of(pipeline, schedule.orders)
-    flow = Instance.with_backwards(pipeline, split).chosen_flow(split)
-    rows = {int(pipeline.code(*row.op)): row for row in schedule.rows()}
-    carried = transfer_rows(schedule).tolist() if pipeline.has_links else None
-    for before, after, lag in zip(*(np.asarray(part).tolist() for part in flow), strict=True):
-        source, target = rows[before], rows[after]
+    table, flow = list(schedule.operations.rows()), waits(schedule)
+    compute = [row for row, place in zip(table, flow.place.tolist(), strict=True) if place >= 0]
+    columns = (flow.before, flow.after, flow.makers, flow.lag)
+    for before, after, maker, lag in zip(
+        *(column[flow.data].tolist() for column in columns), strict=True
+    ):
+        source, target, through = compute[maker], table[after], table[before]
         if source.device == target.device:
             continue
-        if carried is not None:
-            row, timed = carried[after], schedule.transfers
-            yield _Transfer(int(timed.start[row]), int(timed.end[row]), source, target)
+        if RECORDS[through.kind].resource is ResourceKind.LINK:
+            yield _Transfer(through.start, through.end, source, target)
         else:
             end = max(source.end, min(source.end + lag, target.start))
             yield _Transfer(source.end, end, source, target)
@@ -228,7 +200,7 @@ def _links(
             yield from _named("thread", here, thread, label, thread)
         heappush(threads, (transfer.end, thread))
         yield {
-            "name": f"{transfer.before.op} {'to' if name == 'send' else 'from'} device {there}",
+            "name": f"{transfer.before} {'to' if name == 'send' else 'from'} device {there}",
             "cat": "activation" if transfer.before.kind is OpKind.F else "gradient",
             "pid": here,
             "tid": thread,

@@ -10,8 +10,9 @@ the sequence; `slices`, the costs that are optional (`ppopt.problem.settings`), 
 throughput is computed from are left out if they have their defaults. `device_speed` has a
 fraction [numerator, denominator] per device, and is left out if all are 1: times are those at
 speed 1, and an operation takes its time / the speed of its device, a whole number of ticks.
-`link_mode` is left out if it is `delay`, and `host_link` if it is `duplex`. `frozen` says per
-stage whether it is frozen, and is left out if none is. The costs are those that frozen stages
+`microbatch_times` and `microbatch_memory` have such a fraction per microbatch, if they are given.
+`link_mode` is left out if it is `delay`, and `host_link` if it is `duplex`. `frozen` says per stage
+whether it is frozen, and is left out if none is. The costs are those that frozen stages
 have: a cost of an operation that a stage does not have is 0.
 `training` has the sizes with which a trainer runs it, and is left out if they are unknown.
 
@@ -33,6 +34,7 @@ from ppopt.problem.cost_table import STAGE_COSTS, Cost
 from ppopt.problem.costs import MOST_TICKS, is_matrix, times
 from ppopt.problem.field_values import LARGEST_GRID
 from ppopt.problem.link_mode import LinkMode
+from ppopt.problem.microbatches import MEMORY, TIMES
 from ppopt.problem.offload import HostLink
 from ppopt.problem.pipeline import Pipeline
 from ppopt.problem.settings import COUNTS, LIMIT_1F1B, SETTINGS, Shape
@@ -46,9 +48,12 @@ REQUIRED = (
     *(cost.name for cost in _ALWAYS),
     *("p2p_time", "mem_limit"),
 )
+FACTORS = (TIMES, MEMORY)
+"""Keys of the factors of microbatches that differ."""
 OPTIONAL = (
     "backward_p2p_time",
     *("name", "placement_name", "chunks", "mem_limit_given", "rounded", "slices", "device_speed"),
+    *FACTORS,
     *("link_mode", "optimizer_barrier", "host_link", "frozen", "training"),
     *(cost.name for cost in _SOMETIMES),
     *_WHERE_KNOWN,
@@ -81,7 +86,7 @@ def pipeline_to_object(pipeline: Pipeline) -> dict[str, Any]:
         **_in_ticks(pipeline, further),
         **({} if pipeline.slices is None else {"slices": pipeline.slices}),
         **{key: known for key in _WHERE_KNOWN if (known := getattr(pipeline, key)) is not None},
-        **_speeds(pipeline),
+        **_fraction_lists(pipeline),
         **({"link_mode": pipeline.link_mode.value} if pipeline.has_links else {}),
         **({"optimizer_barrier": True} if pipeline.optimizer_barrier else {}),
         **({"host_link": host_link.value} if host_link is not HostLink.DUPLEX else {}),
@@ -105,10 +110,16 @@ def _whole_ticks(values: Any, per_unit: int) -> Any:
     return int(values * per_unit)
 
 
-def _speeds(pipeline: Pipeline) -> dict[str, list[list[int]]]:
-    if all(speed == 1 for speed in pipeline.device_speed):
-        return {}
-    return {"device_speed": [list(speed.as_integer_ratio()) for speed in pipeline.device_speed]}
+def _fraction_lists(pipeline: Pipeline) -> dict[str, list[list[int]]]:
+    """Speeds of devices, if some are not 1, and factors of microbatches, if they are given."""
+    lists = {field: getattr(pipeline, field) for field in FACTORS}
+    if any(speed != 1 for speed in pipeline.device_speed):
+        lists["device_speed"] = pipeline.device_speed
+    return {
+        field: [list(number.as_integer_ratio()) for number in numbers]
+        for field, numbers in lists.items()
+        if numbers is not None
+    }
 
 
 def _placement_name(pipeline: Pipeline) -> str | None:
@@ -157,7 +168,9 @@ def pipeline_from_object(value: object, per_unit: int, memory_per_unit: int) -> 
         batches=file["batches"],
         p2p=within("p2p_time", _read_p2p, file["p2p_time"], file, per_unit),
         backward_p2p=within(_BACK, _read_p2p, file.get(_BACK), file, per_unit),
-        device_speed=within("device_speed", _read_speeds, file),
+        device_speed=within("device_speed", _read_fractions, file, "device_speed", "devices") or 1,
+        microbatch_times=within(TIMES, _read_fractions, file, TIMES, "batches"),
+        microbatch_memory=within(MEMORY, _read_fractions, file, MEMORY, "batches"),
         mem_limit=within("mem_limit_given", _own_limit, file.get("mem_limit_given"), limits),
         routes=file["routes"],
         slices=slices,
@@ -264,16 +277,17 @@ def _read_p2p(value: object, file: dict[str, Any], per_unit: int) -> object:
     return [[Fraction(entry, per_unit) for entry in row] for row in rows]
 
 
-def _read_speeds(file: dict[str, Any]) -> object:
-    value, devices = file.get("device_speed"), file["devices"]
+def _read_fractions(file: dict[str, Any], key: str, per: str) -> list[Fraction] | None:
+    """A fraction [numerator, denominator] for each of the devices, or microbatches (`per`)."""
+    value, count = file.get(key), file[per]
     if value is None:
-        return 1
-    if not isinstance(value, list) or len(value) != devices:
-        raise InputError(f"{shown(value)} is not a list of {devices} fractions, one per device")
-    pairs = [
-        within(f"device {device}", wholes, entry, 2, 1, MOST_TICKS)
-        for device, entry in enumerate(value)
-    ]
+        return None
+    if not isinstance(value, list) or len(value) != count:
+        raise InputError(f"{shown(value)} is not a list of {count} fractions, one of each of {per}")
+    pairs = (
+        within(f"entry {index}", wholes, entry, 2, 1, MOST_TICKS)
+        for index, entry in enumerate(value)
+    )
     return [Fraction(*pair) for pair in pairs]
 
 

@@ -41,6 +41,9 @@ Moves to the host and back stand there, too, with their microbatch, as F and B h
 peak_memory (lists per device) in ticks, bubble_overhead, and bubble_rate on `objective`;
 a schedule too incomplete to be measured claims nothing. `origin` and `claims` may be absent.
 
+Files of earlier versions have operations of no length that a frozen stage does not run. The reader
+drops them.
+
 The reader answers for the form of a file alone: whole numbers that arrays can hold. Whether the
 operations are a schedule of the pipeline (none missing, none twice, none on a stage that does
 not exist) is for `ppopt.verify` to say.
@@ -62,9 +65,9 @@ from ppopt.formats import model_json, origin_json, pipeline_json
 from ppopt.formats.documents import finite_float, label, parse_json, read_text
 from ppopt.formats.fields import finite, section, shown, text, whole, wholes, within
 from ppopt.problem.costs import MOST_TICKS
+from ppopt.problem.kinds import ONCE
 from ppopt.problem.operation import NUM_KINDS, AuxiliaryKind, OpKind
 from ppopt.problem.pipeline import Pipeline
-from ppopt.schedule.auxiliary import ONCE
 from ppopt.schedule.schedule import Schedule
 from ppopt.schedule.timetable import ALONE
 

@@ -33,7 +33,7 @@ from operator import add, sub
 from typing import Any
 
 from ppopt.problem.backward_kind import BackwardKind
-from ppopt.problem.costs import StageCosts
+from ppopt.problem.costs import StageCosts, Ticks
 from ppopt.problem.link_mode import LinkMode
 from ppopt.problem.operation import OpKind
 from ppopt.problem.pipeline import Pipeline
@@ -88,12 +88,23 @@ class BackwardChoice:
             return BackwardKind.SPLIT
         return BackwardKind.WHOLE if self._splitting_gains_nothing(stage) else BackwardKind.MIXED
 
+    @cached_property
+    def _tables(self) -> list[Ticks]:
+        """Costs of the microbatches that differ. Of a pair the larger factor saves no more."""
+        return [self.pipeline.ticks_at(*factors) for factors in set(self.pipeline.factors)]
+
     def _splitting_loses_nothing(self, stage: int) -> bool:
-        ticks = self.pipeline.ticks
+        return all(self._loses_nothing(ticks, stage) for ticks in self._tables)
+
+    def _splitting_gains_nothing(self, stage: int) -> bool:
+        """Whether BW takes no longer than B, alone and in every pair, and holds no more."""
+        return all(self._gains_nothing(ticks, stage) for ticks in self._tables)
+
+    def _loses_nothing(self, ticks: Ticks, stage: int) -> bool:
         _, partial, weight, full = (times[stage] for times in ticks.durations)
         return (
             full >= partial + weight
-            and self._split_holds_no_more(stage)
+            and self._split_holds_no_more(ticks, stage)
             and all(
                 ticks.pair_time(forward, OpKind.BW, stage)
                 >= ticks.pair_time(forward, OpKind.B, stage) + weight
@@ -101,9 +112,7 @@ class BackwardChoice:
             )
         )
 
-    def _splitting_gains_nothing(self, stage: int) -> bool:
-        """Whether BW takes no longer than B, alone and in every pair, and holds no more."""
-        ticks = self.pipeline.ticks
+    def _gains_nothing(self, ticks: Ticks, stage: int) -> bool:
         _, partial, _, full = (times[stage] for times in ticks.durations)
         taken, _ = ticks.held_alone(OpKind.B, stage)
         return (
@@ -116,9 +125,8 @@ class BackwardChoice:
             )
         )
 
-    def _split_holds_no_more(self, stage: int) -> bool:
+    def _split_holds_no_more(self, ticks: Ticks, stage: int) -> bool:
         """Whether B, and then W, hold no more than BW."""
-        ticks = self.pipeline.ticks
         whole, _ = ticks.held_alone(OpKind.BW, stage)
         after_b = ticks.memory_change(OpKind.B, stage)
         b, w = (ticks.takes[kind][stage] for kind in (OpKind.B, OpKind.W))

@@ -55,6 +55,15 @@ class Needs(Enum):
     WEIGHT_GRADIENT = auto()
 
 
+class Factor(Enum):
+    """Which factor of a microbatch multiplies a cost (`ppopt.problem.microbatches`)."""
+
+    OWN = auto()
+    """That of its unit, if every microbatch has the cost: on times, or on memory."""
+    MEMORY = auto()
+    NONE = auto()
+
+
 @dataclass(frozen=True)
 class Default:
     """What a cost is if it is not given."""
@@ -115,6 +124,7 @@ class Cost:
     counted_if: str = ""
     """Flag of a layer without which `default` counts; empty: the cost of the layer always does."""
     per: Per = Per.MICROBATCH
+    factor: Factor = Factor.OWN
     runs: int = 1
     """Of a time: operations of this length, per microbatch or step."""
     over_layers: OverLayers = OverLayers.SUM
@@ -147,6 +157,13 @@ class Cost:
         """Whether every microbatch has it, so that slices of microbatches cut it."""
         return self.per is Per.MICROBATCH
 
+    @property
+    def multiplied_with(self) -> Unit | None:
+        """Whose factor multiplies it, that on times or that on memory; None: neither."""
+        if not self.per_microbatch or self.factor is Factor.NONE:
+            return None
+        return Unit.MEMORY if self.factor is Factor.MEMORY else self.unit
+
 
 _time, _memory = partial(Cost, Unit.TIME), partial(Cost, Unit.MEMORY)
 
@@ -164,6 +181,7 @@ def _workspace(kind: str, field: str, default: Default, needs: Needs) -> Cost:
         default=default,
         layer_default=Default(default.words if default.fields else 0),
         mapping=("workspace", kind),
+        factor=Factor.NONE,
         over_layers=OverLayers.MAXIMUM,
         cut_by_chunks=False,
         needs=needs,
@@ -254,6 +272,7 @@ WORKSPACES = (
         "",
         over_layers=OverLayers.DERIVED,
         cut_by_chunks=False,
+        factor=Factor.NONE,
     ),
     _workspace("F", "forward_workspace", _same_as("workspace", "workspace"), Needs.FORWARD),
     _workspace("B", "input_workspace", _same_as("workspace", "workspace"), Needs.BACKWARD),
@@ -314,6 +333,7 @@ OFFLOAD = (
         layer_default=ZERO_BY_DEFAULT,
         mapping=("offload", "time"),
         counted_if="offload",
+        factor=Factor.MEMORY,
         runs=2,
         on_compute=False,
         needs=Needs.BACKWARD,

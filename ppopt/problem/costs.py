@@ -288,6 +288,11 @@ class Ticks(NamedTuple):
         longer = other - self.durations[OpKind.BW][backward]
         return max(whole + longer, min(whole, max(one, other)))
 
+    def pair_saving(self, forward: int, kind: OpKind, backward: int) -> int:
+        """Time that such a pair saves; below 0 if it takes longer than one after the other."""
+        alone = self.durations[OpKind.F][forward] + self.durations[kind][backward]
+        return alone - self.pair_time(forward, kind, backward)
+
     def _stated_pair_time(self, times: Any, forward: int, kind: OpKind, backward: int) -> int:
         """Time of an F and a backward of a kind run as one, from the times of such pairs."""
         if is_matrix(times):
@@ -301,6 +306,10 @@ class Ticks(NamedTuple):
         least = again + min(*stated, max(f[forward], full[backward] - again))
         pair: int = max(f[forward] + full[backward] - saved, least)
         return pair
+
+    def with_costs(self, costs: StageCosts[int]) -> Ticks:
+        """The same ticks of time and memory with other costs of stages."""
+        return self._replace(**_by_kind(costs))
 
     def time(self, ticks: int) -> Fraction:
         """Ticks to the user's unit of time."""
@@ -322,18 +331,18 @@ def ticks_of(
     static: tuple[Fraction, ...],
     limits: tuple[Fraction, ...] | None,
     pieces: int,
-    divisor: int = 1,
+    divisors: Mapping[Unit, int],
 ) -> Ticks:
     """Turn costs into ticks of the common denominator: nothing is lost.
 
     `speeds` has the speed of the device of every stage: a time at speed 1 becomes time / speed, and
     both are whole ticks. `static` and `limits` have one entry per device; `pieces` is the number of
-    microbatches times slices, and `divisor` the number of ticks into which the common tick of the
-    times is divided. Raises ConflictError if times or memory are so large, or so finely divided,
-    that sums of ticks would pass `MOST_TICKS`.
+    microbatches times slices, and `divisors` the number of ticks into which the common tick of
+    times, and that of memory, is divided. Raises ConflictError if times or memory are so large, or
+    so finely divided, that sums of ticks would pass `MOST_TICKS`.
     """
     rows = _on_all_devices(costs, speeds)
-    scales = _scales(rows, links, limits, divisor)
+    scales = _scales(rows, links, limits, divisors)
     per_unit, memory_per_unit = scales[Unit.TIME], scales[Unit.MEMORY]
     tables = [
         StageCosts[int](
@@ -341,37 +350,43 @@ def ticks_of(
         )
         for row in rows
     ]
-    scaled = tables[-1]
-    moved, recompute = scaled.offload_memory, scaled.recompute_time
-    kept = tuple(map(sub, scaled.kept, moved))
-    forward, *others = (scaled[WORKSPACES[kind]] for kind in OpKind)
-    workspace = (_sum(forward, moved), *others)
-    allocated = _sum(scaled.recompute_memory, moved)
-    takes, gives = _memory(scaled.activation, kept, allocated, scaled.memory_b, workspace)
     ticks = Ticks(
+        **_by_kind(tables[-1]),
         per_unit=per_unit,
         memory_per_unit=memory_per_unit,
-        costs=scaled,
-        durations=(
-            scaled.forward,
-            _sum(scaled.backward_input, recompute),
-            scaled.weight,
-            _sum(scaled.backward, recompute),
-        ),
-        overlap=_sum(scaled.overlap, recompute),
-        overlap_input=_sum(scaled.overlap_input, recompute),
         down=tuple(_scale(row, per_unit) for row in links.down),
         up=tuple(_scale(row, per_unit) for row in links.up),
-        kept=kept,
-        workspace=workspace,
-        takes=takes,
-        gives=gives,
         static=_scale(static, memory_per_unit),
         limits=None if limits is None else _scale(limits, memory_per_unit),
     )
     for table in tables:
         _check_range(ticks, table, pieces)
     return ticks
+
+
+def _by_kind(costs: StageCosts[int]) -> dict[str, Any]:
+    """Costs of stages with what operations take of them, as fields of `Ticks`."""
+    moved, recompute = costs.offload_memory, costs.recompute_time
+    kept = tuple(map(sub, costs.kept, moved))
+    forward, *others = (costs[WORKSPACES[kind]] for kind in OpKind)
+    workspace = (_sum(forward, moved), *others)
+    allocated = _sum(costs.recompute_memory, moved)
+    takes, gives = _memory(costs.activation, kept, allocated, costs.memory_b, workspace)
+    return {
+        "costs": costs,
+        "durations": (
+            costs.forward,
+            _sum(costs.backward_input, recompute),
+            costs.weight,
+            _sum(costs.backward, recompute),
+        ),
+        "overlap": _sum(costs.overlap, recompute),
+        "overlap_input": _sum(costs.overlap_input, recompute),
+        "kept": kept,
+        "workspace": workspace,
+        "takes": takes,
+        "gives": gives,
+    }
 
 
 def _on_all_devices(
@@ -388,7 +403,7 @@ def _scales(
     rows: Sequence[Mapping[str, tuple[Any, ...]]],
     links: Links,
     limits: tuple[Fraction, ...] | None,
-    divisor: int,
+    divisors: Mapping[Unit, int],
 ) -> dict[Unit, int]:
     """Ticks in one unit of time and of memory."""
     times, memory = (
@@ -397,8 +412,8 @@ def _scales(
     )
     numbers = chain(*map(_numbers, times), links.given)
     return {
-        Unit.TIME: divisor * exact.common_denominator(numbers),
-        Unit.MEMORY: exact.common_denominator(chain(*memory, limits or ())),
+        Unit.TIME: divisors[Unit.TIME] * exact.common_denominator(numbers),
+        Unit.MEMORY: divisors[Unit.MEMORY] * exact.common_denominator(chain(*memory, limits or ())),
     }
 
 

@@ -26,7 +26,7 @@ from typing import Any
 
 import numpy as np
 
-from ppopt.problem import features
+from ppopt.problem import features, microbatches
 from ppopt.problem.arrays import Bools, Ints
 from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.features.compute import ROW_OF, ROWS
@@ -353,6 +353,8 @@ class Instance:
         """
         op_class = self.classes[number]
         mode = op_class.modes_by_option[option]
+        if op_class.by_microbatch:
+            return op_class.by_microbatch[-option]
         return (mode,) if mode is not None and op_class.size else ()
 
     @cached_property
@@ -441,9 +443,18 @@ class Instance:
         return found
 
     def pair_time(self, forward: int, backward: int) -> int:
-        """Duration of two operation numbers run as one, in ticks."""
+        """Duration of two operation numbers run as one, in ticks.
+
+        Where microbatches differ, as much of both overlaps as if both had the smaller factor.
+        """
         first, second = self.pipeline.op(forward), self.pipeline.op(backward)
-        return self.pipeline.ticks.pair_time(first.stage, second.kind, second.stage)
+        ticks, place = self.pipeline.ticks, (first.stage, second.kind, second.stage)
+        factors = self.pipeline.microbatch_times
+        if factors is None:
+            return ticks.pair_time(*place)
+        smaller = min(factors[first.microbatch], factors[second.microbatch])
+        alone = self.durations[[forward, backward]].sum()
+        return int(alone) - microbatches.scaled(ticks.pair_saving(*place), smaller)
 
     @property
     def has_instants(self) -> bool:

@@ -321,12 +321,16 @@ def held_by_forward(layer: Layer) -> Fraction:
     return amount
 
 
-def backward_peak(layers: Iterable[Layer]) -> BackwardPeak:
-    """Memory of a microbatch while BW of a stage of some layers runs, one layer at a time."""
+def backward_peak(layers: Iterable[Layer], factor: Fraction = Fraction(1)) -> BackwardPeak:
+    """Memory of a microbatch while BW of a stage of some layers runs, one layer at a time.
+
+    `factor` multiplies activations and what F keeps of them.
+    """
     peak = BackwardPeak()
     for _, same in groupby(layers, id):
         layer, *others = same
-        cost = held_by_forward(layer), layer.activation, layer.backward_workspace
+        amounts = (factor * held_by_forward(layer), factor * layer.activation)
+        cost = (*amounts, layer.backward_workspace)
         peak = peak.then(*cost, count=1 + len(others))
     return peak
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from fractions import Fraction
+from functools import partial
 from itertools import accumulate
 from operator import add, attrgetter, sub
 from typing import Any
@@ -28,7 +29,7 @@ class LayerCosts:
         """
         self._layers, self._passing, self._one_at_a_time = layers, passing, one_at_a_time
         self.amounts: dict[str, Row] = {
-            cost.field: map_distinct(lambda layer, cost=cost: layer.amount(cost), layers)  # type: ignore[misc]
+            cost.field: map_distinct(partial(Layer.amount, cost=cost), layers)
             for cost in LAYER_COSTS
         }
         """What each layer adds to the costs of its stage, by field."""
@@ -68,6 +69,16 @@ class LayerCosts:
         return tuple(
             amounts[start] if end == start + 1 else sums[end] - sums[start] for start, end in stages
         )
+
+    def backward_allocations(self, stages: Stages, factor: Fraction) -> Row | None:
+        """What BW of stages allocates in all for a microbatch with a factor on its memory.
+
+        None if it does not run one layer at a time.
+        """
+        if not self._one_at_a_time:
+            return None
+        runs = (self._layers[start:end] for start, end in stages)
+        return tuple(backward_peak(run, factor).allocated for run in runs)
 
     def _backward_memory(self, stages: Stages, largest: Row | None) -> dict[str, Any]:
         """What BW allocates per stage, of layers that recompute and run one at a time.

@@ -211,6 +211,16 @@ class Layers:
         cuts = accumulate(self.checked(counts), initial=0)
         return self.costs.of(list(pairwise(cuts)))
 
+    def backward_allocations(
+        self, counts: Sequence[int], factor: Fraction
+    ) -> tuple[Fraction, ...] | None:
+        """What BW of the stages allocates in all for a microbatch with a factor on its memory.
+
+        None if it is the factor times `recompute_memory`, with the workspace.
+        """
+        cuts = accumulate(counts, initial=0)
+        return self.costs.backward_allocations(list(pairwise(cuts)), factor)
+
     @cached_property
     def unit_matters(self) -> bool:
         """Whether `recompute_unit` may change the memory of a stage."""

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from fractions import Fraction
+from itertools import accumulate
 from typing import Any
 
 from ppopt.errors import InputError
 from ppopt.problem import exact
 from ppopt.problem.costs import StageCosts
+from ppopt.problem.distinct import map_distinct
 from ppopt.problem.layers import Layers
 from ppopt.problem.settings import LIMIT_1F1B
 
@@ -46,37 +48,45 @@ def check_limit(limit: object, model: Layers | None) -> None:
 
 
 def limits_of(
-    limit: Any,
-    costs: StageCosts[Fraction],
-    hosted: Sequence[Sequence[int]],
-    batches: int,
-    slices: int,
+    limit: Any, each: Sequence[StageCosts[Fraction]], hosted: Sequence[Sequence[int]], slices: int
 ) -> tuple[Fraction, ...] | None:
     """Limit of every device, of a limit that is checked; other arguments as `peak_of_1f1b`."""
     if limit is None or isinstance(limit, tuple):
         return limit
     if limit == LIMIT_1F1B:
-        limit = peak_of_1f1b(costs, hosted, batches, slices)
+        limit = peak_of_1f1b(each, hosted, slices)
     return (limit,) * len(hosted)
 
 
 def peak_of_1f1b(
-    costs: StageCosts[Fraction], hosted: Sequence[Sequence[int]], batches: int, slices: int
+    each: Sequence[StageCosts[Fraction]], hosted: Sequence[Sequence[int]], slices: int
 ) -> Fraction:
     """Largest device peak of 1F1B, whatever the placement; its microbatches take one route.
 
-    `costs` are those of one slice of a microbatch, and `hosted` has the stages of every device.
-    Device d of P holds min(M, P - d) microbatches (Megatron-LM, arXiv 2104.04473, section 2.2), the
-    gathered weights of its stages, and while F or BW of one of its stages runs what that operation
-    allocates besides: its workspace, and in BW `recompute_memory`.
+    `each` has the costs of one slice of every microbatch, in their order, and `hosted` the stages
+    of every device. Device d of P holds min(M, P - d) microbatches in a row (Megatron-LM, arXiv
+    2104.04473, section 2.2), the gathered weights of its stages, and while F or BW of one of its
+    stages runs what that operation allocates besides: its workspace, and in BW, of the first of
+    these microbatches, `recompute_memory`.
     """
     return max(
-        static_of(costs, stages)
-        + sum((costs.unshard_memory[stage] for stage in stages), Fraction(0))
-        + min(batches, len(hosted) - device)
-        * sum((costs.kept[stage] * slices for stage in stages), Fraction(0))
-        + max(_besides(costs, stage) for stage in stages)
+        static_of(each[0], stages)
+        + sum((each[0].unshard_memory[stage] for stage in stages), Fraction(0))
+        + _of_microbatches(each, stages, min(len(each), len(hosted) - device), slices)
         for device, stages in enumerate(hosted)
+    )
+
+
+def _of_microbatches(
+    each: Sequence[StageCosts[Fraction]], stages: Sequence[int], count: int, slices: int
+) -> Fraction:
+    """Most that the stages of a device allocate for so many microbatches in a row."""
+    starts = range(len(each) - count + 1) if len(set(map(id, each))) > 1 else range(1)
+    kept = map_distinct(lambda costs: sum(costs.kept[stage] for stage in stages) * slices, each)
+    sums = tuple(accumulate(kept[: len(starts) + count - 1], initial=Fraction(0)))
+    return max(
+        sums[start + count] - sums[start] + max(_besides(each[start], stage) for stage in stages)
+        for start in starts
     )
 
 

@@ -11,23 +11,8 @@ from enum import Enum
 from typing import NamedTuple
 
 from ppopt.problem.arrays import Ints
-from ppopt.problem.operation import AuxiliaryKind, OpKind, TransferKind
-
-Kind = OpKind | TransferKind | AuxiliaryKind
-"""Kind of any operation."""
-
-
-class ResourceKind(Enum):
-    """What a resource is; each runs one operation at a time."""
-
-    COMPUTE = "compute"
-    """The processor of a device."""
-    LINK = "link"
-    """What carries transfers between two devices."""
-    COLLECTIVE = "collective"
-    """The queue of a device's collective operations."""
-    HOST = "host"
-    """The link between a device and its host, or one way of it."""
+from ppopt.problem.kinds import RECORDS, Kind, Per, ResourceKind
+from ppopt.problem.operation import TransferKind
 
 
 class Resource(NamedTuple):
@@ -90,6 +75,9 @@ class OperationClass(NamedTuple):
     size: int
     """Number of operations: one per microbatch of the route, or 1; 0 if the stage has none of this
     kind, as a frozen stage has no W. All modes are None then."""
+    by_microbatch: tuple[tuple[Mode, ...], ...] = ()
+    """If microbatches differ, the modes of every one, in the order of `modes`; these are then as
+    short, and hold as little, as those of any microbatch. A mode of none has no entries."""
 
     @property
     def modes_by_option(self) -> tuple[Mode | None, Mode | None]:
@@ -104,7 +92,7 @@ class OperationClass(NamedTuple):
     @property
     def per_microbatch(self) -> bool:
         """Whether every microbatch has one of its operations; else a step has one."""
-        return not isinstance(self.kind, AuxiliaryKind) or self.kind.per_microbatch
+        return self.kind is None or RECORDS[self.kind].per is Per.MICROBATCH
 
     @property
     def device(self) -> int:

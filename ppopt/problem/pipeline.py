@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property
 from itertools import accumulate, pairwise
+from math import ceil
 from typing import Any
 
 from ppopt.errors import ConflictError, Faults, InputError
@@ -17,6 +18,7 @@ from ppopt.problem import (
     frozen,
     hosting,
     link,
+    microbatches,
     offload,
     partition,
     placement,
@@ -63,7 +65,8 @@ class Pipeline(PipelineFields):
         speeds = reader.speeds(self.device_speed, self.hosts, self.num_devices)
         self._set(device_speed=speeds)
         faults = Faults()
-        for read in (self._read_costs, self._read_delays, self._read_limit):
+        reads = (self._read_microbatches, self._read_costs, self._read_delays, self._read_limit)
+        for read in reads:
             with faults.collected():
                 read(reader)
         faults.check()
@@ -150,6 +153,14 @@ class Pipeline(PipelineFields):
         for field, delays in given.items():
             read = reader.delays(field, delays, self.num_stages, self.num_devices)
             self._set(**{field: read})
+
+    def _read_microbatches(self, reader: FieldReader) -> None:
+        """Read by which factors microbatches differ."""
+        given = self.microbatch_times, self.microbatch_memory
+        microbatches.check_memory_known(*given, self.mem_limit)
+        for field in (microbatches.TIMES, microbatches.MEMORY):
+            factors = microbatches.read_factors(field, getattr(self, field), self.batches, reader)
+            self._set(**{field: factors})
 
     def _read_limit(self, reader: FieldReader) -> None:
         check_limit(self.mem_limit, self.model)
@@ -325,11 +336,22 @@ class Pipeline(PipelineFields):
         return tuple(hosting.hosted_of(row, self.num_devices) for row in self.hosts)
 
     def without_model(self) -> Pipeline:
-        """The same pipeline, its costs given stage by stage with an explicit placement."""
+        """The same pipeline, its costs given stage by stage with an explicit placement.
+
+        Where microbatches differ in memory, BW allocates what it does for the smallest, times the
+        factor: no more than it does if layers recompute one at a time.
+        """
         if self.model is None:
             return self
+        memory: dict[str, Any] = {}
+        if self.microbatch_memory is not None:
+            smallest = min(self.microbatch_memory)
+            memory = self._as_fields(self.costs_at(Fraction(1), smallest), {})
+            factors = tuple(factor / smallest for factor in self.microbatch_memory)
+            memory[microbatches.MEMORY] = factors
         return replace(
             self,
+            **memory,
             stages=self.num_stages,
             placement=self.hosts[0],
             chunks=None,
@@ -346,24 +368,29 @@ class Pipeline(PipelineFields):
         `costs` holds those of one slice, as the fields of `costs` do; what it lacks stays. `fields`
         are further fields of the pipeline. Raises InputError if they make no pipeline.
         """
-        values, slices = dict(self.costs), self.num_slices
-        if self.overlap is None:
-            values |= {"overlap": (), "overlap_input": ()}
-        values |= costs
-        of_stages: dict[str, Any] = {
-            cost.field: times(values[cost.field], slices if cost.per_microbatch else 1) or None
-            for cost in STAGE_COSTS
-        }
+        bare = self.without_model()
         made = replace(
-            self.without_model(),
+            bare,
             stages=self.num_stages,
             placement=self.hosts[0],
             chunks=None,
             mem_limit=self.limits,
-            **of_stages,
+            **self._as_fields(bare.costs, costs),
             **fields,
         )
         return made.in_ticks_of(self)
+
+    def _as_fields(self, costs: StageCosts[Fraction], changed: Mapping[str, Any]) -> dict[str, Any]:
+        """Costs of one slice, some of them changed, as fields of a pipeline with these stages."""
+        values = dict(costs)
+        if self.overlap is None:
+            values |= {"overlap": (), "overlap_input": ()}
+        values |= changed
+        return {
+            cost.field: times(values[cost.field], self.num_slices if cost.per_microbatch else 1)
+            or None
+            for cost in STAGE_COSTS
+        }
 
     def in_ticks_of(self, finer: Pipeline) -> Pipeline:
         """The same pipeline in the ticks of time of another, whose ticks are as fine or finer."""
@@ -422,8 +449,9 @@ class Pipeline(PipelineFields):
     @cached_property
     def limits(self) -> tuple[Fraction, ...] | None:
         """Memory limit of every device, in the user's unit; None: unlimited."""
-        pieces = (self.batches, self.num_slices)
-        return limits_of(self.mem_limit, self.costs, self.hosted[0], *pieces)
+        costs = {memory: self.costs_at(Fraction(1), memory) for _, memory in set(self.factors)}
+        each = [costs[memory] for _, memory in self.factors]
+        return limits_of(self.mem_limit, each, self.hosted[0], self.num_slices)
 
     def static_of(self, device: int) -> Fraction:
         """Memory always held by a device: the static memory of its stages, on every route."""
@@ -440,9 +468,69 @@ class Pipeline(PipelineFields):
         """All costs as integer ticks: the one duration table of the project."""
         static = tuple(self.static_of(device) for device in range(self.num_devices))
         speeds = tuple(self.device_speed[host] for host in self.hosts[0])
-        pieces = self.batches * self.num_slices
-        rest = (static, self.limits, pieces, self.tick_divisor)
+        factors = (self.microbatch_times or (), self.microbatch_memory or ())
+        pieces = self.num_slices * max(self.batches, *(ceil(sum(each)) for each in factors))
+        divisors = {
+            Unit.TIME: self.tick_divisor * microbatches.denominator(self.microbatch_times),
+            Unit.MEMORY: microbatches.denominator(self.microbatch_memory),
+        }
+        rest = (static, self.limits, pieces, divisors)
         return ticks_of(self.costs, speeds, self.links, *rest)
+
+    @property
+    def factors(self) -> tuple[tuple[Fraction, Fraction], ...]:
+        """Factors on the times and on the memory of every microbatch."""
+        same = (Fraction(1),) * self.batches
+        pairs = zip(self.microbatch_times or same, self.microbatch_memory or same, strict=True)
+        return tuple(pairs)
+
+    def ticks_at(self, times: Fraction, memory: Fraction) -> Ticks:
+        """Costs of a microbatch with these factors (see `factors`), as integer ticks."""
+        known: dict[tuple[Fraction, Fraction], Ticks] = vars(self).setdefault("_ticks_at", {})
+        if (times, memory) not in known:
+            ticks = self.ticks
+            allocated = self._allocated_by_backward(memory, ticks.memory_per_unit)
+            costs = microbatches.costs_of(ticks.costs, times, memory, *allocated)
+            known[times, memory] = ticks.with_costs(costs)
+        return known[times, memory]
+
+    def costs_at(self, times: Fraction, memory: Fraction) -> StageCosts[Fraction]:
+        """`costs` of a microbatch with these factors."""
+        allocated = self._allocated_by_backward(memory, 1)
+        return microbatches.costs_of(self.costs, times, memory, *allocated)
+
+    @cached_property
+    def with_smallest_microbatches(self) -> Pipeline:
+        """The relaxation in which every microbatch has the smallest factors, in the same ticks.
+
+        Take any schedule, and keep all starts: every operation ends no later, and every microbatch
+        holds no more at any time.
+        """
+        return self._with_equal_microbatches(*map(min, zip(*self.factors, strict=True)))
+
+    @cached_property
+    def with_largest_microbatches(self) -> Pipeline:
+        """The restriction in which every microbatch has the largest factors, in the same ticks."""
+        return self._with_equal_microbatches(*map(max, zip(*self.factors, strict=True)))
+
+    def _with_equal_microbatches(self, times: Fraction, memory: Fraction) -> Pipeline:
+        alike = dict.fromkeys((microbatches.TIMES, microbatches.MEMORY))
+        return self.with_stage_costs(self.costs_at(times, memory), **alike)
+
+    def _allocated_by_backward(
+        self, memory: Fraction, per_unit: int
+    ) -> tuple[tuple[Fraction, ...] | None, bool]:
+        """What BW of every stage allocates in all for a slice of such a microbatch.
+
+        None: what follows from `costs`. And whether W of stage 0 runs all of its backward.
+        """
+        if self.model is None:
+            return None, False
+        allocations = self.model.backward_allocations(self.counts, memory)
+        if allocations is None:
+            return None, False
+        in_weight = self.first_backward is FirstBackward.WEIGHT
+        return tuple(amount * per_unit / self.num_slices for amount in allocations), in_weight
 
     def time_text(self, ticks: int) -> str:
         """Write a time with its unit, if that is known: `3.2 ms`."""

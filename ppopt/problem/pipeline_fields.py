@@ -85,6 +85,11 @@ class PipelineFields(CostFields):
     frozen: Any = None
     """Whether stages are frozen: one for all, or one per stage; None: none is. Of a model in layers
     its layers say it (see `ppopt.problem.frozen`)."""
+    microbatch_times: Any = None
+    """Factor on the times of a microbatch, one for all or one per microbatch; None: 1 (see
+    `ppopt.problem.microbatches`)."""
+    microbatch_memory: Any = None
+    """Factor on the memory of a microbatch, in the same form; None: 1."""
     slices: int | None = None
     """Equal parts of every microbatch along the sequence, in causal order; None: 1."""
     routes: int = 1

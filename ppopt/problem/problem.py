@@ -76,11 +76,30 @@ class Problem:
 
     @cached_property
     def relaxed(self) -> Problem:
-        """A problem of one kind of backward whose bounds hold for this one.
+        """A problem of one kind of backward and equal microbatches whose bounds hold for this one.
 
         No pair of it is shorter than one of its operations. This problem itself, if it is such a
-        problem. If some pair is shorter, that of `ShortPairs.relaxed`; else, where backwards
-        are mixed, the split problem of `BackwardChoice.relaxed`.
+        problem.
+        """
+        if Trait.MICROBATCHES in self.traits:
+            return replace(self, pipeline=self.pipeline.with_smallest_microbatches).relaxed
+        return self._of_one_kind
+
+    @cached_property
+    def relaxed_memory(self) -> Problem:
+        """A problem of one kind of backward and unlimited memory whose bounds hold for this one.
+
+        Its microbatches differ in their times as those of this problem do.
+        """
+        stages = self.pipeline.without_model()
+        unlimited = replace(stages, mem_limit=None, microbatch_memory=None)
+        return replace(self, pipeline=unlimited.in_ticks_of(self.pipeline))._of_one_kind
+
+    @cached_property
+    def _of_one_kind(self) -> Problem:
+        """The relaxation of `ShortPairs.relaxed` if some pair is shorter than an operation of it.
+
+        Else, where backwards are mixed, that of `BackwardChoice.relaxed`, which splits them all.
         """
         if self.short_pairs.need_matrix:
             kind = BackwardKind.uniform(fused=self.fused)

@@ -60,7 +60,7 @@ class Shape(Enum):
     SWITCHES = "true|LIST"
     """True or false for all stages, or a list with one of these per stage."""
     PER_DEVICE = "NUMBER|LIST"
-    """One number for all devices, or a list with one number per device."""
+    """One number for all devices, or microbatches, or a list with one number for each."""
     PLACEMENT = "NAME|LIST"
     """A name, or a list with the device of every stage."""
     LAYERS = "LAYERS"
@@ -371,6 +371,25 @@ SETTINGS = (
         "gives its activation back at its end",
         "false",
         has_flag=False,
+    ),
+    Setting(
+        "microbatch_times",
+        Shape.PER_DEVICE,
+        "factor on the times of a microbatch, one number or one per microbatch, where microbatches "
+        "differ (packed or variable-length sequences); every stage runs every kind of operation in "
+        "the order of the list",
+        "1",
+        least=0,
+        under=Heading.TIMES,
+    ),
+    Setting(
+        "microbatch_memory",
+        Shape.PER_DEVICE,
+        "factor on the activation of a microbatch, with memory_b, kept, and what offload moves; "
+        "not on workspace. A memory limit beside microbatch_times needs it",
+        "1",
+        least=0,
+        under=Heading.MEMORY,
     ),
     _size(
         "slices",

@@ -48,11 +48,16 @@ class Trait(StrEnum):
     """Activations move to the host."""
     FROZEN = "frozen", "frozen stages"
     """Some stages are frozen."""
+    MICROBATCHES = "microbatches", "microbatches that differ"
+    """Factors multiply the times or the memory of some microbatches."""
     SPAN = "span", "objective device span"
     """The objective is the device span."""
 
 
 Traits = frozenset[Trait]
+PER_OPERATION = frozenset({Trait.FROZEN, Trait.MICROBATCHES})
+"""Traits that the instance states operation by operation: what reads times, memory and existence of
+every operation there, and runs microbatches in their given order, handles them."""
 BESIDE_COMPUTE = frozenset({Trait.LINKS, Trait.STEP_WORK, Trait.OFFLOAD})
 """Traits of problems with operations beside compute."""
 OF_PIPELINE: Mapping[Trait, Callable[[Pipeline], bool]] = {
@@ -62,6 +67,9 @@ OF_PIPELINE: Mapping[Trait, Callable[[Pipeline], bool]] = {
     Trait.STEP_WORK: lambda pipeline: pipeline.has_gradient_work,
     Trait.OFFLOAD: lambda pipeline: pipeline.has_offload,
     Trait.FROZEN: lambda pipeline: any(pipeline.frozen_stages),
+    Trait.MICROBATCHES: lambda pipeline: any(
+        factor != 1 for factors in pipeline.factors for factor in factors
+    ),
 }
 """How the traits are recognised that a pipeline has whatever the objective and the kind of its
 backwards; the others are recognised in `ppopt.problem.instance` and `ppopt.problem.problem`."""

@@ -25,7 +25,8 @@ from typing import Any, NamedTuple
 from ppopt.errors import InputError
 from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.instance import Instance
-from ppopt.problem.operation import AuxiliaryKind, Op, OpKind
+from ppopt.problem.kinds import Kind
+from ppopt.problem.operation import Op, OpKind
 from ppopt.problem.pipeline import Pipeline
 
 Z_LIMIT = 3.5
@@ -59,7 +60,7 @@ class Record(NamedTuple):
 class StepRecord(NamedTuple):
     """An operation around the microbatches as it ran. Times are in nanoseconds."""
 
-    kind: AuxiliaryKind
+    kind: Kind
     stage: int
     """Of an optimizer: the lowest stage of its device."""
     device: int
@@ -143,7 +144,7 @@ class Profile:
     steps: int
     memory: Mapping[int, StageMemory] = field(default_factory=dict)
     """By stage, if it was measured."""
-    around: Mapping[tuple[AuxiliaryKind, int], int] = field(default_factory=dict)
+    around: Mapping[tuple[Kind, int], int] = field(default_factory=dict)
     """Median times around the microbatches, in nanoseconds, by kind and stage that ran it."""
 
     @property
@@ -219,8 +220,8 @@ def profile(
     )
 
 
-def _times_around(rows: Iterable[StepRecord]) -> dict[tuple[AuxiliaryKind, int], int]:
-    lengths: dict[tuple[AuxiliaryKind, int], list[int]] = defaultdict(list)
+def _times_around(rows: Iterable[StepRecord]) -> dict[tuple[Kind, int], int]:
+    lengths: dict[tuple[Kind, int], list[int]] = defaultdict(list)
     for row in rows:
         lengths[row.kind, row.stage].append(row.end - row.start)
     return {key: round(median(found)) for key, found in lengths.items()}

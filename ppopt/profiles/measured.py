@@ -11,12 +11,13 @@ from typing import Any
 
 from ppopt.errors import InputError
 from ppopt.problem import units
+from ppopt.problem.kinds import ONCE
 from ppopt.problem.objective import Objective
 from ppopt.problem.pipeline import Pipeline
 from ppopt.problem.settings import COUNTS
 from ppopt.profiles.estimate import Measurements, Record, StepRecord, profile
 from ppopt.schedule import timing
-from ppopt.schedule.auxiliary import ScheduledAuxiliary
+from ppopt.schedule.operations import Operation
 from ppopt.schedule.origin import Origin
 from ppopt.schedule.schedule import Schedule
 from ppopt.schedule.timetable import ScheduledOperation
@@ -139,13 +140,14 @@ def records_of(schedule: Schedule) -> Measurements:
     seconds = units.SCALES["time"][schedule.pipeline.time_unit or "ms"]
     per_tick = seconds * 10**9 / schedule.pipeline.ticks.per_unit
 
-    def nanoseconds(row: ScheduledOperation | ScheduledAuxiliary) -> tuple[int, int]:
+    def nanoseconds(row: ScheduledOperation | Operation) -> tuple[int, int]:
         return round(row.start * per_tick), round(row.end * per_tick)
 
+    table = schedule.operations
     return Measurements(
         [Record(*row[:4], *nanoseconds(row)) for row in schedule.rows()],
         [
-            StepRecord(row.op.kind, row.op.stage, row.device, *nanoseconds(row))
-            for row in schedule.auxiliary.rows()
+            StepRecord(row.kind, row.stage, row.device, *nanoseconds(row))
+            for row in table.where(table.microbatch == ONCE).rows()
         ],
     )

@@ -16,7 +16,7 @@ from typing import Protocol
 from ppopt import processors
 from ppopt.errors import InputError
 from ppopt.problem.traits import BESIDE_COMPUTE, Trait, unhandled
-from ppopt.rechecker import claim, mixed, once
+from ppopt.rechecker import claim, microbatches, mixed, once
 from ppopt.rechecker.arithmetic import by_arithmetic
 from ppopt.rechecker.claim import Claim
 from ppopt.rechecker.verdict import Recheck, Verdict, outcome_of, searched, value_of
@@ -27,7 +27,7 @@ __all__ = ["Recheck", "Verdict", "confirmed", "recheck"]
 
 MODELLED = BESIDE_COMPUTE | {
     *(Trait.MIXED, Trait.PAIRS, Trait.SHORT_PAIRS),
-    *(Trait.SLICES, Trait.ROUTES, Trait.FROZEN, Trait.SPAN),
+    *(Trait.SLICES, Trait.ROUTES, Trait.FROZEN, Trait.SPAN, Trait.MICROBATCHES),
 }
 """Traits that the models for CP-SAT state."""
 TIME_LIMIT = 60.0
@@ -112,7 +112,7 @@ def confirmed(schedule: Timetable) -> str | None:
         from ppopt.rechecker.configurations import confirmed_at_once  # noqa: PLC0415  loads on use
 
         return confirmed_at_once(stated)
-    known = None if stated.placements else by_arithmetic(mixed.of_one_kind(stated))
+    known = None if stated.placements else at_once(stated)
     if known is None:
         return None
     return f"{known[1]}, where every backward is one operation" if stated.fused else known[1]
@@ -129,7 +129,7 @@ def check(
         stated = stated._replace(bound=min(stated.bound, stated.horizon + 1))
     if stated.mixed:
         return _check_mixed(stated, time_limit, workers, seed, progress)
-    known = by_arithmetic(stated)
+    known = at_once(stated)
     if known is not None:
         device, reason = known
         return Recheck(Verdict.CONFIRMED, reason, (device,), monotonic() - began)
@@ -149,6 +149,13 @@ def check(
 
     found = refute(stated, began + time_limit - monotonic(), workers, seed, progress)
     return outcome_of(stated, found, monotonic() - began)
+
+
+def at_once(stated: Claim) -> tuple[int, str] | None:
+    """A device that proves a claim by arithmetic, and how; None if that takes a search."""
+    claims = map(mixed.of_one_kind, microbatches.simpler(stated))
+    found = (by_arithmetic(claim) for claim in claims if not claim.mixed)
+    return next((known for known in found if known is not None), None)
 
 
 def _check_configurations(
@@ -177,6 +184,9 @@ def _check_mixed(
         found = check(simpler, mixed.RELAXATION_SHARE * time_limit, workers, seed, progress)
         if found.verdict is Verdict.CONFIRMED:
             return replace(found, reason=f"{found.reason}; {mixed.RELAXED}")
+    elif (known := at_once(stated)) is not None:
+        reason = f"{known[1]}; {mixed.RELAXED}"
+        return Recheck(Verdict.CONFIRMED, reason, (known[0],), monotonic() - began)
     if not stated.has_only(MODELLED):
         return _not_modelled(stated, monotonic() - began)
     from ppopt.rechecker.mixed_model import refute_mixed  # noqa: PLC0415  ortools takes long to load

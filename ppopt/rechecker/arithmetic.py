@@ -9,11 +9,12 @@ from ppopt.problem.traits import BESIDE_COMPUTE, Trait
 from ppopt.rechecker import once
 from ppopt.rechecker.claim import Claim
 from ppopt.rechecker.idle_bound import least_idle
+from ppopt.rechecker.microbatches import of_smallest
 from ppopt.rechecker.route_times import RouteTimes
 
 HANDLES = BESIDE_COMPUTE | {
     *(Trait.PAIRS, Trait.SHORT_PAIRS, Trait.SLICES),
-    *(Trait.ROUTES, Trait.FROZEN, Trait.SPAN),
+    *(Trait.ROUTES, Trait.FROZEN, Trait.SPAN, Trait.MICROBATCHES),
 }
 """Traits that the arguments on the work and the memory of a device handle."""
 
@@ -28,16 +29,17 @@ def least_time(claim: Claim, device: int) -> int:
     after.
     """
     pipeline = claim.pipeline
-    stages = [stage for hosted in pipeline.hosted for stage in hosted[device]]
-    share = pipeline.batches // pipeline.routes * pipeline.num_slices
-    durations = claim.least
-    work = claim.work(
-        {kind: share * sum(durations[kind][stage] for stage in stages) for kind in claim.kinds}
-    )
-    left = once.tail(claim, device) if pipeline.has_auxiliary else 0
+    durations, times = claim.least, dict.fromkeys(claim.kinds, 0)
+    for route, hosted in enumerate(pipeline.hosted):
+        for kind in claim.kinds:
+            each = sum(durations[kind][stage] for stage in hosted[device])
+            times[kind] += int(claim.pieces(route) * each)
+    work = claim.work(times)
+    smallest = of_smallest(claim)
+    left = once.tail(smallest, device) if pipeline.has_auxiliary else 0
     if not claim.span and claim.fused:
-        left = max(left, _least_way(claim, device, OpKind.BW))
-    return head(claim, device) + work + left
+        left = max(left, _least_way(smallest, device, OpKind.BW))
+    return head(smallest, device) + work + left
 
 
 def head(claim: Claim, device: int) -> int:
@@ -79,7 +81,8 @@ def least_memory(claim: Claim, device: int) -> int:
 
 def over_limit(claim: Claim) -> Iterator[int]:
     """Devices that cannot keep their memory limit; none if the argument does not apply."""
-    limits = claim.pipeline.ticks.limits if claim.has_only(HANDLES) else None
+    equal = claim.has_only(HANDLES - {Trait.MICROBATCHES})
+    limits = claim.pipeline.ticks.limits if equal else None
     for device, limit in enumerate(limits or ()):
         if least_memory(claim, device) > limit:
             yield device

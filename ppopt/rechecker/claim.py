@@ -15,9 +15,13 @@ from ppopt.problem.objective import Objective
 from ppopt.problem.operation import Op, OpKind
 from ppopt.problem.pipeline import Pipeline
 from ppopt.problem.traits import Trait, Traits
-from ppopt.rechecker.pair_times import Row, least_times, pairs_save
+from ppopt.rechecker.pair_times import Row, least_times, pair_time, pairs_save
 from ppopt.schedule.origin import Argument
 from ppopt.schedule.timetable import Timetable
+from ppopt.verifier.whole_backward import allocated_by_whole_backward, runs_whole_in_weight
+
+ONE = Fraction(1)
+"""Factor of a microbatch that is as the others."""
 
 
 class Claim(NamedTuple):
@@ -140,7 +144,24 @@ class Claim(NamedTuple):
         for cost in OTHER_TIMES:
             times = cost.runs * sum(ticks.costs[cost.field])
             each, once = (each + times, once) if cost.per_microbatch else (each, once + times)
-        return pipeline.batches * pipeline.num_slices * each + pipeline.routes * once
+        longest = [max(ONE, time, memory) for time, memory in self._factors]
+        return ceil(sum(longest)) * pipeline.num_slices * each + pipeline.routes * once
+
+    @property
+    def _factors(self) -> list[tuple[Fraction, Fraction]]:
+        """Factors on the times and on the memory of every microbatch."""
+        pipeline, same = self.pipeline, (Fraction(1),) * self.pipeline.batches
+        rows = (pipeline.microbatch_times or same, pipeline.microbatch_memory or same)
+        return list(zip(*rows, strict=True))
+
+    def pieces(self, route: int) -> Fraction:
+        """Slices of a route, each as often as the factor on the times of its microbatch says."""
+        times = (self._factors[microbatch][0] for microbatch in self.routes()[route])
+        return self.pipeline.num_slices * sum(times, Fraction(0))
+
+    def memory(self, microbatch: int) -> Fraction:
+        """Factor on the memory of a microbatch."""
+        return self._factors[microbatch][1]
 
     @property
     def paired(self) -> bool:
@@ -158,7 +179,24 @@ class Claim(NamedTuple):
 
     def time(self, op: Op) -> int:
         """Time of an operation alone, in ticks."""
-        return self.pipeline.ticks.durations[op.kind][op.stage]
+        time = self.pipeline.ticks.durations[op.kind][op.stage]
+        if self.pipeline.microbatch_times is None:
+            return time
+        return int(time * self.pipeline.microbatch_times[op.microbatch])
+
+    def time_of_pair(self, forward: Op, backward: Op) -> int:
+        """Time of an F and a B or BW run as one, in ticks.
+
+        As much of both overlaps as of two with the smaller of their factors on times.
+        """
+        time = pair_time(self.pipeline, forward.stage, backward.kind, backward.stage)
+        factors = self.pipeline.microbatch_times
+        if factors is None:
+            return time
+        ticks = self.pipeline.ticks.durations
+        saved = ticks[OpKind.F][forward.stage] + ticks[backward.kind][backward.stage] - time
+        smaller = min(factors[forward.microbatch], factors[backward.microbatch])
+        return self.time(forward) + self.time(backward) - int(smaller * saved)
 
     @property
     def shortened(self) -> bool:
@@ -172,43 +210,63 @@ class Claim(NamedTuple):
             return self.pipeline.ticks.durations
         return least_times(self.pipeline)
 
-    def takes(self, kind: OpKind, stage: int) -> int:
+    def takes(self, kind: OpKind, stage: int, factor: Fraction = ONE) -> int:
         """Memory that an operation takes at its start, in ticks.
 
         Its workspace; F what it keeps of the activation, B the rest of that and its change of
-        memory if that is positive; BW `recompute_memory`, and what moved to the host.
+        memory if that is positive; BW what it allocates, and what moved to the host. `factor` is
+        that on the memory of the microbatch: it multiplies all but the workspace.
         """
         ticks = self.pipeline.ticks
-        amount = ticks.workspace[kind][stage]
-        if kind is OpKind.F:
-            amount += ticks.kept[stage]
-        if kind is OpKind.B:
-            amount += ticks.costs.activation[stage] - ticks.kept[stage]
-            amount += max(0, ticks.costs.memory_b[stage])
         if kind is OpKind.BW:
-            amount += self._for_whole(stage)
-        return amount
+            return int(self._for_whole(stage, factor))
+        amount = 0
+        if kind is OpKind.F:
+            amount = ticks.kept[stage]
+        if kind is OpKind.B:
+            amount = ticks.costs.activation[stage] - ticks.kept[stage]
+            amount += max(0, ticks.costs.memory_b[stage])
+        return int(factor * amount + self._workspace(kind, stage, factor))
 
-    def _for_whole(self, stage: int) -> int:
-        """Memory that BW allocates besides its workspace, in ticks."""
+    def _workspace(self, kind: OpKind, stage: int, factor: Fraction) -> Fraction:
+        """Memory that F, B or W holds only while it runs, in ticks.
+
+        In `Ticks` what moves to the host is a part of that of F.
+        """
         ticks = self.pipeline.ticks
-        return ticks.costs.recompute_memory[stage] + ticks.costs.offload_memory[stage]
+        if kind is OpKind.W and stage == 0 and runs_whole_in_weight(self.pipeline):
+            return Fraction(self.allocated_by_whole(factor)[0])
+        moved = ticks.costs.offload_memory[stage] if kind is OpKind.F else 0
+        return ticks.workspace[kind][stage] + (factor - 1) * moved
 
-    def gives(self, kind: OpKind, stage: int) -> int:
+    def _for_whole(self, stage: int, factor: Fraction) -> Fraction:
+        """Memory that BW allocates, its workspace with it, in ticks."""
+        ticks = self.pipeline.ticks
+        moved = factor * ticks.costs.offload_memory[stage]
+        if factor == 1:
+            own = ticks.costs.recompute_memory[stage] + ticks.workspace[OpKind.BW][stage]
+            return own + moved
+        return self.allocated_by_whole(factor)[stage] + moved
+
+    def allocated_by_whole(self, factor: Fraction) -> list[int]:
+        """What BW of every stage allocates for a slice of a microbatch, by the verifier's rule."""
+        return allocated_by_whole_backward(self.pipeline, factor)
+
+    def gives(self, kind: OpKind, stage: int, factor: Fraction = ONE) -> int:
         """Memory that an operation gives back at its end, in ticks.
 
         Its workspace; B its change of memory if that is negative, W the rest, and BW what F keeps
-        and what BW allocates.
+        and what BW allocates. `factor` is as for `takes`.
         """
         ticks = self.pipeline.ticks
-        amount = ticks.workspace[kind][stage]
-        if kind is OpKind.B:
-            amount += max(0, -ticks.costs.memory_b[stage])
-        if kind is OpKind.W:
-            amount += ticks.costs.activation[stage] + ticks.costs.memory_b[stage]
         if kind is OpKind.BW:
-            amount += ticks.kept[stage] + self._for_whole(stage)
-        return amount
+            return int(factor * ticks.kept[stage] + self._for_whole(stage, factor))
+        amount = 0
+        if kind is OpKind.B:
+            amount = max(0, -ticks.costs.memory_b[stage])
+        if kind is OpKind.W:
+            amount = ticks.costs.activation[stage] + ticks.costs.memory_b[stage]
+        return int(factor * amount + self._workspace(kind, stage, factor))
 
     def kept(self, stage: int) -> int:
         """Memory that a slice of a microbatch holds between F and the backward, in ticks."""

@@ -18,9 +18,9 @@ from ppopt.problem.operation import Op, OpKind
 from ppopt.rechecker import cp_sat
 from ppopt.rechecker.arithmetic import head
 from ppopt.rechecker.claim import Claim
+from ppopt.rechecker.microbatches import of_smallest
 from ppopt.rechecker.once import has_instants
 from ppopt.rechecker.once_model import Move, Once, Place, add_once
-from ppopt.rechecker.pair_times import pair_time
 from ppopt.rechecker.refute import RefutationOutcome, Times, latest
 
 MOST_OPERATIONS = 30_000
@@ -139,7 +139,7 @@ class MixedModel:
                     continue
                 for kind in (OpKind.B, OpKind.BW):
                     two = other._replace(kind=kind)
-                    both = pair_time(claim.pipeline, forward.stage, kind, two.stage)
+                    both = claim.time_of_pair(forward, two)
                     if both < claim.time(forward) + claim.time(two):
                         self.joined[forward, two] = self.cp.new_bool_var("")
 
@@ -159,7 +159,7 @@ class MixedModel:
                 cp.add_exactly_one([*chosen, there.negated()])
             cp.add(end == start + claim.time(op)).only_enforce_if(alone)
             for (first, second), literal in partners.items():
-                both = pair_time(claim.pipeline, first.stage, second.kind, second.stage)
+                both = claim.time_of_pair(first, second)
                 cp.add(end == start + both).only_enforce_if(literal)
                 cp.add(self.start[first] == self.start[second]).only_enforce_if(literal)
         if w not in self.start:
@@ -252,6 +252,7 @@ class MixedModel:
         and is what was taken first.
         """
         split, stage = self.split[forward], forward.stage
+        factor = self.claim.memory(forward.microbatch)
         found = []
         for there, kinds in (
             (split, (OpKind.F, OpKind.B, OpKind.W)),
@@ -259,8 +260,8 @@ class MixedModel:
         ):
             taken: list[tuple[OpKind, int]] = []
             for kind in (kind for kind in kinds if self.claim.has(kind, stage)):
-                taken.append((kind, self.claim.takes(kind, stage)))
-                left = self.claim.gives(kind, stage)
+                taken.append((kind, self.claim.takes(kind, stage, factor)))
+                left = self.claim.gives(kind, stage, factor)
                 while left:
                     first, amount = taken.pop(0)
                     if amount > left:
@@ -278,7 +279,7 @@ class MixedModel:
     def _add_bound(self, most: int) -> None:
         """No device is done later than `most`, or later than that after its first operation."""
         claim, cp = self.claim, self.cp
-        whole = claim._replace(backward_kind=BackwardKind.WHOLE)
+        whole = of_smallest(claim)._replace(backward_kind=BackwardKind.WHOLE)
         for device in range(claim.pipeline.num_devices):
             begin = cp.new_int_var(0, self.last if claim.span else 0, "")
             first = head(whole, device)
@@ -304,6 +305,6 @@ class MixedModel:
     def _left(self, route: int, stage: int) -> int:
         """Least time from the end of a backward until those below it end."""
         ticks = self.claim.pipeline.ticks
-        _, partial, _, full = self.claim.least
+        _, partial, _, full = of_smallest(self.claim).least
         shortest = map(min, partial[:stage], full[:stage])
         return sum(shortest) + sum(ticks.up[route][:stage])

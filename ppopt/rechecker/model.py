@@ -21,10 +21,10 @@ from typing import NamedTuple
 from ortools.sat.python import cp_model
 
 from ppopt.problem.operation import Op, OpKind
+from ppopt.problem.traits import Trait
 from ppopt.rechecker.claim import Claim
 from ppopt.rechecker.links import sent
 from ppopt.rechecker.once_model import Move, Once, Place, add_once
-from ppopt.rechecker.pair_times import pair_time
 from ppopt.rechecker.rules import Rules
 
 Pair = tuple[Op, Op]
@@ -50,10 +50,12 @@ class FeasibilityModel(NamedTuple):
     """Last instant, in ticks; no operation is longer."""
 
 
-def build(rules: Rules, latest: int, devices: frozenset[int]) -> FeasibilityModel:
-    """Model of the schedules below the bound and done by `latest`, with all rules of `devices`."""
-    claim, cp = rules.claim, cp_model.CpModel()
-    least = claim.least
+def build(claim: Claim, rules: Rules, latest: int, devices: frozenset[int]) -> FeasibilityModel:
+    """Model of the schedules below the bound and done by `latest`, with all rules of `devices`.
+
+    `rules` are those of the claim; where microbatches differ, of that of the smallest.
+    """
+    cp, least = cp_model.CpModel(), rules.claim.least
     start = {
         op: cp.new_int_var(0, latest - least[op.kind][op.stage], str(op)) for op in rules.operations
     }
@@ -61,7 +63,8 @@ def build(rules: Rules, latest: int, devices: frozenset[int]) -> FeasibilityMode
     model = FeasibilityModel(claim, cp, start, end, {}, {}, {}, None, latest)
     for device in sorted(devices):
         _add_pairs(model, device)
-    model = model._replace(once=_once(rules, latest, start, end, cp))
+    if claim.pipeline.has_auxiliary and rules.all:
+        model = model._replace(once=_once(claim, latest, start, end, cp))
     for device in sorted(devices):
         _add_device(model, device)
     for before, after, lag in rules.apart:
@@ -74,16 +77,13 @@ def build(rules: Rules, latest: int, devices: frozenset[int]) -> FeasibilityMode
 
 
 def _once(
-    rules: Rules,
+    claim: Claim,
     latest: int,
     start: dict[Op, cp_model.IntVar],
     end: dict[Op, cp_model.LinearExprT],
     cp: cp_model.CpModel,
-) -> Once | None:
+) -> Once:
     """What a step has once, of the first microbatches' F and the last ones' last operations."""
-    claim = rules.claim
-    if not (claim.pipeline.has_auxiliary and rules.all):
-        return None
     routes, slices = claim.routes(), range(claim.pipeline.num_slices)
 
     def ops(kind: OpKind, place: Place, last: int) -> list[Op]:
@@ -138,7 +138,7 @@ def _add_device(model: FeasibilityModel, device: int) -> None:
 
     With one stage on which all memory is held from F to W (or BW), memory is held by numbers of
     microbatches alone, and the rules have counted them, if one fits; not so where microbatches are
-    sliced.
+    sliced, or differ.
     """
     claim = model.claim
     mine = [op for op in model.start if claim.device(op) == device]
@@ -149,7 +149,8 @@ def _add_device(model: FeasibilityModel, device: int) -> None:
         busy.append(once.busy[device])
     model.cp.add_no_overlap(busy)
     stages = {(op.stage, claim.pipeline.route(op.microbatch)) for op in mine}
-    simple = len(stages) == 1 and claim.pipeline.num_slices == 1
+    differ = {Trait.SLICES, Trait.MICROBATCHES} & claim.traits
+    simple = len(stages) == 1 and not differ
     between = (*((kind, claim.gives) for kind in claim.kinds[:-1]),)
     between += (*((kind, claim.takes) for kind in claim.kinds[1:]),)
     counted = not any(amount(kind, stage) for kind, amount in between for stage, _ in stages)
@@ -181,10 +182,11 @@ def _add_pairs(model: FeasibilityModel, device: int) -> None:
         alone, end = cp.new_bool_var(""), cp.new_int_var(0, model.latest, "")
         model.end[op], model.alone[op] = end, alone
         cp.add_exactly_one([alone, *chosen.values()])
-        cp.add(end >= start + claim.least[op.kind][op.stage])
+        times = {pair: claim.time_of_pair(*pair) for pair in chosen}
+        cp.add(end >= start + min(time, *times.values()))
         cp.add(end == start + time).only_enforce_if(alone)
         for (forward, backward), joined in chosen.items():
-            both = pair_time(claim.pipeline, forward.stage, backward.kind, backward.stage)
+            both = times[forward, backward]
             cp.add(end == start + both).only_enforce_if(joined)
             cp.add(model.start[forward] == model.start[backward]).only_enforce_if(joined)
 
@@ -213,7 +215,7 @@ def _options(claim: Claim, mine: list[Op]) -> list[Pair]:
     """
     if not claim.paired:
         return []
-    pipeline, route = claim.pipeline, claim.pipeline.route
+    route = claim.pipeline.route
     backwards = [op for op in mine if op.kind is claim.kinds[1]]
     return [
         (operation, two)
@@ -222,8 +224,7 @@ def _options(claim: Claim, mine: list[Op]) -> list[Pair]:
         for two in backwards
         if route(operation.microbatch) != route(two.microbatch)
         or operation.microbatch > two.microbatch
-        if pair_time(pipeline, operation.stage, two.kind, two.stage)
-        < claim.time(operation) + claim.time(two)
+        if claim.time_of_pair(operation, two) < claim.time(operation) + claim.time(two)
     ]
 
 
@@ -234,9 +235,10 @@ def _held(model: FeasibilityModel, forward: Op) -> Iterator[tuple[cp_model.Inter
     is what was taken first.
     """
     claim, taken = model.claim, []
+    factor = claim.memory(forward.microbatch)
     for kind in claim.kinds_of(forward.stage):
-        taken.append((kind, claim.takes(kind, forward.stage)))
-        left = claim.gives(kind, forward.stage)
+        taken.append((kind, claim.takes(kind, forward.stage, factor)))
+        left = claim.gives(kind, forward.stage, factor)
         while left:
             first, amount = taken.pop(0)
             if amount > left:

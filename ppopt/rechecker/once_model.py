@@ -131,9 +131,11 @@ class _Building:
         for forward, after, before in moves:
             stage, device = forward.stage, self.claim.device(forward)
             costs = pipeline.ticks.costs
-            amount, time = costs.offload_memory[stage], costs.offload_time[stage]
-            if not amount:
+            if not costs.offload_memory[stage]:
                 continue
+            factor = self.claim.memory(forward.microbatch)
+            rows = (costs.offload_memory, costs.offload_time)
+            amount, time = (int(factor * row[stage]) for row in rows)
             route = pipeline.route(forward.microbatch)
             place, row = (route, *forward[1:]), (route, stage, forward.slice)
             out, back = (AuxiliaryKind.OFFLOAD, place), (AuxiliaryKind.RELOAD, place)

@@ -12,6 +12,7 @@ from ortools.sat.python import cp_model
 from ppopt.problem.operation import Op, OpKind
 from ppopt.rechecker import cp_sat
 from ppopt.rechecker.claim import Claim
+from ppopt.rechecker.microbatches import of_smallest
 from ppopt.rechecker.model import FeasibilityModel, Pair, build
 from ppopt.rechecker.once import has_instants
 from ppopt.rechecker.rules import MOST_OPERATIONS, Rules
@@ -52,19 +53,22 @@ def refute(
     The rules of some devices at first: no solution, no schedule. A solution that breaks rules of
     other devices brings these in, the worst as many again as there were; one that breaks none is a
     schedule below the bound. No answer within a share of the time brings all devices in. All are in
-    from the start where an operation takes less time in a pair than alone: only the rules of its
-    device say when it ends. `report` is called with the number of devices. Of a pipeline too large
-    to be stated whole, only the devices that the certificate names have their rules in force.
+    from the start where an operation takes less time in a pair than alone, or where microbatches
+    differ: only the rules of its device say when it ends, and what it holds. `report` is called
+    with the number of devices. Of a pipeline too large to be stated whole, only the devices that
+    the certificate names have their rules in force.
     """
     until = monotonic() + seconds
     every = range(claim.pipeline.num_devices)
     devices = set(claim.devices or every)
-    if (claim.pipeline.has_auxiliary or claim.shortened) and claim.size <= MOST_OPERATIONS:
+    smallest = of_smallest(claim)
+    own = claim.pipeline.has_auxiliary or claim.shortened or smallest is not claim
+    if own and claim.size <= MOST_OPERATIONS:
         devices.update(every)
-    rules, last = Rules(claim, frozenset(devices)), latest(claim)
+    rules, last = Rules(smallest, frozenset(devices)), latest(claim)
     while len(rules.operations) <= MOST_OPERATIONS:
         report(len(devices))
-        model = build(rules, last, frozenset(devices))
+        model = build(claim, rules, last, frozenset(devices))
         share = SHARE if rules.all and len(devices) < len(every) else 1.0
         status, times = _solve(model, share * (until - monotonic()), workers, seed)
         if status == cp_model.INFEASIBLE:
@@ -132,8 +136,9 @@ def _excesses(claim: Claim, times: Times, mine: list[Op], device: int) -> int:
     ticks = claim.pipeline.ticks
     if ticks.limits is None:
         return 0
-    taken = [(times.start[op], 1, claim.takes(op.kind, op.stage)) for op in mine]
-    given = [(times.end[op], 0, -claim.gives(op.kind, op.stage)) for op in mine]
+    places = {op: (op.kind, op.stage, claim.memory(op.microbatch)) for op in mine}
+    taken = [(times.start[op], 1, claim.takes(*place)) for op, place in places.items()]
+    given = [(times.end[op], 0, -claim.gives(*place)) for op, place in places.items()]
     held, excesses = ticks.static[device], 0
     for _, _, change in sorted(event for event in taken + given if event[2]):
         held += change

@@ -12,20 +12,24 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from ppopt.problem.operation import AuxiliaryKind, OpKind
+from ppopt.problem.kinds import Kind
+from ppopt.problem.operation import AuxiliaryKind, OpKind, TransferKind
 from ppopt.schedule.idle import Cause
 
-HUES: dict[OpKind | AuxiliaryKind, str] = {
+HUES: dict[Kind, str] = {
     OpKind.F: "#0072B2",
     OpKind.B: "#E69F00",
     OpKind.W: "#009E73",
     OpKind.BW: "#D55E00",
+    TransferKind.SEND_F: "#0072B2",
+    TransferKind.SEND_B: "#E69F00",
     AuxiliaryKind.UNSHARD: "#56B4E9",
     AuxiliaryKind.GRADIENT_SYNC: "#CC79A7",
     AuxiliaryKind.OPTIMIZER: "#F0E442",
     AuxiliaryKind.OFFLOAD: "#882255",
     AuxiliaryKind.RELOAD: "#999933",
 }
+"""The hue of every kind; a transfer has that of the operation which makes what it carries."""
 LIGHTEST = 0.6
 """Share of white in the shade of the last chunk."""
 IDLE = "rgba(128, 138, 156, 0.16)"
@@ -64,7 +68,7 @@ LIMIT = "#E0344C"
 POINT_EDGE = "#ffffff"
 
 
-def shade(kind: OpKind | AuxiliaryKind, part: int, parts: int) -> str:
+def shade(kind: Kind, part: int, parts: int) -> str:
     """Colour of a kind on part `part` of `parts`: the hue itself, then lighter with each part."""
     return _lighter(HUES[kind], LIGHTEST * part / max(parts - 1, 1))
 

@@ -11,9 +11,9 @@ import numpy as np
 
 from ppopt.errors import InputError
 from ppopt.formats.figures import known
+from ppopt.problem.kinds import Kind, ResourceKind
 from ppopt.problem.objective import Objective
-from ppopt.problem.operation import AuxiliaryKind, OpKind
-from ppopt.report.gantt import DrawnKind
+from ppopt.report.drawing import drawn_kinds
 from ppopt.report.labels import CAUSE_WORDS, clean, title
 from ppopt.report.numbers import measured, percent, spread
 from ppopt.report.schedule_report import ScheduleReport, report_schedule
@@ -29,7 +29,7 @@ _MOST_CAUSES = 3
 class TimeUse(NamedTuple):
     """What the devices do from 0 to the makespan, as shares of devices x makespan."""
 
-    kinds: dict[DrawnKind, Fraction]
+    kinds: dict[Kind, Fraction]
     causes: dict[Cause, Fraction]
 
     @property
@@ -85,23 +85,19 @@ def _check_units(schedules: Sequence[Schedule]) -> None:
 def time_use(schedule: Schedule) -> TimeUse:
     """Shares of the device time by kind of operation and by cause of idle time.
 
-    The two operations of an overlapped pair count half of its time each. Of the work around the
-    microbatches, the optimizer counts: collectives leave the device free.
+    The two operations of an overlapped pair count half of its time each. What runs on other
+    resources leaves the device free.
     """
-    alone = np.where(schedule.pair == ALONE, 2, 1)
-    halves = alone * (schedule.end - schedule.start)
+    table = schedule.operations
+    computed = table.where(table.on(ResourceKind.COMPUTE))
+    halves = np.where(computed.pair == ALONE, 2, 1) * (computed.end - computed.start)
     total = schedule.metrics.makespan_ticks * schedule.pipeline.num_devices
     causes = totals(idle(schedule), schedule.pipeline.num_devices).sum(axis=0).tolist()
-    kinds: dict[DrawnKind, Fraction] = {
-        kind: Fraction(int(halves[schedule.kind == kind].sum()), 2 * total) for kind in OpKind
-    }
-    given = schedule.auxiliary
-    steps = given.kind == AuxiliaryKind.OPTIMIZER
-    if steps.any():
-        time = int((given.end - given.start)[steps].sum())
-        kinds[AuxiliaryKind.OPTIMIZER] = Fraction(time, total)
     return TimeUse(
-        kinds,
+        {
+            kind: Fraction(int(halves[computed.kind == kind].sum()), 2 * total)
+            for kind in drawn_kinds([schedule])
+        },
         {cause: Fraction(causes[cause], total) for cause in Cause},
     )
 

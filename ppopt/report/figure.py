@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -10,25 +10,29 @@ import numpy.typing as npt
 import plotly.graph_objects as go  # type: ignore[import-untyped]
 
 from ppopt.problem.arrays import Ints
-from ppopt.problem.operation import AuxiliaryKind, OpKind
+from ppopt.problem.kinds import KindRecord, Per, ResourceKind
 from ppopt.problem.pipeline import Pipeline
 from ppopt.report import colours
-from ppopt.report.gantt import (
+from ppopt.report.drawing import (
+    ALL,
     BAR,
-    GanttSeries,
-    gantt_series,
-    half_row,
+    GANTT,
+    LOWER,
+    QUEUES,
+    Drawing,
+    Line,
+    Series,
+    drawing,
     label_step,
     part_names,
     row_height,
 )
-from ppopt.report.labels import CAUSE_WORDS, KIND_WORDS
+from ppopt.report.labels import CAUSE_WORDS
 from ppopt.report.notebook_figure import NotebookFigure
 from ppopt.report.numbers import headed, measured, number, percent
 from ppopt.schedule.idle import Cause, idle
 from ppopt.schedule.metrics import Metrics, memory_of_operations, memory_profile
 from ppopt.schedule.schedule import Schedule
-from ppopt.schedule.timetable import ALONE
 
 Numbers = npt.NDArray[Any]
 
@@ -48,22 +52,17 @@ _TOP, _BOTTOM, _BETWEEN = 64, 56, 52
 _MEMORY, _GANTT = "y", "y2"
 """Axes of the two charts. The one with numbers in its bars comes last: plotly sizes the text of
 bars again with every subplot that has bars."""
-_HOVER = (
-    "<b>%{{customdata[0]}}{kind}%{{customdata[1]}}</b>  {words}<br>"
-    "stage %{{customdata[0]}} · {part}microbatch %{{customdata[1]}} · device %{{y}}<br>"
+_HOVER_TIMES = (
     "start %{{customdata[2]:.6~f}} · end %{{customdata[3]:.6~f}}{time}"
-    " · duration %{{customdata[4]:.6~f}}{time}<br>"
-    "memory %{{customdata[5]:.6~f}}{memory} while it runs, "
+    " · duration %{{customdata[4]:.6~f}}{time}"
+)
+_HOVER_HELD = (
+    "<br>memory %{{customdata[5]:.6~f}}{memory} while it runs, "
     "%{{customdata[6]:.6~f}}{memory} after it"
-    "<extra></extra>"
 )
 _HOVER_IDLE = (
     "<b>idle</b>  %{{text}}<br>device %{{y}}<br>start %{{customdata[0]:.6~f}}"
     " · end %{{customdata[1]:.6~f}}{time} · duration %{{customdata[2]:.6~f}}{time}<extra></extra>"
-)
-_HOVER_AUXILIARY = (
-    "<b>{words}</b><br>{stage}device %{{customdata[1]}}<br>"
-    "start %{{customdata[2]:.6~f}} · end %{{customdata[3]:.6~f}}{time}<extra></extra>"
 )
 _HOVER_MEMORY = (
     "<b>memory %{{customdata[2]:.6~f}}{memory}</b>  on device %{{y}}<br>"
@@ -79,14 +78,15 @@ def figure(schedule: Schedule) -> go.Figure:
     Above some thousands of operations the page (`ppopt.report.html`) is faster to draw.
     """
     idle_bars = _idle_bars(schedule)
-    operations = [*_operation_bars(schedule), *_auxiliary_bars(schedule)]
+    drawn = drawing(schedule, GANTT, QUEUES)
+    operations = _operation_bars(drawn)
     memory = _memory_traces(schedule)
     for trace in (idle_bars, *operations):
         trace.yaxis = _GANTT
     for rank, trace in enumerate((*operations, *memory, idle_bars), start=1):
         trace.legendrank = rank
     traces = [idle_bars, *operations, *memory]
-    return NotebookFigure(traces, _layout(schedule, schedule.metrics))
+    return NotebookFigure(traces, _layout(drawn, schedule.metrics))
 
 
 def _in_units(ticks: Ints, per_unit: int) -> Numbers:
@@ -124,111 +124,90 @@ def _idle_bars(schedule: Schedule) -> go.Bar:
     )
 
 
-def _operation_bars(schedule: Schedule) -> list[go.Bar]:
+def _operation_bars(drawn: Drawing) -> list[go.Bar]:
     """Operations as bars, one trace per series."""
-    figures = _figures(schedule)
-    names = part_names(schedule.pipeline)
-    labelled, units = len(schedule) <= MOST_LABELS, _suffixes(schedule.pipeline)
+    names, figures = part_names(drawn.schedule.pipeline), _figures(drawn)
     traces = []
-    for series in gantt_series(schedule):
-        shown, paired = figures[series.rows], schedule.pair[series.rows] != ALONE
+    for series in drawn.series:
+        shown, half = figures[series.rows], drawn.half[series.rows]
+        look = _look(drawn, series, grouped=len(names) > 2)
         bars = go.Bar(
             orientation="h",
             base=shown[:, 2],
             x=shown[:, 4],
-            y=schedule.device[series.rows],
+            y=drawn.line[series.rows],
             width=BAR,
             customdata=shown,
             insidetextanchor="middle",
             textangle=0,
-            **_look(series, units, grouped=len(names) > 2, labelled=labelled),
+            **look,
         )
-        if paired.any():
-            # F has the upper half of the row, the backward that runs with it the lower half
-            bars.width = np.where(paired, BAR / 2, BAR)
-            bars.offset = np.where(paired & (series.kind != OpKind.F), 0, -BAR / 2)
+        if (half != ALL).any():
+            bars.width = np.where(half == ALL, BAR, BAR / 2)
+            bars.offset = np.where(half == LOWER, 0, -BAR / 2)
         traces.append(bars)
     return traces
 
 
-def _queues(schedule: Schedule) -> int:
-    """Rows of queues: one per device, if there are collectives or moves to the host."""
-    queued = (schedule.auxiliary.kind != AuxiliaryKind.OPTIMIZER).any()
-    return schedule.pipeline.num_devices if queued else 0
-
-
-def _auxiliary_bars(schedule: Schedule) -> Iterator[go.Bar]:
-    """Work around the microbatches as bars: of devices, or of queues in rows below."""
-    given, per_unit = schedule.auxiliary, schedule.pipeline.ticks.per_unit
-    devices, units = schedule.pipeline.num_devices, _suffixes(schedule.pipeline)
-    for kind in AuxiliaryKind:
-        rows = given.kind == kind
-        if not rows.any():
-            continue
-        queued, half = kind is not AuxiliaryKind.OPTIMIZER, half_row(kind)
-        start, end = (_in_units(times[rows], per_unit) for times in (given.start, given.end))
-        words = f"{kind.name} {KIND_WORDS[kind]}"
-        yield go.Bar(
-            name=words,
-            orientation="h",
-            base=start,
-            x=end - start,
-            y=given.device[rows] + queued * devices,
-            width=BAR / 2 if half else BAR,
-            offset=None if not half else (half - 2) * BAR / 2,
-            customdata=np.column_stack(
-                [*(column[rows] for column in (given.stage, given.device)), start, end]
-                + [given.microbatch[rows]] * kind.per_microbatch
-            ),
-            hovertemplate=_HOVER_AUXILIARY.format(
-                words=words,
-                stage="stage %{customdata[0]} · " * queued
-                + "microbatch %{customdata[4]} · " * kind.per_microbatch,
-                **units,
-            ),
-            texttemplate=f"%{{customdata[{4 if kind.per_microbatch else 0}]}}" if queued else None,
-            textposition="inside" if queued else "none",
-            insidetextanchor="middle",
-            textangle=0,
-            insidetextfont={"color": colours.ink(colours.HUES[kind])},
-            marker={"color": colours.HUES[kind], "line": {"width": 0.6, "color": "#ffffff"}},
-        )
-
-
-def _look(
-    series: GanttSeries, units: Mapping[str, str], *, grouped: bool, labelled: bool
-) -> dict[str, Any]:
+def _look(drawn: Drawing, series: Series, *, grouped: bool) -> dict[str, Any]:
     """Name, colour and texts of a trace; `grouped`: all parts of a kind share a legend entry."""
-    kind, name = series.kind.name, series.name
-    words = KIND_WORDS[series.kind]
+    record, name = series.record, series.name
+    labelled = len(drawn.bars) <= MOST_LABELS
+    place = 0 if record.per is Per.STAGE else 1
+    shown = labelled and record.per is not Per.DEVICE
     return {
-        "name": f"{kind} {words if grouped or not name else name}",
-        "legendgroup": kind if grouped else None,
+        "name": f"{record.name} {record.words if grouped or not name else name}",
+        "legendgroup": record.name if grouped else None,
         "showlegend": not grouped or series.part == 0,
-        "hovertemplate": _HOVER.format(kind=kind, words=words, part=name and f"{name} · ", **units),
+        "hovertemplate": _hover(record, name, _suffixes(drawn.schedule.pipeline)),
         "marker": {
             "color": series.colour,
             "line": {"width": 0.6 if labelled else 0, "color": "#ffffff"},
         },
-        "texttemplate": "%{customdata[1]}" if labelled else None,
-        "textposition": "inside" if labelled else "none",
+        "texttemplate": f"%{{customdata[{place}]}}" if shown else None,
+        "textposition": "inside" if shown else "none",
         "insidetextfont": {"color": colours.ink(series.colour)},
     }
 
 
-def _figures(schedule: Schedule) -> Numbers:
-    """Figures of the operations in the user's units, one row each.
+def _hover(record: KindRecord, part: str, units: Mapping[str, str]) -> str:
+    """The hover text of the operations of a kind and part, as a template of plotly's."""
+    stage = "" if record.per is Per.DEVICE else "%{customdata[0]}"
+    microbatch = "%{customdata[1]}" if record.per is Per.MICROBATCH else ""
+    held = record.resource is ResourceKind.COMPUTE and bool(microbatch)
+    place = [
+        stage and f"stage {stage}",
+        part,
+        microbatch and f"microbatch {microbatch}",
+        "device %{customdata[7]}",
+    ]
+    return "".join(
+        [
+            f"<b>{stage}{record.name}{microbatch}</b>  {record.words}<br>",
+            " · ".join(filter(None, place)) + "<br>",
+            (_HOVER_TIMES + _HOVER_HELD * held).format(**units),
+            "<extra></extra>",
+        ]
+    )
 
-    Columns: stage, microbatch, start, end, duration, memory of the device during and after it.
+
+def _figures(drawn: Drawing) -> Numbers:
+    """Figures of the bars in the user's units, one row each.
+
+    Columns: stage, microbatch, start, end, duration, memory of the device during and after it, and
+    the device. Memory stands with compute of microbatches, which has it.
     """
-    ticks = schedule.pipeline.ticks
-    times = (schedule.start, schedule.end, schedule.end - schedule.start)
+    schedule, bars = drawn.schedule, drawn.bars
+    ticks, memory = schedule.pipeline.ticks, np.zeros((2, len(bars)), dtype=np.int64)
+    memory[:, bars.computed] = memory_of_operations(schedule)
+    times = (bars.start, bars.end, bars.end - bars.start)
     return np.column_stack(
         [
-            schedule.stage,
-            schedule.microbatch,
+            bars.stage,
+            bars.microbatch,
             *(_in_units(time, ticks.per_unit) for time in times),
-            *(_in_units(level, ticks.memory_per_unit) for level in memory_of_operations(schedule)),
+            *(_in_units(level, ticks.memory_per_unit) for level in memory),
+            bars.device,
         ]
     )
 
@@ -333,8 +312,9 @@ def _memory_hover(schedule: Schedule, profiles: list[_Profile]) -> go.Bar:
     )
 
 
-def _layout(schedule: Schedule, found: Metrics) -> dict[str, Any]:
-    devices, queues = len(found.busy_ticks), _queues(schedule)
+def _layout(drawn: Drawing, found: Metrics) -> dict[str, Any]:
+    schedule = drawn.schedule
+    devices, queues = len(drawn.lines[0]), sum(map(len, drawn.lines[1:]))
     makespan = float(found.makespan)
     height = row_height(devices + queues, _HIGHEST_ROW, _ROWS)
     inner = (2 * devices + queues) * height + _BETWEEN
@@ -373,7 +353,7 @@ def _layout(schedule: Schedule, found: Metrics) -> dict[str, Any]:
             "spikecolor": "#8a93a5",
         },
         "yaxis": _axis(devices, step, (0, split)),
-        "yaxis2": _axis(devices + queues, step, (top, 1)) | _queue_ticks(devices, queues, step),
+        "yaxis2": _axis(devices + queues, step, (top, 1)) | _queue_ticks(drawn.lines, step),
         "annotations": [*notes, _end_note(makespan, devices + queues, schedule.pipeline.time_unit)],
         "shapes": [_end_line(makespan)],
         "modebar": {"bgcolor": "rgba(0, 0, 0, 0)"},
@@ -393,14 +373,22 @@ def _axis(devices: int, step: int, domain: tuple[float, float]) -> dict[str, Any
     }
 
 
-def _queue_ticks(devices: int, queues: int, step: int) -> dict[str, Any]:
-    """Marks of the rows of devices and queues; empty without queues."""
+def _queue_ticks(charts: Sequence[Sequence[Line]], step: int) -> dict[str, Any]:
+    """Marks of the lines of devices and queues; empty without queues."""
+    devices, *queues = charts
     if not queues:
         return {}
-    shown = range(0, devices, step)
-    places = [*shown, *(devices + device for device in shown)]
-    names = [str(device) for device in shown] + [f"queue {device}" for device in shown]
-    return {"tickvals": places, "ticktext": names, "title": {"text": ""}}
+    places, names = list(range(len(devices))), [str(device) for device in range(len(devices))]
+    marks = [*zip(places, names, strict=True)][::step]
+    for lines in queues:
+        first = len(places)
+        places += range(first, first + len(lines))
+        marks += [(first + at, lines[at].label) for at in range(0, len(lines), step)]
+    return {
+        "tickvals": [place for place, _ in marks],
+        "ticktext": [name for _, name in marks],
+        "title": {"text": ""},
+    }
 
 
 def _notes(schedule: Schedule, found: Metrics, step: int) -> list[dict[str, Any]]:

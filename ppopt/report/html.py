@@ -14,13 +14,21 @@ from typing import NamedTuple
 import numpy as np
 
 from ppopt.errors import InputError
-from ppopt.problem.operation import AuxiliaryKind, OpKind
+from ppopt.problem.kinds import RECORDS, Kind, KindRecord, Per
+from ppopt.problem.operation import OpKind
 from ppopt.report import colours
+from ppopt.report.drawing import (
+    LINKS,
+    MOST_SHADES,
+    QUEUES,
+    described,
+    part_names,
+    shade_words,
+)
 from ppopt.report.entries import PageSchedule, entries
-from ppopt.report.gantt import MOST_SHADES, DrawnKind, part_names, shade_words
-from ppopt.report.labels import CAUSE_WORDS, KIND_WORDS, clean, isolated
+from ppopt.report.labels import CAUSE_WORDS, clean, isolated
 from ppopt.report.notebook_figure import packed_plotly
-from ppopt.report.payload import payload, queue_words
+from ppopt.report.payload import payload
 from ppopt.report.script import script
 from ppopt.report.sections import alone, overview, section
 from ppopt.schedule.idle import Cause, idle
@@ -29,7 +37,7 @@ from ppopt.schedule.schedule import Schedule
 TITLE = "Pipeline schedules"
 FEW = 4
 """Charts that a page of many schedules opens with."""
-_KEYS: dict[DrawnKind, str] = dict(zip(OpKind, "fbwx", strict=True))
+_KEYS: dict[Kind, str] = dict(zip(OpKind, "fbwx", strict=True))
 """Keys that show or hide a kind of operations."""
 
 
@@ -154,8 +162,9 @@ def _common_name(schedules: Sequence[Schedule]) -> str:
 
 def _layers(schedules: Sequence[Schedule]) -> str:
     """Buttons of the layers that some schedule has."""
-    links = any(schedule.pipeline.has_links for schedule in schedules)
-    words = list(dict.fromkeys(filter(None, map(queue_words, schedules))))
+    links = any(described(schedule, LINKS) for schedule in schedules)
+    described_queues = [described(schedule, QUEUES) for schedule in schedules]
+    words = list(dict.fromkeys(filter(None, described_queues)))
     queues = _COLLECTIVES.format(words=max(words, key=len)) if words else ""
     return _LINKS * links + queues
 
@@ -173,14 +182,14 @@ def _text(name: str) -> str:
 
 def _kind_buttons(schedules: Sequence[Schedule]) -> str:
     """A button for every kind of operation that occurs, and what its shades stand for."""
-    kinds = {int(code) for schedule in schedules for code in np.unique(schedule.kind)}
-    around = {int(code) for schedule in schedules for code in np.unique(schedule.auxiliary.kind)}
+    kinds = {int(code) for one in schedules for code in np.unique(one.operations.kind)}
     names = {tuple(part_names(schedule.pipeline)) for schedule in schedules}
     shown = min(max(map(len, names)), MOST_SHADES)
-    buttons = [_kind_button(OpKind(code), shown) for code in sorted(kinds)]
-    for code in sorted(around):
-        shades = 1 if code == AuxiliaryKind.OPTIMIZER else shown
-        buttons.append(_kind_button(AuxiliaryKind(code), shades))
+    buttons = [
+        _kind_button(RECORDS[code], 1 if RECORDS[code].per is Per.DEVICE else shown)
+        for code in sorted(kinds)
+        if RECORDS[code].carries is None
+    ]
     meanings = {shade_words(some) for some in names} - {""}
     if meanings:
         words = (
@@ -190,12 +199,14 @@ def _kind_buttons(schedules: Sequence[Schedule]) -> str:
     return "".join(buttons)
 
 
-def _kind_button(kind: DrawnKind, shades: int) -> str:
-    swatch = "".join(_swatch(colours.shade(kind, part, shades)) for part in range(shades))
-    words = f"{kind.name} {KIND_WORDS[kind]}"
-    key = f" (key {_KEYS[kind]})" if kind in _KEYS else ""
+def _kind_button(record: KindRecord, shades: int) -> str:
+    swatch = "".join(_swatch(colours.shade(record.kind, part, shades)) for part in range(shades))
+    words = f"{record.name} {record.words}"
+    key = f" (key {_KEYS[record.kind]})" if record.kind in _KEYS else ""
     title = f"show or hide: {words}{key}"
-    return f'<button type="button" data-name="{kind.name}" title="{title}">{swatch}{words}</button>'
+    return (
+        f'<button type="button" data-name="{record.name}" title="{title}">{swatch}{words}</button>'
+    )
 
 
 def _cause_buttons(schedules: Sequence[Schedule]) -> str:

@@ -7,7 +7,6 @@ from html import escape
 from typing import TYPE_CHECKING
 
 from ppopt.problem.link_mode import LinkMode
-from ppopt.problem.operation import AuxiliaryKind, OpKind
 from ppopt.problem.operation_classes import Resource
 from ppopt.schedule.idle import Cause
 
@@ -18,17 +17,6 @@ SEARCHED = "optimal"
 """Name of the strategy of a schedule that was searched for, whether or not it is proved."""
 LONGEST_NAME = 80
 """Letters of a name that the page shows at most."""
-KIND_WORDS: dict[OpKind | AuxiliaryKind, str] = {
-    OpKind.F: "forward",
-    OpKind.B: "backward for the input",
-    OpKind.W: "backward for the weights",
-    OpKind.BW: "full backward",
-    AuxiliaryKind.UNSHARD: "gather of weights",
-    AuxiliaryKind.GRADIENT_SYNC: "reduction of gradients",
-    AuxiliaryKind.OPTIMIZER: "optimizer step",
-    AuxiliaryKind.OFFLOAD: "activation to the host",
-    AuxiliaryKind.RELOAD: "activation from the host",
-}
 CAUSE_WORDS = {
     Cause.WARM_UP: "warm-up",
     Cause.INPUT: "waiting for an input",

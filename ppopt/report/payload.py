@@ -9,21 +9,29 @@ from typing import Any
 
 import numpy as np
 
-from ppopt.problem.arrays import Bools, Ints
-from ppopt.problem.instance import Instance
-from ppopt.problem.operation import AuxiliaryKind, OpKind
-from ppopt.problem.operation_classes import ResourceKind
+from ppopt.problem.arrays import Ints
+from ppopt.problem.kinds import ONCE, RECORDS, Kind, Per
 from ppopt.report import colours
+from ppopt.report.drawing import (
+    BAR,
+    CHARTS,
+    GANTT,
+    LINKS,
+    ChartKind,
+    Drawing,
+    described,
+    drawing,
+    drawn_kinds,
+    part_names,
+)
 from ppopt.report.entries import PageSchedule
-from ppopt.report.gantt import BAR, DrawnKind, drawn_kinds, half_row, part_names, parts
-from ppopt.report.labels import CAUSE_WORDS, KIND_WORDS, link_label, link_title
+from ppopt.report.labels import CAUSE_WORDS
 from ppopt.schedule.critical_path import critical_path
-from ppopt.schedule.idle import FREE, Cause, arrivals, idle
-from ppopt.schedule.link_queues import LinkQueues
-from ppopt.schedule.metrics import memory_of_auxiliary, memory_of_compute
-from ppopt.schedule.orders import rows_by_code, split_backwards
+from ppopt.schedule.idle import Cause, idle
+from ppopt.schedule.metrics import memory_of
+from ppopt.schedule.operations import of_per
 from ppopt.schedule.schedule import Schedule
-from ppopt.schedule.timetable import ALONE
+from ppopt.schedule.waits import FREE, Waits, waits
 
 _TYPES = ("i1", "i2", "i4")
 
@@ -34,9 +42,9 @@ def payload(entries: Sequence[PageSchedule], *, single: bool, few: int, first: i
     `single`: the page shows one of them at a time, `first` to begin with. A page that shows several
     opens without the charts of memory, with the charts of the first `few`.
     """
-    schedules = [_schedule(entry.schedule) | _named(entry) for entry in entries]
-    opens = {"single": single, "few": few, "first": first}
     kinds = drawn_kinds(entry.schedule for entry in entries)
+    schedules = [_schedule(entry.schedule, kinds) | _named(entry) for entry in entries]
+    opens = {"single": single, "few": few, "first": first}
     return embedded({"style": _style(kinds), **opens, "schedules": schedules})
 
 
@@ -58,10 +66,12 @@ def _named(entry: PageSchedule) -> dict[str, str]:
     return {"title": entry.title, "note": entry.note}
 
 
-def _schedule(schedule: Schedule) -> dict[str, Any]:
-    ticks = schedule.pipeline.ticks
-    operations, place = _operations(schedule)
-    gaps = idle(schedule)
+def _schedule(schedule: Schedule, kinds: Sequence[Kind]) -> dict[str, Any]:
+    ticks, drawn = schedule.pipeline.ticks, drawing(schedule, GANTT)
+    memory, flow = memory_of(schedule.operations), waits(schedule)
+    # the row of every operation of a microbatch; behind them FREE, which is what FREE finds
+    place = np.append(np.flatnonzero(drawn.bars.microbatch != ONCE), FREE)
+    gaps = idle(schedule, flow)
     gaps = gaps._replace(following=place[gaps.following], subject=place[gaps.subject])
     return {
         "devices": schedule.pipeline.num_devices,
@@ -70,17 +80,17 @@ def _schedule(schedule: Schedule) -> dict[str, Any]:
         "timeName": schedule.pipeline.time_unit or "",
         "memoryName": schedule.pipeline.memory_unit or "",
         "last": schedule.metrics.makespan_ticks,
-        "ops": _columns(operations),
-        "needs": [packed(column) for column in _needs(schedule, place)],
+        "letters": _letters(drawn),
+        "ops": _columns(_bars(drawn, kinds, memory)),
+        "needs": [packed(column) for column in _needs(flow, place, len(drawn.bars))],
         "gaps": _columns(gaps._asdict()),
-        "critical": packed(place[critical_path(schedule, arrivals(schedule))]),
-        **_shades(part_names(schedule.pipeline), drawn_kinds([schedule])),
+        "critical": packed(place[critical_path(schedule, flow)]),
+        **_shades(part_names(schedule.pipeline), kinds),
         "static": ticks.static,
         "limits": ticks.limits,
         "peak": schedule.metrics.peak_memory_ticks,
-        "links": _links(schedule),
-        "collectives": _collectives(schedule),
-        "gathers": any(ticks.costs.unshard_memory),
+        "charts": _charts(flow, kinds, memory, place),
+        "gathers": bool(memory[0][schedule.operations.microbatch == ONCE].any()),
     }
 
 
@@ -88,120 +98,98 @@ def _columns(columns: Mapping[str, Ints]) -> dict[str, Any]:
     return {name: packed(column) for name, column in columns.items()}
 
 
-_NAMES = ("kind", "stage", "microbatch", "device", "start", "end")
-"""First columns of operations."""
-_SHARED = ("stage", "device", "start", "end", "microbatch", "slice")
-"""Columns that auxiliary operations have, too."""
-
-
-def _operations(schedule: Schedule) -> tuple[dict[str, Ints], Ints]:
-    """What devices run, optimizers behind the rest of each, and the row of every operation there.
-
-    Behind the rows stands FREE, which is what a row of FREE finds.
-    """
-    half = np.where(schedule.kind == OpKind.F, 1, 2)
-    takes, gives = memory_of_compute(schedule)
-    columns = dict(zip(_NAMES, schedule.columns, strict=True)) | {
-        "slice": schedule.slice,
-        "part": parts(schedule),
-        "lane": np.where(schedule.pair == ALONE, 0, half),
+def _bars(drawn: Drawing, kinds: Sequence[Kind], memory: tuple[Ints, Ints]) -> dict[str, Ints]:
+    """Columns of the bars of one chart; `device` is their line."""
+    bars, code = drawn.bars, np.zeros(len(RECORDS), dtype=np.int64)
+    code[list(kinds)] = np.arange(len(kinds))
+    takes, gives = (amounts[drawn.rows] for amounts in memory)
+    shared = ("stage", "microbatch", "start", "end", "slice")
+    return {
+        "kind": code[bars.kind],
+        **{name: getattr(bars, name) for name in shared},
+        "device": drawn.line_in_chart,
+        "part": drawn.part,
+        "lane": drawn.half,
         "takes": takes,
         "gives": gives,
     }
-    steps = schedule.auxiliary.kind == AuxiliaryKind.OPTIMIZER
-    added = _around(schedule, steps)
-    order = np.argsort(np.append(schedule.device, added["device"]), kind="stable")
-    place = np.empty_like(order)
-    place[order] = np.arange(len(order))
-    both = {name: np.append(column, added[name])[order] for name, column in columns.items()}
-    return both, np.append(place[: len(schedule)], FREE)
 
 
-def _around(schedule: Schedule, chosen: Bools) -> dict[str, Ints]:
-    """Columns of some auxiliary operations; the microbatch of what a step has once is FREE."""
-    given, kinds = schedule.auxiliary, drawn_kinds([schedule])
-    codes = [kinds.index(AuxiliaryKind(value)) for value in given.kind[chosen].tolist()]
-    part = np.zeros((schedule.pipeline.routes, schedule.pipeline.num_stages), dtype=np.int64)
-    route = schedule.microbatch * schedule.pipeline.routes // schedule.pipeline.batches
-    part[route, schedule.stage] = parts(schedule)
-    kind = given.kind[chosen].tolist()
-    single = given.kind[chosen] == AuxiliaryKind.OPTIMIZER
-    takes, gives = memory_of_auxiliary(schedule)
-    return {
-        "kind": np.array(codes, dtype=np.int64),
-        **{name: getattr(given, name)[chosen] for name in _SHARED},
-        "part": np.where(single, 0, part[given.route, given.stage][chosen]),
-        "lane": np.array(list(map(half_row, kind)), dtype=np.int64),
-        "takes": takes[chosen],
-        "gives": gives[chosen],
-    }
+def _letters(drawn: Drawing) -> int:
+    """Digits of the longest number in a bar."""
+    stage = np.where(of_per(Per.STAGE)[drawn.bars.kind], drawn.bars.stage, 0)
+    number = np.where(drawn.bars.microbatch == ONCE, stage, drawn.bars.microbatch)
+    return len(str(number.max(initial=0)))
 
 
-def queue_words(schedule: Schedule) -> str:
-    """What the queues of devices run, besides compute; empty: there is nothing."""
-    given = schedule.auxiliary
-    collectives = ~given.moves & (given.kind != AuxiliaryKind.OPTIMIZER)
-    each = {"collectives": collectives.any(), "moves to the host": given.moves.any()}
-    return " and ".join(words for words, there in each.items() if there)
-
-
-def _collectives(schedule: Schedule) -> dict[str, Any] | None:
-    """Operations of the queues of devices, and what they are in words; None: there are none."""
-    words = queue_words(schedule)
-    if not words:
-        return None
-    chosen = schedule.auxiliary.kind != AuxiliaryKind.OPTIMIZER
-    return {"words": words, "rows": _columns(_around(schedule, chosen))}
-
-
-def _links(schedule: Schedule) -> dict[str, Any] | None:
-    """Transfers as operations of their link, and the devices of every link; None: no links.
-
-    `device` is the number of the link. A transfer has the kind and the part of what it carries.
-    """
-    if not schedule.pipeline.has_links:
-        return None
-    carried, links = schedule.transfers, LinkQueues(schedule.pipeline)
-    none = np.zeros(len(carried), dtype=np.int64)
-    part = np.zeros(schedule.pipeline.num_stages, dtype=np.int64)
-    part[schedule.stage] = parts(schedule)
-    columns = {
-        "device": links.link[links.numbers_of(carried)],
-        "part": part[carried.stage],
-        **dict.fromkeys(("lane", "takes", "gives"), none),
-        **{name: getattr(carried, name) for name in ("kind", "stage", "microbatch", "slice")},
-        **{name: getattr(carried, name) for name in ("start", "end")},
-    }
-    resources = [
-        resource for resource in links.instance.resources if resource.kind is ResourceKind.LINK
+def _charts(
+    flow: Waits, kinds: Sequence[Kind], memory: tuple[Ints, Ints], place: Ints
+) -> list[dict[str, Any]]:
+    """The charts of other resources than devices."""
+    return [
+        _chart(flow, chart, kinds, memory, place)
+        for chart in CHARTS[1:]
+        if described(flow.schedule, chart)
     ]
+
+
+def _chart(
+    flow: Waits,
+    chart: ChartKind,
+    kinds: Sequence[Kind],
+    memory: tuple[Ints, Ints],
+    place: Ints,
+) -> dict[str, Any]:
+    drawn, said = drawing(flow.schedule, chart), described(flow.schedule, chart)
+    (lines,), bars = drawn.lines, drawn.bars
+    by_device = chart is not LINKS
+    line = "device" if by_device else chart.line
+    by_stage = ", by stage" if (bars.microbatch == ONCE).all() else ""
+    made, used = (column[drawn.rows] for column in _ends(flow, place))
+    columns = {"source": bars.device, "target": bars.target, "made": made, "used": used}
     return {
-        "pairs": links.pairs,
-        "labels": list(map(link_label, resources)),
-        "titles": list(map(link_title, resources)),
-        "rows": _columns(columns),
+        "name": chart.name,
+        "heading": f"{said} of every {line}{by_stage}, one at a time",
+        "axis": line,
+        "counted": chart.counted,
+        "labels": None if by_device else [one.label for one in lines],
+        "titles": [f"{said} of {one.title}" if by_device else one.title for one in lines],
+        "devices": [one.devices for one in lines],
+        "letters": _letters(drawn),
+        "rows": _columns(_bars(drawn, kinds, memory) | columns),
     }
 
 
-def _needs(schedule: Schedule, place: Ints) -> list[Ints]:
+def _ends(flow: Waits, place: Ints) -> tuple[Ints, Ints]:
+    """Rows of the compute that an operation of a microbatch follows, and of what follows it.
+
+    FREE: there is none.
+    """
+    operations = flow.schedule.operations
+    row = place[flow.place]
+    made, used = np.full((2, len(operations)), FREE)
+    made[flow.after], used[flow.before] = row[flow.before], row[flow.after]
+    once = operations.microbatch == ONCE
+    made[once] = used[once] = FREE
+    return made, used
+
+
+def _needs(flow: Waits, place: Ints, rows: int) -> list[Ints]:
     """Rows of the predecessors of every operation: columns of the first, the second, ...
 
-    `place` is the row of every operation of the schedule. FREE stands for no predecessor.
+    `place` is the row of every operation of a microbatch, of so many rows. FREE stands for no
+    predecessor.
     """
-    split = split_backwards(schedule)
-    flow = Instance.with_backwards(schedule.pipeline, split).chosen_flow(split)
-    row = rows_by_code(schedule)
-    before, after = place[row[flow.before]], place[row[flow.after]]
+    before, after = place[flow.makers[flow.data]], place[flow.place[flow.after[flow.data]]]
     order = np.argsort(after, kind="stable")
     before, after = before[order], after[order]
     turn = np.arange(len(after)) - np.searchsorted(after, after)
-    rows = len(schedule) + int((schedule.auxiliary.kind == AuxiliaryKind.OPTIMIZER).sum())
     needs = np.full((int(turn.max(initial=-1)) + 1, rows), FREE)
     needs[turn, after] = before
     return list(needs)
 
 
-def _shades(names: Sequence[str], kinds: Sequence[DrawnKind]) -> dict[str, Any]:
+def _shades(names: Sequence[str], kinds: Sequence[Kind]) -> dict[str, Any]:
     """Names of the parts, and colours by kind and part: the last part is always the lightest."""
     each = range(len(names))
     tones = [[colours.shade(kind, part, len(names)) for part in each] for kind in kinds]
@@ -213,7 +201,7 @@ def _shades(names: Sequence[str], kinds: Sequence[DrawnKind]) -> dict[str, Any]:
     }
 
 
-def _style(kinds: Sequence[DrawnKind]) -> dict[str, Any]:
+def _style(kinds: Sequence[Kind]) -> dict[str, Any]:
     """Colours and words of kinds and causes."""
     causes = [
         {"name": cause.label, "words": CAUSE_WORDS[cause]} | colours.IDLE_LOOKS[cause]._asdict()
@@ -221,8 +209,14 @@ def _style(kinds: Sequence[DrawnKind]) -> dict[str, Any]:
     ]
     return {
         "kinds": [
-            {"name": kind.name, "words": KIND_WORDS[kind], "colour": colours.HUES[kind]}
-            for kind in kinds
+            {
+                "name": record.name,
+                "words": record.words,
+                "colour": colours.HUES[record.kind],
+                "hidden": record.name if record.carries is None else record.carries.name,
+                "staged": record.per is Per.STAGE,
+            }
+            for record in (RECORDS[kind] for kind in kinds)
         ],
         "causes": causes,
         "static": colours.STATIC,

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from ppopt.formats.figures import LayerRun, ScheduleFigures
+from ppopt.problem.exact import plain, plain_or_none
 from ppopt.problem.offload import SEARCH_OFFLOAD
 from ppopt.problem.partition import RULES
 from ppopt.problem.pipeline import Pipeline
@@ -12,7 +14,10 @@ from ppopt.problem.placement import SEARCH
 from ppopt.problem.recompute import SEARCH_RECOMPUTE
 from ppopt.report.labels import clean
 from ppopt.report.numbers import NONE, number, percent, spread
-from ppopt.report.schedule_report import PartitionSearch, ScheduleReport
+from ppopt.report.schedule_report import ScheduleReport
+
+if TYPE_CHECKING:
+    from ppopt.studies.best_choice import StrategyChoice
 
 
 def describe_unsearched(pipeline: Pipeline) -> str:
@@ -80,24 +85,24 @@ def _listed(names: Sequence[str]) -> str:
     return " and ".join(filter(None, (", ".join(names[:-1]), *names[-1:])))
 
 
-def describe_partition_search(search: PartitionSearch | None, *, limited: bool) -> str:
+def describe_partition_search(choice: StrategyChoice | None, *, limited: bool) -> str:
     """How good the partition chosen for a strategy is; empty if it was given.
 
     `limited`: whether there is a memory limit.
     """
-    if search is None:
+    if choice is None:
         return ""
     within = " within the limit" if limited else ""
-    if search.proved and search.lower_bound is None:
-        return f"proved: none of {search.partitions} fits the limit with this strategy"
-    if search.proved:
-        return f"proved: none of {search.partitions}{within} is better with this strategy"
-    tried = f"of {search.evaluated} evaluated"
-    if search.lower_bound is None:
+    if choice.proved and choice.lower_bound is None:
+        return f"proved: none of {choice.partitions} fits the limit with this strategy"
+    if choice.proved:
+        return f"proved: none of {choice.partitions}{within} is better with this strategy"
+    tried = f"of {choice.evaluations} evaluated"
+    if choice.lower_bound is None:
         return f"{tried}; none was found that fits the limit"
     return (
-        f"{tried}; none of all {search.partitions}{within} is below "
-        f"{number(search.lower_bound)}, gap {percent(search.gap)}"
+        f"{tried}; none of all {choice.partitions}{within} is below "
+        f"{number(plain(choice.lower_bound))}, gap {percent(plain_or_none(choice.gap))}"
     )
 
 

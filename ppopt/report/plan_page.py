@@ -12,7 +12,7 @@ from ppopt.report.labels import objective_name
 from ppopt.report.numbers import headed, measured, number, percent, rounded, spread
 from ppopt.report.payload import embedded
 from ppopt.report.plan_objects import of_plan
-from ppopt.report.plan_rows import PlanCells, has_batches, plan_rows, value_head
+from ppopt.report.plan_table import has_batches, plan_cells, value_head
 from ppopt.report.plan_text import (
     describe_better_outside,
     describe_beyond,
@@ -27,7 +27,7 @@ from ppopt.report.plan_text import (
 )
 from ppopt.report.sections import Tile, html_table, tiles
 from ppopt.schedule.schedule import Schedule
-from ppopt.studies.plan_result import Plan
+from ppopt.studies.plan_result import Plan, PlanRow
 
 TITLE = "Plan"
 MOST_OPERATIONS = 100_000
@@ -139,22 +139,23 @@ def _table(plan: Plan, sections: Mapping[int, str]) -> str:
         *(headed("lower bound", pipeline.time_unit), headed("memory", pipeline.memory_unit)),
         *("bubble rate", "partition", "versus the best"),
     )
-    rows = enumerate(plan_rows(plan))
-    return html_table(head, (_row(cells, sections.get(place), several) for place, cells in rows))
+    rows = [_row(row, plan, sections.get(place)) for place, row in enumerate(plan.rows)]
+    return html_table(head, rows)
 
 
-def _row(cells: PlanCells, section: str | None, several: bool) -> tuple[str, ...]:
-    words = escape(cells.configuration)
+def _row(row: PlanRow, plan: Plan, section: str | None) -> tuple[str, ...]:
+    cells = plan_cells(row, plan)
+    words = escape(describe_configuration(row.configuration))
     if section:
         words = f'<a href="#{section}">{words}</a>'
-    tone = _BADGES.get(cells.status, "warn" if cells.status == "feasible" else "quiet")
+    tone = _BADGES.get(row.status, "warn" if row.status == "feasible" else "quiet")
     return (
-        f"<strong>{words}</strong>" if cells.is_best else words,
-        *([cells.batches] if several else []),
-        f'<span class="{tone}">{cells.status}</span>',
-        *(cells.value, cells.bound, cells.memory, cells.bubble_rate),
-        escape(cells.partition),
-        escape(cells.versus_best),
+        f"<strong>{words}</strong>" if row is plan.rows[0] else words,
+        *([cells["batches"]] if has_batches(plan) else []),
+        f'<span class="{tone}">{row.status}</span>',
+        *(cells["value"], cells["bound"], cells["memory"], cells["bubble rate"]),
+        escape(cells["partition"]),
+        escape(cells["versus the best"]),
     )
 
 

@@ -4,47 +4,39 @@ from __future__ import annotations
 
 import struct
 import zlib
-from collections.abc import Iterable
+from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
 
 from ppopt.problem.arrays import Ints
-from ppopt.problem.operation import OpKind
 from ppopt.report.colours import MOST_OF_IT, SEVERAL, channels
-from ppopt.report.gantt import GanttSeries
-from ppopt.schedule.schedule import Schedule
-from ppopt.schedule.timetable import ALONE
+from ppopt.report.drawing import ALL, LOWER, UPPER, Drawing, Series
 
 Pixels = npt.NDArray[np.float64]
 LINES = 7
-"""Lines of pixels per device: six for its bar, one between bars."""
+"""Lines of pixels per line of bars: six for the bar, one between bars."""
 _HALF = 3
 
 
-def png(schedule: Schedule, series: Iterable[GanttSeries], last: int, columns: int) -> bytes:
-    """Draw ticks 0 to `last` in `columns` pixels, with LINES lines of pixels per device.
+def png(drawn: Drawing, series: Sequence[Series], last: int, columns: int) -> bytes:
+    """Draw ticks 0 to `last` in `columns` pixels, with LINES lines of pixels per line of bars.
 
-    Idle time is transparent. Of an overlapped pair, F has the upper half of the bar.
+    Idle time is transparent.
     """
-    half = np.where(schedule.kind == OpKind.F, 0, 1)
-    alone = schedule.pair == ALONE
-    painted = np.zeros((len(OpKind), schedule.pipeline.num_devices, 2, columns, 4))
+    kinds = list(dict.fromkeys(own.record for own in series))
+    painted = np.zeros((len(kinds), sum(map(len, drawn.lines)), 2, columns, 4))
     edges = np.linspace(0, last, columns + 1)
-    for kind_series in series:
-        tone = np.array([*channels(kind_series.colour), 255.0])
-        for device, rows in _by_device(schedule, kind_series.rows):
-            for part in (0, 1):
-                seen = rows[alone[rows] | (half[rows] == part)]
-                share = _covered(schedule.start[seen], schedule.end[seen], edges)
-                painted[kind_series.kind, device, part] += share[:, None] * tone
+    bars = drawn.bars
+    for own in series:
+        tone = np.array([*channels(own.colour), 255.0])
+        for line in np.unique(drawn.line[own.rows]).tolist():
+            rows = own.rows[drawn.line[own.rows] == line]
+            for half in (UPPER, LOWER):
+                seen = rows[np.isin(drawn.half[rows], (ALL, half))]
+                share = _covered(bars.start[seen], bars.end[seen], edges)
+                painted[kinds.index(own.record), line, half - UPPER] += share[:, None] * tone
     return _encoded(_lines(_merged(painted)))
-
-
-def _by_device(schedule: Schedule, rows: Ints) -> Iterable[tuple[int, Ints]]:
-    """Rows of every device, in order of time."""
-    bounds = np.searchsorted(schedule.device[rows], np.arange(1, schedule.pipeline.num_devices))
-    return enumerate(np.split(rows, bounds))
 
 
 def _covered(start: Ints, end: Ints, edges: Pixels) -> Pixels:

@@ -7,12 +7,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from ppopt.formats.figures import (
-    LayerRun,
     Quantity,
     ScheduleFigures,
     figure,
     measured,
-    placed,
 )
 from ppopt.formats.origin_json import number
 from ppopt.problem.exact import plain, plain_or_none
@@ -31,58 +29,44 @@ if TYPE_CHECKING:
     from ppopt.studies.robustness import Jitter
 
 
-class BaselineFigures(NamedTuple):
-    """The best hand strategy of the placement of a search, within the memory limit."""
-
-    strategy: str
-    value: float
-    speedup: float | None
-    """Its value over that of the search."""
-    skipped: tuple[str, ...] = ()
-    chosen: tuple[str, ...] = ()
-    partition: Sequence[int] | None = None
-    layout: str | None = None
-    recompute: Sequence[int] | None = None
-    recomputed_layers: Sequence[LayerRun] | None = None
-    offload: Sequence[int] | None = None
-    offloaded_layers: Sequence[LayerRun] | None = None
-
-    @classmethod
-    def of(cls, hand: Baseline) -> Self:
-        """Figures of a baseline."""
-        cut = placed(hand.pipeline)
-        return cls(
-            hand.strategy,
-            plain(hand.value),
-            plain_or_none(hand.speedup),
-            hand.skipped,
-            hand.chosen,
-            **{key: cut[key] for key in cls._fields if key in cut},
-        )
+def _baseline_object(hand: Baseline) -> dict[str, Any]:
+    layers = ("partition", "layout", "recompute", "recomputed_layers")
+    cut = ScheduleFigures.of(None, hand.pipeline)
+    return {
+        "strategy": hand.strategy,
+        "value": plain(hand.value),
+        "speedup": plain_or_none(hand.speedup),
+        "skipped": list(hand.skipped),
+        "chosen": list(hand.chosen),
+        **cut.to_object((*layers, "offload", "offloaded_layers")),
+    }
 
 
-class OtherPlacement(NamedTuple):
-    """A hand strategy of another placement that is better than those of the search's."""
+def _other_placement_object(hand: Baseline) -> dict[str, Any]:
+    return {
+        "strategy": hand.strategy,
+        "value": plain(hand.value),
+        "speedup": plain_or_none(hand.speedup),
+        "placement": hand.pipeline.resolved_placement,
+        "chunks": hand.pipeline.num_chunks,
+        "routes": hand.pipeline.routes,
+    }
 
-    strategy: str
-    value: float
-    speedup: float | None
-    placement: str | Sequence[int]
-    chunks: int
-    routes: int
 
-    @classmethod
-    def of(cls, other: Baseline) -> Self:
-        """Figures of a baseline of another placement."""
-        pipeline = other.pipeline
-        return cls(
-            other.strategy,
-            plain(other.value),
-            plain_or_none(other.speedup),
-            pipeline.resolved_placement,
-            pipeline.num_chunks,
-            pipeline.routes,
-        )
+def _partition_search_object(choice: StrategyChoice) -> dict[str, Any]:
+    """How the partition of a strategy was chosen.
+
+    The least value of the strategy over all partitions within the memory limits lies between the
+    bound and its value. Without a bound nothing within the limits was found; `proved` then says
+    whether there is nothing.
+    """
+    return {
+        "lower_bound": plain_or_none(choice.lower_bound),
+        "gap": plain_or_none(choice.gap),
+        "proved": choice.proved,
+        "partitions": choice.partitions,
+        "evaluated": choice.evaluations,
+    }
 
 
 class ReliefFigures(NamedTuple):
@@ -117,32 +101,6 @@ class ImbalanceFigures(NamedTuple):
             plain(found.share),
             plain(found.idle),
             None if relief is None else ReliefFigures(relief.layers, plain(relief.share)),
-        )
-
-
-class PartitionSearch(NamedTuple):
-    """How the partition of a strategy was chosen.
-
-    The least value of the strategy over all partitions within the memory limits lies between the
-    bound and its value. Without a bound nothing within the limits was found; `proved` then says
-    whether there is nothing.
-    """
-
-    lower_bound: float | None
-    gap: float | None
-    proved: bool
-    partitions: int
-    evaluated: int
-
-    @classmethod
-    def of(cls, choice: StrategyChoice) -> Self:
-        """Figures of a choice."""
-        return cls(
-            plain_or_none(choice.lower_bound),
-            plain_or_none(choice.gap),
-            choice.proved,
-            choice.partitions,
-            choice.evaluations,
         )
 
 
@@ -197,14 +155,21 @@ class ScheduleReport(ScheduleFigures):
     imbalance: ImbalanceFigures | None = figure(
         "imbalance", _Q.RECORD, "idle time that uneven work forces"
     )
-    baseline: BaselineFigures | None = figure(
-        "gain", _Q.RECORD, "the best hand strategy of the same placement"
+    baseline: Baseline | None = figure(
+        "gain", _Q.RECORD, "the best hand strategy of the same placement", form=_baseline_object
     )
-    elsewhere: OtherPlacement | None = figure(
-        "other placement", _Q.RECORD, "a better hand strategy of another placement"
+    elsewhere: Baseline | None = figure(
+        "other placement",
+        _Q.RECORD,
+        "a better hand strategy of another placement",
+        form=_other_placement_object,
     )
-    partition_search: PartitionSearch | None = figure(
-        "best partition", _Q.RECORD, "how the partition was chosen", optional=True
+    partition_search: StrategyChoice | None = figure(
+        "best partition",
+        _Q.RECORD,
+        "how the partition was chosen",
+        optional=True,
+        form=_partition_search_object,
     )
     operations_alone: OperationsAlone | None = figure(
         "for PyTorch", _Q.RECORD, "what a file of operations alone loses", optional=True
@@ -253,8 +218,8 @@ def report_result(
             "value": number(result.value),
             "idle": None if schedule is None else by_cause(schedule),
             "imbalance": None if schedule is None else ImbalanceFigures.of(schedule),
-            "baseline": None if hand is None else BaselineFigures.of(hand),
-            "elsewhere": None if other is None else OtherPlacement.of(other),
+            "baseline": hand,
+            "elsewhere": other,
             "routes": result.pipeline.routes,
             "solve_seconds": round(result.solve_seconds, 3),
             "schedule": schedule,
@@ -285,7 +250,7 @@ def report_evaluation(
         "imbalance": ImbalanceFigures.of(schedule),
         "options": dict(schedule.origin.options),
         "routes": schedule.pipeline.routes,
-        "partition_search": None if choice is None else PartitionSearch.of(choice),
+        "partition_search": choice,
         "operations_alone": None if lowering is None else OperationsAlone.of(lowering, schedule),
         "jitter": None if jitter is None else JitterFigures.of(jitter),
         "seed": 0,

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
 
+from ppopt.formats.figures import ScheduleFigures
+from ppopt.problem.exact import plain, plain_or_none
 from ppopt.report.comparison_report import ComparisonReport
 from ppopt.report.labels import SEARCHED, objective_name, title
 from ppopt.report.numbers import grouped, measured, number, per_device, percent
 from ppopt.report.placement_text import describe_layers, describe_partition, placement_of
-from ppopt.report.schedule_report import BaselineFigures, OtherPlacement, ScheduleReport
+from ppopt.report.schedule_report import ScheduleReport
 from ppopt.schedule.schedule import Schedule
 from ppopt.schedule.timetable import ALONE
+
+if TYPE_CHECKING:
+    from ppopt.studies.baselines import Baseline
 
 STOPPED = "stopped early"
 """Said of a search that Ctrl-C or a request to end has ended."""
@@ -183,9 +189,10 @@ def describe_gain(report: ScheduleReport) -> str:
     hand, limits = report.baseline, report.mem_limit
     if hand is None or hand.speedup is None:
         return ""
-    share = hand.speedup - 1
+    speedup = plain(hand.speedup)
+    share = speedup - 1
     if share < 0:
-        more = percent(1 / hand.speedup - 1)
+        more = percent(1 / speedup - 1)
         return f"no gain: {hand.strategy} has {more} more throughput; {_cure(report)}"
     name = f"{hand.strategy}, the best hand strategy of this placement"
     if limits is not None:
@@ -210,16 +217,17 @@ def _cure(report: ScheduleReport) -> str:
     return "use --backward mixed" if report.status == "optimal" else "raise --time-limit"
 
 
-def _own_cut(hand: BaselineFigures) -> str:
+def _own_cut(hand: Baseline) -> str:
     """Partition, recompute and offload of a strategy, in brackets; empty without layers."""
-    if not hand.partition:
+    cut = ScheduleFigures.of(None, hand.pipeline)
+    if not cut.partition:
         return ""
     layers = {
-        "recompute": describe_layers(hand.recompute, hand.recomputed_layers),
-        "offload": describe_layers(hand.offload, hand.offloaded_layers),
+        "recompute": describe_layers(cut.recompute, cut.recomputed_layers),
+        "offload": describe_layers(cut.offload, cut.offloaded_layers),
     }
     parts = (f"{name} {text}" for name, text in layers.items() if text)
-    return f" ({'; '.join([describe_partition(hand.partition, hand.layout), *parts])})"
+    return f" ({'; '.join([describe_partition(cut.partition, cut.layout), *parts])})"
 
 
 def note_overlaps(schedules: Iterable[Schedule]) -> list[str]:
@@ -242,7 +250,7 @@ def describe_other_placement(report: ScheduleReport) -> str:
     hand = report.elsewhere
     if hand is None:
         return ""
-    name, speedup = f"{hand.strategy} ({_placed(hand)})", hand.speedup
+    name, speedup = f"{hand.strategy} ({_placed(hand)})", plain_or_none(hand.speedup)
     if speedup is None:
         value = measured(hand.value, report.time_unit)
         return f"{name} has {objective_name(report.objective)} {value}"
@@ -255,19 +263,18 @@ def describe_other_placement(report: ScheduleReport) -> str:
     return f"{name} has {more} this schedule; {_placing_flags(hand, report)} searches there"
 
 
-def _placed(hand: OtherPlacement) -> str:
+def _placed(hand: Baseline) -> str:
     """Placement, chunks and routes: `placement v, 2 chunks per device`."""
-    text = f"placement {hand.placement}"
-    if hand.chunks > 1:
-        text += f", {hand.chunks} chunks per device"
-    return text if hand.routes == 1 else f"{text}, two routes, weights held twice"
+    pipeline = hand.pipeline
+    text = f"placement {pipeline.resolved_placement}"
+    if pipeline.num_chunks > 1:
+        text += f", {pipeline.num_chunks} chunks per device"
+    return text if pipeline.routes == 1 else f"{text}, two routes, weights held twice"
 
 
-def _placing_flags(hand: OtherPlacement, report: ScheduleReport) -> str:
+def _placing_flags(hand: Baseline, report: ScheduleReport) -> str:
     """The flags that change the placement of a search to that of a hand strategy."""
-    flags = []
-    if hand.placement != report.placement:
-        flags.append(f"--placement {hand.placement}")
-    if hand.chunks != report.chunks:
-        flags.append(f"--chunks {hand.chunks}")
-    return " ".join([*flags, "--routes 2"] if hand.routes > 1 else flags)
+    placement, chunks = hand.pipeline.resolved_placement, hand.pipeline.num_chunks
+    flags = [f"--placement {placement}"] if placement != report.placement else []
+    flags += [f"--chunks {chunks}"] if chunks != report.chunks else []
+    return " ".join([*flags, "--routes 2"] if hand.pipeline.routes > 1 else flags)

@@ -10,12 +10,13 @@ from itertools import pairwise
 from ppopt.formats.figures import Quantity, declared
 from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.exact import plain
+from ppopt.problem.kinds import RECORDS
 from ppopt.problem.pipeline import Pipeline
 from ppopt.problem.settings import NAMED
 from ppopt.problem.units import Unit
 from ppopt.report.colours import HUES, IDLE_LOOKS
 from ppopt.report.entries import PageSchedule, TimeUse
-from ppopt.report.labels import CAUSE_WORDS, KIND_WORDS, isolated, objective_name, title
+from ppopt.report.labels import CAUSE_WORDS, isolated, objective_name, title
 from ppopt.report.numbers import NONE, grouped, headed, measured, number, percent, rounded, spread
 from ppopt.report.schedule_report import ScheduleReport
 from ppopt.report.search_text import (
@@ -226,7 +227,8 @@ def _overview_row(index: int, entry: PageSchedule, *, named: bool) -> tuple[str,
 def _use_bar(use: TimeUse) -> str:
     """A bar of the time use: operations by kind, then idle time by cause."""
     pieces = [
-        (HUES[kind], f"{kind.name} {KIND_WORDS[kind]}", share) for kind, share in use.kinds.items()
+        (HUES[kind], f"{kind.name} {RECORDS[kind].words}", share)
+        for kind, share in use.kinds.items()
     ]
     pieces += [
         (IDLE_LOOKS[cause].colour, f"idle: {CAUSE_WORDS[cause]}", share)

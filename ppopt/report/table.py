@@ -48,6 +48,7 @@ from ppopt.studies.sweep import SweepRow
 
 _CAUSES = tuple(cause.label for cause in Cause)
 _FIGURES = declared(ScheduleReport)
+_Cell = Callable[[ScheduleReport], str | Text]
 
 
 def result_table(report: ScheduleReport) -> Table:
@@ -124,7 +125,7 @@ def _memory(report: ScheduleReport) -> Text:
     return text
 
 
-_LINES: Mapping[str, Callable[[ScheduleReport], str | Text]] = {
+_LINES: Mapping[str, _Cell] = {
     _FIGURES[key].label: describe or written(key)
     for key, describe in {
         "strategy": _strategy,
@@ -168,29 +169,22 @@ def compare_table(rows: Sequence[ScheduleReport]) -> Table:
     the microbatches.
     """
     first = rows[0] if rows else ScheduleReport()
-    value, memory = (
-        headed(name, unit).replace(" (", "\n(")
-        for name, unit in (
-            (objective_name(first.objective), first.time_unit),
-            ("memory", first.memory_unit),
-        )
-    )
-    further = ["exposed"] if any(row.exposed is not None for row in rows) else []
-    names = ("strategy", "placement", value, *further, "bubble", memory, "x best", "x opt.")
-    table = _table(*names, left=2)
-    for row in rows:
-        cells: tuple[str | Text, ...] = (
-            title(row) + _where(row, rows),
-            placement_of(row),
-            _short(row.value),
-            *(_short(row.exposed) for _ in further),
-            percent(row.bubble_rate),
-            _marked(_short(row.largest_peak), row),
-            _short(row.ratio_to_best),
-            _ratio(row.ratio_to_optimum),
-        )
-        _add_row(table, cells, row)
-    return table
+    value = headed(objective_name(first.objective), first.time_unit).replace(" (", "\n(")
+    memory = headed("memory", first.memory_unit).replace(" (", "\n(")
+    further: dict[str, _Cell] = {"exposed": lambda row: _short(row.exposed)}
+    if all(row.exposed is None for row in rows):
+        further = {}
+    columns: dict[str, _Cell] = {
+        "strategy": lambda row: title(row) + _where(row, rows),
+        "placement": placement_of,
+        value: lambda row: _short(row.value),
+        **further,
+        "bubble": lambda row: percent(row.bubble_rate),
+        memory: lambda row: _marked(_short(row.largest_peak), row),
+        "x best": lambda row: _short(row.ratio_to_best),
+        "x opt.": lambda row: _ratio(row.ratio_to_optimum),
+    }
+    return _side_by_side(rows, columns, left=2)
 
 
 def idle_table(report: ScheduleReport) -> Table:
@@ -229,21 +223,22 @@ def why_table(rows: Sequence[ScheduleReport]) -> Table:
 
 def throughput_table(rows: Sequence[ScheduleReport]) -> Table:
     """Tokens per second and MFU of strategies."""
-    table = _table("throughput", "tokens/s", "per device", "MFU")
-    for row in rows:
-        tokens = (row.tokens_per_second, row.tokens_per_second_per_device)
-        _add_row(table, (_name(row, rows), *map(grouped, tokens), percent(row.mfu)), row)
-    return table
+    columns: dict[str, _Cell] = {
+        "throughput": lambda row: _name(row, rows),
+        "tokens/s": lambda row: grouped(row.tokens_per_second),
+        "per device": lambda row: grouped(row.tokens_per_second_per_device),
+        "MFU": lambda row: percent(row.mfu),
+    }
+    return _side_by_side(rows, columns)
 
 
 def peaks_table(rows: Sequence[ScheduleReport]) -> Table:
     """Peak memory of every device, a strategy each."""
-    unit = rows[0].memory_unit if rows else None
-    table = _table(headed("peak memory", unit), "per device")
-    for row in rows:
-        peaks = spread([round(peak, 3) for peak in row.peak_memory or ()])
-        _add_row(table, (_name(row, rows), peaks), row)
-    return table
+    columns: dict[str, _Cell] = {
+        headed("peak memory", rows[0].memory_unit): lambda row: _name(row, rows),
+        "per device": lambda row: spread([round(peak, 3) for peak in row.peak_memory or ()]),
+    }
+    return _side_by_side(rows, columns)
 
 
 def partitions_table(rows: Sequence[ScheduleReport]) -> Table:
@@ -251,30 +246,30 @@ def partitions_table(rows: Sequence[ScheduleReport]) -> Table:
 
     The layers that recompute or offload stand beside them where any strategy has such layers.
     """
-    columns = {
-        "recompute": [row.recompute or () for row in rows],
-        "offload": [row.offload or () for row in rows],
+    further: dict[str, _Cell] = {}
+    if any(any(row.recompute or ()) for row in rows):
+        further["recompute"] = lambda row: spread(row.recompute or ())
+    if any(any(row.offload or ()) for row in rows):
+        further["offload"] = lambda row: spread(row.offload or ())
+    columns: dict[str, _Cell] = {
+        "partition": lambda row: title(row) + _where(row, rows),
+        "layers of the stages": lambda row: spread(row.partition or ()),
+        **further,
+        "layout": lambda row: row.layout or "",
     }
-    further = {name: counts for name, counts in columns.items() if any(map(any, counts))}
-    table = _table("partition", "layers of the stages", *further, "layout")
-    for column in table.columns:
-        column.justify = "left"
-    for place, row in enumerate(rows):
-        layers = [row.partition or (), *(counts[place] for counts in further.values())]
-        cells = map(spread, layers)
-        _add_row(table, (title(row) + _where(row, rows), *cells, row.layout or ""), row)
-    return table
+    return _side_by_side(rows, columns, left=len(columns))
 
 
 def jitter_table(rows: Sequence[ScheduleReport]) -> Table:
     """The objective of strategies under random times."""
-    unit = rows[0].time_unit if rows else None
-    table = _table(headed("jitter", unit), "as planned", "mean", "95 % below", "degrades")
-    for row in rows:
-        if row.jitter is not None:
-            values = map(_short, (row.value, row.jitter.mean, row.jitter.p95))
-            _add_row(table, (_name(row, rows), *values, percent(row.jitter.degradation)), row)
-    return table
+    columns: dict[str, _Cell] = {
+        headed("jitter", rows[0].time_unit): lambda row: _name(row, rows),
+        "as planned": lambda row: _short(row.value),
+        "mean": lambda row: _short(known(row.jitter).mean),
+        "95 % below": lambda row: _short(known(row.jitter).p95),
+        "degrades": lambda row: percent(known(row.jitter).degradation),
+    }
+    return _side_by_side(rows, columns)
 
 
 class _Entry(NamedTuple):
@@ -371,6 +366,16 @@ def _table(*names: str, left: int = 1) -> Table:
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 0), show_edge=False, header_style="bold")
     for index, name in enumerate(names):
         table.add_column(name, justify="left" if index < left else "right", overflow="fold")
+    return table
+
+
+def _side_by_side(
+    rows: Sequence[ScheduleReport], columns: Mapping[str, _Cell], left: int = 1
+) -> Table:
+    """A table of strategies, a row each; `columns`: head -> cell of a row."""
+    table = _table(*columns, left=left)
+    for row in rows:
+        _add_row(table, (cell(row) for cell in columns.values()), row)
     return table
 
 

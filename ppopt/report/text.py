@@ -6,14 +6,13 @@ from collections.abc import Callable, Iterable
 from math import gcd
 from typing import NamedTuple
 
-import numpy as np
-
+from ppopt.problem.kinds import RECORDS, Per
+from ppopt.report.drawing import GANTT, Drawing, drawing
 from ppopt.report.numbers import measured
+from ppopt.schedule.operations import Operation
 from ppopt.schedule.schedule import Schedule
-from ppopt.schedule.timetable import ScheduledOperation
 
 IDLE = "."
-OPTIMIZER = "O"
 _MARGIN = "device {} "
 
 
@@ -24,16 +23,17 @@ def text_gantt(schedule: Schedule, width: int) -> str | None:
     written in full, `0F0--` (see `ppopt.problem.operation`); a pair run as one is `F1+BW0`, an
     optimizer `O--`. None if an operation would be narrower than its name.
     """
-    devices = schedule.pipeline.num_devices
-    margin = len(_MARGIN.format(devices - 1))
-    bars = _bars(schedule)
-    for columns in _scales(schedule, bars, width - margin):
-        end = columns(_last(schedule))
-        lines = _lines(bars, columns, devices, end)
-        if lines is not None:
-            labels = (_MARGIN.format(device).rjust(margin) for device in range(devices))
-            drawn = [label + line for label, line in zip(labels, lines, strict=True)]
-            return "\n".join([*drawn, _time_axis(schedule, margin, end)])
+    drawn = drawing(schedule, GANTT)
+    lines = drawn.lines[0]
+    margin = len(_MARGIN.format(len(lines) - 1))
+    bars = _bars(drawn)
+    last = int(schedule.operations.end.max(initial=0))
+    for columns in _scales(bars, last, width - margin):
+        cells = _lines(bars, columns, len(lines), columns(last))
+        if cells is not None:
+            labels = (_MARGIN.format(line.devices[0]).rjust(margin) for line in lines)
+            texts = [label + cell for label, cell in zip(labels, cells, strict=True)]
+            return "\n".join([*texts, _time_axis(schedule, last, margin, columns(last))])
     return None
 
 
@@ -46,30 +46,20 @@ class _Bar(NamedTuple):
     end: int
 
 
-def _bars(schedule: Schedule) -> list[_Bar]:
-    """Operations, pairs and optimizers, by device, then start."""
-    rows = list(schedule.rows())
-    names = [_name(schedule, row) for row in rows]
-    for second in np.flatnonzero(schedule.seconds).tolist():
-        names[second - 1] += f"+{names[second]}"
-    alone = np.flatnonzero(~schedule.seconds).tolist()
-    computed = [_Bar(rows[at].device, names[at], rows[at].start, rows[at].end) for at in alone]
-    steps = [
-        _Bar(row.device, OPTIMIZER, row.start, row.end)
-        for row in schedule.auxiliary.rows()
-        if row.on_compute and row.end > row.start
-    ]
-    return sorted([*computed, *steps], key=lambda bar: bar.device)
+def _bars(drawn: Drawing) -> list[_Bar]:
+    """What devices run, by device, then start; a pair is one bar."""
+    bars: list[_Bar] = []
+    for row, second in zip(drawn.bars.rows(), drawn.bars.seconds.tolist(), strict=True):
+        name = _name(drawn.schedule, row)
+        if second:
+            bars[-1] = bars[-1]._replace(name=f"{bars[-1].name}+{name}")
+        elif row.end > row.start or RECORDS[row.kind].per is Per.MICROBATCH:
+            bars.append(_Bar(row.device, name, row.start, row.end))
+    return bars
 
 
-def _last(schedule: Schedule) -> int:
-    """The makespan, in ticks."""
-    return max(int(schedule.end.max(initial=0)), int(schedule.auxiliary.end.max(initial=0)))
-
-
-def _scales(schedule: Schedule, bars: Iterable[_Bar], width: int) -> list[Callable[[int], int]]:
+def _scales(bars: Iterable[_Bar], last: int, width: int) -> list[Callable[[int], int]]:
     """Column of a tick: whole columns per unit, then stretched to `width`."""
-    last = _last(schedule)
     if not last or width < 1:
         return []
     unit = gcd(last, *(tick for bar in bars for tick in (bar.start, bar.end)))
@@ -91,9 +81,12 @@ def _lines(
     return [line.ljust(width, IDLE) for line in lines]
 
 
-def _name(schedule: Schedule, row: ScheduledOperation) -> str:
+def _name(schedule: Schedule, row: Operation) -> str:
+    record = RECORDS[row.kind]
+    if record.per is not Per.MICROBATCH:
+        return record.letter
     hosted = sum(len(stages[row.device]) for stages in schedule.pipeline.hosted)
-    return str(row.op).removeprefix(str(row.stage)) if hosted == 1 else str(row.op)
+    return str(row).removeprefix(str(row.stage)) if hosted == 1 else str(row)
 
 
 def _cell(name: str, width: int) -> str | None:
@@ -103,7 +96,6 @@ def _cell(name: str, width: int) -> str | None:
     return f"{name:-<{max(width - 1, len(name))}}"[:width].ljust(width)
 
 
-def _time_axis(schedule: Schedule, margin: int, columns: int) -> str:
-    ticks = schedule.pipeline.ticks
-    end = measured(ticks.time(_last(schedule)), schedule.pipeline.time_unit)
+def _time_axis(schedule: Schedule, last: int, margin: int, columns: int) -> str:
+    end = measured(schedule.pipeline.ticks.time(last), schedule.pipeline.time_unit)
     return "time ".rjust(margin) + "0" + end.rjust(columns - 1)

@@ -9,16 +9,13 @@ from typing import NamedTuple
 import numpy as np
 
 from ppopt.problem.arrays import Bools, Ints
+from ppopt.problem.kinds import ONCE
 from ppopt.problem.operation import AuxiliaryKind
 from ppopt.problem.pipeline import Pipeline
 
 
 def _none() -> Ints:
     return np.empty(0, dtype=np.int64)
-
-
-ONCE = -1
-"""Microbatch of an operation that a step has once."""
 
 
 class AuxiliaryOp(NamedTuple):

@@ -19,10 +19,10 @@ import numpy as np
 
 from ppopt.problem.arrays import Ints
 from ppopt.problem.instance import ABSENT, SPLIT_MODE, WHOLE_MODE, Instance
+from ppopt.problem.kinds import ONCE, ResourceKind
 from ppopt.problem.operation import AuxiliaryKind
-from ppopt.problem.operation_classes import ResourceKind
 from ppopt.problem.pipeline import Pipeline
-from ppopt.schedule.auxiliary import ONCE, AuxiliaryOperations, auxiliary_numbers
+from ppopt.schedule.auxiliary import AuxiliaryOperations
 from ppopt.schedule.metrics import memory_of_auxiliary, memory_profile
 from ppopt.schedule.orders import Orders, codes
 from ppopt.schedule.schedule import Schedule, split_codes
@@ -131,19 +131,6 @@ def _compute(instance: Instance, position: Ints, links: tuple[tuple[int, int], .
                 places = position[codes[codes != ABSENT]]
                 found += places[places != ABSENT].tolist()
     return found
-
-
-def canonical_auxiliary(pipeline: Pipeline, given: AuxiliaryOperations) -> Ints:
-    """The same after canonical renumbering of microbatches.
-
-    The k-th of each kind, stage, route and slice goes to the microbatch k of the route
-    (`ppopt.solver.relaxation.symmetry`).
-    """
-    place = (given.slice, given.route, given.stage, given.kind)
-    new = np.empty_like(given.microbatch)
-    by_time, by_microbatch = (given.end, given.start, *place), (given.microbatch, *place)
-    new[np.lexsort(by_time)] = given.microbatch[np.lexsort(by_microbatch)]
-    return auxiliary_numbers(pipeline, replace(given, microbatch=new))
 
 
 def timed(pipeline: Pipeline, numbers: Ints, start: Ints, end: Ints) -> AuxiliaryOperations:

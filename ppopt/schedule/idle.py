@@ -27,18 +27,14 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ppopt.problem.arrays import Bools, Ints
+from ppopt.problem.arrays import Ints
 from ppopt.problem.exact import plain
-from ppopt.problem.instance import Instance
-from ppopt.problem.operation import AuxiliaryKind, OpKind
+from ppopt.problem.kinds import ONCE, ResourceKind
 from ppopt.problem.pipeline import Pipeline
-from ppopt.schedule.link_queues import LinkQueues
-from ppopt.schedule.metrics import Memory, memory_of_auxiliary, memory_of_compute
-from ppopt.schedule.orders import rows_by_code, split_backwards
+from ppopt.schedule.metrics import Memory, memory_of, memory_of_compute
 from ppopt.schedule.schedule import Schedule
+from ppopt.schedule.waits import FREE, Waits, waits
 
-FREE = -1
-"""Stands for no operation."""
 _NEVER = 2**62
 
 
@@ -93,30 +89,34 @@ class Arrivals(NamedTuple):
     awaited: Ints
     """Row of the operation that ends last; FREE: none. If links differ, another may arrive
     later."""
-    gathered: Ints
-    """End of the unshard that it waits for, or 0."""
-    reloaded: Ints
-    """End of the move from the host that it waits for, or 0."""
+    besides: dict[Cause, Ints]
+    """By cause, the end of what it waits for on other resources of its device, or 0."""
+
+    @property
+    def complete(self) -> Ints:
+        """When it has all of it."""
+        return np.asarray(np.maximum.reduce([self.ready, *self.besides.values()]))
 
 
-def arrivals(schedule: Schedule) -> Arrivals:
-    """When the inputs of every operation of a complete schedule are there."""
-    split = split_backwards(schedule)
-    flow = Instance.with_backwards(schedule.pipeline, split).chosen_flow(split)
-    row = rows_by_code(schedule)
-    before, after = row[flow.before], row[flow.after]
+BESIDES = {ResourceKind.COLLECTIVE: Cause.COLLECTIVE, ResourceKind.HOST: Cause.HOST}
+"""Resource of a device -> cause of the time that its compute waits for this."""
+
+
+def arrivals(schedule: Schedule, flow: Waits | None = None) -> Arrivals:
+    """When the inputs of every operation of a complete schedule are there.
+
+    `flow` is `waits(schedule)`, if it is known.
+    """
+    flow = flow or waits(schedule)
+    table, data = schedule.operations, flow.data
     # a pair waits for what either of its operations waits for
     second = np.flatnonzero(schedule.seconds)
     stands_for = np.arange(len(schedule))
     stands_for[second] = second - 1
-    after = stands_for[after]
+    before, after = flow.makers[data], stands_for[flow.place[flow.after[data]]]
+    arrival = table.end[flow.before[data]] + flow.lag[data]
     sent, ready = np.zeros((2, len(schedule)), dtype=np.int64)
     needed, awaited = np.full((2, len(schedule)), FREE)
-    arrival = schedule.end[before] + flow.lag
-    if schedule.pipeline.has_links:
-        carried = transfer_rows(schedule)[flow.after]
-        crossing = schedule.device[before] != schedule.device[after]
-        arrival[crossing] = schedule.transfers.end[carried[crossing]]
     np.maximum.at(sent, after, schedule.end[before])
     np.maximum.at(ready, after, arrival)
     for row_of, last in (
@@ -124,54 +124,33 @@ def arrivals(schedule: Schedule) -> Arrivals:
         (awaited, schedule.end[before] == sent[after]),
     ):
         row_of[after[last]] = before[last]
-    gathered, reloaded = _gathered(schedule), _reloaded(schedule)
-    for column in (gathered, reloaded):
-        column[second - 1] = np.maximum(column[second - 1], column[second])
-    for column in (sent, ready, needed, awaited, gathered, reloaded):
+    besides = {
+        cause: np.zeros(len(schedule), dtype=np.int64)
+        for cause in Cause.of(schedule.pipeline)
+        if cause in BESIDES.values()
+    }
+    for kind, cause in BESIDES.items():
+        if cause in besides:
+            edges = table.on(kind)[flow.before] & (flow.place[flow.after] != FREE)
+            place = stands_for[flow.place[flow.after[edges]]]
+            np.maximum.at(besides[cause], place, table.end[flow.before[edges]])
+    for column in (sent, ready, needed, awaited, *besides.values()):
         column[second] = column[second - 1]
-    return Arrivals(sent, ready, needed, awaited, gathered, reloaded)
+    return Arrivals(sent, ready, needed, awaited, besides)
 
 
-def _gathered(schedule: Schedule) -> Ints:
-    """When the weights are there that every F needs, in ticks; 0 if nothing gathers them."""
-    pipeline, given = schedule.pipeline, schedule.auxiliary
-    end = np.zeros((pipeline.routes, pipeline.num_stages), dtype=np.int64)
-    opens = given.kind == AuxiliaryKind.UNSHARD
-    end[given.route[opens], given.stage[opens]] = given.end[opens]
-    route = schedule.microbatch * pipeline.routes // pipeline.batches
-    return np.where(schedule.kind == OpKind.F, end[route, schedule.stage], 0)
+def idle(schedule: Schedule, flow: Waits | None = None) -> Idle:
+    """Split all idle time of a complete schedule, from 0 to the makespan, by cause.
 
-
-def _reloaded(schedule: Schedule) -> Ints:
-    """When the activation is back that every backward needs, in ticks; 0 if it never left."""
-    pipeline, given = schedule.pipeline, schedule.auxiliary
-    end = np.zeros((pipeline.num_stages, pipeline.batches, pipeline.num_slices), dtype=np.int64)
-    back = given.kind == AuxiliaryKind.RELOAD
-    end[given.stage[back], given.microbatch[back], given.slice[back]] = given.end[back]
-    backward = np.isin(schedule.kind, (OpKind.B, OpKind.BW))
-    return np.where(backward, end[schedule.stage, schedule.microbatch, schedule.slice], 0)
-
-
-def transfer_rows(schedule: Schedule) -> Ints:
-    """The transfer that brings every operation number its input, as a row of `transfers`."""
-    links = LinkQueues(schedule.pipeline)
-    carried = np.full(len(links.link), FREE)
-    carried[links.numbers_of(schedule.transfers)] = np.arange(len(schedule.transfers))
-    _, needed = links.ends(split_backwards(schedule))
-    row = np.full(schedule.pipeline.num_codes, FREE)
-    row[needed] = carried[links.numbers]
-    return row
-
-
-def idle(schedule: Schedule) -> Idle:
-    """Split all idle time of a complete schedule, from 0 to the makespan, by cause."""
-    arrived = arrivals(schedule)
-    last = _last(schedule)
+    `flow` is `waits(schedule)`, if it is known.
+    """
+    flow = flow or waits(schedule)
+    arrived, last = arrivals(schedule, flow), _last(schedule)
     devices = np.arange(schedule.pipeline.num_devices + 1)
     bounds = np.searchsorted(schedule.device, devices).tolist()
-    memory = memory_of_compute(schedule), memory_of_auxiliary(schedule)
+    memory = memory_of_compute(schedule), memory_of(schedule.operations)
     found = [
-        _of_device(schedule, arrived, memory, device, low, high, last)
+        _of_device(flow, arrived, memory, device, low, high, last)
         for device, (low, high) in enumerate(pairwise(bounds))
     ]
     return Idle(*np.concatenate(found, axis=1))
@@ -179,7 +158,7 @@ def idle(schedule: Schedule) -> Idle:
 
 def _last(schedule: Schedule) -> int:
     """The makespan, in ticks."""
-    return max(int(schedule.end.max(initial=0)), int(schedule.auxiliary.end.max(initial=0)))
+    return int(schedule.operations.end.max(initial=0))
 
 
 def totals(found: Idle, devices: int) -> Ints:
@@ -206,7 +185,7 @@ def share(schedule: Schedule) -> dict[str, Fraction]:
 
 
 def _of_device(
-    schedule: Schedule,
+    flow: Waits,
     arrived: Arrivals,
     memory: tuple[Memory, Memory],
     device: int,
@@ -216,33 +195,36 @@ def _of_device(
 ) -> Ints:
     """Columns of Idle of one device, whose operations are the rows low to high.
 
-    `memory` is what operations take and give, and what auxiliary operations do.
+    `memory` is what compute takes and gives, and what all operations do.
     """
-    compute, around = memory
+    schedule, (compute, amounts) = flow.schedule, memory
     ended = np.maximum.accumulate(np.append(0, schedule.end[low:high]))
     before = np.flatnonzero(schedule.start[low:high] > ended[:-1])
     gaps = np.stack([ended[before], schedule.start[low + before], low + before])
-    gaps, gathered = _gathered_in(schedule, around, device, gaps)
+    gaps, gathered = _held_in(schedule, amounts, device, gaps)
     blocked = _blocked(schedule, arrived, compute, device, slice(low, high), gaps, gathered)
     table = _cut(gaps, arrived, blocked)
     warm_up = table[3] == low
     table[2, warm_up], table[4, warm_up] = Cause.WARM_UP, arrived.needed[low]
     table = _joined(table)
-    after = [row for row in _after(schedule, device, int(ended[-1]), last) if row[1] > row[0]]
+    after = [row for row in _after(flow, device, int(ended[-1]), last) if row[1] > row[0]]
     if after:
         ends = np.array([[*row, FREE, FREE] for row in after])
         table = np.column_stack([table, ends.T])
     return np.vstack([np.full(table.shape[1], device), table])
 
 
-def _gathered_in(schedule: Schedule, around: Memory, device: int, gaps: Ints) -> tuple[Ints, Ints]:
-    """The gaps, cut where auxiliary operations change memory, and what they hold in each."""
-    given = schedule.auxiliary
-    here = given.device == device
+def _held_in(schedule: Schedule, amounts: Memory, device: int, gaps: Ints) -> tuple[Ints, Ints]:
+    """The gaps, cut where other resources of the device change memory, and what they hold in each.
+
+    `amounts` is what all operations take and give.
+    """
+    table = schedule.operations
+    here = table.on(*BESIDES) & (table.device == device)
     if not here.any():
         return gaps, np.zeros(gaps.shape[1], dtype=np.int64)
-    takes, gives = (column[here] for column in around)
-    time = np.concatenate([given.start[here], given.end[here]])
+    takes, gives = (column[here] for column in amounts)
+    time = np.concatenate([table.start[here], table.end[here]])
     change = np.concatenate([takes, -gives])
     place = np.argsort(time, kind="stable")
     time, level = time[place], np.append(0, np.cumsum(change[place]))
@@ -255,38 +237,23 @@ def _gathered_in(schedule: Schedule, around: Memory, device: int, gaps: Ints) ->
     return cut, level[np.searchsorted(time, cut[0], side="right")]
 
 
-def _after(
-    schedule: Schedule, device: int, ended: int, last: int
-) -> Iterator[tuple[int, int, Cause]]:
-    """Idle intervals after the last compute of a device, some of them empty."""
-    given = schedule.auxiliary
-    closes = (given.kind != AuxiliaryKind.UNSHARD) & ~given.moves
-    steps = given.kind == AuxiliaryKind.OPTIMIZER
-    mine = given.device == device
-    own = np.flatnonzero(steps & mine)
+def _after(flow: Waits, device: int, ended: int, last: int) -> Iterator[tuple[int, int, Cause]]:
+    """Idle intervals after the last compute of microbatches of a device, some of them empty."""
+    table = flow.schedule.operations
+    mine, once = table.device == device, table.microbatch == ONCE
+    own = np.flatnonzero(mine & once & table.on(ResourceKind.COMPUTE))
     if not len(own):
-        synced = int(given.end[closes & mine].max(initial=ended))
+        queued = mine & table.on(ResourceKind.COLLECTIVE)
+        synced = int(table.end[queued].max(initial=ended))
         yield ended, synced, Cause.COLLECTIVE
         yield synced, last, Cause.COOL_DOWN
         return
-    start, end = int(given.start[own[0]]), int(given.end[own[0]])
-    ready = min(start, _reduced(schedule, mine, ended))
+    start, end = int(table.start[own[0]]), int(table.end[own[0]])
+    awaited = flow.before[flow.after == own[0]]
+    ready = min(start, int(table.end[awaited].max(initial=ended)))
     yield ended, ready, Cause.COLLECTIVE
     yield ready, start, Cause.ORDER
     yield end, last, Cause.COOL_DOWN
-
-
-def _reduced(schedule: Schedule, mine: Bools, ended: int) -> int:
-    """When the gradients are there that an optimizer waits for, at `ended` or later, in ticks.
-
-    `mine`: which auxiliary operations are of its device, whose last compute ends at `ended`.
-    """
-    given = schedule.auxiliary
-    everyone = schedule.pipeline.optimizer_barrier
-    syncs = given.kind == AuxiliaryKind.GRADIENT_SYNC
-    if everyone and not syncs.any():
-        return int(schedule.end.max())
-    return int(given.end[syncs & (mine | everyone)].max(initial=ended))
 
 
 class _Window(NamedTuple):
@@ -317,7 +284,7 @@ def _blocked(
     on, is a running minimum from the end.
     """
     low, before = here.start, gaps[2] - here.start
-    ready = np.maximum.reduce([arrived.ready, arrived.gathered, arrived.reloaded])[here]
+    ready = arrived.complete[here]
     opens, closes, row = np.full((3, len(before)), _NEVER)
     limit = schedule.pipeline.ticks.room(device)
     if limit is None:
@@ -351,14 +318,14 @@ def _cut(gaps: Ints, arrived: Arrivals, window: _Window) -> Ints:
     """Cut gaps (start, end, following) where their cause changes; columns of Idle less device."""
     start, end, following = gaps
     sent, ready = arrived.sent[following], arrived.ready[following]
-    gathered, reloaded = arrived.gathered[following], arrived.reloaded[following]
-    closes = np.minimum(window.closes, np.maximum.reduce([ready, gathered, reloaded]))
-    edges = [start, sent, ready, gathered, reloaded, window.opens, closes, end]
+    besides = {cause: ends[following] for cause, ends in arrived.besides.items()}
+    closes = np.minimum(window.closes, arrived.complete[following])
+    edges = [start, sent, ready, *besides.values(), window.opens, closes, end]
     cuts = np.sort(np.clip(edges, start, end), axis=0)
     left, right = cuts[:-1], cuts[1:]
     blocked = (window.opens <= left) & (left < closes)
-    causes = [Cause.MEMORY, Cause.INPUT, Cause.LINK, Cause.COLLECTIVE, Cause.HOST]
-    cases = [blocked, left < sent, left < ready, left < gathered, left < reloaded]
+    causes = [Cause.MEMORY, Cause.INPUT, Cause.LINK, *besides]
+    cases = [blocked, left < sent, left < ready, *(left < ends for ends in besides.values())]
     cause = np.select(cases, causes, Cause.ORDER)
     named = [arrived.awaited[following], arrived.needed[following]]
     waited = np.select([cause == Cause.INPUT, cause == Cause.LINK], named, FREE)

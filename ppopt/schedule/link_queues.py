@@ -17,8 +17,9 @@ import numpy as np
 from ppopt.problem.arrays import Bools, Ints
 from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.instance import Instance
+from ppopt.problem.kinds import ResourceKind
 from ppopt.problem.operation import OpKind, TransferKind
-from ppopt.problem.operation_classes import Criterion, DispatchRule, ResourceKind
+from ppopt.problem.operation_classes import Criterion, DispatchRule
 from ppopt.problem.pipeline import Pipeline
 from ppopt.schedule.schedule import split_codes
 from ppopt.schedule.timetable import Timetable

@@ -17,6 +17,7 @@ from ppopt.problem.objective import Objective
 from ppopt.problem.operation import NUM_KINDS, AuxiliaryKind, OpKind
 from ppopt.problem.pipeline import Pipeline
 from ppopt.schedule.auxiliary import AuxiliaryOperations, auxiliary_numbers
+from ppopt.schedule.operations import Operations
 from ppopt.schedule.timetable import Timetable
 
 
@@ -198,6 +199,17 @@ def _instance(schedule: Timetable) -> Instance:
     uniform = not (kinds[OpKind.B] and kinds[OpKind.BW])
     kind = BackwardKind.uniform(fused=kinds[OpKind.BW] > 0) if uniform else BackwardKind.MIXED
     return Instance.of(pipeline, kind, all_resources=pipeline.has_auxiliary)
+
+
+def memory_of(operations: Operations) -> Memory:
+    """Memory of all operations of a schedule."""
+    pipeline, kinds = operations.pipeline, set(np.unique(operations.kind).tolist())
+    mixed = {OpKind.B, OpKind.BW} <= kinds
+    kind = BackwardKind.MIXED if mixed else BackwardKind.uniform(fused=OpKind.BW in kinds)
+    instance = Instance.of(pipeline, kind, all_resources=max(kinds, default=0) >= NUM_KINDS)
+    numbers = operations.numbers
+    in_pairs = instance.pair_workspaces[numbers]
+    return instance.allocations[numbers] + in_pairs, instance.frees[numbers] + in_pairs
 
 
 def memory_of_operations(schedule: Timetable) -> tuple[Ints, Ints]:

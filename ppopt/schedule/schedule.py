@@ -10,10 +10,20 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ppopt.problem.arrays import Ints
+from ppopt.problem.kinds import ONCE, RECORDS, Per, ResourceKind
 from ppopt.problem.operation import OpKind
 from ppopt.problem.pipeline import Pipeline
-from ppopt.schedule.auxiliary import NO_AUXILIARY, AuxiliaryOperations, ScheduledAuxiliary
+from ppopt.schedule.auxiliary import NO_AUXILIARY, AuxiliaryOperations
 from ppopt.schedule.metrics import Metrics, metrics
+from ppopt.schedule.operations import (
+    Operation,
+    OperationColumns,
+    Operations,
+    of_per,
+    operations_of,
+    receivers,
+    split_tables,
+)
 from ppopt.schedule.origin import Origin
 from ppopt.schedule.timetable import ALONE, ScheduledOperation, Timetable
 from ppopt.schedule.transfers import NO_TRANSFERS, Transfers
@@ -84,6 +94,38 @@ class Schedule(Timetable):
             auxiliary=auxiliary.ordered(),
         )
 
+    @classmethod
+    def from_operations(
+        cls, pipeline: Pipeline, columns: OperationColumns, origin: Origin | None = None
+    ) -> Schedule:
+        """Build from all operations of a schedule, in any order."""
+        computed, sent, others = split_tables(columns)
+        return cls.from_columns(
+            pipeline,
+            *(*computed[:2], computed.microbatch, computed.device),
+            *(computed.start, computed.end, computed.slice, computed.pair),
+            origin=origin,
+            transfers=sent,
+            auxiliary=others,
+        )
+
+    @classmethod
+    def from_numbers(
+        cls, pipeline: Pipeline, numbers: Ints, start: Ints, end: Ints, pair: Ints
+    ) -> Schedule:
+        """Build from the numbers of all operations (`Instance.codes`), their times and pairs."""
+        kind, stage, microbatch, part = split_codes(pipeline, numbers)
+        route = microbatch * pipeline.routes // pipeline.batches
+        hosts, receiver = np.array(pipeline.hosts, dtype=np.int64), receivers(kind, stage)
+        once = of_per(Per.STAGE, Per.DEVICE)[kind]
+        return cls.from_operations(
+            pipeline,
+            OperationColumns(
+                *(kind, stage, np.where(once, ONCE, microbatch), hosts[route, stage]),
+                *(start, end, part, pair, route, hosts[route, receiver]),
+            ),
+        )
+
     def __eq__(self, other: object) -> bool:
         """Whether both run the same operations at the same ticks on equal pipelines."""
         if not isinstance(other, Schedule):
@@ -102,6 +144,11 @@ class Schedule(Timetable):
         return *own, *self.transfers.columns, *self.auxiliary.columns
 
     __hash__ = None  # type: ignore[assignment]  # arrays are not hashable
+
+    @cached_property
+    def operations(self) -> Operations:
+        """All its operations in one table: compute, transfers, and all others."""
+        return operations_of(self)
 
     @cached_property
     def metrics(self) -> Metrics:
@@ -171,21 +218,24 @@ class Schedule(Timetable):
         frame["kind"] = [OpKind(kind).name for kind in self.kind]
         frame["start"] = self.start / per_unit
         frame["end"] = self.end / per_unit
-        if not len(self.auxiliary):
+        table = self.operations
+        besides = ~table.computed & ~table.on(ResourceKind.LINK)
+        if not besides.any():
             return frame
         whole = [name for name in frame if name not in ("kind", "start", "end")]
-        others = DataFrame(map(self._shown_auxiliary, self.auxiliary.rows()), columns=frame.columns)
+        rows = sorted(table.where(besides).rows(), key=lambda row: (row.device, row.start, row.end))
+        others = DataFrame(map(self._shown_besides, rows), columns=frame.columns)
         both = [part.astype(dict.fromkeys(whole, "Int64")) for part in (frame, others)]
         return concat(both, ignore_index=True)
 
-    def _shown_auxiliary(self, row: ScheduledAuxiliary) -> dict[str, object]:
+    def _shown_besides(self, row: Operation) -> dict[str, object]:
         """A row of the frame."""
-        per_unit = self.pipeline.ticks.per_unit
+        per_unit, record = self.pipeline.ticks.per_unit, RECORDS[row.kind]
+        place = {} if record.per is Per.DEVICE else {"stage": row.stage}
+        if row.microbatch != ONCE:
+            place |= {"microbatch": row.microbatch, "slice": row.slice}
         times = {"start": row.start / per_unit, "end": row.end / per_unit}
-        place = {} if row.on_compute else {"stage": row.op.stage}
-        if row.op.kind.per_microbatch:
-            place |= {"microbatch": row.op.microbatch, "slice": row.op.slice}
-        return {"kind": row.op.kind.name, **place, "device": row.device, **times}
+        return {"kind": record.name, **place, "device": row.device, **times}
 
     def _shown(self) -> tuple[str, ...]:
         """Fields of the frame: slice and pair only if there are any."""

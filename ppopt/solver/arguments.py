@@ -24,21 +24,24 @@ class BoundArgument(NamedTuple):
         return traits <= self.handles
 
 
-_ALL_WORK = BESIDE_COMPUTE | {
+_RELAXED = BESIDE_COMPUTE | {
     *(Trait.PAIRS, Trait.SLICES, Trait.ROUTES),
     *(Trait.FROZEN, Trait.SPAN),
 }
-WORK = BoundArgument("a device runs all its operations, one at a time", _ALL_WORK)
+"""Traits of relaxed problems: of one kind of backwards, no pair shorter than an operation of it."""
+WORK = BoundArgument(
+    "a device runs all its operations, one at a time", _RELAXED | {Trait.MICROBATCHES}
+)
 FORCED_IDLE = BoundArgument(
     "memory forces a device to wait before its first backward and after its last forward",
     BESIDE_COMPUTE | {Trait.FROZEN, Trait.SPAN},
 )
 HEADS_AND_TAILS = BoundArgument(
-    "the longest paths of all operations lead to the compute of a device, and from it", _ALL_WORK
+    "the longest paths of all operations lead to the compute of a device, and from it", _RELAXED
 )
 MINIMUM_MEMORY = BoundArgument(
     "one microbatch holds the activations of all stages of a device at once",
-    _ALL_WORK | {Trait.MIXED, Trait.SHORT_PAIRS},
+    _RELAXED | {Trait.MIXED, Trait.SHORT_PAIRS, Trait.MICROBATCHES},
 )
 SUBSETS = BoundArgument(
     "the operations of some devices keep their order, their memory limits and the delays through "
@@ -47,7 +50,7 @@ SUBSETS = BoundArgument(
 )
 COMMON_DIVISOR = BoundArgument(
     "the value of an optimum is a sum of times, or a mean of such sums",
-    _ALL_WORK | {Trait.MIXED, Trait.SHORT_PAIRS},
+    _RELAXED | {Trait.MIXED, Trait.SHORT_PAIRS},
 )
 LAYER_WORK = BoundArgument(
     "the devices together run F and a backward of all layers",
@@ -55,7 +58,7 @@ LAYER_WORK = BoundArgument(
 )
 PEAKS = BoundArgument(
     "the peak of a device is a sum of what microbatches hold between and during operations",
-    _ALL_WORK | {Trait.MIXED, Trait.SHORT_PAIRS},
+    _RELAXED | {Trait.MIXED, Trait.SHORT_PAIRS},
 )
 ARGUMENTS = (
     *(WORK, FORCED_IDLE, HEADS_AND_TAILS, MINIMUM_MEMORY),

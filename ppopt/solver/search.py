@@ -16,6 +16,7 @@ from ppopt.schedule import list_scheduling
 from ppopt.schedule.origin import Argument, Certificate, HintRecord
 from ppopt.solver import interrupts
 from ppopt.solver import warm_start as warm_starts
+from ppopt.solver.arguments import applicable
 from ppopt.solver.bounds import device_bounds, proof_scope
 from ppopt.solver.budget import Budget, Clock
 from ppopt.solver.deadline import Deadline
@@ -77,6 +78,8 @@ class Search:
         self.params = options.params
         self.clock = Clock(options.deadline)
         bound = device_bounds.known_bound(self.problem)
+        arguments = applicable(self.problem.relaxed.traits)
+        _LOG.debug("arguments for bounds: %s", "; ".join(each.text for each in arguments))
         self.incumbent = Incumbent(self.problem, bound, self._announced)
         further = self.problem.traits & BESIDE_COMPUTE
         self.view: View | None = compute_view(self.incumbent) if further else None

@@ -22,7 +22,7 @@ from ppopt.problem.field_values import whole
 from ppopt.problem.instance import Instance
 from ppopt.problem.operation import OpKind
 from ppopt.problem.pipeline import Pipeline
-from ppopt.problem.traits import BESIDE_COMPUTE, Trait, Traits, unhandled
+from ppopt.problem.traits import BESIDE_COMPUTE, PER_OPERATION, Trait, Traits, unhandled
 from ppopt.schedule.orders import Orders
 
 ADAPTIVE_SECONDS = 1e-4
@@ -62,8 +62,9 @@ OPTIONS = tuple(field.name for field in fields(Options))
 """Names of all options."""
 OF_TIMING = ("unshard_ahead",)
 """Options of every strategy: the order does not depend on them, its times do."""
-TIMED = BESIDE_COMPUTE | {Trait.FROZEN}
-"""Traits that every strategy handles: the order is one of compute, timed with all else."""
+TIMED = BESIDE_COMPUTE | PER_OPERATION
+"""Traits that every strategy handles: the order is one of compute, timed with all else.
+Microbatches that differ run in their given order."""
 REFUSED = {
     Trait.ROUTES: "routes: 2 contradicts strategy {}, which has one; leave --routes out",
     Trait.SLICES: "slices: strategy {} cuts no microbatch; leave it out",

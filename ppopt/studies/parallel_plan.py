@@ -20,8 +20,12 @@ from typing import Any, NamedTuple
 
 from ppopt.derivation.derived_model import DerivedModel
 from ppopt.errors import InputError, NotApplicableError, RunError
+from ppopt.problem.backward_kind import BackwardKind
+from ppopt.problem.objective import Objective
+from ppopt.problem.problem import Problem
 from ppopt.solver import interrupts
 from ppopt.solver.arguments import LAYER_WORK
+from ppopt.solver.choices.spaces import traits_of_any
 from ppopt.solver.deadline import NO_DEADLINE, Callback, Deadline
 from ppopt.solver.options import TIME_LIMIT, SolveOptions, checked_options
 from ppopt.solver.parameters import SolveParams
@@ -142,7 +146,8 @@ class PlanArguments:
             except NotApplicableError as error:
                 reason = error
             else:
-                if not LAYER_WORK.applies(pipeline.traits):
+                problem = Problem(pipeline, Objective.MAKESPAN, BackwardKind.MIXED)
+                if not LAYER_WORK.applies(traits_of_any(problem)):
                     return BoundedSpace(space, Fraction(0))
                 return BoundedSpace(space, quick_bound(space, pipeline.limits))
         assert reason is not None

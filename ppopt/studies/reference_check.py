@@ -13,7 +13,7 @@ from ppopt.formats.fields import unknown_key, whole, within
 from ppopt.problem import exact
 from ppopt.problem.backward_kind import BackwardKind
 from ppopt.schedule import timing
-from ppopt.schedule.auxiliary import ScheduledAuxiliary
+from ppopt.schedule.operations import Operation
 from ppopt.schedule.orders import codes
 from ppopt.schedule.origin import SEARCHED, Argument
 from ppopt.schedule.schedule import Schedule
@@ -120,24 +120,24 @@ def first_difference(before: Schedule, after: Schedule) -> Difference | None:
             return Difference("order", f"{what[0]} as number {place} on device {device}", what[1])
     unequal = np.flatnonzero((before.start != after.start) | (before.end != after.end))
     if not len(unequal):
-        return _first_around(before, after)
+        return _first_other(before, after)
     row = int(unequal[0])
     times = [_interval(schedule, row) for schedule in (before, after)]
     codes = np.concatenate(before.orders)
     return Difference("times", f"{_op(before, codes, row)} {times[0]}", times[1])
 
 
-def _first_around(before: Schedule, after: Schedule) -> Difference | None:
-    """Find the first operation around the microbatches that differs, or at another time."""
+def _first_other(before: Schedule, after: Schedule) -> Difference | None:
+    """Find the first operation that differs, or runs at another time, on any resource."""
     time = before.pipeline.ticks.time
 
-    def shown(row: ScheduledAuxiliary | None) -> str:
+    def shown(row: Operation | None) -> str:
         if row is None:
             return "nothing"
         start, end = (exact.plain(time(tick)) for tick in (row.start, row.end))
-        return f"{row.op} on device {row.device} from {start} to {end}"
+        return f"{row} on device {row.device} from {start} to {end}"
 
-    both = zip_longest(before.auxiliary.rows(), after.auxiliary.rows())
+    both = zip_longest(before.operations.rows(), after.operations.rows())
     moved = next((pair for pair in both if pair[0] != pair[1]), None)
     return None if moved is None else Difference("times", *map(shown, moved))
 

@@ -9,8 +9,10 @@ from typing import NamedTuple
 import numpy as np
 
 from ppopt.derivation.layer_costs import KINDS, LayerCosts
-from ppopt.problem.operation import AuxiliaryKind, OpKind
+from ppopt.problem.kinds import Per
+from ppopt.problem.operation import OpKind
 from ppopt.schedule.exposed import exposed
+from ppopt.schedule.operations import of_per
 from ppopt.schedule.schedule import Schedule
 
 _FIELD = dict(zip((OpKind.F, OpKind.B, OpKind.W, OpKind.BW), KINDS, strict=True))
@@ -78,9 +80,9 @@ def _ms(time: float) -> Fraction:
 
 def _last_optimizer(schedule: Schedule) -> Fraction:
     """Time of the optimizer that ends last, in ms; 0 if there is none."""
-    auxiliary = schedule.auxiliary
-    rows = np.flatnonzero(auxiliary.kind == AuxiliaryKind.OPTIMIZER)
+    table = schedule.operations
+    rows = np.flatnonzero(of_per(Per.DEVICE)[table.kind])
     if not len(rows):
         return Fraction(0)
-    last = rows[np.argmax(auxiliary.end[rows])]
-    return schedule.pipeline.ticks.time(int(auxiliary.end[last] - auxiliary.start[last]))
+    last = rows[np.argmax(table.end[rows])]
+    return schedule.pipeline.ticks.time(int(table.end[last] - table.start[last]))

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from torch import distributed
 
-from ppopt.problem.operation import AuxiliaryKind
+from ppopt.problem.kinds import ONCE, RECORDS, Kind, Per
 from ppopt.profiles.estimate import StepRecord
 from ppopt.schedule.schedule import Schedule
 
@@ -28,7 +28,7 @@ _CLOSING = ("backward_one_chunk", "backward_weight_one_chunk")
 class Collective(NamedTuple):
     """An operation of a rank that sleeps."""
 
-    kind: AuxiliaryKind
+    kind: Kind
     stage: int
     seconds: float
 
@@ -51,20 +51,21 @@ def gradient_work(schedule: Schedule, seconds_per_unit: float) -> list[GradientW
     pipeline = schedule.pipeline
     unit = seconds_per_unit / pipeline.ticks.per_unit
     mine: list[list[Collective]] = [[] for _ in range(pipeline.num_devices)]
-    for row in schedule.auxiliary.rows():
+    table = schedule.operations
+    for row in table.where(table.microbatch == ONCE).rows():
         seconds = (row.end - row.start) * unit
-        mine[row.device].append(Collective(row.op.kind, row.op.stage, seconds))
+        mine[row.device].append(Collective(row.kind, row.stage, seconds))
     return [
         GradientWork(
             pipeline.batches,
-            tuple(operation for operation in given if operation.kind is AuxiliaryKind.UNSHARD),
+            tuple(operation for operation in given if RECORDS[operation.kind].opens),
             {
                 operation.stage: operation
                 for operation in given
-                if operation.kind is AuxiliaryKind.GRADIENT_SYNC
+                if RECORDS[operation.kind].per is Per.STAGE and not RECORDS[operation.kind].opens
             },
             next(
-                (operation for operation in given if operation.kind is AuxiliaryKind.OPTIMIZER),
+                (operation for operation in given if RECORDS[operation.kind].per is Per.DEVICE),
                 None,
             ),
             pipeline.optimizer_barrier,

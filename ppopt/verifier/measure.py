@@ -14,7 +14,7 @@ import numpy as np
 from ppopt.problem import exact
 from ppopt.problem.operation import AuxiliaryKind, OpKind
 from ppopt.problem.pipeline import Pipeline
-from ppopt.verifier.rows import Ints, Rows, first_of_device, sum_safe
+from ppopt.verifier.rows import Ints, Rows, first_of_device, scaled, sum_safe
 from ppopt.verifier.violation import Rule, Violation
 from ppopt.verifier.whole_backward import allocated_by_whole_backward, runs_whole_in_weight
 from ppopt.verifier.work import Work, memory_changes
@@ -95,7 +95,7 @@ class MemoryTrace(NamedTuple):
 
 def memory_trace(sane: Rows, works: Sequence[Work]) -> MemoryTrace:
     """Follow the memory of every device through time: taken at starts, given back at ends."""
-    takes, gives = (table[sane.kind, sane.stage] for table in takes_and_gives(sane.pipeline))
+    takes, gives = _memory_of_rows(sane)
     devices, starts, ends = sane.device, sane.start, sane.end
     if works:
         more = np.array([memory_changes(sane.pipeline, work) for work in works], dtype=np.int64)
@@ -123,8 +123,24 @@ def memory_trace(sane: Rows, works: Sequence[Work]) -> MemoryTrace:
     return MemoryTrace(row, device, level, level - change)
 
 
-def takes_and_gives(pipeline: Pipeline) -> tuple[Ints, Ints]:
+def _memory_of_rows(sane: Rows) -> tuple[Ints, Ints]:
+    """Memory taken at the start and given back at the end of every row, in ticks."""
+    factors = sane.pipeline.microbatch_memory
+    if factors is None:
+        takes, gives = takes_and_gives(sane.pipeline, Fraction(1))
+        return takes[sane.kind, sane.stage], gives[sane.kind, sane.stage]
+    different = sorted(set(factors))
+    tables = np.array([takes_and_gives(sane.pipeline, factor) for factor in different])
+    factor = np.array([different.index(factor) for factor in factors])[sane.microbatch]
+    takes, gives = tables[factor, :, sane.kind, sane.stage].T
+    return takes, gives
+
+
+def takes_and_gives(pipeline: Pipeline, factor: Fraction) -> tuple[Ints, Ints]:
     """Memory taken at the start and given back at the end, in ticks, indexed [kind, stage].
+
+    `factor` multiplies the activation of the microbatch, the part that F keeps, the part that moves
+    to the host and the change by B, but no workspace.
 
     F takes what it keeps of the activation; B takes the rest of it. B also takes its change of
     memory if that is positive, and gives it if it is negative. W gives what is left, so that all
@@ -133,13 +149,13 @@ def takes_and_gives(pipeline: Pipeline) -> tuple[Ints, Ints]:
     back at the end. What moves to the host is in `Ticks` a workspace of F; here F keeps it.
     """
     ticks, costs = pipeline.ticks, pipeline.ticks.costs
-    activation, kept = (np.array(row, dtype=np.int64) for row in (costs.activation, ticks.kept))
-    change = np.array(costs.memory_b, dtype=np.int64)
+    rows = (costs.activation, ticks.kept, costs.memory_b, costs.offload_memory)
+    activation, kept, change, moved = (np.array(row, dtype=np.int64) for row in rows)
     workspace = np.array(ticks.workspace, dtype=np.int64)
-    moved = np.array(ticks.costs.offload_memory, dtype=np.int64)
     kept, workspace[OpKind.F] = kept + moved, workspace[OpKind.F] - moved
+    activation, kept, change = (scaled(row, factor) for row in (activation, kept, change))
     missing, none = activation - kept, np.zeros_like(activation)
-    workspace[OpKind.BW] = allocated_by_whole_backward(pipeline)
+    workspace[OpKind.BW] = allocated_by_whole_backward(pipeline, factor)
     if runs_whole_in_weight(pipeline):
         workspace[OpKind.W, 0] = workspace[OpKind.BW, 0]
     takes = {OpKind.F: kept, OpKind.B: missing + np.maximum(change, 0)}

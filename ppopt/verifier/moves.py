@@ -40,11 +40,15 @@ class _Check(WorkCheck):
 
     @cached_property
     def wanted(self) -> dict[tuple[AuxiliaryKind, Place], int]:
-        """Both moves of every microbatch and slice where a stage offloads, with their times."""
+        """Both moves of every microbatch and slice where a stage offloads, with their times.
+
+        They are as many times as long as there is memory to move.
+        """
         pipeline, costs = self.pipeline, self.pipeline.costs
+        memory = pipeline.microbatch_memory or (1,) * pipeline.batches
         return {
             (kind, (pipeline.route(microbatch), stage, microbatch, part)): int(
-                costs.offload_time[stage] * pipeline.ticks.per_unit
+                costs.offload_time[stage] * pipeline.ticks.per_unit * memory[microbatch]
             )
             for microbatch in range(pipeline.batches)
             for stage in range(pipeline.num_stages)

@@ -22,6 +22,7 @@ from ppopt.verifier.rows import (
     Rows,
     existing_kinds,
     first_of_device,
+    scaled,
 )
 from ppopt.verifier.violation import MOST_LISTED, Rule, Violation, more
 
@@ -189,7 +190,8 @@ def _expected(named: Rows) -> Ints:
     An operation takes its time / the speed of its device. Recompute makes B and BW longer, and
     saves nothing if they run in a pair. F with BW takes what is stated (see `_stated`). So does
     F with B, if that is stated; else it takes as much less, or more, than F with BW as B is
-    shorter, or longer, than BW; but not less than each of F and B, unless F with BW does.
+    shorter, or longer, than BW; but not less than each of F and B, unless F with BW does. The
+    factor of a microbatch multiplies its times (see `_of_microbatches`).
     """
     costs, pipeline = named.pipeline.costs, named.pipeline
     kinds = {OpKind.F: costs.forward, OpKind.B: costs.backward_input}
@@ -220,7 +222,27 @@ def _expected(named: Rows) -> Ints:
     if costs.overlap_input:
         with_b = _stated(costs.overlap_input, table[OpKind.F], table[OpKind.B], per_unit, *stages)
         times = np.where(named.kind[backward] == OpKind.B, with_b + again[backward], times)
+    if pipeline.microbatch_times is not None:
+        return _of_microbatches(named, expected, forward, backward, times)
     expected[paired] = times
+    return expected
+
+
+def _of_microbatches(
+    named: Rows, alone: Ints, forward: Ints, backward: Ints, together: Ints
+) -> Ints:
+    """Time of every row, of which an operation alone, or a pair, takes so long at factors of 1.
+
+    An operation takes its time times the factor of its microbatch. A pair saves what it saves at 1
+    times the smaller factor of its two: so much of both overlaps, and the rest runs alone.
+    """
+    factors = [named.pipeline.microbatch_times[place] for place in named.microbatch.tolist()]
+    expected = scaled(alone, factors)
+    both = zip(forward.tolist(), backward.tolist(), strict=True)
+    smaller = [min(factors[f], factors[b]) for f, b in both]
+    saved = scaled(alone[forward] + alone[backward] - together, smaller)
+    times = expected[forward] + expected[backward] - saved
+    expected[forward] = expected[backward] = times
     return expected
 
 

@@ -23,17 +23,20 @@ from ppopt.problem.layer import Layer
 from ppopt.problem.pipeline import Pipeline
 
 
-def allocated_by_whole_backward(pipeline: Pipeline) -> list[int]:
-    """What BW of every stage allocates for one slice of a microbatch, in ticks of memory."""
+def allocated_by_whole_backward(pipeline: Pipeline, factor: Fraction) -> list[int]:
+    """What BW of every stage allocates for one slice of a microbatch, in ticks of memory.
+
+    `factor` multiplies activations, and what F keeps of them, but no workspace.
+    """
     per_unit = pipeline.ticks.memory_per_unit
     if pipeline.model is None:
         costs = pipeline.costs
         rows = zip(costs.recompute_memory, costs.backward_workspace, strict=True)
-        return [int((recomputed + workspace) * per_unit) for recomputed, workspace in rows]
+        return [int((factor * recomputed + workspace) * per_unit) for recomputed, workspace in rows]
     at_once = pipeline.model.recompute_unit is RecomputeUnit.STAGE
     of_stage = _at_once if at_once else _one_by_one
     stages = pipeline.model.stage_layers(pipeline.counts)
-    return [int(of_stage(layers) / pipeline.num_slices * per_unit) for layers in stages]
+    return [int(of_stage(layers, factor) / pipeline.num_slices * per_unit) for layers in stages]
 
 
 def runs_whole_in_weight(pipeline: Pipeline) -> bool:
@@ -49,16 +52,17 @@ def _missing(layer: Layer) -> Fraction:
     return missing if layer.recompute else Fraction(0)
 
 
-def _at_once(layers: Sequence[Layer]) -> Fraction:
+def _at_once(layers: Sequence[Layer], factor: Fraction) -> Fraction:
     workspace: Fraction = max((layer.backward_workspace for layer in layers), default=Fraction(0))
-    return sum(map(_missing, layers), workspace)
+    return factor * sum(map(_missing, layers), Fraction(0)) + workspace
 
 
-def _one_by_one(layers: Sequence[Layer]) -> Fraction:
+def _one_by_one(layers: Sequence[Layer], factor: Fraction) -> Fraction:
     """Of equal layers in a row the last one allocates the most: none of them has been freed."""
     largest, freed = Fraction(0), Fraction(0)
     for _, run in groupby(reversed(layers), id):
         layer, *others = run
-        largest = max(largest, _missing(layer) + layer.backward_workspace - freed)
-        freed += (1 + len(others)) * (layer.activation - _missing(layer))
+        missing = factor * _missing(layer)
+        largest = max(largest, missing + layer.backward_workspace - freed)
+        freed += (1 + len(others)) * (factor * layer.activation - missing)
     return largest

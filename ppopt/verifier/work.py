@@ -8,6 +8,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from fractions import Fraction
 from functools import cached_property
 from typing import NamedTuple
 
@@ -100,13 +101,16 @@ def memory_changes(pipeline: Pipeline, work: Work) -> tuple[int, int]:
     """Memory taken at the start and given back at the end, in ticks.
 
     UNSHARD takes the gathered weights of its stage, GRADIENT_SYNC gives them back. OFFLOAD gives
-    back the part of the activation that moves to the host, RELOAD takes it again.
+    back the part of the activation that moves to the host, RELOAD takes it again; of a microbatch
+    with a factor on its memory, so many times as much.
     """
     if work.kind is AuxiliaryKind.OPTIMIZER:
         return 0, 0
-    costs = pipeline.costs
+    costs, per_unit = pipeline.costs, Fraction(pipeline.ticks.memory_per_unit)
     amounts = costs.offload_memory if work.kind in MOVES else costs.unshard_memory
-    amount = int(amounts[work.place[1]] * pipeline.ticks.memory_per_unit)
+    if work.kind in MOVES and pipeline.microbatch_memory is not None:
+        per_unit *= pipeline.microbatch_memory[work.place[2]]
+    amount = int(amounts[work.place[1]] * per_unit)
     takes = work.kind in (AuxiliaryKind.UNSHARD, AuxiliaryKind.RELOAD)
     return (amount, 0) if takes else (0, amount)
 

@@ -17,9 +17,10 @@ from ppopt.cli.application import EXIT_VIOLATIONS
 from ppopt.formats import schedule_json
 from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.instance import Instance
+from ppopt.problem.kinds import ResourceKind
 from ppopt.problem.link_mode import LinkMode
 from ppopt.problem.operation import Op
-from ppopt.problem.operation_classes import Resource, ResourceKind
+from ppopt.problem.operation_classes import Resource
 from ppopt.problem.problem import Problem
 from ppopt.rechecker.claim import Claim
 from ppopt.rechecker.verdict import _sent

@@ -45,17 +45,22 @@ def pipelines(
     min_batches: int = 1,
     max_devices: int = 4,
     slices: Sequence[int | None] = (None, None, None, None, 1, 2, 3),
+    different: tuple[bool, ...] = (False,),
 ) -> Pipeline:
     """Draw a pipeline: every placement, one or two routes, slices, unequal exact costs, no limit.
 
-    `min_batches` is per route.
+    `min_batches` is per route; `different` says whether microbatches may differ.
     """
     devices = draw(_integers(min_devices, max_devices))
     routes = draw(_one_of((1, 1, 2)))
     cut = draw(_one_of(tuple(slices)))
     most = max(min_batches, 5 - routes if (cut or 1) == 1 else 2 - routes // 2)
+    batches = routes * draw(_integers(min_batches, most))
+    factors = _one_or_all(_FACTORS, batches) if draw(_one_of(different)) else st.none()
     return Pipeline(
-        batches=routes * draw(_integers(min_batches, most)),
+        batches=batches,
+        microbatch_times=draw(factors),
+        microbatch_memory=draw(factors),
         routes=routes,
         slices=cut,
         p2p=draw(_p2p(devices)),
@@ -152,6 +157,7 @@ _RARE = (
 )
 _HALF, _THIRD = Fraction(1, 2), Fraction(1, 3)
 _SPEEDS = (1, 2, _HALF, Fraction(3, 4))
+_FACTORS = (1, 2, _HALF, Fraction(5, 3))
 _DELAYS = (0, 1, _HALF, Fraction(5, 4))
 _CHOICES: tuple[tuple[int | Fraction, ...], ...] = (
     (1, 2, 3, _HALF, _THIRD),
@@ -295,6 +301,17 @@ def may_pair(pipeline: Pipeline, one: Op, other: Op) -> bool:
 
 
 def duration_of(pipeline: Pipeline, group: Sequence[Op]) -> int:
+    """Time of one operation, or of a pair, by the factors of the microbatches: DESIGN section 3,
+    rule 16. A pair saves the smaller factor of its two times what it would save at 1."""
+    factors = pipeline.microbatch_times or (1,) * pipeline.batches
+    alone = sum(factors[op.microbatch] * time_at_1(pipeline, [op]) for op in group)
+    if len(group) == 1:
+        return int(alone)
+    saved = sum(time_at_1(pipeline, [op]) for op in group) - time_at_1(pipeline, group)
+    return int(alone - min(factors[op.microbatch] for op in group) * saved)
+
+
+def time_at_1(pipeline: Pipeline, group: Sequence[Op]) -> int:
     """Time of one operation, or of a pair of an F and a backward, in the words of `pair_of`."""
     costs = pipeline.costs
     per_unit = pipeline.ticks.per_unit / speed_of(pipeline, group[0])
@@ -401,34 +418,46 @@ def held(
 ) -> int:
     """Ticks of memory on a device at an instant, after its ends and, if `starts`, its starts."""
     total = pipeline.ticks.static[device]
-    for kind, stage, _, host, start, end, *_ in rows:
-        if host != device:
+    for row in rows:
+        start, end = row[4:6]
+        if row[3] != device:
             continue
         if start < time or (starts and start == time):
-            total += taken(pipeline, kind, stage)
+            total += taken(pipeline, *row[:3])
         if end <= time:
-            total -= given(pipeline, kind, stage)
+            total -= given(pipeline, *row[:3])
     return total
 
 
-def taken(pipeline: Pipeline, kind: int, stage: int) -> int:
-    """Memory that an operation takes at its start, in ticks: DESIGN section 3, rules 5 and 13."""
-    ticks = pipeline.ticks
+def taken(pipeline: Pipeline, kind: int, stage: int, microbatch: int) -> int:
+    """Memory that an operation takes at its start, in ticks: DESIGN section 3, rules 5, 13, 16."""
+    ticks, factor = pipeline.ticks, factor_of_memory(pipeline, microbatch)
+    moved = factor * ticks.costs.offload_memory[stage]
     if kind == OpKind.BW:
-        return bw_allocates(pipeline, stage) + ticks.costs.offload_memory[stage]
-    missing = ticks.costs.activation[stage] - ticks.kept[stage]
-    own = (ticks.kept[stage], missing + max(0, ticks.costs.memory_b[stage]), 0)[kind]
-    return own + ticks.workspace[kind][stage]
+        return int(bw_allocates(pipeline, stage, factor) + moved)
+    kept = factor * (ticks.kept[stage] + ticks.costs.offload_memory[stage])
+    missing = factor * (ticks.costs.activation[stage] + max(0, ticks.costs.memory_b[stage])) - kept
+    workspace = ticks.workspace[kind][stage]
+    if kind == OpKind.F:
+        return int(kept + workspace - ticks.costs.offload_memory[stage])
+    return int((missing + moved if kind == OpKind.B else 0) + workspace)
 
 
-def given(pipeline: Pipeline, kind: int, stage: int) -> int:
+def given(pipeline: Pipeline, kind: int, stage: int, microbatch: int) -> int:
     """Memory that an operation gives at its end, in ticks."""
-    ticks = pipeline.ticks
+    ticks, factor = pipeline.ticks, factor_of_memory(pipeline, microbatch)
     if kind == OpKind.BW:
-        return ticks.kept[stage] + taken(pipeline, kind, stage)
-    by_b = ticks.costs.memory_b[stage]
-    own = (0, max(0, -by_b), ticks.costs.activation[stage] + by_b)[kind]
-    return own + ticks.workspace[kind][stage]
+        return int(factor * ticks.kept[stage]) + taken(pipeline, kind, stage, microbatch)
+    by_b, moved = ticks.costs.memory_b[stage], ticks.costs.offload_memory[stage]
+    own = (moved, max(0, -by_b), ticks.costs.activation[stage] + by_b)[kind]
+    workspace = ticks.workspace[kind][stage] - (moved if kind == OpKind.F else 0)
+    return int(factor * own + workspace)
+
+
+def factor_of_memory(pipeline: Pipeline, microbatch: int) -> Fraction:
+    """By how much the memory of a microbatch is multiplied."""
+    factors = pipeline.microbatch_memory
+    return Fraction(1) if factors is None else factors[microbatch]
 
 
 def peaks(schedule: Schedule) -> list[int]:

@@ -93,10 +93,10 @@ def _orders(
     slots += [(f, b) for f in ready for b in ready if f.kind is F and may_pair(pipeline, f, b)]
     for slot in slots:
         limits = pipeline.ticks.limits
-        most = held + sum(taken(pipeline, op.kind, op.stage) for op in slot)
+        most = held + sum(taken(pipeline, *op[:3]) for op in slot)
         if limits and most > limits[device]:
             continue
-        after = most - sum(given(pipeline, op.kind, op.stage) for op in slot)
+        after = most - sum(given(pipeline, *op[:3]) for op in slot)
         rest = _orders(pipeline, device, left - set(slot), after)
         for later in rest:
             yield (slot, *later)

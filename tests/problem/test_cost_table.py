@@ -94,7 +94,7 @@ def test_type_checkers_see_every_cost() -> None:
         for node in ast.walk(ast.parse(SOURCE.read_text(encoding="utf-8")))
         if isinstance(node, ast.ClassDef) and node.name == "CostFields" and len(node.body) > 1
     )
-    names = [node.target.id for node in fields.body if isinstance(node, ast.AnnAssign)]  # type: ignore[union-attr]
+    names = [ast.unparse(node.target) for node in fields.body if isinstance(node, ast.AnnAssign)]
     assert names == [cost.field for cost in COSTS]
 
 

@@ -11,8 +11,9 @@ from ppopt.problem import features
 from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.features.draft import InstanceDraft
 from ppopt.problem.instance import ABSENT, SPLIT_MODE, WHOLE_MODE, Instance
+from ppopt.problem.kinds import ResourceKind
 from ppopt.problem.operation import OpKind, TransferKind
-from ppopt.problem.operation_classes import Mode, OperationClass, Precedence, ResourceKind
+from ppopt.problem.operation_classes import Mode, OperationClass, Precedence
 from ppopt.problem.pipeline import Pipeline
 from tests.factories.instances import draw
 from tests.factories.schedules import durations

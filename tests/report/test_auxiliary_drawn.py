@@ -39,7 +39,7 @@ def test_the_picture_has_a_rect_for_each() -> None:
         "OPTIMIZER, device 1: 11 to 12",
     } <= words
     for kind in (UNSHARD, SYNC, OPTIMIZER):
-        assert sum(colour == colours.HUES[kind] for colour, *_ in found) == 2
+        assert sum(colour == colours.HUES[kind].lower() for colour, *_ in found) == 2
     shown = texts(parsed(made()))
     assert {"queue 0", "queue 1", "14"} <= set(shown)
     assert "GRADIENT_SYNC reduction of gradients" in shown

@@ -137,7 +137,7 @@ def test_a_bar_tells_the_memory_of_its_device(schedule: Schedule) -> None:
     ticks, rows = schedule.pipeline.ticks, table(schedule)
     instants = {(device, start) for _, _, _, device, start, end, *_ in rows if start == end}
     for _, trace, index in bars(picture(schedule)):
-        _, _, start, end, _, during, after = trace["customdata"][index]
+        _, _, start, end, _, during, after, _ = trace["customdata"][index]
         device = trace["y"][index]
         first, last = round(start * ticks.per_unit), round(end * ticks.per_unit)
         if first == last or (device, last) in instants:

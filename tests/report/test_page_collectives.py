@@ -67,19 +67,21 @@ def test_rows_of_operations_stay_those_of_the_same_operation() -> None:
 
 
 def test_collectives_are_rows_of_their_own() -> None:
-    found = raw(gathered())["collectives"]["rows"]
+    (chart,) = raw(gathered())["charts"]
+    assert chart["heading"] == "collectives of every device, by stage, one at a time"
+    found = chart["rows"]
     assert found["device"] == [0, 0, 1, 1, 2, 2, 3, 3]
     assert found["start"] == [0, 35, 0, 33, 0, 31, 0, 29]
     assert found["kind"] == [4, 5] * 4
     alone = raw(evaluate(Pipeline(stages=2, batches=2, optimizer=1), "1f1b"))
-    assert alone["collectives"] is None
+    assert alone["charts"] == []
 
 
 def test_a_plain_pipeline_has_none_of_it() -> None:
     text = page([evaluate(Pipeline(stages=2, batches=2), "1f1b")])
     found = data_of(text)
     assert [kind["name"] for kind in found["style"]["kinds"]] == [kind.name for kind in OpKind]
-    assert found["schedules"][0]["collectives"] is None
+    assert found["schedules"][0]["charts"] == []
     assert "UNSHARD" not in text
     assert 'data-layer="collectives"' not in text
 

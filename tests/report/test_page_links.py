@@ -61,7 +61,7 @@ def test_pointing_at_a_transfer(view: View) -> None:
     told = view.point(0, 2.5, 0, "links").splitlines()
     assert told == [
         "0SEND_F1 activation",
-        "microbatch 1 · device 0 to device 1",
+        "stage 0 · microbatch 1 · device 0 to device 1",
         "start 2 · end 3 · duration 1",
         "from 0F1, which ends at 2",
         f"for 1F1, which starts at {start(streamed(), OpKind.F, 1, 1)}",
@@ -115,7 +115,7 @@ def test_delays_have_no_links(view: View) -> None:
     assert view.run(f"return {ROWS}.length") == 0
     view.press("l")
     assert view.run(f"return {ROWS}.length") == 0
-    assert data_of(page([made]))["schedules"][0]["links"] is None
+    assert data_of(page([made]))["schedules"][0]["charts"] == []
     view.quiet()
 
 

@@ -14,9 +14,10 @@ import pytest
 from hypothesis import given, settings
 
 from ppopt import Pipeline, Schedule, evaluate
+from ppopt.problem.kinds import RECORDS
 from ppopt.problem.operation import OpKind
 from ppopt.report import colours
-from ppopt.report.gantt import GanttSeries
+from ppopt.report.drawing import GANTT, Drawing, Series, drawing
 from ppopt.report.raster import LINES, png
 from ppopt.report.svg import LEFT, MOST_PATHS, MOST_RECTS, RIGHT, TEXT, WIDTH, svg
 from ppopt.schedule.origin import Origin
@@ -131,19 +132,24 @@ def pixels(data: bytes) -> np.ndarray:
     return np.cumsum(lines[:, 1:], axis=0, dtype=np.uint8).reshape(height, width, 4)
 
 
-def layers(schedule: Schedule) -> list[GanttSeries]:
+def layers(drawn: Drawing) -> list[Series]:
     """Plain colours: F 200, 0, 0 and BW 0, 100, 0."""
     colours = {OpKind.F: "#c80000", OpKind.BW: "#006400"}
     return [
-        GanttSeries(kind, 0, "", colour, np.flatnonzero(schedule.kind == kind))
+        Series(RECORDS[kind], 0, "", colour, np.flatnonzero(drawn.bars.kind == kind))
         for kind, colour in colours.items()
     ]
+
+
+def image(schedule: Schedule, last: int, columns: int) -> np.ndarray:
+    drawn = drawing(schedule, GANTT)
+    return pixels(png(drawn, layers(drawn), last, columns))
 
 
 def test_pixels_of_one_unit_have_the_colours_of_the_operations() -> None:
     """1F1B on 2 x 2, F = 1, BW = 2; device 0 is F F . . BW BW . BW BW, device 1 starts at 1."""
     schedule = one_f_one_b()
-    lines = pixels(png(schedule, layers(schedule), 9, 9))
+    lines = image(schedule, 9, 9)
     assert lines.shape == (2 * LINES, 9, 4)
     tone = {"F": [200, 0, 0, 255], "W": [0, 100, 0, 255], ".": [0, 0, 0, 0]}
     for device, row in enumerate(("FF..WW.WW", ".FWWFWW..")):
@@ -159,7 +165,7 @@ def test_a_pixel_has_the_colour_of_what_fills_most_of_it() -> None:
     Half F, half BW has the colour of several, two thirds BW have its colour; idle time is opacity.
     """
     schedule = one_f_one_b()
-    lines = pixels(png(schedule, layers(schedule), 9, 3))
+    lines = image(schedule, 9, 3)
     assert lines[0].tolist() == [[200, 0, 0, 170], [0, 100, 0, 170], [0, 100, 0, 170]]
     several = [*colours.channels(colours.SEVERAL), 170]
     assert lines[LINES].tolist() == [several, [0, 100, 0, 255], [0, 100, 0, 85]]
@@ -169,7 +175,7 @@ def test_of_a_pair_f_has_the_upper_half() -> None:
     schedule = evaluate(Pipeline(stages=4, batches=8), "dualpipe")
     (row, *_) = np.flatnonzero((schedule.pair != ALONE) & (schedule.kind == OpKind.F))
     last = int(schedule.end.max())
-    lines = pixels(png(schedule, layers(schedule), last, last))
+    lines = image(schedule, last, last)
     top = int(schedule.device[row]) * LINES
     column = int(schedule.start[row])
     assert [line[column].tolist() for line in lines[top : top + LINES]] == [

@@ -20,7 +20,7 @@ from ppopt.schedule.orders import Orders, codes, split_of
 from ppopt.schedule.schedule import Schedule
 from ppopt.strategies import Options, names, resolve
 from ppopt.verifier import verify
-from tests.factories.schedules import build, duration_of, durations, schedules
+from tests.factories.schedules import build, duration_of, durations, pipelines, schedules
 
 
 def cp_sat_value(pipeline: Pipeline, orders: Orders, objective: Objective) -> int:
@@ -76,7 +76,7 @@ def test_cp_sat_times_every_strategy_alike(name: str, objective: Objective) -> N
 
 
 @settings(deadline=None)
-@given(schedules())
+@given(schedules(pipelines(different=(False, True))))
 def test_earliest_starts_of_any_order_are_valid_and_no_later(given: Schedule) -> None:
     made = timing.schedule(given.pipeline, given.orders)
     assert verify(made, enforce_limit=False) == []

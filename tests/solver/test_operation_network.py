@@ -10,13 +10,13 @@ from ppopt import Objective, Pipeline, evaluate, verify
 from ppopt.problem import features
 from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.features.draft import InstanceDraft
+from ppopt.problem.kinds import ResourceKind
 from ppopt.problem.operation import OpKind
 from ppopt.problem.operation_classes import (
     Mode,
     OperationClass,
     Precedence,
     Resource,
-    ResourceKind,
     TransferKind,
 )
 from ppopt.problem.problem import Problem

@@ -11,16 +11,15 @@ import pytest
 
 import ppopt
 from ppopt import Layer, Model
-from ppopt.formats.figures import LayerRun
 from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.pipeline import Pipeline
 from ppopt.report.placement_text import unsearched_of_layers
-from ppopt.report.schedule_report import BaselineFigures, ScheduleReport, report_result
+from ppopt.report.schedule_report import ScheduleReport, report_result
 from ppopt.report.search_text import describe_gain, note_overlaps
 from ppopt.solver.deadline import Deadline
 from ppopt.solver.result import Result
 from ppopt.studies import baselines as module
-from ppopt.studies.baselines import baseline, best_other_placement, evaluate_all
+from ppopt.studies.baselines import Baseline, baseline, best_other_placement, evaluate_all
 from tests.cli.cli_run import done, run, shown
 from tests.clock import SHORT, work_clock
 
@@ -236,7 +235,7 @@ def test_a_worse_schedule_is_no_gain() -> None:
     hand = report.baseline
     assert hand is not None and hand.speedup == 1
     for status, cure in (("feasible", "raise --time-limit"), ("optimal", "use --backward mixed")):
-        worse = replace(report, status=status, baseline=hand._replace(speedup=0.75))
+        worse = replace(report, status=status, baseline=hand._replace(speedup=Fraction(3, 4)))
         words = f"no gain: {hand.strategy} has 33.33 % more throughput; {cure}"
         assert describe_gain(worse) == words
 
@@ -344,10 +343,14 @@ def test_words_say_what_each_strategy_chose() -> None:
     hand = figures["baseline"]
     assert hand["chosen"] == ["partition"]
     assert sum(hand["partition"]) == sum(figures["partition"])
-    found = BaselineFigures(**hand)
-    words = f"each with its own partition ({' '.join(map(str, hand['partition']))} layers, "
-    assert f"{words}{hand['layout']})" in describe_gain(ScheduleReport(baseline=found))
-    some = found._replace(recompute=[1, 0, 0, 0], recomputed_layers=[LayerRun("block", 1, 1)])
-    assert "; recompute 1 0 0 0 layers of the stages: block 1)" in describe_gain(
-        ScheduleReport(baseline=some._replace(chosen=("partition", "recompute")))
-    )
+    cut = f"{' '.join(map(str, hand['partition']))} layers, {hand['layout']}"
+    line = "solve --model llama-3.1-8b --stages 4 --batches 8 --partition search"
+    assert f"each with its own partition ({cut})" in " ".join(done(line).out.split())
+    layer = {"name": "block", "forward": 1, "activation": 2, "count": 4}
+    layer |= {"recompute": {"time": 1, "activation": 1}}
+    pipeline = Model([layer]).pipeline(devices=4, batches=4)
+    some = Baseline("1f1b", Fraction(1), Fraction(1), pipeline, (), ("partition", "recompute"))
+    assert (
+        "each with its own partition and recompute (1 each layers, t|t|t|t; recompute 1 1 1 1 "
+        "layers of the stages: block 0-3)"
+    ) in describe_gain(ScheduleReport(baseline=some))

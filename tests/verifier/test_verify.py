@@ -46,6 +46,8 @@ from tests.verifier.verify_mutations import GRADIENTS, MUTATIONS, OFFLOADS, STRE
 SLOW = settings(deadline=None)
 """The machine may be busy: no deadline for one example."""
 SEEDS = st.integers(0, 2**32 - 1)
+EITHER = pipelines(different=(False, True))
+"""Pipelines whose microbatches are alike, or differ."""
 ROOMY = pipelines(min_devices=2, min_batches=2)
 SLICED = pipelines(min_devices=2, min_batches=2, max_devices=3, slices=(2,))
 """Pipelines in which every rule can be broken."""
@@ -55,7 +57,7 @@ SLICED = pipelines(min_devices=2, min_batches=2, max_devices=3, slices=(2,))
 
 
 @SLOW
-@given(schedules())
+@given(schedules(EITHER))
 def test_a_valid_schedule_has_no_violation(schedule: Schedule) -> None:
     assert verify(schedule) == []
 

@@ -47,14 +47,14 @@ def pipeline(*layers: dict[str, Any], **more: Any) -> Pipeline:
 )
 def test_bw_allocates(layers: list[dict[str, Any]], allocated: int) -> None:
     made = pipeline(*layers)
-    assert allocated_by_whole_backward(made) == [allocated]
+    assert allocated_by_whole_backward(made, Fraction(1)) == [allocated]
     assert made.ticks.takes[OpKind.BW] == (allocated,)
     assert made.ticks.gives[OpKind.BW] == (allocated + made.ticks.kept[0],)
 
 
 def test_whole_stages_recompute_at_once_if_the_model_says_so() -> None:
     made = pipeline(BLOCK, BLOCK | {"workspace": 7}, recompute_unit="stage")
-    assert allocated_by_whole_backward(made) == [96 + 96 + 7]
+    assert allocated_by_whole_backward(made, Fraction(1)) == [96 + 96 + 7]
     assert made.ticks.takes[OpKind.BW] == (96 + 96 + 7,)
 
 
@@ -66,10 +66,10 @@ def test_a_split_backward_recomputes_all_layers() -> None:
 
 def test_stages_by_hand_are_one_layer_or_state_what_bw_allocates() -> None:
     given = Pipeline(stages=1, batches=1, activation=100, kept=4, workspace=3)
-    assert allocated_by_whole_backward(given) == [96 + 3]
+    assert allocated_by_whole_backward(given, Fraction(1)) == [96 + 3]
     assert given.ticks.takes[OpKind.BW] == (96 + 3,)
     stated = replace(given, recompute_memory=20)
-    assert allocated_by_whole_backward(stated) == [20 + 3]
+    assert allocated_by_whole_backward(stated, Fraction(1)) == [20 + 3]
     assert ppopt.evaluate(stated, "1f1b").peak_memory == (4 + 20 + 3,)
 
 

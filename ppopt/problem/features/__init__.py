@@ -12,6 +12,7 @@ from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.features.compute import add_compute
 from ppopt.problem.features.draft import InstanceDraft
 from ppopt.problem.features.gradient_work import add_gradient_work, without_gradient_work
+from ppopt.problem.features.microbatches import add_microbatches
 from ppopt.problem.features.offload import add_offload, without_offload
 from ppopt.problem.features.transfers import add_delays, add_transfers
 from ppopt.problem.link_mode import LinkMode
@@ -23,6 +24,7 @@ def on_devices(pipeline: Pipeline, backward: BackwardKind) -> InstanceDraft:
     draft = InstanceDraft(pipeline, backward, all_resources=False)
     add_compute(draft)
     add_delays(draft)
+    add_microbatches(draft)
     return draft
 
 
@@ -33,6 +35,7 @@ def on_all_resources(pipeline: Pipeline, backward: BackwardKind) -> InstanceDraf
     add_transfers(draft)
     add_gradient_work(draft)
     add_offload(draft)
+    add_microbatches(draft)
     return draft
 
 

@@ -18,7 +18,9 @@ from collections.abc import Iterator
 from itertools import product
 
 from ppopt.problem.backward_kind import BackwardKind
+from ppopt.problem.costs import Ticks
 from ppopt.problem.features.draft import InstanceDraft
+from ppopt.problem.kinds import ResourceKind
 from ppopt.problem.operation import OpKind, TransferKind
 from ppopt.problem.operation_classes import (
     Handover,
@@ -26,7 +28,6 @@ from ppopt.problem.operation_classes import (
     OperationClass,
     Precedence,
     Resource,
-    ResourceKind,
 )
 
 FORWARD, BACKWARD, WEIGHT = range(3)
@@ -69,11 +70,15 @@ def add_compute(draft: InstanceDraft) -> None:
 
 
 def _mode(draft: InstanceDraft, kind: OpKind | None, stage: int) -> Mode | None:
-    ticks = draft.pipeline.ticks
     if kind is None or not draft.pipeline.has_operations[kind][stage]:
         return None
-    in_pair, _ = ticks.held(kind, stage, with_host=draft.all_resources)
-    takes, gives = ticks.held_alone(kind, stage, with_host=draft.all_resources)
+    return compute_mode(draft.pipeline.ticks, kind, stage, with_host=draft.all_resources)
+
+
+def compute_mode(ticks: Ticks, kind: OpKind, stage: int, *, with_host: bool) -> Mode:
+    """The mode of an operation of these costs, beside moves to the host (`with_host`) or alone."""
+    in_pair, _ = ticks.held(kind, stage, with_host=with_host)
+    takes, gives = ticks.held_alone(kind, stage, with_host=with_host)
     return Mode(kind, ticks.durations[kind][stage], takes, gives, in_pair - takes)
 
 

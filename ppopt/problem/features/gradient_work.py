@@ -30,8 +30,9 @@ from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.cost_table import STEP_FIELDS
 from ppopt.problem.features.compute import ROWS
 from ppopt.problem.features.draft import InstanceDraft
+from ppopt.problem.kinds import ResourceKind
 from ppopt.problem.operation import AuxiliaryKind, OpKind
-from ppopt.problem.operation_classes import Mode, OperationClass, Precedence, Resource, ResourceKind
+from ppopt.problem.operation_classes import Mode, OperationClass, Precedence, Resource
 from ppopt.problem.pipeline import Pipeline
 
 MOST_IN_ORDER = 2

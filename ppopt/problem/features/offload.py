@@ -14,16 +14,18 @@ from __future__ import annotations
 from operator import add, sub
 
 from ppopt.problem.cost_table import OFFLOAD
+from ppopt.problem.costs import Ticks
 from ppopt.problem.features.draft import InstanceDraft
+from ppopt.problem.kinds import ResourceKind
 from ppopt.problem.offload import HostLink
 from ppopt.problem.operation import AuxiliaryKind
-from ppopt.problem.operation_classes import Mode, OperationClass, Precedence, Resource, ResourceKind
+from ppopt.problem.operation_classes import Mode, OperationClass, Precedence, Resource
 from ppopt.problem.pipeline import Pipeline
 
 
 def add_offload(draft: InstanceDraft) -> None:
     """Add both ways of every device and its host, and what moves on them."""
-    pipeline, costs = draft.pipeline, draft.pipeline.ticks.costs
+    pipeline = draft.pipeline
     if not pipeline.has_offload:
         return
     ways = 1 if pipeline.host_link is HostLink.SHARED else 2
@@ -36,14 +38,10 @@ def add_offload(draft: InstanceDraft) -> None:
     places = pipeline.routes * pipeline.num_slices * pipeline.num_stages
     for number in range(places):
         forward = draft.classes[number]
-        moved = costs.offload_memory[forward.stage]
-        if not moved:
+        if not pipeline.ticks.costs.offload_memory[forward.stage]:
             continue
-        time = costs.offload_time[forward.stage]
-        modes = (
-            Mode(AuxiliaryKind.OFFLOAD, time, gives=moved),
-            Mode(AuxiliaryKind.RELOAD, time, takes=moved),
-        )
+        kinds = (AuxiliaryKind.OFFLOAD, AuxiliaryKind.RELOAD)
+        modes = [move_mode(pipeline.ticks, kind, forward.stage) for kind in kinds]
         before = number
         for way, mode in enumerate(modes):
             resource = first + ways * forward.device + min(way, ways - 1)
@@ -54,16 +52,28 @@ def add_offload(draft: InstanceDraft) -> None:
         draft.precedence.append(Precedence(before, number + places, 0))
 
 
+def move_mode(ticks: Ticks, kind: AuxiliaryKind, stage: int) -> Mode:
+    """The mode of a move of these costs."""
+    time, moved = (row[stage] for row in (ticks.costs.offload_time, ticks.costs.offload_memory))
+    out = kind is AuxiliaryKind.OFFLOAD
+    return Mode(kind, time, takes=0 if out else moved, gives=moved if out else 0)
+
+
 def without_offload(pipeline: Pipeline) -> Pipeline:
-    """The relaxation in which nothing moves: F gives the memory back, and the backward takes it."""
+    """The relaxation in which nothing moves: F gives the memory back, and the backward takes it.
+
+    What F gives back counts as workspace, so as much as that of the smallest microbatch.
+    """
     if not pipeline.has_offload:
         return pipeline
     costs = pipeline.costs
     moved = costs.offload_memory
+    smallest = min(memory for _, memory in pipeline.factors)
+    at_once = tuple(smallest * memory for memory in moved)
     changed = {
         "kept": tuple(map(sub, costs.kept, moved)),
         "recompute_memory": tuple(map(add, costs.recompute_memory, moved)),
-        "forward_workspace": tuple(map(add, costs.forward_workspace, moved)),
+        "forward_workspace": tuple(map(add, costs.forward_workspace, at_once)),
         **{cost.field: () for cost in OFFLOAD},
     }
     return pipeline.with_stage_costs(changed, host_link=HostLink.DUPLEX)

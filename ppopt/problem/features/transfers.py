@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from ppopt.problem.features.draft import InstanceDraft
+from ppopt.problem.kinds import ResourceKind
 from ppopt.problem.link_mode import LinkMode
 from ppopt.problem.operation_classes import (
     Criterion,
@@ -20,7 +21,6 @@ from ppopt.problem.operation_classes import (
     OperationClass,
     Precedence,
     Resource,
-    ResourceKind,
 )
 
 

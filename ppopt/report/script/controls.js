@@ -5,7 +5,7 @@ import { FREE } from "./data.js";
 import { part } from "./dom.js";
 import { span } from "./layout.js";
 import { exported } from "./export.js";
-import { aboutBesides, aboutResource } from "./links.js";
+import { aboutBeside, aboutResource } from "./links.js";
 import { slider } from "./slider.js";
 import { aboutDevice, aboutGap, aboutMemory, aboutOperation } from "./words.js";
 
@@ -75,7 +75,7 @@ function spotOf(page, event) {
   const tick = time * schedule.unit;
   const margin = x > span(frame);
   if (!margin && tick >= schedule.raw.last) return null;
-  const other = schedule.besides(panel.kind);
+  const other = schedule.beside(panel.kind)?.schedule;
   if (other) {
     const row = other.ops.inHalf(device, tick, within - device < 0.5 ? 1 : 2);
     return { panel, device, tick, margin, row, gap: FREE };
@@ -92,9 +92,10 @@ function spotOf(page, event) {
 /** @param {Page} page @param {Spot} spot @returns {string[]} */
 function description(page, { panel, device, tick, margin, row, gap }) {
   const { schedule } = panel;
-  if (schedule.besides(panel.kind)) {
-    if (margin) return aboutResource(schedule, panel.kind, device);
-    return row === FREE ? [] : aboutBesides(schedule, page.style, panel.kind, row);
+  const chart = schedule.beside(panel.kind);
+  if (chart) {
+    if (margin) return aboutResource(chart, device);
+    return row === FREE ? [] : aboutBeside(schedule, chart, page.style, row);
   }
   if (margin) return aboutDevice(schedule, page.style, device);
   if (panel.kind === "memory") return aboutMemory(schedule, device, tick);
@@ -133,10 +134,11 @@ function pointer(page) {
 /** Highlight the microbatch of an operation; elsewhere, clear the highlight. @param {Page} page
  * @param {Spot | null} spot */
 function choose(page, spot) {
-  if (!spot || spot.margin || ["memory", "collectives"].includes(spot.panel.kind)) return;
+  if (!spot || spot.margin || spot.panel.kind === "memory") return;
   const { panel: { schedule, index }, row } = spot;
-  if (spot.panel.kind === "links") {
-    const microbatch = row === FREE ? FREE : schedule.links?.ops.microbatch[row] ?? FREE;
+  const chart = schedule.beside(spot.panel.kind);
+  if (chart) {
+    const microbatch = row === FREE ? FREE : chart.schedule.ops.microbatch[row];
     page.show({ microbatch, chosen: { schedule: 0, row: FREE } });
     return;
   }
@@ -253,9 +255,7 @@ function buttons(page) {
     },
     clear: () => {
       const on = new Set(
-        [...page.view.on].filter((name) =>
-          ["memory", "collectives", "links", "all"].includes(name)
-        ),
+        [...page.view.on].filter((name) => !["critical", "transfers"].includes(name)),
       );
       page.show({ microbatch: FREE, chosen: { schedule: 0, row: FREE }, on });
     },

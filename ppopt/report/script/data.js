@@ -2,6 +2,8 @@
 
 /** @typedef {import("./types.d.ts").Packed} Packed */
 /** @typedef {import("./types.d.ts").Raw} Raw */
+/** @typedef {import("./types.d.ts").RawChart} RawChart */
+/** @typedef {import("./types.d.ts").Kind} Kind */
 /** @typedef {import("./types.d.ts").Column} Column */
 
 export const FREE = -1;
@@ -122,30 +124,47 @@ function lowered(value) {
  * every operation, the memory while it runs and after it, with static memory.
  * @typedef {{time: number[], levels: number[][], total: number[], during: number[], after: number[]}} Steps */
 
-/** Operations of other resources than devices: of links, or of queues of devices.
- * @param {Raw} raw @param {Record<string, Packed>} rows @param {number} resources
+/** A chart of other resources than devices, as a schedule whose devices are its lines.
+ * @param {Raw} raw @param {RawChart} chart
  * @returns {Raw} */
-function apart(raw, rows, resources) {
+function apart(raw, { devices, rows, letters }) {
   const none = /** @type {Packed} */ ({ type: "i1", base64: "" });
   const gaps = { device: none, start: none, end: none, cause: none, following: none };
   return {
     ...raw,
-    devices: resources,
+    devices: devices.length,
+    letters,
     ops: rows,
     needs: [],
     gaps: { ...gaps, subject: none },
     critical: none,
-    links: null,
-    collectives: null,
+    charts: [],
   };
+}
+
+/** A chart of links, or of queues of devices, beside that of the devices. */
+export class Beside {
+  /** @param {Raw} raw @param {RawChart} chart */
+  constructor(raw, chart) {
+    this.raw = chart;
+    /** Its operations, as a schedule whose devices are the lines of the chart. */
+    this.schedule = new Schedule(apart(raw, chart));
+    /** Device that an operation is of, or that sends. */
+    this.source = unpack(chart.rows.source);
+    /** Device that receives; of all but transfers, the device. */
+    this.target = unpack(chart.rows.target);
+    /** Row of the compute that it follows; FREE: none. */
+    this.made = unpack(chart.rows.made);
+    /** Row of the compute that follows it; FREE: none. */
+    this.used = unpack(chart.rows.used);
+  }
 }
 
 /** One schedule. Times in ticks; `unit` ticks are one unit of the user's. */
 export class Schedule {
-  /** @param {Raw} raw @param {boolean} [staged] whether operations show their stage */
-  constructor(raw, staged = false) {
+  /** @param {Raw} raw */
+  constructor(raw) {
     this.raw = raw;
-    this.staged = staged;
     this.unit = raw.unit;
     this.devices = raw.devices;
     this.ops = new Ops(raw.ops, raw.needs, raw.devices);
@@ -153,30 +172,17 @@ export class Schedule {
     this.critical = unpack(raw.critical);
     this.batches = 0;
     for (const value of this.ops.microbatch) this.batches = Math.max(this.batches, value + 1);
-    let last = Math.max(0, this.batches - 1);
-    if (staged) { for (const value of this.ops.stage) last = Math.max(last, value); }
-    /** Digits of the longest number of an operation. */
-    this.letters = String(last).length;
     this.sliced = this.ops.slice.some((value) => value > 0);
     /** Memory by device, computed on first use. @type {Map<number, Steps>} */
     this.steps = new Map();
-    /** Its transfers, as a schedule whose devices are links; null where links are delays.
-     * @type {Schedule | null} */
-    this.links = raw.links
-      ? new Schedule(apart(raw, raw.links.rows, raw.links.pairs.length))
-      : null;
-    /** Collectives and moves to the host, as a schedule; null where there are none.
-     * @type {Schedule | null} */
-    this.collectives = raw.collectives
-      ? new Schedule(apart(raw, raw.collectives.rows, raw.devices), true)
-      : null;
+    /** Charts of other resources than devices, from top to bottom. */
+    this.charts = raw.charts.map((chart) => new Beside(raw, chart));
   }
 
-  /** The operations of links or of queues; null: of neither.
-   * @param {string} kind of a chart */
-  besides(kind) {
-    if (kind === "links") return this.links;
-    return kind === "collectives" ? this.collectives : null;
+  /** The chart of links or queues of this name; null: it is another one.
+   * @param {string} name of a chart */
+  beside(name) {
+    return this.charts.find(({ raw }) => raw.name === name) ?? null;
   }
 
   /** Changes of the memory of a device by what it does not compute, by time; at one tick, what is
@@ -184,13 +190,14 @@ export class Schedule {
    * @param {number} device
    * @returns {{part: number, tick: number, amount: number}[]} */
   moves(device) {
-    if (!this.collectives) return [];
-    const { ops, raw } = this.collectives;
     const changes = [];
-    for (let row = ops.bounds[device]; row < ops.bounds[device + 1]; row++) {
-      const part = ops.microbatch[row] === FREE ? raw.parts.length : ops.part[row];
-      changes.push({ part, tick: ops.start[row], amount: ops.takes[row] });
-      changes.push({ part, tick: ops.end[row], amount: -ops.gives[row] });
+    for (const { schedule: { ops }, source } of this.charts) {
+      for (let row = 0; row < ops.length; row++) {
+        if (source[row] !== device) continue;
+        const part = ops.microbatch[row] === FREE ? this.raw.parts.length : ops.part[row];
+        changes.push({ part, tick: ops.start[row], amount: ops.takes[row] });
+        changes.push({ part, tick: ops.end[row], amount: -ops.gives[row] });
+      }
     }
     return changes.filter(({ amount }) => amount).sort((one, other) =>
       one.tick - other.tick || one.amount - other.amount
@@ -301,14 +308,14 @@ export class Schedule {
     return rows;
   }
 
-  /** Number of an operation's microbatch, with its slice; of collectives, that of the stage.
-   * @param {number} row */
-  label(row) {
-    const { microbatch, slice, stage } = this.ops;
+  /** Number of an operation's microbatch, with its slice; else that of its stage.
+   * @param {number} row @param {Kind[]} kinds */
+  label(row, kinds) {
+    const { kind, microbatch, slice, stage } = this.ops;
     if (microbatch[row] !== FREE) {
       return microbatch[row] + (this.sliced ? lowered(slice[row]) : "");
     }
-    return this.staged ? String(stage[row]) : "";
+    return kinds[kind[row]].staged ? String(stage[row]) : "";
   }
 
   /** Name of an operation as in files: stage, kind, microbatch. @param {number} row

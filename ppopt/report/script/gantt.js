@@ -87,7 +87,7 @@ export function gantt(panel, style, view, pixel, highlighted) {
   const { kind } = schedule.ops;
   const { cause } = schedule.gaps;
   const shown = schedule.ops.within(from, to, low, high).filter((row) =>
-    !view.off.has(style.kinds[kind[row]].name)
+    !view.off.has(style.kinds[kind[row]].hidden)
   );
   const idle = schedule.gaps.within(from, to, low, high).filter((row) =>
     !view.off.has(style.causes[cause[row]].name)
@@ -148,7 +148,7 @@ function labels(panel, style, rows, { pixel, view }) {
   const { schedule, axis } = panel;
   const { ops, unit, raw } = schedule;
   if (panel.row < LEAST_LABELLED_ROW) return [];
-  const letters = schedule.letters + (schedule.sliced ? 1 : 0);
+  const letters = raw.letters + (schedule.sliced ? 1 : 0);
   const size = (/** @type {number} */ row) => {
     const height = ops.lane[row] ? panel.row * 0.32 : panel.row * 0.5;
     const pixels = (ops.end[row] - ops.start[row]) / unit / pixel;
@@ -182,7 +182,7 @@ function labels(panel, style, rows, { pixel, view }) {
     yaxis: axis,
     x: fitting.map((row) => (ops.start[row] + ops.end[row]) / 2 / unit),
     y: fitting.map(middle),
-    text: fitting.map((row) => schedule.label(row)),
+    text: fitting.map((row) => schedule.label(row, style.kinds)),
     textfont: {
       size: fitting.map((row) => sizes.get(sort(row)) ?? LEAST_LETTER),
       color: fitting.map((row) => raw.inks[ops.kind[row]][ops.part[row]]),

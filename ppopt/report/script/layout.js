@@ -7,14 +7,12 @@
 
 /** A chart of one schedule: its devices, or links, from `low` to below `high`; `top` and `height` in
  * pixels, `row` those of one of them.
- * @typedef {{kind: "gantt" | "collectives" | "links" | "memory", schedule: Schedule,
+ * @typedef {{kind: string, schedule: Schedule,
  *   index: number, axis: string, low: number, high: number, top: number, height: number, row: number}} Panel */
 
 /** @typedef {{width: number, left: number, right: number, side: number, height: number,
  *   panels: Panel[]}} Frame */
 
-/** Kinds of charts, from top to bottom. @type {Panel["kind"][]} */
-const KINDS = ["gantt", "collectives", "links", "memory"];
 const LEFT = 52;
 const BOTTOM = 46;
 const HEADING = 26;
@@ -53,10 +51,9 @@ export function frameOf(shown, view, width) {
   const panels = [];
   let top = 0;
   shown.forEach(({ schedule, index }, place) => {
-    for (const kind of KINDS) {
+    for (const kind of ["gantt", ...schedule.charts.map(({ raw }) => raw.name), "memory"]) {
       if (kind !== "gantt" && !view.on.has(kind)) continue;
-      if (kind === "collectives" && !schedule.collectives) continue;
-      const { low, high } = kind === "links" ? linksOf(schedule, windows[place]) : windows[place];
+      const { low, high } = linesOf(schedule, kind, windows[place]);
       if (low === high) continue;
       top += panels.length ? heading + BETWEEN : heading;
       const axis = panels.length ? `y${panels.length + 1}` : "y";
@@ -68,14 +65,15 @@ export function frameOf(shown, view, width) {
   return { width, left: LEFT, right: side + 14, side, height: top + BOTTOM, panels };
 }
 
-/** The links of a window of devices, from the first to the last that has an end there.
- * @param {Schedule} schedule @param {{low: number, high: number}} window of devices */
-function linksOf({ raw }, window) {
-  const pairs = raw.links?.pairs ?? [];
-  const ends = (/** @type {[number, number]} */ pair) =>
-    pair.some((device) => device >= window.low && device < window.high);
-  const low = pairs.findIndex(ends);
-  return low < 0 ? { low: 0, high: 0 } : { low, high: pairs.findLastIndex(ends) + 1 };
+/** The lines of a chart in a window of devices, from the first to the last that has an end there.
+ * @param {Schedule} schedule @param {string} kind @param {{low: number, high: number}} window */
+function linesOf(schedule, kind, window) {
+  const lines = schedule.beside(kind)?.raw.devices;
+  if (!lines) return window;
+  const ends = (/** @type {number[]} */ devices) =>
+    devices.some((device) => device >= window.low && device < window.high);
+  const low = lines.findIndex(ends);
+  return low < 0 ? { low: 0, high: 0 } : { low, high: lines.findLastIndex(ends) + 1 };
 }
 
 /** Height of a row. @param {number} rows of all Gantt charts @param {number} charts */
@@ -151,8 +149,9 @@ function timeTitle(panels) {
 function rowsAxis(panel, height, view, theme) {
   const inner = height - BOTTOM;
   const { low, high, schedule } = panel;
-  const carrying = panel.kind === "links";
-  const rows = carrying ? schedule.links?.devices ?? 0 : schedule.devices;
+  const chart = schedule.beside(panel.kind);
+  const rows = chart?.raw.devices.length ?? schedule.devices;
+  const carrying = Boolean(chart?.raw.labels);
   return {
     domain: [1 - (panel.top + panel.height) / inner, 1 - panel.top / inner],
     range: [high - 0.5, low - 0.5],
@@ -163,7 +162,7 @@ function rowsAxis(panel, height, view, theme) {
     ...rowTicks(panel),
     showgrid: false,
     zeroline: false,
-    title: { text: panel.height > 60 ? (carrying ? "link" : "device") : "", standoff: 6 },
+    title: { text: panel.height > 60 ? (chart?.raw.axis ?? "device") : "", standoff: 6 },
     tickcolor: theme.grid,
   };
 }
@@ -172,9 +171,10 @@ function rowsAxis(panel, height, view, theme) {
  * @param {Panel} panel @returns {Trace} */
 function rowTicks({ kind, schedule, row, low, high }) {
   const step = Math.max(1, Math.ceil(LEAST_LABEL / row));
-  if (kind !== "links") return { tick0: 0, dtick: step };
+  const labels = schedule.beside(kind)?.raw.labels;
+  if (!labels) return { tick0: 0, dtick: step };
   const shown = Array.from({ length: Math.ceil((high - low) / step) }, (_, at) => low + at * step);
-  return { tickvals: shown, ticktext: shown.map((link) => schedule.raw.links?.labels[link]) };
+  return { tickvals: shown, ticktext: shown.map((line) => labels[line]) };
 }
 
 /** A line at the end of every schedule; the end of the shortest is dotted through all others.

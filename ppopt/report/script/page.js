@@ -53,6 +53,7 @@ export class Page {
     const { on, off, drag, theme } = this.view;
     const alike = data.single === this.data.single;
     this.data = data;
+    this.style = data.style;
     this.schedules = data.schedules.map((raw) => new Schedule(raw));
     this.last = Math.max(...this.schedules.map(({ raw, unit }) => raw.last / unit));
     this.devices = Math.max(...this.schedules.map(({ devices }) => devices));
@@ -79,8 +80,10 @@ export class Page {
 
   /** The charts that a page of one schedule at a time opens with, beside the Gantt chart. */
   layers() {
-    const queued = this.schedules.some(({ collectives }) => collectives);
-    return queued ? ["collectives", "memory"] : ["memory"];
+    const names = this.schedules.flatMap(({ charts }) =>
+      charts.filter(({ raw }) => !raw.labels).map(({ raw }) => raw.name)
+    );
+    return [...new Set(names), "memory"];
   }
 
   /** The schedules that the view shows, each with its number. */

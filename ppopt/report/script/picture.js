@@ -53,10 +53,8 @@ function chart(panel, style, view, pixel, theme, messages) {
 function rowNotes(panel, style, last) {
   const { schedule: { raw, unit } } = panel;
   if (panel.kind === "memory") return [words(panel, 0, (device) => peak(raw, device))];
-  const other = panel.schedule.besides(panel.kind);
-  if (other) {
-    return [words(panel, 0, (resource) => percent(busy(other, resource) / raw.last))];
-  }
+  const other = panel.schedule.beside(panel.kind)?.schedule;
+  if (other) return [words(panel, 0, (line) => percent(busy(other, line) / raw.last))];
   const idle = (/** @type {number} */ device) => panel.schedule.idle(device) / raw.last;
   const end = Math.max(last, raw.last / unit);
   return [...uses(panel, style, "x2"), words(panel, end, (device) => percent(idle(device)))];
@@ -120,25 +118,18 @@ function inWindow({ schedule, low, high }, view) {
  * @param {Panel} panel @param {Frame} frame
  * @returns {Trace[]} */
 function notesOf(panel, frame) {
-  const { schedule: { raw }, kind } = panel;
-  const staged = raw.collectives?.words === "collectives" ? ", by stage" : "";
-  const heading = {
-    gantt: () => headed(raw.title, raw.note, Math.floor(span(frame) / LETTER), !frame.side),
-    collectives: () => `${raw.collectives?.words} of every device${staged}, one at a time`,
-    links: () => "transfers of every link, one at a time",
-    memory: () => `memory of every device  (largest peak ${largest(raw)})`,
-  }[kind]();
+  const { schedule: { raw }, schedule, kind } = panel;
+  const room = Math.floor(span(frame) / LETTER);
+  const heading = kind === "gantt"
+    ? headed(raw.title, raw.note, room, !frame.side)
+    : schedule.beside(kind)?.raw.heading ??
+      `memory of every device  (largest peak ${largest(raw)})`;
   const notes = [note(panel, heading, { x: 0, align: "left", font: { size: 12 } })];
   if (!frame.side) return notes;
   const x = 1 - frame.side / (frame.width - frame.left);
   const peaks = raw.memoryName ? `peak (${raw.memoryName})` : "peak";
-  const busyShare = "busy share";
-  const beside = {
-    gantt: "time by use, idle share",
-    collectives: busyShare,
-    links: busyShare,
-    memory: peaks,
-  }[kind];
+  const shares = kind === "gantt" ? "time by use, idle share" : "busy share";
+  const beside = kind === "memory" ? peaks : shares;
   return [...notes, note(panel, beside, { x })];
 }
 

@@ -31,23 +31,39 @@ export interface Raw {
   static: number[];
   limits: number[] | null;
   peak: number[];
-  /** Transfers as operations of links, and the two devices of every link; null: no links. */
-  links: {
-    pairs: [number, number][];
-    labels: string[];
-    titles: string[];
-    rows: Record<string, Packed>;
-  } | null;
-  /** Operations of the queues of devices, and what they are; null: there are none. */
-  collectives: { words: string; rows: Record<string, Packed> } | null;
+  /** Digits of the longest number of an operation. */
+  letters: number;
+  /** Charts of other resources than devices, from top to bottom. */
+  charts: RawChart[];
   /** Whether gathered weights take memory. */
   gathers: boolean;
+}
+
+/** A chart of links, or of queues of devices. */
+export interface RawChart {
+  name: string;
+  heading: string;
+  /** Title of the axis of its lines. */
+  axis: string;
+  /** Word for its operations. */
+  counted: string;
+  /** Names of its lines; null: each is named by its device. */
+  labels: string[] | null;
+  titles: string[];
+  /** Devices of every line. */
+  devices: number[][];
+  letters: number;
+  rows: Record<string, Packed>;
 }
 
 export interface Kind {
   name: string;
   words: string;
   colour: string;
+  /** Name of the kind that hides it, too. */
+  hidden: string;
+  /** Whether a step has one per stage. */
+  staged: boolean;
 }
 
 export interface Cause {

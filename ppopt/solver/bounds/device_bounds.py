@@ -6,6 +6,7 @@ These take no search.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.features.gradient_work import held_throughout, is_held_exact
@@ -15,6 +16,7 @@ from ppopt.problem.operation import OpKind
 from ppopt.problem.operation_classes import Mode
 from ppopt.problem.pipeline import Pipeline
 from ppopt.problem.problem import Problem
+from ppopt.problem.traits import Trait
 from ppopt.schedule.origin import Argument, Certificate
 from ppopt.solver.arguments import MINIMUM_MEMORY, WORK
 from ppopt.solver.bound import Bound
@@ -41,7 +43,13 @@ def minimum_memory(instance: Instance) -> list[int]:
     two exceptions, in which the search decides whether a limit suffices. Operations of no length
     that take memory may share an instant with releases of other stages. A W with a workspace, of a
     device with several stages, may come before or after the backwards of the others.
+
+    Where microbatches differ, it is the memory of the largest.
     """
+    if Trait.MICROBATCHES in instance.traits:
+        largest = instance.pipeline.with_largest_microbatches
+        finer = instance.pipeline.ticks.memory_per_unit // largest.ticks.memory_per_unit
+        return [finer * need for need in minimum_memory(replace(instance, pipeline=largest))]
     routes = [Delays(instance, route) for route in range(instance.pipeline.routes)]
     return [
         _minimum_device_memory(routes, device) for device in range(instance.pipeline.num_devices)
@@ -125,9 +133,14 @@ def _whole_backwards_need_less(instance: Instance, least: int) -> str:
 
 def known_bound(problem: Problem) -> Bound:
     """Bound known before the search: that of a device, perhaps of the relaxation."""
-    relaxed, around = problem.relaxed, HeadsAndTails.around_compute(problem)
+    around, objective = HeadsAndTails.around_compute(problem), problem.objective
     heads_tails = () if around is None else around.devices
-    return of_relaxation(problem, device_bound(relaxed.instance, problem.objective, heads_tails))
+    bound = of_relaxation(problem, device_bound(problem.relaxed.instance, objective, heads_tails))
+    if Trait.MICROBATCHES not in problem.traits:
+        return bound
+    differing = device_bound(problem.relaxed_memory.instance, objective, heads_tails)
+    differing = of_relaxation(problem, differing, frozenset({Trait.MICROBATCHES}))
+    return max(differing, bound, key=lambda bound: bound.value)
 
 
 def device_infeasible(routes: list[Delays], device: int) -> bool:

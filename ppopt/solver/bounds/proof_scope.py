@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.problem import Problem
-from ppopt.problem.traits import Trait
+from ppopt.problem.traits import Trait, Traits
 from ppopt.schedule.origin import Argument
 from ppopt.solver.bound import Bound, start_scope
 
@@ -21,6 +21,7 @@ SEARCHED: Mapping[Trait, str] = {
     Trait.ROUTES: "",
     Trait.FROZEN: "",
     Trait.SPAN: "",
+    Trait.MICROBATCHES: " in the given order of microbatches",
 }
 """Traits of the problems whose orders a search by CP-SAT covers, and what it names besides the
 operations of compute."""
@@ -29,6 +30,7 @@ RELAXED: Mapping[Trait, str] = {
     "W as long as what the shorter of BW and B + W leaves",
     Trait.SHORT_PAIRS: ", even with every F and backward no longer than the shortest pair that it "
     "can be in",
+    Trait.MICROBATCHES: ", even with every microbatch as short, and as small, as the smallest",
 }
 """Traits that `Problem.relaxed` removes, and the text on its bounds."""
 DELAYED: Mapping[Trait, str] = {
@@ -81,7 +83,11 @@ def bound_scope(problem: Problem, bound: Bound) -> str:
     return proof_scope(problem) + starts + ("" if over_links else delay_scope(problem))
 
 
-def of_relaxation(problem: Problem, bound: Bound) -> Bound:
-    """Bound of `problem.relaxed`, with text that says so if that is another problem."""
-    text = "".join(text for trait, text in RELAXED.items() if trait in problem.traits)
+def of_relaxation(problem: Problem, bound: Bound, kept: Traits = frozenset()) -> Bound:
+    """Bound of `problem.relaxed`, with text that says so if that is another problem.
+
+    Or of another relaxation, which keeps some of the traits that `problem.relaxed` removes.
+    """
+    removed = problem.traits - kept
+    text = "".join(text for trait, text in RELAXED.items() if trait in removed)
     return bound._replace(proof=bound.proof + text) if text else bound

@@ -9,11 +9,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from ortools.sat.python import cp_model
 
-from ppopt.problem.operation import AuxiliaryKind, TransferKind
-from ppopt.schedule.auxiliary_orders import timed
-from ppopt.schedule.link_queues import LinkQueues
-from ppopt.schedule.orders import devices
-from ppopt.schedule.schedule import Schedule, split_codes
+from ppopt.schedule.schedule import Schedule
 from ppopt.schedule.timetable import ALONE
 from ppopt.solver import interrupts
 from ppopt.solver.budget import SolverLimits
@@ -189,23 +185,9 @@ def _schedule(model: CpSatModel, solver: cp_model.CpSolver) -> Schedule:
         np.array([solver.value(times[code]) for code in there], dtype=np.int64)
         for times in (variables.start, variables.end)
     )
-    computed = numbers < pipeline.num_codes
-    codes, start, end = numbers[computed], begins[computed], ends[computed]
-    kind, stage, microbatch, part = split_codes(pipeline, codes)
-    device = devices(pipeline)[stage, microbatch]
-    pair = np.full(len(codes), ALONE)
+    pair = np.full(len(numbers), ALONE)
     chosen = [pair for pair, literal in variables.pairs.items() if solver.value(literal)]
-    row = {code: place for place, code in enumerate(codes.tolist())}
+    row = {code: place for place, code in enumerate(there)}
     for number, both in enumerate(chosen):
         pair[[row[both.forward], row[both.backward]]] = number
-    columns = (kind, stage, microbatch, device, start, end, part, pair)
-    if computed.all():
-        return Schedule.from_columns(pipeline, *columns)
-    kinds = split_codes(pipeline, numbers)[0]
-    sent, once = (np.isin(kinds, tuple(kind)) for kind in (TransferKind, AuxiliaryKind))
-    return Schedule.from_columns(
-        pipeline,
-        *columns,
-        transfers=LinkQueues(pipeline).timed(numbers[sent], ends[sent]),
-        auxiliary=timed(pipeline, numbers[once], begins[once], ends[once]),
-    )
+    return Schedule.from_numbers(pipeline, numbers, begins, ends, pair)

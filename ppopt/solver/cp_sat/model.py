@@ -28,6 +28,7 @@ from dataclasses import dataclass
 import numpy as np
 from ortools.sat.python import cp_model
 
+from ppopt.problem.kinds import ResourceKind
 from ppopt.problem.operation import OpKind
 from ppopt.problem.pipeline import Pipeline
 from ppopt.problem.problem import Problem
@@ -35,7 +36,7 @@ from ppopt.schedule.schedule import Schedule
 from ppopt.solver import interrupts
 from ppopt.solver.cp_sat.device_scope import DeviceScope
 from ppopt.solver.cp_sat.variables import Variables
-from ppopt.solver.relaxation.symmetry import canonical, canonical_transfers
+from ppopt.solver.relaxation.symmetry import canonical, canonical_besides
 
 
 @dataclass(frozen=True)
@@ -124,8 +125,9 @@ def hint(model: CpSatModel, schedule: Schedule) -> None:
     for code, start in zip(new.tolist(), schedule.start.tolist(), strict=True):
         if code in variables.there:
             cp.add_hint(variables.start[code], start)
-    carried = canonical_transfers(schedule).tolist()
-    for code, start in zip(carried, schedule.transfers.start.tolist(), strict=True):
+    carried = schedule.operations.where(schedule.operations.on(ResourceKind.LINK))
+    sent = canonical_besides(carried).tolist()
+    for code, start in zip(sent, carried.start.tolist(), strict=True):
         if code in variables.there:
             cp.add_hint(variables.start[code], start)
     second = np.flatnonzero(schedule.seconds)

@@ -11,7 +11,7 @@ from random import Random
 from typing import Any
 
 from ppopt.problem.objective import Objective
-from ppopt.problem.traits import Trait
+from ppopt.problem.traits import PER_OPERATION, Trait
 from ppopt.schedule.list_scheduling import ListSchedule, ListScheduler, PriorityRule
 from ppopt.solver.budget import Budget
 from ppopt.solver.heuristics.pool import Pool
@@ -24,7 +24,7 @@ class RuleAnnealing(Method):
     """Search around the best priority rules, and apply double justification to each result."""
 
     name = "rule annealing"
-    handles = frozenset({Trait.ROUTES, Trait.FROZEN, Trait.SPAN})
+    handles = PER_OPERATION | {Trait.ROUTES, Trait.SPAN}
 
     def __init__(self, pool: Pool, rng: Random, params: AnnealingParams) -> None:
         self._pool = pool

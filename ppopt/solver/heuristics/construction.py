@@ -17,7 +17,7 @@ from ppopt.errors import NotApplicableError
 from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.pipeline import Pipeline
 from ppopt.problem.problem import Problem
-from ppopt.problem.traits import Trait
+from ppopt.problem.traits import PER_OPERATION, Trait
 from ppopt.schedule import list_scheduling, timing
 from ppopt.schedule.orders import Orders, of_kind
 from ppopt.solver.budget import Budget
@@ -34,9 +34,7 @@ class ListScheduling(Method):
     """List scheduling by priority rules, one schedule per turn."""
 
     name = "list scheduling"
-    handles = frozenset(
-        {Trait.PAIRS, Trait.SHORT_PAIRS, Trait.ROUTES, Trait.FROZEN, Trait.SPAN},
-    )
+    handles = PER_OPERATION | {Trait.PAIRS, Trait.SHORT_PAIRS, Trait.ROUTES, Trait.SPAN}
 
     def __init__(
         self,

@@ -14,7 +14,7 @@ from typing import Any
 from ppopt.problem.features import as_delays
 from ppopt.problem.pipeline import Pipeline
 from ppopt.problem.problem import Problem
-from ppopt.problem.traits import BESIDE_COMPUTE, Trait, unhandled
+from ppopt.problem.traits import BESIDE_COMPUTE, PER_OPERATION, Trait, unhandled
 from ppopt.schedule import timing
 from ppopt.solver.budget import Budget
 from ppopt.solver.heuristics.iterated_local_search import IteratedLocalSearch
@@ -24,10 +24,10 @@ from ppopt.solver.method import Outcome
 from ppopt.solver.parameters import LinkParams, MoveParams
 from ppopt.solver.result import Result
 
-ORDERS = BESIDE_COMPUTE | {
-    *(Trait.MIXED, Trait.PAIRS, Trait.SHORT_PAIRS),
-    *(Trait.SLICES, Trait.ROUTES, Trait.FROZEN, Trait.SPAN),
-}
+ORDERS = BESIDE_COMPUTE.union(
+    PER_OPERATION,
+    (Trait.MIXED, Trait.PAIRS, Trait.SHORT_PAIRS, Trait.SLICES, Trait.ROUTES, Trait.SPAN),
+)
 """Traits of the orders that these methods change."""
 
 

@@ -15,7 +15,7 @@ from random import Random
 import numpy as np
 
 from ppopt.problem.arrays import Ints
-from ppopt.problem.traits import Trait
+from ppopt.problem.traits import PER_OPERATION, Trait
 from ppopt.schedule import timing
 from ppopt.solver.budget import Budget
 from ppopt.solver.heuristics.pool import Pool, Starts
@@ -32,7 +32,7 @@ class IteratedLocalSearch(Method):
     """
 
     name = "iterated local search"
-    handles = frozenset({Trait.ROUTES, Trait.FROZEN, Trait.SPAN})
+    handles = PER_OPERATION | {Trait.ROUTES, Trait.SPAN}
 
     def __init__(self, pool: Pool, rng: Random, params: LocalSearchParams) -> None:
         self._pool = pool

@@ -15,16 +15,12 @@ import numpy as np
 from ppopt.problem.arrays import Ints
 from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.instance import ABSENT, SPLIT_MODE, WHOLE_MODE
-from ppopt.problem.operation import NUM_KINDS, AuxiliaryKind, OpKind, TransferKind
+from ppopt.problem.operation import NUM_KINDS, OpKind
 from ppopt.problem.operation_classes import Constraints
 from ppopt.problem.problem import Problem
-from ppopt.schedule.auxiliary import NO_AUXILIARY
-from ppopt.schedule.auxiliary_orders import canonical_auxiliary, timed
-from ppopt.schedule.link_queues import LinkQueues
 from ppopt.schedule.schedule import Schedule, split_codes
 from ppopt.schedule.timetable import ALONE
-from ppopt.schedule.transfers import NO_TRANSFERS
-from ppopt.solver.relaxation.symmetry import canonical, canonical_transfers
+from ppopt.solver.relaxation.symmetry import canonical, canonical_besides
 
 Links = list[list[tuple[int, int]]]
 """Per operation: (another one, ticks between the two)."""
@@ -214,9 +210,8 @@ class OperationTable:
         """
         start = np.full(self.size, ABSENT, dtype=np.int64)
         start[self._place[canonical(schedule)]] = schedule.start
-        start[self._place[canonical_transfers(schedule)]] = schedule.transfers.start
-        others = canonical_auxiliary(schedule.pipeline, schedule.auxiliary)
-        start[self._place[others]] = schedule.auxiliary.start
+        besides = schedule.operations.where(~schedule.operations.computed)
+        start[self._place[canonical_besides(besides)]] = besides.start
         found: list[int] = start.tolist()
         return found
 
@@ -238,13 +233,7 @@ class OperationTable:
         start, end = start[self.node], end[self.node]
         pair = np.full(self.size, ALONE, dtype=np.int64)
         pair[self.pairs] = np.arange(len(self.pairs))[:, None]
-        columns = (kind, self.stage, self.microbatch, self.resource, start, end, self.slice, pair)
-        here = (kind != ABSENT) & (kind < NUM_KINDS)
-        sent, once = (np.isin(kind, tuple(kinds)) for kinds in (TransferKind, AuxiliaryKind))
-        pipeline, transfers, auxiliary = self.problem.pipeline, NO_TRANSFERS, NO_AUXILIARY
-        if sent.any():
-            transfers = LinkQueues(pipeline).timed(self.codes[sent], end[sent])
-        if once.any():
-            auxiliary = timed(pipeline, self.codes[once], start[once], end[once])
-        present = (column[here] for column in columns)
-        return Schedule.from_columns(pipeline, *present, transfers=transfers, auxiliary=auxiliary)
+        pipeline, there = self.problem.pipeline, kind != ABSENT
+        numbers = np.asarray(pipeline.code(kind, self.stage, self.microbatch, self.slice))
+        columns = (column[there] for column in (numbers, start, end, pair))
+        return Schedule.from_numbers(pipeline, *columns)

@@ -7,7 +7,7 @@ from operator import itemgetter
 from random import Random
 
 from ppopt.problem.problem import Problem
-from ppopt.problem.traits import Trait
+from ppopt.problem.traits import PER_OPERATION, Trait
 from ppopt.solver.budget import Budget
 from ppopt.solver.heuristics.cyclic import cycles
 from ppopt.solver.heuristics.pool import Pool
@@ -21,7 +21,7 @@ class DoubleJustification(Method):
     """Apply double justification to the best constructed schedules, some per turn."""
 
     name = "double justification"
-    handles = frozenset({Trait.ROUTES, Trait.FROZEN, Trait.SPAN})
+    handles = PER_OPERATION | {Trait.ROUTES, Trait.SPAN}
 
     def __init__(self, pool: Pool, params: JustificationParams) -> None:
         self._pool = pool

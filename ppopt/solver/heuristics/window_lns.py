@@ -18,7 +18,7 @@ from operator import attrgetter
 from random import Random
 
 from ppopt.problem.problem import Problem
-from ppopt.problem.traits import BESIDE_COMPUTE, Trait
+from ppopt.problem.traits import BESIDE_COMPUTE, PER_OPERATION, Trait
 from ppopt.solver.budget import Budget, SolverLimits
 from ppopt.solver.heuristics.operation_network import OperationNetwork
 from ppopt.solver.heuristics.pool import Pool, Starts
@@ -48,7 +48,7 @@ class WindowLNS:
     """
 
     name = "window LNS"
-    handles = BESIDE_COMPUTE | {Trait.MIXED, Trait.ROUTES, Trait.FROZEN}
+    handles = BESIDE_COMPUTE | PER_OPERATION | {Trait.MIXED, Trait.ROUTES}
 
     def __init__(
         self, pool: Pool, rng: Random, params: WindowParams, views: Sequence[Incumbent] = ()

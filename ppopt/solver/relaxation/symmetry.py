@@ -6,13 +6,14 @@ docstring of `ppopt.solver.cp_sat.model`.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from ppopt.problem.arrays import Ints
 from ppopt.problem.operation import OpKind
-from ppopt.schedule.link_queues import transfer_numbers
+from ppopt.schedule.operations import Operations
 from ppopt.schedule.schedule import Schedule
 
 
@@ -42,16 +43,14 @@ def canonical(schedule: Schedule) -> Ints:
     return codes
 
 
-def canonical_transfers(schedule: Schedule) -> Ints:
-    """Operation number of every transfer of a schedule after the same renumbering.
+def canonical_besides(table: Operations) -> Ints:
+    """Operation number of every operation besides compute after the same renumbering.
 
-    The k-th transfer of each kind, stage, route and slice goes to the route's microbatch k.
+    The k-th of each kind, stage, route and slice goes to the route's microbatch k.
     """
-    carried, pipeline = schedule.transfers, schedule.pipeline
-    routes = carried.microbatch * pipeline.routes // pipeline.batches
-    place = (carried.slice, routes, carried.stage, carried.kind)
-    new = np.empty_like(carried.microbatch)
-    new[np.lexsort((carried.end, carried.start, *place))] = carried.microbatch[
-        np.lexsort((carried.microbatch, *place))
+    place = (table.slice, table.route, table.stage, table.kind)
+    new = np.empty_like(table.microbatch)
+    new[np.lexsort((table.end, table.start, *place))] = table.microbatch[
+        np.lexsort((table.microbatch, *place))
     ]
-    return transfer_numbers(pipeline, carried, new)
+    return replace(table, microbatch=new).numbers

@@ -1,0 +1,92 @@
+"""The registry of kinds: what every kind of operation is, in one record each.
+
+Charts, files, traces, figures and causes of idle time read the records and name no kind.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import NamedTuple
+
+from ppopt.problem.operation import AuxiliaryKind, OpKind, TransferKind
+
+Kind = OpKind | TransferKind | AuxiliaryKind
+"""Kind of any operation."""
+
+
+ONCE = -1
+"""Microbatch of an operation that a step has once."""
+
+
+class ResourceKind(Enum):
+    """What a resource is; each runs one operation at a time."""
+
+    COMPUTE = "compute"
+    """The processor of a device."""
+    LINK = "link"
+    """What carries transfers between two devices."""
+    COLLECTIVE = "collective"
+    """The queue of a device's collective operations."""
+    HOST = "host"
+    """The link between a device and its host, or one way of it."""
+
+
+class Per(Enum):
+    """What has one operation of a kind."""
+
+    MICROBATCH = "microbatch"
+    """Every stage and microbatch."""
+    STAGE = "stage"
+    """Every stage, once in a step."""
+    DEVICE = "device"
+    """Every device, once in a step."""
+
+
+class KindRecord(NamedTuple):
+    """What a kind of operation is."""
+
+    kind: Kind
+    letter: str
+    """Its name in charts of plain text."""
+    words: str
+    resource: ResourceKind
+    """What runs it."""
+    per: Per = Per.MICROBATCH
+    way: int = 0
+    """Of a move between a device and its host: 0 to the host, 1 from the host."""
+    carries: OpKind | None = None
+    """Of a transfer: what it carries, by the kind of operation that makes this."""
+    opens: bool = False
+    """Whether compute of its stage waits for it, from the first microbatch on."""
+
+    @property
+    def name(self) -> str:
+        """Its name in files."""
+        return self.kind.name
+
+
+RECORDS: tuple[KindRecord, ...] = (
+    KindRecord(OpKind.F, "F", "forward", ResourceKind.COMPUTE),
+    KindRecord(OpKind.B, "B", "backward for the input", ResourceKind.COMPUTE),
+    KindRecord(OpKind.W, "W", "backward for the weights", ResourceKind.COMPUTE),
+    KindRecord(OpKind.BW, "BW", "full backward", ResourceKind.COMPUTE),
+    KindRecord(TransferKind.SEND_F, "SEND_F", "activation", ResourceKind.LINK, carries=OpKind.F),
+    KindRecord(TransferKind.SEND_B, "SEND_B", "gradient", ResourceKind.LINK, carries=OpKind.B),
+    KindRecord(
+        AuxiliaryKind.UNSHARD,
+        *("U", "gather of weights", ResourceKind.COLLECTIVE),
+        per=Per.STAGE,
+        opens=True,
+    ),
+    KindRecord(
+        AuxiliaryKind.GRADIENT_SYNC,
+        *("G", "reduction of gradients", ResourceKind.COLLECTIVE),
+        per=Per.STAGE,
+    ),
+    KindRecord(
+        AuxiliaryKind.OPTIMIZER, "O", "optimizer step", ResourceKind.COMPUTE, per=Per.DEVICE
+    ),
+    KindRecord(AuxiliaryKind.OFFLOAD, "H", "activation to the host", ResourceKind.HOST),
+    KindRecord(AuxiliaryKind.RELOAD, "R", "activation from the host", ResourceKind.HOST, way=1),
+)
+"""The record of every kind, at the place of its code."""

@@ -1,0 +1,104 @@
+"""Microbatches that differ: one factor each on times, and one each on memory.
+
+With packed or variable-length sequences no two microbatches take the same time. A factor on times
+multiplies every time that a stage takes for its microbatch, recompute included. A factor on memory
+multiplies the activation, the part of it that F keeps, the part that moves to the host with the
+time of that move, and the change of memory by B; not workspace. Of two operations that run as one,
+as much overlaps as of two with the smaller of their factors; the rest of the longer runs alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from fractions import Fraction
+from math import lcm
+from operator import sub
+from typing import Any
+
+from ppopt.errors import ConflictError, InputError
+from ppopt.problem.cost_table import STAGE_COSTS
+from ppopt.problem.costs import Number, StageCosts
+from ppopt.problem.field_values import FieldReader, as_list, is_list
+from ppopt.problem.units import Unit
+
+Factors = tuple[Fraction, ...]
+"""One factor per microbatch, above 0."""
+TIMES, MEMORY = "microbatch_times", "microbatch_memory"
+
+
+def read_factors(field: str, given: object, batches: int, reader: FieldReader) -> Factors | None:
+    """Read one factor for all microbatches, or one for each; None if they are not given.
+
+    Raises InputError on anything else.
+    """
+    if given is None:
+        return None
+    listed = as_list(given, field) if is_list(given) else [given] * batches
+    if len(listed) != batches:
+        raise InputError(
+            f"{field}: has {len(listed)} entries for {batches} microbatches; give one per "
+            "microbatch"
+        )
+    factors = reader.numbers(field, listed)
+    for microbatch, factor in enumerate(factors):
+        if not factor:
+            raise InputError(
+                f"{field}: microbatch {microbatch}: 0 is not above 0, or finer than 10^-6, the "
+                "finest that is kept"
+            )
+    return factors
+
+
+def check_memory_known(times: object, memory: object, limit: object) -> None:
+    """Raise ConflictError if memory is limited, and only the times of microbatches are given."""
+    if times is not None and memory is None and limit is not None:
+        raise ConflictError(
+            f"{TIMES}: a memory limit needs {MEMORY}, too: one factor per microbatch, or 1 for "
+            "equal memory"
+        )
+
+
+def denominator(factors: Factors | None) -> int:
+    """The least number by which every factor is a whole one."""
+    return lcm(*(factor.denominator for factor in factors or ()))
+
+
+def scaled(ticks: int, factor: Fraction) -> int:
+    """Ticks times a factor; exact if `denominator` of the factors divides the ticks."""
+    return ticks * factor.numerator // factor.denominator
+
+
+def costs_of(
+    costs: StageCosts[Number],
+    times: Fraction,
+    memory: Fraction,
+    allocated: Sequence[Fraction] | None,
+    in_weight: bool,
+) -> StageCosts[Number]:
+    """Costs of stages for a microbatch with these factors.
+
+    `allocated` is what BW of every stage allocates in all for such a microbatch; None: what follows
+    from the costs. With `in_weight` W of stage 0 allocates that, too.
+    """
+    factors = {Unit.TIME: times, Unit.MEMORY: memory}
+    if times == memory == 1:
+        return costs
+    rows: dict[str, tuple[Any, ...]] = {
+        cost.field: _multiplied(costs[cost.field], factors[unit])
+        if (unit := cost.multiplied_with)
+        else costs[cost.field]
+        for cost in STAGE_COSTS
+    }
+    if allocated is not None:
+        whole = tuple(map(type(costs.static[0]), allocated))
+        rows["recompute_memory"] = tuple(map(sub, whole, costs.backward_workspace))
+        if in_weight:
+            rows["weight_workspace"] = (whole[0], *costs.weight_workspace[1:])
+    return StageCosts(rows)
+
+
+def _multiplied(values: Any, factor: Fraction) -> Any:
+    """Numbers, in rows of any depth, times a factor."""
+    if isinstance(values, tuple):
+        return tuple(_multiplied(value, factor) for value in values)
+    return scaled(values, factor) if isinstance(values, int) else values * factor

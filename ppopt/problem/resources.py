@@ -1,0 +1,44 @@
+"""The resources of a pipeline: `Instance.resources`, without its operations."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+from ppopt.problem.kinds import ResourceKind
+from ppopt.problem.link_mode import LinkMode
+from ppopt.problem.offload import HostLink
+from ppopt.problem.operation import OpKind
+from ppopt.problem.operation_classes import Resource
+from ppopt.problem.pipeline import Pipeline
+
+
+def resources_of(pipeline: Pipeline) -> tuple[Resource, ...]:
+    """The resources of a pipeline, by number; devices come first."""
+    devices = range(pipeline.num_devices)
+    resources = [Resource(ResourceKind.COMPUTE, (device,)) for device in devices]
+    if pipeline.has_links:
+        one_way = pipeline.link_mode is LinkMode.EXCLUSIVE
+        links = sorted(_links(pipeline, one_way=one_way))
+        resources += [Resource(ResourceKind.LINK, link, one_way) for link in links]
+    if pipeline.has_gradient_work:
+        resources += [Resource(ResourceKind.COLLECTIVE, (device,)) for device in devices]
+    if pipeline.has_offload:
+        ways = 1 if pipeline.host_link is HostLink.SHARED else 2
+        resources += [
+            Resource(ResourceKind.HOST, (device,)) for device in devices for _ in range(ways)
+        ]
+    return tuple(resources)
+
+
+def _links(pipeline: Pipeline, *, one_way: bool) -> set[tuple[int, int]]:
+    """Devices of the links that carry anything: the smaller first where they go both ways."""
+    links = set()
+    for hosts in pipeline.hosts:
+        for stage, (here, there) in enumerate(pairwise(hosts)):
+            if here == there:
+                continue
+            ends = (here, there) if one_way else (min(here, there), max(here, there))
+            links.add(ends)
+            if one_way and pipeline.has_operations[OpKind.B][stage]:
+                links.add((there, here))
+    return links

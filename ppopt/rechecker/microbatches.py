@@ -1,0 +1,73 @@
+"""Claims of microbatches that differ, in their given order, turned into claims of simpler ones.
+
+A factor multiplies every time of a microbatch, another one what it holds, but no workspace. Take
+any schedule and make every microbatch as short and as small as the smallest: nothing ends later,
+and at no time does a microbatch hold more. So if the pipeline of the smallest has no schedule below
+a bound, this one has none. Nor has it any if there is none with unlimited memory, and there is none
+at all if a microbatch as large as the largest does not fit alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from fractions import Fraction
+from typing import Any
+
+from ppopt.problem.operation import OpKind
+from ppopt.problem.traits import Trait
+from ppopt.rechecker.claim import Claim
+from ppopt.verifier.whole_backward import runs_whole_in_weight
+
+Factors = tuple[Fraction, ...]
+
+_TIMES = (
+    *("forward", "backward_input", "weight", "backward", "recompute_time"),
+    *("overlap", "overlap_input"),
+)
+_MEMORY = ("activation", "memory_b", "kept", "recompute_memory", "offload_memory", "offload_time")
+
+
+def simpler(claim: Claim) -> tuple[Claim, ...]:
+    """Claims that can be checked at once, each of which implies one; itself, if they are alike."""
+    if Trait.MICROBATCHES not in claim.traits:
+        return (claim,)
+    if claim.bound is None:
+        return (_equal(claim, max),)
+    return _equal(claim, min), _of_times(claim)
+
+
+def of_smallest(claim: Claim) -> Claim:
+    """A claim of equal microbatches that implies one of microbatches that differ."""
+    return _equal(claim, min) if Trait.MICROBATCHES in claim.traits else claim
+
+
+def _equal(claim: Claim, choose: Callable[[Factors], Fraction]) -> Claim:
+    """The claim of a pipeline whose microbatches all have the smallest, or the largest, factors."""
+    pipeline, same = claim.pipeline, (Fraction(1),)
+    time = choose(pipeline.microbatch_times or same)
+    memory = choose(pipeline.microbatch_memory or same)
+    costs, ticks = pipeline.costs, pipeline.ticks
+    rows = {field: _multiplied(costs[field], time) for field in _TIMES}
+    rows |= {field: _multiplied(costs[field], memory) for field in _MEMORY}
+    whole = zip(claim.allocated_by_whole(memory), ticks.workspace[OpKind.BW], strict=True)
+    rows["recompute_memory"] = tuple(ticks.memory(both - own) for both, own in whole)
+    if runs_whole_in_weight(pipeline):
+        first = ticks.memory(claim.allocated_by_whole(memory)[0])
+        rows["weight_workspace"] = (first, *costs.weight_workspace[1:])
+    alike = pipeline.with_stage_costs(rows, microbatch_times=None, microbatch_memory=None)
+    return claim._replace(pipeline=alike)
+
+
+def _of_times(claim: Claim) -> Claim:
+    """A claim of unlimited memory that implies one of microbatches that differ."""
+    stages = claim.pipeline.without_model()
+    unlimited = replace(stages, mem_limit=None, microbatch_memory=None)
+    return claim._replace(pipeline=unlimited.in_ticks_of(claim.pipeline))
+
+
+def _multiplied(values: tuple[Any, ...], factor: Fraction) -> tuple[Any, ...]:
+    return tuple(
+        _multiplied(value, factor) if isinstance(value, tuple) else value * factor
+        for value in values
+    )
