@@ -376,7 +376,7 @@ SETTINGS = (
         "microbatch_times",
         Shape.PER_DEVICE,
         "factor on the times of a microbatch, one number or one per microbatch, where microbatches "
-        "differ (packed or variable-length sequences); every stage runs every kind of operation in "
+        "differ (packed or variable-length sequences). Every stage runs every kind of operation in "
         "the order of the list",
         "1",
         least=0,
