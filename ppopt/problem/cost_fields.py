@@ -14,7 +14,7 @@ from ppopt.errors import Faults, InputError, NotApplicableError
 from ppopt.problem import units
 from ppopt.problem.backward_times import derive
 from ppopt.problem.cost_table import STAGE_COSTS
-from ppopt.problem.costs import flat
+from ppopt.problem.costs import flat, times
 from ppopt.problem.field_values import FieldReader, is_1f1b, is_exact, is_list
 from ppopt.problem.first_backward import FirstBackward, in_weight
 from ppopt.problem.frozen import with_frozen
@@ -81,8 +81,8 @@ def of_stages(fields: Fields, stages: int, reader: FieldReader) -> dict[str, Any
     faults.check()
     if costs["overlap_input"] is not None and costs["overlap"] is None:
         raise InputError("overlap_input_times: goes with overlap_times; give these, too")
-    times = (costs[field] for field in ("forward", "backward", "weight", "backward_input"))
-    backward = derive(*times)
+    given = (costs[field] for field in ("forward", "backward", "weight", "backward_input"))
+    backward = derive(*given)
     costs["backward"], costs["weight"], costs["backward_input"] = backward
     check_memory(costs["activation"], costs["memory_b"], costs["kept"])
     check_moves(
@@ -122,6 +122,14 @@ def of_layers(
         costs = in_weight(costs)
     reader.note(model.rounded)
     return costs
+
+
+def of_slice(costs: Mapping[str, Any], slices: int) -> dict[str, Any]:
+    """Fields of the costs of stages, from those of one of so many slices of a microbatch."""
+    return {
+        cost.field: times(costs[cost.field], slices if cost.per_microbatch else 1) or None
+        for cost in STAGE_COSTS
+    }
 
 
 def has_unequal_shares(fields: Fields) -> bool:

@@ -26,7 +26,7 @@ from ppopt.problem import (
     units,
 )
 from ppopt.problem.cost_table import STAGE_COSTS, STEP_FIELDS
-from ppopt.problem.costs import Links, StageCosts, Ticks, costs_of, links_of, ticks_of, times
+from ppopt.problem.costs import Links, StageCosts, Ticks, costs_of, links_of, ticks_of
 from ppopt.problem.field_values import FieldReader, check_grid, whole
 from ppopt.problem.first_backward import FirstBackward
 from ppopt.problem.hosting import Hosts, Layout
@@ -346,7 +346,8 @@ class Pipeline(PipelineFields):
         memory: dict[str, Any] = {}
         if self.microbatch_memory is not None:
             smallest = min(self.microbatch_memory)
-            memory = self._as_fields(self.costs_at(Fraction(1), smallest), {})
+            costs = {**self.costs_at(Fraction(1), smallest), **self._unstated}
+            memory = cost_fields.of_slice(costs, self.num_slices)
             factors = tuple(factor / smallest for factor in self.microbatch_memory)
             memory[microbatches.MEMORY] = factors
         return replace(
@@ -369,28 +370,22 @@ class Pipeline(PipelineFields):
         are further fields of the pipeline. Raises InputError if they make no pipeline.
         """
         bare = self.without_model()
+        values = {**bare.costs, **self._unstated, **costs}
         made = replace(
             bare,
             stages=self.num_stages,
             placement=self.hosts[0],
             chunks=None,
             mem_limit=self.limits,
-            **self._as_fields(bare.costs, costs),
+            **cost_fields.of_slice(values, self.num_slices),
             **fields,
         )
         return made.in_ticks_of(self)
 
-    def _as_fields(self, costs: StageCosts[Fraction], changed: Mapping[str, Any]) -> dict[str, Any]:
-        """Costs of one slice, some of them changed, as fields of a pipeline with these stages."""
-        values = dict(costs)
-        if self.overlap is None:
-            values |= {"overlap": (), "overlap_input": ()}
-        values |= changed
-        return {
-            cost.field: times(values[cost.field], self.num_slices if cost.per_microbatch else 1)
-            or None
-            for cost in STAGE_COSTS
-        }
+    @property
+    def _unstated(self) -> dict[str, tuple[()]]:
+        """Times of pairs that are not stated."""
+        return {} if self.overlap is not None else {"overlap": (), "overlap_input": ()}
 
     def in_ticks_of(self, finer: Pipeline) -> Pipeline:
         """The same pipeline in the ticks of time of another, whose ticks are as fine or finer."""
