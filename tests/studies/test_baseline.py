@@ -346,11 +346,11 @@ def test_words_say_what_each_strategy_chose() -> None:
     cut = f"{' '.join(map(str, hand['partition']))} layers, {hand['layout']}"
     line = "solve --model llama-3.1-8b --stages 4 --batches 8 --partition search"
     assert f"each with its own partition ({cut})" in " ".join(done(line).out.split())
-    layer = {"name": "block", "forward": 1, "activation": 2, "count": 4}
+    layer = {"name": "block", "forward": 1, "activation": 2, "count": 2}
     layer |= {"recompute": {"time": 1, "activation": 1}}
-    pipeline = Model([layer]).pipeline(devices=4, batches=4)
+    pipeline = Model([layer]).pipeline(devices=2, batches=4)
     some = Baseline("1f1b", Fraction(1), Fraction(1), pipeline, (), ("partition", "recompute"))
     assert (
-        "each with its own partition and recompute (1 each layers, t|t|t|t; recompute 1 1 1 1 "
-        "layers of the stages: block 0-3)"
+        "each with its own partition and recompute (1 each layers, t|t; recompute 1 1 layers of "
+        "the stages: block 0-1)"
     ) in describe_gain(ScheduleReport(baseline=some))
