@@ -1,7 +1,7 @@
 """The native schedule file: a schedule with its pipeline, exact, in JSON.
 
     {
-    "schema": 1,
+    "schema": 2,
     "ticks_per_unit": 1000,            one unit of the user's time, in ticks
     "memory_ticks_per_unit": 1,        the same of memory
     "pipeline": {...},                 see `ppopt.formats.pipeline_json`
@@ -14,28 +14,29 @@
     ]
     }
 
-Operations stand sorted by device, then start. If there are two routes, slices or overlapped
-pairs, every operation has three more fields: route, slice, and the number of its pair, which its
-partner bears too (null: it runs alone). If links are resources (`link_mode` of the pipeline),
-every operation has one field more, null; and behind the operations stand the transfers:
+Operations of all resources stand sorted by device, then start. If there are two routes, slices or
+overlapped pairs, every operation has three more fields: route, slice, and the number of its pair,
+which its partner bears too (null: it runs alone). If links are resources (`link_mode` of the
+pipeline), all operations have these, and one field more. Transfers stand among the others, where
+they are sent:
 
     ["SEND_F", 0, 0, 0, 1000, 1100, 0, 0, null, 1]
 
 The kind is SEND_F (an activation) or SEND_B (a gradient); stage and device are those that send,
-and the last field is the device that receives. They stand sorted by the two devices, then start.
+and the last field is the device that receives, of all others null.
 
-Operations around the microbatches stand among the others, and belong to no microbatch:
+Operations around the microbatches belong to no microbatch, and to no slice:
 
     ["UNSHARD", 2, null, 0, 0, 250]
     ["GRADIENT_SYNC", 2, null, 0, 9000, 9500]
-    ["OPTIMIZER", null, null, 0, 9500, 9600]       of all stages of a device
+    ["OPTIMIZER", null, null, 0, 9500, 9600]       of all stages of a device, so of no route
 
-Where operations have three more fields, theirs are route (of an optimizer null), null, null.
-
-Moves to the host and back stand there, too, with their microbatch, as F and B have it:
+Moves to the host and back have their microbatch, as F and B have it:
 
     ["OFFLOAD", 2, 0, 0, 1000, 1500]
     ["RELOAD", 2, 0, 0, 7500, 8000]
+
+Files of schema 1 are read, too: there, transfers stand behind all other operations.
 
 `claims` are makespan, device_span, busy and
 peak_memory (lists per device) in ticks, bubble_overhead, and bubble_rate on `objective`;
@@ -52,9 +53,7 @@ not exist) is for `ppopt.verify` to say.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
 from dataclasses import replace
-from math import gcd
 from pathlib import Path
 from typing import Any
 
@@ -64,14 +63,18 @@ from ppopt.errors import InputError
 from ppopt.formats import model_json, origin_json, pipeline_json
 from ppopt.formats.documents import finite_float, label, parse_json, read_text
 from ppopt.formats.fields import finite, section, shown, text, whole, wholes, within
+from ppopt.problem.arrays import Bools, Ints
 from ppopt.problem.costs import MOST_TICKS
-from ppopt.problem.kinds import ONCE
-from ppopt.problem.operation import NUM_KINDS, AuxiliaryKind, OpKind
+from ppopt.problem.kinds import ONCE, RECORDS, KindRecord, Per, ResourceKind
+from ppopt.problem.operation import NUM_KINDS, OpKind
 from ppopt.problem.pipeline import Pipeline
+from ppopt.schedule.operations import OperationColumns, of_per
 from ppopt.schedule.schedule import Schedule
 from ppopt.schedule.timetable import ALONE
 
-SCHEMA = 1
+SCHEMA = 2
+SCHEMAS = (1, 2)
+"""The schemas that are read."""
 LARGEST_FILE = 2**28
 """Bytes of a schedule file: some seven million operations."""
 LARGEST_INT = 2**62
@@ -79,11 +82,10 @@ LARGEST_INT = 2**62
 
 UNITS = ("ticks_per_unit", "memory_ticks_per_unit")
 _FIELDS = ("stage", "microbatch", "device", "start", "end", "route", "slice", "pair", "link")
-_CODES = {kind.name: int(kind) for kind in OpKind}
-_SENDS = {"SEND_F": int(OpKind.F), "SEND_B": int(OpKind.B)}
-"""Kinds of transfers."""
-_AUXILIARY = {kind.name: int(kind) for kind in AuxiliaryKind}
-KINDS = (*_CODES, *_SENDS, *_AUXILIARY)
+_NUM_FIELDS = (6, 9, 10)
+"""Fields of an operation with its kind: the first six, with route, slice and pair, with link."""
+_CODES = {record.name: code for code, record in enumerate(RECORDS)}
+KINDS = tuple(_CODES)
 """Names of all kinds in `ops`."""
 TOTALS = ("makespan", "device_span")
 LISTS = ("busy", "peak_memory")
@@ -112,47 +114,38 @@ def _origin(schedule: Schedule) -> dict[str, Any]:
 
 
 def _ops(schedule: Schedule) -> list[list[Any]]:
-    pipeline, names = schedule.pipeline, [kind.name for kind in OpKind]
-    kind, *rest = (column.tolist() for column in schedule.columns)
-    columns = [[names[number] for number in kind], *rest]
-    further = _has_further_fields(schedule)
-    if further:
+    table = schedule.operations
+    table = table.where(np.lexsort((table.start, table.device)))
+    of_device, once = of_per(Per.DEVICE)[table.kind], of_per(Per.STAGE, Per.DEVICE)[table.kind]
+    columns = [
+        [RECORDS[code].name for code in table.kind.tolist()],
+        _or_null(table.stage, of_device),
+        _or_null(table.microbatch, once),
+        *(column.tolist() for column in (table.device, table.start, table.end)),
+    ]
+    if _has_further_fields(schedule):
         columns += [
-            [pipeline.route(microbatch) for microbatch in schedule.microbatch.tolist()],
-            schedule.slice.tolist(),
-            [None if pair == ALONE else pair for pair in schedule.pair.tolist()],
+            _or_null(table.route, of_device),
+            _or_null(table.slice, once),
+            _or_null(table.pair, table.pair == ALONE),
         ]
-    if pipeline.has_links:
-        columns.append([None] * len(schedule))
-    rows = [*map(list, zip(*columns, strict=True))]
-    if len(schedule.auxiliary):
-        rows += _auxiliary(schedule, 3 * further + pipeline.has_links)
-        rows.sort(key=lambda row: (row[3], row[4]))
-    return [*rows, *_transfers(schedule)]
+    if schedule.pipeline.has_links:
+        columns.append(_or_null(table.target, ~table.on(ResourceKind.LINK)))
+    return [*map(list, zip(*columns, strict=True))]
+
+
+def _or_null(column: Ints, nowhere: Bools) -> list[int | None]:
+    """A column as a list, with null in some places."""
+    values: list[int | None] = column.tolist()
+    for row in np.flatnonzero(nowhere).tolist():
+        values[row] = None
+    return values
 
 
 def _has_further_fields(schedule: Schedule) -> bool:
     """Whether operations have a route, a slice and a pair."""
     pipeline, paired = schedule.pipeline, bool((schedule.pair != ALONE).any())
     return pipeline.routes > 1 or pipeline.num_slices > 1 or paired or pipeline.has_links
-
-
-def _auxiliary(schedule: Schedule, further: int) -> Iterator[list[Any]]:
-    """The operations besides compute and transfers, with so many further fields."""
-    for op, device, start, end in schedule.auxiliary.rows():
-        of_device = op.kind is AuxiliaryKind.OPTIMIZER
-        stage, route = (None, None) if of_device else (op.stage, op.route)
-        microbatch, part = (op.microbatch, op.slice) if op.kind.per_microbatch else (None, None)
-        rest = [route, part, None, None][:further]
-        yield [op.kind.name, stage, microbatch, device, start, end, *rest]
-
-
-def _transfers(schedule: Schedule) -> Iterator[list[Any]]:
-    names = {kind: name for name, kind in _SENDS.items()}
-    columns = (column.tolist() for column in schedule.transfers.columns)
-    for kind, stage, microbatch, source, target, start, end, part in zip(*columns, strict=True):
-        route = schedule.pipeline.route(microbatch)
-        yield [names[kind], stage, microbatch, source, start, end, route, part, None, target]
 
 
 def dumps(schedule: Schedule) -> str:
@@ -220,8 +213,9 @@ def schedule_from_object(
     pipeline, it is used, because making a pipeline takes most of the time.
     """
     file = section(document, ("schema", *UNITS, "pipeline", "ops"), ("origin", "claims"))
-    if type(file["schema"]) is not int or file["schema"] != SCHEMA:
-        raise InputError(f"schema: {shown(file['schema'])} is not {SCHEMA}, the one that is read")
+    if type(file["schema"]) is not int or file["schema"] not in SCHEMAS:
+        known = " or ".join(map(str, SCHEMAS))
+        raise InputError(f"schema: {shown(file['schema'])} is not {known}, those that are read")
     unit, memory_unit = (within(key, whole, file[key], 1, MOST_TICKS) for key in UNITS)
     stated, model = file.get("origin", {}), None
     if isinstance(stated, dict):
@@ -235,13 +229,13 @@ def schedule_from_object(
         if model is not None:
             pipeline = within("origin: model", model_json.restored, pipeline, model)
     origin = within("origin", origin_json.origin_from_object, stated)
-    rows, transfers, auxiliary = _rows(file["ops"], pipeline)
-    rows = _without_absent(rows, pipeline)
-    timed = ((rows, 4), (transfers, 5), (auxiliary, 3))
-    pipeline, coarser = _on_common_tick(pipeline, timed, unit)
+    columns = _without_absent(_operations(file["ops"], pipeline), pipeline)
+    pipeline, coarser = _on_common_tick(pipeline, columns, unit)
     memory_coarser = memory_unit // pipeline.ticks.memory_per_unit
     claimed = within("claims", _claims, file.get("claims", {}), pipeline, coarser, memory_coarser)
-    return Schedule.from_rows(pipeline, rows, origin, transfers, auxiliary), claimed
+    start, end = (column // coarser for column in (columns.start, columns.end))
+    columns = columns._replace(start=start, end=end)
+    return Schedule.from_operations(pipeline, columns, origin), claimed
 
 
 def _said(pipeline: Pipeline) -> tuple[int, int, dict[str, Any], dict[str, Any] | None]:
@@ -251,89 +245,99 @@ def _said(pipeline: Pipeline) -> tuple[int, int, dict[str, Any], dict[str, Any] 
     return ticks.per_unit, ticks.memory_per_unit, pipeline_json.pipeline_to_object(pipeline), model
 
 
-Table = list[list[int]]
-"""Rows of numbers."""
-
-
-def _rows(ops: object, pipeline: Pipeline) -> tuple[Table, Table, Table]:
-    """The operations, the transfers, and those besides both."""
+def _operations(ops: object, pipeline: Pipeline) -> OperationColumns:
+    """All operations of a file."""
     if not isinstance(ops, list):
         raise InputError(f"ops: {shown(ops)} is not a list")
-    rows: Table = []
-    transfers: Table = []
-    auxiliary: Table = []
+    rows: list[tuple[int, ...]] = []
     try:
         for entry in ops:
-            kind = entry[0] if isinstance(entry, list) and entry else None
-            if kind in tuple(_SENDS):
-                transfers.append(_transfer(entry, pipeline))
-            elif kind in tuple(_AUXILIARY):
-                auxiliary.append(_auxiliary_row(entry, pipeline))
-            else:
-                rows.append(_row(entry, pipeline))
+            rows.append(_operation(entry, pipeline))
     except InputError as error:
-        raise InputError(f"ops[{sum(map(len, (rows, transfers, auxiliary)))}]: {error}") from None
-    return rows, transfers, auxiliary
+        raise InputError(f"ops[{len(rows)}]: {error}") from None
+    table = np.array(rows, dtype=np.int64).reshape(-1, len(OperationColumns._fields))
+    return OperationColumns(*np.ascontiguousarray(table.T))
 
 
-def _without_absent(rows: Table, pipeline: Pipeline) -> Table:
-    """The rows without operations of no length that the pipeline does not have.
+def _without_absent(columns: OperationColumns, pipeline: Pipeline) -> OperationColumns:
+    """The operations without those of no length that the pipeline does not have.
 
     Earlier versions wrote B, W and BW of frozen stages that run none. As long as an F are those
     that ran as one with it: the F then runs alone. What is left is for the verifier.
     """
     if pipeline.has_all_operations:
-        return rows
-    forwards = {row[7]: row for row in rows if row[0] == OpKind.F and row[7] != ALONE}
-    kept: Table = []
-    for row in rows:
-        kind, stage, _, *span, _, pair = row
-        absent = 0 <= stage < pipeline.num_stages and not pipeline.has_operations[kind][stage]
-        forward = forwards.get(pair)
-        if absent and forward is not None and forward[3:6] == span:
-            forward[7] = ALONE
-        elif not absent or span[1] != span[2]:
-            kept.append(row)
-    return kept
+        return columns
+    kind, stage, pair = columns.kind, columns.stage, columns.pair.copy()
+    known = (kind < NUM_KINDS) & (stage >= 0) & (stage < pipeline.num_stages)
+    absent = np.zeros(len(kind), dtype=bool)
+    absent[known] = ~np.array(pipeline.has_operations)[kind[known], stage[known]]
+    left_out = absent & (columns.start == columns.end)
+    forwards = np.flatnonzero((kind == OpKind.F) & (pair != ALONE))
+    row_of = dict(zip(pair[forwards].tolist(), forwards.tolist(), strict=True))
+    spans = np.stack([columns.device, columns.start, columns.end])
+    for row in np.flatnonzero(absent & (pair != ALONE)).tolist():
+        forward = row_of.get(int(pair[row]))
+        if forward is not None and (spans[:, forward] == spans[:, row]).all():
+            pair[forward], left_out[row] = ALONE, True
+    return columns._replace(pair=pair).where(~left_out)
 
 
-def _auxiliary_row(entry: list[Any], pipeline: Pipeline) -> list[int]:
-    kind, *fields = entry
-    if AuxiliaryKind[kind].per_microbatch:
-        return _move(entry, pipeline)
-    if len(entry) not in (6, 9, 10) or any(field is not None for field in (fields[1], *fields[6:])):
+def _operation(entry: object, pipeline: Pipeline) -> tuple[int, ...]:
+    """An operation in the order of `OperationColumns`."""
+    if not isinstance(entry, list) or len(entry) not in _NUM_FIELDS:
         raise InputError(
-            f"{shown(entry)} is not [kind, stage, null, device, start, end], or this with route, "
-            "null, null behind it"
+            f"{shown(entry)} is not [kind, {', '.join(_FIELDS[:5])}], or this with "
+            f"{', '.join(_FIELDS[5:8])} behind it"
         )
-    stage, _, device, start, end = fields[:5]
-    route = fields[5] if fields[5:] else 0
-    of_device = kind == AuxiliaryKind.OPTIMIZER.name
-    if of_device:
-        if stage is not None or route not in (0, None):
-            raise InputError(f"{kind}: stage and route are null: it is of all stages of a device")
+    if not isinstance(entry[0], str) or entry[0] not in _CODES:
+        raise InputError(f"kind {shown(entry[0])} is unknown; use {', '.join(_CODES)}")
+    code = _CODES[entry[0]]
+    values = dict(zip(_FIELDS, entry[1:], strict=False))
+    for field, needed in _NEEDED[code].items():
+        value = values.get(field)
+        if needed and field in values:
+            _check_number(field, value)
+        elif not needed and value is not None:
+            raise InputError(f"{field}: {entry[0]} has none; write null")
+    if code in _SENT and "link" not in values:
+        raise InputError(
+            f"{shown(entry)} is not [kind, {', '.join(_FIELDS[:7])}, null, receiving device]"
+        )
+    return _row(code, values, pipeline)
+
+
+def _needed_fields(record: KindRecord) -> dict[str, bool]:
+    """Fields of an operation that hold a number (true), or null."""
+    once, of_device = record.per is not Per.MICROBATCH, record.per is Per.DEVICE
+    missing = {"stage": of_device, "route": of_device, "microbatch": once, "slice": once}
+    missing |= {"link": record.resource is not ResourceKind.LINK}
+    return {field: not missing.get(field, False) for field in _FIELDS if field != "pair"}
+
+
+_NEEDED = tuple(map(_needed_fields, RECORDS))
+_SENT = {code for code, record in enumerate(RECORDS) if record.resource is ResourceKind.LINK}
+
+
+def _row(code: int, values: dict[str, Any], pipeline: Pipeline) -> tuple[int, ...]:
+    device, microbatch, pair = values["device"], values["microbatch"], values.get("pair")
+    if pair is None:
+        pair = ALONE
+    elif code >= NUM_KINDS:
+        raise InputError(f"pair: {RECORDS[code].name} has none; write null")
+    else:
+        _check_number("pair", pair)
+    stage, route = values["stage"], values.get("route", 0)
+    if RECORDS[code].per is Per.DEVICE:
         stage, route = _lowest_stage(pipeline, device)
-    named = {"stage": stage, "device": device, "start": start, "end": end, "route": route}
-    for field, number in named.items():
-        _check_number(field, number)
-    return [_AUXILIARY[kind], stage, device, start, end, route, ONCE, 0]
-
-
-def _move(entry: list[Any], pipeline: Pipeline) -> list[int]:
-    """A move to the host or back, of a microbatch."""
-    kind, *fields = entry
-    if len(entry) not in (6, 9, 10) or any(field is not None for field in fields[7:]):
-        raise InputError(
-            f"{shown(entry)} is not [kind, {', '.join(_FIELDS[:5])}], or this with route, slice, "
-            "null behind it"
-        )
-    for field, number in zip(_FIELDS, fields[:7], strict=False):
-        _check_number(field, number)
-    stage, microbatch, device, start, end = fields[:5]
-    known = 0 <= microbatch < pipeline.batches
-    route = fields[5] if fields[5:] else pipeline.route(microbatch) if known else 0
-    _check_route(pipeline, microbatch, route)
-    return [_AUXILIARY[kind], stage, device, start, end, route, microbatch, (fields[6:] or [0])[0]]
+    elif microbatch is not None and 0 <= microbatch < pipeline.batches:
+        if "route" in values:
+            _check_route(pipeline, microbatch, route)
+        route = pipeline.route(microbatch)
+    return (
+        *(code, stage, ONCE if microbatch is None else microbatch, device),
+        *(values["start"], values["end"], values.get("slice") or 0, pair, route),
+        values["link"] if code in _SENT else device,
+    )
 
 
 def _lowest_stage(pipeline: Pipeline, device: object) -> tuple[int, int]:
@@ -344,44 +348,9 @@ def _lowest_stage(pipeline: Pipeline, device: object) -> tuple[int, int]:
     return 0, 0
 
 
-def _transfer(entry: list[Any], pipeline: Pipeline) -> list[int]:
-    if len(entry) != 10 or entry[8] is not None:
-        raise InputError(
-            f"{shown(entry)} is not [kind, {', '.join(_FIELDS[:7])}, null, receiving device]"
-        )
-    kind, *numbers = entry
-    for field, number in zip(_FIELDS, numbers, strict=True):
-        if field != "pair":
-            _check_number(field, number)
-    stage, microbatch, device, start, end, route, part, _, link = numbers
-    _check_route(pipeline, microbatch, route)
-    return [_SENDS[kind], stage, microbatch, device, link, start, end, part]
-
-
 def _check_number(field: str, number: object) -> None:
     if type(number) is not int or not -LARGEST_INT <= number <= LARGEST_INT:
         raise InputError(f"{field}: {shown(number)} is not a whole number of at most 2^62")
-
-
-def _row(entry: object, pipeline: Pipeline) -> list[int]:
-    if not isinstance(entry, list) or len(entry) not in (6, 9, 10):
-        raise InputError(
-            f"{shown(entry)} is not [kind, {', '.join(_FIELDS[:5])}], or this with "
-            f"{', '.join(_FIELDS[5:8])} behind it"
-        )
-    kind, *numbers = entry[:9]
-    if len(numbers) == 8 and numbers[7] is None:
-        numbers[7] = ALONE
-    if not isinstance(kind, str) or kind not in _CODES:
-        raise InputError(f"kind {shown(kind)} is unknown; use {', '.join(_CODES)}")
-    if entry[9:] not in ([], [None]):
-        raise InputError("link: only transfers (SEND_F, SEND_B) have one; write null")
-    for field, number in zip(_FIELDS, numbers, strict=False):
-        _check_number(field, number)
-    six, more = numbers[:5], numbers[5:]
-    if more:
-        _check_route(pipeline, six[1], more[0])
-    return [_CODES[kind], *six, *(more[1:] or (0, ALONE))]
 
 
 def _check_route(pipeline: Pipeline, microbatch: int, route: int) -> None:
@@ -394,25 +363,17 @@ def _check_route(pipeline: Pipeline, microbatch: int, route: int) -> None:
 
 
 def _on_common_tick(
-    pipeline: Pipeline, timed: Iterable[tuple[Table, int]], unit: int
+    pipeline: Pipeline, columns: OperationColumns, unit: int
 ) -> tuple[Pipeline, int]:
-    """Turn starts and ends from ticks of the file into those of the pipeline, which are coarser.
+    """The pipeline in ticks at which all operations start and end; how many of the file make one.
 
     If operations start between the ticks that all costs share, the pipeline's are divided.
-    `timed`: tables, each with the column of the start, before that of the end. Returns the pipeline
-    and how many ticks of the file make one of its own.
     """
     coarser = unit // pipeline.ticks.per_unit
-    common = coarser
-    for table, start in timed:
-        for row in table:
-            common = gcd(common, row[start], row[start + 1])
+    times = np.concatenate([columns.start, columns.end])
+    common = int(np.gcd.reduce(times, initial=coarser))
     if common < coarser:
         pipeline = replace(pipeline, tick_divisor=coarser // common)
-    if common > 1:
-        for table, start in timed:
-            for row in table:
-                row[start : start + 2] = row[start] // common, row[start + 1] // common
     return pipeline, common
 
 

@@ -30,7 +30,7 @@ def schedule_schema() -> Schema:
         "title": "ppopt schedule",
         "type": "object",
         "properties": {
-            "schema": {"const": schedule_json.SCHEMA},
+            "schema": {"enum": list(schedule_json.SCHEMAS)},
             **units,
             "pipeline": _pipeline(),
             "origin": {

@@ -18,7 +18,7 @@ OPTIONAL = ("name", "placement_name", "chunks", "mem_limit_given", "rounded")
 """Keys of the pipeline that a file may lack."""
 
 TWO_BY_ONE = """{
-"schema": 1,
+"schema": 2,
 "ticks_per_unit": 2,
 "memory_ticks_per_unit": 4,
 "pipeline": {

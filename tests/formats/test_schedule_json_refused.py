@@ -36,9 +36,9 @@ PIPELINE = "pipeline"
 HINT = {"value": 33, "gain": None, "fits_limit": True, "peak_memory": [4, 3.5], "notes": ["x"]}
 """What the origin of a schedule found from another one says of that."""
 BAD_VALUES = [
-    (("schema",), 2, "schema: 2 is not 1, the one that is read"),
-    (("schema",), True, "schema: True is not 1"),
-    (("schema",), "1", "schema: '1' is not 1"),
+    (("schema",), 3, "schema: 3 is not 1 or 2, those that are read"),
+    (("schema",), True, "schema: True is not 1 or 2"),
+    (("schema",), "1", "schema: '1' is not 1 or 2"),
     (("ticks_per_unit",), 0, "ticks_per_unit: 0 is not within 1 .."),
     (("ticks_per_unit",), 1.5, "ticks_per_unit: 1.5 is not a whole number"),
     (("ticks_per_unit",), 2**53 + 1, "ticks_per_unit: 9007199254740993 is not within"),
@@ -141,6 +141,21 @@ BAD_VALUES = [
     ((PIPELINE, "overlap_times"), [[3, 9]], "overlap_times: has 1 rows; 2 are needed"),
     ((PIPELINE, "overlap_times"), [[3, 9], 4], "overlap_times: row 1: 4 is not a list"),
     ((PIPELINE, "overlap_times"), [[3, 9], [4]], "overlap_times: row 1: has 1 entries; 2 are"),
+    (("ops", 1), ["UNSHARD", 0, 0, 0, 0, 1], "ops[1]: microbatch: UNSHARD has none; write null"),
+    (("ops", 1), ["OPTIMIZER", 0, None, 0, 0, 1], "ops[1]: stage: OPTIMIZER has none; write null"),
+    (("ops", 1), ["OFFLOAD", 0, None, 0, 0, 1], "ops[1]: microbatch: None is not a whole number"),
+    (
+        ("ops", 1),
+        ["SEND_F", 0, 0, 0, 0, 1],
+        "is not [kind, stage, microbatch, device, start, end, r",
+    ),
+    (
+        ("ops", 1),
+        ["SEND_F", 0, 0, 0, 0, 1, 0, 0, 3, 1],
+        "ops[1]: pair: SEND_F has none",
+    ),
+    (("ops", 1), ["SEND_F", 0, 0, 0, 0, 1, 0, 0, None, None], "ops[1]: link: None is not a whole"),
+    (("ops", 1), ["F", 0, 0, 0, 0, 1, 0, 0, None, 1], "ops[1]: link: F has none; write null"),
     (("ops", 3), ["F", 0, 0, 0, 0, 1, {}], "or this with route, slice, pair behind it"),
     (("ops", 1, 0), "I", "ops[1]: kind 'I' is unknown; use F, B, W, BW"),
     (("ops", 1, 0), "f", "ops[1]: kind 'f' is unknown"),

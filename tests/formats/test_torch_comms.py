@@ -235,7 +235,7 @@ def test_broken_orders_are_refused(text: str, words: str) -> None:
             "is not [kind, stage, microbatch, device, start, end, route, slice, null, rec",
         ),
         ("null, 1]", 'null, "1"]', "link: '1' is not a whole number"),
-        ("0, 0, null, null]", "0, 0, null, 1]", "link: only transfers (SEND_F, SEND_B) have one"),
+        ("0, 0, null, null]", "0, 0, null, 1]", "link: F has none; write null"),
         ('"link_mode": "streams"', '"link_mode": "fast"', "link_mode: 'fast' is unknown"),
     ],
 )
