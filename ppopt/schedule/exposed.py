@@ -7,7 +7,6 @@ from fractions import Fraction
 
 from ppopt.problem.features.gradient_work import without_gradient_work
 from ppopt.schedule import timing
-from ppopt.schedule.auxiliary import NO_AUXILIARY
 from ppopt.schedule.host_orders import own_moves
 from ppopt.schedule.link_queues import queues_of_schedule
 from ppopt.schedule.schedule import Schedule
@@ -24,8 +23,7 @@ def exposed(schedule: Schedule) -> Fraction | None:
     if not pipeline.has_gradient_work:
         return None
     plain = without_gradient_work(pipeline)
-    bare = replace(schedule, pipeline=plain, auxiliary=NO_AUXILIARY)
-    queues = queues_of_schedule(bare) if pipeline.has_links else None
+    queues = queues_of_schedule(replace(schedule, pipeline=plain)) if pipeline.has_links else None
     moves = own_moves(schedule) if pipeline.has_offload else None
     alone = timing.schedule(plain, schedule.orders, objective, None, queues, moves)
     own, least = (made.metrics.value_ticks(objective) for made in (schedule, alone))

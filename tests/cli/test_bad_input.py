@@ -388,7 +388,7 @@ def test_the_good_files_are_good(folder: Path) -> None:
     assert run("verify good.json").code == 0
     assert run("view good.json good.json -o out.html").code == 0
     assert run(f"solve --config good.yaml {WRITING}").code == 0
-    assert json.loads((folder / "out.json").read_text())["schema"] == 1
+    assert json.loads((folder / "out.json").read_text())["schema"] == 2
 
 
 @pytest.mark.parametrize("case", ["unknown option", "stages: word", "config: missing", "no file"])

@@ -77,6 +77,22 @@ def test_collectives_are_rows_of_their_own() -> None:
     assert alone["charts"] == []
 
 
+def test_transfers_stand_by_their_link() -> None:
+    """The script searches the rows of a line; two devices have two one-way links."""
+    made = evaluate(Pipeline(stages=4, batches=6, p2p=1, link_mode="exclusive"), "zb-h1")
+    (chart,) = raw(made)["charts"]
+    assert chart["labels"] == ["0→1", "1→0", "1→2", "2→1", "2→3", "3→2"]
+    rows = chart["rows"]
+    assert rows["device"] == [link for link in range(6) for _ in range(6)]
+    for link in range(6):
+        own = [
+            start for start, line in zip(rows["start"], rows["device"], strict=True) if line == link
+        ]
+        assert own == sorted(own)
+    directions = set(zip(rows["device"], rows["source"], rows["target"], strict=True))
+    assert directions == {(0, 0, 1), (1, 1, 0), (2, 1, 2), (3, 2, 1), (4, 2, 3), (5, 3, 2)}
+
+
 def test_a_plain_pipeline_has_none_of_it() -> None:
     text = page([evaluate(Pipeline(stages=2, batches=2), "1f1b")])
     found = data_of(text)
@@ -112,6 +128,22 @@ def test_drawn_in_their_colours(view: View, strategy: str) -> None:
     assert view.run(f"return {QUEUES}.length") == 1
     view.press("g")
     assert view.run(f"return {QUEUES}.length") == 0
+    view.quiet()
+
+
+@pytest.mark.slow
+def test_schedules_that_replace_others_bring_their_kinds(view: View) -> None:
+    """As in the app, where a setting adds work around the microbatches."""
+    view.open(page([evaluate(Pipeline(stages=4, batches=8), "1f1b")]))
+    text = page([gathered()])
+    start = text.index('id="data">') + len('id="data">')
+    data = text[start : text.index("</script>", start)]
+    view.run(
+        "ppopt.replace(JSON.parse(arguments[0])); ppopt.show({on: new Set(['collectives'])})", data
+    )
+    view.settle()
+    assert view.run(f"return {QUEUES}.length") == 1
+    assert view.point(0, 34, 1, "collectives").startswith("1GRADIENT_SYNC")
     view.quiet()
 
 
