@@ -5,15 +5,17 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 
 from ppopt.problem.operation import Op, OpKind
 from ppopt.problem.pipeline import Pipeline
 from ppopt.schedule import timing
-from ppopt.schedule.critical_path import critical_path
+from ppopt.schedule.critical_path import _causes, critical_path
 from ppopt.schedule.idle import arrivals
 from ppopt.schedule.schedule import Schedule
 from ppopt.schedule.timetable import ALONE
+from ppopt.schedule.waits import FREE, waits
 from ppopt.studies.evaluate import evaluate
 from tests.factories.schedules import TableRow, lag_of, op_of, schedules, table
 
@@ -72,3 +74,16 @@ def test_each_operation_waits_longest_for_the_one_before_it(schedule: Schedule) 
 
 def paired(one: TableRow, other: TableRow) -> bool:
     return one[7] == other[7] != ALONE
+
+
+@pytest.mark.parametrize("strategy", ["1f1b", "zb-h1", "gpipe"])
+def test_over_links_it_leads_through_their_queues(strategy: str) -> None:
+    """Each operation of the chain, transfers among them, starts when the one before it ends."""
+    pipeline = Pipeline(stages=3, batches=6, p2p=3, link_mode="exclusive", optimizer=1)
+    made = evaluate(pipeline, strategy)
+    table, causes = made.operations, _causes(waits(made))
+    row = int(table.end.argmax())
+    while causes[row] != FREE:
+        assert table.start[row] == table.end[causes[row]]
+        row = causes[row]
+    assert table.start[row] == 0
