@@ -152,9 +152,20 @@ SHARED = {
     ),
     *(
         f"ppopt.problem.{name}"
-        for name in ("distinct", "named_enum", "offload", "phases", "phase_pairs")
+        for name in (
+            "distinct",
+            "kinds",
+            "microbatches",
+            "named_enum",
+            "offload",
+            "phases",
+            "phase_pairs",
+        )
     ),
-    *(f"ppopt.problem.{name}" for name in ("placement", "recompute", "settings", "units")),
+    *(
+        f"ppopt.problem.{name}"
+        for name in ("placement", "recompute", "settings", "traits", "units")
+    ),
     *(
         f"ppopt.schedule{name}"
         for name in ("", ".auxiliary", ".origin", ".timetable", ".transfers")
