@@ -20,7 +20,8 @@ from ppopt.formats import origin_json, schedule_json, torch_csv
 from ppopt.formats.documents import label
 from ppopt.formats.figures import ScheduleFigures
 from ppopt.formats.files import write
-from ppopt.problem.kinds import ONCE, ResourceKind
+from ppopt.problem.kinds import ResourceKind
+from ppopt.problem.operation import ONCE
 from ppopt.report import table, text
 from ppopt.report.frontier_text import describe_frontier
 from ppopt.report.labels import describe_causes, describe_links

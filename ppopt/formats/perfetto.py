@@ -21,8 +21,8 @@ from typing import Any, NamedTuple
 
 from ppopt.errors import InputError
 from ppopt.problem import exact, units
-from ppopt.problem.kinds import ONCE, RECORDS, Per, ResourceKind
-from ppopt.problem.operation import OpKind
+from ppopt.problem.kinds import RECORDS, Per, ResourceKind
+from ppopt.problem.operation import ONCE, OpKind
 from ppopt.schedule.metrics import memory_profile, throughput
 from ppopt.schedule.operations import Operation, Operations
 from ppopt.schedule.schedule import Schedule

@@ -65,8 +65,8 @@ from ppopt.formats.documents import finite_float, label, parse_json, read_text
 from ppopt.formats.fields import finite, section, shown, text, whole, wholes, within
 from ppopt.problem.arrays import Bools, Ints
 from ppopt.problem.costs import MOST_TICKS
-from ppopt.problem.kinds import ONCE, RECORDS, KindRecord, Per, ResourceKind
-from ppopt.problem.operation import NUM_KINDS, OpKind
+from ppopt.problem.kinds import RECORDS, KindRecord, Per, ResourceKind
+from ppopt.problem.operation import NUM_KINDS, ONCE, OpKind
 from ppopt.problem.pipeline import Pipeline
 from ppopt.schedule.operations import OperationColumns, of_per
 from ppopt.schedule.schedule import Schedule

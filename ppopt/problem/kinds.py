@@ -14,10 +14,6 @@ Kind = OpKind | TransferKind | AuxiliaryKind
 """Kind of any operation."""
 
 
-ONCE = -1
-"""Microbatch of an operation that a step has once."""
-
-
 class ResourceKind(Enum):
     """What a resource is; each runs one operation at a time."""
 

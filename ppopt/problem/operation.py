@@ -59,6 +59,8 @@ class AuxiliaryKind(IntEnum):
         return self in (AuxiliaryKind.OFFLOAD, AuxiliaryKind.RELOAD)
 
 
+ONCE = -1
+"""Microbatch of an operation that a step has once."""
 KINDS = NUM_KINDS + len(TransferKind) + len(AuxiliaryKind)
 """Number of kinds."""
 _PATTERN = re.compile(

@@ -11,8 +11,8 @@ from typing import Any
 
 from ppopt.errors import InputError
 from ppopt.problem import units
-from ppopt.problem.kinds import ONCE
 from ppopt.problem.objective import Objective
+from ppopt.problem.operation import ONCE
 from ppopt.problem.pipeline import Pipeline
 from ppopt.problem.settings import COUNTS
 from ppopt.profiles.estimate import Measurements, Record, StepRecord, profile

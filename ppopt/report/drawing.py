@@ -14,8 +14,8 @@ from typing import NamedTuple
 import numpy as np
 
 from ppopt.problem.arrays import Ints
-from ppopt.problem.kinds import ONCE, RECORDS, Kind, KindRecord, Per, ResourceKind
-from ppopt.problem.operation import OpKind
+from ppopt.problem.kinds import RECORDS, Kind, KindRecord, Per, ResourceKind
+from ppopt.problem.operation import ONCE, OpKind
 from ppopt.problem.pipeline import Pipeline
 from ppopt.report import colours
 from ppopt.report.labels import link_label, link_title

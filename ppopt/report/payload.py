@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 
 from ppopt.problem.arrays import Ints
-from ppopt.problem.kinds import ONCE, RECORDS, Kind, Per
+from ppopt.problem.kinds import RECORDS, Kind, Per
+from ppopt.problem.operation import ONCE
 from ppopt.report import colours
 from ppopt.report.drawing import (
     BAR,

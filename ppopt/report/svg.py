@@ -12,7 +12,8 @@ from html import escape
 from itertools import groupby
 from typing import NamedTuple
 
-from ppopt.problem.kinds import ONCE, RECORDS, Per
+from ppopt.problem.kinds import RECORDS, Per
+from ppopt.problem.operation import ONCE
 from ppopt.report import colours
 from ppopt.report.drawing import (
     ALL,

@@ -9,8 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ppopt.problem.arrays import Bools, Ints
-from ppopt.problem.kinds import ONCE
-from ppopt.problem.operation import AuxiliaryKind
+from ppopt.problem.operation import ONCE, AuxiliaryKind
 from ppopt.problem.pipeline import Pipeline
 
 

@@ -19,8 +19,8 @@ import numpy as np
 
 from ppopt.problem.arrays import Ints
 from ppopt.problem.instance import ABSENT, SPLIT_MODE, WHOLE_MODE, Instance
-from ppopt.problem.kinds import ONCE, ResourceKind
-from ppopt.problem.operation import AuxiliaryKind
+from ppopt.problem.kinds import ResourceKind
+from ppopt.problem.operation import ONCE, AuxiliaryKind
 from ppopt.problem.pipeline import Pipeline
 from ppopt.schedule.auxiliary import AuxiliaryOperations
 from ppopt.schedule.metrics import memory_of_auxiliary, memory_profile

@@ -29,7 +29,8 @@ import numpy as np
 
 from ppopt.problem.arrays import Ints
 from ppopt.problem.exact import plain
-from ppopt.problem.kinds import ONCE, ResourceKind
+from ppopt.problem.kinds import ResourceKind
+from ppopt.problem.operation import ONCE
 from ppopt.problem.pipeline import Pipeline
 from ppopt.schedule.metrics import Memory, memory_of, memory_of_compute
 from ppopt.schedule.schedule import Schedule

@@ -9,8 +9,8 @@ from typing import NamedTuple
 import numpy as np
 
 from ppopt.problem.arrays import Bools, Ints
-from ppopt.problem.kinds import ONCE, RECORDS, Kind, KindRecord, Per, ResourceKind
-from ppopt.problem.operation import NUM_KINDS, OpKind, TransferKind
+from ppopt.problem.kinds import RECORDS, Kind, KindRecord, Per, ResourceKind
+from ppopt.problem.operation import NUM_KINDS, ONCE, OpKind, TransferKind
 from ppopt.problem.operation_classes import Resource
 from ppopt.problem.pipeline import Pipeline
 from ppopt.problem.resources import resources_of

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ppopt.problem.arrays import Ints
-from ppopt.problem.kinds import ONCE, RECORDS, Per, ResourceKind
-from ppopt.problem.operation import OpKind
+from ppopt.problem.kinds import RECORDS, Per, ResourceKind
+from ppopt.problem.operation import ONCE, OpKind
 from ppopt.problem.pipeline import Pipeline
 from ppopt.schedule.auxiliary import NO_AUXILIARY, AuxiliaryOperations
 from ppopt.schedule.metrics import Metrics, metrics

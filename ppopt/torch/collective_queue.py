@@ -17,7 +17,8 @@ from typing import Any, NamedTuple
 
 from torch import distributed
 
-from ppopt.problem.kinds import ONCE, RECORDS, Kind, Per
+from ppopt.problem.kinds import RECORDS, Kind, Per
+from ppopt.problem.operation import ONCE
 from ppopt.profiles.estimate import StepRecord
 from ppopt.schedule.schedule import Schedule
 

@@ -154,7 +154,6 @@ SHARED = {
         f"ppopt.problem.{name}"
         for name in (
             "distinct",
-            "kinds",
             "microbatches",
             "named_enum",
             "offload",
