@@ -229,7 +229,9 @@ def schedule_from_object(
         if model is not None:
             pipeline = within("origin: model", model_json.restored, pipeline, model)
     origin = within("origin", origin_json.origin_from_object, stated)
-    columns = _without_absent(_operations(file["ops"], pipeline), pipeline)
+    columns = _operations(file["ops"], pipeline)
+    if file["schema"] == 1:
+        columns = _without_absent(columns, pipeline)
     pipeline, coarser = _on_common_tick(pipeline, columns, unit)
     memory_coarser = memory_unit // pipeline.ticks.memory_per_unit
     claimed = within("claims", _claims, file.get("claims", {}), pipeline, coarser, memory_coarser)

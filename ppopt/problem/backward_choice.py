@@ -94,7 +94,13 @@ class BackwardChoice:
         return [self.pipeline.ticks_at(*factors) for factors in set(self.pipeline.factors)]
 
     def _splitting_loses_nothing(self, stage: int) -> bool:
-        return all(self._loses_nothing(ticks, stage) for ticks in self._tables)
+        """Whether BW takes no less time than B and W, and holds no less.
+
+        Where microbatches differ, splitting may lose: the W of an earlier one may run later than
+        BW of this one, but no later than its W, and they change places only if they are alike.
+        """
+        alike = len(set(self.pipeline.factors)) == 1
+        return alike and all(self._loses_nothing(ticks, stage) for ticks in self._tables)
 
     def _splitting_gains_nothing(self, stage: int) -> bool:
         """Whether BW takes no longer than B, alone and in every pair, and holds no more."""

@@ -80,13 +80,18 @@ def peak_of_1f1b(
 def _of_microbatches(
     each: Sequence[StageCosts[Fraction]], stages: Sequence[int], count: int, slices: int
 ) -> Fraction:
-    """Most that the stages of a device allocate for so many microbatches in a row."""
-    starts = range(len(each) - count + 1) if len(set(map(id, each))) > 1 else range(1)
+    """Most that the stages of a device allocate for so many microbatches in a row.
+
+    After the last F they become fewer.
+    """
+    alike = len(set(map(id, each))) == 1
     kept = map_distinct(lambda costs: sum(costs.kept[stage] for stage in stages) * slices, each)
-    sums = tuple(accumulate(kept[: len(starts) + count - 1], initial=Fraction(0)))
+    sums = tuple(accumulate(kept, initial=Fraction(0)))
     return max(
-        sums[start + count] - sums[start] + max(_besides(each[start], stage) for stage in stages)
-        for start in starts
+        sums[min(start + count, len(each))]
+        - sums[start]
+        + max(_besides(each[start], stage) for stage in stages)
+        for start in range(1 if alike else len(each))
     )
 
 

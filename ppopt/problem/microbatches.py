@@ -58,14 +58,24 @@ def check_memory_known(times: object, memory: object, limit: object) -> None:
         )
 
 
+def check_no_frozen_front(memory: Factors | None, frozen: bool) -> None:
+    """Raise ConflictError if layers run no backward, and microbatches differ in memory."""
+    if frozen and any(factor != 1 for factor in memory or ()):
+        raise ConflictError(
+            f"{MEMORY}: does not go with frozen layers in front, which have no backward; give 1"
+        )
+
+
 def denominator(factors: Factors | None) -> int:
     """The least number by which every factor is a whole one."""
     return lcm(*(factor.denominator for factor in factors or ()))
 
 
 def scaled(ticks: int, factor: Fraction) -> int:
-    """Ticks times a factor; exact if `denominator` of the factors divides the ticks."""
-    return ticks * factor.numerator // factor.denominator
+    """Ticks times a factor, which are whole: `denominator` of the factors divides the ticks."""
+    product, rest = divmod(ticks * factor.numerator, factor.denominator)
+    assert not rest, "ticks are as fine as the factors need"
+    return product
 
 
 def costs_of(
@@ -91,7 +101,8 @@ def costs_of(
     }
     if allocated is not None:
         whole = tuple(map(type(costs.static[0]), allocated))
-        rows["recompute_memory"] = tuple(map(sub, whole, costs.backward_workspace))
+        rows["backward_workspace"] = tuple(map(min, whole, costs.backward_workspace))
+        rows["recompute_memory"] = tuple(map(sub, whole, rows["backward_workspace"]))
         if in_weight:
             rows["weight_workspace"] = (whole[0], *costs.weight_workspace[1:])
     return StageCosts(rows)

@@ -71,6 +71,8 @@ class Pipeline(PipelineFields):
                 read(reader)
         faults.check()
         self._set(rounded=reader.rounded)
+        front = any(self.model.passing) if self.model else not all(self.has_operations[OpKind.B])
+        microbatches.check_no_frozen_front(self.microbatch_memory, front)
         _ = self.ticks
 
     def _set(self, **fields: object) -> None:
@@ -465,10 +467,10 @@ class Pipeline(PipelineFields):
         speeds = tuple(self.device_speed[host] for host in self.hosts[0])
         factors = (self.microbatch_times or (), self.microbatch_memory or ())
         pieces = self.num_slices * max(self.batches, *(ceil(sum(each)) for each in factors))
-        divisors = {
-            Unit.TIME: self.tick_divisor * microbatches.denominator(self.microbatch_times),
-            Unit.MEMORY: microbatches.denominator(self.microbatch_memory),
-        }
+        of_memory = microbatches.denominator(self.microbatch_memory)
+        of_times = microbatches.denominator(self.microbatch_times)
+        of_times *= of_memory if self.has_offload else 1
+        divisors = {Unit.TIME: self.tick_divisor * of_times, Unit.MEMORY: of_memory}
         rest = (static, self.limits, pieces, divisors)
         return ticks_of(self.costs, speeds, self.links, *rest)
 
@@ -503,10 +505,11 @@ class Pipeline(PipelineFields):
         """
         return self._with_equal_microbatches(*map(min, zip(*self.factors, strict=True)))
 
-    @cached_property
-    def with_largest_microbatches(self) -> Pipeline:
-        """The restriction in which every microbatch has the largest factors, in the same ticks."""
-        return self._with_equal_microbatches(*map(max, zip(*self.factors, strict=True)))
+    def with_largest_microbatches(self, route: int) -> Pipeline:
+        """The restriction in which all have the largest factors of a route, in the same ticks."""
+        size = self.batches // self.routes
+        own = self.factors[route * size : (route + 1) * size]
+        return self._with_equal_microbatches(*map(max, zip(*own, strict=True)))
 
     def _with_equal_microbatches(self, times: Fraction, memory: Fraction) -> Pipeline:
         alike = dict.fromkeys((microbatches.TIMES, microbatches.MEMORY))

@@ -153,9 +153,17 @@ def check(
 
 def at_once(stated: Claim) -> tuple[int, str] | None:
     """A device that proves a claim by arithmetic, and how; None if that takes a search."""
-    claims = map(mixed.of_one_kind, microbatches.simpler(stated))
-    found = (by_arithmetic(claim) for claim in claims if not claim.mixed)
-    return next((known for known in found if known is not None), None)
+    routes: list[tuple[Claim, int | None]]
+    if stated.bound is None and Trait.MICROBATCHES in stated.traits:
+        routes = [(one, route) for route, one in enumerate(microbatches.of_largest(stated))]
+    else:
+        routes = [(one, None) for one in microbatches.simpler(stated)]
+    for one, route in routes:
+        simple = mixed.of_one_kind(one)
+        known = None if simple.mixed else by_arithmetic(simple, route)
+        if known is not None:
+            return known
+    return None
 
 
 def _check_configurations(

@@ -57,8 +57,8 @@ def _least_way(claim: Claim, device: int, kind: OpKind) -> int:
     )
 
 
-def least_memory(claim: Claim, device: int) -> int:
-    """Lower bound on the peak memory of a device, in any order, in ticks.
+def least_memory(claim: Claim, device: int, route: int | None = None) -> int:
+    """Lower bound on the peak memory of a device, in any order, in ticks; perhaps of one route.
 
     Take one microbatch and a stage s of its route here. When its F(s) starts, of the last slice, it
     holds what the F of its stages here up to s keep. None of their backwards starts before B(s) or
@@ -67,7 +67,7 @@ def least_memory(claim: Claim, device: int) -> int:
     """
     ticks, need = claim.pipeline.ticks, 0
     forward, backward, *rest = claim.kinds
-    for hosts in claim.pipeline.hosts:
+    for hosts in claim.pipeline.hosts if route is None else (claim.pipeline.hosts[route],):
         held = 0
         for stage in (stage for stage, host in enumerate(hosts) if host == device):
             held += claim.kept(stage) * claim.pipeline.num_slices
@@ -79,25 +79,31 @@ def least_memory(claim: Claim, device: int) -> int:
     return ticks.static[device] + once.held(claim, device) + need
 
 
-def over_limit(claim: Claim) -> Iterator[int]:
-    """Devices that cannot keep their memory limit; none if the argument does not apply."""
+def over_limit(claim: Claim, route: int | None = None) -> Iterator[int]:
+    """Devices that cannot keep their memory limit; none if the argument does not apply.
+
+    Perhaps for the microbatches of one route.
+    """
     equal = claim.has_only(HANDLES - {Trait.MICROBATCHES})
     limits = claim.pipeline.ticks.limits if equal else None
     for device, limit in enumerate(limits or ()):
-        if least_memory(claim, device) > limit:
+        if least_memory(claim, device, route) > limit:
             yield device
 
 
-def by_arithmetic(stated: Claim) -> tuple[int, str] | None:
-    """A device that proves the claim alone, and how; None if that takes a search."""
+def by_arithmetic(stated: Claim, route: int | None = None) -> tuple[int, str] | None:
+    """A device that proves the claim alone, and how; None if that takes a search.
+
+    That there is no schedule may be proved for one route.
+    """
     if not stated.has_only(HANDLES):
         return None
     devices = range(stated.pipeline.num_devices)
     if stated.bound is None:
-        device = next(over_limit(stated), None)
+        device = next(over_limit(stated, route), None)
         if device is None:
             return None
-        need = stated.pipeline.memory_text(least_memory(stated, device))
+        need = stated.pipeline.memory_text(least_memory(stated, device, route))
         return device, f"device {device} comes to hold {need}, above its limit, in every order"
     idle = [least_idle(stated, device) for device in devices]
     times = [least_time(stated, device) + idle[device] for device in devices]

@@ -144,11 +144,11 @@ class Claim(NamedTuple):
         for cost in OTHER_TIMES:
             times = cost.runs * sum(ticks.costs[cost.field])
             each, once = (each + times, once) if cost.per_microbatch else (each, once + times)
-        longest = [max(ONE, time, memory) for time, memory in self._factors]
+        longest = [max(ONE, time, memory) for time, memory in self.factors]
         return ceil(sum(longest)) * pipeline.num_slices * each + pipeline.routes * once
 
     @property
-    def _factors(self) -> list[tuple[Fraction, Fraction]]:
+    def factors(self) -> list[tuple[Fraction, Fraction]]:
         """Factors on the times and on the memory of every microbatch."""
         pipeline, same = self.pipeline, (Fraction(1),) * self.pipeline.batches
         rows = (pipeline.microbatch_times or same, pipeline.microbatch_memory or same)
@@ -156,12 +156,12 @@ class Claim(NamedTuple):
 
     def pieces(self, route: int) -> Fraction:
         """Slices of a route, each as often as the factor on the times of its microbatch says."""
-        times = (self._factors[microbatch][0] for microbatch in self.routes()[route])
+        times = (self.factors[microbatch][0] for microbatch in self.routes()[route])
         return self.pipeline.num_slices * sum(times, Fraction(0))
 
     def memory(self, microbatch: int) -> Fraction:
         """Factor on the memory of a microbatch."""
-        return self._factors[microbatch][1]
+        return self.factors[microbatch][1]
 
     @property
     def paired(self) -> bool:

@@ -9,17 +9,15 @@ at all if a microbatch as large as the largest does not fit alone.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from fractions import Fraction
+from operator import sub
 from typing import Any
 
 from ppopt.problem.operation import OpKind
 from ppopt.problem.traits import Trait
 from ppopt.rechecker.claim import Claim
 from ppopt.verifier.whole_backward import runs_whole_in_weight
-
-Factors = tuple[Fraction, ...]
 
 _TIMES = (
     *("forward", "backward_input", "weight", "backward", "recompute_time"),
@@ -29,32 +27,37 @@ _MEMORY = ("activation", "memory_b", "kept", "recompute_memory", "offload_memory
 
 
 def simpler(claim: Claim) -> tuple[Claim, ...]:
-    """Claims that can be checked at once, each of which implies one; itself, if they are alike."""
+    """Claims of a bound, each of which implies one; itself, if its microbatches are alike."""
     if Trait.MICROBATCHES not in claim.traits:
         return (claim,)
-    if claim.bound is None:
-        return (_equal(claim, max),)
-    return _equal(claim, min), _of_times(claim)
+    return of_smallest(claim), _of_times(claim)
 
 
 def of_smallest(claim: Claim) -> Claim:
     """A claim of equal microbatches that implies one of microbatches that differ."""
-    return _equal(claim, min) if Trait.MICROBATCHES in claim.traits else claim
+    if Trait.MICROBATCHES not in claim.traits:
+        return claim
+    return _equal(claim, *map(min, zip(*claim.factors, strict=True)))
 
 
-def _equal(claim: Claim, choose: Callable[[Factors], Fraction]) -> Claim:
-    """The claim of a pipeline whose microbatches all have the smallest, or the largest, factors."""
-    pipeline, same = claim.pipeline, (Fraction(1),)
-    time = choose(pipeline.microbatch_times or same)
-    memory = choose(pipeline.microbatch_memory or same)
+def of_largest(claim: Claim) -> list[Claim]:
+    """Per route, the claim in which all microbatches are as its largest."""
+    routes = ([claim.factors[microbatch] for microbatch in route] for route in claim.routes())
+    return [_equal(claim, *map(max, zip(*factors, strict=True))) for factors in routes]
+
+
+def _equal(claim: Claim, time: Fraction, memory: Fraction) -> Claim:
+    """The claim of a pipeline whose microbatches all have these factors."""
+    pipeline = claim.pipeline
     costs, ticks = pipeline.costs, pipeline.ticks
     rows = {field: _multiplied(costs[field], time) for field in _TIMES}
     rows |= {field: _multiplied(costs[field], memory) for field in _MEMORY}
-    whole = zip(claim.allocated_by_whole(memory), ticks.workspace[OpKind.BW], strict=True)
-    rows["recompute_memory"] = tuple(ticks.memory(both - own) for both, own in whole)
+    whole = claim.allocated_by_whole(memory)
+    beside = tuple(map(min, whole, ticks.workspace[OpKind.BW]))
+    rows["backward_workspace"] = tuple(map(ticks.memory, beside))
+    rows["recompute_memory"] = tuple(map(ticks.memory, map(sub, whole, beside)))
     if runs_whole_in_weight(pipeline):
-        first = ticks.memory(claim.allocated_by_whole(memory)[0])
-        rows["weight_workspace"] = (first, *costs.weight_workspace[1:])
+        rows["weight_workspace"] = (ticks.memory(whole[0]), *costs.weight_workspace[1:])
     alike = pipeline.with_stage_costs(rows, microbatch_times=None, microbatch_memory=None)
     return claim._replace(pipeline=alike)
 

@@ -15,7 +15,7 @@ from functools import cached_property
 
 from ppopt.problem.offload import HostLink
 from ppopt.problem.operation import AuxiliaryKind, Op, OpKind
-from ppopt.verifier.rows import Rows
+from ppopt.verifier.rows import Rows, whole
 from ppopt.verifier.violation import Rule, Violation
 from ppopt.verifier.work import MOVES, Place, Work, WorkCheck
 
@@ -47,7 +47,7 @@ class _Check(WorkCheck):
         pipeline, costs = self.pipeline, self.pipeline.costs
         memory = pipeline.microbatch_memory or (1,) * pipeline.batches
         return {
-            (kind, (pipeline.route(microbatch), stage, microbatch, part)): int(
+            (kind, (pipeline.route(microbatch), stage, microbatch, part)): whole(
                 costs.offload_time[stage] * pipeline.ticks.per_unit * memory[microbatch]
             )
             for microbatch in range(pipeline.batches)

@@ -214,8 +214,14 @@ def first_of_device(device: Ints) -> Ints:
 def scaled(ticks: Ints, factors: Fraction | Sequence[Fraction]) -> Ints:
     """Ticks times a factor, or each times its own: whole numbers, as the ticks are fine enough."""
     each = repeat(factors) if isinstance(factors, Fraction) else factors
-    products = [int(tick * factor) for tick, factor in zip(ticks.tolist(), each, strict=False)]
+    products = [whole(tick * factor) for tick, factor in zip(ticks.tolist(), each, strict=False)]
     return np.array(products, dtype=np.int64)
+
+
+def whole(ticks: Fraction) -> int:
+    """Whole ticks, as the pipeline's are fine enough."""
+    assert ticks.denominator == 1, f"{ticks} ticks are not whole"
+    return ticks.numerator
 
 
 def sum_safe(values: Ints) -> npt.NDArray[Any]:

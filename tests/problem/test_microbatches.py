@@ -24,6 +24,7 @@ THREE: dict[str, Any] = {"stages": 2, "batches": 3}
         ({"microbatch_times": [1, 2]}, "microbatch_times: has 2 entries for 3 microbatches"),
         ({"microbatch_times": [1, 2, 0]}, "microbatch 2: 0 is not above 0"),
         ({"microbatch_memory": [1, -1, 2]}, "microbatch_memory: -1 is negative"),
+        ({"microbatch_memory": [1, 2, 1], "frozen": [True, False]}, "frozen layers in front"),
         ({"microbatch_times": [1, 2, 1], "mem_limit": 4}, "a memory limit needs microbatch_memory"),
     ],
 )
@@ -79,11 +80,18 @@ def test_the_limit_of_1f1b_is_its_own_peak() -> None:
     assert limits == (peak,) * 3
 
 
+def test_the_limit_of_1f1b_counts_the_last_backwards() -> None:
+    fields: dict[str, Any] = {"activation": [4, 0], "kept": [3, 0], "static": [0, 1]}
+    pipeline = Pipeline(stages=2, batches=2, microbatch_memory=["0.5", 3], **fields)
+    peak = max(evaluate(pipeline, "1f1b").peak_memory)
+    assert replace(pipeline, mem_limit="1f1b").limits == (peak,) * 2
+
+
 def test_relaxations_have_equal_microbatches() -> None:
     pipeline = Pipeline(**THREE, microbatch_times=[2, 3, 4], microbatch_memory=[3, 1, 2])
     smallest = pipeline.with_smallest_microbatches
     assert smallest.microbatch_times is None
     assert smallest.costs.forward == (2, 2)
     assert smallest.costs.activation == (1, 1)
-    assert pipeline.with_largest_microbatches.costs.activation == (3, 3)
+    assert pipeline.with_largest_microbatches(0).costs.activation == (3, 3)
     assert ppopt.Pipeline(**THREE).factors == ((1, 1),) * 3

@@ -44,16 +44,24 @@ def minimum_memory(instance: Instance) -> list[int]:
     that take memory may share an instant with releases of other stages. A W with a workspace, of a
     device with several stages, may come before or after the backwards of the others.
 
-    Where microbatches differ, it is the memory of the largest.
+    Where microbatches differ, it is the memory of the largest of a route.
     """
-    if Trait.MICROBATCHES in instance.traits:
-        largest = instance.pipeline.with_largest_microbatches
-        finer = instance.pipeline.ticks.memory_per_unit // largest.ticks.memory_per_unit
-        return [finer * need for need in minimum_memory(replace(instance, pipeline=largest))]
-    routes = [Delays(instance, route) for route in range(instance.pipeline.routes)]
-    return [
-        _minimum_device_memory(routes, device) for device in range(instance.pipeline.num_devices)
-    ]
+    routes, devices = range(instance.pipeline.routes), range(instance.pipeline.num_devices)
+    if Trait.MICROBATCHES not in instance.traits:
+        delays = [Delays(instance, route) for route in routes]
+        return [_minimum_device_memory(delays, device) for device in devices]
+    per_route = [_of_largest(instance, route) for route in routes]
+    return [max(needs) for needs in zip(*per_route, strict=True)]
+
+
+def _of_largest(instance: Instance, route: int) -> list[int]:
+    """Memory that every device needs for the largest microbatch of a route alone."""
+    pipeline = instance.pipeline
+    largest = pipeline.with_largest_microbatches(route)
+    finer = pipeline.ticks.memory_per_unit // largest.ticks.memory_per_unit
+    delays = [Delays(replace(instance, pipeline=largest), route)]
+    devices = range(pipeline.num_devices)
+    return [finer * _minimum_device_memory(delays, device) for device in devices]
 
 
 def _minimum_device_memory(routes: list[Delays], device: int) -> int:
