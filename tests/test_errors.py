@@ -45,13 +45,13 @@ CAUGHT = {
     # Readers that add the place to the message.
     "errors.py collected": "collects the faults of one input, which `check` raises",
     "formats/fields.py within": "adds the place in a file",
-    "formats/schedule_json.py _rows": "adds the number of the operation",
+    "formats/schedule_json.py _operations": "adds the number of the operation",
     "formats/torch_csv.py schedule": "names operations by the letters of the file",
     "formats/torch_csv.py _row": "adds the number of the cell",
     "studies/records.py damage": "adds the record of a storage",
     "problem/layout.py _read": "adds the name of the setting or the option",
     "problem/layers.py _read": "adds the number and the name of the layer",
-    "problem/layers.py _of_phases": "adds the name of the setting",
+    "problem/layer.py _of_phases": "adds the name of the setting",
     "problem/phases.py _at": "adds the operation and the number of the phase",
     "problem/link.py read_link": "adds the name of the setting",
     # The one door from a conflict to what does not apply.

@@ -158,7 +158,7 @@ class TestOutput:
         path.write_text("old")
         path.chmod(0o640)
         done(f"eval 1f1b {UNIT} -o", path)
-        assert json.loads(path.read_text())["schema"] == 1
+        assert json.loads(path.read_text())["schema"] == 2
         assert path.stat().st_mode & 0o777 == 0o640
         assert list(tmp_path.iterdir()) == [path]
 

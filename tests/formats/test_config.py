@@ -66,6 +66,8 @@ SPELLINGS = {
     "host_link": ("host_link",),
     "frozen": ("frozen",),
     "training": ("training",),
+    "microbatch_times": ("microbatch_times",),
+    "microbatch_memory": ("microbatch_memory",),
     "slices": ("slices",),
     "routes": ("routes",),
     "time_unit": ("time_unit",),
