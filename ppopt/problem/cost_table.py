@@ -1,11 +1,11 @@
 """Every cost of stages and layers, declared once.
 
 A row is all that a cost needs on its way from a file into ticks. From the rows follow the settings
-of stages and layers (flags, keys in files, JSON Schema, tables of the docs), the fields of
-`ppopt.Pipeline` and `ppopt.Layer`, costs in the user's units and in ticks, sums over the layers of
-a stage, what chunks, slices and speeds divide, what frozen stages lack, schedule files, and the
-sums of all times and of all memory. What a cost does in a schedule is said by a feature
-(`ppopt.problem.features`).
+of stages and layers: flags, keys in files, JSON Schema, tables of the docs. So do the fields of
+`ppopt.Pipeline` and `ppopt.Layer`, costs in the user's units and in ticks, and sums over the layers
+of a stage. So does what chunks, slices and speeds divide, and what frozen stages lack. Schedule
+files and the sums of all times and of all memory read the rows, too. What a cost does in a schedule
+is said by a feature (`ppopt.problem.features`).
 """
 
 from __future__ import annotations

@@ -65,8 +65,8 @@ def peak_of_1f1b(
 
     `each` has the costs of one slice of every microbatch, in their order, and `hosted` the stages
     of every device. Device d of P holds min(M, P - d) microbatches in a row (Megatron-LM, arXiv
-    2104.04473, section 2.2), the gathered weights of its stages, and while F or BW of one of its
-    stages runs what that operation allocates besides: its workspace, and in BW, of the first of
+    2104.04473, section 2.2), and the gathered weights of its stages. While F or BW of a stage runs,
+    it also holds what that operation allocates besides: its workspace, and in BW, of the first of
     these microbatches, `recompute_memory`.
     """
     return max(

@@ -24,7 +24,7 @@ from ppopt.problem.pipeline import Pipeline
 from ppopt.schedule import timing
 from ppopt.schedule.actions import POSTS, Action, ActionKind, ActionRow, Cell
 from ppopt.schedule.link_queues import (
-    NOWHERE,
+    MISSING,
     LinkQueues,
     Queues,
     queues_of_schedule,
@@ -371,7 +371,7 @@ def _transfer_of(links: LinkQueues, post: Action) -> int:
     if not there or not 0 <= (post.microbatch or 0) < links.pipeline.batches:
         raise InputError(f"{post}: there is no such transfer; remove it")
     number = links.number(kind, stage, post.microbatch or 0)
-    if links.link[number] == NOWHERE:
+    if links.link[number] == MISSING:
         raise InputError(f"{post}: no other device is at its other end; remove it")
     return number
 

@@ -25,7 +25,7 @@ from ppopt.schedule.schedule import split_codes
 from ppopt.schedule.timetable import Timetable
 from ppopt.schedule.transfers import Transfer, Transfers
 
-NOWHERE = -1
+MISSING = -1
 """Link of a transfer that does not exist: between stages of one device, or past the ends."""
 SENT_AS = {OpKind.F: TransferKind.SEND_F, OpKind.B: TransferKind.SEND_B}
 """What makes something to hand on -> kind of the transfer."""
@@ -58,12 +58,12 @@ class LinkQueues:
             if resource.kind is ResourceKind.LINK
         ]
         """Devices of every link."""
-        self.link: Ints = np.full(instance.num_codes, NOWHERE)
-        """Link of every number; `NOWHERE`: it is of no transfer that exists."""
+        self.link: Ints = np.full(instance.num_codes, MISSING)
+        """Link of every number; `MISSING`: it is of no transfer that exists."""
         for link in range(len(self.pairs)):
             for number in instance.hosted[pipeline.num_devices + link]:
                 self.link[instance.codes[number]] = link
-        self.numbers: Ints = np.flatnonzero(self.link != NOWHERE)
+        self.numbers: Ints = np.flatnonzero(self.link != MISSING)
         """The transfers that exist."""
         self.duration: Ints = instance.durations
         """Time of every number, in ticks."""
@@ -102,7 +102,7 @@ class LinkQueues:
         `split` says for every [stage, microbatch, slice] whether its backward is split.
         """
         flow = self.instance.chosen_flow(split)
-        made, needed = (self.link[column] != NOWHERE for column in (flow.after, flow.before))
+        made, needed = (self.link[column] != MISSING for column in (flow.after, flow.before))
         makers = flow.before[made][np.argsort(flow.after[made])]
         return makers, flow.after[needed][np.argsort(flow.before[needed])]
 

@@ -18,7 +18,7 @@ from ppopt.schedule.auxiliary import AuxiliaryOperations
 from ppopt.schedule.timetable import ALONE, Timetable
 from ppopt.schedule.transfers import Transfers
 
-NOWHERE = -1
+MISSING = -1
 """Resource of an operation on a device or link that the pipeline does not have."""
 
 
@@ -91,7 +91,7 @@ class Operations:
     target: Ints
     """Device that receives; of all other operations, the device."""
     resource: Ints
-    """Number of the resource that runs it, or NOWHERE."""
+    """Number of the resource that runs it, or MISSING."""
     start: Ints
     end: Ints
     pair: Ints
@@ -126,7 +126,7 @@ class Operations:
         pipeline = self.pipeline
         stage = (self.stage >= 0) & (self.stage < pipeline.num_stages)
         microbatch = (self.microbatch >= ONCE) & (self.microbatch < pipeline.batches)
-        there = (self.resource != NOWHERE) & stage & microbatch
+        there = (self.resource != MISSING) & stage & microbatch
         once = of_per(Per.STAGE, Per.DEVICE)[np.where(there, self.kind, 0)]
         return np.asarray(there & ((self.microbatch == ONCE) == once))
 
@@ -236,7 +236,7 @@ def _resource(
     if there.all() and kind.max(initial=0) < NUM_KINDS:
         return device
     ends = device * devices + target
-    number = np.full_like(kind, NOWHERE)
+    number = np.full_like(kind, MISSING)
     for code in np.unique(kind[there]).tolist():
         own = there & (kind == code)
         number[own] = _matched(ends[own], _numbers(resources, RECORDS[code], devices))
@@ -244,12 +244,12 @@ def _resource(
 
 
 def _matched(keys: Ints, numbers: dict[int, int]) -> Ints:
-    """The number of every key, or NOWHERE."""
+    """The number of every key, or MISSING."""
     if not numbers:
-        return np.full_like(keys, NOWHERE)
+        return np.full_like(keys, MISSING)
     known, values = (np.array(column) for column in zip(*sorted(numbers.items()), strict=True))
     place = np.minimum(np.searchsorted(known, keys), len(known) - 1)
-    return np.where(known[place] == keys, values[place], NOWHERE)
+    return np.where(known[place] == keys, values[place], MISSING)
 
 
 def _numbers(resources: tuple[Resource, ...], record: KindRecord, devices: int) -> dict[int, int]:

@@ -18,7 +18,7 @@ import numpy as np
 
 from ppopt.errors import VerificationError
 from ppopt.problem.operation import OpKind
-from ppopt.schedule.link_queues import NOWHERE, LinkQueues
+from ppopt.schedule.link_queues import MISSING, LinkQueues
 from ppopt.schedule.schedule import Schedule
 from ppopt.torch.synthetic import sleep_until
 
@@ -93,7 +93,7 @@ class RankLinks:
         if not 0 <= sender < self._links.pipeline.num_stages:
             return None
         number = self._links.number(kind, sender, microbatch)
-        return None if self._links.link[number] == NOWHERE else number
+        return None if self._links.link[number] == MISSING else number
 
     def _noting(self, method: Callable[..., Any], kind: OpKind, sender: int) -> Callable[..., Any]:
         def posting(microbatch: int) -> Any:
