@@ -99,8 +99,8 @@ class BackwardChoice:
         Where microbatches differ, splitting may lose: the W of an earlier one may run later than
         BW of this one, but no later than its W, and they change places only if they are alike.
         """
-        alike = len(set(self.pipeline.factors)) == 1
-        return alike and all(self._loses_nothing(ticks, stage) for ticks in self._tables)
+        alike = len(self._tables) == 1
+        return alike and self._loses_nothing(self._tables[0], stage)
 
     def _splitting_gains_nothing(self, stage: int) -> bool:
         """Whether BW takes no longer than B, alone and in every pair, and holds no more."""

@@ -91,8 +91,6 @@ def costs_of(
     from the costs. With `in_weight` W of stage 0 allocates that, too.
     """
     factors = {Unit.TIME: times, Unit.MEMORY: memory}
-    if times == memory == 1:
-        return costs
     rows: dict[str, tuple[Any, ...]] = {
         cost.field: _multiplied(costs[cost.field], factors[unit])
         if (unit := cost.multiplied_with)

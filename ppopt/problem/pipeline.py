@@ -478,14 +478,17 @@ class Pipeline(PipelineFields):
     def factors(self) -> tuple[tuple[Fraction, Fraction], ...]:
         """Factors on the times and on the memory of every microbatch."""
         same = (Fraction(1),) * self.batches
-        pairs = zip(self.microbatch_times or same, self.microbatch_memory or same, strict=True)
-        return tuple(pairs)
+        return tuple(
+            zip(self.microbatch_times or same, self.microbatch_memory or same, strict=True)
+        )
 
     def ticks_at(self, times: Fraction, memory: Fraction) -> Ticks:
         """Costs of a microbatch with these factors (see `factors`), as integer ticks."""
+        if times == memory == 1:
+            return self.ticks
         known: dict[tuple[Fraction, Fraction], Ticks] = vars(self).setdefault("_ticks_at", {})
+        ticks = self.ticks
         if (times, memory) not in known:
-            ticks = self.ticks
             allocated = self._allocated_by_backward(memory, ticks.memory_per_unit)
             costs = microbatches.costs_of(ticks.costs, times, memory, *allocated)
             known[times, memory] = ticks.with_costs(costs)
@@ -493,6 +496,8 @@ class Pipeline(PipelineFields):
 
     def costs_at(self, times: Fraction, memory: Fraction) -> StageCosts[Fraction]:
         """`costs` of a microbatch with these factors."""
+        if times == memory == 1:
+            return self.costs
         allocated = self._allocated_by_backward(memory, 1)
         return microbatches.costs_of(self.costs, times, memory, *allocated)
 
@@ -522,9 +527,7 @@ class Pipeline(PipelineFields):
 
         None: what follows from `costs`. And whether W of stage 0 runs all of its backward.
         """
-        if self.model is None:
-            return None, False
-        allocations = self.model.backward_allocations(self.counts, memory)
+        allocations = self.model and self.model.backward_allocations(self.counts, memory)
         if allocations is None:
             return None, False
         in_weight = self.first_backward is FirstBackward.WEIGHT

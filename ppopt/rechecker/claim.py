@@ -156,12 +156,16 @@ class Claim(NamedTuple):
 
     def pieces(self, route: int) -> Fraction:
         """Slices of a route, each as often as the factor on the times of its microbatch says."""
-        times = (self.factors[microbatch][0] for microbatch in self.routes()[route])
-        return self.pipeline.num_slices * sum(times, Fraction(0))
+        microbatches, times = self.routes()[route], self.pipeline.microbatch_times
+        if times is None:
+            return Fraction(self.pipeline.num_slices * len(microbatches))
+        own = times[microbatches.start : microbatches.stop]
+        return self.pipeline.num_slices * sum(own, Fraction(0))
 
     def memory(self, microbatch: int) -> Fraction:
         """Factor on the memory of a microbatch."""
-        return self.factors[microbatch][1]
+        factors = self.pipeline.microbatch_memory
+        return ONE if factors is None else factors[microbatch]
 
     @property
     def paired(self) -> bool:

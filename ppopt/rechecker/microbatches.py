@@ -42,7 +42,7 @@ def of_smallest(claim: Claim) -> Claim:
 
 def of_largest(claim: Claim) -> list[Claim]:
     """Per route, the claim in which all microbatches are as its largest."""
-    routes = ([claim.factors[microbatch] for microbatch in route] for route in claim.routes())
+    routes = (claim.factors[route.start : route.stop] for route in claim.routes())
     return [_equal(claim, *map(max, zip(*factors, strict=True))) for factors in routes]
 
 
