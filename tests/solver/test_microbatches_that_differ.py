@@ -40,10 +40,10 @@ from ppopt.solver.portfolio import NAMES
 from ppopt.strategies import Options, names, resolve
 from tests.factories import searches
 
-TIMES = (2, 1, 4, 3, 1, 2, 5, 1) * 8
+TIMES = (2, 1, 4, 3, 1, 2, 5, 1) * 32
 """Factor of every microbatch on durations."""
-MEMORY = (1, 3, 2, 1, 2, 1, 1, 4) * 8
-"""Factor of every microbatch on memory."""
+MEMORY = (1, 3, 2, 1, 2, 1, 1, 4) * 32
+"""Factor of every microbatch on memory; enough for a run of 64 microbatches made longer."""
 UNEQUAL = {
     "time_unit": "ms",
     "forward": [3, 5, 4, 3],
