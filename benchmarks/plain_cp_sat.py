@@ -1,17 +1,30 @@
-"""What every baseline is given, and what every baseline gives back.
+"""Plain CP-SAT: the interval model that a competent user writes after reading the manual.
 
-The problem is that of `ppopt.solve` with every backward split, on one route. Baselines take the
-data flow and the durations from where the project states them, and none of its solver.
+    start[o] in [0, horizon]         every operation, horizon = all of them one after the other
+    interval(o) of fixed size        every operation
+    start[b] >= end[a] + lag         data flow
+    start[b] >= end[a]               b next to a in its kind and stage (first in, first out)
+    no_overlap(intervals)            every device
+    cumulative(holdings) <= room     every device with a limit: one interval of variable size for
+                                     what a microbatch holds from F to W (and F to B, or B to W)
+    minimize z, z >= end[last W] (- start[first F] for device span)
+
+Memory is a `cumulative` because a reservoir is slower on most pipelines. No hint, no bound but its
+own; all parameters but time, workers and seed at their defaults. The problem is that of
+`ppopt.solve` with every backward split, on one route. Data flow and durations come from where the
+project states them; the solver of ppopt has no part in it.
 """
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from itertools import pairwise
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
+from ortools.sat.python import cp_model
+
+from benchmarks.outcome import Limits, Outcome, Run, Size
 from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.instance import Instance
 from ppopt.problem.objective import Objective
@@ -21,55 +34,6 @@ from ppopt.schedule.schedule import Schedule
 from ppopt.verifier import checked
 
 KINDS = (OpKind.F, OpKind.B, OpKind.W)
-
-
-class Limits(NamedTuple):
-    """What a run may use."""
-
-    seconds: float
-    """On the wall, building the model included."""
-    workers: int
-    """Threads of the solver; those that have one thread only use one."""
-    seed: int
-
-
-class Point(NamedTuple):
-    """Where a run stood at an instant; ticks."""
-
-    seconds: float
-    value: int | None
-    bound: int
-
-
-class Size(NamedTuple):
-    """Size of the model that was handed to a solver."""
-
-    variables: int
-    constraints: int
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """What a run found and proved; the schedule has passed the verifier."""
-
-    status: str
-    """`optimal`, `feasible`, `infeasible` or `unknown`."""
-    schedule: Schedule | None
-    value: int | None
-    """Objective of the schedule, in ticks."""
-    bound: int
-    """Proved lower bound, in ticks."""
-    seconds: float
-    size: Size
-    trace: tuple[Point, ...]
-    """Every change of the best value or bound, by time."""
-
-
-class Solver(Protocol):
-    """The one interface of all sides."""
-
-    def __call__(self, pipeline: Pipeline, objective: Objective, limits: Limits) -> Outcome:
-        """Search until proof or the end of time."""
 
 
 class Holding(NamedTuple):
@@ -114,9 +78,7 @@ class Jobs:
     @classmethod
     def of(cls, pipeline: Pipeline) -> Jobs:
         """List the operations of a pipeline with one route."""
-        assert pipeline.routes == pipeline.num_slices == 1, (
-            "the baselines know one route, no slices"
-        )
+        assert pipeline.routes == pipeline.num_slices == 1, "the model has one route, no slices"
         stages, batches = range(pipeline.num_stages), range(pipeline.batches)
         rows = [[pipeline.code(kind, s, j) for j in batches] for kind in KINDS for s in stages]
         times = [pipeline.ticks.durations[kind][s] for kind in KINDS for s in stages]
@@ -188,56 +150,75 @@ class Jobs:
         return checked(Schedule.from_rows(self.pipeline, rows))
 
 
-@dataclass
-class Run:
-    """A run under way: the clock, the best value and bound so far, and their history."""
-
-    objective: Objective
-    limits: Limits
-    began: float = field(default_factory=time.monotonic)
-    value: int | None = None
-    bound: int = 0
-    trace: list[Point] = field(default_factory=list)
-
-    @property
-    def seconds(self) -> float:
-        """Seconds since the start."""
-        return time.monotonic() - self.began
-
-    @property
-    def left(self) -> float:
-        """Seconds left, 0 at least."""
-        return max(0.0, self.limits.seconds - self.seconds)
-
-    def note(self, value: int | None, bound: int | None) -> None:
-        """Keep a value or a bound if it is better."""
-        value = min((v for v in (value, self.value) if v is not None), default=None)
-        bound = max(self.bound, bound or 0)
-        if (value, bound) != (self.value, self.bound) or not self.trace:
-            self.value, self.bound = value, bound
-            self.trace.append(Point(self.seconds, value, bound))
-
-    def outcome(self, schedule: Schedule | None, size: Size, *, infeasible: bool) -> Outcome:
-        """End the run; value and status follow from the schedule and the bound alone."""
-        self.value = None
-        value = None if schedule is None else schedule.metrics.value_ticks(self.objective)
-        self.note(value, None)
-        return Outcome(
-            status=_status(value, self.bound, infeasible=infeasible),
-            schedule=schedule,
-            value=value,
-            bound=self.bound,
-            seconds=self.seconds,
-            size=size,
-            trace=tuple(self.trace),
+def solve(pipeline: Pipeline, objective: Objective, limits: Limits) -> Outcome:
+    """Build the model and run CP-SAT on it until proof or the end of time."""
+    run, jobs, model = Run(objective, limits), Jobs.of(pipeline), cp_model.CpModel()
+    start = {
+        code: model.new_int_var(0, jobs.horizon - time, str(code))
+        for code, time in jobs.duration.items()
+    }
+    for before, after, lag in (*jobs.flow, *jobs.queue):
+        model.add(start[after] >= start[before] + jobs.duration[before] + lag)
+    for device, group in enumerate(jobs.groups):
+        model.add_no_overlap(
+            [model.new_fixed_size_interval_var(start[o], jobs.duration[o], "") for o in group]
         )
+        _limit_memory(model, jobs, start, device)
+    value = model.new_int_var(0, jobs.horizon, "value")
+    for last, first in jobs.floors(objective):
+        begin = 0 if first is None else start[first]
+        model.add(value >= start[last] + jobs.duration[last] - begin)
+    model.minimize(value)
+    solver = cp_model.CpSolver()
+    status = _search(solver, model, run)
+    found = status in (cp_model.OPTIMAL, cp_model.FEASIBLE)
+    starts = {code: solver.value(variable) for code, variable in start.items()} if found else {}
+    return run.outcome(
+        jobs.schedule(starts) if found else None,
+        size(model),
+        infeasible=status == cp_model.INFEASIBLE,
+    )
 
 
-def _status(value: int | None, bound: int, *, infeasible: bool) -> str:
-    if infeasible:
-        return "infeasible"
-    if value is None:
-        return "unknown"
-    if value < bound:
-        raise AssertionError(f"bound {bound} above a schedule of {value} ticks")
-    return "optimal" if value == bound else "feasible"
+def _limit_memory(
+    model: cp_model.CpModel, jobs: Jobs, start: dict[int, cp_model.IntVar], device: int
+) -> None:
+    room = jobs.room(device)
+    if room is None:
+        return
+    intervals, amounts = [], []
+    for first, last, amount in jobs.holdings(device):
+        length = model.new_int_var(0, jobs.horizon, "")
+        end = start[last] + jobs.duration[last]
+        intervals.append(model.new_interval_var(start[first], length, end, ""))
+        amounts.append(amount)
+    model.add_cumulative(intervals, amounts, room)
+
+
+def _search(
+    solver: cp_model.CpSolver, model: cp_model.CpModel, run: Run
+) -> cp_model.CpSolverStatus:
+    """Run CP-SAT for the time left; notes every solution and bound."""
+    solver.parameters.max_time_in_seconds = run.left
+    solver.parameters.num_workers = run.limits.workers
+    solver.parameters.random_seed = run.limits.seed
+    solver.best_bound_callback = lambda bound: run.note(None, round(bound))
+    status = solver.solve(model, _Watch(run.note))
+    if status in (cp_model.OPTIMAL, cp_model.FEASIBLE):
+        run.note(None, round(solver.best_objective_bound))
+    return status
+
+
+class _Watch(cp_model.CpSolverSolutionCallback):
+    def __init__(self, note: Callable[[int, int], None]) -> None:
+        super().__init__()
+        self._note = note
+
+    def on_solution_callback(self) -> None:
+        self._note(round(self.objective_value), round(self.best_objective_bound))
+
+
+def size(model: cp_model.CpModel) -> Size:
+    """Variables and constraints; an interval is neither."""
+    constraints = [one for one in model.proto.constraints if not one.has_interval()]
+    return Size(len(model.proto.variables), len(constraints))
