@@ -4,14 +4,14 @@ python -m tests.equivalence record -o OUT [--tree DIR] [--only NAME]
 python -m tests.equivalence check RECORD [--tree DIR] [--only NAME] [--answers]
 python -m tests.equivalence compare BEFORE AFTER [--answers]
 
-`record` solves every instance with one worker and seed 0 and writes one JSON line for each, after
-a head with commit, versions and machine. The clock stands still meanwhile, so a repeated run takes
-the same steps on a busy machine. A line has the answer (status, exact value and bound, the points
-of a frontier, the least memory of a plan) and how it was found (the kind of proof, a digest of the
-schedule, the number of models that the search gave to CP-SAT and a digest of them all). Further
-lines, whose names begin with `model-`, hold digests of models that are built directly.
+`record` solves every instance of `answers.jsonl` with one worker and seed 0, and writes one JSON
+line for each, after a head with commit, versions and machine. The clock stands still meanwhile: a
+repeated run takes the same steps on a busy machine. A line has the answer (status, exact value and
+bound, the points of a frontier, the least memory of a plan) and how it was found (the kind of
+proof, a digest of the schedule, the number of models that the search gave to CP-SAT and a digest of
+them all). Lines whose names begin with `model-` have digests of models that are built directly.
 
-`check` does the same and compares with a record; `compare` compares two. They print every
+`check` solves those of a record and compares; `compare` compares two. They print every
 difference and exit with code 1 if there is one. With `--answers` only answers are compared.
 `--tree` takes `ppopt` from another checkout, `--only` what has a name that begins so.
 """

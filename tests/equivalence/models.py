@@ -7,14 +7,11 @@ and no heuristic of the product has a part in it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from importlib import import_module
-from random import Random
-from typing import Any, NamedTuple
+from typing import Any
 
-from tests.equivalence import mixed, pipelines
-from tests.equivalence.pipelines import SPLIT, WHOLE, Draw, Fields
-from tests.equivalence.runs import digest, model_digest, recorded_models
+from tests.equivalence.runs import Fields, Instance, digest, model_digest, recorded_models
 
 PREFIX = "model-"
 """The names of these rows begin so."""
@@ -24,94 +21,17 @@ WINDOWS = ((0, 3), (1, 3), (1, 4), (0, 4))
 """Windows: the first place and the one after the last, in quarters of all operations."""
 
 
-class Question(NamedTuple):
-    """A model to be built."""
-
-    name: str
-    builder: str
-    pipeline: Fields
-    options: Fields
-
-
-class Group(NamedTuple):
-    """Models of one kind."""
-
-    size: int
-    builder: str
-    draw: Draw
-
-
-def _mixed_makespan(rng: Random) -> tuple[Fields, Fields]:
-    """Draw mixed backwards for makespan, within the limit of 1F1B."""
-    fields, options = mixed.mixed_tight(rng)
-    options.pop("objective", None)
-    return fields | {"mem_limit": "1f1b", "memory_b": 0}, options
-
-
-def _plain(rng: Random) -> tuple[Fields, Fields]:
-    """Draw one stage per device for makespan, within the limit of 1F1B."""
-    devices = rng.randint(4, 6)
-    fields = {
-        "stages": devices,
-        "batches": rng.randint(6, 9),
-        "p2p": rng.choice((1, 2)),
-        "mem_limit": "1f1b",
-        **pipelines.lists(rng, devices),
-    }
-    return fields, WHOLE if rng.random() < 0.3 else {}
-
-
-GROUPS = {
-    **{
-        f"full-{name}": Group(count, "full", pipelines.GROUPS[name][1])
-        for name, count in (
-            *(("linear", 2), ("limited", 3), ("v", 2), ("interleaved", 2), ("explicit", 2)),
-            *(("matrix", 2), ("unequal", 2), ("memory-b", 3), ("instant", 3), ("spans", 4)),
-            *(("fused", 3), ("paired", 4), ("routes", 3), ("slices", 3)),
-        )
-    },
-    **{
-        f"subset-{name}": Group(count, "subset", pipelines.GROUPS[name][1])
-        for name, count in (("limited", 3), ("v", 3), ("unequal", 3), ("spans", 4), ("routes", 2))
-    },
-    "question": Group(4, "question", pipelines.limited),
-    "window": Group(8, "window", _plain),
-    "cycle": Group(4, "cycle", _plain),
-    "mixed": Group(4, "mixed", mixed.mixed),
-    "mixed-tight": Group(2, "mixed", mixed.mixed_tight),
-    "mixed-pairs": Group(2, "mixed", mixed.mixed_pairs),
-    "mixed-routes": Group(2, "mixed", mixed.mixed_routes),
-    "mixed-slices": Group(2, "mixed", mixed.mixed_slices),
-    "mixed-window": Group(6, "mixed window", _mixed_makespan),
-}
-"""How many questions of each kind, by which builder, about which pipelines."""
-NO_MODEL = frozenset({"model-window-02", "model-window-04"})
-"""Drawn questions that are left out: bounds answer them without a model."""
-
-
-def questions() -> Iterator[Question]:
-    """All models, in a fixed order; each is drawn from a seed of its own, its name."""
-    for group, (size, builder, draw) in GROUPS.items():
-        for number in range(size):
-            name = f"{PREFIX}{group}-{number:02}"
-            if name in NO_MODEL:
-                continue
-            fields, options = draw(Random(name))
-            kind = {} if builder.startswith("mixed") else SPLIT
-            yield Question(name, builder, fields, {**kind, **options})
-
-
-def outcome(ppopt: Any, question: Question) -> Fields:
+def outcome(ppopt: Any, question: Instance) -> Fields:
     """The row of a model: how many were built, and a digest of them, or the words of the error."""
     status, built = "built", list[str]()
     try:
         pipeline = ppopt.Pipeline(**question.pipeline)
-        built = BUILDERS[question.builder](pipeline, question.options)
+        built = BUILDERS[question.study](pipeline, question.options)
     except Exception as error:  # a crash is a difference to be shown, not an end
         status = f"{type(error).__name__}: {error}"
     return {
         "name": question.name,
-        "study": question.builder,
+        "study": question.study,
         "pipeline": question.pipeline,
         "options": question.options,
         "status": status,

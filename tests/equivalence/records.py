@@ -1,5 +1,7 @@
 """Records: JSON lines of a head, then of models, then of instances; and their differences.
 
+The rows of a record say what is to be solved, too: what was drawn once is not drawn again. A new
+instance is a further row of `KNOWN`, which needs the fields of `runs.Instance` alone.
 A row is the same in two records where all that is compared is equal. Of a row that may improve, the
 value may be lower and the bound higher, and then its steps may differ.
 """
@@ -21,32 +23,39 @@ from typing import Any
 
 from benchmarks.record import PACKAGE, commit, processor
 from tests.equivalence import models, runs
-from tests.equivalence.instances import instances
-from tests.equivalence.pipelines import Fields
+from tests.equivalence.runs import Fields, Instance
 
 FIRST = ("ppopt.solver.search", "ppopt.studies.plan", "ppopt.studies.frontier", "ppopt.rechecker")
 """Modules that are imported before the clock stands still: some keep a clock of their own."""
 
 
+KNOWN = Path(__file__).with_name("answers.jsonl")
+"""The record of the last change of an answer."""
+
+
 def record(path: Path, tree: Path | None = None, only: str = "") -> None:
-    """Write a line for every model and instance whose name begins with `only`."""
+    """Write a line for every row of `KNOWN` whose name begins with `only`."""
     ppopt = package(tree)
     with path.open("w", encoding="utf-8") as file:
         print(json.dumps(head(Path(ppopt.__file__).parent)), file=file, flush=True)
-        for row in rows(ppopt, only):
+        for row in rows(ppopt, of(read(KNOWN), only)):
             print(json.dumps(row), file=file, flush=True)
             shown = (row.get(name) for name in ("name", "status", "value", "lower_bound", "models"))
             print(*shown, f"{row.get('seconds', 0)} s", flush=True)
 
 
-def rows(ppopt: Any, only: str) -> Iterator[Fields]:
-    """The rows of all models and instances whose names begin with `only`."""
-    for question in models.questions():
-        if question.name.startswith(only):
-            yield models.outcome(ppopt, question)
-    for instance in instances():
-        if instance.name.startswith(only):
-            yield runs.outcome(ppopt, instance)
+def of(known: dict[str, Fields], only: str = "") -> Iterator[Instance]:
+    """The instances of a record whose names begin with `only`."""
+    for name, row in known.items():
+        if name.startswith(only):
+            yield Instance(**{key: row[key] for key in Instance._fields if key in row})
+
+
+def rows(ppopt: Any, instances: Iterable[Instance]) -> Iterator[Fields]:
+    """The rows of models and instances."""
+    for instance in instances:
+        is_model = instance.name.startswith(models.PREFIX)
+        yield (models if is_model else runs).outcome(ppopt, instance)
 
 
 def package(tree: Path | None) -> Any:
@@ -139,4 +148,4 @@ def compare(old: dict[str, Fields], new: Iterable[Fields], *, answers: bool = Fa
 def check(path: Path, tree: Path | None = None, only: str = "", *, answers: bool = False) -> int:
     """Solve again what a record holds, and compare."""
     old = {name: row for name, row in read(path).items() if name.startswith(only)}
-    return compare(old, rows(package(tree), only), answers=answers)
+    return compare(old, rows(package(tree), of(old)), answers=answers)

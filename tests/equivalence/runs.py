@@ -20,14 +20,12 @@ from contextlib import contextmanager
 from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from unittest import mock
 
 from ortools.sat.python import cp_model
 
-from tests.equivalence.instances import Instance
-from tests.equivalence.pipelines import Fields
-
+Fields = dict[str, Any]
 TIME_LIMIT = 30.0
 """Seconds that every study is given, by the clock that stands still."""
 MOST_SECONDS = 30.0
@@ -39,6 +37,18 @@ ANSWERS = ("study", "pipeline", "options", "status", "value", "lower_bound", "po
 """What is the answer of an instance."""
 STEPS = ("proof", "rows", "schedule", "models")
 """How the answer was found; a change of the search may change it."""
+
+
+class Instance(NamedTuple):
+    """A study of one pipeline, as arguments of `ppopt.Pipeline` and of the study."""
+
+    name: str
+    study: str
+    """`solve`, `plan`, `frontier` or `compare`; for models what builds them."""
+    pipeline: Fields
+    options: Fields
+    may_improve: bool = False
+    """Whether it does not end by proof: a lower value and a higher bound are no difference."""
 
 
 def outcome(ppopt: Any, instance: Instance) -> Fields:

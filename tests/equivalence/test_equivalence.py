@@ -14,8 +14,7 @@ from ortools.sat.python import cp_model
 import ppopt
 from ppopt import Layer, Model, Pipeline
 from tests.clock import HANGS
-from tests.equivalence import instances as drawn
-from tests.equivalence import models, pipelines, records, runs
+from tests.equivalence import models, records, runs
 from tests.equivalence.__main__ import main
 
 pytestmark = pytest.mark.slow
@@ -47,7 +46,7 @@ def written(path: Path, *rows: dict[str, Any]) -> Path:
     return path
 
 
-def pipeline_of(instance: drawn.Instance) -> Pipeline:
+def pipeline_of(instance: runs.Instance) -> Pipeline:
     fields = dict(instance.pipeline)
     if "model" in fields:
         fields["model"] = Model(tuple(Layer(**layer) for layer in fields["model"]))
@@ -58,21 +57,22 @@ def pipeline_of(instance: drawn.Instance) -> Pipeline:
     return model.pipeline(devices=devices, batches=2, mem_limit=fields.get("mem_limit"))
 
 
-def test_instances_have_names_of_their_own_and_repeat() -> None:
-    found = list(drawn.instances())
-    assert found == list(drawn.instances())
-    assert len(found) >= 550
-    assert max(Counter(instance.name for instance in found).values()) == 1
-    for groups, left_out in ((pipelines.GROUPS, pipelines.OPEN), (drawn.GROUPS, drawn.OPEN)):
-        names = {f"{g}-{n:02}" for g, group in groups.items() for n in range(group[0])}
-        assert names > left_out
-    questions = list(models.questions())
-    assert questions == list(models.questions())
-    assert {question.builder for question in questions} == set(models.BUILDERS)
+def instances() -> list[runs.Instance]:
+    known = records.of(records.read(records.KNOWN))
+    return [one for one in known if not one.name.startswith(models.PREFIX)]
+
+
+def test_rows_have_names_of_their_own_and_every_builder_is_there() -> None:
+    lines = records.KNOWN.read_text(encoding="utf-8").splitlines()
+    names = [json.loads(line).get("name") for line in lines]
+    assert max(Counter(names).values()) == 1
+    assert len(instances()) >= 550
+    questions = records.of(records.read(records.KNOWN), models.PREFIX)
+    assert {question.study for question in questions} == set(models.BUILDERS)
 
 
 def test_every_instance_is_a_pipeline_and_every_kind_is_there() -> None:
-    found = [(pipeline_of(one), one) for one in drawn.instances()]
+    found = [(pipeline_of(one), one) for one in instances()]
     pipes = [pipe for pipe, _ in found]
     assert {pipe.placement for pipe in pipes} > {None, "v", "interleaved"}
     assert {pipe.num_chunks for pipe in pipes} >= {1, 2, 3}
@@ -181,7 +181,7 @@ def test_a_digest_is_that_of_the_whole_model() -> None:
 
 
 def test_models_are_recorded_where_the_search_solves_them() -> None:
-    slices = next(one for one in drawn.instances() if one.name == "mixed-slices-02")
+    (slices,) = (one for one in instances() if one.name == "mixed-slices-02")
     row = runs.outcome(ppopt, slices)
     assert int(row["models"].split()[0]) > 0
     with runs.recorded_models() as found:
