@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from fractions import Fraction
 from itertools import accumulate
 
@@ -10,7 +10,7 @@ from ppopt.formats.figures import limits
 from ppopt.formats.megatron_schedule import STRATEGIES as MEGATRON
 from ppopt.problem.exact import plain
 from ppopt.problem.partition import SEARCH
-from ppopt.report.numbers import measured, number, per_device, percent, spread
+from ppopt.report.numbers import measured, per_device, percent, spread
 from ppopt.report.placement_text import short_placement
 from ppopt.report.plan_objects import common_p2p_time, speedup_over, trainer_text
 from ppopt.studies.plan_baselines import KNOWN
@@ -21,9 +21,22 @@ FEW_NAMES = 5
 """Names of a list that are shown; --json has all."""
 
 
-def value_text(row: PlanRow, value: float | None) -> str:
-    """The value of a configuration; of one that was given up, its best is no larger."""
-    return f"≤ {number(value)}" if row.given_up else number(value)
+def describe_plan(plan: Plan, file: str | None) -> Iterator[str]:
+    """What the tables of a plan do not say, a sentence each; empty ones are to be left out.
+
+    `file` is that of `describe_use`.
+    """
+    yield describe_limit(plan)
+    yield describe_gain(plan)
+    yield describe_late(plan.late_baselines)
+    yield describe_better_outside(plan)
+    yield describe_least_memory(plan.least_memory, plan.rows[0].result.pipeline.memory_unit)
+    yield describe_within(plan)
+    yield describe_more_memory(plan)
+    yield describe_space(plan)
+    yield describe_beyond(plan)
+    yield from describe_use(plan, file)
+    yield from (f"skipped {name}: {reason}" for name, reason in plan.skipped)
 
 
 def slowdown(row: PlanRow, best: Fraction | None) -> str:
