@@ -6,7 +6,7 @@ its JSON Schema, and the check of a stored one.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from fractions import Fraction
@@ -209,14 +209,21 @@ def known(figure: T | None) -> T:
     return figure
 
 
+def json_object(values: Mapping[str, object]) -> dict[str, Any]:
+    """Turn values into an object of JSON."""
+    return {key: json_form(value) for key, value in values.items()}
+
+
 def json_form(value: Any) -> Any:
-    """Turn a value of a figure into JSON: records become objects, fractions numbers."""
+    """Turn a value into JSON: records become objects, fractions numbers; schedules stay."""
     if isinstance(value, Fraction):
         return number(value)
     if isinstance(value, HintRecord):
         return hint_to_object(value)
     if isinstance(value, tuple) and hasattr(value, "_asdict"):
-        return {key: json_form(entry) for key, entry in value._asdict().items()}
+        return json_object(value._asdict())
+    if isinstance(value, Mapping):
+        return json_object(value)
     if isinstance(value, list | tuple):
         return [json_form(entry) for entry in value]
     return value
