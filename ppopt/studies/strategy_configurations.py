@@ -24,8 +24,9 @@ from ppopt.problem.partition_costs import CostTable, PartitionCosts, Recomputed
 from ppopt.problem.pipeline import Pipeline
 from ppopt.problem.recompute import SEARCH_RECOMPUTE
 from ppopt.schedule.origin import Argument
-from ppopt.solver.choices.choice import Choice, UnlistedBound
-from ppopt.solver.choices.configuration import Configuration, Key, SearchedConfigurations
+from ppopt.solver.choices.choice import Choice
+from ppopt.solver.choices.configuration import Configuration, SearchedConfigurations
+from ppopt.solver.choices.enumeration import Complete, Key, Rest, Unlisted
 from ppopt.solver.deadline import Deadline
 from ppopt.solver.recompute.stage_options import StageOptions
 
@@ -164,22 +165,20 @@ class StrategyConfigurations(Choice):
         """Lower bound of all configurations; 0 without bounds."""
         return Fraction(0) if self.bounds is None else self.bounds.lower_bound
 
-    def unlisted_bound(
-        self, known: Container[Key], ceiling: Fraction | None
-    ) -> UnlistedBound | None:
+    def rest(self, known: Container[Key], ceiling: Fraction | None) -> Rest:
         """Next configuration in the order of bounds.
 
         An option that is left out has no lower bound than the option that dominates it. So if it
         may be better, it has the least bound of all, once a configuration is enumerated.
         """
         if self.bounds is None:
-            return UnlistedBound(Fraction(0))
-        unlisted = self.bounds.unlisted_bound(known, ceiling)
-        if self.complete or (unlisted is None and not self._ordered):
-            return unlisted
-        key = None if unlisted is None else unlisted.key
+            return Unlisted(Fraction(0))
+        rest = self.bounds.rest(known, ceiling)
+        if self.complete or (isinstance(rest, Complete) and not self._ordered):
+            return rest
+        key = None if isinstance(rest, Complete) else rest.key
         self._ordered |= key is not None
-        return UnlistedBound(self.lower_bound, key)
+        return Unlisted(self.lower_bound, key)
 
     def first(self) -> Iterator[Key]:
         """Partitions by rule, then random ones without end, each with its first options."""

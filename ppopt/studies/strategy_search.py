@@ -26,7 +26,7 @@ from ppopt.schedule.fixed_order import FixedOrder
 from ppopt.schedule.orders import portable
 from ppopt.schedule.schedule import Schedule
 from ppopt.solver import interrupts
-from ppopt.solver.choices.configuration import Key
+from ppopt.solver.choices.enumeration import Key
 from ppopt.solver.choices.evaluated_search import REPAIRS, EvaluatedSearch, Evaluator, Rank
 from ppopt.solver.choices.spaces import PARTITIONS, traits_of_any
 from ppopt.solver.deadline import Deadline

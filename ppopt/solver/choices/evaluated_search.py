@@ -22,7 +22,8 @@ from ppopt.problem.arrays import Ints
 from ppopt.problem.pipeline import Pipeline
 from ppopt.problem.problem import Problem
 from ppopt.solver.choices.choice import Choice
-from ppopt.solver.choices.configuration import Configuration, Key
+from ppopt.solver.choices.configuration import Configuration
+from ppopt.solver.choices.enumeration import Complete, Key, Unlisted
 from ppopt.solver.choices.search import ConfigurationSearch, Effort
 from ppopt.solver.deadline import NO_DEADLINE, Deadline
 from ppopt.solver.options import SolveOptions
@@ -139,7 +140,7 @@ class EvaluatedSearch(ConfigurationSearch):
     @property
     def ordered(self) -> bool:
         """Whether configurations follow in the order of bounds."""
-        return self._unknown is not None and self._unknown.key is not None
+        return isinstance(self._rest, Unlisted) and self._rest.key is not None
 
     def start_from(self, pipeline: Pipeline) -> None:
         """Descend next from the configuration of a pipeline, if there is one."""
@@ -181,7 +182,8 @@ class EvaluatedSearch(ConfigurationSearch):
 
     def _raise_bound(self) -> None:
         super()._raise_bound()
-        self.state.none_better |= self.all_evaluated and self.evaluator.complete
+        if self.all_evaluated and self.evaluator.complete:
+            self.state.raise_to(Complete())
 
     def _follow_hints(self) -> None:
         """Evaluate a first configuration, even after Ctrl-C, so that there is a best one."""
@@ -225,10 +227,10 @@ class EvaluatedSearch(ConfigurationSearch):
         """Next configurations in the order of bounds, as many as are best evaluated at once."""
         self._tell()
         for _ in range(self.evaluator.together):
-            unlisted = self.choice.unlisted_bound(self.state.known, self.state.value)
-            if unlisted is None or unlisted.key is None:
+            rest = self.choice.rest(self.state.known, self.state.value)
+            if isinstance(rest, Complete) or rest.key is None:
                 break
-            self.state.known[unlisted.key] = Configuration(unlisted.key, unlisted.bound)
+            self.state.known[rest.key] = Configuration(rest.key, rest.bound)
         return (each for each in self._open() if not each.searched)
 
     def _solve_all(self, configurations: Iterable[Configuration], level: int) -> int:  # noqa: ARG002
