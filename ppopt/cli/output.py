@@ -275,43 +275,47 @@ def show_verification(
     """Show what the verifier found in a file, and what the re-checker found of its bound."""
     if as_json:
         print_json(of_verification(schedule, found, bound))
-    elif found and not quiet:
-        print(explain(schedule, found))
-        if is_measured(schedule):
-            print(f"{label(file)}: {_of_measured(found)}")
-        elif all(violation.rule is Rule.MEMORY for violation in found):
-            print(
-                f"{label(file)}: every other rule and every claimed figure holds; eval and compare "
-                "report a limit, and save schedules over it"
-            )
     elif not quiet:
-        table = schedule.operations
-        moves = int(table.on(ResourceKind.HOST).sum())
-        around = int((table.microbatch == ONCE).sum())
-        more = f" and {around} around the microbatches" if around else ""
-        more += f" and {moves} to the host and back" if moves else ""
-        checked = f"{len(schedule)} operations{more}, every rule and every claimed figure"
-        print(f"{label(file)}: verified, {checked}")
-        figures = ScheduleFigures.of(None, schedule.pipeline)
-        cut = describe_partition(figures.partition, figures.layout)
-        if cut:
-            print(f"{label(file)}: {cut}")
-        stated = origin_json.number(schedule.origin.lower_bound)
-        if bound is not None:
-            print(f"{label(file)}: bound {stated} {bound.verdict}: {bound.reason}")
-        elif stated is not None:
-            print(f"{label(file)}: its bound {stated} is not proved again here; --bound does")
+        lines = _violations(schedule, found) if found else _verified(schedule, bound)
+        if found:
+            print(explain(schedule, found))
+        for line in lines:
+            print(f"{label(file)}: {line}")
 
 
-def _of_measured(found: Sequence[Violation]) -> str:
-    untimed = sum(violation.rule in UNTIMED for violation in found)
-    rest = (
-        f"{untimed} of the violations are no matter of times" if untimed else "no other is broken"
-    )
-    return (
-        "a measured step, not a planned schedule: its operations took their own times, which "
-        f"break the rules of times; {rest}"
-    )
+def _violations(schedule: Schedule, found: Sequence[Violation]) -> Iterator[str]:
+    """What violations mean together."""
+    if is_measured(schedule):
+        untimed = sum(violation.rule in UNTIMED for violation in found)
+        rest = "no other is broken"
+        if untimed:
+            rest = f"{untimed} of the violations are no matter of times"
+        yield (
+            "a measured step, not a planned schedule: its operations took their own times, which "
+            f"break the rules of times; {rest}"
+        )
+    elif all(violation.rule is Rule.MEMORY for violation in found):
+        yield (
+            "every other rule and every claimed figure holds; eval and compare report a limit, and "
+            "save schedules over it"
+        )
+
+
+def _verified(schedule: Schedule, bound: Recheck | None) -> Iterator[str]:
+    """What was checked, and what was not."""
+    table = schedule.operations
+    moves = int(table.on(ResourceKind.HOST).sum())
+    around = int((table.microbatch == ONCE).sum())
+    more = f" and {around} around the microbatches" if around else ""
+    more += f" and {moves} to the host and back" if moves else ""
+    yield f"verified, {len(schedule)} operations{more}, every rule and every claimed figure"
+    figures = ScheduleFigures.of(None, schedule.pipeline)
+    yield from filter(None, [describe_partition(figures.partition, figures.layout)])
+    stated = origin_json.number(schedule.origin.lower_bound)
+    if bound is not None:
+        yield f"bound {stated} {bound.verdict}: {bound.reason}"
+    elif stated is not None:
+        yield f"its bound {stated} is not proved again here; --bound does"
 
 
 def _files(
@@ -380,8 +384,7 @@ def _plan_page(found: Plan) -> str:
 
 def picture_of(schedule: Schedule, target: Target) -> str | bytes:
     """A picture of a schedule, as the name of the file says: SVG or PNG."""
-    from ppopt.report.picture import picture_png  # noqa: PLC0415  takes long to load
-    from ppopt.report.svg import svg  # noqa: PLC0415
+    from ppopt.report.svg import picture_png, svg  # noqa: PLC0415  loads on use
 
     return picture_png(schedule) if target.path.suffix.lower() == ".png" else svg(schedule)
 
