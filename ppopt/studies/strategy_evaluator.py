@@ -28,8 +28,6 @@ from ppopt.studies.strategy_configurations import StrategyConfigurations
 
 NEAR = 64
 """Most neighbours that are ranked at once: the best of them is next, if it is better."""
-TWICE = 256
-"""Most configurations in which two layers move."""
 FULL = 2**31
 """More recompute options than any stage has."""
 REFUSED = 2**60
@@ -168,8 +166,8 @@ class StrategyEvaluator:
     def neighbours(self, key: Key) -> Iterator[Ints]:
         """Neighbours of a configuration in batches, in random order.
 
-        First keys in which one layer moves, each with its recompute kept and with the least that
-        fits, and keys with other recompute; at last some in which layers move twice.
+        Keys in which one layer moves, each with its recompute kept and with the least that fits,
+        and keys with other recompute.
         """
         space, together = self._space, self._order.together
         moved, rechosen = map(space.random.permutation, (space.moved(key), space.rechosen(key)))
@@ -181,9 +179,6 @@ class StrategyEvaluator:
                 keys += [own, rechosen[number::batches]]
             if any(map(len, keys)):
                 yield np.concatenate(keys)
-        twice = space.moved_twice(key, min(together, len(moved) ** 2, TWICE))
-        if len(twice):
-            yield self._with_least_recompute(twice)
 
     def perturbed(self, key: Key) -> Key:
         """Key some random moves away, with its recompute kept or with the least that fits."""
