@@ -48,7 +48,7 @@ def _limited(
     strategy: Strategy, placed: Pipeline, ordered: Pipeline, objective: Objective, options: Options
 ) -> Schedule:
     """Schedule of a pipeline under its limit, with the order for the times of another pipeline."""
-    make = _cached if placed.num_codes <= MOST_OPERATIONS else _made
+    make = cached if placed.num_codes <= MOST_OPERATIONS else _made
     if placed.mem_limit is None or placed.traits & BESIDE_COMPUTE:
         return make(strategy, placed, ordered, objective, options)
     unlimited = replace(placed, mem_limit=None)
@@ -67,4 +67,4 @@ def _made(
     return timing.schedule(placed, orders, objective, origin, unshard_ahead=options.unshard_ahead)
 
 
-_cached = lru_cache(maxsize=MOST_CACHED)(_made)
+cached = lru_cache(maxsize=MOST_CACHED)(_made)
