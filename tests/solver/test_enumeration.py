@@ -26,6 +26,7 @@ CHOICES, PARTITIONS = "solver/choices", "solver/partitions"
 COMPLETE_AT = {
     f"{CHOICES}/choice.py": 1,
     f"{CHOICES}/enumeration.py": 3,
+    f"{CHOICES}/evaluated_search.py": 1,
     f"{CHOICES}/given.py": 1,
     f"{CHOICES}/product.py": 1,
     f"{PARTITIONS}/partition_choice.py": 3,
