@@ -31,7 +31,7 @@ def view(tmp_path_factory: pytest.TempPathFactory) -> Iterator[View]:
 def _no_cached_schedules() -> None:
     """Make the schedules of hand strategies anew: tests plant mistakes in what they are made of."""
     if (module := sys.modules.get("ppopt.strategies.schedules")) is not None:
-        module.cached.cache_clear()
+        module.clear_cache()
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
