@@ -126,7 +126,7 @@ class Drawing:
         sliced = self.schedule.pipeline.num_slices > 1
         columns = (self.bars.kind, self.bars.stage, self.bars.microbatch, self.bars.slice)
         return [
-            _once_label(RECORDS[kind], stage)
+            (str(stage) if RECORDS[kind].per is Per.STAGE else "")
             if microbatch == ONCE
             else str(microbatch) + (lowered(part) if sliced else "")
             for kind, stage, microbatch, part in zip(
@@ -198,10 +198,6 @@ def _lines(schedule: Schedule, chart: ChartKind) -> list[Line]:
         for resource in schedule.operations.resources
         if resource.kind is ResourceKind.LINK
     ]
-
-
-def _once_label(record: KindRecord, stage: int) -> str:
-    return str(stage) if record.per is Per.STAGE else ""
 
 
 def drawn_kinds(schedules: Iterable[Schedule]) -> list[Kind]:
