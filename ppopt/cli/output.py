@@ -332,7 +332,7 @@ def _files(
     the schedule that a picture shows, else the first.
     """
 
-    def words(target: Target) -> str | bytes:
+    def content(target: Target) -> str | bytes:
         if target.is_page:
             return page_of(schedules) if page is None else page()
         if target.is_picture:
@@ -348,15 +348,15 @@ def _files(
     targets = [
         target.as_page() if instead and target.is_picture else target for target in settings.output
     ]
-    return write_each((target, partial(words, target)) for target in targets)
+    return write_each((target, partial(content, target)) for target in targets)
 
 
 def write_each(files: Iterable[tuple[Target, Callable[[], str | bytes]]]) -> int:
     """Write files, each made as it is written, and name those that failed; the exit code."""
     code = 0
-    for target, words in files:
+    for target, content in files:
         try:
-            write_target(target, words())
+            write_target(target, content())
         except (InputError, NotApplicableError) as error:
             note(f"error: {' '.join(str(error).split())}")
             code = EXIT_INCOMPLETE
@@ -389,9 +389,9 @@ def picture_of(schedule: Schedule, target: Target) -> str | bytes:
     return picture_png(schedule) if target.path.suffix.lower() == ".png" else svg(schedule)
 
 
-def write_target(target: Target, words: str | bytes) -> None:
+def write_target(target: Target, content: str | bytes) -> None:
     """Write a file; print a note if a page is written in place of something else."""
-    write(target.path, words)
+    write(target.path, content)
     if target.asked != target.path:
         note(f"note: {target.asked} is written as a page, {target.path}")
 

@@ -185,7 +185,7 @@ def _page(name: str, rows: Sequence[SweepRow], num_open: int, storage: Storage) 
 
 
 def _write(targets: Sequence[Target], shown: Object, page: Callable[[], str]) -> int:
-    def words(target: Target) -> str:
+    def content(target: Target) -> str:
         if target.is_page:
             return page()
         if target.is_order:
@@ -193,7 +193,7 @@ def _write(targets: Sequence[Target], shown: Object, page: Callable[[], str]) ->
         return json.dumps(shown, allow_nan=False) + "\n"
 
     pages = [target.as_page() if target.is_picture else target for target in targets]
-    return output.write_each((target, partial(words, target)) for target in pages)
+    return output.write_each((target, partial(content, target)) for target in pages)
 
 
 def csv_of(rows: Sequence[Object]) -> str:

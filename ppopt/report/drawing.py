@@ -232,7 +232,7 @@ def _chunks(pipeline: Pipeline) -> int:
     return max(len(stages) for stages in pipeline.hosted[0])
 
 
-def shade_words(names: Sequence[str]) -> str:
+def describe_shades(names: Sequence[str]) -> str:
     """Say which parts the shades of a colour stand for; empty if there is only one."""
     names = [name for name in names if name]
     if len(names) < 2:

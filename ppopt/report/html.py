@@ -22,9 +22,9 @@ from ppopt.report.drawing import (
     LINKS,
     MOST_SHADES,
     QUEUES,
+    describe_shades,
     described,
     part_names,
-    shade_words,
 )
 from ppopt.report.entries import PageSchedule, entries
 from ppopt.report.labels import CAUSE_WORDS, clean, isolated
@@ -212,7 +212,7 @@ def _kind_buttons(schedules: Sequence[Schedule]) -> str:
         for code in sorted(kinds)
         if RECORDS[code].carries is None
     ]
-    meanings = {shade_words(some) for some in names} - {""}
+    meanings = {describe_shades(some) for some in names} - {""}
     if meanings:
         words = (
             meanings.pop() if len(meanings) == 1 else "dark to light: chunks, or routes, in turn"
