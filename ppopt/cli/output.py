@@ -24,11 +24,14 @@ from ppopt.formats.files import write
 from ppopt.problem.kinds import ResourceKind
 from ppopt.problem.operation import ONCE
 from ppopt.report import table, text
+from ppopt.report.frontier import frontier_page
 from ppopt.report.frontier_report import describe_frontier
+from ppopt.report.html import page as as_page
 from ppopt.report.labels import describe_causes, describe_links
 from ppopt.report.objects import of_comparison, of_frontier, of_verification
 from ppopt.report.placement_text import describe_partition, describe_unsearched, explain_routes
 from ppopt.report.plan_objects import of_plan, report_plan
+from ppopt.report.plan_page import plan_page
 from ppopt.report.plan_table import plan_table
 from ppopt.report.plan_text import describe_plan
 from ppopt.report.search_text import (
@@ -38,6 +41,7 @@ from ppopt.report.search_text import (
     describe_search,
     note_overlaps,
 )
+from ppopt.report.svg import picture_png, svg
 from ppopt.verifier import Rule, Violation, explain
 from ppopt.verifier.measured import UNTIMED, is_measured
 
@@ -214,7 +218,7 @@ def show_frontier(settings: Settings, report: FrontierReport) -> int:
         [point.schedule for point in report.points if point.schedule is not None],
         partial(of_frontier, report),
         parts,
-        page=lambda: _frontier_page(report),
+        page=partial(frontier_page, report),
         as_file=lambda _: _dump(of_frontier(report)),
     )
 
@@ -241,7 +245,7 @@ def show_plan(settings: Settings, found: Plan) -> int:
         [row.schedule for row in found.rows if row.schedule is not None],
         partial(of_plan, found),
         parts,
-        page=lambda: _plan_page(found),
+        page=partial(plan_page, found),
         drawn=found.schedule,
     )
 
@@ -259,7 +263,7 @@ def show_parallel_plan(settings: Settings, found: ParallelPlan) -> int:
         [] if plan.schedule is None else [plan.schedule],
         lambda: parallel.of_parallel_plan(found),
         lambda _: parallel.describe(found),
-        page=lambda: _plan_page(plan),
+        page=partial(plan_page, plan),
     )
 
 
@@ -334,7 +338,7 @@ def _files(
 
     def content(target: Target) -> str | bytes:
         if target.is_page:
-            return page_of(schedules) if page is None else page()
+            return as_page(schedules) if page is None else page()
         if target.is_picture:
             return picture_of(drawn or schedules[0], target)
         dumps = torch_csv.order_csv if target.is_order else as_json
@@ -363,29 +367,8 @@ def write_each(files: Iterable[tuple[Target, Callable[[], str | bytes]]]) -> int
     return code
 
 
-def page_of(schedules: Sequence[Schedule]) -> str:
-    """The HTML page of schedules."""
-    from ppopt.report.html import page  # noqa: PLC0415  plotly takes long to load
-
-    return page(schedules)
-
-
-def _frontier_page(report: FrontierReport) -> str:
-    from ppopt.report.frontier import frontier_page  # noqa: PLC0415  plotly takes long to load
-
-    return frontier_page(report)
-
-
-def _plan_page(found: Plan) -> str:
-    from ppopt.report.plan_page import plan_page  # noqa: PLC0415  plotly takes long to load
-
-    return plan_page(found)
-
-
 def picture_of(schedule: Schedule, target: Target) -> str | bytes:
     """A picture of a schedule, as the name of the file says: SVG or PNG."""
-    from ppopt.report.svg import picture_png, svg  # noqa: PLC0415  loads on use
-
     return picture_png(schedule) if target.path.suffix.lower() == ".png" else svg(schedule)
 
 

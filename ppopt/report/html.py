@@ -28,7 +28,6 @@ from ppopt.report.drawing import (
 )
 from ppopt.report.entries import PageSchedule, entries
 from ppopt.report.labels import CAUSE_WORDS, clean, isolated
-from ppopt.report.notebook_figure import packed_plotly
 from ppopt.report.payload import payload
 from ppopt.report.script import script
 from ppopt.report.sections import alone, overview, section
@@ -157,6 +156,8 @@ def framed(
     parts: PageParts, *, opening: str, script: str, style: str = "", policy: str = POLICY
 ) -> str:
     """The whole page of some parts; `opening` stands above the chart, `style` is further CSS."""
+    from ppopt.report.notebook_figure import packed_plotly  # noqa: PLC0415  takes long to load
+
     return Template(_text("page.html")).substitute(
         title=escape(clean(parts.title)),
         policy=policy,
