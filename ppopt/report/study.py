@@ -234,7 +234,7 @@ def _data(rows: _Rows, sections: Mapping[int, int]) -> dict[str, Any]:
                     places[name][setting_text(row.overrides.get(name))] for name in rows.settings
                 ],
                 "figures": [figure.value(row) for figure in rows.figures],
-                "status": _status(row),
+                "status": clean(f"failed: {row.failed}") if row.failed else row.status or "open",
                 "proved": row.status == "optimal",
                 "section": sections.get(number),
             }
@@ -250,9 +250,3 @@ def _data(rows: _Rows, sections: Mapping[int, int]) -> dict[str, Any]:
         "font": FONT,
         "hover": HOVER_LABEL,
     }
-
-
-def _status(row: SweepRow) -> str:
-    if row.failed is not None:
-        return clean(f"failed: {row.failed}")
-    return row.status or "open"

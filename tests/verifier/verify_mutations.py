@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from hypothesis import assume
 
-from ppopt.problem.operation import OpKind
+from ppopt.problem.operation import KINDS
 from ppopt.schedule.schedule import Schedule
 from ppopt.verifier import Rule, figures
 from tests.factories.gradient_work import OPTIMIZER, SYNC, UNSHARD, auxiliary_table
@@ -33,7 +33,7 @@ def unknown(random: Random, schedule: Schedule) -> Broken:
     pipeline, rows = schedule.pipeline, table(schedule)
     field, size = random.choice(
         (
-            (0, len(OpKind)),
+            (0, KINDS),
             (1, pipeline.num_stages),
             (2, pipeline.batches),
             (3, pipeline.num_devices),
@@ -187,7 +187,7 @@ def transfer(random: Random, schedule: Schedule) -> Broken:
             [*rows, (*chosen[:5], last, last + length, *chosen[7:])],
             [*rows, (chosen[0], chosen[1], -1, *chosen[3:])],
             [*rows, (chosen[0], chosen[1], schedule.pipeline.batches, *chosen[3:])],
-            [*rows, (W, *chosen[1:])],
+            [*rows, (chosen[0], schedule.pipeline.num_stages, *chosen[2:])],
             [*rows, (*chosen[:4], other, *chosen[5:])],
         )
     )
