@@ -18,9 +18,9 @@ from ppopt.errors import InputError
 from ppopt.report import table
 from ppopt.report.study import study_page
 from ppopt.studies import outcome
-from ppopt.studies.records import DamagedError, Trial
+from ppopt.studies.records import DamagedError, SweepRow
 from ppopt.studies.storage import Storage, StudySummary
-from ppopt.studies.sweep import Study, SweepRow
+from ppopt.studies.sweep import Study
 
 if TYPE_CHECKING:
     from ppopt.schedule.schedule import Schedule
@@ -59,17 +59,14 @@ def of_study(found: Study) -> Object:
         "cached": found.cached,
         "failed": found.failed,
         "open": found.open,
-        "rows": [
-            {
-                "overrides": dict(row.overrides),
-                "status": None,
-                **row.object,
-                "failed": row.failed,
-                "cached": row.cached,
-            }
-            for row in found.rows
-        ],
+        "rows": [_of_row(row) | {"cached": row.cached} for row in found.rows],
     }
+
+
+def _of_row(row: SweepRow) -> Object:
+    return {
+        "overrides": dict(row.overrides), "status": None, **row.object, "failed": row.failed,
+    }  # fmt: skip
 
 
 def _print(found: Study) -> None:
@@ -111,19 +108,13 @@ def show_trials(
     storage: Storage, name: str, targets: Sequence[Target], *, as_json: bool, quiet: bool
 ) -> int:
     """Show the rows of a study, sorted by their settings; return the exit code of the files."""
-    trials = sorted(storage.trials(name), key=_by_settings)
-    rows = [_row_of(trial) for trial in trials]
+    rows = sorted(storage.trials(name), key=_by_settings)
     failed = sum(row.failed is not None for row in rows)
     left = storage.open_rows(name)
     counts = {"done": len(rows) - failed, "failed": failed, "open": len(left)}
     shown = {
         "schema": _SCHEMA, "study": name, "storage": storage.url, **counts,
-        "rows": [
-            {"overrides": dict(trial.params), "status": None, "failed": None}
-            | dict(sorted(trial.object.items()))
-            for trial in trials
-        ],
-        "open_rows": left,
+        "rows": list(map(_of_row, rows)), "open_rows": left,
     }  # fmt: skip
     code = _write(targets, shown, lambda: _page(name, rows, len(left), storage))
     if as_json:
@@ -146,19 +137,12 @@ def _continue(study: StudySummary) -> str:
     return study.command or "run the same sweep again"
 
 
-def _by_settings(trial: Trial) -> list[tuple[bool, float, str]]:
+def _by_settings(row: SweepRow) -> list[tuple[bool, float, str]]:
     """Order of rows: by one setting after the other, numbers by value and before text."""
     return [
         (False, value, "") if isinstance(value, int | float) else (True, 0, json.dumps(value))
-        for _, value in sorted(trial.params.items())
+        for _, value in sorted(row.overrides.items())
     ]
-
-
-def _row_of(trial: Trial) -> SweepRow:
-    """A trial as a row of a sweep."""
-    if isinstance(trial.row, str):
-        return SweepRow(trial.params, None, trial.row, cached=True)
-    return SweepRow(trial.params, trial.row, None, cached=True, key=trial.key)
 
 
 def _page_of_sweep(found: Study) -> str:

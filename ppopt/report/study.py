@@ -17,7 +17,7 @@ from ppopt.report.payload import data_element
 from ppopt.report.sections import paragraphs
 from ppopt.report.table import setting_text
 from ppopt.schedule.schedule import Schedule
-from ppopt.studies.sweep import SweepRow
+from ppopt.studies.records import SweepRow
 
 MOST_SCHEDULES = 100
 _MOST_ROWS = 20_000
