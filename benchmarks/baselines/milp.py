@@ -67,7 +67,7 @@ def _starts(schedule: Schedule) -> dict[int, float]:
     """Starts by operation, backwards split, each kind and stage first in, first out."""
     pipeline, starts = schedule.pipeline, dict[int, float]()
     b_times = pipeline.ticks.durations[OpKind.B]
-    slots: dict[tuple[OpKind, int], list[int]] = {}
+    slots: dict[tuple[int, int], list[int]] = {}
     for row in schedule.rows():
         split = row.kind is OpKind.BW
         slots.setdefault((OpKind.B if split else row.kind, row.stage), []).append(row.start)

@@ -13,9 +13,10 @@ import numpy as np
 import numpy.typing as npt
 
 from ppopt.errors import InputError
-from ppopt.problem.operation import NUM_KINDS, Op, OpKind
+from ppopt.problem.operation import KINDS, NUM_KINDS, Op, OpKind
 from ppopt.problem.pipeline import Pipeline
-from ppopt.schedule.timetable import ALONE, Timetable
+from ppopt.schedule.operations import ALONE
+from ppopt.schedule.timetable import Timetable
 
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
@@ -174,22 +175,32 @@ class Rows:
 
 
 def read(schedule: Timetable) -> Rows:
-    """Read a schedule's columns, in whatever order they come.
+    """Read the compute of microbatches, in whatever order its rows come.
 
-    Raises InputError if they are not columns of whole numbers of one length.
+    What has no known kind is read as compute. Raises as `columns` does.
     """
-    rows = Rows(schedule.pipeline, *(_column(schedule, field) for field in _FIELDS))
-    lengths = {len(getattr(rows, field)) for field in _FIELDS}
-    if len(lengths) > 1:
-        raise InputError("schedule: columns differ in length; give one entry per operation")
+    given = columns(schedule)
+    here = (given["kind"] < NUM_KINDS) | (given["kind"] >= KINDS)
+    rows = Rows(schedule.pipeline, *(given[field][here] for field in _FIELDS))
     if _sorted(rows):
         return rows
     named = (rows.slice, rows.microbatch, rows.stage, rows.kind)
     return rows.take(np.lexsort((*named, rows.end, rows.start, rows.device)))
 
 
+def columns(schedule: Timetable) -> dict[str, Ints]:
+    """The columns of all operations, in whatever order.
+
+    Raises InputError if they are not columns of whole numbers of one length.
+    """
+    found = {field: _column(schedule, field) for field in (*_FIELDS, "route", "target")}
+    if len({len(column) for column in found.values()}) > 1:
+        raise InputError("schedule: columns differ in length; give one entry per operation")
+    return found
+
+
 def _column(schedule: Timetable, field: str) -> Ints:
-    column: npt.NDArray[Any] = np.asarray(getattr(schedule, field))
+    column: npt.NDArray[Any] = np.asarray(getattr(schedule.operations, field))
     if column.ndim != 1 or not np.can_cast(column.dtype, np.int64):
         raise InputError(f"schedule: column {field} is not a list of whole numbers (int64)")
     return column.astype(np.int64, copy=False)

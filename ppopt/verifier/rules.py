@@ -12,7 +12,7 @@ import numpy as np
 from ppopt.problem.costs import PairTimes
 from ppopt.problem.operation import Op, OpKind
 from ppopt.problem.pipeline import Pipeline
-from ppopt.schedule.timetable import ALONE
+from ppopt.schedule.operations import ALONE
 from ppopt.verifier.rows import (
     ABSENT,
     LATEST,

@@ -14,21 +14,20 @@ from functools import cached_property
 
 import numpy as np
 
-from ppopt.errors import InputError
 from ppopt.problem.link_mode import LinkMode
-from ppopt.problem.operation import Op, OpKind
+from ppopt.problem.operation import Op, OpKind, TransferKind
 from ppopt.problem.pipeline import Pipeline
 from ppopt.schedule.timetable import Timetable
 from ppopt.schedule.transfers import Transfer, Transfers
-from ppopt.verifier.rows import ABSENT, LATEST, Bools, Ints, Places, Rows, existing_kinds
+from ppopt.verifier.rows import ABSENT, LATEST, Bools, Ints, Places, Rows, columns, existing_kinds
 from ppopt.verifier.violation import MOST_LISTED, Rule, Violation, more
 
-_FIELDS = ("kind", "stage", "microbatch", "source", "target", "start", "end", "slice")
+_FIELDS = ("stage", "microbatch", "device", "target", "start", "end", "slice")
 
 
 def of_transfers(schedule: Timetable, rows: Rows) -> Iterator[Violation]:
     """Check all transfers of a schedule; where links are delays there must be none."""
-    table = _read(schedule.transfers)
+    table = _read(schedule)
     if not schedule.pipeline.has_links:
         if len(table):
             words = f"{len(table)} transfers are given, but the links are delays"
@@ -37,16 +36,12 @@ def of_transfers(schedule: Timetable, rows: Rows) -> Iterator[Violation]:
     yield from _Check(rows.take(rows.named), table).violations()
 
 
-def _read(given: Transfers) -> Transfers:
-    columns = []
-    for field in _FIELDS:
-        column = np.asarray(getattr(given, field))
-        if column.ndim != 1 or not np.can_cast(column.dtype, np.int64):
-            raise InputError(f"schedule: transfers: {field} is not a list of whole numbers (int64)")
-        columns.append(column.astype(np.int64, copy=False))
-    if len({len(column) for column in columns}) > 1:
-        raise InputError("schedule: transfers: columns differ in length; give one entry each")
-    return Transfers(*columns)
+def _read(schedule: Timetable) -> Transfers:
+    given = columns(schedule)
+    forward, backward = (given["kind"] == kind for kind in TransferKind)
+    here = forward | backward
+    kind = np.where(forward, int(OpKind.F), int(OpKind.B))
+    return Transfers(kind[here], *(given[field][here] for field in _FIELDS))
 
 
 @dataclass(frozen=True)
@@ -149,7 +144,7 @@ class _Check:
 
     def _unknown(self) -> Iterator[Violation]:
         sliced = self.pipeline.num_slices > 1 or self.given.slice.any()
-        names = (*_FIELDS[:5], *(_FIELDS[7:] if sliced else ()))
+        names = ("kind", "stage", "microbatch", "source", "target", *(("slice",) if sliced else ()))
         for row in np.flatnonzero(~self.known).tolist():
             fields = ", ".join(f"{name} {getattr(self.given, name)[row]}" for name in names)
             words = f"a transfer of {fields} is none of this pipeline"

@@ -14,12 +14,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ppopt.errors import InputError
 from ppopt.problem.operation import AuxiliaryKind, Op
 from ppopt.problem.pipeline import Pipeline
-from ppopt.schedule.auxiliary import AuxiliaryOperations
 from ppopt.schedule.timetable import Timetable
-from ppopt.verifier.rows import LATEST, Ints, Rows
+from ppopt.verifier.rows import LATEST, Rows, columns
 from ppopt.verifier.violation import Rule, Violation
 
 _FIELDS = ("kind", "stage", "device", "start", "end", "route", "microbatch", "slice")
@@ -46,13 +44,12 @@ def read(schedule: Timetable) -> tuple[list[Work], list[str]]:
 
     Raises InputError if the columns are not whole numbers of one length.
     """
-    given = schedule.auxiliary
-    columns = [_column(given, field) for field in _FIELDS]
-    if len({len(column) for column in columns}) > 1:
-        raise InputError("schedule: auxiliary: columns differ in length; give one entry each")
+    given = columns(schedule)
+    here = np.isin(given["kind"], tuple(AuxiliaryKind))
+    rows = [given[field][here].tolist() for field in _FIELDS]
     known: list[Work] = []
     strange: list[str] = []
-    for row in zip(*(column.tolist() for column in columns), strict=True):
+    for row in zip(*rows, strict=True):
         work = _work(schedule.pipeline, *row)
         if work is None:
             fields = zip(_FIELDS, row, strict=True)
@@ -60,13 +57,6 @@ def read(schedule: Timetable) -> tuple[list[Work], list[str]]:
         else:
             known.append(work)
     return known, strange
-
-
-def _column(given: AuxiliaryOperations, field: str) -> Ints:
-    column = np.asarray(getattr(given, field))
-    if column.ndim != 1 or not np.can_cast(column.dtype, np.int64):
-        raise InputError(f"schedule: auxiliary: {field} is not a list of whole numbers (int64)")
-    return column.astype(np.int64, copy=False)
 
 
 def _work(
