@@ -15,7 +15,8 @@ from tests.factories.schedules import table
 from tests.factories.tables import auxiliary_table, besides_of, joined
 from tests.verifier.verify_fixtures import with_auxiliary
 
-UNSHARD, SYNC, OPTIMIZER = (kind for kind in AuxiliaryKind if not kind.per_microbatch)
+UNSHARD, SYNC = AuxiliaryKind.UNSHARD, AuxiliaryKind.GRADIENT_SYNC
+OPTIMIZER = AuxiliaryKind.OPTIMIZER
 LINEAR = Pipeline(
     stages=2,
     batches=2,
@@ -66,7 +67,7 @@ def test_every_operation_is_there_once() -> None:
     assert set(rules(replace(made, operations=made.compute))) == {Rule.AUXILIARY}
     (optimizer,) = np.flatnonzero((given.kind == OPTIMIZER) & (given.stage == 0))
     twice = given.where(np.append(every, optimizer))
-    assert rules(replace(made, operations=twice)) == [Rule.AUXILIARY]
+    assert rules(replace(made, operations=twice)) == [Rule.AUXILIARY, Rule.OVERLAP]
 
 
 def test_a_pipeline_without_this_work_has_none() -> None:

@@ -189,7 +189,7 @@ def transfer(random: Random, schedule: Schedule) -> Broken:
             [*rows, (*chosen[:5], last, last + length, *chosen[7:])],
             [*rows, (chosen[0], chosen[1], -1, *chosen[3:])],
             [*rows, (chosen[0], chosen[1], schedule.pipeline.batches, *chosen[3:])],
-            [*rows, (F if chosen[0] == B else B, *chosen[1:])],
+            [*rows, (chosen[0], schedule.pipeline.num_stages, *chosen[2:])],
             [*rows, (*chosen[:4], other, *chosen[5:])],
         )
     )
