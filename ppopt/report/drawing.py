@@ -20,9 +20,8 @@ from ppopt.problem.pipeline import Pipeline
 from ppopt.report import colours
 from ppopt.report.labels import link_label, link_title
 from ppopt.report.numbers import lowered
-from ppopt.schedule.operations import Operations, of_per
+from ppopt.schedule.operations import ALONE, Operations, of_per
 from ppopt.schedule.schedule import Schedule
-from ppopt.schedule.timetable import ALONE
 
 BAR = 0.84
 """Height of a bar as a share of its line."""

@@ -12,8 +12,8 @@ from ppopt.report.labels import SEARCHED, objective_name, title
 from ppopt.report.numbers import grouped, measured, number, per_device, percent
 from ppopt.report.placement_text import describe_layers, describe_partition, placement_of
 from ppopt.report.schedule_report import ScheduleReport
+from ppopt.schedule.operations import ALONE
 from ppopt.schedule.schedule import Schedule
-from ppopt.schedule.timetable import ALONE
 
 if TYPE_CHECKING:
     from ppopt.studies.baselines import Baseline
