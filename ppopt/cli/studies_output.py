@@ -16,6 +16,8 @@ from ppopt.cli.files import Target
 from ppopt.cli.streams import note
 from ppopt.errors import InputError
 from ppopt.report import table
+from ppopt.report.study import study_page
+from ppopt.studies import outcome
 from ppopt.studies.records import DamagedError, SweepRow
 from ppopt.studies.storage import Storage, StudySummary
 from ppopt.studies.sweep import Study
@@ -150,8 +152,6 @@ def _page_of_sweep(found: Study) -> str:
 
 def _page(name: str, rows: Sequence[SweepRow], num_open: int, storage: Storage) -> str:
     """The page of a study; raises InputError if there is no schedule to show."""
-    from ppopt.report.study import study_page  # noqa: PLC0415  plotly takes long to load
-    from ppopt.studies import outcome  # noqa: PLC0415
 
     def schedule_of(row: SweepRow) -> Schedule | None:
         try:
@@ -169,7 +169,7 @@ def _page(name: str, rows: Sequence[SweepRow], num_open: int, storage: Storage) 
 
 
 def _write(targets: Sequence[Target], shown: Object, page: Callable[[], str]) -> int:
-    def words(target: Target) -> str:
+    def content(target: Target) -> str:
         if target.is_page:
             return page()
         if target.is_order:
@@ -177,7 +177,7 @@ def _write(targets: Sequence[Target], shown: Object, page: Callable[[], str]) ->
         return json.dumps(shown, allow_nan=False) + "\n"
 
     pages = [target.as_page() if target.is_picture else target for target in targets]
-    return output.write_each((target, partial(words, target)) for target in pages)
+    return output.write_each((target, partial(content, target)) for target in pages)
 
 
 def csv_of(rows: Sequence[Object]) -> str:

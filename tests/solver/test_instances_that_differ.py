@@ -21,14 +21,15 @@ import pytest
 from ppopt import Objective, SolveParams, Status, solve
 from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.instance import SPLIT_MODE, Instance
+from ppopt.problem.kinds import ResourceKind
 from ppopt.problem.operation import AuxiliaryKind, Op, OpKind
 from ppopt.problem.operation_classes import Mode, OperationClass
 from ppopt.problem.pipeline import Pipeline
 from ppopt.problem.problem import Problem
 from ppopt.schedule import timing
 from ppopt.schedule.list_scheduling import ListScheduler, _RuleGeneration, one_at_a_time
+from ppopt.schedule.operations import Operation
 from ppopt.schedule.schedule import Schedule
-from ppopt.schedule.timetable import ScheduledOperation
 from ppopt.solver import incumbent, search
 from ppopt.solver.bounds.device_bounds import device_bound
 from ppopt.solver.heuristics.construction import initial_schedules
@@ -39,6 +40,7 @@ from ppopt.solver.portfolio import NAMES
 from ppopt.strategies import Options, names, resolve
 from ppopt.strategies.schedules import schedules
 from tests.factories import searches
+from tests.factories.tables import besides_of
 from tests.oracles.different_exhaustive import Different, least_makespan
 
 TIMES = (2, 1, 4, 3, 1, 2, 5, 1) * 32
@@ -123,7 +125,7 @@ def check(schedule: Schedule, *, earliest: bool = False) -> None:
         free[device] = end
 
 
-def units(rows: list[ScheduledOperation]) -> Iterator[list[ScheduledOperation]]:
+def units(rows: list[Operation]) -> Iterator[list[Operation]]:
     """Operations in their order, the two of a pair together."""
     for place, row in enumerate(rows):
         if row.pair < 0:
@@ -183,9 +185,9 @@ def peaks(schedule: Schedule) -> list[int]:
     for row in schedule.rows():
         allocated, freed = memory(pipeline, row.op)
         events[row.device] += [(row.start, allocated), (row.end, -freed)]
-    for moved in schedule.auxiliary.rows():
-        amount = pipeline.ticks.costs.offload_memory[moved.op.stage] * MEMORY[moved.op.microbatch]
-        back = moved.op.kind is AuxiliaryKind.RELOAD
+    for moved in besides_of(schedule).rows():
+        amount = pipeline.ticks.costs.offload_memory[moved.stage] * MEMORY[moved.microbatch]
+        back = moved.kind is AuxiliaryKind.RELOAD
         events[moved.device].append((moved.start, amount) if back else (moved.end, -amount))
     statics = zip(events, pipeline.ticks.static, strict=True)
     return [
@@ -280,7 +282,7 @@ def test_moves_to_the_host_take_the_memory_of_their_microbatch(prefetch: str) ->
     )
     orders = resolve("1f1b").build(pipeline, Options())
     made = timing.schedule(pipeline, orders, prefetch=timing.Prefetch(prefetch))
-    assert made.auxiliary.moves.any()
+    assert made.operations.on(ResourceKind.HOST).any()
     checked(made)
 
 
