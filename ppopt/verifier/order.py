@@ -127,27 +127,19 @@ def _broken(named: Rows, edges: Edges) -> Iterator[Violation]:
     for before, after, ticks in zip(*columns, strict=True):
         row, cause = (before, after) if edges.ends_late else (after, before)
         ops = (*named.ops(row), *named.ops(cause))
-        message = _early(named, row, cause, ticks)
-        if not named.computes[row]:
-            message = _beside_compute(named, row, cause, ends_late=edges.ends_late)
-        place = int(named.device[row]), int(named.start[row])
-        yield Violation(edges.rule, ops, *place, message)
+        message = _message(named, row, cause, ticks, ends_late=edges.ends_late)
+        yield Violation(edges.rule, ops, int(named.device[row]), int(named.start[row]), message)
 
 
-def _early(named: Rows, row: int, cause: int, lag: int) -> str:
-    delay = f" and p2p takes {named.clock(lag)}" if lag else ""
-    return (
-        f"{named.name(row)} starts at {named.clock(named.start[row])} on device "
-        f"{named.device[row]}, but {named.name(cause)} ends at {named.clock(named.end[cause])} "
-        f"on device {named.device[cause]}{delay}"
-    )
-
-
-def _beside_compute(named: Rows, row: int, cause: int, *, ends_late: bool) -> str:
-    elsewhere = named.device[cause] not in (named.device[row], named.target[row])
-    where = f" on device {named.device[cause]}" if elsewhere else ""
+def _message(named: Rows, row: int, cause: int, lag: int, *, ends_late: bool) -> str:
+    end, where = named.clock(named.end[cause]), f" on device {named.device[cause]}"
+    if named.computes[row]:
+        delay = f" and p2p takes {named.clock(lag)}" if lag else ""
+        start = f"{named.name(row)} starts {named.place(row)}"
+        return f"{start}, but {named.name(cause)} ends at {end}{where}{delay}"
+    if named.device[cause] in (named.device[row], named.target[row]):
+        where = ""
     if ends_late:
         start = named.clock(named.start[cause])
         return f"{named.span(row)} ends after {named.name(cause)} starts at {start}{where}"
-    end = named.clock(named.end[cause])
     return f"{named.span(row)} starts before {named.name(cause)} ends at {end}{where}"
