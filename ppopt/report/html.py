@@ -5,11 +5,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import sys
+from collections.abc import Iterable, Sequence
 from html import escape
 from importlib.resources import files
 from string import Template
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 
@@ -35,8 +36,11 @@ from ppopt.schedule.idle import Cause, idle
 from ppopt.schedule.schedule import Schedule
 
 TITLE = "Pipeline schedules"
+MOST_OPERATIONS = 100_000
+"""Operations of all schedules that the page of a study draws."""
 FEW = 4
 """Charts that a page of many schedules opens with."""
+Key = TypeVar("Key")
 _KEYS: dict[Kind, str] = dict(zip(OpKind, "fbwx", strict=True))
 """Keys that show or hide a kind of operations."""
 
@@ -51,21 +55,27 @@ _COLLECTIVES = (
     'gathers of weights, reductions of gradients, moves to the host (key g)">{words}</button>\n'
 )
 """Shows the queues of devices, where a step has any."""
+_FEW = (
+    '<button type="button" data-layer="all" title="the charts of all schedules, or of the best '
+    'only (key s)">all {count} charts</button>'
+)
 
 
 def page(
     schedules: Sequence[Schedule],
     *,
     title: str = "",
+    what: str = "",
     opening: str = "",
     first: int = 0,
     study: bool = False,
 ) -> str:
     """One HTML page with the Gantt chart, memory and figures of every schedule.
 
-    Without a title, the page has the name of the pipeline. Several schedules share one time axis,
-    one above the other: the least value is on top, the others are compared with it. Of more than
-    `FEW` charts the page opens with the best, and the sections of the others are folded.
+    Without a title, the page has the name of the pipeline, and of `what` it shows. Several
+    schedules share one time axis, one above the other: the least value is on top, the others are
+    compared with it. Of more than `FEW` charts the page opens with the best, and the sections of
+    the others are folded.
 
     `opening` is HTML that stands before the schedules; with it, they keep their order and are shown
     one at a time: number `first`, from 0, then the k-th, from 1, when the address becomes
@@ -73,8 +83,27 @@ def page(
     complete (every device runs something). Identical input gives an identical page. Raises
     InputError if there is no schedule, or if units of time differ.
     """
+    name = _common_name(schedules)
+    title = title or (f"{name}: {what.lower()}" if name and what else what)
     parts = page_parts(schedules, title=title, opening=opening, first=first)
     return framed(parts, opening=parts.above, script=script(study=study))
+
+
+def fitting(
+    candidates: Iterable[tuple[Key, Schedule | None]], most: int = sys.maxsize
+) -> dict[Key, Schedule]:
+    """The first schedules, at most so many, that one page draws: `MOST_OPERATIONS`, or one."""
+    shown: dict[Key, Schedule] = {}
+    for key, schedule in candidates:
+        if schedule is None:
+            continue
+        operations = sum(map(len, shown.values())) + len(schedule)
+        if shown and operations > MOST_OPERATIONS:
+            break
+        shown[key] = schedule
+        if len(shown) == most:
+            break
+    return shown
 
 
 class PageParts(NamedTuple):
@@ -112,7 +141,7 @@ def page_parts(
         above=above,
         kinds=_kind_buttons(schedules),
         causes=_cause_buttons(schedules),
-        layers=_layers(schedules) + (_few_button(len(shown)) if few < len(shown) else ""),
+        layers=_layers(schedules) + _FEW.format(count=len(shown)) * (few < len(shown)),
         below=below,
         data=payload(shown, single=single, few=few, first=first),
     )
@@ -169,13 +198,6 @@ def _layers(schedules: Sequence[Schedule]) -> str:
     return _LINKS * links + queues
 
 
-def _few_button(count: int) -> str:
-    return (
-        f'<button type="button" data-layer="all" title="the charts of all schedules, or of the '
-        f'best only (key s)">all {count} charts</button>'
-    )
-
-
 def _text(name: str) -> str:
     return files("ppopt.report").joinpath(name).read_text(encoding="utf-8")
 
@@ -200,31 +222,29 @@ def _kind_buttons(schedules: Sequence[Schedule]) -> str:
 
 
 def _kind_button(record: KindRecord, shades: int) -> str:
-    swatch = "".join(_swatch(colours.shade(record.kind, part, shades)) for part in range(shades))
-    words = f"{record.name} {record.words}"
+    tones = [colours.shade(record.kind, part, shades) for part in range(shades)]
     key = f" (key {_KEYS[record.kind]})" if record.kind in _KEYS else ""
-    title = f"show or hide: {words}{key}"
-    return (
-        f'<button type="button" data-name="{record.name}" title="{title}">{swatch}{words}</button>'
-    )
+    words = f"{record.name} {record.words}"
+    return _button(record.name, words + key, words, tones)
 
 
 def _cause_buttons(schedules: Sequence[Schedule]) -> str:
     """A button for every cause of idle time that occurs."""
-    causes = sorted(
-        {int(code) for schedule in schedules for code in np.unique(idle(schedule).cause)}
-    )
-    buttons = [_cause_button(Cause(code)) for code in causes]
-    return '<span class="quiet">idle:</span>' + "".join(buttons) if causes else ""
+    codes = {int(code) for schedule in schedules for code in np.unique(idle(schedule).cause)}
+    buttons = [
+        _button(
+            cause.label,
+            f"idle time, {CAUSE_WORDS[cause]}",
+            CAUSE_WORDS[cause],
+            [colours.IDLE_LOOKS[cause].colour],
+        )
+        for cause in map(Cause, sorted(codes))
+    ]
+    return '<span class="quiet">idle:</span>' + "".join(buttons) if buttons else ""
 
 
-def _cause_button(cause: Cause) -> str:
-    words = CAUSE_WORDS[cause]
-    return (
-        f'<button type="button" data-name="{cause.label}" title="show or hide: idle time, {words}">'
-        f"{_swatch(colours.IDLE_LOOKS[cause].colour)}{words}</button>"
-    )
-
-
-def _swatch(colour: str) -> str:
-    return f'<i style="background:{colour}"></i>'
+def _button(name: str, hidden: str, words: str, tones: Sequence[str]) -> str:
+    """A button that shows or hides the bars of a name, with their colours."""
+    swatches = "".join(f'<i style="background:{tone}"></i>' for tone in tones)
+    title = f"show or hide: {hidden}"
+    return f'<button type="button" data-name="{name}" title="{title}">{swatches}{words}</button>'

@@ -74,15 +74,11 @@ def _unsearched(searchable: Mapping[str, object], sizes: Mapping[str, object]) -
     ]
     sentence = f"Not searched: {', '.join(named)}"
     if searchable:
-        flags = _listed([f"`--{name} search`" for name in searchable])
+        *firsts, last = (f"`--{name} search`" for name in searchable)
+        flags = " and ".join(filter(None, (", ".join(firsts), last)))
         chooses = f"chooses the {next(iter(searchable))}" if len(searchable) == 1 else "choose them"
         sentence += f"; {flags} {chooses}"
     return f"{sentence}."
-
-
-def _listed(names: Sequence[str]) -> str:
-    """Names as a list in a sentence: `a, b and c`."""
-    return " and ".join(filter(None, (", ".join(names[:-1]), *names[-1:])))
 
 
 def describe_partition_search(choice: StrategyChoice | None, *, limited: bool) -> str:

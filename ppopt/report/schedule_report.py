@@ -10,6 +10,8 @@ from ppopt.formats.figures import (
     Quantity,
     ScheduleFigures,
     figure,
+    json_form,
+    known,
     measured,
 )
 from ppopt.formats.origin_json import number
@@ -17,7 +19,7 @@ from ppopt.problem.exact import plain, plain_or_none
 from ppopt.schedule.communication import Loss
 from ppopt.schedule.exposed import exposed
 from ppopt.schedule.idle import by_cause
-from ppopt.schedule.imbalance import imbalance
+from ppopt.schedule.imbalance import Imbalance, imbalance
 from ppopt.schedule.origin import HintRecord, Origin
 from ppopt.schedule.schedule import Schedule
 from ppopt.solver.options import versions
@@ -33,20 +35,14 @@ def _baseline_object(hand: Baseline) -> dict[str, Any]:
     layers = ("partition", "layout", "recompute", "recomputed_layers")
     cut = ScheduleFigures.of(None, hand.pipeline)
     return {
-        "strategy": hand.strategy,
-        "value": plain(hand.value),
-        "speedup": plain_or_none(hand.speedup),
-        "skipped": list(hand.skipped),
-        "chosen": list(hand.chosen),
+        **_read(hand, "strategy", "value", "speedup", "skipped", "chosen"),
         **cut.to_object((*layers, "offload", "offloaded_layers")),
     }
 
 
 def _other_placement_object(hand: Baseline) -> dict[str, Any]:
     return {
-        "strategy": hand.strategy,
-        "value": plain(hand.value),
-        "speedup": plain_or_none(hand.speedup),
+        **_read(hand, "strategy", "value", "speedup"),
         "placement": hand.pipeline.resolved_placement,
         "chunks": hand.pipeline.num_chunks,
         "routes": hand.pipeline.routes,
@@ -60,48 +56,12 @@ def _partition_search_object(choice: StrategyChoice) -> dict[str, Any]:
     bound and its value. Without a bound nothing within the limits was found; `proved` then says
     whether there is nothing.
     """
-    return {
-        "lower_bound": plain_or_none(choice.lower_bound),
-        "gap": plain_or_none(choice.gap),
-        "proved": choice.proved,
-        "partitions": choice.partitions,
-        "evaluated": choice.evaluations,
-    }
+    names = ("lower_bound", "gap", "proved", "partitions")
+    return {**_read(choice, *names), "evaluated": choice.evaluations}
 
 
-class ReliefFigures(NamedTuple):
-    """What a partition that balances the devices would change."""
-
-    layers: int
-    idle_share: float
-
-
-class ImbalanceFigures(NamedTuple):
-    """How uneven the work of the devices is, and what of all idle time that is."""
-
-    device: int
-    """The busiest device."""
-    stages: Sequence[int]
-    """Its stages."""
-    times_mean: float
-    idle_share: float
-    of_idle_share: float
-    relief: ReliefFigures | None
-
-    @classmethod
-    def of(cls, schedule: Schedule) -> Self:
-        """Figures of `ppopt.schedule.imbalance`."""
-        found = imbalance(schedule)
-        hosted = {stage for route in schedule.pipeline.hosted for stage in route[found.device]}
-        relief = found.relief
-        return cls(
-            found.device,
-            sorted(hosted),
-            plain(found.times_mean),
-            plain(found.share),
-            plain(found.idle),
-            None if relief is None else ReliefFigures(relief.layers, plain(relief.share)),
-        )
+def _read(record: object, *names: str) -> dict[str, Any]:
+    return {name: json_form(getattr(record, name)) for name in names}
 
 
 class OperationsAlone(NamedTuple):
@@ -152,7 +112,7 @@ class ScheduleReport(ScheduleFigures):
     idle: Mapping[str, Sequence[float]] | None = figure(
         "idle", _Q.RECORD, "idle time by cause, of every device"
     )
-    imbalance: ImbalanceFigures | None = figure(
+    imbalance: Imbalance | None = figure(
         "imbalance", _Q.RECORD, "idle time that uneven work forces"
     )
     baseline: Baseline | None = figure(
@@ -179,8 +139,8 @@ class ScheduleReport(ScheduleFigures):
     )
     schedule: Schedule | None = figure("schedule", _Q.RECORD, "the schedule in its native form")
     verified: bool | None = figure("verified", _Q.FLAG, "whether the verifier accepted it")
-    ratio_to_best: float | None = figure("x best", _Q.RATE, "value over that of the best")
-    ratio_to_optimum: float | None = figure("x opt.", _Q.RATE, "value over the optimum")
+    ratio_to_best: float | None = figure("x best", _Q.RATIO, "value over that of the best")
+    ratio_to_optimum: float | None = figure("x opt.", _Q.RATIO, "value over the optimum")
     optimum_proved: bool | None = figure("proved", _Q.FLAG, "whether the optimum is proved")
     communication: int | None = figure("sent", _Q.COUNT, "tensors sent between devices")
     limit: float | None = figure("memory", _Q.MEMORY, "memory limit of every device")
@@ -197,6 +157,11 @@ class ScheduleReport(ScheduleFigures):
     def largest_peak(self) -> float | None:
         """The largest peak of a device."""
         return max(self.peak_memory) if self.peak_memory else None
+
+    @property
+    def place(self) -> tuple[float, float]:
+        """Memory and value of a point of a frontier, or of a hand strategy beside it."""
+        return known(self.memory if self.limit is None else self.limit), known(self.value)
 
 
 def report_result(
@@ -217,7 +182,7 @@ def report_result(
             "objective": result.objective.value,
             "value": number(result.value),
             "idle": None if schedule is None else by_cause(schedule),
-            "imbalance": None if schedule is None else ImbalanceFigures.of(schedule),
+            "imbalance": None if schedule is None else imbalance(schedule),
             "baseline": hand,
             "elsewhere": other,
             "routes": result.pipeline.routes,
@@ -247,7 +212,7 @@ def report_evaluation(
         "strategy": schedule.origin.strategy,
         "status": schedule.origin.status,
         "idle": by_cause(schedule),
-        "imbalance": ImbalanceFigures.of(schedule),
+        "imbalance": imbalance(schedule),
         "options": dict(schedule.origin.options),
         "routes": schedule.pipeline.routes,
         "partition_search": choice,
@@ -269,7 +234,7 @@ def report_schedule(schedule: Schedule) -> ScheduleReport:
         **measured(schedule),
         **_checked_claims(schedule),
         exposed=plain_or_none(exposed(schedule)),
-        imbalance=ImbalanceFigures.of(schedule),
+        imbalance=imbalance(schedule),
     )
 
 

@@ -58,7 +58,7 @@ def describe_imbalance(report: ScheduleReport) -> str:
     points = percent(found.idle_share).removesuffix(" %")
     text = (
         f"{points} of the {percent(found.of_idle_share)} idle time: {named} has "
-        f"{found.times_mean:.3g} times the mean work"
+        f"{float(found.times_mean):.3g} times the mean work"
     )
     if found.relief is None:
         return text

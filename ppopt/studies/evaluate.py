@@ -7,10 +7,9 @@ from fractions import Fraction
 from ppopt.problem.objective import Objective
 from ppopt.problem.partition import refuse_partition_search
 from ppopt.problem.pipeline import Pipeline
-from ppopt.schedule import timing
-from ppopt.schedule.origin import Origin
 from ppopt.schedule.schedule import Schedule
 from ppopt.strategies import Options, resolve
+from ppopt.strategies.schedules import schedules
 from ppopt.verifier import checked
 
 
@@ -36,19 +35,12 @@ def timed(
     pipeline: Pipeline, strategy: str, objective: Objective | str, options: Options | None = None
 ) -> Schedule:
     """Return the schedule of `evaluate` before it is verified."""
-    options = options or Options()
-    rule = resolve(strategy)
+    options, rule, objective = options or Options(), resolve(strategy), Objective(objective)
     placed = rule.apply(pipeline, options)
-    options = rule.with_defaults(placed, options)
-    objective = Objective(objective)
-    origin = Origin(
-        strategy=rule.name, objective=objective, status="feasible", options=options.given
+    return min(
+        schedules(rule, placed, objective, options),
+        key=lambda schedule: schedule.metrics.value_ticks(objective),
     )
-    schedules = (
-        timing.schedule(placed, orders, objective, origin, unshard_ahead=options.unshard_ahead)
-        for orders in rule.orders(placed, options)
-    )
-    return min(schedules, key=lambda schedule: schedule.metrics.value_ticks(objective))
 
 
 def objective_value(schedule: Schedule, objective: Objective) -> Fraction:

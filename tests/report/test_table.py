@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from fractions import Fraction
 from io import StringIO
 
 from rich.console import Console
@@ -11,12 +12,10 @@ from rich.table import Table
 import ppopt
 from ppopt.formats.figures import LayerRun
 from ppopt.report.comparison_report import ComparisonReport
-from ppopt.report.frontier_report import report_frontier
-from ppopt.report.frontier_text import describe_frontier
+from ppopt.report.frontier_report import describe_frontier, report_frontier
 from ppopt.report.objects import of_evaluation
 from ppopt.report.placement_text import describe_layers
 from ppopt.report.schedule_report import (
-    ImbalanceFigures,
     JitterFigures,
     ScheduleReport,
     report_evaluation,
@@ -30,6 +29,7 @@ from ppopt.report.table import (
     result_table,
     why_table,
 )
+from ppopt.schedule.imbalance import Imbalance
 
 SOLVED = ScheduleReport(
     status="optimal",
@@ -227,7 +227,7 @@ IDLE = {label: [0] * 4 for label in ("warm-up", "input", "link", "memory", "orde
 def test_why_devices_idle() -> None:
     """Shares of 4 x 33 of device time: 13.2 is 10 %, of which 4 % are imbalance."""
     idle = IDLE | {"warm-up": [0, 3.3, 3.3, 6.6], "link": [0.132, 0, 0, 0]}
-    imbalance = ImbalanceFigures(3, [3], 1.1, 0.04, 0.1, None)
+    imbalance = Imbalance(3, (3,), Fraction(11, 10), Fraction(1, 25), Fraction(1, 10), None)
     row = replace(ROW, idle=idle, communication=48, imbalance=imbalance)
     assert printed(why_table([row])) == [
         "% idle in warm-up input link memory order cool-down imbalance sent",

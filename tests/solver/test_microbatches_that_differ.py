@@ -32,12 +32,13 @@ from ppopt.schedule.schedule import Schedule
 from ppopt.schedule.timetable import ScheduledOperation
 from ppopt.solver import incumbent, search
 from ppopt.solver.bounds.device_bounds import device_bound
-from ppopt.solver.heuristics.construction import initial_orders
+from ppopt.solver.heuristics.construction import initial_schedules
 from ppopt.solver.heuristics.moves import State
 from ppopt.solver.heuristics.priority_rules import priority_rules
 from ppopt.solver.heuristics.repair import repair
 from ppopt.solver.portfolio import NAMES
 from ppopt.strategies import Options, names, resolve
+from ppopt.strategies.schedules import schedules
 from tests.factories import searches
 
 TIMES = (2, 1, 4, 3, 1, 2, 5, 1) * 32
@@ -197,8 +198,7 @@ def peaks(schedule: Schedule) -> list[int]:
 def test_orders_of_every_strategy_are_timed_and_measured(name: str) -> None:
     strategy = resolve(name)
     pipeline = strategy.apply(Pipeline(stages=4, batches=8, **UNEQUAL), Options())
-    for orders in strategy.orders(pipeline, Options()):
-        made = timing.schedule(pipeline, orders)
+    for made in schedules(strategy, pipeline, Objective.MAKESPAN, Options()):
         check(made, earliest=True)
         assert list(made.metrics.peak_memory_ticks) == peaks(made)
 
@@ -224,10 +224,10 @@ def limits(fields: dict[str, Any], *, fused: bool) -> Iterator[Pipeline]:
 def test_repaired_orders_fit_the_limits(fields: dict[str, Any], *, fused: bool) -> None:
     free = Pipeline(**fields)
     kind = BackwardKind.uniform(fused=fused)
-    orders = [one for one in initial_orders(Problem(free, Objective.MAKESPAN, kind)) if one]
+    initial = list(filter(None, initial_schedules(Problem(free, Objective.MAKESPAN, kind))))
     for pipeline in limits(fields, fused=fused):
-        for order in orders:
-            repaired = repair(timing.schedule(free, order), Instance(pipeline, kind))
+        for _, schedule in initial:
+            repaired = repair(schedule, Instance(pipeline, kind))
             assert repaired is not None
             checked(timing.schedule(pipeline, repaired))
 
