@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -14,14 +13,7 @@ from ppopt.errors import InputError
 from ppopt.problem.arrays import Bools, Ints
 from ppopt.problem.link_mode import LinkMode
 from ppopt.problem.offload import HostLink
-from ppopt.problem.operation import (
-    KINDS,
-    NUM_KINDS,
-    AuxiliaryKind,
-    Op,
-    OpKind,
-    TransferKind,
-)
+from ppopt.problem.operation import KINDS, NUM_KINDS, AuxiliaryKind, Op, OpKind, TransferKind
 from ppopt.problem.pipeline import Pipeline
 from ppopt.schedule.timetable import ALONE, Timetable
 from ppopt.verifier.expected import COLLECTIVES, MOVES, ONCE, Expected
@@ -289,26 +281,27 @@ def read(schedule: Timetable) -> Rows:
 def _stored(schedule: Timetable) -> list[Ints]:
     """The columns of all operations, in the order of `_COLUMNS`."""
     share = schedule.pipeline.batches // schedule.pipeline.routes
-    own = ("kind", "stage", "microbatch", "slice", "device", "start", "end", "pair")
-    kind, stage, microbatch, part, device, start, end, pair = _table(schedule, "column ", own)
-    place = kind, stage, microbatch, part, microbatch // share
-    tables: list[tuple[Ints, ...]] = [(*place, device, device, start, end, pair)]
-    if len(schedule.transfers.kind):
-        own = ("kind", "stage", "microbatch", "slice", "source", "target", "start", "end")
-        kind, *name, source, target, start, end = _table(schedule.transfers, "transfers: ", own)
-        code = np.select([kind == OpKind.F, kind == OpKind.B], list(TransferKind), KINDS)
-        alone = np.full_like(kind, ALONE)
-        tables.append((code, *name, name[1] // share, source, target, start, end, alone))
-    if len(schedule.auxiliary.kind):
-        own = ("kind", "stage", "microbatch", "slice", "route", "device", "start", "end")
-        *name, device, start, end = _table(schedule.auxiliary, "auxiliary: ", own)
-        tables.append((*name, device, device, start, end, np.full_like(device, ALONE)))
+    place, times = ("kind", "stage", "microbatch", "slice"), ("start", "end")
+    *name, device, start, end, pair = _table(schedule, "column ", *place, "device", *times, "pair")
+    tables = [[*name, name[2] // share, device, device, start, end, pair]]
+    *name, source, target, start, end = _table(
+        schedule.transfers, "transfers: ", *place, "source", "target", *times
+    )
+    if len(source):
+        ways = [name[0] == OpKind.F, name[0] == OpKind.B]
+        name = [np.select(ways, list(TransferKind), KINDS), *name[1:], name[2] // share]
+        tables.append([*name, source, target, start, end, np.full_like(source, ALONE)])
+    *name, device, start, end = _table(
+        schedule.auxiliary, "auxiliary: ", *place, "route", "device", *times
+    )
+    if len(device):
+        tables.append([*name, device, device, start, end, np.full_like(device, ALONE)])
     if len(tables) == 1:
-        return list(tables[0])
+        return tables[0]
     return [np.concatenate(column) for column in zip(*tables, strict=True)]
 
 
-def _table(table: object, what: str, fields: Sequence[str]) -> list[Ints]:
+def _table(table: object, what: str, *fields: str) -> list[Ints]:
     """Columns of a table, checked."""
     columns = []
     for field in fields:
@@ -317,7 +310,7 @@ def _table(table: object, what: str, fields: Sequence[str]) -> list[Ints]:
             raise InputError(f"schedule: {what}{field} is not a list of whole numbers (int64)")
         columns.append(column.astype(np.int64, copy=False))
     if len({len(column) for column in columns}) > 1:
-        where = "" if what == "column " else what
+        where = what.removeprefix("column ")
         raise InputError(f"schedule: {where}columns differ in length; give one entry each")
     return columns
 
