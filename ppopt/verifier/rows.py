@@ -15,7 +15,8 @@ from ppopt.problem.link_mode import LinkMode
 from ppopt.problem.offload import HostLink
 from ppopt.problem.operation import KINDS, NUM_KINDS, AuxiliaryKind, Op, OpKind, TransferKind
 from ppopt.problem.pipeline import Pipeline
-from ppopt.schedule.timetable import ALONE, Timetable
+from ppopt.schedule.operations import ALONE
+from ppopt.schedule.timetable import Timetable
 from ppopt.verifier.expected import COLLECTIVES, MOVES, ONCE, Expected
 
 LATEST = 2**53
@@ -123,8 +124,9 @@ class Rows:
         of_step = (
             (self.microbatch == ONCE) & (self.slice == 0) & _within(self.route, pipeline.routes)
         )
-        fine = np.where(once, of_step, each)
-        return fine & _within(self.kind, KINDS) & _within(self.stage, pipeline.num_stages)
+        fine = np.where(once, of_step, each) & (self.sends | (self.target == self.device))
+        fine &= _within(self.kind, KINDS) & _within(self.stage, pipeline.num_stages)
+        return np.asarray(fine)
 
     @cached_property
     def home(self) -> Ints:
@@ -270,7 +272,9 @@ def read(schedule: Timetable) -> Rows:
 
     Raises InputError if they are not columns of whole numbers of one length.
     """
-    columns = _stored(schedule)
+    columns = [_column(schedule, name) for name in _COLUMNS]
+    if len({len(column) for column in columns}) > 1:
+        raise InputError("schedule: columns differ in length; give one entry per operation")
     rows = Rows(Expected(schedule.pipeline, columns[2]), *columns)
     if _sorted(rows):
         return rows
@@ -278,41 +282,11 @@ def read(schedule: Timetable) -> Rows:
     return rows.take(np.lexsort((*names, rows.end, rows.start, rows.device)))
 
 
-def _stored(schedule: Timetable) -> list[Ints]:
-    """The columns of all operations, in the order of `_COLUMNS`."""
-    share = schedule.pipeline.batches // schedule.pipeline.routes
-    place, times = ("kind", "stage", "microbatch", "slice"), ("start", "end")
-    *name, device, start, end, pair = _table(schedule, "column ", *place, "device", *times, "pair")
-    tables = [[*name, name[2] // share, device, device, start, end, pair]]
-    *name, source, target, start, end = _table(
-        schedule.transfers, "transfers: ", *place, "source", "target", *times
-    )
-    if len(source):
-        ways = [name[0] == OpKind.F, name[0] == OpKind.B]
-        name = [np.select(ways, list(TransferKind), KINDS), *name[1:], name[2] // share]
-        tables.append([*name, source, target, start, end, np.full_like(source, ALONE)])
-    *name, device, start, end = _table(
-        schedule.auxiliary, "auxiliary: ", *place, "route", "device", *times
-    )
-    if len(device):
-        tables.append([*name, device, device, start, end, np.full_like(device, ALONE)])
-    if len(tables) == 1:
-        return tables[0]
-    return [np.concatenate(column) for column in zip(*tables, strict=True)]
-
-
-def _table(table: object, what: str, *fields: str) -> list[Ints]:
-    """Columns of a table, checked."""
-    columns = []
-    for field in fields:
-        column: npt.NDArray[Any] = np.asarray(getattr(table, field))
-        if column.ndim != 1 or not np.can_cast(column.dtype, np.int64):
-            raise InputError(f"schedule: {what}{field} is not a list of whole numbers (int64)")
-        columns.append(column.astype(np.int64, copy=False))
-    if len({len(column) for column in columns}) > 1:
-        where = what.removeprefix("column ")
-        raise InputError(f"schedule: {where}columns differ in length; give one entry each")
-    return columns
+def _column(schedule: Timetable, name: str) -> Ints:
+    column: npt.NDArray[Any] = np.asarray(getattr(schedule.operations, name))
+    if column.ndim != 1 or not np.can_cast(column.dtype, np.int64):
+        raise InputError(f"schedule: column {name} is not a list of whole numbers (int64)")
+    return column.astype(np.int64, copy=False)
 
 
 def _sorted(rows: Rows) -> bool:

@@ -10,7 +10,7 @@ import numpy as np
 
 from ppopt.problem.arrays import Bools, Ints
 from ppopt.problem.operation import KINDS, NUM_KINDS, AuxiliaryKind, Op, OpKind, TransferKind
-from ppopt.schedule.timetable import ALONE
+from ppopt.schedule.operations import ALONE
 from ppopt.verifier.expected import COLLECTIVES, ONCE
 from ppopt.verifier.order import out_of_order
 from ppopt.verifier.rows import ABSENT, FIELDS, LATEST, NAMES, Rows, first_of_device, operation_name

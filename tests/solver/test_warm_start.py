@@ -43,6 +43,7 @@ from tests.cli.cli_json import FLAG, LIST, NUMBER, OF_SOLVE, assert_types
 from tests.cli.cli_run import done, run, shown
 from tests.factories import schedules
 from tests.factories.instances import tiny_cases
+from tests.factories.tables import besides_of
 from tests.oracles.least_limit import least_limit
 from tests.verifier.verify_fixtures import schedule_of
 
@@ -142,7 +143,7 @@ def test_a_hint_without_an_operation_that_memory_brings_is_timed_again() -> None
     plain = Pipeline(stages=2, batches=2, forward=2, activation=2, unshard=[1, 0])
     hint = solve(plain, workers=1).schedule
     found = solve(replace(plain, unshard_memory=1), hint=hint, workers=1)
-    assert found.schedule is not None and len(found.schedule.auxiliary) == 4
+    assert found.schedule is not None and len(besides_of(found.schedule)) == 4
     assert found.hint is not None and hints.RETIMED in found.hint.notes
 
 

@@ -11,15 +11,13 @@ import numpy as np
 import pytest
 
 from ppopt import Pipeline, Schedule, evaluate, verify
-from ppopt.problem.arrays import Ints
 from ppopt.problem.operation import AuxiliaryKind, OpKind
-from ppopt.schedule.auxiliary import AuxiliaryOperations
 from ppopt.verifier import Rule, figures
 from ppopt.verifier.rows import read
-from tests.factories.gradient_work import OPTIMIZER, SYNC, UNSHARD, auxiliary_table
-from tests.factories.offload import OFFLOAD, RELOAD
 from tests.factories.schedules import BW, B, F, W, table
-from tests.factories.streams import transfer_table
+from tests.factories.tables import auxiliary_table, joined, transfer_table
+
+UNSHARD, SYNC, OPTIMIZER, OFFLOAD, RELOAD = AuxiliaryKind
 
 FULL = Pipeline(
     stages=2,
@@ -41,7 +39,7 @@ def changed(
     auxiliary: Sequence[tuple[int, ...]] | None = None,
 ) -> Schedule:
     """The schedule with other rows of compute, or of what else a step has."""
-    return Schedule.from_rows(
+    return joined(
         schedule.pipeline,
         table(schedule) if compute is None else compute,
         transfers=transfer_table(schedule),
@@ -166,15 +164,23 @@ def test_times_of_pairs_follow_the_factors_of_their_microbatches() -> None:
     assert verify(Schedule.from_rows(pipeline, rows)) == []
 
 
-def _delayed(columns: tuple[Ints, ...], row: int) -> AuxiliaryOperations:
-    return AuxiliaryOperations(*(np.append(column, column[row]) for column in columns))
-
-
 @pytest.mark.parametrize("kind", list(AuxiliaryKind))
 def test_of_two_equal_ones_the_first_counts(kind: AuxiliaryKind) -> None:
     """A second one is there twice, runs beside the first, and breaks no rule of order."""
     made = evaluate(FULL, "1f1b")
-    row = int(np.flatnonzero(made.auxiliary.kind == kind)[0])
-    found = set(rules(replace(made, auxiliary=_delayed(made.auxiliary.columns, row))))
+    row = np.flatnonzero(made.operations.kind == kind)[0]
+    twice = made.operations.where(np.append(np.arange(len(made.operations)), row))
+    found = set(rules(replace(made, operations=twice)))
     beside = {OPTIMIZER: Rule.OVERLAP, UNSHARD: Rule.COLLECTIVE, SYNC: Rule.COLLECTIVE}
     assert found == {Rule.AUXILIARY, beside.get(kind, Rule.HOST)}
+
+
+def test_an_operation_is_on_the_route_of_its_microbatch() -> None:
+    made = evaluate(Pipeline(stages=2, batches=2), "1f1b")
+    route = made.operations.route.copy()
+    route[0] = 1
+    found = verify(replace(made, operations=replace(made.operations, route=route)))
+    assert [one.rule for one in found] == [Rule.UNKNOWN, Rule.MISSING]
+    assert found[0].message == (
+        "an operation at 0 on device 0: route 1 is not that of the microbatch"
+    )
