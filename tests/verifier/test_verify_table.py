@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from ppopt import Pipeline, Schedule, evaluate, verify
-from ppopt.problem.operation import AuxiliaryKind, OpKind
+from ppopt.problem.operation import AuxiliaryKind, OpKind, TransferKind
 from ppopt.verifier import Rule, figures
 from ppopt.verifier.rows import read
 from tests.factories.schedules import BW, B, F, W, table
@@ -184,3 +184,45 @@ def test_an_operation_is_on_the_route_of_its_microbatch() -> None:
     assert found[0].message == (
         "an operation at 0 on device 0: route 1 is not that of the microbatch"
     )
+
+
+def test_every_pair_of_devices_has_a_link_of_its_own() -> None:
+    pipeline = Pipeline(stages=3, batches=3, chunks=2, placement="interleaved", p2p=1)
+    for mode, links in (("streams", 3), ("exclusive", 6)):
+        rows = read(evaluate(replace(pipeline, link_mode=mode), "interleaved"))
+        ends = np.stack((rows.device, rows.target))[:, rows.sends]
+        if mode == "streams":
+            ends = np.sort(ends, axis=0)
+        numbers = rows.resource[rows.sends]
+        assert len(np.unique(numbers)) == links
+        assert len(np.unique(np.vstack((ends, numbers)), axis=1).T) == links
+
+
+@pytest.mark.parametrize(
+    ("kind", "stage", "target"),
+    [(TransferKind.SEND_F, 1, 0), (TransferKind.SEND_B, 0, 1), (TransferKind.SEND_F, 0, 0)],
+)
+def test_nothing_is_handed_on_beyond_the_ends(kind: int, stage: int, target: int) -> None:
+    made = evaluate(Pipeline(stages=2, batches=1, p2p=1, link_mode="streams"), "1f1b")
+    extra = (kind, stage, 0, stage, 50, 51, 0, -1, 0, target)
+    rows = [*zip(*(column.tolist() for column in made.operations.columns), strict=True), extra]
+    found = verify(Schedule.from_rows(made.pipeline, rows))
+    assert [(one.rule, one.device, one.time) for one in found] == [(Rule.TRANSFER, stage, 50)]
+
+
+def test_a_pair_with_b_takes_the_time_stated_for_b() -> None:
+    """F with B takes 4, and recompute 1 more."""
+    pipeline = Pipeline(
+        stages=1,
+        batches=2,
+        forward=3,
+        backward_input=3,
+        weight=3,
+        backward=6,
+        overlap=7,
+        overlap_input=4,
+        recompute_time=1,
+    )
+    rows = [(F, 0, 0, 0, 0, 3, 0, -1), (F, 0, 1, 0, 3, 8, 0, 0), (B, 0, 0, 0, 3, 8, 0, 0)]
+    rows += [(W, 0, 0, 0, 8, 11, 0, -1), (B, 0, 1, 0, 11, 15, 0, -1), (W, 0, 1, 0, 15, 18, 0, -1)]
+    assert verify(Schedule.from_rows(pipeline, rows)) == []
