@@ -6,7 +6,7 @@ import pytest
 
 from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.instance import Instance
-from ppopt.problem.kinds import RECORDS, Per
+from ppopt.problem.kinds import RECORDS
 from ppopt.problem.operation import KINDS, AuxiliaryKind, OpKind, TransferKind
 from ppopt.problem.pipeline import Pipeline
 from ppopt.problem.resources import resources_of
@@ -25,12 +25,6 @@ def test_every_kind_has_a_record_at_its_code() -> None:
 
 def test_every_kind_has_a_hue() -> None:
     assert list(HUES) == [record.kind for record in RECORDS]
-
-
-@pytest.mark.parametrize("kind", AuxiliaryKind)
-def test_what_every_microbatch_has(kind: AuxiliaryKind) -> None:
-    assert kind.per_microbatch == (RECORDS[kind].per is Per.MICROBATCH)
-    assert kind.opens == RECORDS[kind].opens
 
 
 @pytest.mark.parametrize(
