@@ -137,15 +137,16 @@ def view(
     Example: `ppopt view best.json 1f1b.json -o both.html`.
     """
     from ppopt.cli.files import valid_schedule, writable
-    from ppopt.cli.output import page_of, picture_of, write_target
+    from ppopt.cli.output import picture_of, write_target
     from ppopt.errors import InputError
+    from ppopt.report.html import page
 
     (target,) = writable([output])
     if not target.is_page and not (target.is_picture and len(files) == 1):
         only = "; a picture (.svg, .png) shows one schedule" if target.is_picture else ""
         raise InputError(f"output: {target.path}: a page ends in .html{only}")
     drawn = [valid_schedule(file) for file in files]
-    write_target(target, page_of(drawn) if target.is_page else picture_of(drawn[0], target))
+    write_target(target, page(drawn) if target.is_page else picture_of(drawn[0], target))
     return 0
 
 

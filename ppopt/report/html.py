@@ -22,13 +22,12 @@ from ppopt.report.drawing import (
     LINKS,
     MOST_SHADES,
     QUEUES,
+    describe_shades,
     described,
     part_names,
-    shade_words,
 )
 from ppopt.report.entries import PageSchedule, entries
 from ppopt.report.labels import CAUSE_WORDS, clean, isolated
-from ppopt.report.notebook_figure import packed_plotly
 from ppopt.report.payload import payload
 from ppopt.report.script import script
 from ppopt.report.sections import alone, overview, section
@@ -157,6 +156,8 @@ def framed(
     parts: PageParts, *, opening: str, script: str, style: str = "", policy: str = POLICY
 ) -> str:
     """The whole page of some parts; `opening` stands above the chart, `style` is further CSS."""
+    from ppopt.report.notebook_figure import packed_plotly  # noqa: PLC0415  takes long to load
+
     return Template(_text("page.html")).substitute(
         title=escape(clean(parts.title)),
         policy=policy,
@@ -212,7 +213,7 @@ def _kind_buttons(schedules: Sequence[Schedule]) -> str:
         for code in sorted(kinds)
         if RECORDS[code].carries is None
     ]
-    meanings = {shade_words(some) for some in names} - {""}
+    meanings = {describe_shades(some) for some in names} - {""}
     if meanings:
         words = (
             meanings.pop() if len(meanings) == 1 else "dark to light: chunks, or routes, in turn"

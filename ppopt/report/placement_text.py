@@ -7,14 +7,12 @@ from typing import TYPE_CHECKING
 
 from ppopt.formats.figures import LayerRun, ScheduleFigures
 from ppopt.problem.exact import plain, plain_or_none
-from ppopt.problem.offload import SEARCH_OFFLOAD
 from ppopt.problem.partition import RULES
 from ppopt.problem.pipeline import Pipeline
-from ppopt.problem.placement import SEARCH
-from ppopt.problem.recompute import SEARCH_RECOMPUTE
 from ppopt.report.labels import clean
 from ppopt.report.numbers import NONE, number, percent, spread
 from ppopt.report.schedule_report import ScheduleReport
+from ppopt.solver.open_choices import open_choices
 
 if TYPE_CHECKING:
     from ppopt.studies.best_choice import StrategyChoice
@@ -25,12 +23,13 @@ def describe_unsearched(pipeline: Pipeline) -> str:
 
     Names placement, chunks and routes, and the decisions of `unsearched_of_layers`.
     """
-    own = {} if pipeline.placement == SEARCH else {"placement": pipeline.resolved_placement}
-    searchable = own | _kept_of_layers(pipeline)
+    kept = _kept_of_layers(pipeline)
+    if "placement" not in open_choices(pipeline).names:
+        kept = {"placement": pipeline.resolved_placement} | kept
     sizes: dict[str, object] = {"routes": pipeline.routes}
     if pipeline.named_placement:
         sizes = {"chunks": pipeline.num_chunks, **sizes}
-    sentence = _unsearched(searchable, sizes)
+    sentence = _unsearched(kept, sizes)
     if pipeline.model is None:
         return sentence
     return f"{sentence.removesuffix('.')}; `ppopt plan` also chooses the chunks."
@@ -43,7 +42,7 @@ def unsearched_of_layers(pipeline: Pipeline) -> str:
 
 
 def _kept_of_layers(pipeline: Pipeline) -> dict[str, object]:
-    """Decisions about a model in layers that are as given, by name.
+    """Decisions about a model in layers that are as given: their values, None if they are long.
 
     A partition is listed if there are several. Recompute and offload save memory at the cost of
     time: they are listed if there is a limit, and layers that can recompute or offload.
@@ -51,19 +50,15 @@ def _kept_of_layers(pipeline: Pipeline) -> dict[str, object]:
     model, kept = pipeline.model, dict[str, object]()
     if model is None:
         return kept
-    if pipeline.partition != SEARCH and len(model) > pipeline.num_stages:
+    if len(model) > pipeline.num_stages:
         kept["partition"] = pipeline.partition if pipeline.partition in RULES else None
-    if pipeline.limits is None:
-        return kept
-    if pipeline.recompute != SEARCH_RECOMPUTE and any(layer.saved for layer in model.layers):
-        kept["recompute"] = _none_or_some(layer.recompute for layer in model.layers)
-    if pipeline.offload != SEARCH_OFFLOAD and any(layer.offload_time for layer in model.layers):
-        kept["offload"] = _none_or_some(layer.offload for layer in model.layers)
-    return kept
-
-
-def _none_or_some(layers: Iterable[bool]) -> str | None:
-    return None if any(layers) else "none"
+    saving = {"recompute": "saved", "offload": "offload_time"}
+    for name, able in saving.items() if pipeline.limits is not None else ():
+        if any(getattr(layer, able) for layer in model.layers):
+            chosen = any(getattr(layer, name) for layer in model.layers)
+            kept[name] = None if chosen else "none"
+    searched = open_choices(pipeline).names
+    return {name: value for name, value in kept.items() if name not in searched}
 
 
 def _unsearched(searchable: Mapping[str, object], sizes: Mapping[str, object]) -> str:

@@ -60,6 +60,11 @@ def _partition_search_object(choice: StrategyChoice) -> dict[str, Any]:
     return {**_read(choice, *names), "evaluated": choice.evaluations}
 
 
+def _jitter_object(run: Jitter) -> dict[str, Any]:
+    rounded = {name: round(getattr(run, name), 6) for name in ("mean", "p95", "degradation")}
+    return _read(run, "deviation", "samples", "seed") | rounded
+
+
 def _read(record: object, *names: str) -> dict[str, Any]:
     return {name: json_form(getattr(record, name)) for name in names}
 
@@ -77,23 +82,6 @@ class OperationsAlone(NamedTuple):
         time = schedule.pipeline.ticks.time
         own, lowered = plain(time(loss.own)), plain(time(loss.lowered))
         return cls(own, lowered, round(float(loss.share), 6))
-
-
-class JitterFigures(NamedTuple):
-    """The objective under random times."""
-
-    deviation: float
-    samples: int
-    seed: int
-    mean: float
-    p95: float
-    degradation: float
-
-    @classmethod
-    def of(cls, found: Jitter) -> Self:
-        """Figures of a run under random times, rounded."""
-        rounded = (round(value, 6) for value in (found.mean, found.p95, found.degradation))
-        return cls(found.deviation, len(found.values), found.seed, *rounded)
 
 
 _Q = Quantity
@@ -134,8 +122,12 @@ class ScheduleReport(ScheduleFigures):
     operations_alone: OperationsAlone | None = figure(
         "for PyTorch", _Q.RECORD, "what a file of operations alone loses", optional=True
     )
-    jitter: JitterFigures | None = figure(
-        "under jitter", _Q.RECORD, "the objective under random times", optional=True
+    jitter: Jitter | None = figure(
+        "under jitter",
+        _Q.RECORD,
+        "the objective under random times",
+        optional=True,
+        form=_jitter_object,
     )
     schedule: Schedule | None = figure("schedule", _Q.RECORD, "the schedule in its native form")
     verified: bool | None = figure("verified", _Q.FLAG, "whether the verifier accepted it")
@@ -217,7 +209,7 @@ def report_evaluation(
         "routes": schedule.pipeline.routes,
         "partition_search": choice,
         "operations_alone": None if lowering is None else OperationsAlone.of(lowering, schedule),
-        "jitter": None if jitter is None else JitterFigures.of(jitter),
+        "jitter": jitter,
         "seed": 0,
         "workers": 1,
         "versions": versions(),

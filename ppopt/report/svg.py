@@ -22,10 +22,10 @@ from ppopt.report.drawing import (
     QUEUES,
     Drawing,
     Series,
+    describe_shades,
     drawing,
     label_step,
     row_height,
-    shade_words,
 )
 from ppopt.report.labels import clean, objective_name, title
 from ppopt.report.numbers import measured, number, percent, spread
@@ -190,7 +190,7 @@ def _operations(drawn: Drawing, frame: _Frame) -> Iterator[str]:
             outlines = "".join(_outline(box.x, box.y, box.end, box.height) for box in own)
             yield f'<path fill="{series.colour}" d="{outlines}"/>'
             continue
-        words = [_words(drawn.schedule, operations[row]) for row in rows]
+        words = [_hover_text(drawn.schedule, operations[row]) for row in rows]
         yield from _rects(series, own, words)
         yield from _numbers(series, own, frame)
 
@@ -231,7 +231,7 @@ def _numbers(series: Series, boxes: Sequence[_Box], frame: _Frame) -> Iterator[s
     yield "</g>"
 
 
-def _words(schedule: Schedule, row: Operation) -> str:
+def _hover_text(schedule: Schedule, row: Operation) -> str:
     record = RECORDS[row.kind]
     place = f"device {row.device}" if record.per is Per.DEVICE else f"stage {row.stage}"
     if row.microbatch != ONCE:
@@ -308,7 +308,7 @@ def _legend(drawn: Sequence[Series], frame: _Frame, last: str) -> tuple[list[str
             x += 12
         elements.append(f'<text x="{_px(x + 6)}" y="{_px(y)}" fill="{TEXT}">{words}</text>')
         x += 6 + _LETTER * len(words) + 14
-    shades = shade_words(list(dict.fromkeys(series.name for series in drawn)))
+    shades = describe_shades(list(dict.fromkeys(series.name for series in drawn)))
     for words in filter(None, (shades and f"shades, {shades}", last)):
         y += 20
         elements.append(f'<text x="{LEFT}" y="{_px(y)}" fill="{TEXT}">{words}</text>')

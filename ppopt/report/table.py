@@ -43,7 +43,7 @@ from ppopt.report.search_text import (
     describe_throughput,
 )
 from ppopt.schedule.idle import Cause
-from ppopt.studies.sweep import SweepRow
+from ppopt.studies.records import SweepRow
 
 _Cell = Callable[[ScheduleReport], str | Text]
 

@@ -12,6 +12,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 from functools import lru_cache
 
+import numpy as np
+
 from ppopt.problem.objective import Objective
 from ppopt.problem.pipeline import Pipeline
 from ppopt.problem.traits import BESIDE_COMPUTE
@@ -33,30 +35,34 @@ def own_schedule(
 
     Raises NotApplicableError if the strategy cannot run on the pipeline.
     """
-    return _limited(strategy, placed, placed, objective, options)
+    return _scheduled(strategy, placed, placed, objective, options)
 
 
 def schedules(
     strategy: Strategy, placed: Pipeline, objective: Objective, options: Options
 ) -> Iterator[Schedule]:
     """Schedules of all orders of a strategy that compete for its own pipeline."""
-    for ordered in strategy.order_pipelines(placed):
-        yield _limited(strategy, placed, ordered, objective, options)
+    distinct: dict[bytes, Pipeline] = {}
+    for pipeline in strategy.order_pipelines(placed):
+        orders = np.concatenate(strategy.built(pipeline, strategy.with_defaults(placed, options)))
+        distinct.setdefault(orders.tobytes(), pipeline)
+    for pipeline in distinct.values():
+        yield _scheduled(strategy, placed, pipeline, objective, options)
 
 
-def _limited(
+def _scheduled(
     strategy: Strategy, placed: Pipeline, ordered: Pipeline, objective: Objective, options: Options
 ) -> Schedule:
-    """Schedule of a pipeline under its limit, with the order for the times of another pipeline."""
-    make = _cached if placed.num_codes <= MOST_OPERATIONS else _made
+    """Schedule of a pipeline with the order for the times of another one, perhaps cached."""
+    make = _cached if placed.num_codes <= MOST_OPERATIONS else _timed
     if placed.mem_limit is None or placed.traits & BESIDE_COMPUTE:
         return make(strategy, placed, ordered, objective, options)
-    unlimited = replace(placed, mem_limit=None)
+    unlimited, ordered = (replace(each, mem_limit=None) for each in (placed, ordered))
     schedule = make(strategy, unlimited, ordered, objective, options)
     return replace(schedule, pipeline=placed)
 
 
-def _made(
+def _timed(
     strategy: Strategy, placed: Pipeline, ordered: Pipeline, objective: Objective, options: Options
 ) -> Schedule:
     options = strategy.with_defaults(placed, options)
@@ -67,4 +73,9 @@ def _made(
     return timing.schedule(placed, orders, objective, origin, unshard_ahead=options.unshard_ahead)
 
 
-_cached = lru_cache(maxsize=MOST_CACHED)(_made)
+_cached = lru_cache(maxsize=MOST_CACHED)(_timed)
+
+
+def clear_cache() -> None:
+    """Make all schedules again when they are next asked for."""
+    _cached.cache_clear()

@@ -10,7 +10,6 @@ from ppopt.problem.partition import SEARCH
 from ppopt.problem.pipeline import Pipeline
 from ppopt.schedule.origin import Argument, Certificate
 from ppopt.schedule.schedule import Schedule
-from ppopt.solver.choices.evaluated_search import Rank
 from ppopt.solver.choices.result import known_result
 from ppopt.solver.deadline import Deadline
 from ppopt.solver.options import SolveOptions
@@ -23,7 +22,8 @@ from ppopt.studies.evaluate import peak_memory
 from ppopt.studies.plan_candidate import PlanCandidate
 from ppopt.studies.plan_product import PlanChoice
 from ppopt.studies.plan_result import LeastMemory, WithinShare
-from ppopt.studies.strategy_search import AcceptsPartition, StrategySearch
+from ppopt.studies.strategy_evaluator import AcceptsPartition, Rank
+from ppopt.studies.strategy_search import StrategySearch
 from ppopt.verifier import checked
 
 DESCENTS = 4

@@ -19,7 +19,7 @@ import numpy as np
 
 from ppopt.problem.arrays import Bools, Ints
 from ppopt.problem.offload import SEARCH_OFFLOAD
-from ppopt.problem.partition import SEARCH, Counts, all_by_rule
+from ppopt.problem.partition import SEARCH, all_by_rule
 from ppopt.problem.partition_costs import CostTable, PartitionCosts, Recomputed
 from ppopt.problem.pipeline import Pipeline
 from ppopt.problem.recompute import SEARCH_RECOMPUTE
@@ -34,9 +34,6 @@ FEW_LAYERS = 24
 """Most layers for which the recompute options of all partitions are counted."""
 FAR = 24
 """Largest distance between the two stages of a move."""
-TILT, NOISE = 0.6, 0.25
-"""A random partition gives the stages shares of the work that grow or fall along the pipeline by up
-to `TILT`, times the exponential of normal noise of this standard deviation."""
 
 
 class OptionTable(NamedTuple):
@@ -56,12 +53,12 @@ class StrategyConfigurations(Choice):
 
     argument = Argument.PARTITIONS
 
-    def __init__(self, placed: Pipeline, name: str, random: np.random.Generator) -> None:
+    def __init__(self, placed: Pipeline, name: str, seed: int) -> None:
         """Choose what a pipeline leaves open: partition, recompute and offload.
 
         Raises NotApplicableError if times or memory are too finely divided to stay exact.
         """
-        self.name, self.random = name, random
+        self.name, self.random = name, np.random.default_rng(seed)
         self.bounds: Choice | None = None
         """The same configurations with bounds that hold for every order; None: no bounds."""
         self.complete = True
@@ -182,29 +179,15 @@ class StrategyConfigurations(Choice):
 
     def first(self) -> Iterator[Key]:
         """Partitions by rule, then random ones without end, each with its first options."""
-        for counts in self._first_partitions():
-            yield (*counts, *(0,) * (self.num_stages if self.optional else 0))
-
-    def _first_partitions(self) -> Iterator[Counts]:
+        numbers = (0,) * (self.num_stages if self.optional else 0)
         if not self.cut:
-            yield self.base.counts
+            yield (*self.base.counts, *numbers)
             return
         speeds = tuple(self.base.device_speed[host] for host in self.base.hosts[0])
-        yield from reversed(all_by_rule(self.base.model, self.num_stages, speeds))
+        for counts in reversed(all_by_rule(self.base.model, self.num_stages, speeds)):
+            yield (*counts, *numbers)
         while True:
-            yield self._random_partition()
-
-    def _random_partition(self) -> Counts:
-        """A partition whose stages have random shares of the work, growing or falling."""
-        stages, random = self.num_stages, self.random
-        work = np.cumsum([float(layer.work) for layer in self.base.model.costed])
-        tilt = 1 + random.uniform(-TILT, TILT) * np.linspace(-1, 1, stages)
-        shares = np.cumsum(tilt * np.exp(random.normal(0, NOISE, stages)))
-        cuts = np.searchsorted(work, work[-1] * shares[:-1] / shares[-1]) + 1
-        stage = np.arange(1, stages)
-        cuts = np.maximum.accumulate(np.maximum(cuts, stage) - stage) + stage
-        cuts = np.minimum(cuts, self._layers - stages + stage)
-        return tuple(np.diff(cuts, prepend=0, append=self._layers).tolist())
+            yield self.after_random_moves((*self.base.counts, *numbers), 2 * self.num_stages)
 
     def moves(self, key: Key) -> Iterator[Key]:
         """Moves of one layer, and other options."""
@@ -317,9 +300,9 @@ class StrategyConfigurations(Choice):
         numbers = np.minimum(further, self.option_table(counts).last)
         return (*key[: self.num_stages], *numbers[0].tolist())
 
-    def after_random_moves(self, key: Key) -> Key:
-        """Key a few random moves away."""
-        for _ in range(self.random.integers(2, 6)):
+    def after_random_moves(self, key: Key, most: int = 5) -> Key:
+        """Key at least two, and at most so many, random moves away."""
+        for _ in range(self.random.integers(2, most + 1)):
             near = self.moved(key) if self.cut else self.rechosen(key)
             if len(near):
                 key = tuple(near[self.random.integers(len(near))].tolist())

@@ -1,40 +1,40 @@
-"""Evaluates a hand strategy on many partitions and choices of recompute, for their one search.
+"""The search over configurations, for a hand strategy whose partition or recompute is open.
 
-The order of most strategies does not depend on times, so one order is timed on hundreds of
-configurations at once (`ppopt.schedule.fixed_order`). If the order depends on times, the order of
-the best known configuration approximates the orders of its neighbours; the end of a descent is then
-evaluated with its own order.
+`ConfigurationSearch` gives the order of bounds, the bound over all, the proof and the deadline; the
+strategy evaluates many configurations at once (`ppopt.studies.strategy_evaluator`). A configuration
+is closed once it is evaluated, because no schedule of it is left to search. If there are few
+configurations, all are evaluated. Otherwise local search comes first: it descends to a local
+optimum, and again from a configuration some random moves away (iterated local search: Lourenco,
+Martin and Stuetzle, "Iterated Local Search", 2003), or from another start if that does not help.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from fractions import Fraction
+from math import inf
 
 import numpy as np
 
-from ppopt.problem.arrays import Bools, Ints
+from ppopt.problem.arrays import Ints
 from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.objective import Objective
-from ppopt.problem.partition import Counts
 from ppopt.problem.pipeline import Pipeline
 from ppopt.problem.problem import Problem
-from ppopt.problem.traits import Trait, unhandled
-from ppopt.schedule import fixed_order, timing
-from ppopt.schedule.fixed_order import FixedOrder
-from ppopt.schedule.orders import portable
 from ppopt.schedule.schedule import Schedule
 from ppopt.solver import interrupts
-from ppopt.solver.choices.enumeration import Key
-from ppopt.solver.choices.evaluated_search import REPAIRS, EvaluatedSearch, Evaluator, Rank
+from ppopt.solver.choices.configuration import Configuration
+from ppopt.solver.choices.enumeration import Complete, Key, Unlisted
+from ppopt.solver.choices.search import ConfigurationSearch, Effort
 from ppopt.solver.choices.spaces import PARTITIONS, traits_of_any
-from ppopt.solver.deadline import Deadline
+from ppopt.solver.deadline import NO_DEADLINE, Deadline
 from ppopt.solver.open_choices import choice_of
 from ppopt.solver.options import SolveOptions
-from ppopt.strategies import Options, Strategy, resolve
-from ppopt.studies.evaluate import evaluate, timed
+from ppopt.strategies import Options, resolve
+from ppopt.studies.evaluate import evaluate
 from ppopt.studies.strategy_configurations import StrategyConfigurations
+from ppopt.studies.strategy_evaluator import REFUSED, AcceptsPartition, Rank, StrategyEvaluator
 
 FEW = 20_000
 """Most configurations that are all evaluated, if the order does not depend on times."""
@@ -44,191 +44,18 @@ PATIENCE = 40
 """Descents without a better configuration after which a search stalls."""
 PATIENCE_OF_OWN_ORDERS = 30
 """The same, if every configuration has its own order."""
-NEAR = 64
-"""Most neighbours that are ranked at once: the best of them is next, if it is better."""
-TWICE = 256
-"""Most configurations in which two layers move."""
-FULL = 2**31
-"""More recompute options than any stage has."""
-REFUSED = 2**60
-"""Excess of a partition that the runtime does not support."""
+BARREN = 15
+"""Descents without improvement after which the search descends from another start."""
+REPAIRS = 6
+"""Most evaluations of a configuration that exceeds its limits, each with more recompute."""
 
-AcceptsPartition = Callable[[Counts], bool]
-"""Whether a runtime supports a partition."""
+Ranked = tuple[Rank, Key]
 
 
-class StrategyEvaluator(Evaluator):
-    """Ranks configurations by the schedules of one strategy."""
-
-    def __init__(
-        self,
-        configurations: StrategyConfigurations,
-        rule: Strategy,
-        options: Options,
-        objective: Objective,
-        accepts_partition: AcceptsPartition | None,
-    ) -> None:
-        self._space, self._rule, self._options = configurations, rule, options
-        self._objective, self._accepts_partition = objective, accepts_partition
-        space, base = configurations, configurations.base
-        orders = rule.built(base, options)
-        if not base.has_all_operations:
-            orders = portable(timing.schedule(base, orders))
-        span = objective is Objective.DEVICE_SPAN
-        self._own_orders = rule.adaptive or Trait.LINKS in base.traits or span
-        """Whether orders depend on times."""
-        not_timed = unhandled(base.traits, fixed_order.HANDLES)
-        pairs = base.overlap is not None and any((order < 0).any() for order in orders)
-        frozen = base.model is not None and base.model.layers[0].frozen
-        lengthless = space.limits is not None and space.costs.lengthless
-        self._one_by_one = bool(
-            self._own_orders or not_timed or space.offloaded or pairs or frozen or lengthless
-        )
-        """Whether the rank by the order of another configuration is an estimate."""
-        by_rule = self._own_orders or bool({*not_timed} - {Trait.STEP_WORK})
-        self.complete = not (space.offloaded or (by_rule and space.leaves_out))
-        self.patience = PATIENCE_OF_OWN_ORDERS if self._one_by_one else PATIENCE
-        self.most_evaluated = FEW_ORDERS if self._one_by_one else FEW
-        """Most configurations that are all evaluated."""
-        self._order = FixedOrder(base, orders)
-        """Order by which ranks are estimated."""
-        self._best: Rank | None = None
-        """Rank of the schedule that has this order; None: the order is that of the base."""
-        self._exceeded: Bools = np.zeros(base.num_devices, dtype=bool)
-        """Whether the last schedule exceeds the limit of every device."""
-
-    @property
-    def together(self) -> int:
-        """See `Evaluator.together`."""
-        return 1 if self._one_by_one else self._order.together
-
-    def time(self, ticks: int) -> Fraction:
-        """See `Evaluator.time`."""
-        return Fraction(ticks, self._space.costs.per_unit)
-
-    def ranks(self, keys: Ints) -> Ints:
-        """See `Evaluator.ranks`."""
-        if self._one_by_one:
-            return np.array([self._rank(tuple(key)) for key in keys.tolist()])
-        return self.estimates(keys)
-
-    def estimates(self, keys: Ints) -> Ints:
-        """See `Evaluator.estimates`."""
-        size = self._order.together
-        parts = [keys[low : low + size] for low in range(0, len(keys), size)]
-        return np.concatenate([self._estimates(part) for part in parts])
-
-    def _estimates(self, keys: Ints) -> Ints:
-        table, limits = self._space.table(keys), self._space.limits
-        peaks = self._order.peaks(table)
-        excess = np.maximum(peaks - (peaks if limits is None else limits), 0)
-        largest = excess.max(axis=0)
-        if self._accepts_partition is not None:
-            counts, _ = self._space.split(keys)
-            accepted = [self._accepts_partition(tuple(row)) for row in counts.tolist()]
-            largest = np.where(accepted, largest, REFUSED)
-        values = self._order.values(table, self._objective)
-        return np.stack([largest, excess.sum(axis=0), values, peaks.max(axis=0)], axis=1)
-
-    def _rank(self, key: Key) -> Rank:
-        """Rank of the schedule with its own order, in ticks of the costs of all configurations."""
-        pipeline, costs = self._space.pipeline(key), self._space.costs
-        schedule = timed(pipeline, self._rule.name, self._objective, self._options)
-        ticks, metrics = pipeline.ticks, schedule.metrics
-        value = ticks.time(metrics.value_ticks(self._objective)) * costs.per_unit
-        amounts = map(ticks.memory, metrics.peak_memory_ticks)
-        peaks = np.array([int(peak * costs.memory_per_unit) for peak in amounts])
-        limits = self._space.limits
-        excess = np.maximum(peaks - (peaks if limits is None else limits[:, 0]), 0)
-        accepted = self._accepts_partition is None or self._accepts_partition(pipeline.counts)
-        largest = int(excess.max()) if accepted else REFUSED
-        rank = Rank(largest, int(excess.sum()), int(value), int(peaks.max()))
-        self._exceeded = excess > 0
-        if self._own_orders and (self._best is None or rank < self._best):
-            self._best, self._order = rank, FixedOrder(self._space.base, portable(schedule))
-        return rank
-
-    def start(self, key: Key) -> Key:
-        """See `Evaluator.start`: with the least recompute within the limits."""
-        return _first(self._with_least_recompute(np.array([key])))
-
-    def repaired(self, key: Key, attempt: int) -> Key | None:
-        """See `Evaluator.repaired`: the own order may hold more than the one of the estimate.
-
-        More of the devices that exceed their limits recomputes; at last, all of all devices.
-        """
-        if not self._one_by_one:
-            return None
-        everywhere = np.ones_like(self._exceeded)
-        repaired = self._space.with_more_recompute(key, self._exceeded, 2**attempt)
-        if repaired == key or attempt == REPAIRS - 1:
-            repaired = self._space.with_more_recompute(key, everywhere, FULL)
-        return None if repaired == key else repaired
-
-    def neighbours(self, key: Key) -> Iterator[Ints]:
-        """See `Evaluator.neighbours`.
-
-        First keys in which one layer moves, each with its recompute kept and with the least that
-        fits, and keys with other recompute; at last some in which layers move twice.
-        """
-        space, together = self._space, self._order.together
-        moved, rechosen = map(space.random.permutation, (space.moved(key), space.rechosen(key)))
-        batches = max(1, -(-len(moved) // min(NEAR, together)))
-        for number in range(batches):
-            own = moved[number::batches]
-            keys = [self._with_least_recompute(own)]
-            if space.optional:
-                keys += [own, rechosen[number::batches]]
-            if any(map(len, keys)):
-                yield np.concatenate(keys)
-        twice = space.moved_twice(key, min(together, len(moved) ** 2, TWICE))
-        if len(twice):
-            yield self._with_least_recompute(twice)
-
-    def perturbed(self, key: Key) -> Key:
-        """See `Evaluator.perturbed`: with its recompute kept, or with the least that fits."""
-        near = self._space.after_random_moves(key)
-        if not (self._space.cut and self._space.optional):
-            return near
-        keys = np.concatenate([np.array([near]), self._with_least_recompute(np.array([near]))])
-        return _first(keys[np.lexsort(self.estimates(keys).T[::-1])])
-
-    def _with_least_recompute(self, keys: Ints) -> Ints:
-        """Keys of the same partitions with the least recompute within the limits, or else full.
-
-        All stages of a device have the option of the same number, or their last one: the least
-        number with which the device is within its limit, by bisection.
-        """
-        space = self._space
-        if not space.optional or space.limits is None or not len(keys):
-            return keys
-        counts, _ = space.split(keys)
-        options = space.option_table(counts)
-
-        def with_numbers(devices: Ints) -> Ints:
-            numbers = np.minimum(devices[:, space.hosts], options.last)
-            return np.concatenate([counts, numbers], axis=1)
-
-        low = np.zeros((len(keys), space.base.num_devices), dtype=np.int64)
-        high = np.full_like(low, options.last.max())
-        while (low < high).any():
-            middle = (low + high) // 2
-            table = space.table(with_numbers(middle), options)
-            fits = (self._order.peaks(table) <= space.limits).T
-            low = np.where(fits, low, np.minimum(middle + 1, high))
-            high = np.where(fits, middle, high)
-        return with_numbers(low)
-
-
-def _first(keys: Ints) -> Key:
-    return tuple(keys[0].tolist())
-
-
-class StrategySearch(EvaluatedSearch):
-    """The one search over configurations, for the best one of a hand strategy."""
+class StrategySearch(ConfigurationSearch):
+    """Search for the best configuration of a hand strategy; every run resumes the one before."""
 
     choice: StrategyConfigurations
-    evaluator: StrategyEvaluator
 
     def __init__(
         self,
@@ -247,18 +74,35 @@ class StrategySearch(EvaluatedSearch):
         finely divided to stay exact, and InputError if the strategy is unknown.
         """
         rule, self._strategy_options = resolve(strategy), options or Options()
-        self._strategy, self._objective = rule.name, objective
-        placed = rule.apply(replace(pipeline, mem_limit=pipeline.limits), self._strategy_options)
+        self._strategy, options = rule.name, self._strategy_options
+        placed = rule.apply(replace(pipeline, mem_limit=pipeline.limits), options)
+        choice = StrategyConfigurations(placed, f"strategy {rule.name}", seed)
         kind = BackwardKind.WHOLE if rule.fused else BackwardKind.MIXED
-        random = np.random.default_rng(seed)
-        choice = StrategyConfigurations(placed, f"strategy {rule.name}", random)
-        evaluator = StrategyEvaluator(
-            choice, rule, self._strategy_options, objective, accepts_partition
-        )
-        choice.complete = evaluator.complete
-        every = choice.every(evaluator.most_evaluated, evaluator.together)
-        problem = Problem(placed, objective, kind)
-        super().__init__(choice, evaluator, problem, SolveOptions(seed=seed), every)
+        super().__init__(choice, Problem(placed, objective, kind), SolveOptions(seed=seed))
+        self._evaluator = StrategyEvaluator(choice, rule, options, objective, accepts_partition)
+        choice.complete = self._evaluator.complete
+        self.best: Ranked | None = None
+        """Best configuration, which may exceed the limits; None: none is evaluated yet."""
+        self.evaluations = 0
+        """Number of configurations that were ranked; one that was ranked twice counts twice."""
+        self.barren = 0
+        """Descents since the best configuration was found."""
+        own_orders = self._evaluator.one_by_one
+        self._patience = PATIENCE_OF_OWN_ORDERS if own_orders else PATIENCE
+        self._every = choice.every(FEW_ORDERS if own_orders else FEW, self._evaluator.together)
+        """Remaining batches of all configurations; None: there are too many."""
+        self._first_starts = choice.first()
+        self._starts: list[Key] = []
+        """Starts of the next descents, the last one first."""
+        self._current: Ranked | None = None
+        """End of the last descent that was no worse than the one before it."""
+        self._failed = 0
+        """Descents since one was better than the one before it."""
+
+    @property
+    def fits(self) -> bool:
+        """Whether the best configuration is within the limits, and the runtime supports it."""
+        return self.best is not None and not self.best[0].excess
 
     @property
     def refused(self) -> bool:
@@ -269,7 +113,23 @@ class StrategySearch(EvaluatedSearch):
     def value(self) -> Fraction:
         """Value of the best configuration, in the user's unit."""
         assert self.best is not None
-        return self.evaluator.time(self.best[0].value)
+        return self._evaluator.time(self.best[0].value)
+
+    def schedule(self) -> Schedule:
+        """Verified schedule of the best configuration."""
+        assert self.best is not None
+        pipeline, objective = self.choice.pipeline(self.best[1]), self._problem.objective
+        return evaluate(pipeline, self._strategy, objective, self._strategy_options)
+
+    @property
+    def all_evaluated(self) -> bool:
+        """Whether every configuration was evaluated."""
+        return self._every == []
+
+    @property
+    def conclusive(self) -> bool:
+        """Whether every configuration that may be best was evaluated."""
+        return self.all_evaluated and self._evaluator.complete
 
     @property
     def proved(self) -> bool:
@@ -277,16 +137,37 @@ class StrategySearch(EvaluatedSearch):
         return self.state.closed
 
     @property
-    def conclusive(self) -> bool:
-        """Whether every configuration that may be best was evaluated."""
-        return self.all_evaluated and self.evaluator.complete
-
-    @property
     def proof(self) -> str:
         """Text on what is proved of the best configuration."""
         if self.conclusive:
             return "every partition was tried, with every choice of recompute that may be best"
         return self.choice.proof(self.state)
+
+    @property
+    def stalled(self) -> bool:
+        """Whether several descents found nothing better."""
+        return self.barren >= self._patience
+
+    @property
+    def ordered(self) -> bool:
+        """Whether further configurations follow in the order of bounds."""
+        return isinstance(self._rest, Unlisted) and self._rest.key is not None
+
+    def start_from(self, pipeline: Pipeline) -> None:
+        """Descend next from the configuration of a pipeline, if there is one."""
+        key = self.choice.key(pipeline)
+        if key is not None:
+            self._starts.append(key)
+
+    def descend(self, times: float, deadline: Deadline = NO_DEADLINE) -> None:
+        """Descend some times until the deadline; a first configuration is evaluated in any case."""
+        self._run(Effort(0, self._quick + times), deadline)
+
+    def descend_until_stalled(self, deadline: Deadline) -> None:
+        """Descend until several descents find nothing better, or until the deadline."""
+        self.descend(1, deadline)
+        while not (self.stalled or self._over):
+            self.descend(1, deadline)
 
     def bound_all(self, turn: Deadline, deadline: Deadline) -> None:
         """Bound all configurations for a turn, if bounds apply; they raise after the deadline.
@@ -302,8 +183,166 @@ class StrategySearch(EvaluatedSearch):
         except KeyboardInterrupt:
             self.interrupted = True
 
-    def schedule(self) -> Schedule:
-        """Verified schedule of the best configuration."""
-        assert self.best is not None
-        pipeline = self.choice.pipeline(self.best[1])
-        return evaluate(pipeline, self._strategy, self._objective, self._strategy_options)
+    def prove(self, deadline: Deadline) -> None:
+        """Evaluate configurations in the order of their bounds, until proof or the deadline."""
+        self._run(Effort(inf, self._quick), deadline)
+
+    def _run(self, effort: Effort, deadline: Deadline) -> None:
+        self._options = self._options.by(deadline)
+        self.search(effort)
+
+    # What differs from the search for schedules.
+
+    @property
+    def _over(self) -> bool:
+        """Whether a run ends; descents after a proof may find an equal value of less memory."""
+        late, proved = self._begun and self._left <= 0, self.state.closed
+        ended = self.interrupted or self.all_evaluated or late
+        return ended or (self._effort.level > 0 and proved)
+
+    def enumerate_listed(self) -> None:
+        """Bound the configurations: they are added once they are evaluated, or next in order."""
+        self._list_added = True
+        self._raise_bound()
+
+    def _raise_bound(self) -> None:
+        super()._raise_bound()
+        if self.conclusive:
+            self.state.raise_to(Complete())
+
+    def _follow_hints(self) -> None:
+        """Evaluate a first configuration, even after Ctrl-C, so that there is a best one."""
+        if self.best is None and not self._every:
+            self._starts.append(self._settle(self._next_start())[1])
+        elif self.best is None:
+            self._evaluate_batch()
+
+    def _begin(self) -> None:
+        """Evaluate all configurations if they are few."""
+        while self._every and not self._over:
+            self._evaluate_batch()
+
+    def _evaluate_batch(self) -> None:
+        """Evaluate the next batch of all configurations. One that Ctrl-C cuts remains."""
+        assert self._every is not None
+        self._evaluate(self._every[0])
+        del self._every[0]
+        self._raise_bound()
+
+    def _raise_at(self, level: int) -> None:
+        """Bounds of subsets of devices take longer than an evaluation."""
+
+    def _climb(self) -> None:
+        """Descend from the next starts."""
+        while not (self._over or self._quick_spent):
+            self._tell()
+            before = self.best
+            rank, key = self._settle(self._descend(self._next_start()))
+            self.barren = self.barren + 1 if self.best == before else 0
+            self._quick += 1
+            if self._over:
+                self._starts.append(key)
+                return
+            better = self._current is None or rank < self._current[0]
+            self._failed = 0 if better else self._failed + 1
+            if self._current is None or rank <= self._current[0]:
+                self._current = rank, key
+
+    def _chosen(self, level: int) -> Iterator[Configuration]:  # noqa: ARG002
+        """Next configurations in the order of bounds, as many as are best evaluated at once."""
+        self._tell()
+        for _ in range(self._evaluator.together):
+            rest = self.choice.rest(self.state.known, self.state.value)
+            if isinstance(rest, Complete) or rest.key is None:
+                break
+            self.state.known[rest.key] = Configuration(rest.key, rest.bound)
+        return (each for each in self._open() if not each.searched)
+
+    def _solve_all(self, configurations: Iterable[Configuration], level: int) -> int:  # noqa: ARG002
+        """Evaluate configurations, and close them."""
+        chosen = list(configurations)
+        if chosen:
+            ranks = self._evaluate(np.array([each.key for each in chosen]))
+            for configuration, rank in zip(chosen, ranks, strict=True):
+                self._close(configuration, rank)
+        self._raise_bound()
+        return len(chosen)
+
+    def _perturb(self) -> bool:
+        """Descents perturb configurations."""
+        return False
+
+    # Descents.
+
+    def _next_start(self) -> Key:
+        if self._starts:
+            return self._starts.pop()
+        if self._current is None or self._failed >= BARREN:
+            key = next(self._first_starts, None)
+            if key is not None:
+                self._current, self._failed = None, 0
+                return self._evaluator.start(key)
+        assert self._current is not None, "there is a first configuration"
+        return self._evaluator.perturbed(self._current[1])
+
+    def _descend(self, key: Key) -> Key:
+        """Descend to a local optimum by estimates."""
+        (rank, key), better = self._best_estimate(np.array([key])), True
+        while better and not self._over:
+            better = False
+            for keys in self._evaluator.neighbours(key):
+                if self._over:
+                    break
+                neighbour = self._best_estimate(keys)
+                if neighbour[0] < rank:
+                    (rank, key), better = neighbour, True
+                    break
+        return key
+
+    def _best_estimate(self, keys: Ints) -> Ranked:
+        self.evaluations += len(keys)
+        return self._evaluator.best_estimate(keys)
+
+    def _settle(self, key: Key) -> Ranked:
+        """Evaluate the end of a descent; while it exceeds its limits, also with more recompute."""
+        ranked = [(self._evaluate(np.array([key]))[0], key)]
+        for attempt in range(REPAIRS):
+            repaired = self._evaluator.repaired(key, 2**attempt, full=attempt == REPAIRS - 1)
+            if not ranked[-1][0].excess or repaired == key:
+                break
+            key = repaired
+            ranked.append((self._evaluate(np.array([key]))[0], key))
+        return min(ranked)
+
+    # Evaluations.
+
+    def _evaluate(self, keys: Ints) -> list[Rank]:
+        """Rank configurations; the best of them counts."""
+        ranks = [Rank(*row) for row in self._evaluator.ranks(keys).tolist()]
+        self.evaluations += len(ranks)
+        number = min(range(len(ranks)), key=ranks.__getitem__)
+        if self.best is None or ranks[number] < self.best[0]:
+            self._take_best(ranks[number], tuple(keys[number].tolist()))
+        self._begun = True
+        return ranks
+
+    def _take_best(self, rank: Rank, key: Key) -> None:
+        """Take the best configuration. Ctrl-C comes before or after both of its assignments."""
+        configuration = self._at(key)
+        self._close(configuration, rank)
+        feasible = self.state.best if rank.excess else configuration
+        self.best, self.state.best = (rank, key), feasible
+        self._raise_bound()
+
+    def _close(self, configuration: Configuration, rank: Rank) -> None:
+        """Set the value of a configuration, which is its bound, or that it is infeasible."""
+        if rank.excess:
+            configuration.impossible = True
+        else:
+            configuration.evaluated = self._evaluator.time(rank.value)
+            configuration.raise_bound(configuration.evaluated)
+        configuration.level = 0
+
+    def _tell(self) -> None:
+        phase = f"{self.choice.name}, {self.evaluations} evaluations"
+        self._options.deadline.tell(phase, self.state.value, self.state.lower_bound)

@@ -20,6 +20,7 @@ from ppopt.solver.deadline import NO_DEADLINE
 from ppopt.strategies import Options, registry, resolve
 from ppopt.studies import strategy_search
 from ppopt.studies.compare import compare
+from ppopt.studies.strategy_evaluator import StrategyEvaluator
 from tests.oracles.configurations import configurations, partitions
 from tests.solver.partitions.test_partition_search import layers
 from tests.tiers import first
@@ -157,7 +158,7 @@ def test_what_ctrl_c_cuts_is_not_said_to_be_proved(
     few: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whenever it comes, there is a result, and its bound holds; later moments are a sample."""
-    evaluator = strategy_search.StrategyEvaluator
+    evaluator = StrategyEvaluator
     estimates, left = evaluator._estimates, 0
 
     def interrupted(self: Any, keys: Any) -> Any:
