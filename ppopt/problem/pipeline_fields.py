@@ -90,6 +90,10 @@ class PipelineFields(CostFields):
     `ppopt.problem.microbatches`)."""
     microbatch_memory: Any = None
     """Factor on the memory of a microbatch, in the same form; None: 1."""
+    order: Any = None
+    """Order in which microbatches run: `given` (None), as their factors are listed; `search`,
+    chosen with the schedule; or the order that was chosen: the factors are in that order, and entry
+    k is the place in the list asked for of the microbatch that runs k-th."""
     slices: int | None = None
     """Equal parts of every microbatch along the sequence, in causal order; None: 1."""
     routes: int = 1

@@ -391,6 +391,15 @@ SETTINGS = (
         least=0,
         under=Heading.MEMORY,
     ),
+    Setting(
+        "order",
+        Shape.CHOICE,
+        "order in which microbatches that differ run, on every stage: given, as their factors are "
+        "listed, or search (chosen with the schedule)",
+        "given",
+        choices=("given", "search"),
+        under=Heading.TIMES,
+    ),
     _size(
         "slices",
         "Q",

@@ -25,6 +25,7 @@ class Chosen(Flag):
     PLACEMENT = auto()
     RECOMPUTE = auto()
     OFFLOAD = auto()
+    ORDER = auto()
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -46,6 +47,8 @@ def open_choices(pipeline: Pipeline) -> Chosen:
         choices |= Chosen.RECOMPUTE
     if pipeline.offload == SEARCH_OFFLOAD:
         choices |= Chosen.OFFLOAD
+    if pipeline.order_is_open:
+        choices |= Chosen.ORDER
     return choices
 
 
@@ -56,6 +59,8 @@ def choice_of(problem: Problem, deadline: Deadline, further: Chosen = NONE_CHOSE
     search does not apply. The classes load on use.
     """
     choices = open_choices(problem.pipeline) | further
+    if Chosen.ORDER in choices:
+        return _orders(problem, deadline, beside=choices & ~Chosen.ORDER)
     if Chosen.PLACEMENT in choices:
         return _placements(problem, deadline, alone=choices == Chosen.PLACEMENT)
     if Chosen.PARTITION | Chosen.OFFLOAD in choices:
@@ -85,6 +90,17 @@ def _placements(problem: Problem, deadline: Deadline, *, alone: bool) -> Choice:
         return choice
 
     return PlacementProduct(problem, placed, deadline)
+
+
+def _orders(problem: Problem, deadline: Deadline, *, beside: Chosen) -> Choice:
+    if beside:
+        raise NotApplicableError(
+            f"order: search does not go with a search of the {beside.names[0]}; search that one "
+            "first, then the order for what is found"
+        )
+    from ppopt.solver.microbatch_orders.order_choice import OrderChoice  # noqa: PLC0415
+
+    return OrderChoice(problem, deadline)
 
 
 def _partitions(problem: Problem, deadline: Deadline, *, recompute: bool) -> Choice:

@@ -1,0 +1,129 @@
+"""Local search over the orders of microbatches: exchanges and moves, many timed at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from heapq import nsmallest
+from itertools import combinations, permutations
+from typing import NamedTuple
+
+import numpy as np
+
+from ppopt.problem.arrays import Ints
+
+TOGETHER = 64
+"""Orders that are timed together: their times fit the caches of a processor."""
+KICK = 3
+"""Exchanges away from the best order where no neighbour is better."""
+Order = tuple[int, ...]
+"""Microbatch that runs k-th, by k."""
+
+
+class ValuedOrder(NamedTuple):
+    """An order and its value in ticks."""
+
+    value: int
+    order: Order
+
+
+def rule_orders(factors: Sequence[float]) -> dict[str, Order]:
+    """Orders that follow a rule: by factor, or large and small ones by turns."""
+    ascending = sorted(range(len(factors)), key=lambda microbatch: factors[microbatch])
+    half = (len(ascending) + 1) // 2
+    small, large = ascending[:half], ascending[: half - 1 : -1]
+    turns = [microbatch for pair in zip(large, small, strict=False) for microbatch in pair]
+    return {
+        "given": tuple(range(len(factors))),
+        "ascending": tuple(ascending),
+        "descending": tuple(reversed(ascending)),
+        "alternating": (*turns, *small[len(large) :]),
+        "largest in the middle": (*ascending[::2], *reversed(ascending[1::2])),
+        "smallest in the middle": (*reversed(ascending[::2]), *ascending[1::2]),
+    }
+
+
+class OrderSearch:
+    """Local search from the orders that follow a rule; every call to `run` resumes it.
+
+    `values` times orders, an array `[order, place]`. The search ends early when `stop` holds.
+    """
+
+    def __init__(
+        self,
+        values: Callable[[Ints], Ints],
+        factors: Sequence[float],
+        seed: int = 0,
+        stop: Callable[[], bool] = lambda: False,
+    ) -> None:
+        self._values, self._stop = values, stop
+        self._random = np.random.default_rng(seed)
+        self._steps = _steps(len(factors))
+        self.evaluated = 0
+        """Number of orders timed."""
+        self.by_rule = self._timed(np.array(list(rule_orders(factors).values())))
+        """The orders that follow a rule, that of the list first."""
+        self.best = min(self.by_rule)
+
+    def run(self, evaluations: int, bound: int = 0) -> ValuedOrder:
+        """Search until so many more orders are timed, or one is as good as the bound."""
+        end, here = self.evaluated + evaluations, self.best
+        while self.evaluated < end and self.best.value > bound and not self._stop():
+            self.best = min(self.best, self._descend(here))
+            here = self._kicked(self.best.order, KICK)
+        return self.best
+
+    def local_optimum(self, order: Order, kicks: int) -> Order:
+        """Local optimum some random exchanges away from an order."""
+        return self._descend(self._kicked(order, kicks)).order
+
+    def near(self, order: Order, count: int) -> list[Order]:
+        """The best neighbours of an order."""
+        neighbours = np.array(order)[self._steps]
+        parts = np.split(neighbours, range(TOGETHER, len(neighbours), TOGETHER))
+        timed = [valued for part in parts if not self._stop() for valued in self._timed(part)]
+        return [valued.order for valued in nsmallest(count, timed)]
+
+    def _descend(self, here: ValuedOrder) -> ValuedOrder:
+        """Take the best of every few neighbours that is better, until none is."""
+        failed, steps = 0, self._shuffled()
+        while failed * TOGETHER < len(self._steps) and not self._stop():
+            tried = min(self._timed(np.array(here.order)[next(steps)]))
+            failed = 0 if tried.value < here.value else failed + 1
+            here = min(here, tried)
+        return here
+
+    def _shuffled(self) -> Iterator[Ints]:
+        """Neighbours as places in an order, a few at a time, over and over."""
+        while True:
+            shuffled = self._random.permutation(self._steps)
+            yield from np.split(shuffled, range(TOGETHER, len(shuffled), TOGETHER))
+
+    def _kicked(self, order: Order, kicks: int) -> ValuedOrder:
+        """The order after some random exchanges."""
+        exchanged = np.array(order)
+        for _ in range(kicks if len(order) > 1 else 0):
+            places = self._random.choice(len(order), 2, replace=False)
+            exchanged[places] = exchanged[places[::-1]]
+        return self._timed(exchanged[None])[0]
+
+    def _timed(self, orders: Ints) -> list[ValuedOrder]:
+        self.evaluated += len(orders)
+        values = self._values(orders).tolist()
+        return [
+            ValuedOrder(value, tuple(order))
+            for value, order in zip(values, orders.tolist(), strict=True)
+        ]
+
+
+def _steps(size: int) -> Ints:
+    """Every exchange of two places, and every move of one to another place."""
+    steps = set()
+    for one, other in combinations(range(size), 2):
+        order = list(range(size))
+        order[one], order[other] = order[other], order[one]
+        steps.add(tuple(order))
+    for source, target in permutations(range(size), 2):
+        order = list(range(size))
+        order.insert(target, order.pop(source))
+        steps.add(tuple(order))
+    return np.array(sorted(steps), dtype=np.int64).reshape(-1, size)
