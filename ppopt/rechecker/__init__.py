@@ -123,8 +123,6 @@ def check(
 ) -> Recheck:
     """Check a claim by arithmetic, then by search; see `recheck`."""
     began = monotonic()
-    if stated.orders and (known := at_once(stated)) is not None:
-        return Recheck(Verdict.CONFIRMED, f"in any order, {known[1]}", (known[0],), 0.0)
     if stated.of_several:
         return _check_configurations(stated, time_limit, workers, seed, progress)
     if stated.bound is not None and stated.has_only(MODELLED):
@@ -184,7 +182,8 @@ def _check_configurations(
     if stated.of_layers:
         return configurations.check_partitions(stated, time_limit, check_one)
     if stated.orders:
-        return configurations.check_orders(stated, time_limit, check_one)
+        known = at_once(stated)
+        return configurations.check_orders(stated, known, time_limit, check_one)
     return configurations.check_placements(stated, time_limit, check_one)
 
 

@@ -40,8 +40,6 @@ class ReorderedTiming:
     """Row of every overlapped pair, and the places of its F and its backward: [3, pairs]."""
     paired: Floats
     """Ticks of F and of the backward alone, and of what overlaps: [3, pairs]."""
-    factors: Floats
-    """Factor on times of every microbatch."""
 
     @classmethod
     def of(cls, schedule: Schedule) -> ReorderedTiming:
@@ -64,14 +62,14 @@ class ReorderedTiming:
             alone[single],
             np.stack([row[first], microbatch[first], microbatch[second]]),
             np.stack([alone[first], alone[second], np.array(overlap, dtype=np.float64)]),
-            np.array([float(times) for times, _ in pipeline.factors]),
         )
 
-    def values(self, orders: Ints, objective: Objective) -> Ints:
-        """Makespan or device span of every order `[order, place]` of the microbatches, in ticks."""
-        factors = self.factors[orders.T]
-        times = np.empty((len(self.run.duration), len(orders)))
-        times[:] = self.run.duration[:, None]
+    def values(self, factors: Floats, objective: Objective) -> Floats:
+        """Makespan or device span of every order of the microbatches, in ticks.
+
+        `factors`: factor on the times of the microbatch at every place, `[place, order]`.
+        """
+        times = np.repeat(self.run.duration[:, None].astype(np.float64), factors.shape[1], axis=1)
         times[: self.run.devices] = 0
         rows, place = self.places
         times[rows] = self.durations[:, None] * factors[place]
@@ -80,4 +78,4 @@ class ReorderedTiming:
             first, second = factors[forward], factors[backward]
             own, other, overlap = self.paired[:, :, None]
             times[row] = own * first + other * second - overlap * np.minimum(first, second)
-        return np.rint(self.run.values(times, objective)).astype(np.int64)
+        return self.run.values(times, objective)

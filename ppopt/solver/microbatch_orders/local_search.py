@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from heapq import nsmallest
 from itertools import combinations, permutations
 from typing import NamedTuple
 
 import numpy as np
 
-from ppopt.problem.arrays import Ints
+from ppopt.problem.arrays import Floats, Ints
+from ppopt.problem.objective import Objective
+from ppopt.schedule.reordered_timing import ReorderedTiming
 
 TOGETHER = 64
 """Orders that are timed together: their times fit the caches of a processor."""
@@ -22,11 +24,11 @@ Order = tuple[int, ...]
 class ValuedOrder(NamedTuple):
     """An order and its value in ticks."""
 
-    value: int
+    value: float
     order: Order
 
 
-def rule_orders(factors: Sequence[float]) -> dict[str, Order]:
+def rule_orders(factors: Floats) -> dict[str, Order]:
     """Orders that follow a rule: by factor, or large and small ones by turns."""
     ascending = sorted(range(len(factors)), key=lambda microbatch: factors[microbatch])
     half = (len(ascending) + 1) // 2
@@ -45,17 +47,20 @@ def rule_orders(factors: Sequence[float]) -> dict[str, Order]:
 class OrderSearch:
     """Local search from the orders that follow a rule; every call to `run` resumes it.
 
-    `values` times orders, an array `[order, place]`. The search ends early when `stop` holds.
+    Devices keep the order of a schedule, and other microbatches run at its places. `factors`:
+    factor on the times of every microbatch. The search ends early when `stop` holds.
     """
 
     def __init__(
         self,
-        values: Callable[[Ints], Ints],
-        factors: Sequence[float],
-        seed: int = 0,
+        timing: ReorderedTiming,
+        factors: Floats,
+        objective: Objective,
         stop: Callable[[], bool] = lambda: False,
+        seed: int = 0,
     ) -> None:
-        self._values, self._stop = values, stop
+        self._timing, self._factors = timing, factors
+        self._objective, self._stop = objective, stop
         self._random = np.random.default_rng(seed)
         self._steps = _steps(len(factors))
         self.evaluated = 0
@@ -64,7 +69,7 @@ class OrderSearch:
         """The orders that follow a rule, that of the list first."""
         self.best = min(self.by_rule)
 
-    def run(self, evaluations: int, bound: int = 0) -> ValuedOrder:
+    def run(self, evaluations: int, bound: float = 0) -> ValuedOrder:
         """Search until so many more orders are timed, or one is as good as the bound."""
         end, here = self.evaluated + evaluations, self.best
         while self.evaluated < end and self.best.value > bound and not self._stop():
@@ -108,7 +113,7 @@ class OrderSearch:
 
     def _timed(self, orders: Ints) -> list[ValuedOrder]:
         self.evaluated += len(orders)
-        values = self._values(orders).tolist()
+        values = self._timing.values(self._factors[orders.T], self._objective).tolist()
         return [
             ValuedOrder(value, tuple(order))
             for value, order in zip(values, orders.tolist(), strict=True)

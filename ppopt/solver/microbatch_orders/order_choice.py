@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import replace
 from fractions import Fraction
-from functools import partial
-from itertools import permutations
 from math import factorial, prod
 from random import Random
+
+import numpy as np
 
 from ppopt.problem.pipeline import Pipeline
 from ppopt.problem.problem import Problem
@@ -100,8 +100,17 @@ class OrderChoice(Choice):
         """All orders; empty if there are too many."""
         if self.size > MOST_LISTED:
             return ()
-        places = permutations(range(self._base.batches))
-        return list(dict.fromkeys(map(self._representative, places)))
+        orders: list[Order] = [()]
+        for _ in range(self._base.batches):
+            orders = [(*order, place) for order in orders for place in self._next(order)]
+        return orders
+
+    def _next(self, order: Order) -> list[int]:
+        """Microbatches that may run next, of those that are alike the first one that is left."""
+        left = (
+            [place for place in places if place not in order] for places in self._alike.values()
+        )
+        return [places[0] for places in left if places]
 
     def unlisted_bound(
         self,
@@ -113,12 +122,12 @@ class OrderChoice(Choice):
         return None if listed else UnlistedBound(self.lower_bound)
 
     def first(self) -> Iterator[Order]:
-        """The given order, then local optima of the best baselines."""
-        yield self._given
+        """Local optima of the best baselines, and the given order."""
         self._searches = self._baselines()
         for search in self._searches:
             yield self._representative(search.run(EVALUATIONS, self._bound.value).order)
         self._searches.sort(key=lambda search: search.best)
+        yield self._given
 
     def _baselines(self) -> list[OrderSearch]:
         """Local searches over orders, one from each of the best baselines."""
@@ -132,10 +141,9 @@ class OrderChoice(Choice):
         return sorted(searches, key=lambda search: search.best)[:MOST_BASELINES]
 
     def _search_from(self, baseline: Schedule) -> OrderSearch:
-        times = ReorderedTiming.of(baseline)
-        values = partial(times.values, objective=self._problem.objective)
-        factors = [float(factor) for factor, _ in self._base.factors]
-        return OrderSearch(values, factors, stop=lambda: self._deadline.over)
+        factors = np.array([float(factor) for factor, _ in self._base.factors])
+        timing = ReorderedTiming.of(baseline)
+        return OrderSearch(timing, factors, self._problem.objective, lambda: self._deadline.over)
 
     def moves(self, key: Key) -> Iterator[Order]:
         """The best neighbours of an order, in the order of operations of the best baseline."""
