@@ -18,6 +18,7 @@ from ppopt.problem.backward_memory import RecomputeUnit
 from ppopt.problem.layer_settings import LAYER_NAMES, LAYER_SETTINGS, flat
 from ppopt.problem.phases import PARTS, Machine, Phase, Phases
 from ppopt.problem.pipeline import Model, Pipeline
+from ppopt.problem.sequence_lengths import read_lengths
 from ppopt.problem.settings import LIMIT_1F1B, NAMED, SETTINGS, Part, Setting, Shape, same_setting
 from ppopt.problem.training_sizes import TrainingSizes, read_training
 from ppopt.problem.units import Unit, attached
@@ -339,6 +340,7 @@ _CHECKS: dict[Shape, _Check] = {
     Shape.LINK: _link,
     Shape.DEVICES: _limit,
     Shape.PER_DEVICE: _numbers,
+    Shape.LENGTHS: lambda value, setting: read_lengths(value, setting.field),
     Shape.PLACEMENT: _placement,
     Shape.CHOICE: _choice,
     Shape.FLAG: lambda value, _: flag(value),
@@ -420,6 +422,7 @@ def _forms(setting: Setting) -> list[dict[str, Any]]:
         Shape.TRAINING: [_training_schema()],
         Shape.DEVICES: [{"const": True}, *numbers],
         Shape.PER_DEVICE: numbers,
+        Shape.LENGTHS: [_list({"type": "integer", "minimum": 1}, _list({"type": "integer"}))],
         Shape.PLACEMENT: [{"enum": list(setting.choices)}, _list({"type": "integer"})],
         Shape.FLAG: [{"type": "boolean"}],
         Shape.SWITCHES: [{"type": "boolean"}, _list({"type": "boolean"})],

@@ -23,6 +23,7 @@ from ppopt.problem import (
     partition,
     placement,
     recompute,
+    sequence_lengths,
     units,
 )
 from ppopt.problem.cost_table import STAGE_COSTS, STEP_FIELDS
@@ -158,6 +159,7 @@ class Pipeline(PipelineFields):
 
     def _read_microbatches(self, reader: FieldReader) -> None:
         """Read by which factors microbatches differ."""
+        self._set(**sequence_lengths.factors_of(vars(self)))
         given = self.microbatch_times, self.microbatch_memory
         microbatches.check_memory_known(*given, self.mem_limit)
         for field in (microbatches.TIMES, microbatches.MEMORY):

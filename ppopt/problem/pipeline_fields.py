@@ -90,6 +90,14 @@ class PipelineFields(CostFields):
     `ppopt.problem.microbatches`)."""
     microbatch_memory: Any = None
     """Factor on the memory of a microbatch, in the same form; None: 1."""
+    microbatch_tokens: Any = None
+    """Lengths of the documents of every microbatch, which give both factors; None once these say
+    so (see `ppopt.problem.sequence_lengths`)."""
+    attention_share: Any = None
+    """Share of the times that grows with the square of a document's length; None: 0."""
+    reference_tokens: Any = None
+    """Tokens of the document of which the times of the stages are; None:
+    `tokens_per_microbatch`."""
     order: Any = None
     """Order in which microbatches run: `given` (None), as their factors are listed; `search`,
     chosen with the schedule; or the order that was chosen: the factors are in that order, and entry

@@ -9,17 +9,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
 from ppopt.errors import InputError
+from ppopt.problem import exact
 from ppopt.problem.arrays import Floats
 from ppopt.problem.objective import Objective
 from ppopt.problem.operation import OpKind
 from ppopt.problem.pipeline import Pipeline
+from ppopt.problem.sequence_lengths import read_lengths, read_share, time_factors
 from ppopt.problem.traits import refuse_unhandled
 from ppopt.schedule.reordered_timing import HANDLES, ReorderedTiming
 from ppopt.solver.microbatch_orders.local_search import OrderSearch
+from ppopt.strategies import resolve
 from ppopt.studies.evaluate import evaluate
 
 EVALUATIONS = 1000
@@ -51,11 +55,20 @@ class MicrobatchOrders:
     """
 
     def __init__(
-        self, pipeline: Pipeline, strategy: str = "1f1b", *, evaluations: int = EVALUATIONS
+        self,
+        pipeline: Pipeline,
+        strategy: str = "1f1b",
+        *,
+        reference_tokens: Any = None,
+        attention_share: Any = None,
+        evaluations: int = EVALUATIONS,
     ) -> None:
-        """Raises InputError if the strategy is unknown, NotApplicableError if it does not apply.
+        """Take a pipeline, whose number of microbatches and whose memory limit do not matter.
 
-        `evaluations`: number of orders that are timed for every step, at least 1.
+        `reference_tokens` and `attention_share` say what lengths of documents mean
+        (`ppopt.problem.sequence_lengths`). `evaluations`: number of orders that are timed for every
+        step, at least 1. Raises InputError if the strategy is unknown, NotApplicableError if it
+        does not apply.
         """
         if evaluations < 1:
             raise InputError(f"evaluations: {evaluations} is below 1")
@@ -63,8 +76,28 @@ class MicrobatchOrders:
             pipeline, microbatch_times=None, microbatch_memory=None, order=None
         )
         refuse_unhandled("order: search", self._pipeline.traits, HANDLES, "leave it out")
+        resolve(strategy)
         self._strategy, self._evaluations = strategy, evaluations
+        self._share = read_share(attention_share)
+        self._reference = None
+        if reference_tokens is not None:
+            self._reference = exact.count(reference_tokens, "reference_tokens")
         self._steps: dict[int, _Step] = {}
+
+    def of_lengths(self, lengths: object) -> MicrobatchOrder:
+        """Order of the microbatches of a step by the lengths of their documents, in tokens.
+
+        `lengths` has one entry per microbatch: its tokens, or a list with the length of every
+        document. Raises InputError if it has not, or if there is no `reference_tokens`.
+        """
+        if self._reference is None:
+            raise InputError(
+                "reference_tokens: missing; the tokens of the one document of which the times of "
+                "the stages are"
+            )
+        documents = read_lengths(lengths, "lengths")
+        factors = time_factors(documents, self._reference, self._share)
+        return self.order([float(factor) for factor in factors])
 
     def order(self, times: Sequence[float]) -> MicrobatchOrder:
         """Order of the microbatches with these factors on their times, one or more.
