@@ -163,7 +163,7 @@ def at_once(stated: Claim) -> tuple[int, str] | None:
     else:
         routes = [(one, None) for one in microbatches.simpler(stated)]
     for one, route in routes:
-        simple = mixed.of_one_kind(one)
+        simple = mixed.of_least_work(mixed.of_one_kind(one))
         known = None if simple.mixed else by_arithmetic(simple, route)
         if known is not None:
             return known

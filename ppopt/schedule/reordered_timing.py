@@ -13,17 +13,20 @@ import numpy as np
 
 from ppopt.problem.arrays import Floats, Ints
 from ppopt.problem.objective import Objective
-from ppopt.problem.traits import BESIDE_COMPUTE, Trait
+from ppopt.problem.traits import Trait
 from ppopt.schedule.sampled_timing import SampledTiming
 from ppopt.schedule.schedule import Schedule, split_codes
 
-HANDLES = (BESIDE_COMPUTE - {Trait.OFFLOAD}) | {
-    *(Trait.MIXED, Trait.PAIRS, Trait.SHORT_PAIRS, Trait.SLICES),
-    *(Trait.FROZEN, Trait.SPAN, Trait.MICROBATCHES),
-}
-"""Traits of the schedules whose orders of microbatches are timed exactly.
+HANDLES = frozenset(
+    {
+        *(Trait.MIXED, Trait.PAIRS, Trait.SHORT_PAIRS, Trait.SLICES),
+        *(Trait.STEP_WORK, Trait.FROZEN, Trait.SPAN, Trait.MICROBATCHES),
+    }
+)
+"""Traits of the schedules whose orders of microbatches are timed as a strategy runs them.
 
-Routes own their microbatches, and a move to the host takes as long as there is memory to move.
+Routes own their microbatches, and a move to the host takes as long as there is memory to move. A
+link that is a resource serves first what comes first, here in the order of the schedule.
 """
 
 
