@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from benchmarks import sides
-from benchmarks.baselines.problem import Limits, Outcome
+from benchmarks.outcome import Limits, Outcome
 from benchmarks.record import Row, add_line, head, read_lines
 from benchmarks.suite import Instance, is_proved, operations
 from ppopt.problem.operation import OpKind

@@ -1,14 +1,7 @@
 """Searches beside what a user would do without them: one table of cases per question.
 
-    python -m benchmarks.experiments partitions --seconds 60 -o records/DATE-partitions.md
+    python -m benchmarks.experiments mixed --seconds 2 -o records/DATE-mixed.md
 
-- `partitions`: partitions of DeepSeek-V3 (`models/deepseek-v3.yaml`: 61 blocks, with embedding,
-  prediction module and head) and of the same model with 43 blocks. Beside the search: the even and
-  the balanced partition, the layout of Megatron-LM's documentation, and the best of all partitions
-  that move one layer of the balanced one, each scheduled by construction alone. Limits are shares
-  of 1F1B's largest device peak on the balanced partition.
-- `recompute`: the layers that recompute, beside none and all. Limits lie evenly between the peak of
-  1F1B with full recompute and without any.
 - `mixed`: split or whole as a choice per backward, beside all split, all whole and the best hand
   strategy, where BW < B + W, B > BW or B takes memory. Times are drawn.
 - `streams`: schedules over links as streams, beside the schedule that a search over delays finds in
@@ -49,14 +42,11 @@ from benchmarks.record import (
     shown,
     table,
 )
-from ppopt import Model, NotApplicableError, Pipeline, Result, SolveParams
-from ppopt.errors import not_applicable
+from ppopt import Pipeline, Result
 from ppopt.formats.files import write
 from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.objective import Objective
 from ppopt.schedule import communication
-from ppopt.solver.parameters import RoundParams
-from ppopt.solver.partitions.partition_choice import one_layer_moves
 
 Other = Callable[[float], Fraction | None]
 """The value of what a search is compared with, from the seconds of a search."""
@@ -98,148 +88,6 @@ class Experiment(NamedTuple):
 def solved(pipeline: Pipeline, seconds: float) -> Result:
     """A search by one worker."""
     return ppopt.solve(pipeline, workers=1, time_limit=seconds)
-
-
-def value(pipeline: Callable[[], Pipeline], share: float = 1.0) -> Other:
-    """The value of a search with a share of the time; None if the pipeline does not apply."""
-
-    def other(seconds: float) -> Fraction | None:
-        try:
-            with not_applicable():
-                made = pipeline()
-        except NotApplicableError:
-            return None
-        return solved(made, share * seconds).value
-
-    return other
-
-
-# Partitions
-
-LAYOUTS = {"linear": "Et*4|(t*4|)*14tmL", "interleaved": "Et*3|(tt|)*29,m|L"}
-"""Megatron-LM's layouts of DeepSeek-V3 on 16 devices (docs/user-guide/features/
-pipeline_parallel_layout.md of NVIDIA/Megatron-LM)."""
-CONSTRUCTION = SolveParams(rounds=RoundParams(most=0))
-SHORT = 0.05
-"""Time of other partitions, as a share of that of the search."""
-SIZES = (
-    ((43, 8, 32), (61, 16, 32), (61, 16, 64), (61, 8, 32)),
-    ((43, 16, 32), (61, 16, 128), (43, 8, 16), (43, 8, 64)),
-)
-"""Blocks, devices, microbatches; the most telling ones first, with all forms before the others."""
-FORMS = (
-    ("linear", None, None),
-    ("linear", Fraction(1), None),
-    ("linear", Fraction(3, 4), None),
-    ("v", None, None),
-    ("interleaved", None, None),
-    ("linear", Fraction(3, 4), "search"),
-)
-"""Placement, limit as a share of 1F1B's peak, recompute."""
-
-
-def blocks_model(blocks: int) -> Model:
-    """DeepSeek-V3 with so many blocks, the first three dense."""
-    full = ppopt.read_model("deepseek-v3")
-    expert = next(layer for layer in full.layers if layer.name == "expert block")
-    kept = [layer for layer in full.layers if layer.name != "expert block"]
-    first = next(at for at, layer in enumerate(kept) if layer.role == "mtp")
-    return Model((*kept[:first], replace(expert, count=blocks - 3), *kept[first:]))
-
-
-class PartitionCase(NamedTuple):
-    """A model, its devices, its limit."""
-
-    blocks: int
-    devices: int
-    batches: int
-    placement: str
-    share: Fraction | None = None
-    recompute: str | None = None
-
-    def pipeline(self, partition: object) -> Pipeline:
-        """The pipeline with a partition; the limit is that of the balanced one."""
-        made = blocks_model(self.blocks).pipeline(
-            devices=self.devices,
-            batches=self.batches,
-            placement=self.placement,
-            partition=partition,
-            link=ppopt.read_pipeline("deepseek-v3").link,
-            time_unit="ms",
-            memory_unit="MiB",
-        )
-        if self.share is None:
-            return made
-        balanced = replace(made, partition="balanced", mem_limit="1f1b")
-        assert balanced.limits is not None
-        return replace(made, mem_limit=balanced.limits[0] * self.share, recompute=self.recompute)
-
-    def best_move(self, _: float) -> Fraction | None:
-        """Best value of all one-layer moves of the balanced partition."""
-        if self.placement != "linear" or self.recompute:
-            return None
-        balanced = self.pipeline("balanced")
-        results = [
-            ppopt.solve(
-                replace(balanced, partition=counts), workers=1, time_limit=10, params=CONSTRUCTION
-            )
-            for counts in one_layer_moves(balanced.counts)
-        ]
-        return min((one.value for one in results if one.value is not None), default=None)
-
-    def question(self) -> Question:
-        """The search of the partition, beside partitions by rule and by hand."""
-        others = {name: value(partial(self.pipeline, name), SHORT) for name in ("even", "balanced")}
-        layout = LAYOUTS.get(self.placement) if (self.blocks, self.devices) == (61, 16) else None
-        published = value(partial(self.pipeline, layout), SHORT) if layout else lambda _: None
-        return Question(
-            self.pipeline("search"), {**others, "published": published, "moves": self.best_move}
-        )
-
-
-def partition_cases() -> Iterator[Case]:
-    """Every size in every form."""
-    for sizes, form in product(SIZES, FORMS):
-        for size in sizes:
-            made = PartitionCase(*size, *form)
-            about = (f"{made.blocks}, {made.devices} x {made.batches}", made.placement)
-            limit = shown(made.share, "g")
-            yield Case((*about, limit, made.recompute or "-"), made.question)
-
-
-# Recompute
-
-MODELS = ("llama-3.1-8b", "llama-3.1-8b-128k", "llama-3.1-70b", "internvl2-26b", "deepseek-v3")
-POINTS = 4
-
-
-def limits(model: str) -> list[Fraction]:
-    """The limits of a model, ascending, in its unit (MiB)."""
-    base = replace(ppopt.read_pipeline(model), mem_limit=None)
-    peaks = []
-    for choice in ("full", "none"):
-        schedule = ppopt.evaluate(replace(base, recompute=choice), "1f1b")
-        memory = schedule.pipeline.ticks.memory
-        peaks.append(max(map(memory, schedule.metrics.peak_memory_ticks)))
-    low, high = min(peaks), max(peaks)
-    return [low + (high - low) * step / (POINTS - 1) for step in range(POINTS)]
-
-
-def recompute_question(model: str, limit: Fraction) -> Question:
-    """The search of what recomputes, beside none and all."""
-    base = replace(ppopt.read_pipeline(model), mem_limit=limit)
-    others = {
-        choice: value(partial(replace, base, recompute=choice)) for choice in ("none", "full")
-    }
-    return Question(replace(base, recompute="search"), others)
-
-
-def recompute_cases() -> Iterator[Case]:
-    """Every model at every limit."""
-    for model in MODELS:
-        for limit in limits(model):
-            labels = (model, f"{float(limit) / 1024:.1f}")
-            yield Case(labels, partial(recompute_question, model, limit))
 
 
 # Mixed backwards
@@ -355,13 +203,6 @@ def streams_cases() -> Iterator[Case]:
 
 
 EXPERIMENTS = {
-    "partitions": Experiment(
-        "Partition search",
-        ("blocks, p x m", "placement", "limit", "recompute"),
-        ("even", "balanced", "published", "moves"),
-        partition_cases,
-    ),
-    "recompute": Experiment("Recompute", ("model", "limit GiB"), ("none", "full"), recompute_cases),
     "mixed": Experiment(
         "Mixed backwards",
         ("kind", "placement, p x m", "limit"),

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from benchmarks import hand, suite
 from benchmarks.attempt import Attempt, Record, attempt
-from benchmarks.baselines.problem import Limits
+from benchmarks.outcome import Limits
 from benchmarks.sides import LIBRARIES, OURS
 from benchmarks.suite import Instance
 

@@ -1,7 +1,6 @@
-"""Ours beside other solvers, instance by instance, sides in turn; a record that can be resumed.
+"""Ours beside plain CP-SAT on the core, sides in turn; a record that can be resumed.
 
-python -m benchmarks.race beside -o records/DATE-race.jsonl      on the core
-python -m benchmarks.race ladder -o records/DATE-ladder.jsonl    how large can each go?
+python -m benchmarks.race run -o records/DATE-race-cp-sat.jsonl
 python -m benchmarks.race report RECORD.jsonl > RECORD.md
 """
 
@@ -9,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from math import exp, inf, log
 from pathlib import Path
@@ -17,17 +15,13 @@ from statistics import fmean
 
 from benchmarks import suite
 from benchmarks.attempt import Attempt, Record, attempt, describe, read
-from benchmarks.baselines.problem import Limits
+from benchmarks.outcome import Limits
 from benchmarks.prove import line
 from benchmarks.record import table
-from benchmarks.sides import BASELINES, LIBRARIES, OURS, size_of_ours, states
+from benchmarks.sides import LIBRARIES, OURS, size_of_ours
 from benchmarks.suite import Instance
 
-SIDES = (OURS, *BASELINES)
-INSTANCES: dict[str, Callable[[], Iterator[Instance]]] = {
-    "beside": suite.race,
-    "ladder": suite.ladder,
-}
+SIDES = tuple(LIBRARIES)
 SLOW = 1.0
 """Seconds above which a baseline's time counts for the ratios."""
 CPU_STEP = 0.01
@@ -37,37 +31,12 @@ Rows = dict[str, dict[str, Attempt]]
 """Attempts by instance, then by side."""
 
 
-def lost_in_a_row(attempts: Iterable[Attempt]) -> Counter[str]:
-    """How many attempts in a row each side has lost at the end of a ladder's record."""
-    lost: Counter[str] = Counter()
-    for one in attempts:
-        lost[one.side] = 0 if one.proved else lost[one.side] + 1
-    return lost
-
-
-def run(
-    instances: Iterable[Instance],
-    sides: tuple[str, ...],
-    limits: Limits,
-    record: Record,
-    lost: Counter[str] | None,
-) -> Iterator[Attempt]:
-    """Every side on every instance, another side first each time.
-
-    If `lost` is given, a side that fails to prove two instances in a row (one may be bad luck)
-    takes no part in the next ones.
-    """
+def run(instances: Iterable[Instance], limits: Limits, record: Record) -> Iterator[Attempt]:
+    """Both sides on every instance, the other one first each time."""
     for place, instance in enumerate(instances):
-        first = place % len(sides)
-        for side in (*sides[first:], *sides[:first]):
-            known = (side, instance.name, *limits) in record.done
-            out = lost is not None and lost[side] >= 2
-            if known or out or not states(side, instance.objective):
-                continue
-            one = _sized(attempt(side, instance, limits), instance)
-            yield one
-            if lost is not None:
-                lost[side] = 0 if one.proved else lost[side] + 1
+        for side in SIDES[:: -1 if place % 2 else 1]:
+            if (side, instance.name, *limits) not in record.done:
+                yield _sized(attempt(side, instance, limits), instance)
 
 
 def _sized(one: Attempt, instance: Instance) -> Attempt:
@@ -91,38 +60,25 @@ def by_instance(attempts: Iterable[Attempt]) -> Rows:
     return rows
 
 
-def sides_of(attempts: Iterable[Attempt]) -> list[str]:
-    """Sides in the order in which they are listed everywhere."""
-    present = {one.side for one in attempts}
-    return [side for side in SIDES if side in present]
-
-
-def heading(title: str, path: Path, attempts: Sequence[Attempt]) -> Iterator[str]:
-    """Title, machine, limits."""
-    first = attempts[0]
-    yield f"# {title}\n"
-    yield describe(read(path)[0])
+def report(path: Path) -> Iterator[str]:
+    """A record in Markdown; it stops where the two sides contradict each other."""
+    heads, attempts = read(path)
+    rows, first = by_instance(attempts), attempts[0]
+    yield "# Ours beside plain CP-SAT\n"
+    yield describe(heads)
     yield (
-        f"- at most {first.seconds_limit:g} s per instance and side, {first.workers} workers (Z3 "
-        f"has one), seed {first.seed}; every schedule and order verified\n"
+        f"- at most {first.seconds_limit:g} s per instance and side, {first.workers} workers, "
+        f"seed {first.seed}; every schedule verified\n"
     )
-
-
-def beside(path: Path) -> Iterator[str]:
-    """Ours and the baselines."""
-    attempts = read(path)[1]
-    rows = by_instance(attempts)
-    sides = sides_of(attempts)
-    yield from heading("Ours beside other solvers", path, attempts)
-    yield from _ratios(rows, sides)
+    yield from _ratios(rows)
     yield "\n## Seconds to proof; else the gap left\n"
-    yield from _table(rows, sides, _end)
+    yield from _table(rows, _end)
     yield "\n## Variables / constraints\n"
     yield "Of ours: the model of the whole pipeline, built only where nothing else closes.\n"
-    yield from _table(rows, sides, lambda one: f"{one.variables} / {one.constraints}")
+    yield from _table(rows, lambda one: f"{one.variables} / {one.constraints}")
 
 
-def _ratios(rows: Rows, sides: Sequence[str]) -> Iterator[str]:
+def _ratios(rows: Rows) -> Iterator[str]:
     yield (
         "Ratios of times, theirs over ours, as geometric means over the instances that both prove "
         f"and the baseline needs over {SLOW:g} s for; by the clock on the wall and by the time of "
@@ -132,7 +88,7 @@ def _ratios(rows: Rows, sides: Sequence[str]) -> Iterator[str]:
     )
     columns = ("side", "proves", "ratio (wall)", "lowest", "highest", "ratio (CPU)")
     yield from table(
-        (*columns, "beyond its limit", "faster"), (_side(rows, side) for side in sides)
+        (*columns, "beyond its limit", "faster"), (_side(rows, side) for side in SIDES)
     )
 
 
@@ -165,12 +121,12 @@ def _mean(ratios: Sequence[float]) -> str:
     return f"{exp(fmean(map(log, ratios))):.0f}" if ratios else "none"
 
 
-def _table(rows: Rows, sides: Sequence[str], cell: Callable[[Attempt], str]) -> Iterator[str]:
+def _table(rows: Rows, cell: Callable[[Attempt], str]) -> Iterator[str]:
     made = (
-        [name, *(cell(row[side]) if side in row else "" for side in sides)]
+        [name, *(cell(row[side]) if side in row else "" for side in SIDES)]
         for name, row in rows.items()
     )
-    return table(("instance", *sides), made)
+    return table(("instance", *SIDES), made)
 
 
 def _end(one: Attempt) -> str:
@@ -179,55 +135,26 @@ def _end(one: Attempt) -> str:
     return "nothing" if one.gap is None else f"gap {one.gap:.1%}"
 
 
-def ladder(path: Path) -> Iterator[str]:
-    """The largest pipeline that each side proves."""
-    attempts = read(path)[1]
-    rows, sides = by_instance(attempts), sides_of(attempts)
-    yield from heading("How large a pipeline each solver proves", path, attempts)
-    yield "A side that loses two in a row takes no part in the larger ones.\n"
-    yield "| side | largest proved | operations | seconds |\n|---|---|---|---|"
-    for side in sides:
-        best = [row[side] for row in rows.values() if side in row and row[side].proved]
-        last = best[-1]
-        yield f"| {side} | {last.instance} | {last.operations} | {last.seconds:.2f} |"
-    yield ""
-    yield from _table(rows, sides, _end)
-
-
-def report(path: Path) -> Iterator[str]:
-    """A record in Markdown; it stops where two sides contradict each other."""
-    instances = {one.group for one in read(path)[1]}
-    return ladder(path) if instances == {"ladder"} else beside(path)
-
-
 def main() -> None:
     """Run what the record does not hold yet, or print its report."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parts = parser.add_subparsers(dest="which", required=True)
-    for name in INSTANCES:
-        part = parts.add_parser(name)
-        part.add_argument("-o", "--output", type=Path, required=True, help="the record")
-        part.add_argument("--seconds", type=float, default=60.0, help="per instance and side")
-        part.add_argument("--workers", type=int, default=2)
-        part.add_argument("--seed", type=int, default=0)
-        part.add_argument("--every", type=int, default=1, help="take every n-th instance only")
-        part.add_argument("--sides", default=",".join(SIDES), help="some of the sides, by comma")
+    running = parts.add_parser("run")
+    running.add_argument("-o", "--output", type=Path, required=True, help="the record")
+    running.add_argument("--seconds", type=float, default=60.0, help="per instance and side")
+    running.add_argument("--workers", type=int, default=2)
+    running.add_argument("--seed", type=int, default=0)
+    running.add_argument("--every", type=int, default=1, help="take every n-th instance only")
     parts.add_parser("report").add_argument("record", type=Path)
     given = parser.parse_args()
     if given.which == "report":
         print(*report(given.record), sep="\n")
         return
-    sides = tuple(given.sides.split(","))
-    if unknown := set(sides) - set(SIDES):
-        parser.error(f"--sides: {', '.join(unknown)}: none of {', '.join(SIDES)}")
     limits = Limits(given.seconds, given.workers, given.seed)
-    libraries = dict.fromkeys(name for side in sides for name in LIBRARIES[side])
-    record = Record(given.output, libraries)
-    instances = list(INSTANCES[given.which]())[:: given.every]
-    lost = lost_in_a_row(read(given.output)[1]) if given.which == "ladder" else None
-    for one in run(instances, sides, limits, record, lost):
+    record = Record(given.output, LIBRARIES[OURS])
+    for one in run(list(suite.race())[:: given.every], limits, record):
         record.add(one)
         print(f"{one.side}: {line(one)}", file=sys.stderr, flush=True)
 

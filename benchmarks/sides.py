@@ -1,8 +1,4 @@
-"""The sides of a race by name, each with the interface of `benchmarks.baselines.problem.Solver`.
-
-One side per process: the libraries of HiGHS and of OR-Tools export the same symbols and do not go
-together.
-"""
+"""The sides of a race by name: ppopt, and the plain model of CP-SAT."""
 
 from __future__ import annotations
 
@@ -10,31 +6,15 @@ import importlib
 import pkgutil
 
 import ppopt.solver
-from benchmarks.baselines.problem import Limits, Outcome, Run, Size, Solver
+from benchmarks.outcome import Limits, Outcome, Run, Size, Solver
 from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.objective import Objective
 from ppopt.problem.pipeline import Pipeline
 from ppopt.strategies import registry
 
-OURS = "ppopt"
-BASELINES = {
-    "cp-sat": "cpsat",
-    "cp-sat order": "cpsat_order",
-    "milp": "milp",
-    "z3": "smt",
-    "pyjobshop": "jobshop",
-}
-"""Module of every baseline."""
-LIBRARIES = {
-    OURS: ("ortools", "numpy"),
-    "cp-sat": ("ortools",),
-    "cp-sat order": ("ortools",),
-    "milp": ("highspy",),
-    "z3": ("z3-solver",),
-    "pyjobshop": ("pyjobshop", "ortools"),
-}
+OURS, PLAIN = "ppopt", "cp-sat"
+LIBRARIES = {OURS: ("ortools", "numpy"), PLAIN: ("ortools",)}
 """Distributions whose versions a side's figures depend on."""
-MAKESPAN_ONLY = frozenset({"pyjobshop"})
 
 
 def load(side: str) -> Solver:
@@ -44,18 +24,14 @@ def load(side: str) -> Solver:
         for module in pkgutil.walk_packages(ppopt.solver.__path__, "ppopt.solver."):
             importlib.import_module(module.name)
         return ours
-    solver: Solver = importlib.import_module(f"benchmarks.baselines.{BASELINES[side]}").solve
-    return solver
+    from benchmarks import plain_cp_sat  # noqa: PLC0415  the other side has what it loads itself
 
-
-def states(side: str, objective: Objective) -> bool:
-    """Whether a side can state an objective."""
-    return objective is Objective.MAKESPAN or side not in MAKESPAN_ONLY
+    return plain_cp_sat.solve
 
 
 def size_of_ours(pipeline: Pipeline, objective: Objective) -> Size:
     """Size of ppopt's model of the whole pipeline, which it builds where nothing else closes."""
-    from benchmarks.baselines.cpsat import size  # noqa: PLC0415  it loads OR-Tools
+    from benchmarks.plain_cp_sat import size  # noqa: PLC0415  it loads OR-Tools
     from ppopt.problem.problem import Problem  # noqa: PLC0415  likewise
     from ppopt.solver.bounds import device_bounds  # noqa: PLC0415  likewise
     from ppopt.solver.cp_sat import model  # noqa: PLC0415  likewise

@@ -134,16 +134,6 @@ def spans() -> Iterator[Instance]:
             yield Instance(name, "device span", pipeline, Objective.DEVICE_SPAN)
 
 
-def ladder() -> Iterator[Instance]:
-    """Growing pipelines of one kind, to find the largest that a solver proves within a time."""
-    for size in (2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32, 48, 64):
-        name = f"ladder p={size} m={2 * size} K={size}"
-        pipeline = Pipeline(
-            stages=size, batches=2 * size, mem_limit=size, name=name, **costs("28.3b", size)
-        )
-        yield Instance(name, "ladder", pipeline)
-
-
 def lists() -> dict[str, Iterator[Instance]]:
     """The four lists that make up the suite."""
     return {"linear": linear(), "two_chunks": two_chunks(), "spans": spans(), "large": large()}
@@ -161,7 +151,7 @@ def core() -> Iterator[Instance]:
 
 
 def race() -> Iterator[Instance]:
-    """The part of the core that other solvers may prove: makespan, at most 800 operations."""
+    """The part of the core that plain CP-SAT may prove: makespan, at most 800 operations."""
     for instance in core():
         makespan = instance.objective is Objective.MAKESPAN
         if makespan and operations(instance.pipeline) <= 800:

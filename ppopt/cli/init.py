@@ -63,16 +63,16 @@ def init(
 
 def _list_gpus() -> int:
     from ppopt.cli.output import print_table  # noqa: PLC0415  commands load on use
-    from ppopt.report.gpus import LEGEND, gpu_table  # noqa: PLC0415
+    from ppopt.report.derivation import GPU_LEGEND, gpu_table  # noqa: PLC0415
 
     print_table(gpu_table())
-    print_table(LEGEND)
+    print_table(GPU_LEGEND)
     return 0
 
 
 def _explain(model: DerivedModel, file: Path | None) -> int:
     from ppopt.cli.output import print_table  # noqa: PLC0415  commands load on use
-    from ppopt.report.explanation import explanation_tables  # noqa: PLC0415
+    from ppopt.report.derivation import explanation_tables  # noqa: PLC0415
 
     if file is not None:
         raise InputError(f"{file}: --explain prints and writes no file; leave one of them out")

@@ -23,24 +23,13 @@ from ppopt.formats.files import write
 from ppopt.problem.kinds import ResourceKind
 from ppopt.problem.operation import ONCE
 from ppopt.report import table, text
-from ppopt.report.frontier_text import describe_frontier
+from ppopt.report.frontier_report import describe_frontier
 from ppopt.report.labels import describe_causes, describe_links
 from ppopt.report.objects import of_comparison, of_frontier, of_verification
 from ppopt.report.placement_text import describe_partition, describe_unsearched, explain_routes
 from ppopt.report.plan_objects import of_plan, report_plan
 from ppopt.report.plan_table import plan_table
-from ppopt.report.plan_text import (
-    describe_better_outside,
-    describe_beyond,
-    describe_gain,
-    describe_late,
-    describe_least_memory,
-    describe_limit,
-    describe_more_memory,
-    describe_space,
-    describe_use,
-    describe_within,
-)
+from ppopt.report.plan_text import describe_plan
 from ppopt.report.search_text import (
     STOPPED,
     describe_best,
@@ -220,27 +209,11 @@ def show_plan(settings: Settings, found: Plan) -> int:
             if destination.path.suffix.lower() == ".json"
         ]
         file = str(saved[0].with_suffix("")) if saved and code == 0 else None
-        for line in filter(None, _describe_plan(found, file)):
+        for line in filter(None, describe_plan(found, file)):
             print(line)
-        for name, reason in found.skipped:
-            print(f"skipped {name}: {reason}")
         if found.schedule is not None:
             _note_rounding(found.schedule)
     return code
-
-
-def _describe_plan(found: Plan, file: str | None) -> Iterator[str]:
-    """What the tables of a plan do not say, a sentence each; empty ones are to be left out."""
-    yield describe_limit(found)
-    yield describe_gain(found)
-    yield describe_late(found.late_baselines)
-    yield describe_better_outside(found)
-    yield describe_least_memory(found.least_memory, found.rows[0].result.pipeline.memory_unit)
-    yield describe_within(found)
-    yield describe_more_memory(found)
-    yield describe_space(found)
-    yield describe_beyond(found)
-    yield from describe_use(found, file)
 
 
 def show_parallel_plan(settings: Settings, found: ParallelPlan) -> int:

@@ -6,7 +6,7 @@ its JSON Schema, and the check of a stored one.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from fractions import Fraction
@@ -31,6 +31,8 @@ class Quantity(StrEnum):
     SHARE = "share"
     """From 0 to 1, in percent for people."""
     RATE = "rate"
+    """Tokens per second."""
+    RATIO = "ratio"
     SECONDS = "seconds"
     COUNT = "count"
     TEXT = "text"
@@ -56,6 +58,8 @@ class Figure(NamedTuple):
     """What it is, in a few words; `{objective}` stands for the name of the objective."""
     each: str = ""
     """What a list has one entry for: `device` or `stage`; empty: no list."""
+    head: str = ""
+    """Name at the top of a column; empty: the label. `{objective}` as in `meaning`."""
     base: str = ""
     """What a share is of, behind its text in a table."""
     maximized: bool = False
@@ -107,26 +111,36 @@ class ScheduleFigures:
     strategy: str | None = figure("strategy", _Q.TEXT, "strategy; `optimal`: searched")
     status: str | None = figure("status", _Q.STATUS, "how the search ended")
     objective: str | None = figure("objective", _Q.TEXT, "what is minimised")
-    value: float | None = figure("value", _Q.TIME, "the {objective}")
+    value: float | None = figure("value", _Q.TIME, "the {objective}", head="{objective}")
     lower_bound: float | None = figure("lower bound", _Q.TIME, "no schedule is below it")
     gap: float | None = figure("gap", _Q.SHARE, "(value - lower bound) / value")
     proof: str | None = figure("proof", _Q.TEXT, "argument behind the lower bound")
     makespan: float | None = figure("makespan", _Q.TIME, "end of the last operation")
     device_span: float | None = figure("device span", _Q.TIME, "longest time of one device")
     bubble_rate: float | None = figure(
-        "bubble rate", _Q.SHARE, "idle share of the {objective}", base=" of the {objective}"
+        "bubble rate",
+        _Q.SHARE,
+        "idle share of the {objective}",
+        head="bubble",
+        base=" of the {objective}",
     )
     bubble_overhead: float | None = figure(
         "bubble overhead", _Q.SHARE, "idle time over busy time", base=" of busy time"
     )
-    peak_memory: Values | None = figure("peak memory", _Q.MEMORY, "largest memory", each="device")
+    peak_memory: Values | None = figure(
+        "peak memory", _Q.MEMORY, "largest memory", each="device", head="memory"
+    )
     mem_limit: Values | None = figure("memory limit", _Q.MEMORY, "largest allowed", each="device")
     exposed: float | None = figure("exposed", _Q.TIME, "time added by work around microbatches")
     fits_limit: bool | None = figure("verified", _Q.FLAG, "whether memory is within the limit")
     time_unit: str | None = figure("time unit", _Q.TEXT, "unit of times")
     memory_unit: str | None = figure("memory unit", _Q.TEXT, "unit of memory")
     tokens_per_second: float | None = figure(
-        "throughput", _Q.RATE, "tokens per second of all devices", maximized=True
+        "throughput",
+        _Q.RATE,
+        "tokens per second of all devices",
+        head="tokens/s",
+        maximized=True,
     )
     tokens_per_second_per_device: float | None = figure(
         "per device", _Q.RATE, "tokens per second of one device", maximized=True
@@ -195,14 +209,21 @@ def known(figure: T | None) -> T:
     return figure
 
 
+def json_object(values: Mapping[str, object]) -> dict[str, Any]:
+    """Turn values into an object of JSON."""
+    return {key: json_form(value) for key, value in values.items()}
+
+
 def json_form(value: Any) -> Any:
-    """Turn a value of a figure into JSON: records become objects, fractions numbers."""
+    """Turn a value into JSON: records become objects, fractions numbers; schedules stay."""
     if isinstance(value, Fraction):
         return number(value)
     if isinstance(value, HintRecord):
         return hint_to_object(value)
     if isinstance(value, tuple) and hasattr(value, "_asdict"):
-        return {key: json_form(entry) for key, entry in value._asdict().items()}
+        return json_object(value._asdict())
+    if isinstance(value, Mapping):
+        return json_object(value)
     if isinstance(value, list | tuple):
         return [json_form(entry) for entry in value]
     return value

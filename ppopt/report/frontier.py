@@ -4,29 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from html import escape
-from typing import Any, NamedTuple
+from typing import Any
 
 from ppopt.formats.figures import known
 from ppopt.problem.exact import plain
 from ppopt.problem.operation import OpKind
 from ppopt.report import colours
+from ppopt.report.columns import Column, Html, html_table, marked
 from ppopt.report.figure import FONT, HOVER_LABEL
-from ppopt.report.frontier_report import FrontierReport
-from ppopt.report.frontier_text import AT_MOST, OVER, describe_frontier
-from ppopt.report.html import page
+from ppopt.report.frontier_report import FrontierReport, at_most, describe_frontier
+from ppopt.report.html import MOST_OPERATIONS, page
 from ppopt.report.labels import objective_name, title
 from ppopt.report.numbers import headed, measured, number, percent
 from ppopt.report.objects import of_frontier
-from ppopt.report.payload import embedded
+from ppopt.report.payload import data_element
 from ppopt.report.placement_text import describe_choices
 from ppopt.report.schedule_report import ScheduleReport
 from ppopt.report.search_text import describe_status
-from ppopt.report.sections import html_table
-from ppopt.schedule.schedule import Schedule
+from ppopt.report.sections import paragraphs
 
-TITLE = "Memory against time"
-MOST_OPERATIONS = 100_000
-"""Operations that a page draws; above, it shows the schedules of the first and last point only."""
 _HEIGHT = 460
 _NAMED = 3
 """Strategies of one memory and value that are named there, of many; hover and table name all."""
@@ -34,6 +30,7 @@ _WORST_SHOWN = 3
 """The chart opens with values up to this times the best; a double click shows the others too."""
 _MOST_SHOWN = 2.2
 """It opens with memory up to this times the last limit at which the value changes."""
+Rows = Sequence[ScheduleReport]
 
 
 def frontier_page(found: FrontierReport) -> str:
@@ -41,87 +38,53 @@ def frontier_page(found: FrontierReport) -> str:
 
     The element `frontier` holds the object of `ppopt frontier --json`, without the schedules: their
     sections are `schedule-1` and so on, named by `section` of each point. Identical input gives an
-    identical page, but for `solve_seconds`, which is left out.
+    identical page, but for `solve_seconds`, which is left out. Of more than `MOST_OPERATIONS`
+    operations, the page shows the schedules of the first and the last point.
     """
-    schedules = [point.schedule for point in found.points if point.schedule is not None]
-    shown = _sections(schedules)
-    sections = {place: index for index, place in enumerate(shown, start=1)}
+    shown = [point for point in found.points if point.schedule is not None]
+    if sum(len(known(point.schedule)) for point in shown) > MOST_OPERATIONS:
+        shown = [shown[0], *shown[1:][-1:]]
+    sections = {known(point.limit): index for index, point in enumerate(shown, start=1)}
     opening = (
         '<section class="frontier">\n'
         f"{_sentences(found)}\n"
         '<div id="curve" role="group" aria-label="Memory against time"></div>\n'
-        '<script type="application/json" id="curve-data">'
-        f"{embedded(_curve(found, sections))}</script>\n"
-        f'<div class="scroll" tabindex="0">{_table(found, sections)}</div>\n'
-        '<script type="application/json" id="frontier">'
-        f"{embedded(_data(found, sections))}</script>\n"
-        "</section>"
+        f"{data_element('curve-data', _curve(found, sections))}\n"
+        f"{_table(found, sections)}\n"
+        f"{data_element('frontier', _data(found, sections))}\n</section>"
     )
-    kept = [schedules[place] for place in shown]
-    points = _spots(found.points)
-    knee = min(range(len(shown)), key=lambda index: abs(shown[index] - _knee(points)))
-    name = schedules[0].pipeline.name
-    title = f"{name}: {TITLE.lower()}" if name else TITLE
-    return page(kept, title=title, opening=opening, first=knee)
+    limits = [point.limit for point in found.points]
+    knee = limits.index(_knee(found.points).limit)
+    first = min(range(len(shown)), key=lambda at: abs(limits.index(shown[at].limit) - knee))
+    schedules = [known(point.schedule) for point in shown]
+    return page(schedules, what="Memory against time", opening=opening, first=first)
 
 
-class _Spot(NamedTuple):
-    """A schedule in the chart: its limit or memory, and its value."""
-
-    x: float
-    y: float
-    report: ScheduleReport
-
-    @property
-    def place(self) -> tuple[float, float]:
-        return self.x, self.y
-
-
-def _spots(reports: Sequence[ScheduleReport]) -> list[_Spot]:
-    """Points at their limits, hand strategies at their memory."""
-    return [
-        _Spot(known(report.memory if x is None else x), known(report.value), report)
-        for report in reports
-        for x in [report.limit]
-    ]
-
-
-def _knee(points: Sequence[_Spot]) -> int:
+def _knee(points: Rows) -> ScheduleReport:
     """The point farthest below the line from the first to the last one in sight.
 
     Both axes count from 0 to 1 (Satopaa et al., "Finding a 'Kneedle' in a Haystack", 2011).
     """
-    begin, last = _first_in_sight(points), points[-1]
-    wide = last.x - points[begin].x or 1
-    high = points[begin].y - last.y or 1
-    return min(
-        range(begin, len(points)),
-        key=lambda place: points[place].x / wide + points[place].y / high,
-    )
+    seen = _in_sight(points)
+    (begin, high), (end, low) = seen[0].place, seen[-1].place
+    wide, tall = end - begin or 1, high - low or 1
+    return min(seen, key=lambda point: point.place[0] / wide + point.place[1] / tall)
 
 
-def _first_in_sight(points: Sequence[_Spot]) -> int:
-    """The first point that the chart opens with."""
-    best = points[-1].y
-    return next(i for i, point in enumerate(points) if point.y <= _WORST_SHOWN * best)
+def _in_sight(points: Rows) -> Rows:
+    """The points that the chart opens with."""
+    most = _WORST_SHOWN * known(points[-1].value)
+    return points[next(i for i, point in enumerate(points) if known(point.value) <= most) :]
 
 
-def _sections(schedules: Sequence[Schedule]) -> list[int]:
-    """The points whose schedules the page shows."""
-    everything = range(len(schedules))
-    if sum(map(len, schedules)) <= MOST_OPERATIONS:
-        return list(everything)
-    return sorted({0, len(schedules) - 1})
-
-
-def _data(found: FrontierReport, sections: Mapping[int, int]) -> dict[str, Any]:
+def _data(found: FrontierReport, sections: Mapping[float, int]) -> dict[str, Any]:
     """The data of a frontier without schedules and without what differs from run to run."""
     data = of_frontier(found)
     for row in (data, *data["points"], *data["strategies"]):
         row.pop("schedule", None)
         row.pop("solve_seconds")
-    for place, row in enumerate(data["points"]):
-        row["section"] = f"schedule-{sections[place]}" if place in sections else None
+    for row in data["points"]:
+        row["section"] = f"schedule-{sections[row['limit']]}" if row["limit"] in sections else None
     return data
 
 
@@ -132,56 +95,53 @@ def _sentences(found: FrontierReport) -> str:
     }
     status = words[found.frontier.status]
     lines = [f"{status}; click a point for its schedule", *describe_frontier(found)]
-    return "".join(f"<p>{escape(line[:1].upper() + line[1:])}.</p>" for line in lines)
+    return paragraphs(lines)
 
 
-def _curve(found: FrontierReport, sections: Mapping[int, int]) -> dict[str, Any]:
+def _curve(found: FrontierReport, sections: Mapping[float, int]) -> dict[str, Any]:
     """What the script draws: `Curve` in `script/types.d.ts`. The points are drawn last, on top."""
-    points, hands = _spots(found.points), _spots(found.hands)
-    end, bounds = _end([*points, *hands]), _bounds_of(found)
-    afters = [*(point.x for point in points[1:]), end]
+    points, hands = found.points, found.hands
+    bounds = [(plain(limit), plain(bound)) for limit, bound in found.frontier.bounds]
+    first, end = points[0].place[0], _end([*points, *hands])
+    afters = [*(point.place[0] for point in points[1:]), end]
     steps = [
         spot
-        for point, after in zip(points, afters, strict=True)
-        for spot in (point.place, (after, point.y))
+        for (x, y), after in zip((point.place for point in points), afters, strict=True)
+        for spot in ((x, y), (after, y))
     ]
-    values = [*(spot.y for spot in (*points, *hands)), *(bound for _, bound in bounds[-1:])]
+    lowest = [bound for _, bound in bounds[-1:]]
     return {
         "traces": [
             *_hands(hands),
-            *_bounds(found, bounds, points[0].x, end),
+            *_bounds(found, bounds, first, end),
             _best(points, hands, end),
         ],
         "layout": _layout(found),
-        **_opening_window(points, hands, bounds, end),
-        "whole": {"x": _widths(points[0].x, end), "y": _heights(values)},
+        **_opening_window(_in_sight(points), hands, lowest, end),
+        "whole": {
+            "x": _widths(first, end),
+            "y": _heights([*(known(row.value) for row in (*points, *hands)), *lowest]),
+        },
         "points": [
-            {"x": point.x, "y": point.y, "section": sections.get(place)}
-            for place, point in enumerate(points)
+            {"x": point.limit, "y": point.value, "section": sections.get(known(point.limit))}
+            for point in points
         ],
         "steps": [{"x": x, "y": y} for x, y in steps],
-        "names": [{"x": hand.x, "y": hand.y, "text": _together(hand, hands)} for hand in hands],
+        "names": [
+            {"x": hand.memory, "y": hand.value, "text": _together(hand, hands)} for hand in hands
+        ],
     }
 
 
-def _bounds_of(found: FrontierReport) -> list[tuple[float, float]]:
-    """Limits with their lower bounds."""
-    return [(plain(limit), plain(bound)) for limit, bound in found.frontier.bounds]
-
-
 def _opening_window(
-    points: Sequence[_Spot],
-    hands: Sequence[_Spot],
-    bounds: Sequence[tuple[float, float]],
-    end: float,
+    seen: Rows, hands: Rows, lowest: Sequence[float], end: float
 ) -> dict[str, list[float]]:
     """Ranges of the axes in which a choice is made: good values, and memory that brings them."""
-    seen = points[_first_in_sight(points) :]
-    most = min(end, _MOST_SHOWN * seen[-1].x)
-    worst = _WORST_SHOWN * seen[-1].y
-    near = [hand.y for hand in hands if hand.y <= worst and seen[0].x <= hand.x <= most]
-    values = [*(point.y for point in seen), *near, *(bound for _, bound in bounds[-1:])]
-    return {"x": _widths(seen[0].x, most), "y": _heights(values)}
+    (first, _), (last, best) = seen[0].place, seen[-1].place
+    most, worst = min(end, _MOST_SHOWN * last), _WORST_SHOWN * best
+    near = [y for x, y in (hand.place for hand in hands) if y <= worst and first <= x <= most]
+    values = [*(known(point.value) for point in seen), *near, *lowest]
+    return {"x": _widths(first, most), "y": _heights(values)}
 
 
 def _widths(first: float, end: float) -> list[float]:
@@ -196,20 +156,20 @@ def _heights(values: Sequence[float]) -> list[float]:
     return [low - room, high + room]
 
 
-def _end(spots: Sequence[_Spot]) -> float:
+def _end(rows: Rows) -> float:
     """Right end of the memory axis: a little beyond the last point or strategy."""
-    marks = [spot.x for spot in spots]
+    marks = [row.place[0] for row in rows]
     return max(marks) + 0.06 * (max(marks) - min(marks)) or max(marks) + 1
 
 
-def _best(points: Sequence[_Spot], hands: Sequence[_Spot], end: float) -> dict[str, Any]:
+def _best(points: Rows, hands: Rows, end: float) -> dict[str, Any]:
     """The frontier as steps with its points."""
-    proved = [point.report.status == "optimal" for point in points]
+    proved = [point.status == "optimal" for point in points]
     return {
         "type": "scatter",
         "name": "best schedule within the limit",
-        "x": [*(point.x for point in points), end],
-        "y": [*(point.y for point in points), points[-1].y],
+        "x": [*(point.limit for point in points), end],
+        "y": [*(point.value for point in points), points[-1].value],
         "mode": "lines+markers",
         "line": {"shape": "hv", "color": colours.HUES[OpKind.F], "width": 2},
         "marker": {
@@ -249,36 +209,33 @@ def _bounds(
     ]
 
 
-def _describe_point(point: _Spot, hands: Sequence[_Spot]) -> str:
-    report = point.report
-    least = "" if report.limit_proved else "<br>less memory may do"
-    same = ", ".join(escape(title(hand.report)) for hand in hands if hand.place == point.place)
-    limit = measured(point.x, report.memory_unit)
+def _describe_point(point: ScheduleReport, hands: Rows) -> str:
+    least = "" if point.limit_proved else "<br>less memory may do"
+    same = ", ".join(escape(title(hand)) for hand in hands if hand.place == point.place)
     return (
-        f"limit {limit}: <b>{measured(point.y, report.time_unit)}</b>"
-        f"<br>{escape(describe_status(report))}{least}"
-        f"<br>bubble rate {percent(report.bubble_rate)}"
+        f"limit {measured(point.limit, point.memory_unit)}: "
+        f"<b>{measured(point.value, point.time_unit)}</b>"
+        f"<br>{escape(describe_status(point))}{least}"
+        f"<br>bubble rate {percent(point.bubble_rate)}"
         f"{same and f'<br>as {same}'}"
     )
 
 
-def _hands(hands: Sequence[_Spot]) -> list[dict[str, Any]]:
+def _hands(hands: Rows) -> list[dict[str, Any]]:
     """Hand strategies at their own memory and value, in groups by whether the curve bounds them."""
-    fitting = [hand for hand in hands if hand.report.fits_limit]
+    fitting = [hand for hand in hands if hand.fits_limit]
     named = {
-        "hand strategies": [hand for hand in fitting if hand.report.ratio_to_best],
-        "of another placement, not bound": [
-            hand for hand in fitting if not hand.report.ratio_to_best
-        ],
-        "over the pipeline's own limits": [hand for hand in hands if not hand.report.fits_limit],
+        "hand strategies": [hand for hand in fitting if hand.ratio_to_best],
+        "of another placement, not bound": [hand for hand in fitting if not hand.ratio_to_best],
+        "over the pipeline's own limits": [hand for hand in hands if not hand.fits_limit],
     }
     symbols = ("diamond", "diamond-open", "x-thin")
     return [
         {
             "type": "scatter",
             "name": name,
-            "x": [hand.x for hand in shown],
-            "y": [hand.y for hand in shown],
+            "x": [hand.memory for hand in shown],
+            "y": [hand.value for hand in shown],
             "mode": "markers",
             "marker": {
                 "size": 11,
@@ -286,7 +243,7 @@ def _hands(hands: Sequence[_Spot]) -> list[dict[str, Any]]:
                 "symbol": symbol,
                 "line": {"width": 2, "color": colours.HUES[OpKind.BW]},
             },
-            "text": [_describe_hand(hand.report) for hand in shown],
+            "text": [_describe_hand(hand) for hand in shown],
             "hovertemplate": "%{text}<extra></extra>",
         }
         for (name, shown), symbol in zip(named.items(), symbols, strict=True)
@@ -294,10 +251,10 @@ def _hands(hands: Sequence[_Spot]) -> list[dict[str, Any]]:
     ]
 
 
-def _together(hand: _Spot, hands: Sequence[_Spot]) -> str:
+def _together(hand: ScheduleReport, hands: Rows) -> str:
     """Label of a strategy; those of the same memory and value share the label of the first."""
-    name = title(hand.report)
-    same = [title(other.report) for other in hands if other.place == hand.place]
+    name = title(hand)
+    same = [title(other) for other in hands if other.place == hand.place]
     more = f" and {len(same) - _NAMED} more" if len(same) > _NAMED + 1 else ""
     named = same[:_NAMED] if more else same
     return escape(", ".join(named)) + more if same[0] == name else ""
@@ -335,37 +292,33 @@ def _layout(found: FrontierReport) -> dict[str, Any]:
     }
 
 
-def _table(found: FrontierReport, sections: Mapping[int, int]) -> str:
+def _table(found: FrontierReport, sections: Mapping[float, int]) -> str:
     pipeline, searched = found.frontier.pipeline, found.frontier.searched
     time, objective = pipeline.time_unit, objective_name(found.frontier.objective)
-    head = (
-        *("schedule", headed("memory", pipeline.memory_unit), headed(objective, time)),
-        *(headed("lower bound", time), "bubble rate", "status"),
-    )
-    rows = [
-        (point.place, _point_row(point.report, searched, sections.get(place)))
-        for place, point in enumerate(_spots(found.points))
+
+    def schedule(row: ScheduleReport) -> str:
+        if row.limit is None:
+            return title(row)
+        words = "optimum" if row.status == "optimal" else "best found"
+        if row.limit in sections:
+            words = f'<a href="#schedule-{sections[row.limit]}">{words}</a>'
+        return Html(f"<strong>{words}</strong>{escape(describe_choices(row, searched))}")
+
+    columns: list[Column[ScheduleReport]] = [
+        Column("schedule", schedule),
+        Column(
+            headed("memory", pipeline.memory_unit),
+            lambda row: marked(at_most(row) + number(row.place[0]), row),
+        ),
+        Column(headed(objective, time), lambda row: number(row.value)),
+        Column(
+            headed("lower bound", time),
+            lambda row: "" if row.limit is None else number(row.lower_bound),
+        ),
+        Column("bubble rate", lambda row: percent(row.bubble_rate)),
+        Column(
+            "status",
+            lambda row: "hand strategy" if row.limit is None else describe_status(row),
+        ),
     ]
-    rows += [(hand.place, _hand_row(hand.report)) for hand in _spots(found.hands)]
-    return html_table(head, (cells for _, cells in sorted(rows, key=lambda entry: entry[0])))
-
-
-def _point_row(
-    row: ScheduleReport, searched: Sequence[str], section: int | None
-) -> tuple[str, ...]:
-    words = "optimum" if row.status == "optimal" else "best found"
-    if section is not None:
-        words = f'<a href="#schedule-{section}">{words}</a>'
-    most = "" if row.limit_proved else AT_MOST
-    words = f"<strong>{words}</strong>{escape(describe_choices(row, searched))}"
-    cells = _cells(words, most + number(row.limit), row, number(row.lower_bound))
-    return *cells, escape(describe_status(row))
-
-
-def _hand_row(row: ScheduleReport) -> tuple[str, ...]:
-    over = "" if row.fits_limit else OVER
-    return *_cells(escape(title(row)), number(row.memory) + over, row, ""), "hand strategy"
-
-
-def _cells(words: str, memory: str, row: ScheduleReport, bound: str) -> tuple[str, ...]:
-    return words, memory, number(row.value), bound, percent(row.bubble_rate)
+    return html_table(columns, ("", found.rows))

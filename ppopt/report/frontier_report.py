@@ -1,4 +1,4 @@
-"""What `ppopt frontier` reports: points and hand strategies with their figures."""
+"""What `ppopt frontier` reports: points and hand strategies with their figures, and sentences."""
 
 from __future__ import annotations
 
@@ -6,10 +6,17 @@ from collections.abc import Sequence
 from fractions import Fraction
 from typing import NamedTuple
 
+from ppopt.formats.figures import known
 from ppopt.problem.exact import plain, plain_or_none
+from ppopt.report.labels import objective_name
+from ppopt.report.numbers import grouped, measured, percent
+from ppopt.report.placement_text import explain_routes, placement_of
 from ppopt.report.schedule_report import ScheduleReport, report_evaluation, report_result
 from ppopt.studies.baselines import best
 from ppopt.studies.frontier import Frontier
+
+AT_MOST = "≤ "
+"""Stands before a limit that is not proved to be the least for its value."""
 
 
 class WithinFigures(NamedTuple):
@@ -33,6 +40,11 @@ class FrontierReport(NamedTuple):
     within: WithinFigures | None = None
     """None unless a share is asked for."""
 
+    @property
+    def rows(self) -> list[ScheduleReport]:
+        """Points and hand strategies by memory, then value; of equal ones, points come first."""
+        return sorted([*self.points, *self.hands], key=lambda row: row.place)
+
 
 def report_frontier(found: Frontier, share: Fraction | None = None) -> FrontierReport:
     """Figures of a frontier; `share`: which slowdown relative to the best is acceptable."""
@@ -43,6 +55,7 @@ def report_frontier(found: Frontier, share: Fraction | None = None) -> FrontierR
             best(schedules, point.result),
             limit=plain(point.limit),
             limit_proved=point.least,
+            ratio_to_best=1,
         )
         for point in found.points
     ]
@@ -66,3 +79,102 @@ def _within(found: Frontier, share: Fraction | None) -> WithinFigures | None:
     return WithinFigures(
         plain(share), plain(point.limit), plain_or_none(value), plain_or_none(beyond)
     )
+
+
+def at_most(row: ScheduleReport) -> str:
+    """What stands before the memory of a row: a mark unless a limit is proved to be the least."""
+    return "" if row.limit is None or row.limit_proved else AT_MOST
+
+
+def describe_frontier(found: FrontierReport) -> list[str]:
+    """The least memory that works and the most that is worth having: a sentence each.
+
+    Empty without points.
+    """
+    points, frontier = found.points, found.frontier
+    if not points:
+        return []
+    least = measured(points[0].limit, frontier.pipeline.memory_unit)
+    if not points[0].limit_proved:
+        least = f"at most {least}, not proved"
+    lines = [
+        f"least memory that works: {least}; {frontier.proof}",
+        _most_useful(found),
+        *_describe_within(found),
+        *_faster_elsewhere(found),
+        *explain_routes(found.hands),
+    ]
+    if not all(point.limit_proved for point in points):
+        objective = objective_name(frontier.objective)
+        lines.append(f"{AT_MOST.strip()}: less memory may reach the same {objective}")
+    return lines
+
+
+def _describe_within(found: FrontierReport) -> list[str]:
+    """The least memory for almost the best value, where a share was asked for."""
+    within, pipeline = found.within, found.frontier.pipeline
+    if within is None:
+        return []
+    value = measured(within.value, pipeline.time_unit)
+    text = f"within {percent(within.share)} of the best: {value} in "
+    text += measured(within.limit, pipeline.memory_unit)
+    if within.beyond is None:
+        return [f"{text}; perhaps less memory is enough"]
+    return [f"{text}; not in {measured(within.beyond, pipeline.memory_unit)}, proved"]
+
+
+def _most_useful(found: FrontierReport) -> str:
+    """The most memory that is worth having in the placement, and how much of that is proved."""
+    frontier, last = found.frontier, found.points[-1]
+    pipeline, objective = frontier.pipeline, objective_name(frontier.objective)
+    memory = measured(last.limit, pipeline.memory_unit)
+    value = measured(last.value, pipeline.time_unit)
+    if last.tokens_per_second is not None:
+        value += f" ({grouped(last.tokens_per_second)} tokens/s)"
+    within = "" if pipeline.limits is None else " within the pipeline's own limits"
+    worth = "most memory worth having"
+    if "placement" not in frontier.searched:
+        worth += f" in placement {placement_of(last)}"
+    if last.status != "optimal":
+        return (
+            f"{worth}: not known; the least {objective} found, {value} (gap "
+            f"{percent(last.gap)}), takes {memory}{within}"
+        )
+    most = f"{memory}, proved" if frontier.enough_proved else f"at most {memory}, not proved"
+    return f"{worth}: {most}; with any more the {objective} stays {value}{within}"
+
+
+def _faster_elsewhere(found: FrontierReport) -> list[str]:
+    """Lines for the best hand strategies outside the search that are faster than every point.
+
+    One of another placement with no more routes, and one with a second route, for which devices
+    hold the weights twice, if that is faster still.
+    """
+    last = found.points[-1]
+    faster = sorted(
+        (
+            row
+            for row in found.hands
+            if known(row.value) < known(last.value)
+            and row.fits_limit is not False
+            and (row.placement, row.chunks, row.routes)
+            != (last.placement, last.chunks, last.routes)
+        ),
+        key=lambda row: (known(row.value), row.memory or 0),
+    )
+    two = next((row for row in faster if _routes(row) > _routes(last)), None)
+    other = next((row for row in faster if _routes(row) <= _routes(last)), None)
+    lines = [] if other is None else [f"faster in another placement: {_describe_hand(other)}"]
+    if two is not None and (other is None or known(two.value) < known(other.value)):
+        lines.append(f"faster with two routes: {_describe_hand(two)}")
+    return lines
+
+
+def _routes(row: ScheduleReport) -> int:
+    return row.routes or 1
+
+
+def _describe_hand(hand: ScheduleReport) -> str:
+    value = measured(hand.value, hand.time_unit)
+    memory = measured(hand.memory, hand.memory_unit)
+    return f"{hand.strategy}, {placement_of(hand)}, {value} in {memory}"

@@ -5,11 +5,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import sys
+from collections.abc import Iterable, Sequence
 from html import escape
 from importlib.resources import files
 from string import Template
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 
@@ -35,8 +36,11 @@ from ppopt.schedule.idle import Cause, idle
 from ppopt.schedule.schedule import Schedule
 
 TITLE = "Pipeline schedules"
+MOST_OPERATIONS = 100_000
+"""Operations of all schedules that the page of a study draws."""
 FEW = 4
 """Charts that a page of many schedules opens with."""
+Key = TypeVar("Key")
 _KEYS: dict[Kind, str] = dict(zip(OpKind, "fbwx", strict=True))
 """Keys that show or hide a kind of operations."""
 
@@ -57,15 +61,17 @@ def page(
     schedules: Sequence[Schedule],
     *,
     title: str = "",
+    what: str = "",
     opening: str = "",
     first: int = 0,
     study: bool = False,
 ) -> str:
     """One HTML page with the Gantt chart, memory and figures of every schedule.
 
-    Without a title, the page has the name of the pipeline. Several schedules share one time axis,
-    one above the other: the least value is on top, the others are compared with it. Of more than
-    `FEW` charts the page opens with the best, and the sections of the others are folded.
+    Without a title, the page has the name of the pipeline, and of `what` it shows. Several
+    schedules share one time axis, one above the other: the least value is on top, the others are
+    compared with it. Of more than `FEW` charts the page opens with the best, and the sections of
+    the others are folded.
 
     `opening` is HTML that stands before the schedules; with it, they keep their order and are shown
     one at a time: number `first`, from 0, then the k-th, from 1, when the address becomes
@@ -73,8 +79,27 @@ def page(
     complete (every device runs something). Identical input gives an identical page. Raises
     InputError if there is no schedule, or if units of time differ.
     """
+    name = _common_name(schedules)
+    title = title or (f"{name}: {what.lower()}" if name and what else what)
     parts = page_parts(schedules, title=title, opening=opening, first=first)
     return framed(parts, opening=parts.above, script=script(study=study))
+
+
+def fitting(
+    candidates: Iterable[tuple[Key, Schedule | None]], most: int = sys.maxsize
+) -> dict[Key, Schedule]:
+    """The first schedules, at most so many, that one page draws: `MOST_OPERATIONS`, or one."""
+    shown: dict[Key, Schedule] = {}
+    for key, schedule in candidates:
+        if schedule is None:
+            continue
+        operations = sum(map(len, shown.values())) + len(schedule)
+        if shown and operations > MOST_OPERATIONS:
+            break
+        shown[key] = schedule
+        if len(shown) == most:
+            break
+    return shown
 
 
 class PageParts(NamedTuple):

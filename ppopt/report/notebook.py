@@ -10,8 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ppopt.report.comparison_report import report_comparison
-from ppopt.report.frontier_report import report_frontier
-from ppopt.report.frontier_text import describe_frontier
+from ppopt.report.frontier_report import describe_frontier, report_frontier
 from ppopt.report.placement_text import explain_routes
 from ppopt.report.plan_objects import report_plan
 from ppopt.report.plan_table import plan_table

@@ -33,6 +33,14 @@ def rounded(value: float | Fraction, unit: str | None) -> str:
     return measured(round(value) if abs(value) >= 1e6 else float(f"{value:.6g}"), unit)
 
 
+def short(value: float | None) -> str:
+    """Write a number for narrow columns: six digits, at most three of them decimals."""
+    if value is None:
+        return NONE
+    whole = len(str(int(abs(value))))
+    return number(round(value, min(3, max(0, 6 - whole))))
+
+
 def _with(words: str, unit: str | None) -> str:
     return words if unit is None else f"{words} {unit}"
 

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from ppopt.formats import origin_json
-from ppopt.formats.figures import METRICS, PLACED, SEARCHED, ScheduleFigures
-from ppopt.problem.exact import plain, plain_or_none
+from ppopt.formats.figures import METRICS, PLACED, SEARCHED, ScheduleFigures, json_object
+from ppopt.problem.exact import plain
 from ppopt.schedule.schedule import Schedule
 from ppopt.verifier import Rule, Violation
 from ppopt.verifier.measured import is_measured
@@ -102,38 +102,37 @@ def of_frontier(report: FrontierReport) -> dict[str, Any]:
     found = report.frontier
     least, enough, provenance = found.least, found.enough, found.provenance
     pipeline = ScheduleFigures.of(None, found.pipeline)
-    within = {} if report.within is None else {"within": report.within._asdict()}
-    return {
-        "schema": SCHEMA,
-        "status": found.status.value,
-        "objective": found.objective.value,
-        "proof": found.proof,
-        **pipeline.to_object(("mem_limit", "time_unit", "memory_unit")),
-        "searched": list(found.searched),
-        "link_mode": found.pipeline.link_mode.value,
-        "least_limit": plain_or_none(least and least.limit),
-        "least_limit_proved": least is not None and least.least,
-        "useful_limit": plain_or_none(enough and enough.limit),
-        "useful_limit_proved": found.enough_proved,
-        **within,
-        "points": [
-            {"schema": SCHEMA, **point.to_object((*RESULT, "limit", "limit_proved"))}
-            for point in report.points
-        ],
-        "bounds": [
-            {"limit": plain(limit), "lower_bound": plain(bound)} for limit, bound in found.bounds
-        ],
-        "strategies": [
-            {"schema": SCHEMA, **hand.to_object((*EVALUATION, "memory", "ratio_to_best"))}
-            for hand in report.hands
-        ],
-        "skipped": _skipped(found.skipped),
-        "backward_kind": found.backward_kind.value,
-        "seed": provenance.seed,
-        "workers": provenance.workers,
-        "versions": provenance.versions,
-        "solve_seconds": round(found.solve_seconds, 3),
-    }
+    return json_object(
+        {
+            "schema": SCHEMA,
+            "status": found.status.value,
+            "objective": found.objective.value,
+            "proof": found.proof,
+            **pipeline.to_object(("mem_limit", "time_unit", "memory_unit")),
+            "searched": found.searched,
+            "link_mode": found.pipeline.link_mode.value,
+            "least_limit": least and least.limit,
+            "least_limit_proved": least is not None and least.least,
+            "useful_limit": enough and enough.limit,
+            "useful_limit_proved": found.enough_proved,
+            **({} if report.within is None else {"within": report.within}),
+            "points": [
+                {"schema": SCHEMA, **point.to_object((*RESULT, "limit", "limit_proved"))}
+                for point in report.points
+            ],
+            "bounds": [{"limit": limit, "lower_bound": bound} for limit, bound in found.bounds],
+            "strategies": [
+                {"schema": SCHEMA, **hand.to_object((*EVALUATION, "memory", "ratio_to_best"))}
+                for hand in report.hands
+            ],
+            "skipped": _skipped(found.skipped),
+            "backward_kind": found.backward_kind.value,
+            "seed": provenance.seed,
+            "workers": provenance.workers,
+            "versions": provenance.versions,
+            "solve_seconds": round(found.solve_seconds, 3),
+        }
+    )
 
 
 def of_verification(

@@ -6,17 +6,18 @@ import re
 from fractions import Fraction
 from typing import Any
 
-from rich import box
 from rich.table import Table
-from rich.text import Text
 
+from ppopt.formats.figures import json_object
 from ppopt.problem.exact import plain, plain_or_none
+from ppopt.report.columns import Column, left, table_of
 from ppopt.report.numbers import grouped, number, percent
 from ppopt.report.plan_objects import of_plan
-from ppopt.report.plan_text import describe_open, describe_slower
+from ppopt.report.plan_text import describe_slowdown
 from ppopt.studies.parallel_result import ParallelPlan, ParallelRow
 from ppopt.studies.parallel_space import DIMENSIONS
 from ppopt.studies.plan_result import RowStatus
+from ppopt.studies.step_breakdown import StepBreakdown
 
 _NUMBER = re.compile(r"[0-9]+")
 MOST_SHOWN = 20
@@ -27,10 +28,8 @@ _HEADS = {
     "data": "data",
     "expert": "ex-\npert",
     "microbatch": "micro-\nbatch",
-    "devices": "de-\nvices",
-    "batches": "batches",
 }
-"""Size of a combination -> head of its column."""
+"""Dimension of a combination -> head of its column."""
 
 
 def of_parallel_plan(found: ParallelPlan) -> dict[str, Any]:
@@ -43,12 +42,12 @@ def of_parallel_plan(found: ParallelPlan) -> dict[str, Any]:
     that are not known are null.
     """
     space = found.space
-    return of_plan(found.plan) | {
+    own = {
         "proof": _proof(found),
         "status": found.status.value,
-        "value": plain_or_none(found.value),
-        "lower_bound": plain_or_none(found.lower_bound),
-        "gap": plain_or_none(found.gap),
+        "value": found.value,
+        "lower_bound": found.lower_bound,
+        "gap": found.gap,
         "solve_seconds": round(found.solve_seconds, 3),
         "parallelism": {
             "tokens_per_second_per_gpu": found.tokens_per_second(found.value),
@@ -66,32 +65,31 @@ def of_parallel_plan(found: ParallelPlan) -> dict[str, Any]:
                 {"reason": reason, "combinations": number}
                 for reason, number in found.skipped_by_reason.items()
             ],
-            "not_searched": list(space.not_searched),
-            "storage": None if found.storage is None else found.storage._asdict(),
+            "not_searched": space.not_searched,
+            "storage": found.storage,
         },
     }
+    return of_plan(found.plan) | json_object(own)
 
 
 def parallel_table(found: ParallelPlan) -> Table:
     """Combinations, the best first, a row each."""
-    sizes = _sizes(found)
-    table = _table(
-        *(_HEADS[name] for name in (*sizes, "devices", "batches")),
-        *("tokens/s\nper GPU", "bound", "memory\n(MiB)"),
-    )
-    table.add_column("versus the best", overflow="fold")
-    for place, row in enumerate(found.rows[:MOST_SHOWN]):
-        training = row.model.training
-        cells = [
-            *(str(getattr(row.parallelism, name)) for name in sizes),
-            *(str(training.devices), str(training.batches)),
-            grouped(found.tokens_per_second(row.value)),
-            grouped(found.tokens_per_second(row.lower_bound)),
-            number(plain_or_none(row.peak)),
-            "best" if place == 0 and row.value is not None else slowdown(row, found.value),
-        ]
-        table.add_row(*map(Text, cells), style="bold" if place == 0 else "")
-    return table
+    rows = found.rows[:MOST_SHOWN]
+
+    def compared(row: ParallelRow) -> str:
+        is_best = row is rows[0] and row.value is not None
+        return "best" if is_best else slowdown(row, found.value)
+
+    columns: list[Column[ParallelRow]] = [
+        *_sizes(found),
+        Column("de-\nvices", lambda row: str(row.model.training.devices)),
+        Column("batches", lambda row: str(row.model.training.batches)),
+        Column("tokens/s\nper GPU", lambda row: grouped(found.tokens_per_second(row.value))),
+        Column("bound", lambda row: grouped(found.tokens_per_second(row.lower_bound))),
+        Column("memory\n(MiB)", lambda row: number(plain_or_none(row.peak))),
+        left("versus the best", compared),
+    ]
+    return table_of(columns, rows, lambda row: "bold" if row is rows[0] else "")
 
 
 def breakdown_table(found: ParallelPlan) -> Table | None:
@@ -99,51 +97,43 @@ def breakdown_table(found: ParallelPlan) -> Table | None:
 
     None if no combination has a schedule.
     """
-    rows = [row for row in found.rows[:MOST_SHOWN] if row.value is not None]
+
+    def part(head: str, name: str) -> Column[ParallelRow]:
+        return Column(head, lambda row: f"{float(getattr(row.breakdown, name)):.1f}")
+
+    rows = [row for row in found.rows[:MOST_SHOWN] if row.breakdown is not None]
     if not rows:
         return None
-    sizes = _sizes(found)
-    heads = ("step", "compute", "commu-\nnication", "bubble", "gradient\nsync", "optimizer")
-    table = _table(*(_HEADS[name] for name in sizes), *heads)
-    for row in rows:
-        parts = (row.value or 0, *(row.breakdown or ()))
-        times = [f"{float(time):.1f}" for time in parts]
-        table.add_row(*(str(getattr(row.parallelism, name)) for name in sizes), *times)
-    return table
+    heads = ("compute", "commu-\nnication", "bubble", "gradient\nsync", "optimizer")
+    columns = [
+        *_sizes(found),
+        Column("step", lambda row: f"{float(row.value or 0):.1f}"),
+        *map(part, heads, StepBreakdown._fields),
+    ]
+    return table_of(columns, rows)
 
 
-def _table(*heads: str) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, 0), show_edge=False, header_style="bold")
-    for head in heads:
-        table.add_column(head, justify="right")
-    return table
+def _sizes(found: ParallelPlan) -> list[Column[ParallelRow]]:
+    """Columns of the dimensions: context and expert only where one is above 1."""
 
+    def size(name: str) -> Column[ParallelRow]:
+        return Column(_HEADS[name], lambda row: str(getattr(row.parallelism, name)))
 
-def _sizes(found: ParallelPlan) -> list[str]:
-    """Dimensions that are shown: context and expert only where one is above 1."""
-    parallelisms = [row.parallelism for row in found.rows]
-    optional = {
-        "context": any(one.context > 1 for one in parallelisms),
-        "expert": any(one.expert > 1 for one in parallelisms),
-    }
-    return [name for name in _HEADS if name in DIMENSIONS and optional.get(name, True)]
+    return [
+        size(name)
+        for name in _HEADS
+        if name not in ("context", "expert")
+        or any(getattr(row.parallelism, name) > 1 for row in found.rows)
+    ]
 
 
 def slowdown(row: ParallelRow, best: Fraction | None) -> str:
     """Slowdown of a combination relative to the best step of any."""
-    status = row.status(best)
-    if status is RowStatus.INFEASIBLE:
-        return "does not fit"
-    least = more = None
-    if best is not None and row.lower_bound is not None:
-        least = plain(row.lower_bound) / plain(best) - 1
-        more = None if row.value is None else plain(row.value) / plain(best) - 1
-    if least is None or status is RowStatus.UNKNOWN:
-        return describe_open(row.searches, least)
-    if least >= 0:
-        return describe_slower(least, more)
-    text = f"{percent(more)} slower" if more else "as fast"
-    return f"{text}; at best {percent(-least)} faster"
+    least, more = (
+        None if value is None or best is None else plain(value) / plain(best) - 1
+        for value in (row.lower_bound, row.value)
+    )
+    return describe_slowdown(row.status(best), row.searches, least, more)
 
 
 def describe_parallel_plan(found: ParallelPlan) -> list[str]:

@@ -55,6 +55,11 @@ def embedded(data: Mapping[str, Any]) -> str:
     return text.replace("<", "\\u003c")
 
 
+def data_element(name: str, data: Mapping[str, Any]) -> str:
+    """A script element that holds data as JSON, under its name."""
+    return f'<script type="application/json" id="{name}">{embedded(data)}</script>'
+
+
 def packed(column: Ints) -> dict[str, str]:
     """A column of whole numbers in base64: the narrowest type that holds it, little-endian."""
     low, high = int(column.min(initial=0)), int(column.max(initial=0))

@@ -9,7 +9,7 @@ from fractions import Fraction
 from typing import Any
 
 from ppopt.errors import NotApplicableError
-from ppopt.formats.figures import ScheduleFigures
+from ppopt.formats.figures import ScheduleFigures, json_object
 from ppopt.formats.megatron_schedule import stated_group_size
 from ppopt.formats.trainer_partition import deepspeed_module, megatron_arguments, torchtitan_keys
 from ppopt.problem.exact import plain, plain_or_none
@@ -60,51 +60,53 @@ def of_plan(plan: Plan) -> dict[str, Any]:
     time was left; `use` has the text of what trainers read of the best partition. Times and memory
     that are not known are null.
     """
-    first, least, within, more = plan.rows[0], plan.least_memory, plan.within, plan.more_memory
-    batches, bound = first.configuration.batches, plan.lower_bound
-    return {
-        "schema": SCHEMA,
-        **report_plan(plan).to_object(RESULT),
-        "strategy": first.configuration.strategy,
-        "batches": batches,
-        "value_per_microbatch": plain_or_none(first.per_microbatch),
-        "bound_per_microbatch": None if bound is None else plain(bound / batches),
-        "least_memory": least
-        and {"value": plain(least.memory), "lower_bound": plain(least.lower_bound)},
-        "within": within
-        and {
-            **within.configuration._asdict(),
-            "value": plain(within.value),
-            "memory": plain(within.memory),
-            "lower_bound": plain_or_none(within.lower_bound),
-        },
-        "more_memory": more
-        and {
-            "mem_limit": [plain(limit) for limit in more.limits],
-            "value": plain(more.value),
-            "lower_bound": plain(more.lower_bound),
-        },
-        "hands": [_hand(hand, plan) for hand in plan.baselines],
-        "late_hands": list(plan.late_baselines),
-        "use": trainer_text(plan),
-        "rows": [_row(row, plan) for row in plan.rows],
-        "skipped": [{"configuration": name, "reason": reason} for name, reason in plan.skipped],
-        "space": _space(plan),
-    }
+    first, within, more = plan.rows[0], plan.within, plan.more_memory
+    least, batches, bound = plan.least_memory, first.configuration.batches, plan.lower_bound
+    return json_object(
+        {
+            "schema": SCHEMA,
+            **report_plan(plan).to_object(RESULT),
+            "strategy": first.configuration.strategy,
+            "batches": batches,
+            "value_per_microbatch": first.per_microbatch,
+            "bound_per_microbatch": bound and bound / batches,
+            "least_memory": least and {"value": least.memory, "lower_bound": least.lower_bound},
+            "within": within
+            and {
+                **within.configuration._asdict(),
+                "value": within.value,
+                "memory": within.memory,
+                "lower_bound": within.lower_bound,
+            },
+            "more_memory": more
+            and {
+                "mem_limit": more.limits,
+                "value": more.value,
+                "lower_bound": more.lower_bound,
+            },
+            "hands": [_hand(hand, plan) for hand in plan.baselines],
+            "late_hands": plan.late_baselines,
+            "use": trainer_text(plan),
+            "rows": [_row(row, plan) for row in plan.rows],
+            "skipped": [{"configuration": name, "reason": reason} for name, reason in plan.skipped],
+            "space": _space(plan),
+        }
+    )
 
 
 def _row(row: PlanRow, plan: Plan) -> dict[str, Any]:
     """A row: the configuration, how it ended, and the figures of its best schedule."""
     pipeline, proof = row.result.pipeline, row.result.proof
     figures = ScheduleFigures.of(row.schedule, pipeline, proof=proof)
+    time, best = row.per_microbatch, plan.rows[0].per_microbatch
     return {
         **row.configuration._asdict(),
         "status": row.status.value,
-        "value": plain_or_none(row.value),
-        "lower_bound": plain_or_none(row.lower_bound),
-        "value_per_microbatch": plain_or_none(row.per_microbatch),
-        "bound_per_microbatch": plain_or_none(row.bound_per_microbatch),
-        "ratio_to_best": _ratio(row, plan),
+        "value": row.value,
+        "lower_bound": row.lower_bound,
+        "value_per_microbatch": time,
+        "bound_per_microbatch": row.bound_per_microbatch,
+        "ratio_to_best": time / best if time is not None and best else None,
         **figures.to_object(_OF_ROW),
         "recompute_layers": figures.recompute,
         "searches": row.searches,
@@ -120,8 +122,8 @@ def _hand(hand: PlanBaseline, plan: Plan) -> dict[str, Any]:
         "chunks": pipeline.num_chunks,
         "routes": pipeline.routes,
         "recompute": hand.recompute,
-        "partition": list(pipeline.counts),
-        "value": plain(hand.value),
+        "partition": pipeline.counts,
+        "value": hand.value,
         "speedup": speedup_over(hand, plan),
         "within": hand.in_space,
     }
@@ -149,28 +151,14 @@ def trainer_text(plan: Plan) -> dict[str, str | None]:
     return found
 
 
-def _ratio(row: PlanRow, plan: Plan) -> int | float | None:
-    """Time per microbatch over that of the best configuration."""
-    best = plan.best
-    if best is None or row.per_microbatch is None or not best.per_microbatch:
-        return None
-    return plain(row.per_microbatch / best.per_microbatch)
-
-
 def _space(plan: Plan) -> dict[str, Any]:
     space = plan.space
-    partition = space.partition
+    shown = ("devices", "batches", "chunks", "recompute", "strategies", "runtime", "partition")
     return {
-        "devices": space.devices,
-        "batches": list(space.batches),
-        "placement": list(space.placements),
-        "chunks": list(space.chunks),
-        "recompute": list(space.recompute),
-        "strategies": list(space.strategies),
-        "runtime": space.runtime,
+        **{name: getattr(space, name) for name in shown},
+        "placement": space.placements,
         "routes": space.fields.get("routes", 1),
         "p2p_time": common_p2p_time(plan.rows[0].result.pipeline),
-        "partition": partition if isinstance(partition, str) else list(partition),
         "configurations": len(plan.rows),
     }
 

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from html import escape
 
 from ppopt.formats.figures import limits
 from ppopt.problem.exact import plain, plain_or_none
-from ppopt.report.html import page
+from ppopt.report.columns import Column, Html, html_table
+from ppopt.report.html import fitting, page
 from ppopt.report.labels import objective_name
 from ppopt.report.numbers import headed, measured, number, percent, rounded, spread
-from ppopt.report.payload import embedded
+from ppopt.report.payload import data_element
 from ppopt.report.plan_objects import of_plan
-from ppopt.report.plan_table import has_batches, plan_cells, value_head
+from ppopt.report.plan_table import has_batches, plan_columns
 from ppopt.report.plan_text import (
     describe_better_outside,
     describe_beyond,
@@ -25,14 +27,10 @@ from ppopt.report.plan_text import (
     describe_use,
     describe_within,
 )
-from ppopt.report.sections import Tile, html_table, tiles
-from ppopt.schedule.schedule import Schedule
+from ppopt.report.sections import Tile, paragraphs, tiles
 from ppopt.studies.plan_result import Plan, PlanRow
 
-TITLE = "Plan"
-MOST_OPERATIONS = 100_000
-"""Operations of all schedules that a page draws; above, it has those of the best configurations."""
-_BADGES = {"optimal": "good", "infeasible": "bad"}
+_BADGES = {"optimal": "good", "infeasible": "bad", "feasible": "warn"}
 
 
 def plan_page(plan: Plan) -> str:
@@ -40,35 +38,20 @@ def plan_page(plan: Plan) -> str:
 
     The element `plan` holds the object of `ppopt plan --json`, without schedules and without what
     differs from run to run: `section` of a row names its schedule, which is `schedule-1` and so on.
+    The page draws the schedules of the best configurations, at most `MOST_OPERATIONS`.
     """
-    shown = list(_drawn([row.schedule for row in plan.rows]))
-    sections = {place: f"schedule-{index}" for index, (place, _) in enumerate(shown, start=1)}
+    schedules = fitting((place, row.schedule) for place, row in enumerate(plan.rows))
+    sections = {place: f"schedule-{index}" for index, place in enumerate(schedules, start=1)}
     data = of_plan(plan)
     del data["schedule"], data["solve_seconds"]
     for place, row in enumerate(data["rows"]):
         row["section"] = sections.get(place)
     opening = (
-        f'<section class="plan">\n{_cards(plan)}\n'
-        f'<div class="scroll" tabindex="0">{_table(plan, sections)}</div>\n'
+        f'<section class="plan">\n{_cards(plan)}\n{_table(plan, sections)}\n'
         f"{_sentences(plan)}\n{_more(plan)}\n"
-        f'<script type="application/json" id="plan">{embedded(data)}</script>\n</section>'
+        f"{data_element('plan', data)}\n</section>"
     )
-    made = [schedule for _, schedule in shown]
-    name = made[0].pipeline.name
-    title = f"{name}: {TITLE.lower()}" if name else TITLE
-    return page(made, title=title, opening=opening)
-
-
-def _drawn(schedules: Sequence[Schedule | None]) -> Iterator[tuple[int, Schedule]]:
-    """The schedules that the page draws, each with the place of its row; the best in any case."""
-    operations = 0
-    for place, made in enumerate(schedules):
-        if made is None:
-            continue
-        if operations and operations + len(made) > MOST_OPERATIONS:
-            return
-        operations += len(made)
-        yield place, made
+    return page(list(schedules.values()), what="Plan", opening=opening)
 
 
 def _cards(plan: Plan) -> str:
@@ -128,35 +111,33 @@ def _sentences(plan: Plan) -> str:
         *(describe_space(plan), describe_beyond(plan)),
     )
     lines = [plan.proof, *filter(None, further)]
-    text = "".join(f"<p>{escape(line[:1].upper() + line[1:])}.</p>" for line in lines)
+    text = paragraphs(lines)
     return f"<details><summary>What is proved, and what was not searched</summary>{text}</details>"
 
 
 def _table(plan: Plan, sections: Mapping[int, str]) -> str:
-    several, pipeline = has_batches(plan), plan.rows[0].result.pipeline
-    head = (
-        *("configuration", *(["microbatches"] if several else []), "status", value_head(plan)),
-        *(headed("lower bound", pipeline.time_unit), headed("memory", pipeline.memory_unit)),
-        *("bubble rate", "partition", "versus the best"),
-    )
-    rows = [_row(row, plan, sections.get(place)) for place, row in enumerate(plan.rows)]
-    return html_table(head, rows)
+    columns = plan_columns(plan)
+    links = {plan.rows[place].configuration: section for place, section in sections.items()}
 
+    def configuration(row: PlanRow) -> str:
+        words = escape(describe_configuration(row.configuration))
+        if row.configuration in links:
+            words = f'<a href="#{links[row.configuration]}">{words}</a>'
+        return Html(f"<strong>{words}</strong>" if row is plan.rows[0] else words)
 
-def _row(row: PlanRow, plan: Plan, section: str | None) -> tuple[str, ...]:
-    cells = plan_cells(row, plan)
-    words = escape(describe_configuration(row.configuration))
-    if section:
-        words = f'<a href="#{section}">{words}</a>'
-    tone = _BADGES.get(row.status, "warn" if row.status == "feasible" else "quiet")
-    return (
-        f"<strong>{words}</strong>" if row is plan.rows[0] else words,
-        *([cells["batches"]] if has_batches(plan) else []),
-        f'<span class="{tone}">{row.status}</span>',
-        *(cells["value"], cells["bound"], cells["memory"], cells["bubble rate"]),
-        escape(cells["partition"]),
-        escape(cells["versus the best"]),
-    )
+    def status(row: PlanRow) -> str:
+        return Html(f'<span class="{_BADGES.get(row.status, "quiet")}">{row.status}</span>')
+
+    bound = headed("lower bound", plan.rows[0].result.pipeline.time_unit)
+    shown = [
+        Column("configuration", configuration),
+        *([replace(columns["batches"], head="microbatches")] if has_batches(plan) else []),
+        Column("status", status),
+        columns["value"],
+        replace(columns["bound"], head=bound),
+        *(columns[name] for name in ("memory", "bubble rate", "partition", "versus the best")),
+    ]
+    return html_table(shown, ("", plan.rows))
 
 
 def _more(plan: Plan) -> str:

@@ -1,19 +1,18 @@
-"""The configurations of a plan side by side: cells of a row, and the table for the terminal."""
+"""The configurations of a plan side by side: the columns, and the table for the terminal."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable
 from fractions import Fraction
 
-from rich import box
 from rich.table import Table
-from rich.text import Text
 
 from ppopt.problem import layout
-from ppopt.problem.exact import plain
+from ppopt.problem.exact import plain_or_none
+from ppopt.report.columns import Column, left, stacked, table_of
 from ppopt.report.labels import objective_name
-from ppopt.report.numbers import NONE, headed, number, percent
-from ppopt.report.plan_text import slowdown, value_text
+from ppopt.report.numbers import NONE, number, percent
+from ppopt.report.plan_text import slowdown
 from ppopt.studies.plan_result import Plan, PlanRow
 from ppopt.studies.plan_space import OPTIMAL
 
@@ -26,73 +25,80 @@ def has_batches(plan: Plan) -> bool:
     return len(plan.space.batches) > 1
 
 
-def value_head(plan: Plan) -> str:
-    """What the value of a row is, with its unit."""
-    figure = "per microbatch" if has_batches(plan) else objective_name(plan.objective)
-    return headed(figure, plan.rows[0].result.pipeline.time_unit)
+def plan_columns(plan: Plan, digits: int | None = None) -> dict[str, Column[PlanRow]]:
+    """Columns of the rows of a plan by name; `digits`: decimals of figures.
 
-
-def plan_cells(row: PlanRow, plan: Plan, digits: int | None = None) -> Mapping[str, str]:
-    """Every cell that a table may have of a row; `digits`: decimals of figures.
-
-    `memory` is the largest peak of a device, `partition` the layout or layers of every stage.
+    The value is the objective; of several batch counts, the time per microbatch. `memory` is the
+    largest peak of a device, `partition` the layout or layers of every stage.
     """
+    best, several, pipeline = plan.rows[0], has_batches(plan), plan.rows[0].result.pipeline
 
-    def short(figure: Fraction | None) -> float | None:
-        if figure is None:
-            return None
-        return plain(figure) if digits is None else round(plain(figure), digits)
+    def short(read: Callable[[PlanRow], Fraction | None]) -> Callable[[PlanRow], str]:
+        def write(row: PlanRow) -> str:
+            figure = plain_or_none(read(row))
+            return number(figure if figure is None or digits is None else round(figure, digits))
 
-    several, asked, schedule = has_batches(plan), row.configuration, row.schedule
-    best, bubble_rate = plan.rows[0], None
-    if schedule is not None:
-        bubble_rate = plain(schedule.metrics.bubble_rate(schedule.objective))
-    found = row is best and schedule is not None
+        return write
+
+    value = short(lambda row: row.per_microbatch if several else row.value)
+    bound = short(lambda row: row.bound_per_microbatch if several else row.lower_bound)
+    name = "per microbatch" if several else objective_name(plan.objective)
     return {
-        "strategy": asked.strategy,
-        "placement": asked.placement + (f"/{asked.chunks}" if asked.chunks > 1 else ""),
-        "recompute": asked.recompute,
-        "batches": number(asked.batches),
-        "value": value_text(row, short(row.per_microbatch if several else row.value)),
-        "bound": number(short(row.bound_per_microbatch if several else row.lower_bound)),
-        "memory": number(short(row.peak)),
-        "bubble rate": percent(bubble_rate),
-        "partition": NONE if schedule is None else _partition(row),
-        "versus the best": "best" if found else slowdown(row, best.per_microbatch),
+        "strategy": left("strategy", lambda row: row.configuration.strategy, no_wrap=True),
+        "placement": left("placement", _placement, no_wrap=True),
+        "recompute": left("recompute", lambda row: row.configuration.recompute),
+        "batches": Column("batches", lambda row: number(row.configuration.batches)),
+        # the best value of a configuration that was given up is no larger
+        "value": Column(
+            stacked(name, pipeline.time_unit), lambda row: "≤ " * row.given_up + value(row)
+        ),
+        "bound": Column("bound", bound),
+        "memory": Column(stacked("memory", pipeline.memory_unit), short(lambda row: row.peak)),
+        "bubble rate": Column("bubble rate", _bubble_rate),
+        "partition": Column("partition", _partition),
+        "versus the best": left(
+            "versus the best",
+            lambda row: (
+                "best"
+                if row is best and row.schedule is not None
+                else slowdown(row, best.per_microbatch)
+            ),
+        ),
     }
+
+
+def _placement(row: PlanRow) -> str:
+    chunks = row.configuration.chunks
+    return row.configuration.placement + (f"/{chunks}" if chunks > 1 else "")
+
+
+def _bubble_rate(row: PlanRow) -> str:
+    schedule = row.schedule
+    rate = None if schedule is None else schedule.metrics.bubble_rate(schedule.objective)
+    return percent(rate)
 
 
 def _partition(row: PlanRow) -> str:
     """The layout where every role has a letter, or layers of every stage."""
     pipeline = row.result.pipeline
-    if pipeline.model is None:
+    if row.schedule is None or pipeline.model is None:
         return NONE
     return layout.write(pipeline.model, pipeline.counts) or " ".join(map(str, pipeline.counts))
 
 
 def plan_table(plan: Plan) -> Table:
-    """Configurations, the best first, a row each.
+    """Configurations, the best first, a row each."""
+    columns = plan_columns(plan, _DECIMALS)
+    for name, shown in {
+        "strategy": plan.space.strategies != (OPTIMAL,),
+        "batches": has_batches(plan),
+        "bubble rate": False,
+        "partition": False,
+    }.items():
+        if not shown:
+            del columns[name]
 
-    The value is the objective; of several batch counts, the time per microbatch.
-    """
-    named = ["strategy"] if plan.space.strategies != (OPTIMAL,) else []
-    batches = ["batches"] if has_batches(plan) else []
-    figures = ("value", "bound", "memory")
-    unit = plan.rows[0].result.pipeline.memory_unit
-    heads = {"value": value_head(plan), "memory": headed("memory", unit)}
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, 0), show_edge=False, header_style="bold")
-    for name in (*named, "placement"):
-        table.add_column(name, no_wrap=True)
-    table.add_column("recompute")
-    for name in batches:
-        table.add_column(name, justify="right")
-    for name in figures:
-        head = heads.get(name, name).replace(" (", "\n(")
-        table.add_column(head, justify="right", overflow="fold")
-    table.add_column("versus the best", overflow="fold")
-    names = (*named, "placement", "recompute", *batches, *figures, "versus the best")
-    for row in plan.rows:
-        cells = plan_cells(row, plan, _DECIMALS)
-        style = "bold" if row is plan.rows[0] else _STYLES.get(row.status, "")
-        table.add_row(*(Text(cells[name]) for name in names), style=style)
-    return table
+    def style(row: PlanRow) -> str:
+        return "bold" if row is plan.rows[0] else _STYLES.get(row.status, "")
+
+    return table_of(list(columns.values()), plan.rows, style)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from fractions import Fraction
 from itertools import accumulate
 
@@ -10,7 +10,7 @@ from ppopt.formats.figures import limits
 from ppopt.formats.megatron_schedule import STRATEGIES as MEGATRON
 from ppopt.problem.exact import plain
 from ppopt.problem.partition import SEARCH
-from ppopt.report.numbers import measured, number, per_device, percent, spread
+from ppopt.report.numbers import measured, per_device, percent, spread
 from ppopt.report.placement_text import short_placement
 from ppopt.report.plan_objects import common_p2p_time, speedup_over, trainer_text
 from ppopt.studies.plan_baselines import KNOWN
@@ -21,23 +21,29 @@ FEW_NAMES = 5
 """Names of a list that are shown; --json has all."""
 
 
-def value_text(row: PlanRow, value: float | None) -> str:
-    """The value of a configuration; of one that was given up, its best is no larger."""
-    return f"≤ {number(value)}" if row.given_up else number(value)
+def describe_plan(plan: Plan, file: str | None) -> Iterator[str]:
+    """What the tables of a plan do not say, a sentence each; empty ones are to be left out.
+
+    `file` is that of `describe_use`.
+    """
+    yield describe_limit(plan)
+    yield describe_gain(plan)
+    yield describe_late(plan.late_baselines)
+    yield describe_better_outside(plan)
+    yield describe_least_memory(plan.least_memory, plan.rows[0].result.pipeline.memory_unit)
+    yield describe_within(plan)
+    yield describe_more_memory(plan)
+    yield describe_space(plan)
+    yield describe_beyond(plan)
+    yield from describe_use(plan, file)
+    yield from (f"skipped {name}: {reason}" for name, reason in plan.skipped)
 
 
 def slowdown(row: PlanRow, best: Fraction | None) -> str:
     """Slowdown of a configuration relative to the best one; `best` is per microbatch."""
-    if row.status is RowStatus.INFEASIBLE:
-        return "does not fit"
     least, more = _excess(row.bound_per_microbatch, best), _excess(row.per_microbatch, best)
-    if best is None or least is None or row.status is RowStatus.UNKNOWN:
-        return describe_open(row.searches, least)
-    if row.status is RowStatus.PRUNED:
-        text = describe_slower(least, more)
-        return f"{text}; not searched further" if more else text
-    text = f"{percent(more)} slower" if more else "as fast"
-    return text if row.status is RowStatus.OPTIMAL else f"{text}; at best {percent(-least)} faster"
+    text = describe_slowdown(row.status, row.searches, least, more)
+    return f"{text}; not searched further" if row.given_up and more else text
 
 
 def _excess(value: Fraction | None, best: Fraction | None) -> float | None:
@@ -45,21 +51,27 @@ def _excess(value: Fraction | None, best: Fraction | None) -> float | None:
     return None if value is None or best is None else plain(value) / plain(best) - 1
 
 
-def describe_open(searches: int, least: float | None) -> str:
-    """What is known of a candidate without a schedule that its bound does not rule out.
+def describe_slowdown(
+    status: RowStatus, searches: int, least: float | None, more: float | None
+) -> str:
+    """Slowdown of a candidate relative to the best one.
 
-    `least` is the least share by which it is slower than the best; None: nothing was found.
+    It is slower by `least` at least, which is below 0 if it may be faster, and its schedule by
+    `more`; None if they are not known.
     """
-    text = "nothing found in time" if searches else "not searched"
-    return text if least is None else f"{text}; at best {percent(-least)} faster"
-
-
-def describe_slower(least: float, most: float | None) -> str:
-    """By which shares something is slower than the best; `most` is None if it is not known."""
-    if most is None:
+    if status is RowStatus.INFEASIBLE:
+        return "does not fit"
+    if least is None or status is RowStatus.UNKNOWN:
+        text = "nothing found in time" if searches else "not searched"
+        return text if least is None else f"{text}; at best {percent(-least)} faster"
+    if more is None:
         return f"at least {percent(least)} slower" if least else "no faster"
-    text = percent(most) if least == most else f"{percent(least)} to {percent(most)}"
-    return f"{text} slower" if most else "as fast"
+    text = percent(more)
+    if 0 <= least != more and status is not RowStatus.OPTIMAL:
+        text = f"{percent(least)} to {text}"
+    text = f"{text} slower" if more else "as fast"
+    may_be_faster = least < 0 and status is not RowStatus.OPTIMAL
+    return f"{text}; at best {percent(-least)} faster" if may_be_faster else text
 
 
 def describe_limit(plan: Plan) -> str:

@@ -10,6 +10,7 @@ from ppopt.formats.figures import (
     Quantity,
     ScheduleFigures,
     figure,
+    known,
     measured,
 )
 from ppopt.formats.origin_json import number
@@ -179,8 +180,8 @@ class ScheduleReport(ScheduleFigures):
     )
     schedule: Schedule | None = figure("schedule", _Q.RECORD, "the schedule in its native form")
     verified: bool | None = figure("verified", _Q.FLAG, "whether the verifier accepted it")
-    ratio_to_best: float | None = figure("x best", _Q.RATE, "value over that of the best")
-    ratio_to_optimum: float | None = figure("x opt.", _Q.RATE, "value over the optimum")
+    ratio_to_best: float | None = figure("x best", _Q.RATIO, "value over that of the best")
+    ratio_to_optimum: float | None = figure("x opt.", _Q.RATIO, "value over the optimum")
     optimum_proved: bool | None = figure("proved", _Q.FLAG, "whether the optimum is proved")
     communication: int | None = figure("sent", _Q.COUNT, "tensors sent between devices")
     limit: float | None = figure("memory", _Q.MEMORY, "memory limit of every device")
@@ -197,6 +198,11 @@ class ScheduleReport(ScheduleFigures):
     def largest_peak(self) -> float | None:
         """The largest peak of a device."""
         return max(self.peak_memory) if self.peak_memory else None
+
+    @property
+    def place(self) -> tuple[float, float]:
+        """Memory and value of a point of a frontier, or of a hand strategy beside it."""
+        return known(self.memory if self.limit is None else self.limit), known(self.value)
 
 
 def report_result(

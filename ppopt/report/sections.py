@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from fractions import Fraction
 from html import escape
 from itertools import pairwise
 
-from ppopt.formats.figures import Quantity, declared
+from ppopt.formats.figures import Quantity
 from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.exact import plain
 from ppopt.problem.kinds import RECORDS
@@ -15,6 +15,7 @@ from ppopt.problem.pipeline import Pipeline
 from ppopt.problem.settings import NAMED
 from ppopt.problem.units import Unit
 from ppopt.report.colours import HUES, IDLE_LOOKS
+from ppopt.report.columns import FIGURES, Column, Html, html_table
 from ppopt.report.entries import PageSchedule, TimeUse
 from ppopt.report.labels import CAUSE_WORDS, isolated, objective_name, title
 from ppopt.report.numbers import NONE, grouped, headed, measured, number, percent, rounded, spread
@@ -51,7 +52,6 @@ _RARE_COSTS = {
 """Further columns, shown where their cost has an effect."""
 _MOST_LISTED = 16
 """An explicit placement is written out up to this many stages."""
-_FIGURES = declared(ScheduleReport)
 Tile = tuple[str, str, str, str]
 """Name of a figure, its value, a note, and the exact value where the value is rounded."""
 
@@ -128,7 +128,7 @@ def _tiles(report: ScheduleReport) -> str:
 
 def _figure(report: ScheduleReport, key: str, note: str) -> Tile | None:
     """Tile of a figure, with its meaning as the note unless one is given; None: not known."""
-    figure, value = _FIGURES[key], getattr(report, key)
+    figure, value = FIGURES[key], getattr(report, key)
     note = note or figure.meaning.format(objective=objective_name(report.objective))
     if figure.quantity is Quantity.RECORD:
         value = (value and value.idle_share) or None
@@ -193,38 +193,42 @@ def overview(shown: Sequence[PageSchedule]) -> str:
     """Table of several schedules with links to their sections; empty for a single schedule."""
     if len(shown) == 1:
         return ""
-    names = {entry.schedule.pipeline.name for entry in shown}
-    head = (
-        *("schedule", "stages", "makespan", "above the best", "peak memory", "idle", "time by use"),
-        *("device span", "bubble overhead"),
-    )
-    rows = [
-        _overview_row(index, entry, named=len(names) > 1)
-        for index, entry in enumerate(shown, start=1)
+    named = len({entry.schedule.pipeline.name for entry in shown}) > 1
+
+    def schedule(row: tuple[int, PageSchedule]) -> Html:
+        index, entry = row
+        words = _named(entry.report, entry.schedule.pipeline.name if named else "")
+        return Html(f'<a href="#schedule-{index}">{words}</a>')
+
+    def time(key: str) -> Callable[[PageSchedule], str]:
+        return lambda entry: measured(getattr(entry.report, key), entry.report.time_unit)
+
+    columns: list[Column[PageSchedule]] = [
+        Column("stages", lambda entry: _describe_stages(entry.schedule.pipeline)),
+        Column("makespan", time("makespan")),
+        Column("above the best", lambda entry: entry.above or NONE),
+        Column(
+            "peak memory",
+            lambda entry: measured(entry.report.largest_peak, entry.report.memory_unit),
+        ),
+        Column("idle", lambda entry: percent(entry.use.idle)),
+        Column("time by use", lambda entry: _use_bar(entry.use)),
+        Column("device span", time("device_span")),
+        Column("bubble overhead", lambda entry: percent(entry.report.bubble_overhead)),
     ]
+    rows = list(enumerate(shown, start=1))
     fitting = sum(bool(entry.report.fits_limit) for entry in shown)
-    parts = [("", rows[:fitting]), ("over the memory limit", rows[fitting:])]
-    return f'<div class="scroll" tabindex="0">{html_tables(head, parts)}</div>'
-
-
-def _overview_row(index: int, entry: PageSchedule, *, named: bool) -> tuple[str, ...]:
-    """A schedule in the table; `named`: with the name of its pipeline."""
-    report, pipeline = entry.report, entry.schedule.pipeline
-    words = _named(report, pipeline.name if named else "")
-    return (
-        f'<a href="#schedule-{index}">{words}</a>',
-        escape(_describe_stages(pipeline)),
-        measured(report.makespan, report.time_unit),
-        entry.above or NONE,
-        measured(report.largest_peak, report.memory_unit),
-        percent(entry.use.idle),
-        _use_bar(entry.use),
-        measured(report.device_span, report.time_unit),
-        percent(report.bubble_overhead),
+    return html_table(
+        [Column("schedule", schedule), *(column.of(_entry) for column in columns)],
+        *[("", rows[:fitting]), ("over the memory limit", rows[fitting:])],
     )
 
 
-def _use_bar(use: TimeUse) -> str:
+def _entry(row: tuple[int, PageSchedule]) -> PageSchedule:
+    return row[1]
+
+
+def _use_bar(use: TimeUse) -> Html:
     """A bar of the time use: operations by kind, then idle time by cause."""
     pieces = [
         (HUES[kind], f"{kind.name} {RECORDS[kind].words}", share)
@@ -240,7 +244,7 @@ def _use_bar(use: TimeUse) -> str:
         for colour, words, share in pieces
         if share
     )
-    return f'<span class="use">{"".join(spans)}</span>'
+    return Html(f'<span class="use">{"".join(spans)}</span>')
 
 
 def _details(report: ScheduleReport, pipeline: Pipeline) -> str:
@@ -267,7 +271,7 @@ def _details(report: ScheduleReport, pipeline: Pipeline) -> str:
     text = "".join(f"<p>{escape(line)}</p>" for line in lines)
     return (
         "<details><summary>Pipeline, memory per device, provenance</summary>"
-        f'{text}<div class="scroll" tabindex="0">{_stages(pipeline)}</div></details>'
+        f"{text}{_stages(pipeline)}</details>"
     )
 
 
@@ -307,40 +311,26 @@ def _stages(pipeline: Pipeline) -> str:
     shown |= {time for time in times if any(getattr(pipeline.costs, time))}
     rare = {name: cost for name, cost in _RARE_COSTS.items() if cost in shown}
     costs = {**_COSTS, **rare}
-    rows = [
-        (
-            str(stage),
-            " and ".join(str(hosts[stage]) for hosts in pipeline.hosts),
-            *(number(plain(getattr(pipeline.costs, cost)[stage])) for cost in costs.values()),
-        )
-        for stage in range(pipeline.num_stages)
+
+    def of_stages(name: str, cost: str) -> Column[int]:
+        values = getattr(pipeline.costs, cost)
+        return Column(headed(name, _unit(pipeline, cost)), lambda at: number(plain(values[at])))
+
+    columns: list[Column[int]] = [
+        Column("stage", str),
+        Column("device", lambda at: " and ".join(str(hosts[at]) for hosts in pipeline.hosts)),
+        *(of_stages(name, cost) for name, cost in costs.items()),
     ]
-    heads = (headed(name, _unit(pipeline, cost)) for name, cost in costs.items())
-    return html_table(("stage", "device", *heads), rows)
+    return html_table(columns, ("", range(pipeline.num_stages)))
 
 
 def _unit(pipeline: Pipeline, cost: str) -> str | None:
     return pipeline.time_unit if NAMED[cost].unit is Unit.TIME else pipeline.memory_unit
 
 
-def html_table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A table of cells that are HTML already."""
-    return html_tables(head, [("", list(rows))])
-
-
-def html_tables(head: Sequence[str], parts: Sequence[tuple[str, Sequence[Sequence[str]]]]) -> str:
-    """A table in parts: rows of cells that are HTML already, under the name of their part."""
-    top = "".join(f'<th scope="col">{escape(cell)}</th>' for cell in head)
-    body = "".join(_table_part(name, rows, len(head)) for name, rows in parts if rows)
-    return f"<table><thead><tr>{top}</tr></thead>{body}</table>"
-
-
-def _table_part(name: str, rows: Sequence[Sequence[str]], columns: int) -> str:
-    words = escape(name)
-    heading = f'<tr><th scope="rowgroup" colspan="{columns}">{words}</th></tr>' if name else ""
-    body = "".join(f"<tr>{''.join(f'<td>{cell}</td>' for cell in row)}</tr>" for row in rows)
-    tag = '<tbody class="apart">' if name else "<tbody>"
-    return f"{tag}{heading}{body}</tbody>"
+def paragraphs(lines: Iterable[str]) -> str:
+    """Sentences, a paragraph each."""
+    return "".join(f"<p>{escape(line[:1].upper() + line[1:])}.</p>" for line in lines)
 
 
 def _pipeline_line(pipeline: Pipeline) -> str:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from html import escape
+from collections.abc import Callable, Mapping, Sequence
 from math import inf
 from typing import Any, NamedTuple
 
@@ -12,16 +11,15 @@ from ppopt.formats.figures import Quantity, ScheduleFigures, declared
 from ppopt.problem.operation import OpKind
 from ppopt.report import colours
 from ppopt.report.figure import FONT, HOVER_LABEL
-from ppopt.report.html import page
+from ppopt.report.html import fitting, page
 from ppopt.report.labels import clean, isolated
 from ppopt.report.numbers import NONE, measured, percent
-from ppopt.report.payload import embedded
+from ppopt.report.payload import data_element
+from ppopt.report.sections import paragraphs
 from ppopt.report.table import setting_text
 from ppopt.schedule.schedule import Schedule
 from ppopt.studies.sweep import SweepRow
 
-MOST_OPERATIONS = 100_000
-"""Operations of all schedules that a page draws; the best rows come first."""
 MOST_SCHEDULES = 100
 _MOST_ROWS = 20_000
 """Rows that a page holds; of more, it has the first ones, and says so."""
@@ -127,7 +125,8 @@ def study_page(
     so on, by its `section`.
     """
     rows = _Rows(study_rows)
-    schedules = dict(_drawn(rows, schedule_of))
+    candidates = ((number, schedule_of(rows.all[number])) for number in rows.best_first())
+    schedules = fitting(candidates, MOST_SCHEDULES)
     if not schedules:
         return None
     sections = {number: place for place, number in enumerate(schedules, start=1)}
@@ -135,27 +134,9 @@ def study_page(
     opening = (
         f'<section class="study">\n{sentences}\n{_charts(rows)}\n'
         f'<div class="scroll" id="rows" tabindex="0"></div>\n'
-        f'<script type="application/json" id="study-data">{embedded(_data(rows, sections))}'
-        "</script>\n</section>"
+        f"{data_element('study-data', _data(rows, sections))}\n</section>"
     )
     return page(list(schedules.values()), title=f"Study {name}", opening=opening, study=True)
-
-
-def _drawn(
-    rows: _Rows, schedule_of: Callable[[SweepRow], Schedule | None]
-) -> Iterator[tuple[int, Schedule]]:
-    """The schedules that the page shows; the first one in any case."""
-    kept = operations = 0
-    for number in rows.best_first():
-        made = schedule_of(rows.all[number])
-        if made is None:
-            continue
-        if kept and operations + len(made) > MOST_OPERATIONS:
-            return
-        yield number, made
-        kept, operations = kept + 1, operations + len(made)
-        if kept == MOST_SCHEDULES:
-            return
 
 
 def _values(name: str, rows: Sequence[SweepRow]) -> list[str]:
@@ -187,7 +168,7 @@ def _sentences(study_rows: Sequence[SweepRow], num_open: int, rows: _Rows, sched
         lines.append(f"The schedules of the best {schedules} rows are on this page")
     if len(rows.all) < len(study_rows):
         lines.append(f"The first {len(rows.all)} of {len(study_rows)} rows are on this page")
-    return "".join(f"<p>{escape(line)}.</p>" for line in lines)
+    return paragraphs(lines)
 
 
 def _charts(rows: _Rows) -> str:

@@ -2,27 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
-from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from ppopt.formats.figures import Figure, Quantity, ScheduleFigures, declared, known
-from ppopt.report.frontier_report import FrontierReport
-from ppopt.report.frontier_text import AT_MOST, OVER
-from ppopt.report.labels import SEARCHED, describe_links, objective_name, title
-from ppopt.report.numbers import (
-    NONE,
-    grouped,
-    headed,
-    measured,
-    number,
-    per_device,
-    percent,
-    spread,
+from ppopt.formats.figures import ScheduleFigures, known
+from ppopt.report.columns import (
+    FIGURES,
+    Column,
+    as_text,
+    figure_columns,
+    figure_text,
+    left,
+    marked,
+    table_of,
 )
+from ppopt.report.frontier_report import FrontierReport, at_most
+from ppopt.report.labels import SEARCHED, describe_links, objective_name, title
+from ppopt.report.numbers import NONE, headed, measured, per_device, percent, short, spread
 from ppopt.report.placement_text import (
     describe_choices,
     describe_layers,
@@ -46,8 +45,6 @@ from ppopt.report.search_text import (
 from ppopt.schedule.idle import Cause
 from ppopt.studies.sweep import SweepRow
 
-_CAUSES = tuple(cause.label for cause in Cause)
-_FIGURES = declared(ScheduleReport)
 _Cell = Callable[[ScheduleReport], str | Text]
 
 
@@ -59,30 +56,8 @@ def result_table(report: ScheduleReport) -> Table:
     for label, describe in _LINES.items():
         text = describe(report)
         if text:
-            table.add_row(label, text if isinstance(text, Text) else Text(text))
+            table.add_row(label, as_text(text))
     return table
-
-
-def written(key: str) -> Callable[[ScheduleReport], str]:
-    """Function that writes the figure of a key, with its unit; empty if it is not known."""
-    figure = _FIGURES[key]
-    return lambda report: _written(figure, report)
-
-
-def _written(figure: Figure, report: ScheduleReport) -> str:
-    value = getattr(report, figure.key)
-    if value is None:
-        return ""
-    base = figure.base.format(objective=objective_name(report.objective))
-    match figure.quantity:
-        case Quantity.TIME:
-            return measured(value, report.time_unit) + base
-        case Quantity.SHARE:
-            return percent(value) + base
-        case Quantity.SECONDS:
-            return number(value) + base
-        case _:
-            return str(value) + base
 
 
 def _strategy(report: ScheduleReport) -> Text:
@@ -126,7 +101,7 @@ def _memory(report: ScheduleReport) -> Text:
 
 
 _LINES: Mapping[str, _Cell] = {
-    _FIGURES[key].label: describe or written(key)
+    FIGURES[key].label: describe or figure_text(key)
     for key, describe in {
         "strategy": _strategy,
         "status": _status,
@@ -169,22 +144,15 @@ def compare_table(rows: Sequence[ScheduleReport]) -> Table:
     the microbatches.
     """
     first = rows[0] if rows else ScheduleReport()
-    value = headed(objective_name(first.objective), first.time_unit).replace(" (", "\n(")
-    memory = headed("memory", first.memory_unit).replace(" (", "\n(")
-    further: dict[str, _Cell] = {"exposed": lambda row: _short(row.exposed)}
-    if all(row.exposed is None for row in rows):
-        further = {}
-    columns: dict[str, _Cell] = {
-        "strategy": lambda row: title(row) + _where(row, rows),
-        "placement": placement_of,
-        value: lambda row: _short(row.value),
-        **further,
-        "bubble": lambda row: percent(row.bubble_rate),
-        memory: lambda row: _marked(_short(row.largest_peak), row),
-        "x best": lambda row: _short(row.ratio_to_best),
-        "x opt.": lambda row: _ratio(row.ratio_to_optimum),
-    }
-    return _side_by_side(rows, columns, left=2)
+    further = ["exposed"] if any(row.exposed is not None for row in rows) else []
+    keys = ("value", *further, "bubble_rate", "peak_memory", "ratio_to_best")
+    columns = [
+        left("strategy", lambda row: _titled(row, rows)),
+        left("placement", placement_of),
+        *figure_columns(keys, first),
+        *figure_columns(["ratio_to_optimum"], first, absent=""),
+    ]
+    return table_of(columns, rows, _style)
 
 
 def idle_table(report: ScheduleReport) -> Table:
@@ -192,15 +160,25 @@ def idle_table(report: ScheduleReport) -> Table:
 
     Causes of no idle time are left out.
     """
-    idle, makespan = report.idle or {}, report.makespan or 0
-    causes = [cause for cause in _CAUSES if any(idle.get(cause, ()))]
-    table = _table(headed("device", report.time_unit), "busy", *causes, "idle", left=0)
-    for device in range(len(report.peak_memory or ())):
-        waits = [idle[cause][device] for cause in causes]
-        cells = [_short(wait) if wait else "" for wait in waits]
-        share = percent(sum(waits) / makespan if makespan else 0)
-        table.add_row(str(device), _short(makespan - sum(waits)), *cells, share)
-    return table
+    makespan, idle = report.makespan or 0, {
+        cause: times for cause, times in (report.idle or {}).items() if any(times)
+    }  # fmt: skip
+
+    def waits(device: int) -> float:
+        return sum(times[device] for times in idle.values())
+
+    def by_cause(cause: str) -> Column[int]:
+        return Column(
+            cause, lambda device: short(idle[cause][device]) if idle[cause][device] else ""
+        )
+
+    columns: list[Column[int]] = [
+        Column(headed("device", report.time_unit), str),
+        Column("busy", lambda device: short(makespan - waits(device))),
+        *map(by_cause, idle),
+        Column("idle", lambda device: percent(waits(device) / makespan if makespan else 0)),
+    ]
+    return table_of(columns, range(len(report.peak_memory or ())))
 
 
 def why_table(rows: Sequence[ScheduleReport]) -> Table:
@@ -209,36 +187,45 @@ def why_table(rows: Sequence[ScheduleReport]) -> Table:
     `imbalance` is the part, of whatever cause, that uneven work of the devices forces on every
     schedule; `sent` counts activations and gradients between devices.
     """
-    causes = [cause for cause in _CAUSES if any(cause in (row.idle or ()) for row in rows)]
-    uneven = [row.imbalance.idle_share if row.imbalance else 0 for row in rows]
-    table = _table("% idle in", *causes, *(["imbalance"] if any(uneven) else []), "sent")
-    for row, forced in zip(rows, uneven, strict=True):
-        total = (row.makespan or 0) * len(row.peak_memory or ())
-        shares = [100 * sum((row.idle or {}).get(cause, ())) / total for cause in causes]
-        shares += [100 * forced] if any(uneven) else []
-        cells = (f"{share:.1f}" if share else "" for share in shares)
-        _add_row(table, (_name(row, rows), *cells, str(row.communication)), row)
-    return table
+
+    def share(percents: float) -> str:
+        return f"{percents:.1f}" if percents else ""
+
+    def by_cause(cause: str) -> Column[ScheduleReport]:
+        def of_all(row: ScheduleReport) -> float:
+            total = (row.makespan or 0) * len(row.peak_memory or ())
+            return 100 * sum((row.idle or {}).get(cause, ())) / total
+
+        return Column(cause, lambda row: share(of_all(row)))
+
+    def forced(row: ScheduleReport) -> float:
+        return 100 * row.imbalance.idle_share if row.imbalance else 0
+
+    causes = [
+        cause.label for cause in Cause if any(cause.label in (row.idle or ()) for row in rows)
+    ]
+    uneven: list[Column[ScheduleReport]] = (
+        [Column("imbalance", lambda row: share(forced(row)))] if any(map(forced, rows)) else []
+    )
+    columns = [_named("% idle in", rows), *map(by_cause, causes), *uneven]
+    return table_of([*columns, *figure_columns(["communication"], rows[0])], rows, _style)
 
 
 def throughput_table(rows: Sequence[ScheduleReport]) -> Table:
     """Tokens per second and MFU of strategies."""
-    columns: dict[str, _Cell] = {
-        "throughput": lambda row: _name(row, rows),
-        "tokens/s": lambda row: grouped(row.tokens_per_second),
-        "per device": lambda row: grouped(row.tokens_per_second_per_device),
-        "MFU": lambda row: percent(row.mfu),
-    }
-    return _side_by_side(rows, columns)
+    keys = ("tokens_per_second", "tokens_per_second_per_device", "mfu")
+    return table_of([_named("throughput", rows), *figure_columns(keys, rows[0])], rows, _style)
 
 
 def peaks_table(rows: Sequence[ScheduleReport]) -> Table:
     """Peak memory of every device, a strategy each."""
-    columns: dict[str, _Cell] = {
-        headed("peak memory", rows[0].memory_unit): lambda row: _name(row, rows),
-        "per device": lambda row: spread([round(peak, 3) for peak in row.peak_memory or ()]),
-    }
-    return _side_by_side(rows, columns)
+    columns: list[Column[ScheduleReport]] = [
+        _named(headed("peak memory", rows[0].memory_unit), rows),
+        Column(
+            "per device", lambda row: spread([round(peak, 3) for peak in row.peak_memory or ()])
+        ),
+    ]
+    return table_of(columns, rows, _style)
 
 
 def partitions_table(rows: Sequence[ScheduleReport]) -> Table:
@@ -246,39 +233,27 @@ def partitions_table(rows: Sequence[ScheduleReport]) -> Table:
 
     The layers that recompute or offload stand beside them where any strategy has such layers.
     """
-    further: dict[str, _Cell] = {}
+    columns: list[Column[ScheduleReport]] = [
+        left("partition", lambda row: _titled(row, rows)),
+        left("layers of the stages", lambda row: spread(row.partition or ())),
+    ]
     if any(any(row.recompute or ()) for row in rows):
-        further["recompute"] = lambda row: spread(row.recompute or ())
+        columns.append(left("recompute", lambda row: spread(row.recompute or ())))
     if any(any(row.offload or ()) for row in rows):
-        further["offload"] = lambda row: spread(row.offload or ())
-    columns: dict[str, _Cell] = {
-        "partition": lambda row: title(row) + _where(row, rows),
-        "layers of the stages": lambda row: spread(row.partition or ()),
-        **further,
-        "layout": lambda row: row.layout or "",
-    }
-    return _side_by_side(rows, columns, left=len(columns))
+        columns.append(left("offload", lambda row: spread(row.offload or ())))
+    return table_of([*columns, left("layout", lambda row: row.layout or "")], rows, _style)
 
 
 def jitter_table(rows: Sequence[ScheduleReport]) -> Table:
     """The objective of strategies under random times."""
-    columns: dict[str, _Cell] = {
-        headed("jitter", rows[0].time_unit): lambda row: _name(row, rows),
-        "as planned": lambda row: _short(row.value),
-        "mean": lambda row: _short(known(row.jitter).mean),
-        "95 % below": lambda row: _short(known(row.jitter).p95),
-        "degrades": lambda row: percent(known(row.jitter).degradation),
-    }
-    return _side_by_side(rows, columns)
-
-
-class _Entry(NamedTuple):
-    """A row of the table of a frontier."""
-
-    memory: float
-    value: float
-    is_hand: bool
-    report: ScheduleReport
+    columns: list[Column[ScheduleReport]] = [
+        _named(headed("jitter", rows[0].time_unit), rows),
+        Column("as planned", lambda row: short(row.value)),
+        Column("mean", lambda row: short(known(row.jitter).mean)),
+        Column("95 % below", lambda row: short(known(row.jitter).p95)),
+        Column("degrades", lambda row: percent(known(row.jitter).degradation)),
+    ]
+    return table_of(columns, rows, _style)
 
 
 def frontier_table(found: FrontierReport) -> Table:
@@ -288,34 +263,23 @@ def frontier_table(found: FrontierReport) -> Table:
     from the optimum, `x best` the ratio to the best schedule within that memory; `over` marks
     strategies that break the pipeline's own limits.
     """
-    pipeline, searched = found.frontier.pipeline, found.frontier.searched
-    memory = headed("memory", pipeline.memory_unit).replace(" (", "\n(")
-    value = headed(objective_name(found.frontier.objective), pipeline.time_unit)
-    columns = (memory, value.replace(" (", "\n("), "bubble", "gap", "x best", "schedule")
-    table = _table(*columns, left=0)
-    table.columns[-1].justify = "left"
-    points = [_Entry(known(row.limit), known(row.value), False, row) for row in found.points]
-    hands = [_Entry(known(row.memory), known(row.value), True, row) for row in found.hands]
-    for entry in sorted([*points, *hands], key=lambda entry: entry[:3]):
-        row, is_hand = entry.report, entry.is_hand
-        name = f"{title(row)}, {placement_of(row)}" if is_hand else _found(row, searched)
-        ratio = row.ratio_to_best if is_hand else 1
-        gap = "" if is_hand else percent(row.gap)
-        most = "" if is_hand or row.limit_proved else AT_MOST
-        marked = _marked(most + _short(entry.memory), row)
-        rest = (_short(row.value), percent(row.bubble_rate), gap, _ratio(ratio), name)
-        table.add_row(marked, *map(Text, rest), style="dim" if is_hand else "bold")
-    return table
+    searched = found.frontier.searched
+    units = ScheduleFigures.of(None, found.frontier.pipeline, objective=found.frontier.objective)
+    value, bubble, memory = figure_columns(("value", "bubble_rate", "memory"), units)
+    gap, ratio = figure_columns(("gap", "ratio_to_best"), units, absent="")
+    columns = [
+        Column(memory.head, lambda row: marked(at_most(row) + short(row.place[0]), row)),
+        *(value, bubble, gap, ratio),
+        left("schedule", lambda row: _describe_spot(row, searched)),
+    ]
+    return table_of(columns, found.rows, lambda row: "dim" if row.limit is None else "bold")
 
 
-def _found(point: ScheduleReport, searched: Sequence[str]) -> str:
-    text = "optimal, proved" if point.status == "optimal" else "best found"
-    return text + describe_choices(point, searched)
-
-
-def _ratio(value: float | None) -> str:
-    """A ratio; empty if it is not known."""
-    return "" if value is None else _short(value)
+def _describe_spot(row: ScheduleReport, searched: Sequence[str]) -> str:
+    if row.limit is None:
+        return f"{title(row)}, {placement_of(row)}"
+    text = "optimal, proved" if row.status == "optimal" else "best found"
+    return text + describe_choices(row, searched)
 
 
 def sweep_table(rows: Sequence[SweepRow]) -> Table:
@@ -323,27 +287,21 @@ def sweep_table(rows: Sequence[SweepRow]) -> Table:
 
     `value` is the objective of the row, and `memory` the largest device peak.
     """
-    keys = list(dict.fromkeys(key for row in rows for key in row.overrides))
-    known = next((row.figures for row in rows if row.figures), ScheduleFigures())
-    figures = (
-        *(headed("value", known.time_unit), "gap", "bubble"),
-        *(headed("memory", known.memory_unit), "status"),
+
+    def setting(key: str) -> Column[SweepRow]:
+        return left(key, lambda row: setting_text(row.overrides.get(key)))
+
+    nothing = ScheduleFigures()
+    units = next((row.figures for row in rows if row.figures), nothing)
+    figures = figure_columns(
+        ("value", "gap", "bubble_rate", "peak_memory"), replace(units, objective="value")
     )
-    table = _table(*keys, *figures, left=len(keys))
-    table.columns[-1].justify = "left"
-    for row in rows:
-        found = row.figures or ScheduleFigures()
-        peaks = found.peak_memory
-        cells: tuple[str | Text, ...] = (
-            *(setting_text(row.overrides.get(key)) for key in keys),
-            _short(found.value),
-            percent(found.gap),
-            percent(found.bubble_rate),
-            _marked(_short(max(peaks)) if peaks else NONE, found),
-            _ended(row),
-        )
-        table.add_row(*(Text(cell) if isinstance(cell, str) else cell for cell in cells))
-    return table
+    columns = [
+        *map(setting, dict.fromkeys(key for row in rows for key in row.overrides)),
+        *(column.of(lambda row: row.figures or nothing) for column in figures),
+        left("status", _ended),
+    ]
+    return table_of(columns, rows)
 
 
 def setting_text(value: object) -> str:
@@ -361,59 +319,25 @@ def _ended(row: SweepRow) -> Text:
     return Text(f"  {row.status}", style=_status_style(row.figures))
 
 
-def _table(*names: str, left: int = 1) -> Table:
-    """An empty table; its first columns are aligned to the left, the others to the right."""
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, 0), show_edge=False, header_style="bold")
-    for index, name in enumerate(names):
-        table.add_column(name, justify="left" if index < left else "right", overflow="fold")
-    return table
-
-
-def _side_by_side(
-    rows: Sequence[ScheduleReport], columns: Mapping[str, _Cell], left: int = 1
-) -> Table:
-    """A table of strategies, a row each; `columns`: head -> cell of a row."""
-    table = _table(*columns, left=left)
-    for row in rows:
-        _add_row(table, (cell(row) for cell in columns.values()), row)
-    return table
-
-
-def _add_row(table: Table, cells: Iterable[str | Text], row: ScheduleReport) -> None:
-    """Add a strategy: dim if it is over its limit, bold if it is the best."""
-    style = "bold" if row.ratio_to_best == 1 else ""
+def _style(row: ScheduleReport) -> str:
+    """Style of a strategy: dim if it is over its limit, bold if it is the best."""
     if row.fits_limit is False:
-        style = "dim"
-    table.add_row(*(Text(cell) if isinstance(cell, str) else cell for cell in cells), style=style)
+        return "dim"
+    return "bold" if row.ratio_to_best == 1 else ""
 
 
-def _marked(memory: str, figures: ScheduleFigures) -> Text:
-    """Memory of a row, marked if it is over a limit."""
-    text = Text(memory)
-    if figures.fits_limit is False:
-        text.append(OVER, style="red")
-    return text
+def _named(head: str, rows: Sequence[ScheduleReport]) -> Column[ScheduleReport]:
+    """A column of strategies, with what is open of searches."""
+
+    def name(row: ScheduleReport) -> str:
+        if row.status in ("infeasible", "unknown"):
+            return f"{_titled(row, rows)}: {row.status}"
+        return _titled(row, rows) + (f", gap {percent(row.gap)}" if row.gap else "")
+
+    return left(head, name)
 
 
-def _name(row: ScheduleReport, rows: Sequence[ScheduleReport]) -> str:
-    name = title(row) + _where(row, rows)
-    if row.status in ("infeasible", "unknown"):
-        return f"{name}: {row.status}"
-    return name + (f", gap {percent(row.gap)}" if row.gap else "")
-
-
-def _where(row: ScheduleReport, rows: Sequence[ScheduleReport]) -> str:
-    """The placement of a search, where the rows are of several searches."""
+def _titled(row: ScheduleReport, rows: Sequence[ScheduleReport]) -> str:
+    """Name of a row; that of a search has its placement where the rows are of several searches."""
     several = sum(other.strategy == SEARCHED for other in rows) > 1
-    return f", {placement_of(row)}" if several and row.strategy == SEARCHED else ""
-
-
-def _short(value: float | None) -> str:
-    """A number for narrow columns: six digits, at most three of them decimals.
-
-    `--json` has every digit.
-    """
-    if value is None:
-        return NONE
-    whole = len(str(int(abs(value))))
-    return number(round(value, min(3, max(0, 6 - whole))))
+    return title(row) + (f", {placement_of(row)}" if several and row.strategy == SEARCHED else "")

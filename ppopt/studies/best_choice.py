@@ -20,7 +20,7 @@ from ppopt.problem.problem import Problem
 from ppopt.schedule.schedule import Schedule
 from ppopt.solver import interrupts
 from ppopt.solver.choices.choice import Choice
-from ppopt.solver.choices.configuration import Key
+from ppopt.solver.choices.enumeration import Complete, Key
 from ppopt.solver.choices.spaces import PARTITIONS, traits_of_any
 from ppopt.solver.deadline import Deadline
 from ppopt.solver.open_choices import Chosen, choice_of, open_choices
@@ -198,7 +198,7 @@ class StrategyProof:
             return
         self._candidates.bound(deadline, ceiling)
         self._bound = max(self._bound, self._candidates.lower_bound)
-        self.ended = self._candidates.unlisted_bound(self._followed, None) is None
+        self.ended = isinstance(self._candidates.rest(self._followed, None), Complete)
         self._none_left |= self.ended and self._proves
 
     @property
@@ -221,15 +221,17 @@ class StrategyProof:
         bound, ended, none_left = self._bound, False, False
         keys: list[Key] = []
         while len(keys) < number and not ended:
-            unknown = self._candidates.unlisted_bound(self._followed, self._ceiling)
-            proves = self._proves
-            if unknown is not None and proves:
-                bound = max(bound, unknown.bound)
-            if unknown is None or unknown.key is None:
-                ended, none_left = True, unknown is None and proves
+            rest, proves = self._candidates.rest(self._followed, self._ceiling), self._proves
+            if isinstance(rest, Complete):
+                ended, none_left = True, proves
+                break
+            if proves:
+                bound = max(bound, rest.bound)
+            if rest.key is None:
+                ended = True
             else:
-                keys.append(unknown.key)
-                self._followed.add(unknown.key)
+                keys.append(rest.key)
+                self._followed.add(rest.key)
         if keys:
             self._search.try_points(self._points(keys))
         self._bound, self.ended = bound, ended

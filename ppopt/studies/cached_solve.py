@@ -8,7 +8,6 @@ from ppopt.solver.deadline import Callback
 from ppopt.solver.result import Result
 from ppopt.studies import outcome
 from ppopt.studies.job import SolveJob
-from ppopt.studies.outcome import JobOutcome
 from ppopt.studies.records import DamagedError
 from ppopt.studies.storage import Storage, StorageError
 
@@ -38,8 +37,10 @@ def solve_stored(
     InputError on misuse, and if the storage cannot be read.
     """
     stored_outcome, damaged = _stored_outcome(job, storage)
-    if stored_outcome is not None and stored_outcome.covers(job):
-        return StoredSolve(stored_outcome.result(job), cached=True, damaged=None, not_stored=None)
+    if stored_outcome is not None and outcome.covers(stored_outcome, job):
+        return StoredSolve(
+            outcome.with_origin(stored_outcome), cached=True, damaged=None, not_stored=None
+        )
     new_outcome = outcome.run_job(job, stored_outcome, progress, began)
     not_stored = None
     try:
@@ -47,11 +48,11 @@ def solve_stored(
     except StorageError as error:
         not_stored = str(error)
     return StoredSolve(
-        new_outcome.result(job), cached=False, damaged=damaged, not_stored=not_stored
+        outcome.with_origin(new_outcome), cached=False, damaged=damaged, not_stored=not_stored
     )
 
 
-def _stored_outcome(job: SolveJob, storage: Storage) -> tuple[JobOutcome | None, str | None]:
+def _stored_outcome(job: SolveJob, storage: Storage) -> tuple[Result | None, str | None]:
     try:
         stored = storage.result(job.key)
         return stored and outcome.read(stored, job), None

@@ -1,6 +1,6 @@
-"""The outcome of a job: computes it, stores it, and validates a stored one.
+"""The result of a job: computes it, stores it, and validates a stored one.
 
-A stored outcome is checked when it is read: its schedule has the pipeline of the job, the verifier
+A stored result is checked when it is read: its schedule has the pipeline of the job, the verifier
 accepts it with its claims, and value, bound and status agree.
 """
 
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from fractions import Fraction
 from math import ceil
 from typing import Any, NamedTuple
@@ -17,7 +17,7 @@ from ppopt.errors import InputError
 from ppopt.formats import origin_json, schedule_json
 from ppopt.formats.fields import section, shown, text, within
 from ppopt.formats.figures import ScheduleFigures, limits
-from ppopt.problem.exact import plain, plain_or_none
+from ppopt.problem.exact import plain_or_none
 from ppopt.schedule.origin import Argument, Certificate
 from ppopt.schedule.schedule import Schedule
 from ppopt.solver.bound import Bound
@@ -44,103 +44,58 @@ DOCUMENT = ("schema", "lower_bound", "proof", "certificate", "versions", "schedu
 _FRACTION = re.compile(r"([0-9]{1,40})(?:/([1-9][0-9]{0,39}))?")
 
 
-@dataclass(frozen=True)
-class JobOutcome:
-    """Outcome of a job: schedule, bound and proof, or why there is no schedule, and the effort."""
-
-    status: Status
-    schedule: Schedule | None
-    lower_bound: Fraction | None
-    """Lower bound in the user's unit; None: nothing is claimed, or infeasible."""
-    proof: str
-    certificate: Certificate | None
-    time_limit: float
-    """Time limit in seconds; if interrupted, the seconds that the job took."""
-    workers: int
-    versions: dict[str, str]
-    seconds: float
-    interrupted: bool = False
-
-    @property
-    def value(self) -> Fraction | None:
-        """Objective of the schedule in the user's unit; None without a schedule."""
-        schedule = self.schedule
-        if schedule is None:
-            return None
-        return objective_value(schedule, schedule.objective)
-
-    @property
-    def closed(self) -> bool:
-        """Whether more effort cannot improve the outcome."""
-        if self.status in (Status.OPTIMAL, Status.INFEASIBLE):
-            return True
-        return self.schedule is not None and self.lower_bound in (None, self.value)
-
-    def covers(self, job: SolveJob) -> bool:
-        """Whether the outcome makes running a job unnecessary.
-
-        It is closed, or had at least the time limit and the workers of the job.
-        """
-        return self.closed or (self.time_limit >= job.time_limit and self.workers >= job.workers)
-
-    def result(self, job: SolveJob) -> Result:
-        """Result of a search, as the search itself would return it."""
-        schedule = self.schedule
-        result = Result(
-            pipeline=job.pipeline if schedule is None else schedule.pipeline,
-            objective=job.objective,
-            backward_kind=job.backward_kind,
-            status=self.status,
-            schedule=None,
-            value=self.value,
-            lower_bound=self.lower_bound,
-            proof=self.proof,
-            certificate=self.certificate or Certificate(Argument.SEARCH),
-            provenance=Provenance(job.seed, self.workers, self.time_limit, self.versions),
-            solve_seconds=self.seconds,
-            interrupted=self.interrupted,
-        )
-        if schedule is None:
-            return result
-        return replace(result, schedule=checked(replace(schedule, origin=result.origin())))
+def is_closed(result: Result) -> bool:
+    """Whether more effort cannot improve a result."""
+    if result.status in (Status.OPTIMAL, Status.INFEASIBLE):
+        return True
+    return result.schedule is not None and result.lower_bound in (None, result.value)
 
 
-def of_result(result: Result) -> JobOutcome:
-    """Outcome of a search."""
-    limit = result.provenance.time_limit
-    return JobOutcome(
-        status=result.status,
-        schedule=result.schedule,
-        lower_bound=result.lower_bound,
-        proof=result.proof,
-        certificate=result.certificate,
-        time_limit=min(limit, result.solve_seconds) if result.interrupted else limit,
-        workers=result.provenance.workers,
-        versions=result.provenance.versions,
-        seconds=result.solve_seconds,
-        interrupted=result.interrupted,
-    )
+def covers(result: Result, job: SolveJob) -> bool:
+    """Whether a result makes running a job unnecessary.
+
+    It is closed, or had at least the time limit and the workers of the job.
+    """
+    effort = result.provenance
+    enough = effort.time_limit >= job.time_limit and effort.workers >= job.workers
+    return is_closed(result) or enough
+
+
+def with_spent_time(result: Result) -> Result:
+    """Result whose time limit is the time that it took, if Ctrl-C ended it."""
+    if not result.interrupted:
+        return result
+    spent = min(result.provenance.time_limit, result.solve_seconds)
+    return replace(result, provenance=replace(result.provenance, time_limit=spent))
+
+
+def with_origin(result: Result) -> Result:
+    """Result whose schedule names it as its origin, verified again."""
+    schedule = result.schedule
+    if schedule is None:
+        return result
+    return replace(result, schedule=checked(replace(schedule, origin=result.origin())))
 
 
 def run_job(
     job: SolveJob,
-    earlier: JobOutcome | None = None,
+    earlier: Result | None = None,
     progress: Callback | None = None,
     began: float | None = None,
-) -> JobOutcome:
-    """Search or evaluate, continuing from an earlier outcome of less effort.
+) -> Result:
+    """Search or evaluate, continuing from an earlier result of less effort.
 
     The time limit of a search counts from `began` (of `time.monotonic`), or else from now. The
-    outcome is never worse than `earlier`. Raises InputError if the job cannot be run.
+    result is never worse than `earlier`. Raises InputError if the job cannot be run.
     """
     if not job.searched:
         return _evaluated(job.checked)
-    outcome = of_result(_searched(job, earlier, progress, began))
-    return outcome if earlier is None else _better(earlier, outcome)
+    result = with_spent_time(_searched(job, earlier, progress, began))
+    return result if earlier is None else _better(earlier, result)
 
 
 def _searched(
-    job: SolveJob, earlier: JobOutcome | None, progress: Callback | None, began: float | None
+    job: SolveJob, earlier: Result | None, progress: Callback | None, began: float | None
 ) -> Result:
     pipeline = job.pipeline
     if earlier is None or earlier.lower_bound is None:
@@ -166,20 +121,26 @@ def _searched(
     proof = earlier.proof.removesuffix(delay_scope(problem)).removesuffix(proof_scope(problem))
     start = WarmStart(
         schedules=schedules,
-        bound=Bound(ticks, proof, earlier.certificate or Certificate(Argument.SEARCH)),
+        bound=Bound(ticks, proof, earlier.certificate),
     )
     return search_from(start, problem, options)
 
 
-def _better(old: JobOutcome, new: JobOutcome) -> JobOutcome:
-    """Combine the better schedule and the better bound of two outcomes of one job.
+def _better(old: Result, new: Result) -> Result:
+    """Combine the better schedule and the better bound of two results of one job.
 
     Of equal bounds the old one is kept: a search that starts from a bound repeats it. The time
     limit and the workers are those of the run that had more of both together.
     """
     better = new
     if old.value is not None and (new.value is None or old.value < new.value):
-        better = replace(better, schedule=old.schedule, status=Status.FEASIBLE)
+        better = replace(
+            better,
+            pipeline=old.pipeline,
+            schedule=old.schedule,
+            value=old.value,
+            status=Status.FEASIBLE,
+        )
     if (
         new.status is not Status.INFEASIBLE
         and old.lower_bound is not None
@@ -190,69 +151,70 @@ def _better(old: JobOutcome, new: JobOutcome) -> JobOutcome:
         )
     if better.value is not None and better.value == better.lower_bound:
         better = replace(better, status=Status.OPTIMAL)
-    longer = max(old, new, key=lambda outcome: outcome.time_limit * outcome.workers)
-    return replace(
-        better,
-        time_limit=longer.time_limit,
-        workers=longer.workers,
-        seconds=old.seconds + new.seconds,
+    longer = max(
+        old.provenance, new.provenance, key=lambda effort: effort.time_limit * effort.workers
     )
+    effort = replace(new.provenance, time_limit=longer.time_limit, workers=longer.workers)
+    seconds = old.solve_seconds + new.solve_seconds
+    return replace(better, provenance=effort, solve_seconds=seconds)
 
 
-def _evaluated(job: SolveJob) -> JobOutcome:
+def _evaluated(job: SolveJob) -> Result:
     time, pipeline, limit = Deadline.after(), job.pipeline, job.time_limit
     choice = best_choice(pipeline, job.strategy, job.objective, job.options, time_limit=limit)
-    interrupted, bound = choice.interrupted, None
+    bound = None
     if has_open_choices(pipeline) and not choice.proved:
         bound = choice.lower_bound or Fraction(0)
-    seconds = time.spent
-    return JobOutcome(
+    result = Result(
+        pipeline=choice.schedule.pipeline,
+        objective=job.objective,
+        backward_kind=job.backward_kind,
         status=Status.FEASIBLE,
         schedule=choice.schedule,
+        value=objective_value(choice.schedule, job.objective),
         lower_bound=bound,
         proof="",
-        certificate=None,
-        time_limit=min(limit, seconds) if interrupted else limit,
-        workers=1,
-        versions=versions(),
-        seconds=seconds,
-        interrupted=interrupted,
+        certificate=Certificate(Argument.SEARCH),
+        provenance=Provenance(job.seed, 1, limit, versions()),
+        solve_seconds=time.spent,
+        interrupted=choice.interrupted,
     )
+    return with_spent_time(result)
 
 
 # Stored, and read back.
 
 
-def stored(job: SolveJob, outcome: JobOutcome) -> StoredResult:
-    """Stored form of an outcome: compressed JSON."""
+def stored(job: SolveJob, result: Result) -> StoredResult:
+    """Stored form of a result: compressed JSON."""
     return StoredResult(
         key=job.key,
         strategy=job.strategy,
-        status=outcome.status,
-        closed=outcome.closed,
-        time_limit=outcome.time_limit,
-        workers=outcome.workers,
-        seconds=outcome.seconds,
+        status=result.status,
+        closed=is_closed(result),
+        time_limit=result.provenance.time_limit,
+        workers=result.provenance.workers,
+        seconds=result.solve_seconds,
         version=version(),
-        record=packed(to_document(outcome)),
+        record=packed(to_document(result)),
     )
 
 
-def to_document(outcome: JobOutcome) -> dict[str, Any]:
-    """Schedule in its native form, bound and proof of an outcome, as an object of JSON."""
-    bound, certificate, schedule = outcome.lower_bound, outcome.certificate, outcome.schedule
+def to_document(result: Result) -> dict[str, Any]:
+    """Schedule in its native form, bound and proof of a result, as an object of JSON."""
+    bound, schedule = result.lower_bound, result.schedule
     return {
         "schema": SCHEMA,
         "lower_bound": None if bound is None else str(bound),
-        "proof": outcome.proof,
-        "certificate": certificate and origin_json.certificate_to_object(certificate),
-        "versions": outcome.versions,
+        "proof": result.proof,
+        "certificate": origin_json.certificate_to_object(result.certificate),
+        "versions": result.provenance.versions,
         "schedule": None if schedule is None else schedule_json.schedule_to_object(schedule),
     }
 
 
-def read(record: StoredResult, job: SolveJob) -> JobOutcome:
-    """Read a stored outcome of a job and check it; raises DamagedError if it is wrong."""
+def read(record: StoredResult, job: SolveJob) -> Result:
+    """Read a stored result of a job and check it; raises DamagedError if it is wrong."""
     with damage("a stored result"):
         effort = Effort(
             record.status, record.time_limit or 0.0, record.workers or 1, record.seconds
@@ -261,36 +223,48 @@ def read(record: StoredResult, job: SolveJob) -> JobOutcome:
 
 
 class Effort(NamedTuple):
-    """What is stored of an outcome beside its document."""
+    """What is stored of a result beside its document."""
 
     status: str
     time_limit: float
     workers: int
     seconds: float
 
+    @classmethod
+    def of(cls, result: Result) -> Effort:
+        """Effort of a result."""
+        made = result.provenance
+        return cls(result.status.value, made.time_limit, made.workers, result.solve_seconds)
 
-def from_document(document: Mapping[str, Any], job: SolveJob, effort: Effort) -> JobOutcome:
-    """Outcome of a job in a document of `to_document`; raises InputError if it is wrong."""
+
+def from_document(document: Mapping[str, Any], job: SolveJob, effort: Effort) -> Result:
+    """Result of a job in a document of `to_document`; raises InputError if it is wrong."""
     native, certificate = document["schedule"], document["certificate"]
-    outcome = JobOutcome(
-        status=Status(effort.status),
-        schedule=None if native is None else _schedule(native, job),
-        lower_bound=within("lower_bound", fraction, document["lower_bound"]),
+    schedule = None if native is None else _schedule(native, job)
+    status = Status(effort.status)
+    value = None if schedule is None else objective_value(schedule, job.objective)
+    bound = within("lower_bound", fraction, document["lower_bound"])
+    _check(status, value, bound, job)
+    read_versions = within("versions", origin_json.versions_from_object, document["versions"])
+    return Result(
+        pipeline=job.pipeline if schedule is None else schedule.pipeline,
+        objective=job.objective,
+        backward_kind=job.backward_kind,
+        status=status,
+        schedule=schedule,
+        value=value,
+        lower_bound=bound,
         proof=within("proof", text, document["proof"]),
-        certificate=None
+        certificate=Certificate(Argument.SEARCH)
         if certificate is None
         else within("certificate", origin_json.certificate_from_object, certificate),
-        time_limit=effort.time_limit,
-        workers=effort.workers,
-        versions=within("versions", origin_json.versions_from_object, document["versions"]),
-        seconds=effort.seconds,
+        provenance=Provenance(job.seed, effort.workers, effort.time_limit, read_versions),
+        solve_seconds=effort.seconds,
     )
-    _check(outcome, job)
-    return outcome
 
 
 def schedule_of(record: StoredResult, mem_limit: Sequence[float] | None) -> Schedule | None:
-    """Schedule of a stored outcome on the pipeline it was made for, verified with its claims.
+    """Schedule of a stored result on the pipeline it was made for, verified with its claims.
 
     Memory limits, one per device, are recorded but not enforced: hand strategies may exceed them.
     Raises DamagedError if the record is wrong.
@@ -344,9 +318,8 @@ def _verified(schedule: Schedule, claims: dict[str, Any], *, enforce_limit: bool
         raise InputError(str(violations[0]))
 
 
-def _check(outcome: JobOutcome, job: SolveJob) -> None:
+def _check(status: Status, value: Fraction | None, bound: Fraction | None, job: SolveJob) -> None:
     """Raise InputError if status, value, bound and limit contradict each other."""
-    value, bound, status = outcome.value, outcome.lower_bound, outcome.status
     with_schedule = status in (Status.OPTIMAL, Status.FEASIBLE)
     if with_schedule != (value is not None):
         raise InputError(f"it is {status} and has {'no ' * (value is None)}schedule")
@@ -361,26 +334,23 @@ def _check(outcome: JobOutcome, job: SolveJob) -> None:
 # Shown.
 
 
-def row(job: SolveJob, outcome: JobOutcome) -> ScheduleFigures:
-    """Figures of an outcome."""
-    schedule, value, bound = outcome.schedule, outcome.value, outcome.lower_bound
-    gap = None
-    if value is not None and bound is not None:
-        gap = plain((value - bound) / value) if value else 0
+def row(job: SolveJob, result: Result) -> ScheduleFigures:
+    """Figures of a result."""
+    schedule = result.schedule
     return ScheduleFigures.of(
         schedule,
         job.pipeline if schedule is None else schedule.pipeline,
         strategy=job.strategy,
-        status=outcome.status.value,
+        status=result.status.value,
         objective=job.objective.value,
-        value=plain_or_none(value),
-        lower_bound=plain_or_none(bound),
-        gap=gap,
-        proof=outcome.proof or None,
+        value=plain_or_none(result.value),
+        lower_bound=plain_or_none(result.lower_bound),
+        gap=plain_or_none(result.gap),
+        proof=result.proof or None,
         mem_limit=limits(job.pipeline),
         backward_kind=job.backward_kind.value,
         seed=job.seed,
-        workers=outcome.workers,
-        time_limit=outcome.time_limit,
-        solve_seconds=round(outcome.seconds, 3),
+        workers=result.provenance.workers,
+        time_limit=result.provenance.time_limit,
+        solve_seconds=round(result.solve_seconds, 3),
     )

@@ -166,7 +166,7 @@ def to_record(key: str, state: CombinationState, options: SolveOptions) -> Store
     assert plan is not None
     first = plan.rows[0]
     bound, known = state.lower_bound, state.known_value
-    document = outcome.to_document(outcome.of_result(first.result))
+    document = outcome.to_document(outcome.with_spent_time(first.result))
     document[PLAN] = {
         "lower_bound": None if bound is None else str(bound),
         "seconds": state.seconds,
@@ -211,7 +211,7 @@ def figures(state: CombinationState, options: SolveOptions) -> ScheduleFigures:
     assert plan is not None
     first, value, bound = plan.rows[0], state.value, state.lower_bound
     job = plan_record.job_of_configuration(plan.space, first.configuration, options)
-    result = replace(outcome.of_result(first.result), seconds=state.seconds)
+    result = replace(outcome.with_spent_time(first.result), solve_seconds=state.seconds)
     gap = None if not value or bound is None else (value - bound) / value
     return replace(
         outcome.row(job, result),

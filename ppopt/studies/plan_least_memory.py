@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from fractions import Fraction
 
+from ppopt.solver.choices.enumeration import Complete, Enumeration, Partial, lower_bound_of
 from ppopt.solver.deadline import Deadline
 from ppopt.studies.plan_candidate import PlanCandidate
 from ppopt.studies.plan_result import WithinShare
@@ -35,25 +36,30 @@ def within_share(
         if candidate.interrupted:
             break
     least = min(results, key=lambda result: (result.memory, result.value), default=None)
-    return (
-        None if least is None else least._replace(lower_bound=_bound(results, candidates, max_time))
-    )
+    if least is None:
+        return None
+    bounds = _bounds(results, candidates, max_time)
+    proved = lower_bound_of(bounds) if isinstance(bounds, Complete) else None
+    return least._replace(lower_bound=proved)
 
 
 def _reaches(candidate: PlanCandidate, max_time: Fraction) -> bool:
     return candidate.value is not None and candidate.per_microbatch(candidate.value) <= max_time
 
 
-def _bound(
+def _bounds(
     results: Sequence[WithinShare], candidates: Sequence[PlanCandidate], max_time: Fraction
-) -> Fraction | None:
-    """Lower bound of the memory of all schedules that are fast enough; None if unknown."""
-    searched = {result.configuration for result in results}
-    open_to_all = any(
-        candidate.configuration not in searched
-        and not candidate.impossible
-        and candidate.bound_per_microbatch <= max_time
+) -> Enumeration[Fraction]:
+    """Lower bounds of the memory; complete if they cover all schedules that are fast enough."""
+    bounded = {
+        result.configuration: result.lower_bound
+        for result in results
+        if result.lower_bound is not None
+    }
+    open_configurations = {
+        candidate.configuration
         for candidate in candidates
-    )
-    bounds = [result.lower_bound for result in results if result.lower_bound is not None]
-    return None if open_to_all or len(bounds) < len(results) else min(bounds)
+        if not candidate.impossible and candidate.bound_per_microbatch <= max_time
+    }
+    bounds = tuple(bounded.values())
+    return Complete(bounds) if open_configurations <= bounded.keys() else Partial(bounds)

@@ -9,7 +9,8 @@ from fractions import Fraction
 from ppopt.problem.partition import SEARCH
 from ppopt.problem.problem import Problem
 from ppopt.schedule.schedule import Schedule
-from ppopt.solver.choices.configuration import Configuration, Key
+from ppopt.solver.choices.configuration import Configuration
+from ppopt.solver.choices.enumeration import Key
 from ppopt.solver.choices.given import ONLY
 from ppopt.solver.choices.result import known_result, result_of
 from ppopt.solver.choices.search import ConfigurationSearch, Effort

@@ -13,8 +13,9 @@ from ppopt.problem.partition import SEARCH
 from ppopt.problem.pipeline import Pipeline
 from ppopt.problem.problem import Problem
 from ppopt.schedule.origin import Argument
-from ppopt.solver.choices.choice import Choice, UnlistedBound
-from ppopt.solver.choices.configuration import Configuration, Key, SearchedConfigurations, by_value
+from ppopt.solver.choices.choice import Choice
+from ppopt.solver.choices.configuration import Configuration, SearchedConfigurations, by_value
+from ppopt.solver.choices.enumeration import NONE_LEFT, Complete, Key, Rest, Unlisted, bounds_of_all
 from ppopt.solver.choices.product import ProductChoice
 from ppopt.solver.deadline import Deadline
 from ppopt.studies.evaluate import peak_memory
@@ -141,18 +142,15 @@ class PlanProduct(ProductChoice):
         """Moves within a configuration of the plan, if it is open."""
         return super().moves(key) if self._is_open(key[:1], self._ceiling) else iter(())
 
-    def unlisted_of(
-        self, prefix: Key, known: Container[Key], ceiling: Fraction | None
-    ) -> UnlistedBound | None:
-        """Lower bound of the partitions and recompute of a configuration not in `known`."""
+    def rest_of(self, prefix: Key, known: Container[Key], ceiling: Fraction | None) -> Rest:
+        """Unlisted partitions and recompute of a configuration."""
         if not self._is_open(prefix, ceiling):
-            return None
+            return NONE_LEFT
         batches = self._choices[prefix].batches
-        most = None if ceiling is None else ceiling * batches
-        unlisted = super().unlisted_of(prefix, known, most)
-        if unlisted is None:
-            return None
-        return UnlistedBound(max(unlisted.bound / batches, self._floors[prefix]), unlisted.key)
+        rest = super().rest_of(prefix, known, None if ceiling is None else ceiling * batches)
+        if isinstance(rest, Complete):
+            return rest
+        return Unlisted(max(rest.bound / batches, self._floors[prefix]), rest.key)
 
     def state_of(
         self, prefix: Key, state: SearchedConfigurations, ceiling: Fraction | None
@@ -171,15 +169,15 @@ class PlanProduct(ProductChoice):
         if best is not None:
             own.take(best)
         if own.value is None and not own.open:
-            own.none_better = super().unlisted_of(prefix, state.known, None) is None
+            rest = super().rest_of(prefix, state.known, None)
+            if isinstance(rest, Complete):
+                own.raise_to(own.bounds_with(rest))
         if own.none_better or not self._is_open(prefix, ceiling):
             return own
         ends = [end for end in (own.value, ceiling) if end is not None]
+        rest = self.rest_of(prefix, state.known, min(ends, default=None))
         bounds = [configuration.bound for configuration in own.open]
-        unlisted = self.unlisted_of(prefix, state.known, min(ends, default=None))
-        if unlisted is not None:
-            bounds.append(unlisted.bound)
-        own.raise_least(min([*bounds, *ends], default=own.least))
+        own.raise_to(bounds_of_all([*bounds, *ends], rest))
         return own
 
     def proof(self, search: SearchedConfigurations) -> str:

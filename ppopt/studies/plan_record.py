@@ -43,7 +43,7 @@ def to_object(plan: Plan) -> dict[str, Any]:
 
 
 def _row_to_object(row: PlanRow) -> dict[str, Any]:
-    result = outcome.of_result(row.result)
+    result = outcome.with_spent_time(row.result)
     return {
         "configuration": row.configuration._asdict(),
         "status": row.status.value,
@@ -51,9 +51,7 @@ def _row_to_object(row: PlanRow) -> dict[str, Any]:
         "searches": row.searches,
         "ruled_out": row.ruled_out_by_bounds,
         "outcome": outcome.to_document(result),
-        "effort": Effort(
-            result.status.value, result.time_limit, result.workers, result.seconds
-        )._asdict(),
+        "effort": Effort.of(result)._asdict(),
     }
 
 
@@ -91,7 +89,7 @@ def _row_from_object(value: object, space: PlanSpace, options: SolveOptions) -> 
     return PlanRow(
         configuration=configuration,
         status=_member(RowStatus, row["status"]),
-        result=result.result(job),
+        result=outcome.with_origin(result),
         lower_bound=within("lower_bound", fraction, row["lower_bound"]),
         searches=within("searches", whole, row["searches"], 0, LARGEST_INT),
         ruled_out_by_bounds=within("ruled_out", flag, row["ruled_out"]),

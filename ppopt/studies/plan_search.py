@@ -16,6 +16,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from fractions import Fraction
+from functools import cached_property
 from itertools import count
 from typing import Any
 
@@ -28,6 +29,13 @@ from ppopt.schedule.schedule import Schedule
 from ppopt.solver import interrupts
 from ppopt.solver.arguments import LAYER_WORK
 from ppopt.solver.bounds.proof_scope import delay_scope
+from ppopt.solver.choices.enumeration import (
+    NONE_LEFT,
+    Rest,
+    Unlisted,
+    bounds_of_all,
+    lower_bound_of,
+)
 from ppopt.solver.choices.given import GivenPipeline
 from ppopt.solver.choices.search import Effort
 from ppopt.solver.choices.spaces import traits_of_any
@@ -405,30 +413,28 @@ class PlanSearch:
     @property
     def _least(self) -> Fraction | None:
         """Lower bound of the times per microbatch of all configurations; None: none is feasible."""
-        bounds = self._late_bounds
-        bounds += [
-            candidate.bound_per_microbatch
-            for candidate in self._candidates
-            if not candidate.impossible
-        ]
-        if bounds and self._ceiling is not None:
-            bounds.append(self._ceiling)
-        return min(bounds, default=None)
+        least = lower_bound_of(bounds_of_all(map(_by_bound, self._possible), self._late))
+        return least if least is None or self._ceiling is None else min(least, self._ceiling)
 
     @property
-    def _late_bounds(self) -> list[Fraction]:
-        """Lower bound of the times per microbatch of configurations that were not set up, if any.
+    def _possible(self) -> list[PlanCandidate]:
+        """Configurations that may be feasible."""
+        return [candidate for candidate in self._candidates if not candidate.impossible]
+
+    @cached_property
+    def _late(self) -> Rest:
+        """Configurations that were not set up, with a lower bound of the times per microbatch.
 
         The devices run the work of all layers. With phases, a pair may take less than its parts.
         """
         problem = self._candidates[0].problem
         if not self._num_late:
-            return []
+            return NONE_LEFT
         if not LAYER_WORK.applies(traits_of_any(problem)):
-            return [Fraction(0)]
+            return Unlisted(Fraction(0))
         pipeline = problem.pipeline
         work = exact.total(map(minimum_work, pipeline.model.costed))
-        return [work / sum(pipeline.device_speed)]
+        return Unlisted(work / sum(pipeline.device_speed))
 
     def _is_open(self, candidate: PlanCandidate) -> bool:
         """Whether a configuration may be better than the best one, or is the best one, unproved."""
@@ -473,10 +479,9 @@ class PlanSearch:
         best, bound = self._best, self._least or Fraction(0)
         known = [None if best is None else _value(best)]
         if orders is not None:
-            possible = [candidate for candidate in self._strategies if not candidate.impossible]
-            others = [candidate.bound_per_microbatch for candidate in possible]
-            others += self._late_bounds
-            bound = max(bound, min([orders.lower_bound, *others]))
+            others = [_by_bound(other) for other in self._strategies if not other.impossible]
+            running = bounds_of_all([orders.lower_bound, *others], self._late)
+            bound = max(bound, lower_bound_of(running) or Fraction(0))
             known.append(orders.value)
         batches = self._space.batches[0] if best is None else best.configuration.batches
         value = min((time for time in known if time is not None), default=None)
@@ -534,10 +539,7 @@ class PlanSearch:
         least, best = self._least, self._best
         if least is None or best is None or least == _value(best) or self._num_late:
             return ""
-        candidate = min(
-            (candidate for candidate in self._candidates if not candidate.impossible), key=_by_bound
-        )
-        return f"; the least bound is that of {candidate.configuration}"
+        return f"; the least bound is that of {min(self._possible, key=_by_bound).configuration}"
 
 
 def _value(candidate: PlanCandidate) -> Fraction:

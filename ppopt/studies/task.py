@@ -8,9 +8,9 @@ from typing import Protocol
 
 from ppopt.errors import InputError, NotApplicableError, VerificationError
 from ppopt.formats.figures import ScheduleFigures
+from ppopt.solver.result import Result
 from ppopt.studies import outcome
 from ppopt.studies.job import SolveJob
-from ppopt.studies.outcome import JobOutcome
 from ppopt.studies.records import DamagedError, StoredResult
 
 _LOG = logging.getLogger(__name__)
@@ -71,7 +71,7 @@ def perform(task: Task) -> Done:
     """Perform a task: reuse the stored outcome if it is sound, else search or evaluate."""
     job = task.job
     stored_outcome, damaged = _stored_outcome(task)
-    if stored_outcome is not None and stored_outcome.covers(job):
+    if stored_outcome is not None and outcome.covers(stored_outcome, job):
         return Done(outcome.row(job, stored_outcome))
     try:
         new_outcome = outcome.run_job(job, stored_outcome)
@@ -81,7 +81,7 @@ def perform(task: Task) -> Done:
     return Done(shown, result, damaged=damaged, interrupted=new_outcome.interrupted)
 
 
-def _stored_outcome(task: Task) -> tuple[JobOutcome | None, str | None]:
+def _stored_outcome(task: Task) -> tuple[Result | None, str | None]:
     """Stored outcome, checked; or why it is not used."""
     if task.stored is None:
         return None, None

@@ -1,16 +1,14 @@
-"""The baselines of the benchmarks against the exhaustive oracle, and what they are run by."""
+"""Plain CP-SAT against the exhaustive oracle, and what runs the sides of a race."""
 
 from __future__ import annotations
 
-import multiprocessing
-from collections.abc import Sequence
-from concurrent.futures import ProcessPoolExecutor
 from itertools import islice
 
 import pytest
 
-from benchmarks import attempt, hand, sides, suite
-from benchmarks.baselines.problem import Jobs, Limits, Outcome, Run, Size
+from benchmarks import attempt, hand, plain_cp_sat, sides, suite
+from benchmarks.outcome import Limits, Run, Size
+from benchmarks.plain_cp_sat import Jobs
 from benchmarks.targets import TARGETS
 from ppopt.errors import VerificationError
 from ppopt.problem.objective import Objective
@@ -38,26 +36,10 @@ def questions() -> list[Question]:
     return [(one, tuple(Objective)[place % 2]) for place, one in enumerate([*chosen, split])]
 
 
-def answers(side: str, asked: Sequence[Question]) -> list[Outcome]:
-    """Run a side on every question, in one process."""
-    solver = sides.load(side)
-    return [solver(*question, LIMITS) for question in asked]
-
-
-def answers_apart(side: str, asked: Sequence[Question]) -> list[Outcome]:
-    """The same in another process, for libraries that do not go together."""
-    spawn = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(1, mp_context=spawn) as pool:
-        return pool.submit(answers, side, asked).result()
-
-
-@pytest.mark.parametrize("side", sides.BASELINES)
-def test_baselines_find_what_the_oracle_finds(side: str) -> None:
-    asked = [one for one in questions() if sides.states(side, one[1])]
-    apart = "highspy" in sides.LIBRARIES[side]
+def test_plain_cp_sat_finds_what_the_oracle_finds() -> None:
     seen = set()
-    given = (answers_apart if apart else answers)(side, asked)
-    for (pipeline, objective), answer in zip(asked, given, strict=True):
+    for pipeline, objective in questions():
+        answer = plain_cp_sat.solve(pipeline, objective, LIMITS)
         expected = exhaustive.best(pipeline, fused=False, objective=objective.value)
         seen.add(answer.status)
         if expected is None:
@@ -71,9 +53,9 @@ def test_baselines_find_what_the_oracle_finds(side: str) -> None:
     assert seen == {"optimal", "infeasible"}
 
 
-def test_a_baseline_out_of_time_claims_no_proof() -> None:
+def test_plain_cp_sat_out_of_time_claims_no_proof() -> None:
     pipeline = Pipeline(stages=8, batches=32, forward=10, backward_input=11, weight=9, mem_limit=8)
-    run = sides.load("cp-sat")(pipeline, Objective.MAKESPAN, Limits(0.5, 1, 0))
+    run = plain_cp_sat.solve(pipeline, Objective.MAKESPAN, Limits(0.5, 1, 0))
     assert run.status in ("feasible", "unknown")
     assert run.value is None or run.bound < run.value
 
@@ -128,25 +110,27 @@ def test_the_core_is_a_fixed_part_of_every_group() -> None:
     assert costs == set(suite.COSTS)
 
 
+SMALL = suite.Instance("small", "linear", Pipeline(stages=2, batches=4, mem_limit=2))
+
+
 def test_an_attempt_is_a_line_of_a_record() -> None:
-    instance = next(suite.ladder())
-    one = attempt.attempt(sides.OURS, instance, Limits(20.0, 1, 0))
-    assert (one.side, one.instance, one.status) == (sides.OURS, instance.name, "optimal")
+    """Default costs: F, B and W take 1 each, so that every device works for 4 x 3."""
+    one = attempt.attempt(sides.OURS, SMALL, Limits(20.0, 1, 0))
+    assert (one.side, one.instance, one.status) == (sides.OURS, "small", "optimal")
     assert one.proved and one.gap == 0
-    # 2 x 4 pipeline of the 28.3B model: 4 x (10.419 + 10.207 + 7.715) per device.
-    assert (one.operations, one.busiest / one.per_unit) == (24, 113.364)
+    assert (one.operations, one.busiest / one.per_unit) == (24, 12)
     assert one.peak_mib > 20 and one.seconds > 0
     assert one.trace[-1][1:] == (one.value, one.bound)
 
 
 def test_an_attempt_that_does_not_end_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(attempt, "PATIENCE", 0.0)
-    one = attempt.attempt("z3", next(suite.ladder()), Limits(0.001, 1, 0))
+    one = attempt.attempt(sides.PLAIN, SMALL, Limits(0.001, 1, 0))
     assert (one.status, one.value, one.proved, one.gap) == ("killed", None, False, None)
 
 
 def test_an_attempt_whose_side_fails_is_no_result() -> None:
-    """PyJobShop cannot state device span: nobody may take the failure for a gap."""
-    instance = next(suite.ladder())._replace(objective=Objective.DEVICE_SPAN)
-    with pytest.raises(RuntimeError, match="no objective for device span"):
-        attempt.attempt("pyjobshop", instance, Limits(5.0, 1, 0))
+    """The plain model has no slices: nobody may read the failure as a gap."""
+    slices = Pipeline(stages=2, batches=2, slices=2)
+    with pytest.raises(RuntimeError, match="no slices"):
+        attempt.attempt(sides.PLAIN, SMALL._replace(pipeline=slices), Limits(5.0, 1, 0))

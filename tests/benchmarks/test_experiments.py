@@ -3,54 +3,19 @@
 from __future__ import annotations
 
 from fractions import Fraction
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-import ppopt
 from benchmarks import experiments
-from benchmarks.experiments import EXPERIMENTS, KINDS, LAYOUTS, Case, PartitionCase, Question
+from benchmarks.experiments import EXPERIMENTS, KINDS, Case, Question
 from ppopt import Pipeline
 from ppopt.problem.backward_choice import BackwardChoice
 
 pytestmark = pytest.mark.slow
 
 SMALL = Pipeline(stages=2, batches=2)
-
-
-@pytest.mark.parametrize("blocks", [43, 61])
-def test_the_models_have_so_many_blocks_and_three_layers_more(blocks: int) -> None:
-    made = experiments.blocks_model(blocks)
-    assert sum(layer.role == "decoder" for layer in made.layers) == blocks
-    assert len(made) == blocks + 3
-
-
-def test_the_large_model_is_the_bundled_one() -> None:
-    assert experiments.blocks_model(61).layers == ppopt.read_model("deepseek-v3").layers
-
-
-@pytest.mark.parametrize("placement", list(LAYOUTS))
-def test_published_layouts_fit_the_large_model(placement: str) -> None:
-    made = PartitionCase(61, 16, 32, placement).pipeline(LAYOUTS[placement])
-    assert sum(made.counts) == 64 and made.num_devices == 16
-
-
-def test_a_limit_is_a_share_of_that_of_1f1b_on_the_balanced_partition() -> None:
-    half = PartitionCase(43, 8, 16, "linear", Fraction(1, 2)).pipeline("even")
-    full = PartitionCase(43, 8, 16, "linear", Fraction(1)).pipeline("balanced")
-    peak = ppopt.evaluate(full, "1f1b").metrics.peak_memory_ticks
-    assert half.limits[0] * 2 == max(map(full.ticks.memory, peak))
-
-
-def test_limits_lie_evenly_between_full_and_no_recompute() -> None:
-    """The first of 4 devices holds the embedding (3758) and 8 blocks of 8B: 1560 static each, 1088
-    for each of 4 microbatches, and 736 that a backward needs while it runs."""
-    limits = experiments.limits("llama-3.1-8b")
-    steps = [high - low for low, high in pairwise(limits)]
-    assert len(limits) == 4 and len(set(steps)) == 1
-    assert limits[-1] == 3758 + 8 * (1560 + 4 * 1088) + 736
 
 
 @pytest.mark.parametrize("kind", KINDS)

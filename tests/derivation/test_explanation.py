@@ -6,7 +6,7 @@ import pytest
 
 from ppopt import derive_model
 from ppopt.derivation.explanation import explain
-from ppopt.report.explanation import explanation_tables
+from ppopt.report.derivation import explanation_tables
 from tests.factories.configs import CONFIGS, LLAMA_8B
 
 MODELS = {

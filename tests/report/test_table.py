@@ -11,8 +11,7 @@ from rich.table import Table
 import ppopt
 from ppopt.formats.figures import LayerRun
 from ppopt.report.comparison_report import ComparisonReport
-from ppopt.report.frontier_report import report_frontier
-from ppopt.report.frontier_text import describe_frontier
+from ppopt.report.frontier_report import describe_frontier, report_frontier
 from ppopt.report.objects import of_evaluation
 from ppopt.report.placement_text import describe_layers
 from ppopt.report.schedule_report import (

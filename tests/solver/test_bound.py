@@ -6,11 +6,11 @@ from random import Random
 
 import pytest
 
-from benchmarks.fuzz import pipelines
 from ppopt import Objective, Pipeline, Status, solve
 from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.problem import Problem
 from ppopt.solver.bound import WHOLE_TICKS, common_divisor, least_possible_value
+from tests.fuzz import pipelines
 from tests.oracles import exhaustive
 
 

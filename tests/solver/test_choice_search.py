@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from fractions import Fraction
 from typing import Any
@@ -15,8 +15,9 @@ from ppopt.problem.objective import Objective
 from ppopt.problem.problem import Problem
 from ppopt.schedule.origin import Argument
 from ppopt.solver.choices import search as searching
-from ppopt.solver.choices.choice import Choice, UnlistedBound
-from ppopt.solver.choices.configuration import Configuration, Key
+from ppopt.solver.choices.choice import Choice
+from ppopt.solver.choices.configuration import Configuration
+from ppopt.solver.choices.enumeration import Complete, Enumeration, Key, Partial
 from ppopt.solver.choices.search import ConfigurationSearch, Effort
 from ppopt.solver.options import SolveOptions, checked_options
 from ppopt.solver.result import Result, Status
@@ -40,10 +41,10 @@ class Forwards(Choice):
         return [Configuration(key, Fraction(0)) for key in keys]
 
     def first(self) -> Iterable[Key]:
-        return self.listed()
+        return self.listed().members
 
-    def listed(self) -> Sequence[Key]:
-        return [(5,), (4,), (3,)]
+    def listed(self) -> Enumeration[Key]:
+        return Complete([(5,), (4,), (3,)])
 
     def moves(self, key: Key) -> Iterator[Key]:  # noqa: ARG002
         return iter(())
@@ -55,17 +56,14 @@ class Forwards(Choice):
 class ManyForwards(Forwards):
     """So many that not all are searched; the slowest is one that the search must keep up with."""
 
-    def listed(self) -> Sequence[Key]:
-        return ()
+    def listed(self) -> Enumeration[Key]:
+        return Partial()
 
     def first(self) -> Iterable[Key]:
         return [(time,) for time in range(10, 19)]
 
     def required_candidates(self) -> Sequence[Key]:
         return [(19,)]
-
-    def unlisted_bound(self, known: Container[Key], ceiling: Fraction | None) -> UnlistedBound:  # noqa: ARG002
-        return UnlistedBound(Fraction(0))
 
 
 def test_an_anchor_is_searched_at_every_level(

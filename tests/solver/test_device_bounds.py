@@ -1,6 +1,6 @@
 """Bounds beside optima, and wrong ones planted: no bound is too high, and one that is gets caught.
 
-`benchmarks/fuzz` (`every-bound`) does the first on thousands of instances.
+`tests/fuzz` (`every-bound`) does the first on thousands of instances.
 """
 
 from collections import Counter

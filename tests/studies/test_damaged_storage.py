@@ -170,7 +170,9 @@ def test_any_value_of_a_stored_document() -> None:
 
 def test_nothing_is_infeasible_without_a_memory_limit() -> None:
     made = outcome.run_job(JOB)
-    found = replace(made, status=ppopt.Status.INFEASIBLE, schedule=None, lower_bound=None)
+    found = replace(
+        made, status=ppopt.Status.INFEASIBLE, schedule=None, value=None, lower_bound=None
+    )
     assert outcome.read(outcome.stored(JOB, found), JOB).status is ppopt.Status.INFEASIBLE
     free = replace(JOB, pipeline=replace(JOB.pipeline, mem_limit=None))
     with pytest.raises(DamagedError, match="it is infeasible, without a memory limit"):

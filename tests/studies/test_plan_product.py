@@ -10,7 +10,8 @@ import pytest
 import ppopt
 from ppopt import Objective, PlanSpace
 from ppopt.problem.backward_kind import BackwardKind
-from ppopt.solver.choices.configuration import Key, SearchedConfigurations
+from ppopt.solver.choices.configuration import SearchedConfigurations
+from ppopt.solver.choices.enumeration import Key, Unlisted
 from ppopt.solver.choices.given import GivenPipeline
 from ppopt.solver.choices.search import ConfigurationSearch
 from ppopt.solver.deadline import NO_DEADLINE, Deadline
@@ -53,7 +54,7 @@ def test_all_partitions_come_once_in_the_order_of_bounds_per_microbatch(seed: in
     product = PlanProduct(choices_of(space))
     product.bound(Deadline.after(60))
     known: dict[Key, Fraction] = {}
-    while (unlisted := product.unlisted_bound(known, None)) is not None:
+    while isinstance(unlisted := product.rest(known, None), Unlisted):
         assert unlisted.key is not None and unlisted.key not in known
         known[unlisted.key] = unlisted.bound
     assert list(known.values()) == sorted(known.values())

@@ -6,21 +6,20 @@ from abc import ABC, abstractmethod
 from collections.abc import Container, Iterable, Sequence
 from fractions import Fraction
 from random import Random
-from typing import NamedTuple
 
 from ppopt.problem.pipeline import Pipeline
 from ppopt.schedule.origin import Argument, Certificate
-from ppopt.solver.choices.configuration import Configuration, Key, SearchedConfigurations
+from ppopt.solver.choices.configuration import Configuration, SearchedConfigurations
+from ppopt.solver.choices.enumeration import (
+    NONE_LEFT,
+    Complete,
+    Enumeration,
+    Key,
+    Partial,
+    Rest,
+    Unlisted,
+)
 from ppopt.solver.deadline import Deadline
-
-
-class UnlistedBound(NamedTuple):
-    """Lower bound of the configurations that are not enumerated yet."""
-
-    bound: Fraction
-    """Lower bound of their schedules."""
-    key: Key | None = None
-    """Next configuration, which has this bound; None: they have no order."""
 
 
 class Choice(ABC):
@@ -88,21 +87,21 @@ class Choice(ABC):
         """Certificate of the bound over all."""
         return Certificate(self.argument)
 
-    def listed(self) -> Sequence[Key]:
-        """All configurations; empty if there are too many, or if the search generates them."""
-        return ()
+    def listed(self) -> Enumeration[Key]:
+        """All configurations; partial if there are too many, or if the search generates them."""
+        return Partial()
 
-    def unlisted_bound(
+    def rest(
         self,
         known: Container[Key],  # noqa: ARG002
         ceiling: Fraction | None,  # noqa: ARG002
-    ) -> UnlistedBound | None:
-        """Lower bound of the configurations not in `known`; None if there are none.
+    ) -> Rest:
+        """Configurations neither listed nor in `known`.
 
-        If configurations are generated in the order of their bounds, also None if the next one is
-        not below the ceiling.
+        If configurations are generated in the order of their bounds, those at or above the ceiling
+        do not count.
         """
-        return None
+        return NONE_LEFT if isinstance(self.listed(), Complete) else Unlisted(self.lower_bound)
 
     def perturbed(self, key: Key, random: Random) -> Key | None:  # noqa: ARG002
         """Configuration a few random moves away; None if the search does not need one."""

@@ -12,13 +12,11 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import TYPE_CHECKING
 
+from ppopt.solver.choices.enumeration import Complete, Key, Rest, bounds_of_all, lower_bound_of
 from ppopt.solver.result import Result
 
 if TYPE_CHECKING:
     from ppopt.solver.subset_bounding import SubsetBounding
-
-Key = tuple[int, ...]
-"""Identity of a configuration, such as the device of every stage."""
 
 
 @dataclass(eq=False)
@@ -68,8 +66,7 @@ class SearchedConfigurations:
     """Configurations that are enumerated."""
     best: Configuration | None = None
     """Configuration of the best schedule."""
-    none_better: bool = False
-    """Whether no configuration may be better."""
+    _none_better: bool = field(default=False, init=False)
 
     @property
     def value(self) -> Fraction | None:
@@ -81,10 +78,27 @@ class SearchedConfigurations:
         self.best = configuration
         self.raise_least(self.least)
 
+    @property
+    def none_better(self) -> bool:
+        """Whether it is proved that no configuration is better."""
+        return self._none_better
+
+    def bounds_with(self, rest: Rest) -> Complete[Fraction]:
+        """Bounds that cover all configurations that may be better than the best."""
+        return bounds_of_all((configuration.bound for configuration in self.open), rest)
+
+    def raise_to(self, bounds: Complete[Fraction]) -> None:
+        """Raise the bound of all configurations to the least of the bounds that cover them."""
+        least = lower_bound_of(bounds)
+        if least is None:
+            self._none_better = True
+        else:
+            self.raise_least(least)
+
     def raise_least(self, bound: Fraction) -> None:
         """Raise the lower bound of all configurations that may be better."""
         self.least = max(self.least, bound)
-        self.none_better |= self.value is not None and self.least >= self.value
+        self._none_better |= self.value is not None and self.least >= self.value
 
     @property
     def lower_bound(self) -> Fraction:

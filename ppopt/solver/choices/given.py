@@ -10,7 +10,8 @@ from ppopt.problem.problem import Problem
 from ppopt.schedule.origin import Argument, Certificate
 from ppopt.solver.bounds import device_bounds
 from ppopt.solver.choices.choice import Choice
-from ppopt.solver.choices.configuration import Configuration, Key, SearchedConfigurations
+from ppopt.solver.choices.configuration import Configuration, SearchedConfigurations
+from ppopt.solver.choices.enumeration import Complete, Key
 
 ONLY: Key = ()
 """Key of the one configuration."""
@@ -53,9 +54,9 @@ class GivenPipeline(Choice):
         """The one configuration."""
         return [ONLY]
 
-    def listed(self) -> list[Key]:
+    def listed(self) -> Complete[Key]:
         """The one configuration."""
-        return [ONLY]
+        return Complete([ONLY])
 
     def moves(self, key: Key) -> list[Key]:  # noqa: ARG002
         """None."""

@@ -13,8 +13,17 @@ from fractions import Fraction
 from itertools import zip_longest
 
 from ppopt.problem.pipeline import Pipeline
-from ppopt.solver.choices.choice import Choice, UnlistedBound
-from ppopt.solver.choices.configuration import Configuration, Key
+from ppopt.solver.choices.choice import Choice
+from ppopt.solver.choices.configuration import Configuration
+from ppopt.solver.choices.enumeration import (
+    Complete,
+    Enumeration,
+    Key,
+    Partial,
+    Rest,
+    Unlisted,
+    least_of,
+)
 from ppopt.solver.deadline import Deadline
 
 
@@ -73,10 +82,13 @@ class ProductChoice(Choice):
         """Lower bound of all choices."""
         return min(map(self.least, self.inner), default=Fraction(0))
 
-    def listed(self) -> list[Key]:
-        """Configurations of all choices that list their own."""
-        each = self.inner.items()
-        return [key for prefix, choice in each for key in _keys(prefix, choice.listed())]
+    def listed(self) -> Enumeration[Key]:
+        """Configurations of all choices; complete if every choice lists all of its own."""
+        each = {prefix: choice.listed() for prefix, choice in self.inner.items()}
+        keys = [key for prefix, own in each.items() for key in _keys(prefix, own.members)]
+        if all(isinstance(own, Complete) for own in each.values()):
+            return Complete(keys)
+        return Partial(keys)
 
     def first(self) -> Iterator[Key]:
         """First configuration of every choice, then the second ones, and so on."""
@@ -89,25 +101,16 @@ class ProductChoice(Choice):
         prefix, choice, own = self._of(key)
         yield from _keys(prefix, choice.moves(own))
 
-    def unlisted_bound(
-        self, known: Container[Key], ceiling: Fraction | None
-    ) -> UnlistedBound | None:
-        """Least bound of all choices; None if none has an unlisted one."""
-        bounds = (self.unlisted_of(prefix, known, ceiling) for prefix in self.inner)
-        return min(
-            (bound for bound in bounds if bound is not None),
-            key=lambda bound: (bound.bound, bound.key is not None),
-            default=None,
-        )
+    def rest(self, known: Container[Key], ceiling: Fraction | None) -> Rest:
+        """Unlisted configurations of the choice that has the least bound."""
+        return least_of(self.rest_of(prefix, known, ceiling) for prefix in self.inner)
 
-    def unlisted_of(
-        self, prefix: Key, known: Container[Key], ceiling: Fraction | None
-    ) -> UnlistedBound | None:
-        """Lower bound of the configurations of a choice not in `known`."""
-        unlisted = self.inner[prefix].unlisted_bound(_Own(prefix, known), ceiling)
-        if unlisted is None or unlisted.key is None:
-            return unlisted
-        return UnlistedBound(unlisted.bound, (*prefix, *unlisted.key))
+    def rest_of(self, prefix: Key, known: Container[Key], ceiling: Fraction | None) -> Rest:
+        """Unlisted configurations of one choice."""
+        rest = self.inner[prefix].rest(_Own(prefix, known), ceiling)
+        if isinstance(rest, Complete) or rest.key is None:
+            return rest
+        return Unlisted(rest.bound, (*prefix, *rest.key))
 
 
 def _keys(prefix: Key, own: Iterable[Key]) -> Iterator[Key]:

@@ -25,14 +25,14 @@ from ppopt.schedule.schedule import Schedule
 from ppopt.solver import interrupts
 from ppopt.solver.bound import Bound
 from ppopt.solver.bounds import device_bounds
-from ppopt.solver.choices.choice import Choice, UnlistedBound
+from ppopt.solver.choices.choice import Choice
 from ppopt.solver.choices.configuration import (
     Configuration,
-    Key,
     SearchedConfigurations,
     by_bound,
     by_value,
 )
+from ppopt.solver.choices.enumeration import Complete, Key, Rest, Unlisted
 from ppopt.solver.choices.result import result_of
 from ppopt.solver.deadline import Deadline
 from ppopt.solver.options import SolveOptions
@@ -109,9 +109,9 @@ class ConfigurationSearch:
         self._list_added = False
         """Whether the choice was asked for all configurations: before, any may be better."""
         self._listed = False
-        """Whether all configurations are enumerated."""
-        self._unknown: UnlistedBound | None = None
-        """Bound of the configurations not enumerated; None if none may be better."""
+        """Whether the choice listed all configurations."""
+        self._rest: Rest = Unlisted(lower_bound)
+        """Configurations not enumerated that may be better."""
         self.exhausted = False
         """Whether the last run stopped because no ordered candidate is left: a further run does
         nothing, with any effort, before there are new bounds or hints."""
@@ -183,8 +183,8 @@ class ConfigurationSearch:
     def enumerate_listed(self) -> None:
         """Add the configurations that the choice lists, and bound those that it does not."""
         listed = self.choice.listed()
-        self._add(listed)
-        self._listed, self._list_added = len(listed) > 0, True
+        self._add(listed.members)
+        self._listed, self._list_added = isinstance(listed, Complete), True
         self._raise_bound()
 
     def _begin(self) -> None:
@@ -347,7 +347,7 @@ class ConfigurationSearch:
         if self.state.best is not None:
             yield self.state.best
         yield from map(self._at, self.choice.required_candidates())
-        if self._unknown is not None and self._unknown.key is None:
+        if isinstance(self._rest, Unlisted) and self._rest.key is None:
             yield from by_value(self._open())[: self._params.together] or self._open()
             return
         if self._listed:
@@ -361,8 +361,8 @@ class ConfigurationSearch:
 
     def _follow(self) -> None:
         """Enumerate the next configuration, if no open one has a lower bound."""
-        if self._unknown is not None and self._unknown.key is not None:
-            self._add([self._unknown.key])
+        if isinstance(self._rest, Unlisted) and self._rest.key is not None:
+            self._add([self._rest.key])
 
     def _perturb(self) -> bool:
         """Schedule a configuration a few random moves away from the best; False: none is new."""
@@ -424,16 +424,13 @@ class ConfigurationSearch:
 
     def _raise_bound(self) -> None:
         """Raise the bound of all to the least of those that may be better than the best."""
-        state = self.state
-        bounds = [configuration.bound for configuration in state.open]
-        ends = bounds if state.value is None else [*bounds, state.value]
-        self._unknown = UnlistedBound(state.least)
+        state, ends = self.state, [configuration.bound for configuration in self.state.open]
+        if state.value is not None:
+            ends.append(state.value)
+        self._rest = Unlisted(state.least)
         if self._list_added:
-            self._unknown = self.choice.unlisted_bound(state.known, min(ends, default=None))
-        if self._unknown is not None and (state.value is None or self._unknown.bound < state.value):
-            bounds.append(self._unknown.bound)
-        state.none_better = not bounds
-        state.least = max(state.least, min(bounds, default=state.least))
+            self._rest = self.choice.rest(state.known, min(ends, default=None))
+        state.raise_to(state.bounds_with(self._rest))
 
     # One configuration.
 

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from fractions import Fraction
@@ -12,7 +13,6 @@ from functools import cached_property
 from itertools import combinations, groupby, islice, pairwise, takewhile
 from math import ceil
 from operator import add
-from typing import Protocol
 
 import numpy as np
 
@@ -135,28 +135,34 @@ def _least_backward(space: PartitionSpace) -> int:
     return sum(map(min, apart, layers.backward)) if space.whole else sum(apart)
 
 
-class PartitionBounds(Protocol):
-    """Bounds of all partitions of a space."""
-
-    complete: bool
-    """Whether `in_order` gives every partition, and `least_limit` is exact."""
+class PartitionBounds(ABC):
+    """Bounds over all partitions of a space, perhaps of a relaxation of it."""
 
     @property
+    @abstractmethod
     def least(self) -> int:
         """Lower bound of all partitions; FOREVER: none is within the memory limits."""
 
     @property
+    @abstractmethod
     def least_limit(self) -> int:
-        """Least limit, one for every device, with which some partition runs, in memory ticks."""
+        """Limit, one for every device, below which no partition runs, in memory ticks."""
 
-    def in_order(self, ceiling: int) -> Iterator[tuple[int, Counts]]:
-        """Partitions of bounds up to a ceiling with their bounds, the least first."""
-
+    @abstractmethod
     def most_even(self, share: float) -> Counts | None:
         """The most even partition whose bound is at most this share above the least."""
 
+    @abstractmethod
     def extend(self, deadline: Deadline) -> None:
         """Move the deadline."""
+
+
+class CompleteBounds(PartitionBounds):
+    """Bounds of every partition: `least` and `least_limit` are those of some partition."""
+
+    @abstractmethod
+    def in_order(self, ceiling: int) -> Iterator[tuple[int, Counts]]:
+        """Partitions of bounds up to a ceiling with their bounds, the least first."""
 
 
 def bounds_of(space: PartitionSpace, deadline: Deadline = NO_DEADLINE) -> PartitionBounds:
@@ -205,8 +211,7 @@ class BoundingInTurns:
             if self._program is not None:
                 self._above = max(self._above, self._program.least_so_far - 1)
             self._alone.raise_above(self._above)
-        if not found.complete:
-            found.extend(turn)
+        found.extend(turn)
         _ = found.least
         found.extend(deadline)
         return found
@@ -219,7 +224,7 @@ class BoundingInTurns:
             return self._within(ceiling, self._pattern, turn)
         self._whole = self._whole or bounds_of(self._space, turn)
         self._whole.extend(turn)
-        if self._whole.complete:
+        if isinstance(self._whole, CompleteBounds):
             _ = self._whole.least
         return self._whole
 
@@ -237,10 +242,8 @@ class BoundingInTurns:
         return _StagesAlone(self._space, above=self._above)
 
 
-class _Programmed:
+class _Programmed(CompleteBounds):
     """Bounds by dynamic programs."""
-
-    complete = True
 
     def __init__(
         self,
@@ -327,10 +330,8 @@ class _Programmed:
         return PartitionProgram(self._space, self._pattern, ceiling, self._deadline, figure)
 
 
-class _Listed:
+class _Listed(CompleteBounds):
     """Bounds of partitions, computed one by one."""
-
-    complete = True
 
     def __init__(self, space: PartitionSpace, deadline: Deadline = NO_DEADLINE) -> None:
         self._space, self._deadline = space, deadline
@@ -390,10 +391,8 @@ def _batches(space: PartitionSpace) -> Iterator[list[Counts]]:
             yield batch
 
 
-class _StagesAlone:
-    """The quick bound, and bounds of every stage alone on its own device."""
-
-    complete = False
+class _StagesAlone(PartitionBounds):
+    """The quick bound, and bounds of every stage alone on its own device: a relaxation."""
 
     def __init__(
         self, space: PartitionSpace, deadline: Deadline = NO_DEADLINE, above: int = -1
@@ -426,10 +425,6 @@ class _StagesAlone:
     @property
     def least_limit(self) -> int:
         return self._alone.least_limit
-
-    def in_order(self, ceiling: int) -> Iterator[tuple[int, Counts]]:
-        del ceiling
-        return iter(())
 
     def most_even(self, share: float) -> Counts | None:
         return self._alone.most_even(share) if self._least_alone else None

@@ -19,12 +19,14 @@ from ppopt.problem.partition import all_by_rule
 from ppopt.problem.pipeline import Pipeline
 from ppopt.problem.problem import Problem
 from ppopt.schedule.origin import Argument
-from ppopt.solver.choices.choice import Choice, UnlistedBound
-from ppopt.solver.choices.configuration import Configuration, Key, SearchedConfigurations
+from ppopt.solver.choices.choice import Choice
+from ppopt.solver.choices.configuration import Configuration, SearchedConfigurations
+from ppopt.solver.choices.enumeration import NONE_LEFT, Complete, Key, Rest, Unlisted
 from ppopt.solver.deadline import Deadline
 from ppopt.solver.partitions.partition_bounds import (
     SHARES,
     BoundingInTurns,
+    CompleteBounds,
     PartitionBounds,
     bounds_of,
     highest_bound,
@@ -58,11 +60,11 @@ class BoundedPartitions(Choice):
 
     def bound(self, deadline: Deadline, ceiling: Fraction | None = None) -> None:
         """Bound all partitions; if that takes longer, every stage alone. A further call resumes."""
-        if self._bounds is not None and self._bounds.complete:
+        if isinstance(self._bounds, CompleteBounds):
             return
         most = None if ceiling is None else int(ceiling * self._ticks.per_unit)
         bounds, order = self._bounding.run(deadline, self._deadline, most), self._order
-        if bounds.complete and bounds.least < FOREVER:
+        if isinstance(bounds, CompleteBounds) and bounds.least < FOREVER:
             order = PartitionOrder(self._space, bounds)
         self._bounds, self._order = bounds, order
 
@@ -73,26 +75,20 @@ class BoundedPartitions(Choice):
             return self._time(quick_bound(self._space))
         return self._time(self._bounds.least) if self._bounds.least < FOREVER else Fraction(0)
 
-    def unlisted_bound(
-        self, known: Container[Key], ceiling: Fraction | None
-    ) -> UnlistedBound | None:
-        """Next configuration in the order of bounds; if there is none, the least bound."""
-        if self._bounds is None:
-            return UnlistedBound(self._time(quick_bound(self._space)))
-        if self._bounds.least == FOREVER:
-            return None
-        if not self._bounds.complete or self._order is None:
-            return UnlistedBound(self._time(self._bounds.least))
+    def rest(self, known: Container[Key], ceiling: Fraction | None) -> Rest:
+        """Next configuration in the order of bounds; without an order, the least bound."""
+        if self._bounds is not None and self._bounds.least == FOREVER:
+            return NONE_LEFT
+        if self._order is None:
+            return Unlisted(self.lower_bound)
         most = None if ceiling is None else ceil(ceiling * self._ticks.per_unit) - 1
         try:
             return self._following(self._order, known, most)
         except TimeoutError:
-            return UnlistedBound(self._time(self._bounds.least))
+            return Unlisted(self.lower_bound)
 
     @abstractmethod
-    def _following(
-        self, order: PartitionOrder, known: Container[Key], most: int | None
-    ) -> UnlistedBound | None:
+    def _following(self, order: PartitionOrder, known: Container[Key], most: int | None) -> Rest:
         """Next unknown configuration whose bound is at most `most` ticks, if there is one."""
 
     @property
@@ -108,7 +104,8 @@ class BoundedPartitions(Choice):
             self._bounds = bounds
         if self._bounds.least == FOREVER:
             return None
-        self._order = PartitionOrder(self._space, self._bounds)
+        if isinstance(self._bounds, CompleteBounds):
+            self._order = PartitionOrder(self._space, self._bounds)
         return self._bounds
 
     def _most_even(self, bounds: PartitionBounds) -> Iterator[Counts]:
@@ -167,7 +164,8 @@ class PartitionChoice(BoundedPartitions):
             return
         yield from self._most_even(bounds)
         yield from self._by_rule()
-        yield from (counts for _, counts in islice(bounds.in_order(bounds.least), 1))
+        if isinstance(bounds, CompleteBounds):
+            yield from (counts for _, counts in islice(bounds.in_order(bounds.least), 1))
 
     def moves(self, key: Key) -> Iterator[Counts]:
         """Partitions that move one layer from one stage to another."""
@@ -183,11 +181,11 @@ class PartitionChoice(BoundedPartitions):
             f"{space.num_stages} stages: {ruled_out_words(search, space)}{self._counted}"
         )
 
-    def _following(
-        self, order: PartitionOrder, known: Container[Key], most: int | None
-    ) -> UnlistedBound | None:
+    def _following(self, order: PartitionOrder, known: Container[Key], most: int | None) -> Rest:
         following = order.peek(known, most)
-        return None if following is None else UnlistedBound(self._time(following[0]), following[1])
+        if isinstance(following, Complete):
+            return following
+        return Unlisted(self._time(following[0]), following[1])
 
 
 def ruled_out_words(search: SearchedConfigurations, space: PartitionSpace) -> str:
@@ -210,7 +208,7 @@ def ruled_out_words(search: SearchedConfigurations, space: PartitionSpace) -> st
 class PartitionOrder:
     """Partitions in the order of their bounds, enumerated on demand."""
 
-    def __init__(self, space: PartitionSpace, bounds: PartitionBounds) -> None:
+    def __init__(self, space: PartitionSpace, bounds: CompleteBounds) -> None:
         self._bounds = bounds
         self._reached = bounds.least
         """Largest bound of the partitions enumerated so far."""
@@ -219,8 +217,10 @@ class PartitionOrder:
         self._rest = bounds.in_order(self._reached)
         self._next: tuple[int, Counts] | None = None
 
-    def peek(self, known: Container[Counts], ceiling: int | None) -> tuple[int, Counts] | None:
-        """Next unknown partition and its bound; None if no more have bounds up to the ceiling.
+    def peek(
+        self, known: Container[Counts], ceiling: int | None
+    ) -> tuple[int, Counts] | Complete[Counts]:
+        """Next unknown partition and its bound; complete if no more have bounds up to the ceiling.
 
         Raises TimeoutError after the deadline of the bounds, and ever after.
         """
@@ -228,12 +228,12 @@ class PartitionOrder:
         while self._next is None or self._next[1] in known:
             self._next = self._following()
             if self._next is None:
-                if self._reached >= ceiling or not self._bounds.complete:
-                    return None
+                if self._reached >= ceiling:
+                    return NONE_LEFT
                 reached = min(ceiling, self._reached + 1 + int(self._share * self._reached))
                 self._rest = self._bounds.in_order(reached)
                 self._reached, self._share = reached, 2 * self._share
-        return self._next if self._next[0] <= ceiling else None
+        return self._next if self._next[0] <= ceiling else NONE_LEFT
 
     def _following(self) -> tuple[int, Counts] | None:
         """Next enumerated partition; none is the last after Ctrl-C, or when time is up."""
@@ -258,7 +258,7 @@ def no_partition_fits(ticks: PartitionTicks, bounds: PartitionBounds) -> str:
     except TimeoutError:
         return none
     words = "the least limit that works on every device is"
-    if not bounds.complete or ticks.passing:
+    if not isinstance(bounds, CompleteBounds) or ticks.passing:
         words = "one that works on every device is at least"
     return f"{none}; {words} {exact.plain(least)}"
 

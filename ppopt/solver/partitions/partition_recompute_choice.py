@@ -23,8 +23,8 @@ from ppopt.problem.layer import activation_of
 from ppopt.problem.pipeline import Pipeline
 from ppopt.problem.problem import Problem
 from ppopt.schedule.origin import Argument
-from ppopt.solver.choices.choice import UnlistedBound
-from ppopt.solver.choices.configuration import Configuration, Key, SearchedConfigurations
+from ppopt.solver.choices.configuration import Configuration, SearchedConfigurations
+from ppopt.solver.choices.enumeration import NONE_LEFT, Complete, Key, Rest, Unlisted
 from ppopt.solver.deadline import Deadline
 from ppopt.solver.partitions.layer_run_bounds import Hosted, device_bound, first_stage_tail
 from ppopt.solver.partitions.partition_choice import (
@@ -162,9 +162,7 @@ class PartitionRecomputeChoice(BoundedPartitions):
 
     # The order of bounds.
 
-    def _following(
-        self, order: PartitionOrder, known: Container[Key], most: int | None
-    ) -> UnlistedBound | None:
+    def _following(self, order: PartitionOrder, known: Container[Key], most: int | None) -> Rest:
         most = FOREVER - 1 if most is None else most
         if not self._left_out:
             try:
@@ -173,12 +171,12 @@ class PartitionRecomputeChoice(BoundedPartitions):
                 self._left_out = True
                 raise
             if passed is not None and not self._left_out:
-                return UnlistedBound(self._time(passed))
+                return Unlisted(self._time(passed))
         if self._left_out:
-            return UnlistedBound(self.lower_bound)
+            return Unlisted(self.lower_bound)
         if not self._heap or self._heap[0][0] > most:
-            return None
-        return UnlistedBound(self._time(self._heap[0][0]), self._heap[0][2])
+            return NONE_LEFT
+        return Unlisted(self._time(self._heap[0][0]), self._heap[0][2])
 
     def _fill(self, order: PartitionOrder, known: Container[Key], most: int) -> int | None:
         """Bring the unknown option of least bound to the top of the heap, up to a bound.
@@ -191,8 +189,10 @@ class PartitionRecomputeChoice(BoundedPartitions):
                 self._push(number, rest)
             top = self._heap[0][0] if self._heap else FOREVER - 1
             following = order.peek(self._begun, min(top, most))
-            if following is None or begun >= MOST_BEGUN:
-                return None if following is None else following[0]
+            if isinstance(following, Complete):
+                return None
+            if begun >= MOST_BEGUN:
+                return following[0]
             self._begun.add(following[1])
             self._push(len(self._begun), self._in_order(*following))
         return None

@@ -7,7 +7,7 @@ neighbours of the best one: two devices exchanged or one stage moved.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Container, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 from fractions import Fraction
 from random import Random
@@ -17,8 +17,9 @@ from ppopt.problem.pipeline import Pipeline
 from ppopt.problem.problem import Problem
 from ppopt.schedule.origin import Argument
 from ppopt.solver.bounds import device_bounds
-from ppopt.solver.choices.choice import Choice, UnlistedBound
-from ppopt.solver.choices.configuration import Configuration, Key, SearchedConfigurations
+from ppopt.solver.choices.choice import Choice
+from ppopt.solver.choices.configuration import Configuration, SearchedConfigurations
+from ppopt.solver.choices.enumeration import Complete, Enumeration, Key, Partial
 from ppopt.solver.placements.space import Hosts, PlacementSpace
 
 PERTURBATION = 4
@@ -52,24 +53,21 @@ class PlacementChoice(Choice):
         """Placements with their bounds; one whose memory cannot suffice is impossible."""
         return self._space.configurations(keys)
 
-    def listed(self) -> list[Hosts]:
-        """All representatives; empty if there are too many."""
-        return self._space.listed or []
+    def listed(self) -> Enumeration[Key]:
+        """All representatives; partial if there are too many."""
+        return self._space.listed
+
+    @property
+    def lower_bound(self) -> Fraction:
+        """Lower bound of all placements."""
+        return self._space.lower_bound
 
     def first(self) -> Iterator[Hosts]:
         """Named placements; if not all are enumerated, also their local optima."""
         space, simple = self._space, self._space.simple()
         yield from map(space.representative, simple)
-        if space.listed is None:
+        if isinstance(space.listed, Partial):
             yield from map(space.representative, map(space.local_optimum, simple))
-
-    def unlisted_bound(
-        self,
-        known: Container[Key],  # noqa: ARG002
-        ceiling: Fraction | None,  # noqa: ARG002
-    ) -> UnlistedBound | None:
-        """Bound of all placements, if not all are enumerated."""
-        return UnlistedBound(self._space.lower_bound) if self._space.listed is None else None
 
     def moves(self, key: Key) -> Iterator[Hosts]:
         """Placements that exchange two devices, or move one stage to another device."""
@@ -78,7 +76,7 @@ class PlacementChoice(Choice):
     def perturbed(self, key: Key, random: Random) -> Hosts | None:
         """Local optimum some random moves away; None if all placements are enumerated."""
         space, hosts = self._space, key
-        if space.listed is not None:
+        if isinstance(space.listed, Complete):
             return None
         for _ in range(PERTURBATION):
             hosts = random.choice(list(space.moves(hosts)))
@@ -88,7 +86,7 @@ class PlacementChoice(Choice):
         """Text of the argument behind the bound over all placements."""
         if search.infeasible:
             return self._infeasible(search.known)
-        if self._space.listed is None:
+        if isinstance(self._space.listed, Partial):
             return (
                 f"over all {self._scope}: the work of all devices together, the stages that fit "
                 "on them, the stage of most work, or the way of one microbatch takes that long; "
@@ -113,8 +111,8 @@ class PlacementChoice(Choice):
             f"{space.size} placements of {space.num_stages} stages that use all "
             f"{space.num_devices} devices"
         )
-        if listed is not None and len(listed) < space.size:
-            words += f", {len(listed)} once devices that are alike are exchanged"
+        if isinstance(listed, Complete) and len(listed.members) < space.size:
+            words += f", {len(listed.members)} once devices that are alike are exchanged"
         if space.cut_anew:
             words += ", each with its own balanced partition"
         return words

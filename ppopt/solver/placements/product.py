@@ -14,8 +14,9 @@ from ppopt.errors import NotApplicableError
 from ppopt.problem.pipeline import Pipeline
 from ppopt.problem.problem import Problem
 from ppopt.schedule.origin import Argument
-from ppopt.solver.choices.choice import Choice, UnlistedBound
-from ppopt.solver.choices.configuration import Key, SearchedConfigurations
+from ppopt.solver.choices.choice import Choice
+from ppopt.solver.choices.configuration import SearchedConfigurations
+from ppopt.solver.choices.enumeration import Key, Partial, Rest, Unlisted, least_of
 from ppopt.solver.choices.product import ProductChoice
 from ppopt.solver.deadline import Deadline
 from ppopt.solver.placements.space import Hosts, PlacementSpace
@@ -41,15 +42,15 @@ class PlacementProduct(ProductChoice):
         """
         self._space = PlacementSpace(problem)
         self._stages = self._space.num_stages
-        placements = self._space.listed
-        if placements is None or len(placements) > MOST_TOGETHER:
+        listed = self._space.listed
+        if isinstance(listed, Partial) or len(listed.members) > MOST_TOGETHER:
             raise NotApplicableError(
                 f"placement: search with a search of partition or recompute takes at most "
                 f"{MOST_TOGETHER} placements, here are {self._space.size}; search the placement "
                 "alone, then give the one found"
             )
         simple = dict.fromkeys(map(self._space.representative, self._space.simple()))
-        order = [*simple, *(hosts for hosts in placements if hosts not in simple)]
+        order = [*simple, *(hosts for hosts in listed.members if hosts not in simple)]
         setting_up = deadline.share(SET_UP)
         choices: dict[Hosts, Choice] = {}
         for hosts in order:
@@ -83,15 +84,12 @@ class PlacementProduct(ProductChoice):
             if other in self.inner and (same := self.inner[other].key(pipeline)) is not None:
                 yield (*other, *same)
 
-    def unlisted_bound(
-        self, known: Container[Key], ceiling: Fraction | None
-    ) -> UnlistedBound | None:
-        """Least bound of all placements; None if no inner choice has an unlisted one."""
-        least = super().unlisted_bound(known, ceiling)
-        left_out = self._least_left_out
-        if left_out is None or (least is not None and least.bound < left_out):
-            return least
-        return UnlistedBound(left_out)
+    def rest(self, known: Container[Key], ceiling: Fraction | None) -> Rest:
+        """Unlisted configurations of all placements, also of those left out."""
+        rest = super().rest(known, ceiling)
+        if self._least_left_out is None:
+            return rest
+        return least_of([rest, Unlisted(self._least_left_out)])
 
     def proof(self, search: SearchedConfigurations) -> str:
         """Text of the argument behind the bound over all placements."""

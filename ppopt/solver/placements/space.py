@@ -30,6 +30,7 @@ from ppopt.problem.operation import OpKind
 from ppopt.problem.pipeline import Pipeline
 from ppopt.problem.problem import Problem
 from ppopt.solver.choices.configuration import Configuration
+from ppopt.solver.choices.enumeration import Complete, Enumeration, Partial
 from ppopt.solver.choices.spaces import PLACEMENTS
 
 Hosts = tuple[int, ...]
@@ -149,11 +150,11 @@ class PlacementSpace:
         return sorted([*used, *fresh.values()])
 
     @cached_property
-    def listed(self) -> list[Hosts] | None:
-        """All representatives; None if there are too many."""
+    def listed(self) -> Enumeration[Hosts]:
+        """All representatives; partial, and empty, if there are too many."""
         most = MOST_CUT if self.cut_anew else MOST_LISTED
         found = list(islice(self.representatives(), most + 1))
-        return None if len(found) > most else found
+        return Partial() if len(found) > most else Complete(found)
 
     def simple(self) -> list[Hosts]:
         """Stage i on device i mod D; down the devices and back; and runs in proportion to speed."""

@@ -10,7 +10,7 @@ space).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from fractions import Fraction
 from functools import cached_property
@@ -24,8 +24,9 @@ from ppopt.problem.pipeline import Pipeline
 from ppopt.problem.problem import Problem
 from ppopt.schedule.origin import Argument
 from ppopt.solver.bounds.device_bounds import device_infeasible, one_device_bound
-from ppopt.solver.choices.choice import Choice, UnlistedBound
-from ppopt.solver.choices.configuration import Configuration, Key, SearchedConfigurations
+from ppopt.solver.choices.choice import Choice
+from ppopt.solver.choices.configuration import Configuration, SearchedConfigurations
+from ppopt.solver.choices.enumeration import Complete, Enumeration, Key, Partial
 from ppopt.solver.choices.spaces import OFFLOAD, RECOMPUTE
 from ppopt.solver.recompute.stage_options import StageOptions
 from ppopt.solver.relaxation.delays import Delays
@@ -94,8 +95,9 @@ class RecomputeChoice(Choice):
         self._fronts = self._choices.of_partition(self._base.counts)
         self._none = [device for device, choices in enumerate(self.devices) if not choices]
         """Devices without memory for one microbatch with any option."""
-        self._listed = list(self.assignments()) if self.size <= MOST_LISTED else []
-        """All assignments; empty: there are too many, or none."""
+        self._listed: Enumeration[Key] = (
+            Complete(list(self.assignments())) if self.size <= MOST_LISTED else Partial()
+        )
 
     def pipeline(self, key: Key) -> Pipeline:
         """Pipeline in which the layers of an assignment recompute or offload."""
@@ -173,8 +175,10 @@ class RecomputeChoice(Choice):
         return prod(map(len, self.devices))
 
     @cached_property
-    def bound_of_all(self) -> Fraction:
-        """Lower bound of all assignments."""
+    def lower_bound(self) -> Fraction:
+        """Lower bound of all assignments; 0 if there is none."""
+        if self._none:
+            return Fraction(0)
         return max(min(choice.bound for choice in choices) for choices in self.devices)
 
     def assignments(self) -> Iterator[Key]:
@@ -187,17 +191,9 @@ class RecomputeChoice(Choice):
             chosen = zip(key, self.devices, strict=True)
             yield Configuration(key, max(choices[number].bound for number, choices in chosen))
 
-    def listed(self) -> list[Key]:
-        """All assignments; empty if there are too many."""
+    def listed(self) -> Enumeration[Key]:
+        """All assignments; partial if there are too many."""
         return self._listed
-
-    def unlisted_bound(
-        self,
-        known: Container[Key],  # noqa: ARG002
-        ceiling: Fraction | None,  # noqa: ARG002
-    ) -> UnlistedBound | None:
-        """Bound of all assignments, if not all are enumerated."""
-        return None if self._listed or self._none else UnlistedBound(self.bound_of_all)
 
     def required_candidates(self) -> list[Key]:
         """Assignments with as little recompute and offload as possible, and with as much."""
@@ -264,7 +260,7 @@ class RecomputeChoice(Choice):
             f"over all {self.size} choices of layers that {self._does} (those that take more "
             "time and more memory than another left out)"
         )
-        if not self._listed:
+        if isinstance(self._listed, Partial):
             return (
                 f"{scope}: the head, work and forced idle time of one device, with its own choice "
                 f"of least bound and no {self._does} elsewhere, take that long; {search.searched} "

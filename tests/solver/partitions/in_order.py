@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 from fractions import Fraction
 
-from ppopt.solver.choices.choice import Choice, UnlistedBound
-from ppopt.solver.choices.configuration import Key
+from ppopt.solver.choices.choice import Choice
+from ppopt.solver.choices.enumeration import Key, Unlisted
 from ppopt.solver.deadline import NO_DEADLINE
 
 
 def listed(
     choice: Choice, known: dict[Key, Fraction], ceiling: Fraction | None = None
-) -> Iterator[UnlistedBound]:
+) -> Iterator[Unlisted]:
     """List configurations below a ceiling; last, if there is one, the bound of all others."""
     choice.bound(NO_DEADLINE)
-    while (following := choice.unlisted_bound(known, ceiling)) is not None:
+    while isinstance(following := choice.rest(known, ceiling), Unlisted):
         yield following
         if following.key is None:
             return

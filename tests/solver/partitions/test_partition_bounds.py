@@ -16,10 +16,12 @@ from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.instance import Instance
 from ppopt.solver import deadline as deadlines
 from ppopt.solver.bounds.device_bounds import minimum_memory
+from ppopt.solver.choices.enumeration import Complete
 from ppopt.solver.deadline import NO_DEADLINE, Deadline
 from ppopt.solver.partitions import layer_run_bounds, partition_bounds, partition_program
 from ppopt.solver.partitions.partition_bounds import (
     BoundingInTurns,
+    CompleteBounds,
     _StagesAlone,
     bounds_of,
     every_partition,
@@ -67,7 +69,7 @@ def test_under_a_ceiling_the_least_bound_is_found_or_known_to_be_above(seed: int
     for ceiling in (least - 1, least, least + 5) if least < FOREVER else (10**6,):
         bounds = BoundingInTurns(space).run(NO_DEADLINE, NO_DEADLINE, ceiling)
         assert bounds.least <= least
-        if bounds.complete:
+        if isinstance(bounds, CompleteBounds):
             assert bounds.least == least
             within = [one for one in listed if one[0] <= min(least + 5, FOREVER - 1)]
             assert sorted(bounds.in_order(least + 5)) == within
@@ -224,7 +226,7 @@ def test_after_the_moment_the_quick_bound_alone_is_left(
     space = draw_space(Random(4000 + seed))
     clock_at(monkeypatch, lambda: 10.0)
     bounds = BoundingInTurns(space).run(Deadline(0.0, 5.0), Deadline(0.0, 8.0))
-    assert not bounds.complete
+    assert not isinstance(bounds, CompleteBounds)
     assert bounds.least == quick_bound(space)
     assert bounds.most_even(0.05) is None
 
@@ -249,7 +251,7 @@ def test_turns_go_on_where_the_last_one_ended(seed: int, monkeypatch: pytest.Mon
     for _ in range(1000):
         bounds = turns.run(Deadline(0.0, next(ticks) + 8.0), NO_DEADLINE, ceiling)
         assert bounds.least <= listed[0][0]
-        if bounds.complete or bounds.least > ceiling:
+        if isinstance(bounds, CompleteBounds) or bounds.least > ceiling:
             break
     assert bounds.least == listed[0][0] or bounds.least > ceiling
     assert len(set(bounded)) == len(bounded)
@@ -268,7 +270,7 @@ def test_whenever_a_turn_ends_the_next_one_finds_the_least_bound(
         ticks, turns = count(1), BoundingInTurns(space)
         turns.run(Deadline(0.0, float(moment)), NO_DEADLINE)
         bounds = turns.run(NO_DEADLINE, NO_DEADLINE)
-        assert bounds.complete and bounds.least == least
+        assert isinstance(bounds, CompleteBounds) and bounds.least == least
 
 
 @pytest.mark.parametrize("seed", first(7, range(20)))
@@ -303,7 +305,7 @@ def test_an_order_has_the_deadline_of_its_bounds_after_a_larger_program_was_made
     bounds.most_even(1.0)
     clock_at(monkeypatch, lambda: 10.0)
     bounds.extend(NO_DEADLINE)
-    while (following := order.peek(known, None)) is not None:
+    while not isinstance(following := order.peek(known, None), Complete):
         known.add(following[1])
     assert known == {counts for bound, counts in by_enumeration(space) if bound < FOREVER}
 

@@ -14,7 +14,7 @@ from ppopt import Pipeline, Status, Verdict
 from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.objective import Objective
 from ppopt.problem.problem import Problem
-from ppopt.solver.choices.configuration import Key
+from ppopt.solver.choices.enumeration import Key
 from ppopt.solver.deadline import NO_DEADLINE
 from ppopt.solver.partitions import partition_recompute_choice
 from ppopt.solver.partitions.partition_recompute_choice import PartitionRecomputeChoice

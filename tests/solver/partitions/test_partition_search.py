@@ -18,7 +18,7 @@ from ppopt.formats import schedule_json
 from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.problem import Problem
 from ppopt.solver.choices.choice import Choice
-from ppopt.solver.choices.configuration import Key
+from ppopt.solver.choices.enumeration import Key
 from ppopt.solver.deadline import Deadline
 from ppopt.solver.open_choices import choice_of
 from ppopt.solver.partitions.partition_bounds import bounds_of, every_partition

@@ -28,6 +28,7 @@ from ppopt import (
 from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.placement import NAMED, named
 from ppopt.problem.problem import Problem
+from ppopt.solver.choices.enumeration import Complete
 from ppopt.solver.placements import space
 from ppopt.solver.placements.space import PlacementSpace
 from ppopt.verifier import verify
@@ -111,8 +112,8 @@ def test_one_placement_stands_for_those_with_devices_exchanged_that_are_alike() 
         every = PlacementSpace(problem(cluster, Objective.MAKESPAN))
         wanted = optima(cluster, Objective.MAKESPAN)
         assert every.size == len(wanted)
-        listed = every.listed
-        assert listed is not None
+        assert isinstance(every.listed, Complete)
+        listed = list(every.listed.members)
         assert len(set(listed)) == len(listed)
         assert {every.representative(hosts) for hosts in wanted} == set(listed)
         for hosts, value in wanted.items():
@@ -134,8 +135,8 @@ def test_devices_that_differ_are_not_alike() -> None:
     }.items():
         made = Problem(replace(plain, **given), Objective.MAKESPAN, BackwardKind.SPLIT)
         listed = PlacementSpace(made).listed
-        assert listed is not None
-        counts[name] = len(listed)
+        assert isinstance(listed, Complete)
+        counts[name] = len(listed.members)
     assert counts == {"all alike": 1, "speed": 3, "limit": 3, "link": 3, "one way": 6}
 
 
@@ -324,7 +325,7 @@ def test_many_devices_take_little_time_to_begin() -> None:
     every = PlacementSpace(
         Problem(Pipeline(stages=128, batches=2), Objective.MAKESPAN, BackwardKind.SPLIT)
     )
-    assert every.listed == [tuple(range(128))]
+    assert every.listed == Complete([tuple(range(128))])
     with pytest.raises(NotApplicableError, match="placement: search takes at most 128 devices"):
         solve(Pipeline(stages=129, batches=2, placement="search"))
 
@@ -354,7 +355,7 @@ def test_the_bound_of_all_holds_for_overlapped_pairs() -> None:
         overlap=[3, 3, 3, 3], device_speed=[1, 2],
     )  # fmt: skip
     made = PlacementSpace(Problem(pipeline, Objective.MAKESPAN, BackwardKind.WHOLE))
-    for hosts in made.listed or ():
+    for hosts in made.listed.members:
         placed = solve(pipeline.placed(hosts), backward_kind="whole", workers=1)
         assert placed.status is Status.OPTIMAL
         assert made.lower_bound <= placed.value

@@ -102,7 +102,7 @@ def test_bounds_hold_for_every_choice() -> None:
             value = exhaustive.best(made, fused=fused, objective="makespan")
             if value is not None:
                 (found,) = space.configurations([key])
-                assert space.bound_of_all <= found.bound <= made.ticks.time(value)
+                assert space.lower_bound <= found.bound <= made.ticks.time(value)
 
 
 def test_only_counts_of_alike_layers_matter() -> None:

@@ -1,1 +1,0 @@
-"""Other ways to solve the same problem, each one module with a function `solve`."""

@@ -1,0 +1,162 @@
+"""Tables from columns, for a terminal and as HTML, and the columns of figures."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from html import escape
+from typing import Any, Generic, TypeVar
+
+from rich import box
+from rich.table import Table
+from rich.text import Text
+
+from ppopt.formats.figures import Figure, Quantity, ScheduleFigures, declared
+from ppopt.report.labels import objective_name
+from ppopt.report.numbers import NONE, grouped, headed, measured, number, percent, short
+from ppopt.report.schedule_report import ScheduleReport
+
+FIGURES = declared(ScheduleReport)
+"""Every declared figure by its key."""
+OVER = " over"
+"""Stands behind memory that is above a limit."""
+Row = TypeVar("Row")
+Other = TypeVar("Other")
+
+
+class Html(str):
+    """Text of a cell that is HTML already."""
+
+    __slots__ = ()
+
+
+@dataclass(frozen=True)
+class Column(Generic[Row]):
+    """A column of a table: its head, and the text of every row."""
+
+    head: str
+    cell: Callable[[Row], str | Text]
+    left: bool = False
+    """Whether it is aligned to the left."""
+    no_wrap: bool = False
+
+    def of(self, read: Callable[[Other], Row]) -> Column[Other]:
+        """The same column of rows from which `read` gets those of this one."""
+        return Column(self.head, lambda row: self.cell(read(row)), self.left, self.no_wrap)
+
+
+def left(head: str, cell: Callable[[Row], str | Text], *, no_wrap: bool = False) -> Column[Row]:
+    """A column of text, aligned to the left."""
+    return Column(head, cell, left=True, no_wrap=no_wrap)
+
+
+def stacked(name: str, unit: str | None) -> str:
+    """Head of a narrow column: the unit is below the name, if it is known."""
+    return headed(name, unit).replace(" (", "\n(")
+
+
+def table_of(
+    columns: Sequence[Column[Row]], rows: Iterable[Row], style: Callable[[Row], str] = lambda _: ""
+) -> Table:
+    """A table for a terminal; `style` is that of a row."""
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 0), show_edge=False, header_style="bold")
+    for column in columns:
+        table.add_column(
+            column.head,
+            justify="left" if column.left else "right",
+            no_wrap=column.no_wrap,
+            overflow="fold",
+        )
+    for row in rows:
+        table.add_row(*(as_text(column.cell(row)) for column in columns), style=style(row))
+    return table
+
+
+def as_text(cell: str | Text) -> Text:
+    """A cell as text in which nothing is markup."""
+    return cell if isinstance(cell, Text) else Text(cell)
+
+
+def html_table(columns: Sequence[Column[Row]], *parts: tuple[str, Sequence[Row]]) -> str:
+    """A table in parts, rows under the name of their part; it scrolls where it is too wide."""
+    heads = "".join(f'<th scope="col">{escape(_line(column.head))}</th>' for column in columns)
+    body = "".join(_html_part(columns, *part) for part in parts if part[1])
+    table = f"<table><thead><tr>{heads}</tr></thead>{body}</table>"
+    return f'<div class="scroll" tabindex="0">{table}</div>'
+
+
+def _html_part(columns: Sequence[Column[Row]], name: str, rows: Sequence[Row]) -> str:
+    heading, tag = "", "<tbody>"
+    if name:
+        span = f'<th scope="rowgroup" colspan="{len(columns)}">{escape(name)}</th>'
+        heading, tag = f"<tr>{span}</tr>", '<tbody class="apart">'
+    cells = ("".join(f"<td>{_html(column.cell(row))}</td>" for column in columns) for row in rows)
+    return f"{tag}{heading}{''.join(f'<tr>{row}</tr>' for row in cells)}</tbody>"
+
+
+def _line(head: str) -> str:
+    return head.replace("\n", " ")
+
+
+def _html(cell: str | Text) -> str:
+    return cell if isinstance(cell, Html) else escape(str(cell))
+
+
+def figure_columns(
+    keys: Iterable[str], units: ScheduleFigures, absent: str = NONE
+) -> Iterator[Column[Any]]:
+    """Columns of declared figures, of rows with figures.
+
+    `units` has the units of all rows, and their objective. `absent` stands for what is not known.
+    """
+    for key in keys:
+        figure = FIGURES[key]
+        head = (figure.head or figure.label).format(objective=objective_name(units.objective))
+        unit = {Quantity.TIME: units.time_unit, Quantity.MEMORY: units.memory_unit}
+        top = stacked(head, unit.get(figure.quantity))
+        yield Column(top, partial(_cell, figure, absent))
+
+
+def _cell(figure: Figure, absent: str, figures: ScheduleFigures) -> str | Text:
+    value = getattr(figures, figure.key)
+    if value is None:
+        return absent
+    match figure.quantity:
+        case Quantity.MEMORY:
+            return marked(short(max(value) if figure.each else value), figures)
+        case Quantity.TIME | Quantity.RATIO:
+            return short(value)
+        case Quantity.SHARE:
+            return percent(value)
+        case Quantity.RATE:
+            return grouped(value)
+        case _:
+            return str(value)
+
+
+def marked(memory: str, figures: ScheduleFigures) -> Text:
+    """Memory of a schedule, marked if it is over a limit."""
+    return Text(memory).append(OVER if figures.fits_limit is False else "", style="red")
+
+
+def figure_text(key: str) -> Callable[[ScheduleReport], str]:
+    """Function that writes the figure of a key, with its unit; empty if it is not known."""
+    figure = FIGURES[key]
+
+    def write(report: ScheduleReport) -> str:
+        value = getattr(report, key)
+        base = figure.base.format(objective=objective_name(report.objective))
+        if value is None:
+            return ""
+        match figure.quantity:
+            case Quantity.TIME:
+                return measured(value, report.time_unit) + base
+            case Quantity.SHARE:
+                return percent(value) + base
+            case Quantity.SECONDS:
+                return number(value) + base
+            case _:
+                return str(value) + base
+
+    return write

@@ -1,0 +1,86 @@
+"""Derived models as tables: the GPUs that are known, and the kernels and collectives of layers."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+
+from rich.table import Table
+
+from ppopt.derivation.derived_model import DerivedModel
+from ppopt.derivation.explanation import Item, explain
+from ppopt.derivation.gpus import Basis, Gpu, gpus
+from ppopt.report.columns import Column, left, table_of
+from ppopt.report.numbers import number
+
+GPU_LEGEND = (
+    "BF16, FP8, FP4: dense TFLOP/s. Bandwidths: one way. Values measured: of those that no data "
+    "sheet has; the others are assumed."
+)
+
+
+def _of_gpus(head: str, name: str, per: float = 1) -> Column[Gpu]:
+    """A column of a figure of GPUs; `per`: its unit."""
+
+    def cell(gpu: Gpu) -> str:
+        value = getattr(gpu, name)
+        return number(value if value is None else value / per)
+
+    return Column(head, cell, no_wrap=True)
+
+
+def _measured(gpu: Gpu) -> str:
+    """How many values are measured of those that no data sheet has."""
+    bases = Counter(origin.basis for origin in gpu.origins.values())
+    return f"{bases[Basis.MEASURED]} of {bases.total() - bases[Basis.PUBLISHED]}"
+
+
+GPU_COLUMNS: tuple[Column[Gpu], ...] = (
+    left("GPU", lambda gpu: gpu.name, no_wrap=True),
+    _of_gpus("BF16", "bf16", 1e12),
+    _of_gpus("FP8", "fp8", 1e12),
+    _of_gpus("FP4", "fp4", 1e12),
+    _of_gpus("memory\n(GiB)", "memory"),
+    _of_gpus("memory\n(TB/s)", "memory_speed", 1e12),
+    _of_gpus("GPUs\na node", "gpus_per_node"),
+    _of_gpus("NVLink\n(GB/s)", "node_bandwidth", 1e9),
+    _of_gpus("network\n(GB/s)", "network_bandwidth", 1e9),
+    Column("values\nmeasured", _measured, no_wrap=True),
+)
+
+
+def gpu_table() -> Table:
+    """Every known GPU, a row each, in the units of data sheets."""
+    return table_of(GPU_COLUMNS, gpus().values())
+
+
+def explanation_tables(model: DerivedModel) -> Iterator[tuple[str, Table]]:
+    """A line and a table for every layer, equal layers once; `share` is that of F and BW."""
+
+    def figure(head: str, read: Callable[[Item], float]) -> Column[Item]:
+        return Column(head, lambda item: _figure(read(item)), no_wrap=True)
+
+    columns: list[Column[Item]] = [
+        left("kind", lambda item: item.kind, no_wrap=True),
+        left("part", lambda item: item.part, no_wrap=True),
+        left("kernel or collective", lambda item: item.name, no_wrap=True),
+        left("bound by", lambda item: item.bound),
+        figure("GFLOP", lambda item: item.gflop),
+        figure("MB", lambda item: item.megabytes),
+        figure("ms", lambda item: item.milliseconds),
+        Column("share", lambda item: f"{100 * item.share:.1f} %", no_wrap=True),
+    ]
+    items = explain(model)
+    for layer in model.layers:
+        times = f"F {layer.forward:g}, BW {layer.backward:g}"
+        split = f"split: B {layer.input:g}, W {layer.weight:g}"
+        exposed = layer.communication.forward + layer.communication.backward
+        title = f"{layer.name} x {layer.count}: {times} ms ({split})"
+        if exposed:
+            share = exposed / (layer.forward + layer.backward)
+            title += f"; communication {100 * share:.1f} %"
+        yield title, table_of(columns, [item for item in items if item.layer == layer.name])
+
+
+def _figure(value: float) -> str:
+    return f"{value:,.3f}" if 0 < value < 1 else f"{value:,.1f}" if value else ""

@@ -1,0 +1,139 @@
+"""The models that the search gives to CP-SAT, each built directly for a fixed question.
+
+BUILDERS is the one place that names the builders of the product. After a change of these, it is all
+that has to follow. The question (horizon, bound, devices, window) is fixed here, so that no bound
+and no heuristic of the product has a part in it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib import import_module
+from typing import Any
+
+from tests.equivalence.runs import Fields, Instance, digest, model_digest, recorded_models
+
+PREFIX = "model-"
+"""The names of these rows begin so."""
+MODEL = ("study", "pipeline", "options", "status", "models")
+"""What must be equal in two rows of models."""
+WINDOWS = ((0, 3), (1, 3), (1, 4), (0, 4))
+"""Windows: the first place and the one after the last, in quarters of all operations."""
+
+
+def outcome(ppopt: Any, question: Instance) -> Fields:
+    """The row of a model: how many were built, and a digest of them, or the words of the error."""
+    status, built = "built", list[str]()
+    try:
+        pipeline = ppopt.Pipeline(**question.pipeline)
+        built = BUILDERS[question.study](pipeline, question.options)
+    except Exception as error:  # a crash is a difference to be shown, not an end
+        status = f"{type(error).__name__}: {error}"
+    return {
+        "name": question.name,
+        "study": question.study,
+        "pipeline": question.pipeline,
+        "options": question.options,
+        "status": status,
+        "models": f"{len(built)} {digest(built)}",
+    }
+
+
+def _problem(pipeline: Any, options: Fields) -> Any:
+    objective = import_module("ppopt.problem.objective").Objective
+    kind = import_module("ppopt.problem.backward_kind").BackwardKind
+    problem = import_module("ppopt.problem.problem").Problem
+    return problem(
+        pipeline,
+        objective(options.get("objective", "makespan")),
+        kind(options.get("backward_kind", "mixed")),
+    )
+
+
+def _horizon(pipeline: Any) -> int:
+    """More ticks than any schedule needs: all operations one after the other, and their delays."""
+    work = sum(sum(times) for times in pipeline.ticks.durations)
+    return int(2 * work * pipeline.batches * pipeline.num_slices)
+
+
+def _built(build: Callable[..., Any], pipeline: Any, options: Fields) -> list[str]:
+    """A model in steps of a tick, and one in steps of seven below half of its horizon."""
+    problem, most = _problem(pipeline, options), _horizon(pipeline)
+    made = (
+        build(problem, horizon=most, bound=most // 5),
+        build(problem, horizon=most // 2, bound=most // 5, step=7),
+    )
+    return [model_digest(one.cp) for one in made]
+
+
+def _full(pipeline: Any, options: Fields) -> list[str]:
+    return _built(import_module("ppopt.solver.cp_sat.model").build_model, pipeline, options)
+
+
+def _subset(pipeline: Any, options: Fields) -> list[str]:
+    """The model of the first device, of the last one, and of both."""
+    build = import_module("ppopt.solver.cp_sat.model").build_model
+    problem, most = _problem(pipeline, options), _horizon(pipeline)
+    last = pipeline.num_devices - 1
+    return [
+        model_digest(build(problem, horizon=most, bound=most // 5, devices=devices).cp)
+        for devices in sorted({(0,), (last,), tuple(sorted({0, last}))})
+    ]
+
+
+def _question(pipeline: Any, options: Fields) -> list[str]:
+    build = import_module("ppopt.solver.bounds.destructive_bounds").feasibility_model
+    target = _horizon(pipeline) // 3
+    return [model_digest(build(_problem(pipeline, options), target).cp)]
+
+
+def _cycle(pipeline: Any, options: Fields) -> list[str]:
+    """The model of a cycle of the least period, and of one that is half as long again."""
+    cyclic = import_module("ppopt.solver.heuristics.cyclic")
+    problem = _problem(pipeline, options)
+    period = cyclic.least_period(problem)
+    with recorded_models() as found:
+        for each in (period, 3 * period // 2):
+            cyclic.cycle(problem, each, _short())
+    return found
+
+
+def _window(pipeline: Any, options: Fields) -> list[str]:
+    """Models of windows of a hand strategy's schedule; that of 1F1B has whole backwards."""
+    window = import_module("ppopt.solver.heuristics.window")
+    network_of = import_module("ppopt.solver.heuristics.operation_network").OperationNetwork
+    network = network_of(_problem(pipeline, options))
+    split = options.get("backward_kind") == "split"
+    start = network.starts(_hand(pipeline, "zb-h1" if split else "1f1b"))
+    current = window.SemiActiveSchedule.of(network, start)
+    with recorded_models() as found:
+        for first, after in WINDOWS:
+            ends = (place * network.size // 4 for place in (first, after))
+            window.Window(window.TopologicalOrder(current), *ends).reoptimise(_short())
+    return found
+
+
+def _hand(pipeline: Any, strategy: str) -> Any:
+    """The schedule of a hand strategy; windows of it need one that keeps the limits."""
+    made = import_module("ppopt.studies.evaluate").evaluate(pipeline, strategy)
+    if not made.fits_limits:
+        raise ValueError(f"{strategy} is over the limit")
+    return made
+
+
+def _short() -> Any:
+    """Limits of a run of CP-SAT that ends at once: only its model matters."""
+    limits = import_module("ppopt.solver.budget").SolverLimits
+    return limits(seconds=1.0, workers=1, seed=0, work=1e-3)
+
+
+BUILDERS: dict[str, Callable[[Any, Fields], list[str]]] = {
+    "full": _full,
+    "subset": _subset,
+    "question": _question,
+    "window": _window,
+    "cycle": _cycle,
+    "mixed": _full,
+    "mixed window": _window,
+}
+"""Digests of the models of a pipeline, by what builds them."""

@@ -1,0 +1,226 @@
+"""A campaign: categories take turns on the way to their goals; failing cases become tests."""
+
+from __future__ import annotations
+
+import signal
+import traceback
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from pprint import pformat
+from random import Random
+from time import monotonic
+from types import FrameType
+
+from tests.fuzz import known
+from tests.fuzz.category import Case, Category, Finding, SkippedError
+from tests.fuzz.choices import Compositions, Layers, Mixed, Phases, Placements, Recompute
+from tests.fuzz.exports import Exports
+from tests.fuzz.gradient_work import GradientWork, Offload, OffloadChoices, StepFrontiers
+from tests.fuzz.group_sizes import GroupSizes
+from tests.fuzz.hands import Hands
+from tests.fuzz.hostile import Hostile, Traps
+from tests.fuzz.interrupted import Interrupted
+from tests.fuzz.plans import Climbs, Megatron, Plans
+from tests.fuzz.processes import ClosedStreams, Disks, Killed
+from tests.fuzz.schedules import Damaged, Edited, Mutants, Valid
+from tests.fuzz.searches import (
+    Bounds,
+    Deadlines,
+    EveryBound,
+    Frontiers,
+    Middle,
+    Pairs,
+    Strategies,
+    Tiny,
+)
+from tests.fuzz.short_plans import ParallelPlans, ShortPlans
+from tests.fuzz.streams import Posts, Streams, Transfers
+from tests.fuzz.studies import Storages, StudyDeadlines, SweepWords
+
+CATEGORIES: Mapping[str, Category] = {
+    one.name: one
+    for one in (
+        Tiny(), Mixed(), Placements(), Layers(), Recompute(), Pairs(), Middle(), Bounds(),
+        EveryBound(), Frontiers(), Strategies(), Deadlines(), Valid(), Mutants(), Damaged(),
+        Edited(), Hostile(), Traps(), Killed(), Disks(), ClosedStreams(), Streams(), Transfers(),
+        GradientWork(), Offload(), OffloadChoices(), StepFrontiers(), Posts(), Plans(), Megatron(),
+        Climbs(), Hands(), Exports(), Compositions(), SweepWords(), Storages(), Interrupted(),
+        StudyDeadlines(), Phases(), GroupSizes(), ShortPlans(), ParallelPlans(),
+    )
+}  # fmt: skip
+"""All categories by name."""
+HANGS = 120
+"""Seconds after which a case counts as hanging."""
+SHRINKING = 60.0
+"""Most seconds to make a case smaller."""
+
+
+@dataclass
+class Tally:
+    """What became of the cases of one category."""
+
+    cases: int = 0
+    skipped: int = 0
+    seconds: float = 0.0
+    kinds: Counter[str] = field(default_factory=Counter)
+    """How many findings of each kind."""
+    examples: dict[str, tuple[str, Case]] = field(default_factory=dict)
+    """Words and case of the first finding of each kind, shrunk."""
+
+    def add(self, other: Tally) -> None:
+        """Take in the tally of another process."""
+        self.cases += other.cases
+        self.skipped += other.skipped
+        self.seconds += other.seconds
+        self.kinds += other.kinds
+        self.examples = other.examples | self.examples
+
+
+class HangError(Exception):
+    """A case took too long."""
+
+
+@contextmanager
+def _alarm(seconds: int) -> Iterator[None]:
+    def ring(_: int, __: FrameType | None) -> None:
+        raise HangError(f"no end after {seconds} s")
+
+    before = signal.signal(signal.SIGALRM, ring)
+    signal.alarm(seconds)
+    try:
+        yield
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def findings(category: Category, case: Case) -> list[Finding]:
+    """Check a case; a crash is a finding. Raises SkippedError."""
+    try:
+        with _alarm(HANGS):
+            return list(category.check(case))
+    except SkippedError:
+        raise
+    except Exception as error:  # any crash of the product, whatever it raises
+        frames = traceback.extract_tb(error.__traceback__)
+        if isinstance(error, HangError) and any("/oracles/" in one.filename for one in frames):
+            raise SkippedError("the oracle was not done in time") from None
+        where = frames[-1]
+        words = f"{error} ({Path(where.filename).name}:{where.lineno})"
+        return [Finding(f"crash-{type(error).__name__}", words)]
+
+
+def shrunk(category: Category, case: Case, kind: str) -> Case:
+    """The smallest variant found that still gives a finding of this kind."""
+    until, tries = monotonic() + SHRINKING, category.tries
+    improved = True
+    while improved:
+        improved = False
+        for smaller in category.smaller(case):
+            if tries == 0 or monotonic() > until:
+                return case
+            tries -= 1
+            if _gives(category, smaller, kind):
+                case, improved = smaller, True
+                break
+    return case
+
+
+def _gives(category: Category, case: Case, kind: str) -> bool:
+    try:
+        return any(finding.kind == kind for finding in findings(category, case))
+    except SkippedError:
+        return False
+
+
+def attack(category: Category, seed: str, number: int, tally: Tally) -> None:
+    """Draw and check the case of a number, and note what is found."""
+    began = monotonic()
+    case = category.draw(Random(f"{seed} {category.name} {number}"))
+    tally.cases += 1
+    try:
+        found = findings(category, case)
+    except SkippedError:
+        tally.skipped += 1
+        found = []
+    for finding in found:
+        tally.kinds[finding.kind] += 1
+        if finding.kind not in tally.examples:
+            tally.examples[finding.kind] = (finding.words, shrunk(category, case, finding.kind))
+    tally.seconds += monotonic() - began
+
+
+def campaign(
+    names: Sequence[str], seed: str, seconds: float, done: Mapping[str, int]
+) -> dict[str, Tally]:
+    """Attack for some time: next is the category that is furthest from its goal.
+
+    `done`: how many cases of each category the seed's earlier campaigns had.
+    """
+    tallies = {name: Tally() for name in names}
+    until = monotonic() + seconds
+
+    def number(name: str) -> int:
+        return done.get(name, 0) + tallies[name].cases
+
+    while monotonic() < until:
+        name = min(names, key=lambda name: number(name) / CATEGORIES[name].goal)
+        attack(CATEGORIES[name], seed, number(name), tallies[name])
+    return tallies
+
+
+def table(tallies: Mapping[str, Tally]) -> str:
+    """Counts by category, as Markdown."""
+    lines = [
+        "| category | cases | skipped | seconds | findings | of these known |",
+        "|---|---|---|---|---|---|",
+    ]
+    for name, tally in tallies.items():
+        old = sum(n for kind, n in tally.kinds.items() if known.reason(name, Finding(kind, "")))
+        figures = (tally.cases, tally.skipped, f"{tally.seconds:.0f}", tally.kinds.total(), old)
+        lines.append(f"| {name} | {' | '.join(map(str, figures))} |")
+    return "\n".join(lines)
+
+
+def listed(tallies: Mapping[str, Tally]) -> Iterator[str]:
+    """Every kind of finding in a line, with its number, why it is open if known, and an example."""
+    for name, tally in tallies.items():
+        for kind, number in sorted(tally.kinds.items()):
+            why = known.reason(name, Finding(kind, ""))
+            words, case = tally.examples[kind]
+            state = f"known: {why}" if why else "NEW"
+            yield f"- {name}, {kind}, {number} times ({state}): {words}\n  {_short(case)}"
+
+
+def _short(case: Case) -> str:
+    text = repr(case)
+    return text if len(text) <= 600 else f"{text[:600]}..."
+
+
+def write_tests(tallies: Mapping[str, Tally], folder: Path) -> list[Path]:
+    """Write a test for the first case of every kind; returns the files."""
+    written = []
+    for name, tally in tallies.items():
+        for kind, (words, case) in sorted(tally.examples.items()):
+            folder.mkdir(parents=True, exist_ok=True)
+            stem = f"{name}_{kind}".replace("-", "_").lower()
+            path = folder / f"test_fuzz_{stem}.py"
+            path.write_text(_test(name, kind, words, case), encoding="utf-8")
+            written.append(path)
+    return written
+
+
+def _test(name: str, kind: str, words: str, case: Case) -> str:
+    function = f"{name}_{kind}".replace("-", "_").lower()
+    told = words.replace("\\", "/").replace('"', "'").splitlines() or [""]
+    return (
+        f'"""Found by `python -m tests.fuzz`, and shrunk.\n\n{kind}: {told[0]}\n"""\n\n'
+        "from tests.fuzz.campaign import CATEGORIES, findings\n\n"
+        f"CASE = {pformat(case, width=96, sort_dicts=False)}\n\n\n"
+        f"def test_{function}() -> None:\n"
+        f'    found = findings(CATEGORIES["{name}"], CASE)\n'
+        f'    assert "{kind}" not in [finding.kind for finding in found], found\n'
+    )

@@ -1,0 +1,426 @@
+"""Searches beside optima found otherwise, and bounds that are stated too high."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from fractions import Fraction
+from itertools import pairwise
+from math import ceil, inf
+from random import Random
+from typing import Any
+
+import ppopt
+from benchmarks.record import processor_clock
+from ppopt import (
+    ConflictError,
+    Frontier,
+    FrontierPoint,
+    NotApplicableError,
+    Objective,
+    Pipeline,
+    Result,
+    Schedule,
+    Status,
+    Verdict,
+)
+from ppopt.problem.backward_kind import BackwardKind
+from ppopt.problem.problem import Problem
+from tests.factories.schedules import build
+from tests.fuzz import judge, pipelines
+from tests.fuzz.category import Case, Category, Finding, SkippedError
+from tests.oracles import bounds, exhaustive, exhaustive_pairs, pyjobshop
+
+FINE_OPERATIONS = 12
+"""Most operations for which the oracle tries parts of a tick."""
+FULL_TIME = 20.0
+"""Seconds of a search that may end by proof."""
+
+
+def draw_options(rng: Random, *, short: float) -> dict[str, Any]:
+    """Draw objective, kind of backward and time; with chance `short` next to no time."""
+    return {
+        "objective": rng.choice(("makespan", "makespan", "device-span")),
+        "backward_kind": "whole" if rng.random() < 0.3 else "split",
+        "time_limit": rng.choice((0.001, 0.02, 0.1)) if rng.random() < short else FULL_TIME,
+        "seed": rng.randrange(3),
+    }
+
+
+def is_fused(options: dict[str, Any]) -> bool:
+    """Whether all backwards are whole."""
+    return bool(options["backward_kind"] == "whole")
+
+
+def optimum(pipeline: Pipeline, case: Case) -> int | None:
+    """Least value in whole ticks, by exhaustive search; None if nothing keeps the limit.
+
+    Starts that are no whole ticks can gain less than a tick: rounding all of them down keeps every
+    wait and every limit. Raises SkippedError if that takes the oracle too long.
+    """
+    options = case["options"]
+    same, tick = pipelines.reduced(pipeline)
+    kind = BackwardKind(options["backward_kind"])
+    if tick > 1 and options["objective"] == "device-span":
+        if Problem(pipeline, Objective.DEVICE_SPAN, kind).operations > FINE_OPERATIONS:
+            raise SkippedError("too many operations for an oracle that tries parts of a tick")
+        same, tick = pipelines.reduced(pipeline, pipelines.parts_of_a_tick(pipeline))
+    objective = options["objective"]
+    if kind is BackwardKind.MIXED:
+        best = exhaustive.best_mixed(same, objective=objective)
+    else:
+        best = exhaustive.best(same, fused=kind is BackwardKind.WHOLE, objective=objective)
+    return None if best is None else ceil(best * tick)
+
+
+class Search(Category):
+    """A search whose least value an oracle knows."""
+
+    ops = 15
+    """Most operations of a case."""
+    proved = 3.0
+    """Seconds of the processor after which a search must have ended by proof."""
+
+    def draw(self, rng: Random) -> Case:
+        """Draw a pipeline, how it is searched, and perhaps a schedule to start from."""
+        options = draw_options(rng, short=0.2)
+        fields = self.fields(rng, fused=is_fused(options))
+        hint = rng.randrange(1000) if rng.random() < 0.2 else None
+        return {"pipeline": fields, "options": options, "hint": hint}
+
+    def fields(self, rng: Random, *, fused: bool) -> dict[str, Any]:
+        """Draw the pipeline."""
+        return pipelines.draw(rng, ops=self.ops, fused=fused)
+
+    def optimum(self, pipeline: Pipeline, case: Case) -> int | None:
+        """Least value in ticks; None if nothing keeps the limit."""
+        return optimum(pipeline, case)
+
+    def check(self, case: Case) -> Iterator[Finding]:
+        """Search, and compare with the oracle."""
+        pipeline = pipelines.made(case)
+        expected = self.optimum(pipeline, case)
+        hint = _hint(pipeline, case)
+        began = time.process_time()
+        found = ppopt.solve(pipeline, workers=1, hint=hint, **case["options"])
+        yield from judge.result(found, expected, proof=time.process_time() - began > self.proved)
+        if hint is not None:
+            yield from _beside(found, hint)
+        yield from self.judged(found, case)
+
+    def judged(self, found: Result, case: Case) -> Iterator[Finding]:
+        """Say what else is wrong with a result."""
+        del found, case
+        yield from ()
+
+    def smaller(self, case: Case) -> Iterator[Case]:
+        """Yield the case with a simpler pipeline, and with plain options."""
+        plain = {"objective": "makespan", "backward_kind": "split", "seed": 0}
+        for name, value in plain.items():
+            if case["options"][name] != value:
+                yield case | {"options": case["options"] | {name: value}}
+        if case["hint"]:
+            yield case | {"hint": None}
+            yield case | {"hint": 0}
+        yield from pipelines.smaller(case)
+
+
+def _hint(pipeline: Pipeline, case: Case) -> Schedule | None:
+    """A random valid schedule of the kind of backward that is searched."""
+    if case["hint"] is None:
+        return None
+    backward = {"whole": "fused"}.get(kind := case["options"]["backward_kind"], kind)
+    return build(pipeline, Random(case["hint"]), backward, paired=False)
+
+
+def _beside(found: Result, hint: Schedule) -> Iterator[Finding]:
+    """A result is there, and no worse, where the schedule it starts from keeps the limit."""
+    if not hint.fits_limits:
+        return
+    own = hint.metrics.value_ticks(Objective(found.objective))
+    if found.value is None:
+        yield Finding("hint-lost", f"{found.status}, though the hint of {own} ticks fits")
+    elif judge.ticks(found.pipeline, found.value) > own:
+        yield Finding("worse-than-hint", f"value {found.value}, the hint takes {own} ticks")
+
+
+class Tiny(Search):
+    """Tiny pipelines, beside exhaustive search over partial schedules."""
+
+    name = "tiny"
+    goal = 14000
+
+
+class Pairs(Search):
+    """Overlapped pairs and slices, beside every combination of orders."""
+
+    name = "pairs"
+    goal = 300
+
+    def fields(self, rng: Random, *, fused: bool) -> dict[str, Any]:
+        """Draw very few operations: the oracle writes every order down."""
+        return pipelines.draw(
+            rng,
+            ops=9,
+            fused=fused,
+            devices=(1, 2, 2),
+            instants=False,
+            routes=(1, 1, 2),
+            slices=(1, 1, 2),
+            overlap=rng.random() < 0.8,
+        )
+
+    def draw(self, rng: Random) -> Case:
+        """Draw a case of makespan alone: the oracle's spans rest on the product's timing."""
+        case = super().draw(rng)
+        return case | {"options": case["options"] | {"objective": "makespan"}}
+
+    def optimum(self, pipeline: Pipeline, case: Case) -> int | None:
+        """Least makespan in ticks."""
+        return exhaustive_pairs.best(pipeline, fused=is_fused(case["options"])).makespan
+
+
+class Middle(Search):
+    """Up to 40 operations, beside a model of PyJobShop."""
+
+    name = "middle"
+    goal = 60
+    ops = 40
+    proved = inf
+    tries = 40
+
+    def fields(self, rng: Random, *, fused: bool) -> dict[str, Any]:
+        """Draw more devices and microbatches."""
+        return pipelines.draw(rng, ops=self.ops, fused=fused, devices=(2, 3, 4, 5))
+
+    def optimum(self, pipeline: Pipeline, case: Case) -> int | None:
+        """Least value in ticks."""
+        fused = is_fused(case["options"])
+        span = case["options"]["objective"] == "device-span"
+        if span and any(pipeline.frozen_stages):
+            raise SkippedError("the oracle's backwards of frozen stages wait for gradients")
+        best = pyjobshop.best_device_span if span else pyjobshop.best_makespan
+        try:
+            return best(pipeline, fused=fused, seconds=20)
+        except pyjobshop.UndecidedError:
+            raise SkippedError("PyJobShop was not done in time") from None
+
+
+class Bounds(Category):
+    """True bounds, which the re-checker must not refute, and inflated ones, which it must."""
+
+    name = "bounds"
+    goal = 500
+
+    def draw(self, rng: Random) -> Case:
+        """Draw a pipeline and by how many ticks its bound is raised."""
+        options = draw_options(rng, short=0.0)
+        overlap = rng.random() < 0.2
+        fields = pipelines.draw(rng, ops=13, fused=is_fused(options), overlap=overlap)
+        return {"pipeline": fields, "options": options, "more": rng.choice((0, 1, 1, 1, 2, 5))}
+
+    def check(self, case: Case) -> Iterator[Finding]:
+        """Search, state another bound, and re-check it."""
+        pipeline = pipelines.made(case)
+        found = ppopt.solve(pipeline, workers=1, **case["options"])
+        if found.status not in (Status.OPTIMAL, Status.INFEASIBLE):
+            raise SkippedError("the search was not done in time")
+        yield from claims(found, case["more"])
+
+    def smaller(self, case: Case) -> Iterator[Case]:
+        """Yield the case with a simpler pipeline."""
+        yield from pipelines.smaller(case)
+
+
+def claims(found: Result, more: int) -> Iterator[Finding]:
+    """Re-check the bound of a search that ended, and that bound raised by some ticks."""
+    verdict = ppopt.recheck(found, time_limit=FULL_TIME, workers=1).verdict
+    if verdict is Verdict.WRONG:
+        yield Finding("true-bound-refuted", f"the bound {found.lower_bound} is refuted")
+    if not more or found.lower_bound is None:
+        return
+    above = found.lower_bound + Fraction(more, found.pipeline.ticks.per_unit)
+    again = ppopt.recheck(replace(found, lower_bound=above), time_limit=FULL_TIME, workers=1)
+    if again.verdict is not Verdict.WRONG:
+        yield Finding(f"inflated-bound-{again.verdict}", f"the bound {above}: {again.reason}")
+    elif again.counterexample is not None:
+        yield from judge.broken(again.counterexample)
+
+
+class EveryBound(Category):
+    """Every bound that the solver can produce, beside the optimum, and what the re-checker says."""
+
+    name = "every-bound"
+    goal = 200
+    tries = 0
+
+    def draw(self, rng: Random) -> Case:
+        """Draw a small pipeline by its seed."""
+        return {"seed": rng.randrange(10**9), "objective": rng.choice(tuple(map(str, Objective)))}
+
+    def check(self, case: Case) -> Iterator[Finding]:
+        """No bound lies above the optimum; the optimum is confirmed, one more is not."""
+        (drawn,), objective = bounds.cases(case["seed"], 1), Objective(case["objective"])
+        try:
+            best = bounds.optimum(drawn, objective)
+        except pyjobshop.UndecidedError:
+            raise SkippedError("PyJobShop was not done in time") from None
+        for sample in bounds.samples(drawn, objective, best):
+            if not sample.sound:
+                yield Finding("wrong-bound", str(sample))
+        stated = bounds.Sample("optimum", best, best, drawn, objective)
+        if bounds.rechecked(stated, (0,)) is Verdict.WRONG:
+            yield Finding("true-bound-refuted", str(stated))
+        above = stated._replace(bound=None if best is None else best + 1)
+        if best is not None and bounds.rechecked(above) is Verdict.CONFIRMED:
+            yield Finding("inflated-bound-confirmed", str(above))
+
+
+class Frontiers(Category):
+    """Every point of a frontier beside the optimum at its limit."""
+
+    name = "frontiers"
+    goal = 100
+    tries = 40
+
+    def draw(self, rng: Random) -> Case:
+        """Draw a tiny pipeline without limits, and how it is searched."""
+        options = draw_options(rng, short=0.1)
+        mixed = rng.random() < 0.3
+        if mixed:
+            options["backward_kind"] = "mixed"
+        fields = pipelines.draw(rng, ops=9 if mixed else 12, fused=is_fused(options), free=mixed)
+        fields.pop("mem_limit", None)
+        return {"pipeline": fields, "options": options}
+
+    def check(self, case: Case) -> Iterator[Finding]:
+        """Ask the oracle at each limit, and just below it; values fall, bounds stay below them."""
+        pipeline, options = pipelines.made(case), case["options"]
+        found = ppopt.frontier(pipeline, workers=1, **options)
+        rows = [
+            (point.limit, value)
+            for point in found.points
+            if (value := point.result.value) is not None
+        ]
+        if len(rows) < len(found.points):
+            yield Finding("point-without-value", f"{len(found.points)} points, {len(rows)} values")
+        for (limit, value), (further, less) in pairwise(rows):
+            if not (limit < further and value > less):
+                yield Finding("not-monotone", f"{value} at {limit}, {less} at {further}")
+        for point in found.points:
+            yield from self._point(point, pipeline, case)
+        for limit, bound in found.bounds:
+            best = self._optimum(pipeline, limit, case)
+            if best is not None and judge.ticks(pipeline, bound) > best:
+                yield Finding("wrong-bound", f"{bound} up to {limit}, where {best} ticks are least")
+        if found.status is Status.OPTIMAL:
+            yield from self._whole(found, pipeline, case)
+
+    def _point(self, point: FrontierPoint, pipeline: Pipeline, case: Case) -> Iterator[Finding]:
+        best = self._optimum(pipeline, point.limit, case)
+        yield from judge.result(point.result, best, proof=False)
+        if point.least:
+            below = point.limit - Fraction(1, pipeline.ticks.memory_per_unit)
+            less, value = self._optimum(pipeline, below, case), point.result.value
+            if less is not None and value is not None and less <= judge.ticks(pipeline, value):
+                yield Finding("not-least", f"{less} ticks at {below} already, below {point.limit}")
+
+    def _whole(self, found: Frontier, pipeline: Pipeline, case: Case) -> Iterator[Finding]:
+        """A proved frontier ends at the least value of all."""
+        least = self._optimum(pipeline, None, case)
+        last = found.points[-1].result.value
+        if least is None or last is None or judge.ticks(pipeline, last) != least:
+            yield Finding("wrong-end", f"it ends at {last}, the least is {least} ticks")
+
+    def _optimum(self, pipeline: Pipeline, limit: Fraction | None, case: Case) -> int | None:
+        """The least value in ticks at a limit for every device; None if there is none."""
+        devices = range(pipeline.num_devices)
+        if limit is not None and limit < max(map(pipeline.static_of, devices)):
+            return None
+        return optimum(replace(pipeline, mem_limit=limit), case)
+
+    def smaller(self, case: Case) -> Iterator[Case]:
+        """Yield the case with a simpler pipeline."""
+        yield from pipelines.smaller(case)
+
+
+class Strategies(Category):
+    """Every hand strategy on pipelines of every kind."""
+
+    name = "strategies"
+    goal = 900
+
+    def draw(self, rng: Random) -> Case:
+        """Draw a strategy and a pipeline."""
+        from ppopt.strategies import registry  # noqa: PLC0415  loads every strategy
+
+        fields = pipelines.draw(
+            rng,
+            ops=rng.choice((20, 60)),
+            fused=False,
+            devices=(1, 2, 3, 4, 6),
+            slices=(1, 1, 1, 2),
+            overlap=rng.random() < 0.3,
+        )
+        if rng.random() < 0.7 and not isinstance(fields.get("placement"), list):
+            fields = {key: fields[key] for key in fields if key not in ("placement", "chunks")}
+        objective = rng.choice(("makespan", "device-span"))
+        return {
+            "pipeline": fields,
+            "strategy": rng.choice(sorted(registry())),
+            "objective": objective,
+        }
+
+    def check(self, case: Case) -> Iterator[Finding]:
+        """Evaluate it, and hold the schedule against the rules."""
+        try:
+            pipeline = pipelines.made(case)
+        except ConflictError as refused:  # delays of a placement that the draw left out
+            raise SkippedError(str(refused)) from None
+        try:
+            schedule = ppopt.evaluate(pipeline, case["strategy"], Objective(case["objective"]))
+        except NotApplicableError as refused:
+            raise SkippedError(str(refused)) from None
+        yield from judge.broken(schedule, limit=False)
+
+    def smaller(self, case: Case) -> Iterator[Case]:
+        """Yield the case with a simpler pipeline."""
+        yield from pipelines.smaller(case)
+
+
+class Deadlines(Category):
+    """Large pipelines at short limits: the time is kept, and there is a schedule."""
+
+    name = "deadlines"
+    goal = 15
+    tries = 0
+    slack = 0.5
+    """Seconds of the processor allowed beyond the promise (10 % and a second): those of a busy
+    processor are longer."""
+
+    def draw(self, rng: Random) -> Case:
+        """Draw many devices and few microbatches, or the other way round."""
+        devices = rng.choice((8, 16, 64, 256, 512, 1024))
+        batches = rng.choice((1, 2, 4, devices // 4, 2 * devices, 4 * devices, 130_000 // devices))
+        fields = {
+            "stages": devices,
+            "batches": min(batches, 130_000 // devices),
+            "p2p": rng.choice((0, "0.5")),
+            "weight": [rng.choice(("0.8", 1, "1.1")) for _ in range(devices)],
+            "mem_limit": rng.choice((None, devices, "1f1b")),
+        }
+        if rng.random() < 0.3:
+            fields |= {"placement": "v", "chunks": 2}
+        return {"pipeline": fields, "time_limit": rng.choice((0.5, 1.0, 2.0))}
+
+    def check(self, case: Case) -> Iterator[Finding]:
+        """Search, and look at the clock."""
+        limit, began = case["time_limit"], time.process_time()
+        with processor_clock():
+            found = ppopt.solve(pipelines.made(case), time_limit=limit, workers=1)
+        used = time.process_time() - began
+        if used > 1.1 * limit + 1 + self.slack:
+            yield Finding("late", f"{used:.1f} s of the processor at a limit of {limit} s")
+        if found.status is Status.UNKNOWN:
+            yield Finding("no-schedule", f"unknown after {used:.1f} s of {limit} s")

@@ -1,0 +1,504 @@
+"""The adversary: it finds planted faults, shrinks them, writes them as tests; and a short slice."""
+
+from __future__ import annotations
+
+import runpy
+import time
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+
+import ppopt
+from ppopt import InputError, Pipeline, Verdict
+from ppopt.formats import megatron_schedule, trainer_partition
+from ppopt.problem import partition
+from ppopt.studies import records
+from tests.fuzz import (
+    campaign,
+    command,
+    configs,
+    interrupted,
+    known,
+    layers,
+    pipelines,
+    processes,
+)
+from tests.fuzz import journal as journals
+from tests.fuzz.__main__ import report
+from tests.fuzz.campaign import CATEGORIES, Tally
+from tests.fuzz.category import Case, Category, Finding, SkippedError
+from tests.fuzz.journal import Journal
+from tests.oracles import bounds, exhaustive
+
+pytestmark = pytest.mark.slow
+
+SLICE = {
+    "tiny": 20,
+    "mixed": 10,
+    "placements": 5,
+    "layers": 15,
+    "recompute": 8,
+    "pairs": 10,
+    "bounds": 10,
+    "every-bound": 4,
+    "frontiers": 4,
+    "strategies": 40,
+    "valid": 20,
+    "mutants": 120,
+    "damaged": 30,
+    "edited": 40,
+    "hostile": 12,
+    "traps": 3,
+    "killed": 2,
+    "disks": 1,
+    "closed-streams": 3,
+    "streams": 8,
+    "transfers": 60,
+    "posts": 40,
+    "compositions": 10,
+    "plans": 2,
+    "megatron": 4,
+    "short-plans": 3,
+    "parallel-plans": 2,
+    "hands": 5,
+    "exports": 20,
+    "group-sizes": 20,
+    "sweep-words": 8,
+    "storages": 15,
+    "interrupted": 1,
+    "phases": 10,
+}
+"""Cases of each category that run here: some 20 s in all."""
+
+
+@pytest.mark.parametrize("name", SLICE)
+def test_a_short_slice_finds_nothing_new(name: str) -> None:
+    """What is known is left out by `tests.fuzz.known` and nowhere else."""
+    tally = Tally()
+    for number in range(SLICE[name]):
+        campaign.attack(CATEGORIES[name], "slice", number, tally)
+    new = {
+        kind: tally.examples[kind]
+        for kind in tally.kinds
+        if known.reason(name, Finding(kind, "")) is None
+    }
+    assert new == {}
+    assert tally.cases - tally.skipped > 0
+
+
+@pytest.mark.parametrize("name", CATEGORIES)
+def test_cases_are_literals_and_repeat(name: str) -> None:
+    category = CATEGORIES[name]
+    for number in range(20):
+        case = category.draw(Random(number))
+        assert eval(repr(case), {"__builtins__": {}}) == case
+        assert category.draw(Random(number)) == case
+
+
+def test_pipelines_have_every_dimension() -> None:
+    rng = Random(1)
+    drawn = [
+        Pipeline(**pipelines.draw(rng, ops=24, fused=False, slices=(1, 2), overlap=number % 2 == 0))
+        for number in range(400)
+    ]
+    several = [pipe for pipe in drawn if pipe.num_stages > 1]
+    assert {pipe.placement for pipe in drawn} > {None, "linear", "v", "interleaved"}
+    for share in (
+        [pipe.routes == 2 for pipe in drawn],
+        [pipe.num_slices == 2 for pipe in drawn],
+        [pipe.overlap is not None for pipe in drawn],
+        [isinstance(pipe.p2p, tuple) for pipe in drawn],
+        [0 in pipe.backward_input for pipe in drawn],
+        [min(pipe.memory_b) < 0 for pipe in drawn],
+        [max(pipe.memory_b) > 0 for pipe in drawn],
+        [max(pipe.static) > 0 for pipe in drawn],
+        [pipe.mem_limit is None for pipe in drawn],
+        [pipe.mem_limit == "1f1b" for pipe in drawn],
+        [max(pipe.forward) > 10**6 for pipe in drawn],
+        [max(pipe.forward) < 1 for pipe in drawn],
+        [isinstance(pipe.p2p, tuple) and not isinstance(pipe.p2p[0], tuple) for pipe in several],
+        [pipe.backward_p2p is not None for pipe in drawn],
+        [len(set(pipe.device_speed)) > 1 for pipe in drawn],
+        [pipe.recompute_time is not None for pipe in drawn],
+        [pipe.kept is not None for pipe in drawn],
+        [pipe.workspace is not None for pipe in drawn],
+        [pipe.weight_workspace is not None for pipe in drawn],
+    ):
+        assert 0.02 < sum(share) / len(drawn) < 0.98
+
+
+def test_models_in_layers_have_every_dimension() -> None:
+    rng = Random(4)
+    fields = [layers.draw(rng, ops=18, partitions=(*layers.FIXED, "search")) for _ in range(300)]
+    drawn = [Pipeline(**one) for one in fields]
+    models = [one["model"] for one in fields]
+    for share in (
+        *([one["partition"] == name for one in fields] for name in ("even", "balanced", "search")),
+        [isinstance(one["partition"], list) for one in fields],
+        ["|" in one["partition"] for one in fields],
+        [one["recompute"] is None for one in fields],
+        [pipe.num_stages > pipe.num_devices for pipe in drawn],
+        [any(pipe.recomputed) for pipe in drawn],
+        [pipe.mem_limit is None for pipe in drawn],
+        [any("workspace" in layer for layer in model) for model in models],
+        ["link" in one for one in fields],
+        ["backward" in one.get("link", {}) for one in fields],
+        [pipe.first_backward == "weight" for pipe in drawn],
+        *(
+            [any(layer["role"] == role for layer in model) for model in models]
+            for role in ("embedding", "mtp", "head")
+        ),
+    ):
+        assert 0.02 < sum(share) / len(drawn) < 0.98
+
+
+def test_layers_spelled_out_have_the_costs_by_hand() -> None:
+    """Defaults: BW = 2 F, W = BW / 2. The second layer recomputes: 3 more, 1 kept of 4."""
+    model: list[dict[str, Any]] = [
+        {"role": "decoder", "forward": 2, "activation": 1, "memory_b": 1, "static": 2},
+        {"role": "decoder", "forward": 1, "activation": 4, "memory_b": 0, "static": 1,
+         "backward": 5, "weight": 1, "workspace": 2, "recompute": {"time": 3, "activation": 1}},
+    ]  # fmt: skip
+    fields = {"stages": 1, "placement": None, "batches": 1, "model": model, "recompute": None}
+    (made,) = {layers.spelled_out(fields, (2,), layers.recomputed(fields))}
+    assert (made.forward, made.backward, made.weight) == ((3,), (9,), (3,))
+    assert (made.backward_input, made.activation, made.memory_b) == ((6,), (5,), (1,))
+    assert (made.static, made.recompute_time, made.kept) == ((3,), (3,), (2,))
+    assert (made.forward_workspace, made.weight_workspace) == ((2,), (0,))
+
+
+def test_reduced_pipelines_have_the_same_optimum() -> None:
+    rng = Random(2)
+    for _ in range(40):
+        fields = pipelines.draw(rng, ops=9, fused=True, instants=False)
+        pipeline = Pipeline(**fields)
+        same, tick = pipelines.reduced(pipeline)
+        own = exhaustive.best(pipeline, fused=True, objective="makespan")
+        found = exhaustive.best(same, fused=True, objective="makespan")
+        assert own == (None if found is None else found * tick)
+
+
+class TestFaults:
+    """A product with a planted fault is found out."""
+
+    def kinds(self, name: str, count: int = 30) -> set[str]:
+        tally = Tally()
+        for number in range(count):
+            campaign.attack(CATEGORIES[name], "fault", number, tally)
+        return set(tally.kinds)
+
+    def finds(self, name: str, kinds: set[str], count: int = 30) -> bool:
+        """Whether a category finds all of some kinds of faults within so many cases."""
+        tally = Tally()
+        for number in range(count):
+            campaign.attack(CATEGORIES[name], "fault", number, tally)
+            if kinds <= set(tally.kinds):
+                return True
+        return False
+
+    @pytest.fixture(autouse=True)
+    def _no_shrinking(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(campaign, "shrunk", lambda _category, case, _kind: case)
+
+    def test_a_bound_that_is_too_high(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        solve = ppopt.solve
+
+        def raised(*given: Any, **options: Any) -> ppopt.Result:
+            found = solve(*given, **options)
+            above = found.lower_bound and found.lower_bound + 1
+            return replace(found, lower_bound=above)
+
+        monkeypatch.setattr(ppopt, "solve", raised)
+        assert self.finds("tiny", {"wrong-bound"})
+        assert self.finds("bounds", {"true-bound-refuted"})
+
+    def test_a_bound_of_some_devices_that_is_too_high(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        right = bounds.relaxation
+        monkeypatch.setattr(bounds, "relaxation", lambda *given, **more: right(*given, **more) + 99)
+        assert self.finds("every-bound", {"wrong-bound"}, 8)
+
+    @pytest.mark.parametrize("name", ["mixed", "placements", "layers", "recompute", "compositions"])
+    def test_a_choice_that_is_called_optimal_and_is_not(
+        self, name: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Wherever the search claims the value it has."""
+        solve = ppopt.solve
+
+        def worse(*given: Any, **options: Any) -> ppopt.Result:
+            found = solve(*given, **options)
+            return replace(found, value=found.value and found.value + 1)
+
+        monkeypatch.setattr(ppopt, "solve", worse)
+        assert self.finds(name, {"wrong-optimum", "wrong-value"}, 8)
+
+    def test_a_partition_that_is_not_balanced(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        def lopsided(_: Any, stages: int, __: Any) -> tuple[int, ...]:
+            return (len(_) - stages + 1, *(1,) * (stages - 1))
+
+        monkeypatch.setitem(partition.RULES, "balanced", lopsided)
+        monkeypatch.setitem(partition.RULES, "even", lopsided)
+        assert self.finds("layers", {"not-balanced", "not-even"}, 60)
+
+    def test_a_frontier_whose_bounds_are_too_high(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        frontier = ppopt.frontier
+
+        def raised(*given: Any, **options: Any) -> ppopt.Frontier:
+            found = frontier(*given, **options)
+            return replace(found, bounds=tuple((at, bound + 1) for at, bound in found.bounds))
+
+        monkeypatch.setattr(ppopt, "frontier", raised)
+        assert self.kinds("frontiers", 5) == {"wrong-bound"}
+
+    def test_a_frontier_that_ends_at_its_first_point(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        frontier = ppopt.frontier
+
+        def cut(*given: Any, **options: Any) -> ppopt.Frontier:
+            found = frontier(*given, **options)
+            return replace(found, points=found.points[:1])
+
+        monkeypatch.setattr(ppopt, "frontier", cut)
+        assert self.finds("frontiers", {"wrong-end"}, 60)
+
+    def test_a_rechecker_that_believes_all(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        believed = ppopt.Recheck(Verdict.CONFIRMED, "why not", (), 0.0)
+        monkeypatch.setattr(ppopt, "recheck", lambda *_, **__: believed)
+        assert self.kinds("bounds") == {"inflated-bound-confirmed"}
+
+    @pytest.mark.parametrize(
+        ("name", "wrong", "kinds"),
+        [
+            ("plans", {"status": "infeasible"}, {"wrong-infeasible"}),
+            ("megatron", {"lower_bound": 10**6}, {"wrong-bound"}),
+            ("megatron", {"status": "optimal", "value": 10**6}, {"wrong-optimum", "slower"}),
+            ("megatron", {"hands": "slower"}, {"wrong-hand"}),
+            ("hands", {"fits_limit": False}, {"over-limit-none", "over-limit-search"}),
+            ("hands", {"value": 1}, {"below-optimum-none", "below-optimum-search"}),
+        ],
+    )
+    def test_an_answer_that_is_wrong(
+        self,
+        name: str,
+        wrong: dict[str, Any],
+        kinds: set[str],
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:
+        answer = configs.answer
+
+        def altered(words: Any, fields: Any) -> Any:
+            found = answer(words, fields)
+            if "hands" in wrong:
+                slower = [hand | {"value": hand["value"] + 1} for hand in found["hands"]]
+                return found | {"hands": slower}
+            return found | wrong
+
+        monkeypatch.setattr(configs, "answer", altered)
+        assert self.finds(name, kinds, 8 if name == "hands" else 4)
+
+    def test_an_export_that_recomputes_other_layers(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(trainer_partition, "_recomputes_fully", lambda *_: False)
+        assert self.finds("exports", {"torchtitan-recompute", "megatron-arguments-recompute"})
+
+    def test_an_export_for_megatron_without_its_group_size(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(megatron_schedule, "group_size_of", lambda *_: None)
+        assert {"megatron-stops", "megatron-order"} <= self.kinds("group-sizes", 40)
+
+    def test_a_storage_that_is_believed(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(records, "result_of", lambda row: records.StoredResult(*row))
+        assert any(kind.startswith("crash-") for kind in self.kinds("storages", 40))
+
+    def test_an_interrupted_frontier_that_loses_its_points(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        frontier = ppopt.frontier
+
+        def emptied(*given: Any, **options: Any) -> ppopt.Frontier:
+            return replace(frontier(*given, **options), points=())
+
+        monkeypatch.setattr(ppopt, "frontier", emptied)
+        monkeypatch.setattr(interrupted, "STUDIES", {"frontier": interrupted.STUDIES["frontier"]})
+        assert self.kinds("interrupted", 1) == {"crash-AssertionError"}
+
+    def test_an_interrupted_search_whose_bound_is_wrong(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        best_choice = ppopt.best_choice
+
+        def claimed(*given: Any, **options: Any) -> ppopt.StrategyChoice:
+            found = best_choice(*given, **options)
+            return replace(found, lower_bound=found.value + 1)
+
+        monkeypatch.setattr(ppopt, "best_choice", claimed)
+        monkeypatch.setattr(interrupted, "STUDIES", {"best": interrupted.STUDIES["best_choice"]})
+        assert self.kinds("interrupted", 1) == {"wrong-bound"}
+
+    def test_a_verifier_that_sees_nothing(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("tests.fuzz.schedules.verify", lambda *_: [])
+        assert self.finds("mutants", {"memory-limit-missed"}, 60)
+        assert self.kinds("damaged") == {"verifier-differs"}
+        assert self.kinds("edited") == {"edit-missed"}
+
+    def test_a_crash_is_a_finding(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        def crash(*_: Any, **__: Any) -> None:
+            raise ZeroDivisionError("no reason")
+
+        monkeypatch.setattr(ppopt, "evaluate", crash)
+        assert self.kinds("strategies", 3) == {"crash-ZeroDivisionError"}
+
+
+class Large(Category):
+    """Numbers above 10 are wrong."""
+
+    name = "tiny"
+    goal = 1
+
+    def draw(self, rng: Random) -> Case:
+        """Draw a number."""
+        return {"number": rng.randrange(1000)}
+
+    def check(self, case: Case) -> Iterator[Finding]:
+        """Refuse 7, find what is above 10."""
+        if case["number"] == 7:
+            raise SkippedError("seven")
+        if case["number"] > 10:
+            yield Finding("large", f"{case['number']} is above 10")
+
+    def smaller(self, case: Case) -> Iterator[Case]:
+        """Yield half of it and one less."""
+        yield {"number": case["number"] // 2}
+        yield {"number": case["number"] - 1}
+
+
+class Endless(Large):
+    """A check that does not end, in the product or in an oracle."""
+
+    def check(self, case: Case) -> Iterator[Finding]:
+        """Search for an hour, or ask the oracle for spans at fine ticks."""
+        if case["oracle"]:
+            exhaustive.best(
+                Pipeline(stages=3, batches=4, p2p=200), fused=False, objective="device-span"
+            )
+        else:
+            time.sleep(3600)
+        yield from ()
+
+
+def test_an_oracle_that_does_not_end_is_no_finding(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(campaign, "HANGS", 1)
+    [found] = campaign.findings(Endless(), {"oracle": False})
+    assert found.kind == "crash-HangError"
+    with pytest.raises(SkippedError, match="the oracle was not done in time"):
+        campaign.findings(Endless(), {"oracle": True})
+
+
+def test_a_failing_case_is_shrunk_counted_and_written_as_a_test(tmp_path: Path) -> None:
+    tally = Tally()
+    for number in range(12):
+        campaign.attack(Large(), "1", number, tally)
+    assert tally.examples["large"][1] == {"number": 11}
+    assert 0 < tally.kinds["large"] <= tally.cases == 12
+    both = Tally()
+    both.add(tally)
+    both.add(tally)
+    assert (both.cases, both.kinds["large"]) == (24, 2 * tally.kinds["large"])
+    (path,) = campaign.write_tests({"tiny": tally}, tmp_path / "deep")
+    assert path.name == "test_fuzz_tiny_large.py"
+    made = runpy.run_path(str(path))
+    assert made["CASE"] == {"number": 11}
+    assert "test_tiny_large" in made
+    text = "\n".join(campaign.listed({"tiny": tally}))
+    assert f"- tiny, large, {tally.kinds['large']} times (NEW):" in text
+    assert f"| tiny | 12 | {tally.skipped} |" in campaign.table({"tiny": tally})
+
+
+def test_a_run_that_was_stopped_goes_on_from_its_journal(tmp_path: Path) -> None:
+    """The numbers of the cases go on; a line that was cut short is left out."""
+    journal = Journal(tmp_path / "journal.jsonl")
+    names = ["valid", "strategies"]
+    journals.run(journal, names, "5.0", 0.3)
+    _, first = journal.done("5.0")
+    with journal.path.open("a", encoding="utf-8") as file:
+        file.write('{"piece": "5.0", "seco')
+    journal.begin("# again", 5)
+    journals.run(journal, names, "5.0", 0.3)
+    assert journal.done("5.0")[1]["valid"].cases == first["valid"].cases
+    journals.run(journal, names, "5.0", 2 * journal.done("5.0")[0])
+    _, both = journal.done("5.0")
+    fresh = Tally()
+    for number in range(first["strategies"].cases, both["strategies"].cases):
+        campaign.attack(CATEGORIES["strategies"], "5.0", number, fresh)
+    assert both["strategies"].skipped == first["strategies"].skipped + fresh.skipped
+    assert both["valid"].cases > first["valid"].cases
+
+
+def test_a_report_of_a_journal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    journal = Journal(tmp_path / "journal.jsonl")
+    journal.begin("# The adversary\n\n- date: one", 7)
+    bad = Tally(3, 1, 0.5, Counter({"large": 2}), {"large": ("12 is above 10", {"number": 11})})
+    journal.piece("7.0", 60, {"tiny": bad})
+    journal.begin("# The adversary\n\n- date: two", 7)
+    journal.piece("7.1", 30, {"tiny": Tally(4)})
+    assert report(journal, tmp_path / "found") == 1
+    told = capsys.readouterr().out
+    assert "- begun again: date: two" in told
+    assert "seeds 7.0, 7.1; 1.5 minutes in all" in told
+    assert "| tiny | 7 | 1 | 0 | 2 | 0 |" in told
+    assert "Tiny instances beside exhaustive search: 6" in told
+    assert (tmp_path / "found" / "test_fuzz_tiny_large.py").exists()
+
+
+def test_a_campaign_keeps_the_ratio_of_the_goals() -> None:
+    done = campaign.campaign(["valid", "mutants"], "ratio", 1.0, {"valid": 30})
+    goals = [CATEGORIES[name].goal for name in ("valid", "mutants")]
+    assert abs((30 + done["valid"].cases) / goals[0] - done["mutants"].cases / goals[1]) < 0.08
+
+
+def test_smaller_pipelines_are_pipelines_and_simpler_ones_come() -> None:
+    rng = Random(3)
+    for _ in range(20):
+        case = {"pipeline": pipelines.draw(rng, ops=24, fused=False, slices=(1, 2), overlap=True)}
+        found = [one["pipeline"] for one in pipelines.smaller(case)]
+        assert found
+        assert case["pipeline"] not in found
+        for fields in found:
+            try:
+                Pipeline(**fields)
+            except InputError as refused:
+                pytest.fail(f"{fields}: {refused}")
+
+
+def test_known_findings_go_by_category_and_pattern(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(known, "OPEN", {("disks", "full-*"): "item 1"})
+    assert known.reason("disks", Finding("full-crash", "")) == "item 1"
+    assert known.reason("killed", Finding("full-crash", "")) is None
+    assert known.reason("disks", Finding("loop-crash", "")) is None
+
+
+@pytest.mark.parametrize(("heard", "found"), [(False, []), (True, ["traceback-after-int"])])
+@pytest.mark.parametrize("code", [1, -2])
+def test_only_what_python_itself_shows_is_left_out(
+    code: int, heard: bool, found: list[str], tmp_path: Path
+) -> None:
+    """Where the signal came before the first line of `main`."""
+    ran = command.Ran(code, "", "Traceback (most recent call last)\nKeyboardInterrupt", 0.1)
+    case = {"signals": "INT", "outputs": []}
+    told = processes._after_signal(ran, tmp_path, case, heard=heard)
+    assert [one.kind for one in told] == found
+
+
+def test_a_forked_command_behaves_as_one_of_its_own(tmp_path: Path) -> None:
+    ran = command.forked(["solve", "--stages", "2", "--batches", "2", "--json"], tmp_path, 60)
+    own = command.ran(["solve", "--stages", "2", "--batches", "2", "--json"], tmp_path)
+    assert (ran.code, ran.err) == (own.code, own.err) == (0, "")
+    assert ran.shown["value"] == own.shown["value"] == 7
+    refused = command.forked(["solve", "--stages", "none"], tmp_path, 60)
+    assert (refused.code, refused.out) == (2, "")
+    assert refused.err.startswith("error: --stages: 'none'")

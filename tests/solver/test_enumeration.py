@@ -1,0 +1,170 @@
+"""A list that was cut proves nothing: code that uses one in a proof does not type-check."""
+
+from __future__ import annotations
+
+import ast
+import re
+from fractions import Fraction
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+import ppopt
+from ppopt.solver.choices.configuration import Configuration, SearchedConfigurations
+from ppopt.solver.choices.enumeration import (
+    NONE_LEFT,
+    Complete,
+    Unlisted,
+    bounds_of_all,
+    least_of,
+    lower_bound_of,
+)
+
+ROOT = Path(ppopt.__file__).parent
+CHOICES, PARTITIONS = "solver/choices", "solver/partitions"
+COMPLETE_AT = {
+    f"{CHOICES}/choice.py": 1,
+    f"{CHOICES}/enumeration.py": 3,
+    f"{CHOICES}/given.py": 1,
+    f"{CHOICES}/product.py": 1,
+    f"{PARTITIONS}/partition_choice.py": 3,
+    f"{PARTITIONS}/partition_recompute_choice.py": 1,
+    "solver/placements/space.py": 1,
+    "solver/recompute/recompute_choice.py": 1,
+    "studies/plan_least_memory.py": 1,
+    "studies/plan_product.py": 1,
+    "studies/plan_search.py": 1,
+}
+"""Where a list is said to be complete, and how often: each is the end of an enumeration."""
+CHECKED = (
+    *COMPLETE_AT,
+    *(f"{CHOICES}/configuration.py", f"{CHOICES}/search.py"),
+    f"{PARTITIONS}/partition_bounds.py",
+)
+"""Files that are type-checked; what they import from others has any type."""
+
+
+class Mistake(NamedTuple):
+    """A place in a file, and what is wrong in place of it: it uses a partial list in a proof."""
+
+    file: str
+    right: str
+    wrong: str
+
+
+MISTAKES = (
+    Mistake(
+        f"{CHOICES}/enumeration.py",
+        "return Complete([*bounds, rest.bound] if isinstance(rest, Unlisted) else bounds)",
+        "return Partial(bounds)",
+    ),
+    Mistake(
+        f"{CHOICES}/configuration.py",
+        "return bounds_of_all((configuration.bound for configuration in self.open), rest)",
+        "return Partial([configuration.bound for configuration in self.open])",
+    ),
+    Mistake(
+        f"{CHOICES}/configuration.py",
+        "least = lower_bound_of(bounds)",
+        "least = lower_bound_of(Partial(bounds.members))",
+    ),
+    Mistake(
+        f"{CHOICES}/search.py",
+        "state.raise_to(state.bounds_with(self._rest))",
+        "state.raise_to(Partial([configuration.bound for configuration in state.open]))",
+    ),
+    Mistake(
+        f"{CHOICES}/choice.py",
+        "NONE_LEFT if isinstance(self.listed(), Complete) else Unlisted(self.lower_bound)",
+        "self.listed()",
+    ),
+    Mistake(
+        f"{PARTITIONS}/partition_choice.py",
+        "if isinstance(bounds, CompleteBounds) and bounds.least < FOREVER:\n"
+        "            order = PartitionOrder(self._space, bounds)",
+        "if bounds.least < FOREVER:\n            order = PartitionOrder(self._space, bounds)",
+    ),
+    Mistake(
+        "studies/plan_least_memory.py",
+        "lower_bound_of(bounds) if isinstance(bounds, Complete) else None",
+        "lower_bound_of(bounds)",
+    ),
+    Mistake(
+        "studies/plan_search.py",
+        "lower_bound_of(bounds_of_all(map(_by_bound, self._possible), self._late))",
+        "lower_bound_of(Partial([*map(_by_bound, self._possible)]))",
+    ),
+)
+CODES = "arg-type|return-value|union-attr|attr-defined|assignment|name-defined|index"
+
+
+def checked_with(mistakes: tuple[Mistake, ...], folder: Path) -> tuple[set[str], set[str]]:
+    """Places of type errors, as file:line, in the files with mistakes; and the mistakes' places."""
+    mypy = pytest.importorskip("mypy.api")
+    shadows, lines = [], set[str]()
+    for file in dict.fromkeys(mistake.file for mistake in mistakes):
+        text = (ROOT / file).read_text(encoding="utf-8")
+        first, rest = text.split("from __future__ import annotations\n")
+        if not re.search(r"enumeration import[^)]*\bPartial\b|class Partial", text):
+            rest = f"from ppopt.solver.choices.enumeration import Partial\n{rest}"
+        text = f"{first}from __future__ import annotations\n{rest}"
+        for mistake in mistakes:
+            if mistake.file == file:
+                assert text.count(mistake.right) == 1, mistake
+                text = text.replace(mistake.right, mistake.wrong)
+                last = text[: text.index(mistake.wrong) + len(mistake.wrong)]
+                lines.add(f"{file}:{last.count(chr(10)) + 1}")
+        copy = folder / file.replace("/", "-")
+        copy.write_text(text, encoding="utf-8")
+        shadows += ["--shadow-file", str(ROOT / file), str(copy)]
+    out, _, _ = mypy.run(
+        [
+            *("--strict", "--follow-imports=skip", "--config-file=", "--no-pretty"),
+            *("--cache-dir", str(folder / "cache"), *shadows),
+            *(str(ROOT / file) for file in CHECKED),
+        ]
+    )
+    found = re.findall(rf"^.*?ppopt/(solver|studies)(\S+:\d+): error: .*\[({CODES})\]$", out, re.M)
+    return {package + place for package, place, _ in found}, lines
+
+
+def test_a_partial_list_in_a_proof_does_not_type_check(tmp_path: Path) -> None:
+    """Every mistake is an error, and nothing else is."""
+    errors, mistakes = checked_with(MISTAKES, tmp_path)
+    assert errors == mistakes
+
+
+def says_complete(node: ast.AST) -> bool:
+    if isinstance(node, ast.Call):
+        return isinstance(node.func, ast.Name) and node.func.id == "Complete"
+    return isinstance(node, ast.Name) and node.id == "NONE_LEFT" and isinstance(node.ctx, ast.Load)
+
+
+def test_every_place_that_says_complete_is_known() -> None:
+    """A further one needs a look: it must be where an enumeration ends by itself."""
+    counts = {
+        path.relative_to(ROOT).as_posix(): sum(map(says_complete, ast.walk(ast.parse(text))))
+        for path in ROOT.rglob("*.py")
+        if "enumeration" in (text := path.read_text(encoding="utf-8"))
+    }
+    assert {name: count for name, count in counts.items() if count} == COMPLETE_AT
+
+
+def test_the_bounds_of_all_have_that_of_the_unlisted() -> None:
+    rest = Unlisted(Fraction(2))
+    assert lower_bound_of(bounds_of_all([Fraction(3)], rest)) == 2
+    assert lower_bound_of(bounds_of_all([Fraction(3)], NONE_LEFT)) == 3
+    assert lower_bound_of(bounds_of_all([], NONE_LEFT)) is None
+    assert least_of([NONE_LEFT, rest, Unlisted(Fraction(1), (4,))]) == Unlisted(Fraction(1), (4,))
+    assert least_of([NONE_LEFT, NONE_LEFT]) is NONE_LEFT
+
+
+def test_infeasible_takes_all_configurations() -> None:
+    """With one left out, nothing is proved; with none, no configuration is feasible."""
+    state = SearchedConfigurations(Fraction(1))
+    state.known[(0,)] = Configuration((0,), Fraction(5), impossible=True)
+    state.raise_to(state.bounds_with(Unlisted(Fraction(4))))
+    assert (state.infeasible, state.lower_bound) == (False, 4)
+    state.raise_to(state.bounds_with(Complete()))
+    assert state.infeasible
