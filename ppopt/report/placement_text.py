@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from ppopt.formats.figures import LayerRun, ScheduleFigures
 from ppopt.problem.exact import plain, plain_or_none
+from ppopt.problem.microbatches import GIVEN_ORDER
 from ppopt.problem.offload import SEARCH_OFFLOAD
 from ppopt.problem.partition import RULES
 from ppopt.problem.pipeline import Pipeline
@@ -26,7 +27,7 @@ def describe_unsearched(pipeline: Pipeline) -> str:
     Names placement, chunks and routes, and the decisions of `unsearched_of_layers`.
     """
     own = {} if pipeline.placement == SEARCH else {"placement": pipeline.resolved_placement}
-    searchable = own | _kept_of_layers(pipeline)
+    searchable = own | _kept_of_layers(pipeline) | _kept_order(pipeline)
     sizes: dict[str, object] = {"routes": pipeline.routes}
     if pipeline.named_placement:
         sizes = {"chunks": pipeline.num_chunks, **sizes}
@@ -60,6 +61,12 @@ def _kept_of_layers(pipeline: Pipeline) -> dict[str, object]:
     if pipeline.offload != SEARCH_OFFLOAD and any(layer.offload_time for layer in model.layers):
         kept["offload"] = _none_or_some(layer.offload for layer in model.layers)
     return kept
+
+
+def _kept_order(pipeline: Pipeline) -> dict[str, object]:
+    """The order of microbatches that differ, if it is as given."""
+    given = pipeline.order is None and len(set(pipeline.factors)) > 1
+    return {"order": GIVEN_ORDER} if given and pipeline.routes == 1 else {}
 
 
 def _none_or_some(layers: Iterable[bool]) -> str | None:
