@@ -5,17 +5,15 @@ from __future__ import annotations
 
 import json
 import sys
-from contextlib import nullcontext
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TextIO
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ppopt.cli.application import EXIT_UNKNOWN, command
+from ppopt.cli.application import command
 from ppopt.cli.settings import Settings, with_settings_but
-from ppopt.errors import InputError
-from ppopt.formats.documents import label, parse_json
+from ppopt.formats.documents import label, parse_json, read_text
 from ppopt.formats.fields import within
 from ppopt.problem.settings import Heading
 from ppopt.solver import interrupts
@@ -23,6 +21,7 @@ from ppopt.solver import interrupts
 if TYPE_CHECKING:
     from ppopt.studies.microbatch_order import MicrobatchOrders
 
+LARGEST_FILE = 2**28
 DIGITS = 9
 """Significant digits of the figures in lines."""
 
@@ -56,7 +55,7 @@ def order(
 ) -> int:
     """Order the microbatches of training steps.
 
-    For every line of FILE it prints one line of JSON: `order` (the microbatch that runs k-th),
+    For every line it prints one line of JSON: `order` (the microbatch that runs k-th),
     `makespan`, `given` (the makespan in the order of the line) and `lower_bound` (in any order).
     The times of the stages are those of one document of --reference-tokens. Example: `ppopt order
     steps.jsonl --stages 8 --reference-tokens 8192 --attention-share 0.2`.
@@ -68,28 +67,23 @@ def order(
     lengths = {key: values.pop(key, None) for key in ("attention_share", "reference_tokens")}
     orders = MicrobatchOrders(pipeline_of(values), strategy, **lengths)
     interrupts.only_record()
-    with nullcontext(sys.stdin) if file == "-" else _opened(Path(file)) as lines:
-        for number, line in enumerate(lines, 1):
-            if interrupts.pressed():
-                return EXIT_UNKNOWN
-            if line.strip():
-                print(_line(orders, line, f"{file}: line {number}"), flush=True)
+    if file == "-":
+        for number, line in enumerate(sys.stdin, 1):
+            print(_line(orders, line, f"standard input: line {number}"), end="", flush=True)
+        return 0
+    text = read_text(Path(file), LARGEST_FILE)
+    lines = enumerate(text.splitlines(), 1)
+    printed = [_line(orders, line, f"{label(Path(file))}: line {number}") for number, line in lines]
+    print("".join(printed), end="")
     return 0
 
 
-def _opened(path: Path) -> TextIO:
-    """Open a file of lines; raises InputError if it cannot be read."""
-    try:
-        return path.open(encoding="utf-8")
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or "not a file name"
-        raise InputError(f"{label(path)}: cannot be read: {reason}") from None
-
-
 def _line(orders: MicrobatchOrders, line: str, where: str) -> str:
-    """The order of a step as a line of JSON."""
+    """The order of a step as a line of JSON; nothing for an empty line."""
+    if not line.strip():
+        return ""
     found = within(where, orders.of_lengths, parse_json(line, where))
-    return json.dumps({key: _rounded(value) for key, value in asdict(found).items()})
+    return json.dumps({key: _rounded(value) for key, value in asdict(found).items()}) + "\n"
 
 
 def _rounded(value: Any) -> Any:

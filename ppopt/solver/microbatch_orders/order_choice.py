@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import replace
 from fractions import Fraction
+from functools import cached_property
 from math import factorial, prod
 from random import Random
 
@@ -21,8 +22,16 @@ from ppopt.schedule.origin import Argument
 from ppopt.schedule.reordered_timing import ReorderedTiming
 from ppopt.schedule.schedule import Schedule
 from ppopt.solver.bounds import device_bounds
-from ppopt.solver.choices.choice import Choice, UnlistedBound
-from ppopt.solver.choices.configuration import Configuration, Key, SearchedConfigurations
+from ppopt.solver.choices.choice import Choice
+from ppopt.solver.choices.configuration import Configuration, SearchedConfigurations
+from ppopt.solver.choices.enumeration import (
+    NONE_LEFT,
+    Complete,
+    Enumeration,
+    Key,
+    Partial,
+    Rest,
+)
 from ppopt.solver.choices.spaces import ORDERS
 from ppopt.solver.deadline import Deadline
 from ppopt.solver.heuristics.construction import initial_orders
@@ -96,14 +105,18 @@ class OrderChoice(Choice):
         impossible = self._infeasible is not None
         return [Configuration(key, self.lower_bound, impossible) for key in keys]
 
-    def listed(self) -> Sequence[Key]:
-        """All orders; empty if there are too many."""
+    def listed(self) -> Enumeration[Key]:
+        """All orders; partial if there are too many."""
+        return self._listed
+
+    @cached_property
+    def _listed(self) -> Enumeration[Key]:
         if self.size > MOST_LISTED:
-            return ()
+            return Partial()
         orders: list[Order] = [()]
         for _ in range(self._base.batches):
             orders = [(*order, place) for order in orders for place in self._next(order)]
-        return orders
+        return Complete(orders)
 
     def _next(self, order: Order) -> list[int]:
         """Microbatches that may run next, of those that are alike the first one that is left."""
@@ -112,14 +125,9 @@ class OrderChoice(Choice):
         )
         return [places[0] for places in left if places]
 
-    def unlisted_bound(
-        self,
-        known: Container[Key],  # noqa: ARG002
-        ceiling: Fraction | None,  # noqa: ARG002
-    ) -> UnlistedBound | None:
-        """Bound of all orders, if not all are enumerated."""
-        listed = self.size <= MOST_LISTED or self._infeasible is not None
-        return None if listed else UnlistedBound(self.lower_bound)
+    def rest(self, known: Container[Key], ceiling: Fraction | None) -> Rest:
+        """Orders that are not listed; none where memory rules out all of them."""
+        return NONE_LEFT if self._infeasible is not None else super().rest(known, ceiling)
 
     def first(self) -> Iterator[Order]:
         """Local optima of the best baselines, and the given order."""
@@ -152,7 +160,7 @@ class OrderChoice(Choice):
 
     def perturbed(self, key: Key, random: Random) -> Order | None:
         """Local optimum some random exchanges away; None if all orders are enumerated."""
-        if self.size <= MOST_LISTED or not self._searches:
+        if isinstance(self._listed, Complete) or not self._searches:
             return None
         search = random.choice(self._searches)
         return self._representative(search.local_optimum(key, KICKS))
@@ -163,7 +171,7 @@ class OrderChoice(Choice):
         if search.infeasible:
             reason = f": {self._infeasible}" if self._infeasible else ""
             return f"none of the {scope} fits the memory limits{reason}"
-        if self.size <= MOST_LISTED and search.closed:
+        if isinstance(self._listed, Complete) and search.closed:
             return (
                 f"over all {scope}: {search.ruled_out} are ruled out by bounds alone, the "
                 f"schedules of {search.searched} were searched"
