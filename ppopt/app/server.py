@@ -153,7 +153,7 @@ class App:
         return Response(status_code=204 if process is not None else 404)
 
 
-def _event(kind: str, data: Mapping[str, Any]) -> str:
+def _event(kind: str, data: Mapping[str, object]) -> str:
     return f"event: {kind}\ndata: {json.dumps(data)}\n\n"
 
 

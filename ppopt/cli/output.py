@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -52,6 +53,10 @@ if TYPE_CHECKING:
     from ppopt.studies.plan_result import Plan
 
 
+Part = str | RenderableType
+"""A line, printed as it is, or a table or text that wraps."""
+
+
 def show_result(
     settings: Settings,
     report: ScheduleReport,
@@ -66,26 +71,50 @@ def show_result(
     `last`: text to print last, if there is a schedule.
     """
     schedule = report.schedule
-    code = _files(settings, [] if schedule is None else [schedule], schedule_json.dumps)
-    if _table_wanted(settings, lambda: as_object(report)):
-        print_table(table.result_table(report))
-        if schedule is not None:
-            if details:
-                print()
-                print_table(table.idle_table(report))
-                print(describe_causes(report.idle or {}))
-            _print_gantt(schedule, drawn=any(target.is_page for target in settings.output))
-            if last:
-                print_table(Text(last))
-            _note_rounding(schedule)
+
+    def parts(_: int) -> Iterator[Part]:
+        yield table.result_table(report)
+        if schedule is None:
+            return
+        if details:
+            yield from ("", table.idle_table(report), describe_causes(report.idle or {}))
+        yield from _gantt(schedule, drawn=any(target.is_page for target in settings.output))
+        yield from map(Text, filter(None, [last]))
+        _note_rounding(schedule)
+
+    schedules = [] if schedule is None else [schedule]
+    return _show(settings, schedules, partial(as_object, report), parts)
+
+
+def _show(
+    settings: Settings,
+    schedules: Sequence[Schedule],
+    as_object: Callable[[], dict[str, Any]],
+    parts: Callable[[int], Iterable[Part]],
+    *,
+    page: Callable[[], str] | None = None,
+    drawn: Schedule | None = None,
+    as_file: Callable[[Schedule], str] = schedule_json.dumps,
+) -> int:
+    """Write the files asked for, then print JSON or the parts of the text.
+
+    Returns the exit code of the files, which `parts` gets. For `page` and `drawn` see `_files`.
+    """
+    code = _files(settings, schedules, as_file, page, drawn)
+    if settings.json:
+        print_json(as_object())
+    elif not settings.quiet:
+        print_parts(parts(code))
     return code
 
 
-def _table_wanted(settings: Settings, as_object: Callable[[], dict[str, Any]]) -> bool:
-    """Print JSON if it is asked for; return whether to print a table instead."""
-    if settings.json:
-        print_json(as_object())
-    return not settings.json and not settings.quiet
+def print_parts(parts: Iterable[Part]) -> None:
+    """Print parts of a text, one after the other."""
+    for part in parts:
+        if isinstance(part, str):
+            print(part)
+        else:
+            print_table(part)
 
 
 def check_formats(settings: Settings, pipeline: Pipeline) -> None:
@@ -107,36 +136,39 @@ def show_comparison(
 
     `details`: whether to print what the first table leaves out. `last`: text to print at the end.
     """
-    rows, best = report.rows, next((row.schedule for row in compared.rows if row.fits_limit), None)
     schedules = [row.schedule for row in compared.rows]
-    code = _files(settings, schedules, lambda _: _dump(of_comparison(report)), drawn=best)
-    if _table_wanted(settings, lambda: of_comparison(report)):
-        print_table(table.compare_table(rows))
-        if report.steadiest is not None:
-            print()
-            print_table(table.jitter_table(rows))
-        if details:
-            _print_details(rows)
-        for line in _describe_comparison(report, interrupted=compared.interrupted, details=details):
-            print(line)
-        for line in filter(None, (*note_overlaps(schedules), last)):
-            print_table(Text(line))
-    return code
+    closing = filter(None, (*note_overlaps(schedules), last))
+    return _show(
+        settings,
+        schedules,
+        partial(of_comparison, report),
+        lambda _: chain(
+            _compared_tables(report, details=details),
+            _describe_comparison(report, interrupted=compared.interrupted, details=details),
+            map(Text, closing),
+        ),
+        drawn=next((row.schedule for row in compared.rows if row.fits_limit), None),
+        as_file=lambda _: _dump(of_comparison(report)),
+    )
 
 
-def _print_details(rows: Sequence[ScheduleReport]) -> None:
-    known = any(row.tokens_per_second is not None or row.mfu is not None for row in rows)
-    rates = [table.throughput_table] if known else []
-    cuts = [table.partitions_table] if rows[0].partition else []
-    for further in (*rates, table.why_table, table.peaks_table, *cuts):
-        print()
-        print_table(further(rows))
+def _compared_tables(report: ComparisonReport, *, details: bool) -> Iterator[Part]:
+    rows = report.rows
+    yield table.compare_table(rows)
+    tables = [] if report.steadiest is None else [table.jitter_table]
+    if details:
+        if any(row.tokens_per_second is not None or row.mfu is not None for row in rows):
+            tables.append(table.throughput_table)
+        tables += [table.why_table, table.peaks_table]
+        tables += [table.partitions_table] if rows[0].partition else []
+    for further in tables:
+        yield from ("", further(rows))
 
 
 def _describe_comparison(
     report: ComparisonReport, *, interrupted: bool, details: bool
 ) -> Iterator[str]:
-    """What the table does not say: a sentence each."""
+    """What the tables do not say: a sentence each."""
     yield ""
     yield from _links(report.searches[0].link_mode)
     yield from describe_best(report.rows)
@@ -163,31 +195,28 @@ def _links(mode: str | None) -> Iterator[str]:
 
 def show_frontier(settings: Settings, report: FrontierReport) -> int:
     """Show memory against time; return the exit code of the files."""
-    schedules = [point.schedule for point in report.points if point.schedule is not None]
-    code = _files(
-        settings,
-        schedules,
-        lambda _: _dump(of_frontier(report)),
-        lambda: _frontier_page(report),
-    )
-    if _table_wanted(settings, lambda: of_frontier(report)):
-        _print_frontier(report)
-    return code
-
-
-def _print_frontier(report: FrontierReport) -> None:
     found = report.frontier
-    if not found.points:
-        print(f"{found.status}: {found.proof}")
-    print_table(table.frontier_table(report))
-    for line in (*_links(found.pipeline.link_mode), *describe_frontier(report)):
-        print(line)
-    for name, reason in found.skipped:
-        print(f"skipped {name}: {reason}")
-    if found.interrupted:
-        print(STOPPED)
-    if found.points:
-        print_table(Text(describe_unsearched(found.pipeline)))
+
+    def parts(_: int) -> Iterator[Part]:
+        if not found.points:
+            yield f"{found.status}: {found.proof}"
+        yield table.frontier_table(report)
+        yield from _links(found.pipeline.link_mode)
+        yield from describe_frontier(report)
+        yield from (f"skipped {name}: {reason}" for name, reason in found.skipped)
+        if found.interrupted:
+            yield STOPPED
+        if found.points:
+            yield Text(describe_unsearched(found.pipeline))
+
+    return _show(
+        settings,
+        [point.schedule for point in report.points if point.schedule is not None],
+        partial(of_frontier, report),
+        parts,
+        page=lambda: _frontier_page(report),
+        as_file=lambda _: _dump(of_frontier(report)),
+    )
 
 
 def show_plan(settings: Settings, found: Plan) -> int:
@@ -195,25 +224,26 @@ def show_plan(settings: Settings, found: Plan) -> int:
 
     A page shows its table and the schedules of its configurations; other files hold the best one.
     """
-    made = [row.schedule for row in found.rows if row.schedule is not None]
-    code = _files(settings, made, schedule_json.dumps, lambda: _plan_page(found), found.schedule)
-    if _table_wanted(settings, lambda: of_plan(found)):
+
+    def parts(code: int) -> Iterator[Part]:
         if found.best is not None:
-            print(f"best: {found.best.configuration}")
-        print_table(table.result_table(report_plan(found)))
-        print()
-        print_table(plan_table(found))
-        saved = [
-            destination.path
-            for destination in settings.output
-            if destination.path.suffix.lower() == ".json"
-        ]
-        file = str(saved[0].with_suffix("")) if saved and code == 0 else None
-        for line in filter(None, describe_plan(found, file)):
-            print(line)
+            yield f"best: {found.best.configuration}"
+        yield from (table.result_table(report_plan(found)), "", plan_table(found))
+        paths = [target.path for target in settings.output]
+        saved = [path for path in paths if path.suffix.lower() == ".json" and code == 0]
+        file = str(saved[0].with_suffix("")) if saved else None
+        yield from filter(None, describe_plan(found, file))
         if found.schedule is not None:
             _note_rounding(found.schedule)
-    return code
+
+    return _show(
+        settings,
+        [row.schedule for row in found.rows if row.schedule is not None],
+        partial(of_plan, found),
+        parts,
+        page=lambda: _plan_page(found),
+        drawn=found.schedule,
+    )
 
 
 def show_parallel_plan(settings: Settings, found: ParallelPlan) -> int:
@@ -221,35 +251,16 @@ def show_parallel_plan(settings: Settings, found: ParallelPlan) -> int:
 
     A page shows the plan of the best combination; other files hold its schedule.
     """
-    from ppopt.report.parallel import (  # noqa: PLC0415  on use
-        MOST_SHOWN,
-        breakdown_table,
-        describe_parallel_plan,
-        describe_skipped,
-        of_parallel_plan,
-        parallel_table,
-    )
+    from ppopt.report import parallel  # noqa: PLC0415  on use
 
     plan = found.plan
-    made = [] if plan.schedule is None else [plan.schedule]
-    code = _files(settings, made, schedule_json.dumps, lambda: _plan_page(plan))
-    if _table_wanted(settings, lambda: of_parallel_plan(found)):
-        for line in describe_parallel_plan(found):
-            print(line)
-        if found.interrupted:
-            print(f"stopped early{'' if found.storage is None else '; the same command continues'}")
-        print()
-        print_table(parallel_table(found))
-        more = len(found.rows) - MOST_SHOWN
-        if more > 0:
-            print(f"{more} more combinations; --json has all")
-        parts = breakdown_table(found)
-        if parts is not None:
-            print("\nparts of a step (ms):")
-            print_table(parts)
-        for line in describe_skipped(found):
-            print(line)
-    return code
+    return _show(
+        settings,
+        [] if plan.schedule is None else [plan.schedule],
+        lambda: parallel.of_parallel_plan(found),
+        lambda _: parallel.describe(found),
+        page=lambda: _plan_page(plan),
+    )
 
 
 def show_verification(
@@ -413,14 +424,13 @@ def print_table(renderable: RenderableType) -> None:
     print("\n".join(line.rstrip() for line in captured.get().split("\n")), end="")
 
 
-def _print_gantt(schedule: Schedule, *, drawn: bool) -> None:
-    """Print the schedule as text where it fits; `drawn`: whether a page shows it."""
+def _gantt(schedule: Schedule, *, drawn: bool) -> Iterator[str]:
+    """The schedule as text where it fits; `drawn`: whether a page shows it."""
     lines = text.text_gantt(schedule, Console().width)
     if lines is not None:
-        print()
-        print(lines)
+        yield from ("", lines)
     elif not drawn:
-        print("\nThe schedule is too wide for text here; add `-o schedule.html` to see it.")
+        yield "\nThe schedule is too wide for text here; add `-o schedule.html` to see it."
 
 
 def _note_rounding(schedule: Schedule) -> None:

@@ -7,7 +7,6 @@ github.com/huggingface/transformers.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
 
 from ppopt.derivation.architecture import (
     Decoder,
@@ -27,7 +26,7 @@ hidden size of the language model."""
 
 
 def read_encoder(
-    reader: EncoderReader, vision: Mapping[str, Any], config: Mapping[str, Any], out: int
+    reader: EncoderReader, vision: Mapping[str, object], config: Mapping[str, object], out: int
 ) -> Encoder:
     """Read a `vision_config`; InputError if its patches cannot be merged to tokens."""
     encoder = reader(Keys(vision), Keys(config), out)

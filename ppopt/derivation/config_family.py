@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from ppopt.derivation.architecture import Decoder, Experts, GroupedQueryAttention
 from ppopt.derivation.config_encoders import EncoderReader
@@ -37,7 +37,7 @@ class Family(NamedTuple):
     encoder: EncoderReader | None = None
     """The encoder of a `vision_config`."""
 
-    def keys(self, config: Mapping[str, Any], *, named: bool) -> Keys:
+    def keys(self, config: Mapping[str, object], *, named: bool) -> Keys:
         """The keys of a configuration; defaults are those of models that are `named`."""
         return Keys(config, self.aliases, self.defaults if named else {}, self.ignored)
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import groupby
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from ppopt.derivation.architecture import (
     Architecture,
@@ -66,7 +66,7 @@ def parse_architecture(text: str, where: str) -> Architecture:
     return within(where, architecture_of, document)
 
 
-def architecture_of(config: Mapping[str, Any]) -> Architecture:
+def architecture_of(config: Mapping[str, object]) -> Architecture:
     """Dimensions of a configuration, parsed.
 
     Raises InputError on an architecture that is not known, and on a key that is missing, is no
@@ -110,7 +110,7 @@ def _left_out(part: str) -> str:
     return f"{name} is left out: only the layers of the language model are derived"
 
 
-def _names(config: Mapping[str, Any], text: Mapping[str, Any]) -> list[str]:
+def _names(config: Mapping[str, object], text: Mapping[str, object]) -> list[str]:
     """Architectures that a configuration names, those of its language model last."""
     named = config.get("architectures")
     if not named:
@@ -124,7 +124,7 @@ def _names(config: Mapping[str, Any], text: Mapping[str, Any]) -> list[str]:
 
 
 def _recognize(
-    names: Sequence[str], config: Mapping[str, Any], where: str | None
+    names: Sequence[str], config: Mapping[str, object], where: str | None
 ) -> tuple[Family, Architecture]:
     """The family of an architecture, by its name or else by its keys, and its dimensions."""
     known = next((FAMILIES[name] for name in names if name in FAMILIES), None)
@@ -161,7 +161,7 @@ class _Similar(NamedTuple):
     """Keys that the family does not have and that may change the dimensions."""
 
 
-def _similar(name: str, config: Mapping[str, Any]) -> _Similar | None:
+def _similar(name: str, config: Mapping[str, object]) -> _Similar | None:
     """Read a configuration as the family that does not know the fewest of its keys.
 
     Of several, the family of its `model_type` is first, then the earliest of `FAMILIES`.

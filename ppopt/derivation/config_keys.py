@@ -60,7 +60,7 @@ class Keys:
 
     def __init__(
         self,
-        config: Mapping[str, Any],
+        config: Mapping[str, object],
         aliases: Mapping[str, str] = MappingProxyType({}),
         defaults: Mapping[str, int] = MappingProxyType({}),
         ignored: Iterable[str] = (),

@@ -194,7 +194,7 @@ class DerivedModel:
 
 
 def derive_model(
-    config: str | Path | Mapping[str, Any],
+    config: str | Path | Mapping[str, object],
     *,
     gpu: str,
     efficiency: float | None = None,

@@ -77,7 +77,7 @@ def settings_of(document: object, where: str) -> dict[str, Any]:
     return within(where, canonical, document)
 
 
-def canonical(document: Mapping[str, Any]) -> dict[str, Any]:
+def canonical(document: Mapping[str, object]) -> dict[str, Any]:
     """Check settings under any of their names, and name them as in Python; see `read_config`.
 
     Raises InputError on unknown keys, settings given twice, and values of the wrong kind: one that

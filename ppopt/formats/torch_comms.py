@@ -18,7 +18,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from ppopt.errors import InputError
 from ppopt.formats import torch_csv
@@ -118,7 +118,7 @@ def _read_row(line: str, computed: Iterator[Cell]) -> Iterator[Cell]:
 
 def time_communication_order(
     found: CommunicationOrder,
-    settings: Mapping[str, Any],
+    settings: Mapping[str, object],
     objective: Objective = Objective.MAKESPAN,
 ) -> Schedule:
     """Time a communication order on the pipeline of `settings` (as `torch_csv.schedule`).

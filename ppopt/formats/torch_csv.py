@@ -171,7 +171,7 @@ def parse_order(content: str, where: str) -> Order:
 
 
 def schedule(
-    order: Order, settings: Mapping[str, Any], objective: Objective = Objective.MAKESPAN
+    order: Order, settings: Mapping[str, object], objective: Objective = Objective.MAKESPAN
 ) -> Schedule:
     """Time an order on the pipeline that canonical settings describe (`ppopt.formats.config`).
 
@@ -342,7 +342,7 @@ def _check_losses(row: list[Op], last: int) -> None:
             )
 
 
-def pipeline_of_order(order: Order, settings: Mapping[str, Any]) -> Pipeline:
+def pipeline_of_order(order: Order, settings: Mapping[str, object]) -> Pipeline:
     """The pipeline of an order, as `schedule` describes it."""
     given = dict(settings)
     given.setdefault("batches", order.batches)

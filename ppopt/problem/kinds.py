@@ -45,6 +45,8 @@ class KindRecord(NamedTuple):
     letter: str
     """Its name in charts of plain text."""
     words: str
+    colour: str
+    """Hue in charts; a transfer has that of the operation which makes what it carries."""
     resource: ResourceKind
     """What runs it."""
     per: Per = Per.MICROBATCH
@@ -61,28 +63,29 @@ class KindRecord(NamedTuple):
         return self.kind.name
 
 
+_R = ResourceKind
 RECORDS: tuple[KindRecord, ...] = (
-    KindRecord(OpKind.F, "F", "forward", ResourceKind.COMPUTE),
-    KindRecord(OpKind.B, "B", "backward for the input", ResourceKind.COMPUTE),
-    KindRecord(OpKind.W, "W", "backward for the weights", ResourceKind.COMPUTE),
-    KindRecord(OpKind.BW, "BW", "full backward", ResourceKind.COMPUTE),
-    KindRecord(TransferKind.SEND_F, "SEND_F", "activation", ResourceKind.LINK, carries=OpKind.F),
-    KindRecord(TransferKind.SEND_B, "SEND_B", "gradient", ResourceKind.LINK, carries=OpKind.B),
+    KindRecord(OpKind.F, "F", "forward", "#0072B2", _R.COMPUTE),
+    KindRecord(OpKind.B, "B", "backward for the input", "#E69F00", _R.COMPUTE),
+    KindRecord(OpKind.W, "W", "backward for the weights", "#009E73", _R.COMPUTE),
+    KindRecord(OpKind.BW, "BW", "full backward", "#D55E00", _R.COMPUTE),
+    KindRecord(TransferKind.SEND_F, "SEND_F", "activation", "#0072B2", _R.LINK, carries=OpKind.F),
+    KindRecord(TransferKind.SEND_B, "SEND_B", "gradient", "#E69F00", _R.LINK, carries=OpKind.B),
     KindRecord(
         AuxiliaryKind.UNSHARD,
-        *("U", "gather of weights", ResourceKind.COLLECTIVE),
+        *("U", "gather of weights", "#56B4E9", _R.COLLECTIVE),
         per=Per.STAGE,
         opens=True,
     ),
     KindRecord(
         AuxiliaryKind.GRADIENT_SYNC,
-        *("G", "reduction of gradients", ResourceKind.COLLECTIVE),
+        *("G", "reduction of gradients", "#CC79A7", _R.COLLECTIVE),
         per=Per.STAGE,
     ),
     KindRecord(
-        AuxiliaryKind.OPTIMIZER, "O", "optimizer step", ResourceKind.COMPUTE, per=Per.DEVICE
+        AuxiliaryKind.OPTIMIZER, "O", "optimizer step", "#F0E442", _R.COMPUTE, per=Per.DEVICE
     ),
-    KindRecord(AuxiliaryKind.OFFLOAD, "H", "activation to the host", ResourceKind.HOST),
-    KindRecord(AuxiliaryKind.RELOAD, "R", "activation from the host", ResourceKind.HOST, way=1),
+    KindRecord(AuxiliaryKind.OFFLOAD, "H", "activation to the host", "#882255", _R.HOST),
+    KindRecord(AuxiliaryKind.RELOAD, "R", "activation from the host", "#999933", _R.HOST, way=1),
 )
 """The record of every kind, at the place of its code."""

@@ -128,7 +128,7 @@ def _iterations(document: object, rank: int, shape: Shape) -> dict[int, _Iterati
     return found
 
 
-def _iteration(events: Mapping[str, Any], number: int, rank: int, shape: Shape) -> _Iteration:
+def _iteration(events: Mapping[str, object], number: int, rank: int, shape: Shape) -> _Iteration:
     split = bool(events.get("wgrad_start"))
     kinds = {"fwd": OpKind.F, "bwd": OpKind.B if split else OpKind.BW}
     kinds |= {"wgrad": OpKind.W} if split else {}
@@ -148,7 +148,7 @@ def _iteration(events: Mapping[str, Any], number: int, rank: int, shape: Shape) 
 
 
 def _records(
-    events: Mapping[str, Any], mode: str, kind: OpKind, number: int, rank: int, shape: Shape
+    events: Mapping[str, object], mode: str, kind: OpKind, number: int, rank: int, shape: Shape
 ) -> list[Record]:
     """Operations of one kind."""
     begins, ends = (_times(events, f"{mode}_{what}") for what in ("start", "end"))
@@ -162,7 +162,7 @@ def _records(
     ]
 
 
-def _times(events: Mapping[str, Any], key: str) -> list[int]:
+def _times(events: Mapping[str, object], key: str) -> list[int]:
     """A list of times, in nanoseconds."""
     values = events.get(key)
     if not isinstance(values, list):

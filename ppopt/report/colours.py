@@ -12,24 +12,10 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from ppopt.problem.kinds import Kind
-from ppopt.problem.operation import AuxiliaryKind, OpKind, TransferKind
+from ppopt.problem.kinds import RECORDS, Kind
 from ppopt.schedule.idle import Cause
 
-HUES: dict[Kind, str] = {
-    OpKind.F: "#0072B2",
-    OpKind.B: "#E69F00",
-    OpKind.W: "#009E73",
-    OpKind.BW: "#D55E00",
-    TransferKind.SEND_F: "#0072B2",
-    TransferKind.SEND_B: "#E69F00",
-    AuxiliaryKind.UNSHARD: "#56B4E9",
-    AuxiliaryKind.GRADIENT_SYNC: "#CC79A7",
-    AuxiliaryKind.OPTIMIZER: "#F0E442",
-    AuxiliaryKind.OFFLOAD: "#882255",
-    AuxiliaryKind.RELOAD: "#999933",
-}
-"""The hue of every kind; a transfer has that of the operation which makes what it carries."""
+HUES: dict[Kind, str] = {record.kind: record.colour for record in RECORDS}
 LIGHTEST = 0.6
 """Share of white in the shade of the last chunk."""
 IDLE = "rgba(128, 138, 156, 0.16)"

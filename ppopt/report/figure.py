@@ -252,7 +252,7 @@ def _memory_traces(schedule: Schedule) -> list[go.Scatter | go.Bar]:
 
 
 def _areas(
-    name: str, profiles: list[_Profile], per_unit: int, top: int, style: Mapping[str, Any]
+    name: str, profiles: list[_Profile], per_unit: int, top: int, style: Mapping[str, object]
 ) -> go.Scatter:
     """Step functions as filled outlines, one per device, all of them one path."""
     xs, ys = [], []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from fractions import Fraction
 from typing import Any
 
@@ -70,6 +71,21 @@ def of_parallel_plan(found: ParallelPlan) -> dict[str, Any]:
         },
     }
     return of_plan(found.plan) | json_object(own)
+
+
+def describe(found: ParallelPlan) -> Iterator[str | Table]:
+    """What a terminal shows: lines and tables."""
+    yield from describe_parallel_plan(found)
+    if found.interrupted:
+        yield f"stopped early{'' if found.storage is None else '; the same command continues'}"
+    yield from ("", parallel_table(found))
+    more = len(found.rows) - MOST_SHOWN
+    if more > 0:
+        yield f"{more} more combinations; --json has all"
+    parts = breakdown_table(found)
+    if parts is not None:
+        yield from ("\nparts of a step (ms):", parts)
+    yield from describe_skipped(found)
 
 
 def parallel_table(found: ParallelPlan) -> Table:

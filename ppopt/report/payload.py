@@ -49,13 +49,13 @@ def payload(entries: Sequence[PageSchedule], *, single: bool, few: int, first: i
     return embedded({"style": _style(kinds), **opens, "schedules": schedules})
 
 
-def embedded(data: Mapping[str, Any]) -> str:
+def embedded(data: Mapping[str, object]) -> str:
     """JSON that a browser never takes for the end of its script element."""
     text = json.dumps(data, allow_nan=False, separators=(",", ":"))
     return text.replace("<", "\\u003c")
 
 
-def data_element(name: str, data: Mapping[str, Any]) -> str:
+def data_element(name: str, data: Mapping[str, object]) -> str:
     """A script element that holds data as JSON, under its name."""
     return f'<script type="application/json" id="{name}">{embedded(data)}</script>'
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from fractions import Fraction
 from typing import Any
 
@@ -20,6 +20,7 @@ from ppopt.solver.deadline import Callback, Stop
 from ppopt.solver.options import TIME_LIMIT, SolveOptions, checked_options
 from ppopt.solver.parameters import SolveParams
 from ppopt.strategies import Options
+from ppopt.studies.plan_reports import PlanReports, share_of_search
 from ppopt.studies.plan_result import Plan
 from ppopt.studies.plan_search import PlanSearch
 from ppopt.studies.plan_space import (
@@ -122,24 +123,12 @@ def plan(
         partition=partition,
         fields={**fields, "mem_limit": limit} if limited else fields,
     )
-    kind, plan_params = BackwardKind.read(backward_kind), params.plan
-    share = 1 - plan_params.less - plan_params.refining - (plan_params.more if limited else 0)
-    share -= 0 if slowdown is None else plan_params.within
+    kind = BackwardKind.read(backward_kind)
+    share = share_of_search(params.plan, limited=limited, within=slowdown is not None)
     search = PlanSearch(space, Objective(objective), kind, request, share)
-    search.start_from_baselines()
-    result = search.run()
-    steps: tuple[Callable[[Plan], Plan], ...] = (
-        lambda _: search.refine(),
-        lambda _: search.with_less_memory(),
-        lambda result: search.with_memory_within(result, slowdown),
-        search.with_more_memory,
-        search.with_baselines,
-    )
-    for step in steps:
-        if result.value is None or result.interrupted:
-            return result
-        result = step(result)
-    return result
+    reports = PlanReports(search)
+    reports.start_from_baselines()
+    return reports.add_to(search.run(), slowdown)
 
 
 def search_plan_space(
@@ -159,9 +148,10 @@ def search_plan_space(
     set up.
     """
     search = PlanSearch(space, objective, backward_kind, options)
-    search.set_known_value(known_value, starts)
+    search.set_known_value(known_value)
+    search.start_from(starts)
     if not starts and OPTIMAL in space.strategies:
-        search.start_from_baselines()
+        PlanReports(search).start_from_baselines()
     return search.run()
 
 

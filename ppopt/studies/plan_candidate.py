@@ -1,8 +1,8 @@
-"""One configuration of a plan: its best schedule, its bound and what is proved of them.
+"""A candidate: all that a plan knows of one configuration.
 
-The configuration covers all orders of operations, or the order of one hand strategy. Of all orders,
-one search serves all configurations (`ppopt.studies.plan_product`); that of a hand strategy has its
-own.
+It owns the best schedule, the lower bound and what is proved of them. The configuration covers all
+orders of operations (`ppopt.studies.plan_product`), or the order of one hand strategy
+(`ppopt.studies.plan_strategy`).
 """
 
 from __future__ import annotations

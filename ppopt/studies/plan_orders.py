@@ -1,4 +1,4 @@
-"""The search of all orders: one for all configurations of a plan, and what it knows of each."""
+"""The search of all orders: one for all configurations of a plan."""
 
 from __future__ import annotations
 
@@ -6,139 +6,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from fractions import Fraction
 
-from ppopt.problem.partition import SEARCH
 from ppopt.problem.problem import Problem
-from ppopt.schedule.schedule import Schedule
-from ppopt.solver.choices.configuration import Configuration
-from ppopt.solver.choices.enumeration import Key
-from ppopt.solver.choices.given import ONLY
-from ppopt.solver.choices.result import known_result, result_of
 from ppopt.solver.choices.search import ConfigurationSearch, Effort
 from ppopt.solver.deadline import Deadline
 from ppopt.solver.options import SolveOptions
-from ppopt.solver.result import Progress, Result
+from ppopt.solver.result import Progress
 from ppopt.studies.baselines import GRACE
-from ppopt.studies.frontier_curve import Curve
-from ppopt.studies.frontier_problem import frontier_problem_of
-from ppopt.studies.frontier_search import ParetoSearch
-from ppopt.studies.plan_candidate import PlanCandidate
-from ppopt.studies.plan_product import PlanChoice, PlanProduct, value_and_peak
-from ppopt.studies.plan_result import LeastMemory, WithinShare
+from ppopt.studies.plan_product import OrdersCandidate, PlanProduct
 
 Ceiling = Callable[[], Fraction | None]
 """Gives a cutoff: values at or above it are of no use."""
-
-
-class ScheduleCandidate(PlanCandidate):
-    """A configuration whose best schedule is searched over all orders, with all others."""
-
-    def __init__(
-        self, given: PlanChoice, search: ConfigurationSearch, prefix: Key, options: SolveOptions
-    ) -> None:
-        """`search` is that of all configurations, in which this one has a prefix of the keys."""
-        super().__init__(given.configuration, given.problem, options)
-        self._choice, self._search, self._prefix = given.choice, search, prefix
-        assert isinstance(search.choice, PlanProduct)
-        self._product = search.choice
-        self._state = search.state
-        self._taken: Schedule | None = None
-        """Best schedule that the search does not know."""
-        self.refresh(None)
-
-    def refresh(self, ceiling: Fraction | None) -> None:
-        """Read the state of the search; `ceiling` is the best value of all, per microbatch."""
-        state = self._product.state_of(self._prefix, self._search.state, ceiling)
-        if self._taken is not None:
-            known = known_result(self.problem, self._taken, self._options)
-            taken = Configuration((), Fraction(0), batches=self.configuration.batches, result=known)
-            state.take(min(filter(None, (state.best, taken)), key=value_and_peak))
-        state.raise_least(self.bound_per_microbatch)
-        self._state, self.searches = state, state.searched
-        self.impossible = state.infeasible
-        self.bound = state.least * self.configuration.batches
-        self.bound_alone = self._product.least(self._prefix) * self.configuration.batches
-
-    @property
-    def schedule(self) -> Schedule | None:
-        """Best schedule."""
-        best = self._state.best
-        return None if best is None or best.result is None else best.result.schedule
-
-    @property
-    def result(self) -> Result:
-        """See `PlanCandidate.result`."""
-        state = self._state
-        if state.best is not None and state.best is state.known.get(ONLY):
-            own, bound = state.best.result, state.lower_bound * self.configuration.batches
-            if own is not None and own.lower_bound == bound:
-                return own
-        return result_of(self._choice, self.problem, state, self._options)
-
-    def raise_to(self, other: PlanCandidate) -> None:
-        """See `PlanCandidate.raise_to`."""
-        self._product.raise_floor(self._prefix, other.bound_per_microbatch)
-        self.refresh(None)
-
-    def hint(self, schedule: Schedule) -> None:
-        """See `PlanCandidate.hint`."""
-        self._search.hint(schedule)
-
-    def contains(self, schedule: Schedule) -> bool:
-        """Whether a schedule belongs to the configuration."""
-        pipeline = schedule.pipeline
-        return self._product.allows(self._prefix, pipeline) and (
-            self.problem.pipeline.partition == SEARCH
-            or pipeline.counts == self.problem.pipeline.counts
-        )
-
-    def start_from(self, schedule: Schedule) -> None:
-        """Start from a schedule that belongs to the configuration."""
-        self.hint(schedule)
-        self.take(schedule)
-
-    def take(self, schedule: Schedule) -> None:
-        """See `PlanCandidate.take`.
-
-        The schedule has the placement of the configuration. That of a strategy may have another
-        name: interleaved stages, one per device, have the layout of linear ones.
-        """
-        own = self.problem.pipeline
-        if self._is_better(schedule):
-            named = replace(schedule.pipeline, placement=own.placement, chunks=own.chunks)
-            self._taken = replace(schedule, pipeline=named)
-            self.refresh(None)
-
-    def minimize_memory(self, deadline: Deadline) -> LeastMemory:
-        """See `PlanCandidate.minimize_memory`."""
-        search = self._less_memory(None, deadline)
-        point, problem = search.curve.points[-1], search.space
-        pipeline = replace(point.schedule.pipeline, mem_limit=self.problem.pipeline.limits)
-        self.take(replace(point.schedule, pipeline=pipeline))
-        return LeastMemory(problem.memory(point.limit), problem.memory(search.least_limit))
-
-    def least_within(self, value: Fraction, deadline: Deadline) -> WithinShare | None:
-        """See `PlanCandidate.least_within`."""
-        if super().least_within(value, deadline) is None:
-            return None
-        search = self._less_memory(value, deadline)
-        point, limit = search.least, search.least_limit
-        memory = map(search.space.memory, (point.limit, limit))
-        return WithinShare(self.configuration, point.value, *memory)
-
-    def _less_memory(self, goal: Fraction | None, deadline: Deadline) -> ParetoSearch:
-        """Search for less memory, starting from the best schedule; returns the ended search."""
-        schedule, options = self.schedule, self._options
-        assert schedule is not None
-        space = frontier_problem_of(self.problem)
-        seconds = max(deadline.left, options.params.frontier.least)
-        deadline = Deadline.after(seconds, progress=deadline.progress)
-        search = ParetoSearch(
-            space, options.by(deadline), Curve(space.limits),
-            max_level=options.params.plan.less_level, goal=goal,
-        )  # fmt: skip
-        search.minimize_memory(schedule)
-        self.interrupted |= search.interrupted
-        return search
 
 
 class OrdersSearch:
@@ -146,7 +23,7 @@ class OrdersSearch:
 
     def __init__(
         self,
-        choices: Sequence[PlanChoice],
+        candidates: Sequence[OrdersCandidate],
         problem: Problem,
         options: SolveOptions,
         ceiling: Ceiling,
@@ -155,6 +32,7 @@ class OrdersSearch:
 
         `ceiling` gives the best time per microbatch of all: longer ones are of no use.
         """
+        self.candidates = candidates
         self._params, self._ceiling = options.params.plan, ceiling
         self._turn = options.deadline
         self._cutoff: Fraction | None = None
@@ -163,16 +41,13 @@ class OrdersSearch:
         """Most searches of level 0 in all rounds so far."""
         deadline = options.deadline
         self._stop = deadline.stop
-        self._product = PlanProduct(choices, self._params.margin)
         self._search = ConfigurationSearch(
-            self._product, problem, options.by(replace(deadline, stop=self._ends)),
+            PlanProduct(candidates, self._params.margin), problem,
+            options.by(replace(deadline, stop=self._ends)),
             ceiling=lambda: self._cutoff, grace=GRACE,
         )  # fmt: skip
         self._search.enumerate_listed()
-        self.candidates = [
-            ScheduleCandidate(choice, self._search, prefix, options)
-            for prefix, choice in zip(self._product.inner, choices, strict=True)
-        ]
+        self._update()
 
     @property
     def num_open(self) -> int:
@@ -193,13 +68,13 @@ class OrdersSearch:
     def bound(self, deadline: Deadline) -> None:
         """Bound the configurations that may be below the ceiling, until the deadline."""
         self._search.bound(deadline, self._ceiling())
-        self._refresh()
+        self._update()
 
     def search(self, effort: Effort, turn: Deadline) -> None:
         """Search for at most a turn; if nothing is found, until the deadline."""
         self._begin(turn)
         self._search.search(effort)
-        self._refresh()
+        self._update()
 
     def search_round(self, number: int, turn: Deadline) -> None:
         """Search for at most a turn, with the effort of a round, counted from 0."""
@@ -217,16 +92,19 @@ class OrdersSearch:
 
         self._begin(turn)
         self._search.search_best(PROVING)
-        self._refresh()
+        self._update()
 
     def _begin(self, turn: Deadline) -> None:
         self._turn, self._cutoff = turn, self._ceiling()
+        for candidate in self.candidates:
+            while candidate.hints:
+                self._search.hint(candidate.hints.pop(0))
 
-    def _refresh(self) -> None:
+    def _update(self) -> None:
         values = (self._ceiling(), self._search.state.value)
         ceiling = min((value for value in values if value is not None), default=None)
         for candidate in self.candidates:
-            candidate.refresh(ceiling)
+            candidate.update(ceiling)
 
     def _ends(self, state: Progress) -> bool:
         """Whether the search ends: with its turn, or as the caller says."""

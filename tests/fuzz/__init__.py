@@ -2,10 +2,6 @@
 
 python -m tests.fuzz --minutes 10 --seed 1 --workers 2
 
-With `--journal FILE` every minute is noted in a file. A run that was stopped goes on from it, and
-`--report FILE` prints what it says.
-
-A category (`tests.fuzz.category`) draws cases, checks them and makes them smaller. Cases are
-plain data, so that a failing one can be written as a test. `known` lists the findings that are
-open, with the reason.
+A category (`tests.fuzz.category`) draws cases, checks them and makes them smaller. Cases are plain
+data, so that a failing one can be written as a test.
 """

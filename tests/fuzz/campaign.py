@@ -14,7 +14,6 @@ from random import Random
 from time import monotonic
 from types import FrameType
 
-from tests.fuzz import known
 from tests.fuzz.category import Case, Category, Finding, SkippedError
 from tests.fuzz.choices import Compositions, Layers, Mixed, Phases, Placements, Recompute
 from tests.fuzz.exports import Exports
@@ -149,50 +148,40 @@ def attack(category: Category, seed: str, number: int, tally: Tally) -> None:
     for finding in found:
         tally.kinds[finding.kind] += 1
         if finding.kind not in tally.examples:
-            tally.examples[finding.kind] = (finding.words, shrunk(category, case, finding.kind))
+            smallest = shrunk(category, case, finding.kind)
+            tally.examples[finding.kind] = finding.words, smallest
+            print(_line(category.name, finding.kind, 1, finding.words, smallest), flush=True)
     tally.seconds += monotonic() - began
 
 
-def campaign(
-    names: Sequence[str], seed: str, seconds: float, done: Mapping[str, int]
-) -> dict[str, Tally]:
-    """Attack for some time: next is the category that is furthest from its goal.
-
-    `done`: how many cases of each category the seed's earlier campaigns had.
-    """
+def campaign(names: Sequence[str], seed: str, seconds: float) -> dict[str, Tally]:
+    """Attack for some time: next is the category that is furthest from its goal."""
     tallies = {name: Tally() for name in names}
     until = monotonic() + seconds
-
-    def number(name: str) -> int:
-        return done.get(name, 0) + tallies[name].cases
-
     while monotonic() < until:
-        name = min(names, key=lambda name: number(name) / CATEGORIES[name].goal)
-        attack(CATEGORIES[name], seed, number(name), tallies[name])
+        name = min(names, key=lambda name: tallies[name].cases / CATEGORIES[name].goal)
+        attack(CATEGORIES[name], seed, tallies[name].cases, tallies[name])
     return tallies
 
 
 def table(tallies: Mapping[str, Tally]) -> str:
     """Counts by category, as Markdown."""
-    lines = [
-        "| category | cases | skipped | seconds | findings | of these known |",
-        "|---|---|---|---|---|---|",
-    ]
+    lines = ["| category | cases | skipped | seconds | findings |", "|---|---|---|---|---|"]
     for name, tally in tallies.items():
-        old = sum(n for kind, n in tally.kinds.items() if known.reason(name, Finding(kind, "")))
-        figures = (tally.cases, tally.skipped, f"{tally.seconds:.0f}", tally.kinds.total(), old)
+        figures = (tally.cases, tally.skipped, f"{tally.seconds:.0f}", tally.kinds.total())
         lines.append(f"| {name} | {' | '.join(map(str, figures))} |")
     return "\n".join(lines)
 
 
 def listed(tallies: Mapping[str, Tally]) -> Iterator[str]:
-    """Every kind of finding in a line, with its number, why it is open if known, and an example."""
+    """Every kind of finding in a line, with its number and an example."""
     for name, tally in tallies.items():
         for kind, number in sorted(tally.kinds.items()):
-            why = known.reason(name, Finding(kind, ""))
-            words, case = tally.examples[kind]
-            state = f"known: {why}" if why else "NEW"
-            yield f"- {name}, {kind}, {number} times ({state}): {words}\n  {_short(case)}"
+            yield _line(name, kind, number, *tally.examples[kind])
+
+
+def _line(name: str, kind: str, number: int, words: str, case: Case) -> str:
+    return f"- {name}, {kind}, {number} times: {words}\n  {_short(case)}"
 
 
 def _short(case: Case) -> str:

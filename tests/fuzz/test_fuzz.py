@@ -23,16 +23,13 @@ from tests.fuzz import (
     command,
     configs,
     interrupted,
-    known,
     layers,
     pipelines,
     processes,
 )
-from tests.fuzz import journal as journals
 from tests.fuzz.__main__ import report
 from tests.fuzz.campaign import CATEGORIES, Tally
 from tests.fuzz.category import Case, Category, Finding, SkippedError
-from tests.fuzz.journal import Journal
 from tests.oracles import bounds, exhaustive
 
 pytestmark = pytest.mark.slow
@@ -77,17 +74,11 @@ SLICE = {
 
 
 @pytest.mark.parametrize("name", SLICE)
-def test_a_short_slice_finds_nothing_new(name: str) -> None:
-    """What is known is left out by `tests.fuzz.known` and nowhere else."""
+def test_a_short_slice_finds_nothing(name: str) -> None:
     tally = Tally()
     for number in range(SLICE[name]):
         campaign.attack(CATEGORIES[name], "slice", number, tally)
-    new = {
-        kind: tally.examples[kind]
-        for kind in tally.kinds
-        if known.reason(name, Finding(kind, "")) is None
-    }
-    assert new == {}
+    assert tally.examples == {}
     assert tally.cases - tally.skipped > 0
 
 
@@ -415,50 +406,24 @@ def test_a_failing_case_is_shrunk_counted_and_written_as_a_test(tmp_path: Path) 
     assert made["CASE"] == {"number": 11}
     assert "test_tiny_large" in made
     text = "\n".join(campaign.listed({"tiny": tally}))
-    assert f"- tiny, large, {tally.kinds['large']} times (NEW):" in text
+    assert f"- tiny, large, {tally.kinds['large']} times:" in text
     assert f"| tiny | 12 | {tally.skipped} |" in campaign.table({"tiny": tally})
 
 
-def test_a_run_that_was_stopped_goes_on_from_its_journal(tmp_path: Path) -> None:
-    """The numbers of the cases go on; a line that was cut short is left out."""
-    journal = Journal(tmp_path / "journal.jsonl")
-    names = ["valid", "strategies"]
-    journals.run(journal, names, "5.0", 0.3)
-    _, first = journal.done("5.0")
-    with journal.path.open("a", encoding="utf-8") as file:
-        file.write('{"piece": "5.0", "seco')
-    journal.begin("# again", 5)
-    journals.run(journal, names, "5.0", 0.3)
-    assert journal.done("5.0")[1]["valid"].cases == first["valid"].cases
-    journals.run(journal, names, "5.0", 2 * journal.done("5.0")[0])
-    _, both = journal.done("5.0")
-    fresh = Tally()
-    for number in range(first["strategies"].cases, both["strategies"].cases):
-        campaign.attack(CATEGORIES["strategies"], "5.0", number, fresh)
-    assert both["strategies"].skipped == first["strategies"].skipped + fresh.skipped
-    assert both["valid"].cases > first["valid"].cases
-
-
-def test_a_report_of_a_journal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    journal = Journal(tmp_path / "journal.jsonl")
-    journal.begin("# The adversary\n\n- date: one", 7)
+def test_a_report_of_tallies(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     bad = Tally(3, 1, 0.5, Counter({"large": 2}), {"large": ("12 is above 10", {"number": 11})})
-    journal.piece("7.0", 60, {"tiny": bad})
-    journal.begin("# The adversary\n\n- date: two", 7)
-    journal.piece("7.1", 30, {"tiny": Tally(4)})
-    assert report(journal, tmp_path / "found") == 1
+    bad.add(Tally(4))
+    assert report({"tiny": bad}, tmp_path / "found") == 1
     told = capsys.readouterr().out
-    assert "- begun again: date: two" in told
-    assert "seeds 7.0, 7.1; 1.5 minutes in all" in told
-    assert "| tiny | 7 | 1 | 0 | 2 | 0 |" in told
+    assert "| tiny | 7 | 1 | 0 | 2 |" in told
     assert "Tiny instances beside exhaustive search: 6" in told
     assert (tmp_path / "found" / "test_fuzz_tiny_large.py").exists()
 
 
 def test_a_campaign_keeps_the_ratio_of_the_goals() -> None:
-    done = campaign.campaign(["valid", "mutants"], "ratio", 1.0, {"valid": 30})
-    goals = [CATEGORIES[name].goal for name in ("valid", "mutants")]
-    assert abs((30 + done["valid"].cases) / goals[0] - done["mutants"].cases / goals[1]) < 0.08
+    done = campaign.campaign(["valid", "mutants"], "ratio", 1.0)
+    shares = [tally.cases / CATEGORIES[name].goal for name, tally in done.items()]
+    assert abs(shares[0] - shares[1]) < 0.08
 
 
 def test_smaller_pipelines_are_pipelines_and_simpler_ones_come() -> None:
@@ -473,13 +438,6 @@ def test_smaller_pipelines_are_pipelines_and_simpler_ones_come() -> None:
                 Pipeline(**fields)
             except InputError as refused:
                 pytest.fail(f"{fields}: {refused}")
-
-
-def test_known_findings_go_by_category_and_pattern(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(known, "OPEN", {("disks", "full-*"): "item 1"})
-    assert known.reason("disks", Finding("full-crash", "")) == "item 1"
-    assert known.reason("killed", Finding("full-crash", "")) is None
-    assert known.reason("disks", Finding("loop-crash", "")) is None
 
 
 @pytest.mark.parametrize(("heard", "found"), [(False, []), (True, ["traceback-after-int"])])

@@ -32,15 +32,16 @@ COMPLETE_AT = {
     f"{PARTITIONS}/partition_recompute_choice.py": 1,
     "solver/placements/space.py": 1,
     "solver/recompute/recompute_choice.py": 1,
-    "studies/plan_least_memory.py": 1,
     "studies/plan_product.py": 1,
-    "studies/plan_search.py": 1,
+    "studies/plan_reports.py": 1,
+    "studies/plan_set_up.py": 1,
 }
 """Where a list is said to be complete, and how often: each is the end of an enumeration."""
 CHECKED = (
     *COMPLETE_AT,
     *(f"{CHOICES}/configuration.py", f"{CHOICES}/search.py"),
     f"{PARTITIONS}/partition_bounds.py",
+    "studies/plan_search.py",
 )
 """Files that are type-checked; what they import from others has any type."""
 
@@ -76,8 +77,8 @@ MISTAKES = (
     ),
     Mistake(
         f"{CHOICES}/choice.py",
-        "NONE_LEFT if isinstance(self.listed(), Complete) else Unlisted(self.lower_bound)",
-        "self.listed()",
+        "return NONE_LEFT if is_complete else Unlisted(self.lower_bound)",
+        "return listed",
     ),
     Mistake(
         f"{PARTITIONS}/partition_choice.py",
@@ -86,13 +87,13 @@ MISTAKES = (
         "if bounds.least < FOREVER:\n            order = PartitionOrder(self._space, bounds)",
     ),
     Mistake(
-        "studies/plan_least_memory.py",
+        "studies/plan_reports.py",
         "lower_bound_of(bounds) if isinstance(bounds, Complete) else None",
         "lower_bound_of(bounds)",
     ),
     Mistake(
         "studies/plan_search.py",
-        "lower_bound_of(bounds_of_all(map(_by_bound, self._possible), self._late))",
+        "lower_bound_of(bounds_of_all(map(_by_bound, self._possible), self.set_up.late))",
         "lower_bound_of(Partial([*map(_by_bound, self._possible)]))",
     ),
 )

@@ -24,7 +24,7 @@ from ppopt.report.parallel import (
 )
 from ppopt.solver.choices.choice import Choice
 from ppopt.solver.deadline import Deadline
-from ppopt.studies import plan_search
+from ppopt.studies import plan_set_up
 from ppopt.studies.parallel_plan import PlanArguments, plan_parallelism
 from ppopt.studies.parallel_result import ParallelPlan, ParallelRow
 from ppopt.studies.parallel_space import Parallelism, ParallelSpace
@@ -77,7 +77,7 @@ def test_configurations_are_set_up_until_the_deadline(monkeypatch: pytest.Monkey
     """
     now = 0.0
     monkeypatch.setattr(time, "monotonic", lambda: now)
-    choice_of, set_up = plan_search.choice_of, []
+    choice_of, set_up = plan_set_up.choice_of, []
 
     def slow_choice_of(problem: Problem, deadline: Deadline) -> Choice | None:
         nonlocal now
@@ -85,7 +85,7 @@ def test_configurations_are_set_up_until_the_deadline(monkeypatch: pytest.Monkey
         set_up.append(problem)
         return choice_of(problem, deadline)
 
-    monkeypatch.setattr(plan_search, "choice_of", slow_choice_of)
+    monkeypatch.setattr(plan_set_up, "choice_of", slow_choice_of)
     plan = ppopt.plan(
         Model([{"forward": 1, "count": 12}]), devices=2, batches=4,
         placement="linear,interleaved,v", workers=1, time_limit=1.0,

@@ -10,7 +10,6 @@ import pytest
 import ppopt
 from ppopt import Objective, PlanSpace
 from ppopt.problem.backward_kind import BackwardKind
-from ppopt.solver.choices.configuration import SearchedConfigurations
 from ppopt.solver.choices.enumeration import Key, Unlisted
 from ppopt.solver.choices.given import GivenPipeline
 from ppopt.solver.choices.search import ConfigurationSearch
@@ -18,7 +17,7 @@ from ppopt.solver.deadline import NO_DEADLINE, Deadline
 from ppopt.solver.open_choices import choice_of
 from ppopt.solver.options import checked_options
 from ppopt.solver.search import problem_of
-from ppopt.studies.plan_product import PlanChoice, PlanProduct
+from ppopt.studies.plan_product import OrdersCandidate, PlanChoice, PlanProduct
 from tests.oracles import exhaustive
 from tests.oracles.configurations import partitions
 from tests.tiers import first
@@ -37,21 +36,24 @@ def drawn(seed: int) -> PlanSpace:
     )  # fmt: skip
 
 
-def choices_of(space: PlanSpace, kind: BackwardKind = BackwardKind.WHOLE) -> list[PlanChoice]:
-    """The choice of every configuration."""
-    choices = []
+def candidates_of(
+    space: PlanSpace, kind: BackwardKind = BackwardKind.WHOLE
+) -> list[OrdersCandidate]:
+    """The candidate of every configuration."""
+    candidates = []
     for configuration in space:
         problem = problem_of(space.pipeline(configuration), Objective.MAKESPAN, kind)
         choice = choice_of(problem, Deadline.after(60)) or GivenPipeline(problem)
-        choices.append(PlanChoice(configuration, problem, choice))
-    return choices
+        given = PlanChoice(configuration, problem, choice)
+        candidates.append(OrdersCandidate(given, checked_options(60, 1)))
+    return candidates
 
 
 @pytest.mark.parametrize("seed", first(2, range(6)))
 def test_all_partitions_come_once_in_the_order_of_bounds_per_microbatch(seed: int) -> None:
     """Against the exhaustive optimum of each, and the number of partitions of each."""
     space = drawn(seed)
-    product = PlanProduct(choices_of(space))
+    product = PlanProduct(candidates_of(space))
     product.bound(Deadline.after(60))
     known: dict[Key, Fraction] = {}
     while isinstance(unlisted := product.rest(known, None), Unlisted):
@@ -72,20 +74,22 @@ def test_all_partitions_come_once_in_the_order_of_bounds_per_microbatch(seed: in
 
 def test_one_configuration_is_told_from_the_others() -> None:
     """The state of each has its own best value and bound, whatever the others have."""
-    choices = choices_of(drawn(0))
-    product = PlanProduct(choices)
-    search = ConfigurationSearch(product, choices[0].problem, checked_options(60, 1))
+    candidates = candidates_of(drawn(0))
+    search = ConfigurationSearch(
+        PlanProduct(candidates), candidates[0].problem, checked_options(60, 1)
+    )
     search.search()
     best = search.state.value
     assert best is not None and search.state.closed
-    for prefix, choice in zip(product.inner, choices, strict=True):
-        own = product.state_of(prefix, search.state, best)
+    for candidate in candidates:
+        candidate.update(best)
+        own = candidate.state
         assert own.least >= best or own.value == best
         if own.value is not None:
             assert own.best is not None and own.best.result is not None
             pipeline = own.best.result.pipeline
-            assert pipeline.layout == choice.problem.pipeline.layout
-            assert pipeline.batches == choice.batches
+            assert pipeline.layout == candidate.problem.pipeline.layout
+            assert pipeline.batches == candidate.configuration.batches
 
 
 def test_a_configuration_is_infeasible_only_if_no_partition_is_left() -> None:
@@ -96,11 +100,12 @@ def test_a_configuration_is_infeasible_only_if_no_partition_is_left() -> None:
             model=layers, devices=2, batches=(1,), recompute=("none",), chunks=(1,),
             placements=("linear",), fields={"mem_limit": limit},
         )  # fmt: skip
-        choices = choices_of(space)
-        product = PlanProduct(choices)
-        search = ConfigurationSearch(product, choices[0].problem, checked_options(60, 1))
+        (candidate,) = candidates_of(space)
+        product = PlanProduct([candidate])
+        search = ConfigurationSearch(product, candidate.problem, checked_options(60, 1))
         search.search()
-        assert product.state_of((0,), search.state, None).infeasible is infeasible
+        candidate.update(None)
+        assert candidate.impossible is infeasible
 
 
 def test_a_bound_of_chosen_recompute_holds_for_the_others() -> None:
@@ -109,16 +114,17 @@ def test_a_bound_of_chosen_recompute_holds_for_the_others() -> None:
         model=layers, devices=2, batches=(3,), recompute=("none", "search"), chunks=(1,),
         placements=("linear",), fields={"mem_limit": 9},
     )  # fmt: skip
-    product = PlanProduct(choices_of(space))
-    product.raise_floor((1,), Fraction(1000))
+    candidates = candidates_of(space)
+    product = PlanProduct(candidates)
+    candidates[1].raise_floor(Fraction(1000))
     assert product.least((0,)) < 1000
     product.bound(NO_DEADLINE)
     assert product.least((0,)) == 1000
 
 
 def test_what_is_above_the_ceiling_is_not_scheduled_first() -> None:
-    choices = choices_of(drawn(1))
-    product = PlanProduct(choices)
+    candidates = candidates_of(drawn(1))
+    product = PlanProduct(candidates)
     product.bound(NO_DEADLINE)
     least = product.lower_bound
     product.bound(NO_DEADLINE, least)
@@ -126,4 +132,5 @@ def test_what_is_above_the_ceiling_is_not_scheduled_first() -> None:
     product.bound(NO_DEADLINE, least + Fraction(1, 1000))
     firsts = {key[:1] for key in product.first()}
     assert firsts == {prefix for prefix in product.inner if product.least(prefix) == least}
-    assert product.state_of((0,), SearchedConfigurations(Fraction(0)), least).searched == 0
+    candidates[0].update(least)
+    assert candidates[0].searches == 0

@@ -44,7 +44,7 @@ def test_polishing_betters_the_schedule_of_one_partition() -> None:
     known = known_result(candidate.problem, made, checked_options(20, 1))
     inner = search._orders._search
     inner._take(inner._at((0, 2, 2, 2, 2)), known)
-    candidate.refresh(None)
+    candidate.update(None)
     bound, before = candidate.bound, candidate.value
     search._orders.search_best_partition(Deadline.after(2))
     assert candidate.bound == bound
@@ -76,7 +76,7 @@ def test_ctrl_c_keeps_what_the_search_of_one_partition_has_found(
     monkeypatch.setattr(inner, "_take", pressed)
     search._orders.search_best_partition(Deadline.after(5))
     assert search._orders.interrupted
-    assert search._plan().value == min(found)
+    assert search.plan().value == min(found)
 
 
 def test_rows_of_equal_time_per_microbatch_share_one_best() -> None:
@@ -144,7 +144,7 @@ def test_a_plan_names_the_placement_that_was_asked_for(strategy: str) -> None:
     (candidate,) = search._orders.candidates
     assert candidate.contains(schedule_of_strategy)
     candidate.start_from(schedule_of_strategy)
-    shown = of_plan(search._plan())
+    shown = of_plan(search.plan())
     assert (shown["placement"], shown["chunks"]) == ("linear", 1)
     assert {row["placement"] for row in shown["rows"]} == {"linear"}
 

@@ -93,15 +93,17 @@ class Choice(ABC):
 
     def rest(
         self,
-        known: Container[Key],  # noqa: ARG002
+        known: Container[Key],
         ceiling: Fraction | None,  # noqa: ARG002
     ) -> Rest:
-        """Configurations neither listed nor in `known`.
+        """Configurations that are not in `known`.
 
         If configurations are generated in the order of their bounds, those at or above the ceiling
         do not count.
         """
-        return NONE_LEFT if isinstance(self.listed(), Complete) else Unlisted(self.lower_bound)
+        listed = self.listed()
+        is_complete = isinstance(listed, Complete) and all(key in known for key in listed.members)
+        return NONE_LEFT if is_complete else Unlisted(self.lower_bound)
 
     def perturbed(self, key: Key, random: Random) -> Key | None:  # noqa: ARG002
         """Configuration a few random moves away; None if the search does not need one."""

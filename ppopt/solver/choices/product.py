@@ -103,14 +103,18 @@ class ProductChoice(Choice):
 
     def rest(self, known: Container[Key], ceiling: Fraction | None) -> Rest:
         """Unlisted configurations of the choice that has the least bound."""
-        return least_of(self.rest_of(prefix, known, ceiling) for prefix in self.inner)
+        return least_of(self._rest_of(prefix, known, ceiling) for prefix in self.inner)
 
-    def rest_of(self, prefix: Key, known: Container[Key], ceiling: Fraction | None) -> Rest:
-        """Unlisted configurations of one choice."""
-        rest = self.inner[prefix].rest(_Own(prefix, known), ceiling)
+    def _rest_of(self, prefix: Key, known: Container[Key], ceiling: Fraction | None) -> Rest:
+        """Unlisted configurations of one choice, with their prefix."""
+        rest = self.rest_of_choice(prefix, _Own(prefix, known), ceiling)
         if isinstance(rest, Complete) or rest.key is None:
             return rest
         return Unlisted(rest.bound, (*prefix, *rest.key))
+
+    def rest_of_choice(self, prefix: Key, known: Container[Key], ceiling: Fraction | None) -> Rest:
+        """Unlisted configurations of one choice; `known` and the result have no prefix."""
+        return self.inner[prefix].rest(known, ceiling)
 
 
 def _keys(prefix: Key, own: Iterable[Key]) -> Iterator[Key]:

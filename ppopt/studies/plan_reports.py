@@ -1,0 +1,203 @@
+"""Reports beside the answer of a plan: queries on its search, each with a share of the time limit.
+
+The plan starts from hand strategies and is compared with them. It then says how much less memory
+is enough for its value, or for a given slowdown, and what more memory may bring.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import replace
+from fractions import Fraction
+
+from ppopt.solver import interrupts
+from ppopt.solver.choices.enumeration import Complete, Enumeration, Partial, lower_bound_of
+from ppopt.solver.deadline import Deadline
+from ppopt.solver.parameters import PlanParams
+from ppopt.studies.baselines import BEYOND, GRACE
+from ppopt.studies.plan_baselines import PlanBaselines
+from ppopt.studies.plan_candidate import PlanCandidate
+from ppopt.studies.plan_result import MoreMemory, Plan, WithinShare
+from ppopt.studies.plan_search import PlanSearch
+from ppopt.studies.plan_space import PlanSpace
+
+
+def share_of_search(params: PlanParams, *, limited: bool, within: bool) -> float:
+    """Share of the time limit that is left to the search beside all reports."""
+    share = 1 - params.less - params.refining - (params.more if limited else 0)
+    return share - (params.within if within else 0)
+
+
+class PlanReports:
+    """The reports of one plan."""
+
+    def __init__(self, search: PlanSearch) -> None:
+        self._search, self._options = search, search.options
+        self._params, self._deadline = search.options.params.plan, search.options.deadline
+        set_up = search.set_up
+        self._baselines = PlanBaselines(set_up.space, set_up.objective, set_up.backward_kind)
+
+    def start_from_baselines(self) -> None:
+        """Evaluate hand strategies, and start every configuration from its best one."""
+        counts, params = self._search.set_up.space.batches, self._params
+        max_seconds = min(params.beginning * self._deadline.seconds, params.beginning_seconds)
+        try:
+            with interrupts.heard():
+                for number, batches in enumerate(counts, start=1):
+                    seconds = max_seconds * number / len(counts)
+                    deadline = replace(self._search.told(self._deadline), seconds=seconds)
+                    self._baselines.search(batches, deadline)
+        except KeyboardInterrupt:
+            self._search.interrupted = True
+        self._search.start_from(baseline.schedule for baseline in self._baselines.results)
+
+    def add_to(self, plan: Plan, slowdown: Fraction | None) -> Plan:
+        """Add all reports to a plan, until Ctrl-C; without a schedule, there are none."""
+        if plan.value is None or plan.interrupted:
+            return plan
+        plan = self._refined()
+        if not plan.interrupted:
+            plan = self._with_less_memory()
+        if not plan.interrupted and slowdown is not None:
+            plan = self._with_memory_within(plan, slowdown)
+        if not plan.interrupted:
+            plan = self._with_more_memory(plan)
+        return plan if plan.interrupted else self._with_baselines(plan)
+
+    def _refined(self) -> Plan:
+        """Continue the hand strategies that the gain names; returns the updated plan.
+
+        This takes at most as long as the plan so far, and at most its share of the time limit.
+        """
+        search, best = self._search, self._search.best
+        assert best is not None
+        longest = self._params.refining * self._deadline.seconds
+        turn = Deadline.after(min(longest, self._deadline.spent))
+        try:
+            with interrupts.heard():
+                self._baselines.refine(best.configuration.batches, turn)
+        except KeyboardInterrupt:
+            search.interrupted = True
+        search.start_from(baseline.schedule for baseline in self._baselines.results)
+        return search.plan()
+
+    def _with_less_memory(self) -> Plan:
+        """Add the least memory for the value of the plan that a short search finds.
+
+        This takes about as long as the plan so far, if so much of the time limit is left; nothing
+        is added if none is left.
+        """
+        search, best, params = self._search, self._search.best, self._params
+        if self._deadline.over:
+            return search.plan()
+        assert best is not None
+        limit, spent = self._deadline.seconds, self._deadline.spent
+        useful = max(params.less_left * limit, spent)
+        seconds = max(params.less * limit, min(search.left + params.less * limit, useful))
+        with interrupts.recorded() as pressed:
+            least = best.minimize_memory(search.told(Deadline.after(seconds)))
+        search.interrupted |= best.interrupted or bool(pressed)
+        return replace(search.plan(), least_memory=least)
+
+    def _with_memory_within(self, plan: Plan, slowdown: Fraction) -> Plan:
+        """Add the least memory of any configuration at most `slowdown` slower than the best."""
+        if self._deadline.over:
+            return plan
+        assert plan.best is not None and plan.best.per_microbatch is not None
+        max_time = plan.best.per_microbatch * (1 + slowdown)
+        deadline = Deadline.after(self._params.within * self._deadline.seconds)
+        with interrupts.recorded() as pressed:
+            within = within_share(self._search.candidates, max_time, self._search.told(deadline))
+        self._search.interrupted |= bool(pressed)
+        return replace(plan, within=within, interrupted=self._search.interrupted)
+
+    def _with_more_memory(self, plan: Plan) -> Plan:
+        """Add the effect of more memory, by a short search if that can be set up in time."""
+        set_up, limit = self._search.set_up, self._deadline.seconds
+        limits = set_up.problem.pipeline.limits
+        if limits is None or 2 * set_up.seconds > self._deadline.left:
+            return plan
+        assert plan.best is not None and plan.value is not None
+        more = [limit * self._params.more_memory for limit in limits]
+        spent = plan.solve_seconds / limit
+        share = max(self._params.more, min(1 - spent, spent / 2))
+        search = PlanSearch(
+            _with_limits(set_up.space, more), set_up.objective, set_up.backward_kind,
+            self._options.by(Deadline.after(limit)), share,
+        )  # fmt: skip
+        search.set_known_value(plan.best.per_microbatch)
+        search.hint(self._search.candidates)
+        in_time = 2 * search.set_up.seconds <= search.left
+        value, least = search.run_briefly(_with_limits(set_up.space, None) if in_time else None)
+        batches = plan.best.configuration.batches
+        return replace(plan, more_memory=MoreMemory(tuple(more), value * batches, least * batches))
+
+    def _with_baselines(self, plan: Plan) -> Plan:
+        """Add the hand strategies; the remaining ones may slightly exceed the time limit."""
+        assert plan.best is not None
+        deadline = self._deadline
+        with suppress(KeyboardInterrupt), interrupts.heard():
+            later = deadline.longer((BEYOND - 1) * deadline.seconds + GRACE)
+            self._baselines.search(plan.best.configuration.batches, replace(later, progress=None))
+        return replace(
+            self._baselines.add_to(plan), interrupted=deadline.pressed, solve_seconds=deadline.spent
+        )
+
+
+def _with_limits(space: PlanSpace, limits: Sequence[Fraction] | None) -> PlanSpace:
+    """A plan space with other memory limits, or with none."""
+    fields = {key: value for key, value in space.fields.items() if key != "mem_limit"}
+    return replace(space, fields=fields if limits is None else {**fields, "mem_limit": limits})
+
+
+def within_share(
+    candidates: Sequence[PlanCandidate], max_time: Fraction, deadline: Deadline
+) -> WithinShare | None:
+    """Minimise the memory of every configuration whose time per microbatch is at most `max_time`.
+
+    The configurations of least memory so far come first, each with an equal part of the time left
+    until the deadline. Returns None if no configuration is fast enough, or if Ctrl-C ends the
+    search before the first. The bound covers all configurations; it is None if one may be fast
+    enough but no such schedule of it was found.
+    """
+    waiting = sorted(
+        (candidate for candidate in candidates if _reaches(candidate, max_time)),
+        key=lambda candidate: (candidate.peak, candidate.configuration),
+    )
+    results: list[WithinShare] = []
+    for index, candidate in enumerate(waiting):
+        share = deadline.share(1 / (len(waiting) - index))
+        result = candidate.least_within(max_time * candidate.configuration.batches, share)
+        if result is not None:
+            results.append(result)
+        if candidate.interrupted:
+            break
+    least = min(results, key=lambda result: (result.memory, result.value), default=None)
+    if least is None:
+        return None
+    bounds = _memory_bounds(results, candidates, max_time)
+    proved = lower_bound_of(bounds) if isinstance(bounds, Complete) else None
+    return least._replace(lower_bound=proved)
+
+
+def _reaches(candidate: PlanCandidate, max_time: Fraction) -> bool:
+    return candidate.value is not None and candidate.per_microbatch(candidate.value) <= max_time
+
+
+def _memory_bounds(
+    results: Sequence[WithinShare], candidates: Sequence[PlanCandidate], max_time: Fraction
+) -> Enumeration[Fraction]:
+    """Lower bounds of the memory; complete if they cover all schedules that are fast enough."""
+    bounded = {
+        result.configuration: result.lower_bound
+        for result in results
+        if result.lower_bound is not None
+    }
+    fast_enough = {
+        candidate.configuration
+        for candidate in candidates
+        if not candidate.impossible and candidate.bound_per_microbatch <= max_time
+    }
+    bounds = tuple(bounded.values())
+    return Complete(bounds) if fast_enough <= bounded.keys() else Partial(bounds)

@@ -1,0 +1,138 @@
+"""Sets up the configurations of a plan: the pipeline of each, and the choice of what is open."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from fractions import Fraction
+from functools import cached_property
+
+from ppopt.errors import InputError, NotApplicableError
+from ppopt.problem import exact
+from ppopt.problem.backward_kind import BackwardKind
+from ppopt.problem.objective import Objective
+from ppopt.problem.problem import Problem
+from ppopt.solver.arguments import LAYER_WORK
+from ppopt.solver.choices.enumeration import NONE_LEFT, Rest, Unlisted
+from ppopt.solver.choices.given import GivenPipeline
+from ppopt.solver.choices.spaces import traits_of_any
+from ppopt.solver.deadline import Deadline
+from ppopt.solver.open_choices import choice_of
+from ppopt.solver.options import SolveOptions
+from ppopt.solver.search import problem_of
+from ppopt.strategies import resolve
+from ppopt.studies.baselines import OUT_OF_TIME
+from ppopt.studies.plan_candidate import PlanCandidate
+from ppopt.studies.plan_product import OrdersCandidate, PlanChoice, PlanProduct
+from ppopt.studies.plan_space import OPTIMAL, PlanConfiguration, PlanSpace, partitions_on
+from ppopt.studies.plan_strategy import StrategyCandidate
+from ppopt.studies.quick_bound import minimum_work
+
+
+class PlanSetUp:
+    """The candidates of a plan, as many as are set up before the deadline."""
+
+    def __init__(
+        self,
+        space: PlanSpace,
+        objective: Objective,
+        backward_kind: BackwardKind,
+        options: SolveOptions,
+        deadline: Deadline,
+    ) -> None:
+        """Set up at least one configuration. Raises InputError if none can be set up."""
+        began = Deadline.after()
+        self.space, self.objective, self.backward_kind = space, objective, backward_kind
+        self._options, self._deadline = options, deadline
+        self.orders: list[OrdersCandidate] = []
+        """Configurations of all orders."""
+        self.strategies: list[StrategyCandidate] = []
+        """Configurations of hand strategies."""
+        self.skipped: list[tuple[str, str]] = []
+        """Configurations that are not set up, each with the reason."""
+        self.num_late = 0
+        """Number of configurations for which no time was left."""
+        for configuration in space:
+            if self.candidates and deadline.over:
+                self.num_late += 1
+                self.skipped.append((str(configuration), OUT_OF_TIME))
+                continue
+            try:
+                self._add(configuration)
+            except NotApplicableError as error:
+                self.skipped.append((str(configuration), str(error)))
+        if not self.candidates:
+            raise InputError(self.skipped[0][1])
+        self.seconds = began.spent
+        """Seconds that this took."""
+
+    def _add(self, configuration: PlanConfiguration) -> None:
+        """Set up a configuration; raises NotApplicableError if it cannot be searched."""
+        choice = self._choice_of(self.space, configuration)
+        if configuration.strategy == OPTIMAL:
+            self.orders.append(OrdersCandidate(choice, self._options))
+            return
+        accepts_partition = partitions_on(self.space.runtime, choice.problem.pipeline)
+        options = self.space.options_of(configuration)
+        candidate = StrategyCandidate(choice, self._options, options, accepts_partition)
+        self.strategies.append(candidate)
+
+    def _choice_of(self, space: PlanSpace, configuration: PlanConfiguration) -> PlanChoice:
+        kind = backward_kind_of(configuration, self.backward_kind)
+        problem = problem_of(space.pipeline(configuration), self.objective, kind)
+        choice = choice_of(problem, self._deadline) or GivenPipeline(problem)
+        return PlanChoice(configuration, problem, choice)
+
+    @property
+    def candidates(self) -> list[PlanCandidate]:
+        """All candidates, those of hand strategies last."""
+        return [*self.orders, *self.strategies]
+
+    @property
+    def problem(self) -> Problem:
+        """Problem of the first candidate."""
+        return self.candidates[0].problem
+
+    @cached_property
+    def late(self) -> Rest:
+        """Configurations for which no time was left, with a bound on their time per microbatch.
+
+        The devices run the work of all layers. With phases, a pair may take less than its parts.
+        """
+        if not self.num_late:
+            return NONE_LEFT
+        pipeline = self.problem.pipeline
+        if not LAYER_WORK.applies(traits_of_any(self.problem)):
+            return Unlisted(Fraction(0))
+        work = exact.total(map(minimum_work, pipeline.model.costed))
+        return Unlisted(work / sum(pipeline.device_speed))
+
+    def raise_to_relaxed(
+        self, space: PlanSpace, deadline: Deadline, ceiling: Fraction | None
+    ) -> None:
+        """Raise bounds to those of a relaxed space, such as one without memory limits."""
+        relaxed = []
+        for configuration in space:
+            with suppress(NotApplicableError):
+                choice = self._choice_of(space, configuration)
+                relaxed.append(OrdersCandidate(choice, self._options))
+        PlanProduct(relaxed, self._options.params.plan.margin).bound(deadline, ceiling)
+        bounded = {candidate.configuration: candidate for candidate in relaxed}
+        for candidate in self.candidates:
+            if candidate.configuration in bounded:
+                bounded[candidate.configuration].update(ceiling)
+                candidate.raise_to(bounded[candidate.configuration])
+
+
+def backward_kind_of(configuration: PlanConfiguration, kind: BackwardKind) -> BackwardKind:
+    """Kind of backwards of the schedules of a configuration, of those of a kind that was asked for.
+
+    Raises NotApplicableError if the strategy of the configuration has other ones.
+    """
+    if configuration.strategy == OPTIMAL:
+        return kind
+    fused = resolve(configuration.strategy).fused
+    if kind is BackwardKind.WHOLE and not fused:
+        raise NotApplicableError(f"{configuration.strategy} splits the backward")
+    if kind is BackwardKind.SPLIT and fused:
+        raise NotApplicableError(f"{configuration.strategy} does not split the backward")
+    return BackwardKind.WHOLE if fused else BackwardKind.MIXED
