@@ -1,7 +1,6 @@
-"""Sweeps: rows per second, cost against size, overhead per row.
+"""Sweeps: rows per second, overhead per row.
 
     python -m benchmarks.sweep rate --rows 2000 --sample 40
-    python -m benchmarks.sweep size --most 100000
     python -m benchmarks.sweep overhead --rows 500
 
 Each prints a part of a record as Markdown. `rate` leaves its storage in the current folder.
@@ -10,7 +9,6 @@ Each prints a part of a record as Markdown. `rate` leaves its storage in the cur
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import random
 import resource
@@ -114,53 +112,6 @@ def _loop(model: str, rows: Sequence[ppopt.SweepRow], jobs: int) -> Spent:
     return began.since()
 
 
-def size(arguments: argparse.Namespace) -> None:
-    """Time, memory and storage of cheap rows: evaluations of 1F1B on 4 devices."""
-    print("\n## Cost against size: evaluations of 1F1B\n")
-    print(
-        "| rows | seconds | again | ms per row | ms of processors per row, again | peak MiB of the "
-        "sweep | KiB of storage per row |\n|---|---|---|---|---|---|---|"
-    )
-    count = 100
-    while count <= arguments.most:
-        with tempfile.TemporaryDirectory() as folder:
-            words = [sys.executable, "-m", "benchmarks.sweep", "cheap", "--rows", str(count)]
-            ran = [_measured([*words, "--folder", folder]) for _ in range(2)]
-            held = sum(one.stat().st_size for one in Path(folder).iterdir())
-        first, again = ran
-        print(
-            f"| {count} | {first['seconds']:.1f} | {again['seconds']:.1f} | "
-            f"{1000 * first['seconds'] / count:.1f} | {1000 * first['processor'] / count:.1f}, "
-            f"{1000 * again['processor'] / count:.1f} | {first['memory']} | "
-            f"{held / 1024 / count:.1f} |",
-            flush=True,
-        )
-        count *= 10
-
-
-def _measured(words: Sequence[str]) -> dict[str, float]:
-    ran = subprocess.run(words, check=True, capture_output=True, text=True)
-    found: dict[str, float] = json.loads(ran.stdout)
-    return found
-
-
-def cheap(arguments: argparse.Namespace) -> None:
-    """A sweep of cheap rows in this process; prints its seconds and its peak memory."""
-    times = -(-arguments.rows // 25)
-    rows = 25 * times
-    grid: dict[str, list[Any]] = {
-        "batches": list(range(4, 29)),
-        "p2p-time": [number / 1000 for number in range(times)],
-        "strategy": ["1f1b"],
-    }
-    began = Spent.now()
-    url = f"sqlite:///{arguments.folder}/a.db"
-    study = ppopt.sweep(PIPELINE, grid, storage=url)
-    assert study.done == rows
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
-    print(json.dumps(began.since()._asdict() | {"memory": peak}))
-
-
 def overhead(arguments: argparse.Namespace) -> None:
     """What a row takes besides its own work, in processes of ours and of Dask.
 
@@ -204,8 +155,6 @@ def main() -> None:
     parts = parser.add_subparsers(dest="part", required=True)
     options: dict[Callable[[argparse.Namespace], None], dict[str, Any]] = {
         rate: {"rows": 2000, "sample": 40, "jobs": 2, "model": "llama-3.1-8b"},
-        size: {"most": 100_000},
-        cheap: {"rows": 100, "folder": "."},
         overhead: {"rows": 500},
     }
     for part, given in options.items():
@@ -214,8 +163,7 @@ def main() -> None:
         for name, default in given.items():
             words.add_argument(f"--{name}", type=type(default), default=default)
     arguments = parser.parse_args()
-    if arguments.run is not cheap:
-        print(heading("Sweeps"))
+    print(heading("Sweeps"))
     arguments.run(arguments)
 
 

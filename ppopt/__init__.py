@@ -76,10 +76,10 @@ if TYPE_CHECKING:
     from ppopt.studies.plan_result import WithinShare as WithinShare
     from ppopt.studies.plan_space import PlanConfiguration as PlanConfiguration
     from ppopt.studies.plan_space import PlanSpace as PlanSpace
+    from ppopt.studies.records import SweepRow as SweepRow
     from ppopt.studies.robustness import Jitter as Jitter
     from ppopt.studies.robustness import jitter as jitter
     from ppopt.studies.sweep import Study as Study
-    from ppopt.studies.sweep import SweepRow as SweepRow
     from ppopt.studies.sweep import sweep as sweep
     from ppopt.verifier import Rule as Rule
     from ppopt.verifier import Violation as Violation
@@ -132,7 +132,8 @@ _HOMES = {
     ),
     "studies.plan_space": ("PlanConfiguration", "PlanSpace"),
     "studies.robustness": ("Jitter", "jitter"),
-    "studies.sweep": ("Study", "SweepRow", "sweep"),
+    "studies.records": ("SweepRow",),
+    "studies.sweep": ("Study", "sweep"),
     "verifier": ("Rule", "Violation", "explain", "verify"),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import signal
+import sys
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any
@@ -26,6 +27,13 @@ def view(tmp_path_factory: pytest.TempPathFactory) -> Iterator[View]:
 
 
 @pytest.hookimpl(optionalhook=True)
+@pytest.fixture(autouse=True)
+def _no_cached_schedules() -> None:
+    """Make the schedules of hand strategies anew: tests plant mistakes in what they are made of."""
+    if (module := sys.modules.get("ppopt.strategies.schedules")) is not None:
+        module.clear_cache()
+
+
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     """A worker that is done takes tests from the other: the last ones are long."""
     from xdist.scheduler import WorkStealingScheduling  # noqa: PLC0415  only with pytest-xdist

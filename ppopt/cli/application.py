@@ -136,7 +136,7 @@ class Group(TyperGroup):
             except (RunError, VerificationError) as error:
                 fail(str(error), EXIT_BUG)
             except _UsageError as error:
-                fail(_usage_words(error))
+                fail(_usage_error(error))
             except KeyboardInterrupt:
                 streams.interrupted(words)
             except BrokenPipeError:
@@ -264,7 +264,7 @@ def _setting_of(flag: str) -> Setting | str:
     return _FLAGS[flag] if flag in _FLAGS else NAMED.get(name, name)
 
 
-def _usage_words(error: Any) -> str:
+def _usage_error(error: Any) -> str:
     """A usage error in one line: the nearest option, and an example of the command."""
     message = error.format_message().replace("Value error, ", "").rstrip(".")
     context, option = error.ctx, getattr(error, "option_name", None)

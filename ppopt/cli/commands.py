@@ -6,7 +6,7 @@ Libraries load inside the commands, so that `ppopt --help` loads none of the hea
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from enum import StrEnum
 from pathlib import Path
@@ -383,10 +383,11 @@ def models() -> int:
 
 
 class SchemaOf(StrEnum):
-    """Files that have a JSON Schema."""
+    """What has a JSON Schema."""
 
     CONFIG = "config"
     SCHEDULE = "schedule"
+    RESULT = "result"
 
 
 @command
@@ -394,12 +395,13 @@ def schema(
     of: Annotated[
         SchemaOf,
         typer.Argument(
-            metavar="[config|schedule]",
-            help="Files for --config (the default), or native schedule files (.json).",
+            metavar="[config|schedule|result]",
+            help="Files for --config (the default), native schedule files (.json), or what --json "
+            "prints of a schedule: of solve, eval, and a row of compare.",
         ),
     ] = SchemaOf.CONFIG,
 ) -> int:
-    """Print the JSON Schema of config files or schedule files.
+    """Print the JSON Schema of config files, schedules or results.
 
     Example: `ppopt schema > ppopt-schema.json`; files of `ppopt init` name it, so
     that editors check them.
@@ -407,10 +409,16 @@ def schema(
     import json
 
     from ppopt.formats import config
+    from ppopt.formats.figures import result_schema
     from ppopt.formats.schedule_schema import schedule_schema
+    from ppopt.report.schedule_report import ScheduleReport
 
-    found = config.schema() if of is SchemaOf.CONFIG else schedule_schema()
-    print(json.dumps(found, indent=2))
+    schemas: dict[SchemaOf, Callable[[], Mapping[str, object]]] = {
+        SchemaOf.CONFIG: config.schema,
+        SchemaOf.SCHEDULE: schedule_schema,
+        SchemaOf.RESULT: lambda: result_schema(ScheduleReport),
+    }
+    print(json.dumps(schemas[of](), indent=2))
     return 0
 
 

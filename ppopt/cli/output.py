@@ -24,11 +24,14 @@ from ppopt.formats.files import write
 from ppopt.problem.kinds import ResourceKind
 from ppopt.problem.operation import ONCE
 from ppopt.report import table, text
+from ppopt.report.frontier import frontier_page
 from ppopt.report.frontier_report import describe_frontier
+from ppopt.report.html import page as as_page
 from ppopt.report.labels import describe_causes, describe_links
 from ppopt.report.objects import of_comparison, of_frontier, of_verification
 from ppopt.report.placement_text import describe_partition, describe_unsearched, explain_routes
 from ppopt.report.plan_objects import of_plan, report_plan
+from ppopt.report.plan_page import plan_page
 from ppopt.report.plan_table import plan_table
 from ppopt.report.plan_text import describe_plan
 from ppopt.report.search_text import (
@@ -38,6 +41,7 @@ from ppopt.report.search_text import (
     describe_search,
     note_overlaps,
 )
+from ppopt.report.svg import picture_png, svg
 from ppopt.verifier import Rule, Violation, explain
 from ppopt.verifier.measured import UNTIMED, is_measured
 
@@ -214,7 +218,7 @@ def show_frontier(settings: Settings, report: FrontierReport) -> int:
         [point.schedule for point in report.points if point.schedule is not None],
         partial(of_frontier, report),
         parts,
-        page=lambda: _frontier_page(report),
+        page=partial(frontier_page, report),
         as_file=lambda _: _dump(of_frontier(report)),
     )
 
@@ -241,7 +245,7 @@ def show_plan(settings: Settings, found: Plan) -> int:
         [row.schedule for row in found.rows if row.schedule is not None],
         partial(of_plan, found),
         parts,
-        page=lambda: _plan_page(found),
+        page=partial(plan_page, found),
         drawn=found.schedule,
     )
 
@@ -259,7 +263,7 @@ def show_parallel_plan(settings: Settings, found: ParallelPlan) -> int:
         [] if plan.schedule is None else [plan.schedule],
         lambda: parallel.of_parallel_plan(found),
         lambda _: parallel.describe(found),
-        page=lambda: _plan_page(plan),
+        page=partial(plan_page, plan),
     )
 
 
@@ -275,43 +279,47 @@ def show_verification(
     """Show what the verifier found in a file, and what the re-checker found of its bound."""
     if as_json:
         print_json(of_verification(schedule, found, bound))
-    elif found and not quiet:
-        print(explain(schedule, found))
-        if is_measured(schedule):
-            print(f"{label(file)}: {_of_measured(found)}")
-        elif all(violation.rule is Rule.MEMORY for violation in found):
-            print(
-                f"{label(file)}: every other rule and every claimed figure holds; eval and compare "
-                "report a limit, and save schedules over it"
-            )
     elif not quiet:
-        table = schedule.operations
-        moves = int(table.on(ResourceKind.HOST).sum())
-        around = int((table.microbatch == ONCE).sum())
-        more = f" and {around} around the microbatches" if around else ""
-        more += f" and {moves} to the host and back" if moves else ""
-        checked = f"{len(schedule)} operations{more}, every rule and every claimed figure"
-        print(f"{label(file)}: verified, {checked}")
-        figures = ScheduleFigures.of(None, schedule.pipeline)
-        cut = describe_partition(figures.partition, figures.layout)
-        if cut:
-            print(f"{label(file)}: {cut}")
-        stated = origin_json.number(schedule.origin.lower_bound)
-        if bound is not None:
-            print(f"{label(file)}: bound {stated} {bound.verdict}: {bound.reason}")
-        elif stated is not None:
-            print(f"{label(file)}: its bound {stated} is not proved again here; --bound does")
+        lines = _violations(schedule, found) if found else _verified(schedule, bound)
+        if found:
+            print(explain(schedule, found))
+        for line in lines:
+            print(f"{label(file)}: {line}")
 
 
-def _of_measured(found: Sequence[Violation]) -> str:
-    untimed = sum(violation.rule in UNTIMED for violation in found)
-    rest = (
-        f"{untimed} of the violations are no matter of times" if untimed else "no other is broken"
-    )
-    return (
-        "a measured step, not a planned schedule: its operations took their own times, which "
-        f"break the rules of times; {rest}"
-    )
+def _violations(schedule: Schedule, found: Sequence[Violation]) -> Iterator[str]:
+    """What violations mean together."""
+    if is_measured(schedule):
+        untimed = sum(violation.rule in UNTIMED for violation in found)
+        rest = "no other is broken"
+        if untimed:
+            rest = f"{untimed} of the violations are no matter of times"
+        yield (
+            "a measured step, not a planned schedule: its operations took their own times, which "
+            f"break the rules of times; {rest}"
+        )
+    elif all(violation.rule is Rule.MEMORY for violation in found):
+        yield (
+            "every other rule and every claimed figure holds; eval and compare report a limit, and "
+            "save schedules over it"
+        )
+
+
+def _verified(schedule: Schedule, bound: Recheck | None) -> Iterator[str]:
+    """What was checked, and what was not."""
+    table = schedule.operations
+    moves = int(table.on(ResourceKind.HOST).sum())
+    around = int((table.microbatch == ONCE).sum())
+    more = f" and {around} around the microbatches" if around else ""
+    more += f" and {moves} to the host and back" if moves else ""
+    yield f"verified, {len(schedule)} operations{more}, every rule and every claimed figure"
+    figures = ScheduleFigures.of(None, schedule.pipeline)
+    yield from filter(None, [describe_partition(figures.partition, figures.layout)])
+    stated = origin_json.number(schedule.origin.lower_bound)
+    if bound is not None:
+        yield f"bound {stated} {bound.verdict}: {bound.reason}"
+    elif stated is not None:
+        yield f"its bound {stated} is not proved again here; --bound does"
 
 
 def _files(
@@ -328,9 +336,9 @@ def _files(
     the schedule that a picture shows, else the first.
     """
 
-    def words(target: Target) -> str | bytes:
+    def content(target: Target) -> str | bytes:
         if target.is_page:
-            return page_of(schedules) if page is None else page()
+            return as_page(schedules) if page is None else page()
         if target.is_picture:
             return picture_of(drawn or schedules[0], target)
         dumps = torch_csv.order_csv if target.is_order else as_json
@@ -344,51 +352,29 @@ def _files(
     targets = [
         target.as_page() if instead and target.is_picture else target for target in settings.output
     ]
-    return write_each((target, partial(words, target)) for target in targets)
+    return write_each((target, partial(content, target)) for target in targets)
 
 
 def write_each(files: Iterable[tuple[Target, Callable[[], str | bytes]]]) -> int:
     """Write files, each made as it is written, and name those that failed; the exit code."""
     code = 0
-    for target, words in files:
+    for target, content in files:
         try:
-            write_target(target, words())
+            write_target(target, content())
         except (InputError, NotApplicableError) as error:
             note(f"error: {' '.join(str(error).split())}")
             code = EXIT_INCOMPLETE
     return code
 
 
-def page_of(schedules: Sequence[Schedule]) -> str:
-    """The HTML page of schedules."""
-    from ppopt.report.html import page  # noqa: PLC0415  plotly takes long to load
-
-    return page(schedules)
-
-
-def _frontier_page(report: FrontierReport) -> str:
-    from ppopt.report.frontier import frontier_page  # noqa: PLC0415  plotly takes long to load
-
-    return frontier_page(report)
-
-
-def _plan_page(found: Plan) -> str:
-    from ppopt.report.plan_page import plan_page  # noqa: PLC0415  plotly takes long to load
-
-    return plan_page(found)
-
-
 def picture_of(schedule: Schedule, target: Target) -> str | bytes:
     """A picture of a schedule, as the name of the file says: SVG or PNG."""
-    from ppopt.report.picture import picture_png  # noqa: PLC0415  takes long to load
-    from ppopt.report.svg import svg  # noqa: PLC0415
-
     return picture_png(schedule) if target.path.suffix.lower() == ".png" else svg(schedule)
 
 
-def write_target(target: Target, words: str | bytes) -> None:
+def write_target(target: Target, content: str | bytes) -> None:
     """Write a file; print a note if a page is written in place of something else."""
-    write(target.path, words)
+    write(target.path, content)
     if target.asked != target.path:
         note(f"note: {target.asked} is written as a page, {target.path}")
 

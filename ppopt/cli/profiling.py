@@ -262,13 +262,13 @@ def _of_records(
     files: Sequence[Path], source: Source, description: str, suffix: str, layers: str | None
 ) -> str:
     """A pipeline file, a measured step, or a page, of records of operations."""
-    from ppopt.cli.output import page_of
     from ppopt.formats import schedule_json
     from ppopt.problem.pipeline import Pipeline
     from ppopt.profiles import pipeline_file
     from ppopt.profiles.estimate import profile as estimate
     from ppopt.profiles.layers_of_stages import read_layers
     from ppopt.profiles.measured import measured_steps, median_step
+    from ppopt.report.html import page as page_of
 
     ran, memory, comments = _read(files, source)
     found = estimate(ran.records, around=ran.around)

@@ -38,7 +38,7 @@ class _Line:
             if seconds >= AFTER:
                 # A wrapped line cannot be rewritten.
                 columns = shutil.get_terminal_size().columns - 1
-                self._write(_words(seconds, self._state, self._limit, columns))
+                self._write(_line_text(seconds, self._state, self._limit, columns))
 
     def clear(self) -> None:
         if self._width:
@@ -51,7 +51,9 @@ class _Line:
         self._width = len(text)
 
 
-def _words(seconds: float, state: Progress | str | None, limit: float | None, columns: int) -> str:
+def _line_text(
+    seconds: float, state: Progress | str | None, limit: float | None, columns: int
+) -> str:
     """The line in at most so many columns: parts that have no room are left out, the last first."""
     of = "" if limit is None else f" of {limit:.0f}"
     parts = [f"{seconds:5.0f}{of} s", *_parts(state)]

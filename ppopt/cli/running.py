@@ -277,9 +277,10 @@ def _write(targets: Sequence[Target], schedule: Schedule, ran: RunResult, second
 
     Returns the exit code.
     """
-    from ppopt.cli.output import page_of, picture_of, write_each
+    from ppopt.cli.output import picture_of, write_each
     from ppopt.formats import schedule_json
     from ppopt.profiles.measured import measured
+    from ppopt.report.html import page as page_of
     from ppopt.torch import execution
 
     if not targets:

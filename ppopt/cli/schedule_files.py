@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from enum import StrEnum
 from pathlib import Path
 from time import monotonic
@@ -21,6 +21,7 @@ from ppopt.cli.application import (
     command,
 )
 from ppopt.cli.settings import OF_SEARCHES, OF_STRATEGIES, Settings, with_settings_but
+from ppopt.cli.streams import note
 
 if TYPE_CHECKING:
     from ppopt.rechecker import Recheck
@@ -74,6 +75,7 @@ def verify(
     """
     from ppopt.cli import output
     from ppopt.formats.schedule_json import read_schedule
+    from ppopt.rechecker import Verdict
     from ppopt.verifier import verify as check
 
     schedule, claims = read_schedule(file)
@@ -82,7 +84,9 @@ def verify(
     if bound and not found:
         again = _recheck(file, schedule, time_limit, workers, context.obj, quiet=quiet)
     output.show_verification(file, schedule, found, again, as_json=json, quiet=quiet)
-    return EXIT_VIOLATIONS if found else _bound_code(again)
+    codes = {Verdict.UNDECIDED: EXIT_UNKNOWN, Verdict.WRONG: EXIT_VIOLATIONS}
+    verdict = Verdict.WRONG if found else again and again.verdict
+    return codes.get(verdict, 0) if verdict else 0
 
 
 def _recheck(
@@ -115,15 +119,6 @@ def _recheck(
         )
 
 
-def _bound_code(again: Recheck | None) -> int:
-    from ppopt.rechecker import Verdict
-
-    if again is None:
-        return 0
-    codes = {Verdict.UNDECIDED: EXIT_UNKNOWN, Verdict.WRONG: EXIT_VIOLATIONS}
-    return codes.get(again.verdict, 0)
-
-
 @command
 def view(
     files: Annotated[list[Path], typer.Argument(metavar="FILE", help="Schedule files (.json).")],
@@ -142,15 +137,16 @@ def view(
     Example: `ppopt view best.json 1f1b.json -o both.html`.
     """
     from ppopt.cli.files import valid_schedule, writable
-    from ppopt.cli.output import page_of, picture_of, write_target
+    from ppopt.cli.output import picture_of, write_target
     from ppopt.errors import InputError
+    from ppopt.report.html import page
 
     (target,) = writable([output])
     if not target.is_page and not (target.is_picture and len(files) == 1):
         only = "; a picture (.svg, .png) shows one schedule" if target.is_picture else ""
         raise InputError(f"output: {target.path}: a page ends in .html{only}")
     drawn = [valid_schedule(file) for file in files]
-    write_target(target, page_of(drawn) if target.is_page else picture_of(drawn[0], target))
+    write_target(target, page(drawn) if target.is_page else picture_of(drawn[0], target))
     return 0
 
 
@@ -167,32 +163,31 @@ def check(
     from ppopt.cli import progress
     from ppopt.cli.files import valid_schedule
     from ppopt.cli.output import print_json
+    from ppopt.formats.figures import json_object
     from ppopt.studies.reference_check import check_reference
 
     references = [valid_schedule(file) for file in files]
     with progress.shown(quiet=quiet) as line:
         checks = [check_reference(reference, line.update) for reference in references]
+    rows = [
+        {
+            "file": str(file),
+            "unchanged": not found.differences,
+            "differences": found.differences,
+            "order_compared": found.order_compared,
+            "not_compared": found.ignored_differences,
+            "notes": found.notes,
+        }
+        for file, found in zip(files, checks, strict=True)
+    ]
     if json and len(files) == 1:
-        print_json({"schema": 1, **_of_check(checks[0])})
-    elif json:
-        pairs = zip(files, checks, strict=True)
-        rows = [{"file": str(file), **_of_check(found)} for file, found in pairs]
-        print_json({"schema": 1, "rows": rows})
+        del rows[0]["file"]
+    if json:
+        print_json(json_object({"schema": 1} | (rows[0] if len(files) == 1 else {"rows": rows})))
     elif not quiet:
         for file, found in zip(files, checks, strict=True):
             _print_check(file, found)
     return EXIT_CHANGED if any(found.differences for found in checks) else 0
-
-
-def _of_check(found: ReferenceCheck) -> dict[str, object]:
-    """The JSON object of one reference."""
-    return {
-        "unchanged": not found.differences,
-        "differences": [entry._asdict() for entry in found.differences],
-        "order_compared": found.order_compared,
-        "not_compared": [entry._asdict() for entry in found.ignored_differences],
-        "notes": list(found.notes),
-    }
 
 
 def _print_check(file: Path, found: ReferenceCheck) -> None:
@@ -201,8 +196,8 @@ def _print_check(file: Path, found: ReferenceCheck) -> None:
     same = "unchanged" if found.order_compared else "status, value and lower bound unchanged"
     for words in found.differences or [same]:
         print(f"{label(file)}: {words}")
-    for note in (*found.notes, *(f"not compared: {entry}" for entry in found.ignored_differences)):
-        print(f"note: {note}")
+    for said in (*found.notes, *(f"not compared: {entry}" for entry in found.ignored_differences)):
+        print(f"note: {said}")
 
 
 @command
@@ -253,83 +248,51 @@ def export(
         check_place(order)
         write(order, torch_csv.order_csv(made))
     write(Path(output), text)
-    if to is ExportFormat.TORCH_CSV:
-        _note_loss(made)
-    if to in (ExportFormat.TORCH_CSV, ExportFormat.TORCHTITAN):
-        _note_gradient_work(made)
-    if to in (ExportFormat.TORCH_CSV, ExportFormat.TORCH_COMMS, ExportFormat.TORCHTITAN):
-        _note_offload(made)
-    if to is ExportFormat.MEGATRON_ARGUMENTS:
-        _note_order(made)
-    if to in (ExportFormat.MEGATRON_ARGUMENTS, ExportFormat.TORCHTITAN):
-        _note_ends(made)
+    for missing in _left_out(made, to):
+        note(f"note: {missing}")
     return 0
 
 
-def _note_gradient_work(schedule: Schedule) -> None:
-    """Say that an order of compute has no work around the microbatches."""
-    from ppopt.cli.streams import note
-
-    if schedule.pipeline.has_gradient_work:
-        note(
-            "note: this order is of compute alone: PyTorch places unshard and gradient sync "
-            "itself; --to torch-comms writes where this schedule has them"
-        )
-
-
-def _note_offload(schedule: Schedule) -> None:
-    """Say that an order of PyTorch moves nothing to the host."""
-    from ppopt.cli.streams import note
-
-    if schedule.pipeline.has_offload:
-        note(
-            "note: this order moves no activation to the host; without offload of your own it "
-            "takes more memory than planned"
-        )
-
-
-def _note_order(schedule: Schedule) -> None:
-    """Say what Megatron-LM's arguments leave out: another order than its own, and layers."""
-    from ppopt.cli.streams import note
+def _left_out(schedule: Schedule, to: ExportFormat) -> Iterator[str]:
+    """What a file of a format does not say of a schedule."""
     from ppopt.formats.megatron_schedule import runs_order
-
-    if not runs_order(schedule):
-        note(
-            "note: these arguments are the partition alone, since Megatron-LM has its own order "
-            "(1F1B, or interleaved 1F1B); ppopt plan --runtime megatron finds the best of these"
-        )
-    if schedule.pipeline.model is None:
-        note(
-            "note: the schedule has no layers; Megatron-LM divides its own evenly over the stages, "
-            "so their number must be a multiple of the stages"
-        )
-
-
-def _note_ends(schedule: Schedule) -> None:
-    """Say that a trainer's own embedding or head was added, where the model may have them."""
-    from ppopt.cli.streams import note
     from ppopt.formats.trainer_partition import added_ends
-
-    model = schedule.pipeline.model
-    if model is not None and (added := added_ends(model)):
-        note(
-            f"note: the model has no layer of role {' or '.join(added)}, and the trainer's own was "
-            "added at no cost; where a layer is one, give it that role"
-        )
-
-
-def _note_loss(schedule: Schedule) -> None:
-    """Say what a file of operations alone loses where links are streams."""
-    from ppopt.cli.streams import note
     from ppopt.report.numbers import percent
     from ppopt.schedule.communication import cheap_loss
 
-    loss = cheap_loss(schedule)
+    order_alone = to in (ExportFormat.TORCH_CSV, ExportFormat.TORCHTITAN)
+    arguments, model = to is ExportFormat.MEGATRON_ARGUMENTS, schedule.pipeline.model
+    loss = cheap_loss(schedule) if to is ExportFormat.TORCH_CSV else None
     if loss is not None and loss.share:
-        note(
-            f"note: PyTorch adds its own sends and receives: {percent(float(loss.share))} longer "
-            "than in the order of the schedule's times where links are streams (predicted); "
+        yield (
+            f"PyTorch adds its own sends and receives: {percent(float(loss.share))} longer than in "
+            "the order of the schedule's times where links are streams (predicted); "
             "--to torch-comms writes that order"
+        )
+    if order_alone and schedule.pipeline.has_gradient_work:
+        yield (
+            "this order is of compute alone: PyTorch places unshard and gradient sync itself; "
+            "--to torch-comms writes where this schedule has them"
+        )
+    if (order_alone or to is ExportFormat.TORCH_COMMS) and schedule.pipeline.has_offload:
+        yield (
+            "this order moves no activation to the host; without offload of your own it takes more "
+            "memory than planned"
+        )
+    if arguments and not runs_order(schedule):
+        yield (
+            "these arguments are the partition alone, since Megatron-LM has its own order (1F1B, "
+            "or interleaved 1F1B); ppopt plan --runtime megatron finds the best of these"
+        )
+    if arguments and model is None:
+        yield (
+            "the schedule has no layers; Megatron-LM divides its own evenly over the stages, so "
+            "their number must be a multiple of the stages"
+        )
+    if (arguments or to is ExportFormat.TORCHTITAN) and model and (added := added_ends(model)):
+        yield (
+            f"the model has no layer of role {' or '.join(added)}, and the trainer's own was added "
+            "at no cost; where a layer is one, give it that role"
         )
 
 

@@ -16,9 +16,11 @@ from ppopt.cli.files import Target
 from ppopt.cli.streams import note
 from ppopt.errors import InputError
 from ppopt.report import table
-from ppopt.studies.records import DamagedError, Trial
+from ppopt.report.study import study_page
+from ppopt.studies import outcome
+from ppopt.studies.records import DamagedError, SweepRow
 from ppopt.studies.storage import Storage, StudySummary
-from ppopt.studies.sweep import Study, SweepRow
+from ppopt.studies.sweep import Study
 
 if TYPE_CHECKING:
     from ppopt.schedule.schedule import Schedule
@@ -57,17 +59,14 @@ def of_study(found: Study) -> Object:
         "cached": found.cached,
         "failed": found.failed,
         "open": found.open,
-        "rows": [
-            {
-                "overrides": dict(row.overrides),
-                "status": None,
-                **row.object,
-                "failed": row.failed,
-                "cached": row.cached,
-            }
-            for row in found.rows
-        ],
+        "rows": [_of_row(row) | {"cached": row.cached} for row in found.rows],
     }
+
+
+def _of_row(row: SweepRow) -> Object:
+    return {
+        "overrides": dict(row.overrides), "status": None, **row.object, "failed": row.failed,
+    }  # fmt: skip
 
 
 def _print(found: Study) -> None:
@@ -109,19 +108,13 @@ def show_trials(
     storage: Storage, name: str, targets: Sequence[Target], *, as_json: bool, quiet: bool
 ) -> int:
     """Show the rows of a study, sorted by their settings; return the exit code of the files."""
-    trials = sorted(storage.trials(name), key=_by_settings)
-    rows = [_row_of(trial) for trial in trials]
+    rows = sorted(storage.trials(name), key=_by_settings)
     failed = sum(row.failed is not None for row in rows)
     left = storage.open_rows(name)
     counts = {"done": len(rows) - failed, "failed": failed, "open": len(left)}
     shown = {
         "schema": _SCHEMA, "study": name, "storage": storage.url, **counts,
-        "rows": [
-            {"overrides": dict(trial.params), "status": None, "failed": None}
-            | dict(sorted(trial.object.items()))
-            for trial in trials
-        ],
-        "open_rows": left,
+        "rows": list(map(_of_row, rows)), "open_rows": left,
     }  # fmt: skip
     code = _write(targets, shown, lambda: _page(name, rows, len(left), storage))
     if as_json:
@@ -144,19 +137,12 @@ def _continue(study: StudySummary) -> str:
     return study.command or "run the same sweep again"
 
 
-def _by_settings(trial: Trial) -> list[tuple[bool, float, str]]:
+def _by_settings(row: SweepRow) -> list[tuple[bool, float, str]]:
     """Order of rows: by one setting after the other, numbers by value and before text."""
     return [
         (False, value, "") if isinstance(value, int | float) else (True, 0, json.dumps(value))
-        for _, value in sorted(trial.params.items())
+        for _, value in sorted(row.overrides.items())
     ]
-
-
-def _row_of(trial: Trial) -> SweepRow:
-    """A trial as a row of a sweep."""
-    if isinstance(trial.row, str):
-        return SweepRow(trial.params, None, trial.row, cached=True)
-    return SweepRow(trial.params, trial.row, None, cached=True, key=trial.key)
 
 
 def _page_of_sweep(found: Study) -> str:
@@ -166,8 +152,6 @@ def _page_of_sweep(found: Study) -> str:
 
 def _page(name: str, rows: Sequence[SweepRow], num_open: int, storage: Storage) -> str:
     """The page of a study; raises InputError if there is no schedule to show."""
-    from ppopt.report.study import study_page  # noqa: PLC0415  plotly takes long to load
-    from ppopt.studies import outcome  # noqa: PLC0415
 
     def schedule_of(row: SweepRow) -> Schedule | None:
         try:
@@ -185,7 +169,7 @@ def _page(name: str, rows: Sequence[SweepRow], num_open: int, storage: Storage) 
 
 
 def _write(targets: Sequence[Target], shown: Object, page: Callable[[], str]) -> int:
-    def words(target: Target) -> str:
+    def content(target: Target) -> str:
         if target.is_page:
             return page()
         if target.is_order:
@@ -193,7 +177,7 @@ def _write(targets: Sequence[Target], shown: Object, page: Callable[[], str]) ->
         return json.dumps(shown, allow_nan=False) + "\n"
 
     pages = [target.as_page() if target.is_picture else target for target in targets]
-    return output.write_each((target, partial(words, target)) for target in pages)
+    return output.write_each((target, partial(content, target)) for target in pages)
 
 
 def csv_of(rows: Sequence[Object]) -> str:

@@ -235,7 +235,7 @@ def _one_or_more(check: _Check) -> _Check:
 _numbers = _one_or_more(_number)
 
 
-def _placement(value: object, setting: Setting) -> object:
+def _name_or_numbers(value: object, setting: Setting) -> object:
     return _one_or_more(_whole if isinstance(value, list) else _line)(value, setting)
 
 
@@ -299,10 +299,6 @@ def _training(value: object, _: Setting) -> dict[str, int]:
     return read_training(value).in_file()
 
 
-def _partition(value: object, setting: Setting) -> object:
-    return _one_or_more(_whole if isinstance(value, list) else _line)(value, setting)
-
-
 def _choice(value: object, setting: Setting) -> str:
     if value not in setting.choices:
         *others, last = map(str, setting.choices)
@@ -335,13 +331,13 @@ _CHECKS: dict[Shape, _Check] = {
     Shape.RECOMPUTE: _mapping_or(lambda value, _: flag(value)),
     Shape.OFFLOAD: _mapping_or(lambda value, _: flag(value)),
     Shape.PHASES: _phases,
-    Shape.PARTITION: _partition,
+    Shape.PARTITION: _name_or_numbers,
     Shape.LINKS: _one_or_more(_numbers),
     Shape.LINK: _link,
     Shape.DEVICES: _limit,
     Shape.PER_DEVICE: _numbers,
     Shape.LENGTHS: lambda value, setting: read_lengths(value, setting.field),
-    Shape.PLACEMENT: _placement,
+    Shape.PLACEMENT: _name_or_numbers,
     Shape.CHOICE: _choice,
     Shape.FLAG: lambda value, _: flag(value),
     Shape.SWITCHES: _one_or_more(lambda value, _: flag(value)),

@@ -203,6 +203,38 @@ PLACED = (
 """Keys of `placed`."""
 
 
+_FORMS: Mapping[Quantity, dict[str, Any]] = {
+    **{key: {"type": "number"} for key in (_Q.TIME, _Q.MEMORY, _Q.SHARE, _Q.RATE, _Q.RATIO)},
+    Quantity.SECONDS: {"type": "number", "minimum": 0},
+    Quantity.COUNT: {"type": "integer", "minimum": 0},
+    Quantity.FLAG: {"type": "boolean"},
+    Quantity.TEXT: {"type": "string"},
+    Quantity.STATUS: {"type": "string"},
+    Quantity.PLACEMENT: {"type": ["string", "array"], "items": {"type": "integer"}},
+    Quantity.LAYERS: {"type": "array", "items": {"required": list(LayerRun._fields)}},
+    Quantity.RECORD: {"type": "object"},
+}
+"""Schemas of values."""
+
+
+def result_schema(record: type[ScheduleFigures]) -> dict[str, Any]:
+    """The JSON Schema (draft 2020-12) of objects with the figures of a record; all may be null."""
+    properties: dict[str, Any] = {"schema": {"const": 1}}
+    for key, shown in declared(record).items():
+        form, unit = _FORMS[shown.quantity], f", one per {shown.each}" if shown.each else ""
+        if shown.each:
+            form = {"type": "array", "items": form}
+        meaning = shown.meaning.format(objective="objective") + unit
+        properties[key] = {"description": meaning, "anyOf": [form, {"type": "null"}]}
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "ppopt result",
+        "type": "object",
+        "properties": properties,
+        "required": ["schema"],
+    }
+
+
 T = TypeVar("T")
 
 

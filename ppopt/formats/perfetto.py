@@ -14,17 +14,18 @@ with the unit if that is known, shows the memory in use.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from fractions import Fraction
 from heapq import heappop, heappush
 from typing import Any, NamedTuple
 
 from ppopt.errors import InputError
 from ppopt.problem import exact, units
-from ppopt.problem.kinds import RECORDS, Per, ResourceKind
+from ppopt.problem.kinds import RECORDS, KindRecord, Per, ResourceKind
 from ppopt.problem.operation import ONCE, OpKind
+from ppopt.problem.resources import Resource
 from ppopt.schedule.metrics import memory_profile, throughput
-from ppopt.schedule.operations import Operation, Operations
+from ppopt.schedule.operations import Operation
 from ppopt.schedule.schedule import Schedule
 from ppopt.schedule.waits import waits
 from ppopt.verifier.measured import faults
@@ -123,17 +124,19 @@ def _operations(schedule: Schedule, clock: _Clock, sizes: list[int]) -> Iterator
     """
     table, time = schedule.operations, schedule.pipeline.ticks.time
     threads = dict.fromkeys(range(schedule.pipeline.num_devices), COMPUTE)
-    for row in table.where(~table.on(ResourceKind.LINK)).rows():
+    table = table.where(~table.on(ResourceKind.LINK))
+    for row, resource in zip(table.rows(), table.resource.tolist(), strict=True):
         record = RECORDS[row.kind]
-        if row.resource not in threads:
+        if resource not in threads:
             sizes[row.device] += 1
-            threads[row.resource] = thread = sizes[row.device]
-            yield from _named("thread", row.device, thread, _thread(table, row), thread)
+            threads[resource] = thread = sizes[row.device]
+            name = _thread(table.resources, resource, record)
+            yield from _named("thread", row.device, thread, name, thread)
         yield {
             "name": str(row),
             "cat": record.name,
             "pid": row.device,
-            "tid": threads[row.resource],
+            "tid": threads[resource],
             **clock.slice(row.start, row.end),
             "args": {
                 "kind": record.name,
@@ -145,12 +148,12 @@ def _operations(schedule: Schedule, clock: _Clock, sizes: list[int]) -> Iterator
         }
 
 
-def _thread(table: Operations, row: Operation) -> str:
-    """Name of the thread of an operation: its resource, with its way if each way has one."""
-    resource = table.resources[row.resource]
-    if table.resources.count(resource) == 1:
+def _thread(resources: Sequence[Resource], number: int, record: KindRecord) -> str:
+    """Name of the thread of a resource, with its way if each way has one."""
+    resource = resources[number]
+    if resources.count(resource) == 1:
         return resource.kind.value
-    return f"{resource.kind.value} {('out', 'in')[RECORDS[row.kind].way]}"
+    return f"{resource.kind.value} {('out', 'in')[record.way]}"
 
 
 def _transfers(schedule: Schedule) -> Iterator[_Transfer]:

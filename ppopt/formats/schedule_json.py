@@ -68,9 +68,8 @@ from ppopt.problem.costs import MOST_TICKS
 from ppopt.problem.kinds import RECORDS, KindRecord, Per, ResourceKind
 from ppopt.problem.operation import NUM_KINDS, ONCE, OpKind
 from ppopt.problem.pipeline import Pipeline
-from ppopt.schedule.operations import OperationColumns, of_per
+from ppopt.schedule.operations import ALONE, Operation, Operations, of_per
 from ppopt.schedule.schedule import Schedule
-from ppopt.schedule.timetable import ALONE
 
 SCHEMA = 2
 SCHEMAS = (1, 2)
@@ -182,12 +181,9 @@ def claims(schedule: Schedule) -> dict[str, Any]:
 
 
 def _measurable(schedule: Schedule) -> bool:
-    """Whether every operation has a known kind, stage and device, and every device has one."""
-    pipeline = schedule.pipeline
-    bounds = ((schedule.kind, NUM_KINDS), (schedule.stage, pipeline.num_stages))
-    known = all(bool(((column >= 0) & (column < size)).all()) for column, size in bounds)
+    """Whether the pipeline has every operation, and every device computes a microbatch."""
     used = np.unique(schedule.device)
-    return known and np.array_equal(used, np.arange(pipeline.num_devices))
+    return bool(schedule.operations.known.all()) and len(used) == schedule.pipeline.num_devices
 
 
 def read_schedule(path: str | Path) -> tuple[Schedule, dict[str, Any]]:
@@ -236,8 +232,8 @@ def schedule_from_object(
     memory_coarser = memory_unit // pipeline.ticks.memory_per_unit
     claimed = within("claims", _claims, file.get("claims", {}), pipeline, coarser, memory_coarser)
     start, end = (column // coarser for column in (columns.start, columns.end))
-    columns = columns._replace(start=start, end=end)
-    return Schedule.from_operations(pipeline, columns, origin), claimed
+    columns = replace(columns, start=start, end=end)
+    return Schedule.from_columns(pipeline, *columns.columns, origin=origin), claimed
 
 
 def _said(pipeline: Pipeline) -> tuple[int, int, dict[str, Any], dict[str, Any] | None]:
@@ -247,7 +243,7 @@ def _said(pipeline: Pipeline) -> tuple[int, int, dict[str, Any], dict[str, Any] 
     return ticks.per_unit, ticks.memory_per_unit, pipeline_json.pipeline_to_object(pipeline), model
 
 
-def _operations(ops: object, pipeline: Pipeline) -> OperationColumns:
+def _operations(ops: object, pipeline: Pipeline) -> Operations:
     """All operations of a file."""
     if not isinstance(ops, list):
         raise InputError(f"ops: {shown(ops)} is not a list")
@@ -257,11 +253,11 @@ def _operations(ops: object, pipeline: Pipeline) -> OperationColumns:
             rows.append(_operation(entry, pipeline))
     except InputError as error:
         raise InputError(f"ops[{len(rows)}]: {error}") from None
-    table = np.array(rows, dtype=np.int64).reshape(-1, len(OperationColumns._fields))
-    return OperationColumns(*np.ascontiguousarray(table.T))
+    table = np.array(rows, dtype=np.int64).reshape(-1, len(Operation._fields))
+    return Operations(pipeline, *np.ascontiguousarray(table.T))
 
 
-def _without_absent(columns: OperationColumns, pipeline: Pipeline) -> OperationColumns:
+def _without_absent(columns: Operations, pipeline: Pipeline) -> Operations:
     """The operations without those of no length that the pipeline does not have.
 
     Earlier versions wrote B, W and BW of frozen stages that run none. As long as an F are those
@@ -281,11 +277,11 @@ def _without_absent(columns: OperationColumns, pipeline: Pipeline) -> OperationC
         forward = row_of.get(int(pair[row]))
         if forward is not None and (spans[:, forward] == spans[:, row]).all():
             pair[forward], left_out[row] = ALONE, True
-    return columns._replace(pair=pair).where(~left_out)
+    return replace(columns, pair=pair).where(~left_out)
 
 
 def _operation(entry: object, pipeline: Pipeline) -> tuple[int, ...]:
-    """An operation in the order of `OperationColumns`."""
+    """An operation in the order of the fields of `Operation`."""
     if not isinstance(entry, list) or len(entry) not in _NUM_FIELDS:
         raise InputError(
             f"{shown(entry)} is not [kind, {', '.join(_FIELDS[:5])}], or this with "
@@ -364,9 +360,7 @@ def _check_route(pipeline: Pipeline, microbatch: int, route: int) -> None:
         )
 
 
-def _on_common_tick(
-    pipeline: Pipeline, columns: OperationColumns, unit: int
-) -> tuple[Pipeline, int]:
+def _on_common_tick(pipeline: Pipeline, columns: Operations, unit: int) -> tuple[Pipeline, int]:
     """The pipeline in ticks at which all operations start and end; how many of the file make one.
 
     If operations start between the ticks that all costs share, the pipeline's are divided.

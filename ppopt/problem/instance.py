@@ -39,9 +39,9 @@ from ppopt.problem.operation_classes import (
     Holding,
     Mode,
     OperationClass,
-    Resource,
 )
 from ppopt.problem.pipeline import Pipeline
+from ppopt.problem.resources import Resource
 from ppopt.problem.short_pairs import ShortPairs
 from ppopt.problem.traits import Trait, Traits
 

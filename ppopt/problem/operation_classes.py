@@ -11,18 +11,8 @@ from enum import Enum
 from typing import NamedTuple
 
 from ppopt.problem.arrays import Ints
-from ppopt.problem.kinds import RECORDS, Kind, Per, ResourceKind
+from ppopt.problem.kinds import RECORDS, Kind, Per
 from ppopt.problem.operation import TransferKind
-
-
-class Resource(NamedTuple):
-    """Something that runs one operation at a time."""
-
-    kind: ResourceKind
-    devices: tuple[int, ...]
-    """The device it belongs to; of a link its two ends."""
-    one_way: bool = False
-    """Of a link: whether it carries from the first to the second alone; else both ways."""
 
 
 class Criterion(Enum):

@@ -409,13 +409,17 @@ class Pipeline(PipelineFields):
             costs = cost_fields.of_equal_chunks(vars(self), self.num_chunks)
         return replace(self, stages=self.num_stages, chunks=None, placement=tuple(hosts), **costs)
 
-    def route(self, microbatch: int) -> int:
-        """Route of a microbatch: the first half takes route 0, the second half route 1."""
+    def route(self, microbatch: Any) -> Any:
+        """Route of a microbatch: the first half takes route 0, the second half route 1.
+
+        It works on integers and on arrays.
+        """
         return microbatch * self.routes // self.batches
 
     def device(self, stage: int, microbatch: int) -> int:
         """Device that runs the operations of a stage for a microbatch."""
-        return self.hosts[self.route(microbatch)][stage]
+        device: int = self.hosts[self.route(microbatch)][stage]
+        return device
 
     @cached_property
     def _numbers(self) -> OperationNumbers:

@@ -1,15 +1,25 @@
-"""The resources of a pipeline: `Instance.resources`, without its operations."""
+"""The resources of a pipeline: what runs its operations, one at a time."""
 
 from __future__ import annotations
 
 from itertools import pairwise
+from typing import NamedTuple
 
 from ppopt.problem.kinds import ResourceKind
 from ppopt.problem.link_mode import LinkMode
 from ppopt.problem.offload import HostLink
 from ppopt.problem.operation import OpKind
-from ppopt.problem.operation_classes import Resource
 from ppopt.problem.pipeline import Pipeline
+
+
+class Resource(NamedTuple):
+    """Something that runs one operation at a time."""
+
+    kind: ResourceKind
+    devices: tuple[int, ...]
+    """The device it belongs to; of a link its two ends."""
+    one_way: bool = False
+    """Of a link: whether it carries from the first to the second alone; else both ways."""
 
 
 def resources_of(pipeline: Pipeline) -> tuple[Resource, ...]:

@@ -20,7 +20,6 @@ from ppopt.schedule import timing
 from ppopt.schedule.operations import Operation
 from ppopt.schedule.origin import Origin
 from ppopt.schedule.schedule import Schedule
-from ppopt.schedule.timetable import ScheduledOperation
 from ppopt.verifier import checked
 from ppopt.verifier.measured import MEASURED, is_measured
 
@@ -124,10 +123,10 @@ def _schedule(
         start, end = (round((t - begin) * per_unit / unit) for t in (record.start, record.end))
         return start, end
 
-    rows = [(*record[:4], *ticks(record)) for record in records]
-    once = [(*record[:3], *ticks(record)) for record in around]
+    rows: list[tuple[int, ...]] = [(*record[:4], *ticks(record)) for record in records]
+    rows += [(entry.kind, entry.stage, ONCE, entry.device, *ticks(entry)) for entry in around]
     origin = Origin(strategy=MEASURED, objective=Objective.MAKESPAN, status="feasible")
-    return Schedule.from_rows(pipeline, rows, origin, auxiliary=once)
+    return Schedule.from_rows(pipeline, rows, origin)
 
 
 def records_of(schedule: Schedule) -> Measurements:
@@ -140,12 +139,12 @@ def records_of(schedule: Schedule) -> Measurements:
     seconds = units.SCALES["time"][schedule.pipeline.time_unit or "ms"]
     per_tick = seconds * 10**9 / schedule.pipeline.ticks.per_unit
 
-    def nanoseconds(row: ScheduledOperation | Operation) -> tuple[int, int]:
+    def nanoseconds(row: Operation) -> tuple[int, int]:
         return round(row.start * per_tick), round(row.end * per_tick)
 
     table = schedule.operations
     return Measurements(
-        [Record(*row[:4], *nanoseconds(row)) for row in schedule.rows()],
+        [Record(*row.op[:3], row.device, *nanoseconds(row)) for row in schedule.rows()],
         [
             StepRecord(row.kind, row.stage, row.device, *nanoseconds(row))
             for row in table.where(table.microbatch == ONCE).rows()

@@ -13,9 +13,10 @@ from typing import NamedTuple
 from ortools.sat.python import cp_model
 
 from ppopt.problem.offload import HostLink
-from ppopt.problem.operation import AuxiliaryKind, Op
+from ppopt.problem.operation import ONCE, AuxiliaryKind, Op
 from ppopt.rechecker.claim import Claim
 from ppopt.rechecker.once import optimizer_time, times_of, trained_stages
+from ppopt.schedule.operations import ALONE
 
 Place = tuple[int, int]
 """Route and stage; of an optimizer, its device twice."""
@@ -44,17 +45,16 @@ class Once(NamedTuple):
     """When every device runs its optimizer."""
 
     def rows(self, solver: cp_model.CpSolver) -> list[tuple[int, ...]]:
-        """Kind, stage, device, start, end, route, microbatch and slice of all in a solution.
-
-        The microbatch is -1 of what a step has once.
-        """
+        """All in a solution, as rows of the fields of `Operation`."""
         rows: list[tuple[int, ...]] = []
-        for (kind, place), start in self.start.items():
-            device, (route, stage, *rest) = self.device[kind, place], place
-            span = solver.value(start), solver.value(self.end[kind, place])
+        for key, start in self.start.items():
+            device, (kind, (route, stage, *rest)) = self.device[key], key
+            span = solver.value(start), solver.value(self.end[key])
             if kind is AuxiliaryKind.OPTIMIZER:
                 route, stage = self._lowest(device)
-            rows.append((int(kind), stage, device, *span, route, *(rest or (-1, 0))))
+            microbatch, part = rest or (ONCE, 0)
+            place = (int(kind), stage, microbatch, device)
+            rows.append((*place, *span, part, ALONE, route, device))
         return rows
 
     def _lowest(self, device: int) -> Place:

@@ -31,7 +31,7 @@ class Times(NamedTuple):
     """Start of the transfer of what an operation hands on, where the rules of links are in force.
     """
     once: Sequence[tuple[int, ...]] = ()
-    """What a step has once: kind, stage, device, start, end and route."""
+    """What devices run besides compute, as rows of the fields of `Operation`."""
 
 
 class RefutationOutcome(NamedTuple):

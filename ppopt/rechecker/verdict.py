@@ -8,17 +8,15 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from ppopt.errors import VerificationError
 from ppopt.problem.link_mode import LinkMode
 from ppopt.problem.objective import Objective
-from ppopt.problem.operation import Op, OpKind
+from ppopt.problem.operation import Op, OpKind, TransferKind
 from ppopt.rechecker.claim import Claim
 from ppopt.rechecker.links import sent
+from ppopt.schedule.operations import ALONE
 from ppopt.schedule.origin import Origin
-from ppopt.schedule.timetable import ALONE, Timetable
-from ppopt.schedule.transfers import Transfers
+from ppopt.schedule.timetable import Timetable
 from ppopt.verifier import figures, verify
 
 if TYPE_CHECKING:
@@ -113,9 +111,10 @@ def _schedule(stated: Claim, times: Times) -> Schedule:
     pair = {op: number for number, joined in enumerate(times.joined) for op in joined}
     for op, start in times.start.items():
         end, device = times.end[op], stated.device(op)
-        rows.append((*op[:3], device, start, end, op.slice, pair.get(op, ALONE)))
+        number, route = pair.get(op, ALONE), pipeline.route(op.microbatch)
+        rows.append((*op[:3], device, start, end, op.slice, number, route, device))
     origin = Origin(objective=Objective.DEVICE_SPAN if stated.span else Objective.MAKESPAN)
-    made = Schedule.from_rows(pipeline, rows, origin, auxiliary=times.once)
+    made = Schedule.from_rows(pipeline, [*rows, *times.once], origin)
     broken = verify(made)
     if broken:
         raise VerificationError(f"the re-checker's own schedule breaks a rule: {broken[0]}")
@@ -127,10 +126,8 @@ def _over_links(stated: Claim, made: Schedule, times: Times) -> Schedule | None:
 
     Results are sent when the solution says so, and as they come if it does not say.
     """
-    pipeline = stated.pipeline
-    rows = np.array(list(_sent(stated, made, times.sent)), dtype=np.int64)
-    transfers = Transfers(*rows.reshape(-1, 8).T)
-    over = replace(made, pipeline=pipeline, transfers=transfers)
+    rows = [*made.operations.rows(), *_sent(stated, made, times.sent)]
+    over = type(made).from_rows(stated.pipeline, rows, made.origin)
     return None if verify(over) else over
 
 
@@ -141,8 +138,8 @@ def _sent(stated: Claim, made: Schedule, starts: Mapping[Op, int]) -> Iterator[t
     for op, receiver, link, time in sent(stated, ends):
         start = starts.get(op, max(ends[op], free[link]))
         free[link] = max(free[link], start + time)
-        kind = OpKind.F if op.kind is OpKind.F else OpKind.B
-        source, target = (
-            pipeline.device(operation.stage, operation.microbatch) for operation in (op, receiver)
-        )
-        yield kind, op.stage, op.microbatch, source, target, start, start + time, op.slice
+        kind = TransferKind.SEND_F if op.kind is OpKind.F else TransferKind.SEND_B
+        source, target = stated.device(op), stated.device(receiver)
+        place = (kind, op.stage, op.microbatch, source)
+        route = pipeline.route(op.microbatch)
+        yield *place, start, start + time, op.slice, ALONE, route, target

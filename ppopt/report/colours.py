@@ -52,6 +52,13 @@ GATHERED = "rgba(86, 180, 233, 0.6)"
 """Memory of gathered weights."""
 LIMIT = "#E0344C"
 POINT_EDGE = "#ffffff"
+FONT = {"family": "system-ui, sans-serif", "size": 12}
+HOVER_LABEL = {
+    "bgcolor": "#1c2330",
+    "bordercolor": "#8a93a5",
+    "font": {"color": "#ffffff", "size": 13},
+    "align": "left",
+}
 
 
 def shade(kind: Kind, part: int, parts: int) -> str:

@@ -14,8 +14,9 @@ from rich.text import Text
 
 from ppopt.formats.figures import Figure, Quantity, ScheduleFigures, declared
 from ppopt.report.labels import objective_name
-from ppopt.report.numbers import NONE, grouped, headed, measured, number, percent, short
+from ppopt.report.numbers import NONE, grouped, headed, measured, number, percent, rounded, short
 from ppopt.report.schedule_report import ScheduleReport
+from ppopt.schedule.imbalance import Imbalance
 
 FIGURES = declared(ScheduleReport)
 """Every declared figure by its key."""
@@ -80,7 +81,8 @@ def as_text(cell: str | Text) -> Text:
 
 def html_table(columns: Sequence[Column[Row]], *parts: tuple[str, Sequence[Row]]) -> str:
     """A table in parts, rows under the name of their part; it scrolls where it is too wide."""
-    heads = "".join(f'<th scope="col">{escape(_line(column.head))}</th>' for column in columns)
+    names = (escape(column.head.replace("\n", " ")) for column in columns)
+    heads = "".join(f'<th scope="col">{name}</th>' for name in names)
     body = "".join(_html_part(columns, *part) for part in parts if part[1])
     table = f"<table><thead><tr>{heads}</tr></thead>{body}</table>"
     return f'<div class="scroll" tabindex="0">{table}</div>'
@@ -91,16 +93,12 @@ def _html_part(columns: Sequence[Column[Row]], name: str, rows: Sequence[Row]) -
     if name:
         span = f'<th scope="rowgroup" colspan="{len(columns)}">{escape(name)}</th>'
         heading, tag = f"<tr>{span}</tr>", '<tbody class="apart">'
-    cells = ("".join(f"<td>{_html(column.cell(row))}</td>" for column in columns) for row in rows)
-    return f"{tag}{heading}{''.join(f'<tr>{row}</tr>' for row in cells)}</tbody>"
-
-
-def _line(head: str) -> str:
-    return head.replace("\n", " ")
-
-
-def _html(cell: str | Text) -> str:
-    return cell if isinstance(cell, Html) else escape(str(cell))
+    body = ""
+    for row in rows:
+        cells = (column.cell(row) for column in columns)
+        texts = (cell if isinstance(cell, Html) else escape(str(cell)) for cell in cells)
+        body += f"<tr>{''.join(f'<td>{text}</td>' for text in texts)}</tr>"
+    return f"{tag}{heading}{body}</tbody>"
 
 
 def figure_columns(
@@ -160,3 +158,22 @@ def figure_text(key: str) -> Callable[[ScheduleReport], str]:
                 return str(value) + base
 
     return write
+
+
+def glance(key: str, report: ScheduleReport) -> tuple[str, str]:
+    """A figure in six digits, and exactly where it is rounded; empty if it is not known."""
+    figure, value = FIGURES[key], getattr(report, key)
+    if isinstance(value, Imbalance):
+        value = value.idle_share or None
+    if value is None:
+        return "", ""
+    match figure.quantity:
+        case Quantity.TIME:
+            return rounded(value, report.time_unit), measured(value, report.time_unit)
+        case Quantity.MEMORY:
+            value = max(value) if figure.each else value
+            return rounded(value, report.memory_unit), measured(value, report.memory_unit)
+        case Quantity.RATE:
+            return f"{grouped(value)} tokens/s", ""
+        case _:
+            return percent(value), ""

@@ -6,12 +6,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from ppopt.problem.exact import plain_or_none
-from ppopt.report.schedule_report import (
-    JitterFigures,
-    ScheduleReport,
-    report_evaluation,
-    report_result,
-)
+from ppopt.report.schedule_report import ScheduleReport, report_evaluation, report_result
 from ppopt.schedule.origin import SEARCHED
 from ppopt.schedule.schedule import Schedule
 from ppopt.studies.baselines import best
@@ -58,6 +53,5 @@ def _row(row: ComparisonRow, comparison: Comparison, hands: Sequence[Schedule]) 
     }
     if search is None:
         return report_evaluation(row.schedule, row.seconds, jitter=row.jitter, **compared)
-    jitter = None if row.jitter is None else JitterFigures.of(row.jitter)
     hand = best(hands, search)
-    return report_result(search, hand, strategy=SEARCHED, jitter=jitter, **compared)
+    return report_result(search, hand, strategy=SEARCHED, jitter=row.jitter, **compared)

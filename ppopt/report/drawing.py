@@ -20,9 +20,8 @@ from ppopt.problem.pipeline import Pipeline
 from ppopt.report import colours
 from ppopt.report.labels import link_label, link_title
 from ppopt.report.numbers import lowered
-from ppopt.schedule.operations import Operations, of_per
+from ppopt.schedule.operations import ALONE, Operations, of_per
 from ppopt.schedule.schedule import Schedule
-from ppopt.schedule.timetable import ALONE
 
 BAR = 0.84
 """Height of a bar as a share of its line."""
@@ -126,7 +125,7 @@ class Drawing:
         sliced = self.schedule.pipeline.num_slices > 1
         columns = (self.bars.kind, self.bars.stage, self.bars.microbatch, self.bars.slice)
         return [
-            _once_label(RECORDS[kind], stage)
+            (str(stage) if RECORDS[kind].per is Per.STAGE else "")
             if microbatch == ONCE
             else str(microbatch) + (lowered(part) if sliced else "")
             for kind, stage, microbatch, part in zip(
@@ -200,10 +199,6 @@ def _lines(schedule: Schedule, chart: ChartKind) -> list[Line]:
     ]
 
 
-def _once_label(record: KindRecord, stage: int) -> str:
-    return str(stage) if record.per is Per.STAGE else ""
-
-
 def drawn_kinds(schedules: Iterable[Schedule]) -> list[Kind]:
     """The kinds of compute, and all others that occur; their places are codes on pages."""
     present = {int(code) for one in schedules for code in np.unique(one.operations.kind)}
@@ -236,7 +231,7 @@ def _chunks(pipeline: Pipeline) -> int:
     return max(len(stages) for stages in pipeline.hosted[0])
 
 
-def shade_words(names: Sequence[str]) -> str:
+def describe_shades(names: Sequence[str]) -> str:
     """Say which parts the shades of a colour stand for; empty if there is only one."""
     names = [name for name in names if name]
     if len(names) < 2:

@@ -18,8 +18,8 @@ from ppopt.report.labels import CAUSE_WORDS, clean, title
 from ppopt.report.numbers import measured, percent, spread
 from ppopt.report.schedule_report import ScheduleReport, report_schedule
 from ppopt.schedule.idle import Cause, idle, totals
+from ppopt.schedule.operations import ALONE
 from ppopt.schedule.schedule import Schedule
-from ppopt.schedule.timetable import ALONE
 from ppopt.verifier.measured import MEASURED
 
 _MOST_CAUSES = 3

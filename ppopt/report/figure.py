@@ -39,13 +39,6 @@ Numbers = npt.NDArray[Any]
 MOST_LABELS = 4000
 """Most operations for which bars carry their microbatch and an outline, and memory has hover
 text: each bar takes time to draw."""
-FONT = {"family": "system-ui, sans-serif", "size": 12}
-HOVER_LABEL = {
-    "bgcolor": "#1c2330",
-    "bordercolor": "#8a93a5",
-    "font": {"color": "#ffffff", "size": 13},
-    "align": "left",
-}
 _HIGHEST_ROW, _ROWS = 36, 720
 """Highest row of a device, and what all rows of one chart share, in pixels."""
 _TOP, _BOTTOM, _BETWEEN = 64, 56, 52
@@ -333,9 +326,9 @@ def _layout(drawn: Drawing, found: Metrics) -> dict[str, Any]:
         },
         "barmode": "overlay",
         "hovermode": "closest",
-        "font": FONT | {"color": colours.INK},
+        "font": colours.FONT | {"color": colours.INK},
         "uniformtext": {"minsize": 6, "mode": "hide"},
-        "hoverlabel": HOVER_LABEL,
+        "hoverlabel": colours.HOVER_LABEL,
         "legend": {"orientation": "h", "x": 0, "y": 1, "yanchor": "bottom", "yref": "paper"},
         "paper_bgcolor": "#ffffff",
         "plot_bgcolor": "#ffffff",

@@ -11,7 +11,6 @@ from ppopt.problem.exact import plain
 from ppopt.problem.operation import OpKind
 from ppopt.report import colours
 from ppopt.report.columns import Column, Html, html_table, marked
-from ppopt.report.figure import FONT, HOVER_LABEL
 from ppopt.report.frontier_report import FrontierReport, at_most, describe_frontier
 from ppopt.report.html import MOST_OPERATIONS, page
 from ppopt.report.labels import objective_name, title
@@ -278,8 +277,8 @@ def _layout(found: FrontierReport) -> dict[str, Any]:
         "height": _HEIGHT,
         "margin": {"t": 64, "b": 56, "l": 64, "r": 16},
         "hovermode": "closest",
-        "font": FONT,
-        "hoverlabel": HOVER_LABEL,
+        "font": colours.FONT,
+        "hoverlabel": colours.HOVER_LABEL,
         "legend": {"orientation": "h", "x": 0, "y": 1, "yanchor": "bottom"},
         "xaxis": {
             "title": {"text": headed("memory limit of every device", pipeline.memory_unit)},

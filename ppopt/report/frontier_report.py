@@ -22,10 +22,10 @@ AT_MOST = "≤ "
 class WithinFigures(NamedTuple):
     """The least memory for a value that is at most a share above the best found."""
 
-    share: float
-    limit: float
-    value: float | None
-    beyond: float | None
+    share: Fraction
+    limit: Fraction
+    value: Fraction | None
+    beyond: Fraction | None
     """Largest limit that is proved not to be enough; None if unknown."""
 
 
@@ -75,10 +75,7 @@ def _within(found: Frontier, share: Fraction | None) -> WithinFigures | None:
     point = None if share is None else found.within(share)
     if share is None or point is None:
         return None
-    value, beyond = point.result.value, found.beyond(share)
-    return WithinFigures(
-        plain(share), plain(point.limit), plain_or_none(value), plain_or_none(beyond)
-    )
+    return WithinFigures(share, point.limit, point.result.value, found.beyond(share))
 
 
 def at_most(row: ScheduleReport) -> str:

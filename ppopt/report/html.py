@@ -22,13 +22,12 @@ from ppopt.report.drawing import (
     LINKS,
     MOST_SHADES,
     QUEUES,
+    describe_shades,
     described,
     part_names,
-    shade_words,
 )
 from ppopt.report.entries import PageSchedule, entries
 from ppopt.report.labels import CAUSE_WORDS, clean, isolated
-from ppopt.report.notebook_figure import packed_plotly
 from ppopt.report.payload import payload
 from ppopt.report.script import script
 from ppopt.report.sections import alone, overview, section
@@ -55,6 +54,10 @@ _COLLECTIVES = (
     'gathers of weights, reductions of gradients, moves to the host (key g)">{words}</button>\n'
 )
 """Shows the queues of devices, where a step has any."""
+_FEW = (
+    '<button type="button" data-layer="all" title="the charts of all schedules, or of the best '
+    'only (key s)">all {count} charts</button>'
+)
 
 
 def page(
@@ -137,7 +140,7 @@ def page_parts(
         above=above,
         kinds=_kind_buttons(schedules),
         causes=_cause_buttons(schedules),
-        layers=_layers(schedules) + (_few_button(len(shown)) if few < len(shown) else ""),
+        layers=_layers(schedules) + _FEW.format(count=len(shown)) * (few < len(shown)),
         below=below,
         data=payload(shown, single=single, few=few, first=first),
     )
@@ -153,6 +156,8 @@ def framed(
     parts: PageParts, *, opening: str, script: str, style: str = "", policy: str = POLICY
 ) -> str:
     """The whole page of some parts; `opening` stands above the chart, `style` is further CSS."""
+    from ppopt.report.notebook_figure import packed_plotly  # noqa: PLC0415  takes long to load
+
     return Template(_text("page.html")).substitute(
         title=escape(clean(parts.title)),
         policy=policy,
@@ -194,13 +199,6 @@ def _layers(schedules: Sequence[Schedule]) -> str:
     return _LINKS * links + queues
 
 
-def _few_button(count: int) -> str:
-    return (
-        f'<button type="button" data-layer="all" title="the charts of all schedules, or of the '
-        f'best only (key s)">all {count} charts</button>'
-    )
-
-
 def _text(name: str) -> str:
     return files("ppopt.report").joinpath(name).read_text(encoding="utf-8")
 
@@ -215,7 +213,7 @@ def _kind_buttons(schedules: Sequence[Schedule]) -> str:
         for code in sorted(kinds)
         if RECORDS[code].carries is None
     ]
-    meanings = {shade_words(some) for some in names} - {""}
+    meanings = {describe_shades(some) for some in names} - {""}
     if meanings:
         words = (
             meanings.pop() if len(meanings) == 1 else "dark to light: chunks, or routes, in turn"
@@ -225,31 +223,29 @@ def _kind_buttons(schedules: Sequence[Schedule]) -> str:
 
 
 def _kind_button(record: KindRecord, shades: int) -> str:
-    swatch = "".join(_swatch(colours.shade(record.kind, part, shades)) for part in range(shades))
-    words = f"{record.name} {record.words}"
+    tones = [colours.shade(record.kind, part, shades) for part in range(shades)]
     key = f" (key {_KEYS[record.kind]})" if record.kind in _KEYS else ""
-    title = f"show or hide: {words}{key}"
-    return (
-        f'<button type="button" data-name="{record.name}" title="{title}">{swatch}{words}</button>'
-    )
+    words = f"{record.name} {record.words}"
+    return _button(record.name, words + key, words, tones)
 
 
 def _cause_buttons(schedules: Sequence[Schedule]) -> str:
     """A button for every cause of idle time that occurs."""
-    causes = sorted(
-        {int(code) for schedule in schedules for code in np.unique(idle(schedule).cause)}
-    )
-    buttons = [_cause_button(Cause(code)) for code in causes]
-    return '<span class="quiet">idle:</span>' + "".join(buttons) if causes else ""
+    codes = {int(code) for schedule in schedules for code in np.unique(idle(schedule).cause)}
+    buttons = [
+        _button(
+            cause.label,
+            f"idle time, {CAUSE_WORDS[cause]}",
+            CAUSE_WORDS[cause],
+            [colours.IDLE_LOOKS[cause].colour],
+        )
+        for cause in map(Cause, sorted(codes))
+    ]
+    return '<span class="quiet">idle:</span>' + "".join(buttons) if buttons else ""
 
 
-def _cause_button(cause: Cause) -> str:
-    words = CAUSE_WORDS[cause]
-    return (
-        f'<button type="button" data-name="{cause.label}" title="show or hide: idle time, {words}">'
-        f"{_swatch(colours.IDLE_LOOKS[cause].colour)}{words}</button>"
-    )
-
-
-def _swatch(colour: str) -> str:
-    return f'<i style="background:{colour}"></i>'
+def _button(name: str, hidden: str, words: str, tones: Sequence[str]) -> str:
+    """A button that shows or hides the bars of a name, with their colours."""
+    swatches = "".join(f'<i style="background:{tone}"></i>' for tone in tones)
+    title = f"show or hide: {hidden}"
+    return f'<button type="button" data-name="{name}" title="{title}">{swatches}{words}</button>'

@@ -7,7 +7,7 @@ from html import escape
 from typing import TYPE_CHECKING
 
 from ppopt.problem.link_mode import LinkMode
-from ppopt.problem.operation_classes import Resource
+from ppopt.problem.resources import Resource
 from ppopt.schedule.idle import Cause
 
 if TYPE_CHECKING:

@@ -72,16 +72,15 @@ def of_comparison(report: ComparisonReport) -> dict[str, Any]:
         "schema": SCHEMA,
         **search.to_object((*SEARCHED, "time_unit", "memory_unit", "link_mode")),
         "rows": [
-            {"schema": SCHEMA, **row.to_object((*_keys(row), *_COMPARED))} for row in report.rows
+            {
+                "schema": SCHEMA,
+                **row.to_object((*(RESULT if row.options is None else EVALUATION), *_COMPARED)),
+            }
+            for row in report.rows
         ],
         "skipped": _skipped(report.skipped),
         **robustness,
     }
-
-
-def _keys(row: ScheduleReport) -> tuple[str, ...]:
-    """Keys of a row: those of its search, or of its evaluation."""
-    return RESULT if row.options is None else EVALUATION
 
 
 def _skipped(skipped: Sequence[tuple[str, str]]) -> list[dict[str, str]]:

@@ -44,7 +44,10 @@ def payload(entries: Sequence[PageSchedule], *, single: bool, few: int, first: i
     opens without the charts of memory, with the charts of the first `few`.
     """
     kinds = drawn_kinds(entry.schedule for entry in entries)
-    schedules = [_schedule(entry.schedule, kinds) | _named(entry) for entry in entries]
+    schedules = [
+        _schedule(entry.schedule, kinds) | {"title": entry.title, "note": entry.note}
+        for entry in entries
+    ]
     opens = {"single": single, "few": few, "first": first}
     return embedded({"style": _style(kinds), **opens, "schedules": schedules})
 
@@ -66,10 +69,6 @@ def packed(column: Ints) -> dict[str, str]:
     fits = (name for name in _TYPES if np.iinfo(name).min <= low and high <= np.iinfo(name).max)
     name = next(fits, "f8")
     return {"type": name, "base64": base64.b64encode(column.astype(f"<{name}").tobytes()).decode()}
-
-
-def _named(entry: PageSchedule) -> dict[str, str]:
-    return {"title": entry.title, "note": entry.note}
 
 
 def _schedule(schedule: Schedule, kinds: Sequence[Kind]) -> dict[str, Any]:
@@ -95,7 +94,11 @@ def _schedule(schedule: Schedule, kinds: Sequence[Kind]) -> dict[str, Any]:
         "static": ticks.static,
         "limits": ticks.limits,
         "peak": schedule.metrics.peak_memory_ticks,
-        "charts": _charts(flow, kinds, memory, place),
+        "charts": [
+            _chart(flow, chart, kinds, memory, place)
+            for chart in CHARTS[1:]
+            if described(schedule, chart)
+        ],
         "gathers": bool(memory[0][schedule.operations.microbatch == ONCE].any()),
     }
 
@@ -126,17 +129,6 @@ def _letters(drawn: Drawing) -> int:
     stage = np.where(of_per(Per.STAGE)[drawn.bars.kind], drawn.bars.stage, 0)
     number = np.where(drawn.bars.microbatch == ONCE, stage, drawn.bars.microbatch)
     return len(str(number.max(initial=0)))
-
-
-def _charts(
-    flow: Waits, kinds: Sequence[Kind], memory: tuple[Ints, Ints], place: Ints
-) -> list[dict[str, Any]]:
-    """The charts of other resources than devices."""
-    return [
-        _chart(flow, chart, kinds, memory, place)
-        for chart in CHARTS[1:]
-        if described(flow.schedule, chart)
-    ]
 
 
 def _chart(
@@ -209,10 +201,6 @@ def _shades(names: Sequence[str], kinds: Sequence[Kind]) -> dict[str, Any]:
 
 def _style(kinds: Sequence[Kind]) -> dict[str, Any]:
     """Colours and words of kinds and causes."""
-    causes = [
-        {"name": cause.label, "words": CAUSE_WORDS[cause]} | colours.IDLE_LOOKS[cause]._asdict()
-        for cause in Cause
-    ]
     return {
         "kinds": [
             {
@@ -224,7 +212,10 @@ def _style(kinds: Sequence[Kind]) -> dict[str, Any]:
             }
             for record in (RECORDS[kind] for kind in kinds)
         ],
-        "causes": causes,
+        "causes": [
+            {"name": cause.label, "words": CAUSE_WORDS[cause]} | colours.IDLE_LOOKS[cause]._asdict()
+            for cause in Cause
+        ],
         "static": colours.STATIC,
         "gathered": colours.GATHERED,
         "limit": colours.LIMIT,

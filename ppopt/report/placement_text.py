@@ -8,14 +8,12 @@ from typing import TYPE_CHECKING
 from ppopt.formats.figures import LayerRun, ScheduleFigures
 from ppopt.problem.exact import plain, plain_or_none
 from ppopt.problem.microbatches import GIVEN_ORDER
-from ppopt.problem.offload import SEARCH_OFFLOAD
 from ppopt.problem.partition import RULES
 from ppopt.problem.pipeline import Pipeline
-from ppopt.problem.placement import SEARCH
-from ppopt.problem.recompute import SEARCH_RECOMPUTE
 from ppopt.report.labels import clean
 from ppopt.report.numbers import NONE, number, percent, spread
 from ppopt.report.schedule_report import ScheduleReport
+from ppopt.solver.open_choices import open_choices
 
 if TYPE_CHECKING:
     from ppopt.studies.best_choice import StrategyChoice
@@ -26,12 +24,13 @@ def describe_unsearched(pipeline: Pipeline) -> str:
 
     Names placement, chunks and routes, and the decisions of `unsearched_of_layers`.
     """
-    own = {} if pipeline.placement == SEARCH else {"placement": pipeline.resolved_placement}
-    searchable = own | _kept_of_layers(pipeline) | _kept_order(pipeline)
+    kept = _kept_of_layers(pipeline) | _kept_order(pipeline)
+    if "placement" not in open_choices(pipeline).names:
+        kept = {"placement": pipeline.resolved_placement} | kept
     sizes: dict[str, object] = {"routes": pipeline.routes}
     if pipeline.named_placement:
         sizes = {"chunks": pipeline.num_chunks, **sizes}
-    sentence = _unsearched(searchable, sizes)
+    sentence = _unsearched(kept, sizes)
     if pipeline.model is None:
         return sentence
     return f"{sentence.removesuffix('.')}; `ppopt plan` also chooses the chunks."
@@ -44,7 +43,7 @@ def unsearched_of_layers(pipeline: Pipeline) -> str:
 
 
 def _kept_of_layers(pipeline: Pipeline) -> dict[str, object]:
-    """Decisions about a model in layers that are as given, by name.
+    """Decisions about a model in layers that are as given: their values, None if they are long.
 
     A partition is listed if there are several. Recompute and offload save memory at the cost of
     time: they are listed if there is a limit, and layers that can recompute or offload.
@@ -52,25 +51,15 @@ def _kept_of_layers(pipeline: Pipeline) -> dict[str, object]:
     model, kept = pipeline.model, dict[str, object]()
     if model is None:
         return kept
-    if pipeline.partition != SEARCH and len(model) > pipeline.num_stages:
+    if len(model) > pipeline.num_stages:
         kept["partition"] = pipeline.partition if pipeline.partition in RULES else None
-    if pipeline.limits is None:
-        return kept
-    if pipeline.recompute != SEARCH_RECOMPUTE and any(layer.saved for layer in model.layers):
-        kept["recompute"] = _none_or_some(layer.recompute for layer in model.layers)
-    if pipeline.offload != SEARCH_OFFLOAD and any(layer.offload_time for layer in model.layers):
-        kept["offload"] = _none_or_some(layer.offload for layer in model.layers)
-    return kept
-
-
-def _kept_order(pipeline: Pipeline) -> dict[str, object]:
-    """The order of microbatches that differ, if it is as given."""
-    given = pipeline.order is None and len(set(pipeline.factors)) > 1
-    return {"order": GIVEN_ORDER} if given and pipeline.routes == 1 else {}
-
-
-def _none_or_some(layers: Iterable[bool]) -> str | None:
-    return None if any(layers) else "none"
+    saving = {"recompute": "saved", "offload": "offload_time"}
+    for name, able in saving.items() if pipeline.limits is not None else ():
+        if any(getattr(layer, able) for layer in model.layers):
+            chosen = any(getattr(layer, name) for layer in model.layers)
+            kept[name] = None if chosen else "none"
+    searched = open_choices(pipeline).names
+    return {name: value for name, value in kept.items() if name not in searched}
 
 
 def _unsearched(searchable: Mapping[str, object], sizes: Mapping[str, object]) -> str:
@@ -81,15 +70,11 @@ def _unsearched(searchable: Mapping[str, object], sizes: Mapping[str, object]) -
     ]
     sentence = f"Not searched: {', '.join(named)}"
     if searchable:
-        flags = _listed([f"`--{name} search`" for name in searchable])
+        *firsts, last = (f"`--{name} search`" for name in searchable)
+        flags = " and ".join(filter(None, (", ".join(firsts), last)))
         chooses = f"chooses the {next(iter(searchable))}" if len(searchable) == 1 else "choose them"
         sentence += f"; {flags} {chooses}"
     return f"{sentence}."
-
-
-def _listed(names: Sequence[str]) -> str:
-    """Names as a list in a sentence: `a, b and c`."""
-    return " and ".join(filter(None, (", ".join(names[:-1]), *names[-1:])))
 
 
 def describe_partition_search(choice: StrategyChoice | None, *, limited: bool) -> str:

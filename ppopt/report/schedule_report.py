@@ -10,6 +10,7 @@ from ppopt.formats.figures import (
     Quantity,
     ScheduleFigures,
     figure,
+    json_form,
     known,
     measured,
 )
@@ -18,7 +19,7 @@ from ppopt.problem.exact import plain, plain_or_none
 from ppopt.schedule.communication import Loss
 from ppopt.schedule.exposed import exposed
 from ppopt.schedule.idle import by_cause
-from ppopt.schedule.imbalance import imbalance
+from ppopt.schedule.imbalance import Imbalance, imbalance
 from ppopt.schedule.origin import HintRecord, Origin
 from ppopt.schedule.schedule import Schedule
 from ppopt.solver.options import versions
@@ -34,20 +35,14 @@ def _baseline_object(hand: Baseline) -> dict[str, Any]:
     layers = ("partition", "layout", "recompute", "recomputed_layers")
     cut = ScheduleFigures.of(None, hand.pipeline)
     return {
-        "strategy": hand.strategy,
-        "value": plain(hand.value),
-        "speedup": plain_or_none(hand.speedup),
-        "skipped": list(hand.skipped),
-        "chosen": list(hand.chosen),
+        **_read(hand, "strategy", "value", "speedup", "skipped", "chosen"),
         **cut.to_object((*layers, "offload", "offloaded_layers")),
     }
 
 
 def _other_placement_object(hand: Baseline) -> dict[str, Any]:
     return {
-        "strategy": hand.strategy,
-        "value": plain(hand.value),
-        "speedup": plain_or_none(hand.speedup),
+        **_read(hand, "strategy", "value", "speedup"),
         "placement": hand.pipeline.resolved_placement,
         "chunks": hand.pipeline.num_chunks,
         "routes": hand.pipeline.routes,
@@ -61,48 +56,17 @@ def _partition_search_object(choice: StrategyChoice) -> dict[str, Any]:
     bound and its value. Without a bound nothing within the limits was found; `proved` then says
     whether there is nothing.
     """
-    return {
-        "lower_bound": plain_or_none(choice.lower_bound),
-        "gap": plain_or_none(choice.gap),
-        "proved": choice.proved,
-        "partitions": choice.partitions,
-        "evaluated": choice.evaluations,
-    }
+    names = ("lower_bound", "gap", "proved", "partitions")
+    return {**_read(choice, *names), "evaluated": choice.evaluations}
 
 
-class ReliefFigures(NamedTuple):
-    """What a partition that balances the devices would change."""
-
-    layers: int
-    idle_share: float
+def _jitter_object(run: Jitter) -> dict[str, Any]:
+    rounded = {name: round(getattr(run, name), 6) for name in ("mean", "p95", "degradation")}
+    return _read(run, "deviation", "samples", "seed") | rounded
 
 
-class ImbalanceFigures(NamedTuple):
-    """How uneven the work of the devices is, and what of all idle time that is."""
-
-    device: int
-    """The busiest device."""
-    stages: Sequence[int]
-    """Its stages."""
-    times_mean: float
-    idle_share: float
-    of_idle_share: float
-    relief: ReliefFigures | None
-
-    @classmethod
-    def of(cls, schedule: Schedule) -> Self:
-        """Figures of `ppopt.schedule.imbalance`."""
-        found = imbalance(schedule)
-        hosted = {stage for route in schedule.pipeline.hosted for stage in route[found.device]}
-        relief = found.relief
-        return cls(
-            found.device,
-            sorted(hosted),
-            plain(found.times_mean),
-            plain(found.share),
-            plain(found.idle),
-            None if relief is None else ReliefFigures(relief.layers, plain(relief.share)),
-        )
+def _read(record: object, *names: str) -> dict[str, Any]:
+    return {name: json_form(getattr(record, name)) for name in names}
 
 
 class OperationsAlone(NamedTuple):
@@ -118,23 +82,6 @@ class OperationsAlone(NamedTuple):
         time = schedule.pipeline.ticks.time
         own, lowered = plain(time(loss.own)), plain(time(loss.lowered))
         return cls(own, lowered, round(float(loss.share), 6))
-
-
-class JitterFigures(NamedTuple):
-    """The objective under random times."""
-
-    deviation: float
-    samples: int
-    seed: int
-    mean: float
-    p95: float
-    degradation: float
-
-    @classmethod
-    def of(cls, found: Jitter) -> Self:
-        """Figures of a run under random times, rounded."""
-        rounded = (round(value, 6) for value in (found.mean, found.p95, found.degradation))
-        return cls(found.deviation, len(found.values), found.seed, *rounded)
 
 
 _Q = Quantity
@@ -153,7 +100,7 @@ class ScheduleReport(ScheduleFigures):
     idle: Mapping[str, Sequence[float]] | None = figure(
         "idle", _Q.RECORD, "idle time by cause, of every device"
     )
-    imbalance: ImbalanceFigures | None = figure(
+    imbalance: Imbalance | None = figure(
         "imbalance", _Q.RECORD, "idle time that uneven work forces"
     )
     baseline: Baseline | None = figure(
@@ -175,8 +122,12 @@ class ScheduleReport(ScheduleFigures):
     operations_alone: OperationsAlone | None = figure(
         "for PyTorch", _Q.RECORD, "what a file of operations alone loses", optional=True
     )
-    jitter: JitterFigures | None = figure(
-        "under jitter", _Q.RECORD, "the objective under random times", optional=True
+    jitter: Jitter | None = figure(
+        "under jitter",
+        _Q.RECORD,
+        "the objective under random times",
+        optional=True,
+        form=_jitter_object,
     )
     schedule: Schedule | None = figure("schedule", _Q.RECORD, "the schedule in its native form")
     verified: bool | None = figure("verified", _Q.FLAG, "whether the verifier accepted it")
@@ -223,7 +174,7 @@ def report_result(
             "objective": result.objective.value,
             "value": number(result.value),
             "idle": None if schedule is None else by_cause(schedule),
-            "imbalance": None if schedule is None else ImbalanceFigures.of(schedule),
+            "imbalance": None if schedule is None else imbalance(schedule),
             "baseline": hand,
             "elsewhere": other,
             "routes": result.pipeline.routes,
@@ -253,12 +204,12 @@ def report_evaluation(
         "strategy": schedule.origin.strategy,
         "status": schedule.origin.status,
         "idle": by_cause(schedule),
-        "imbalance": ImbalanceFigures.of(schedule),
+        "imbalance": imbalance(schedule),
         "options": dict(schedule.origin.options),
         "routes": schedule.pipeline.routes,
         "partition_search": choice,
         "operations_alone": None if lowering is None else OperationsAlone.of(lowering, schedule),
-        "jitter": None if jitter is None else JitterFigures.of(jitter),
+        "jitter": jitter,
         "seed": 0,
         "workers": 1,
         "versions": versions(),
@@ -275,7 +226,7 @@ def report_schedule(schedule: Schedule) -> ScheduleReport:
         **measured(schedule),
         **_checked_claims(schedule),
         exposed=plain_or_none(exposed(schedule)),
-        imbalance=ImbalanceFigures.of(schedule),
+        imbalance=imbalance(schedule),
     )
 
 

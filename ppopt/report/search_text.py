@@ -12,8 +12,8 @@ from ppopt.report.labels import SEARCHED, objective_name, title
 from ppopt.report.numbers import grouped, measured, number, per_device, percent
 from ppopt.report.placement_text import describe_layers, describe_partition, placement_of
 from ppopt.report.schedule_report import ScheduleReport
+from ppopt.schedule.operations import ALONE
 from ppopt.schedule.schedule import Schedule
-from ppopt.schedule.timetable import ALONE
 
 if TYPE_CHECKING:
     from ppopt.studies.baselines import Baseline
@@ -58,7 +58,7 @@ def describe_imbalance(report: ScheduleReport) -> str:
     points = percent(found.idle_share).removesuffix(" %")
     text = (
         f"{points} of the {percent(found.of_idle_share)} idle time: {named} has "
-        f"{found.times_mean:.3g} times the mean work"
+        f"{float(found.times_mean):.3g} times the mean work"
     )
     if found.relief is None:
         return text
@@ -192,8 +192,9 @@ def describe_gain(report: ScheduleReport) -> str:
     speedup = plain(hand.speedup)
     share = speedup - 1
     if share < 0:
-        more = percent(1 / speedup - 1)
-        return f"no gain: {hand.strategy} has {more} more throughput; {_cure(report)}"
+        # an optimum is worse only if the strategy runs backwards of a kind that was not searched
+        cure = "use --backward mixed" if report.status == "optimal" else "raise --time-limit"
+        return f"no gain: {hand.strategy} has {percent(1 / speedup - 1)} more throughput; {cure}"
     name = f"{hand.strategy}, the best hand strategy of this placement"
     if limits is not None:
         same, unit = min(limits) == max(limits), report.memory_unit
@@ -207,14 +208,6 @@ def describe_gain(report: ScheduleReport) -> str:
     text += f" throughput than {name}"
     tokens = report.tokens_per_second
     return text if tokens is None else f"{text}: {grouped(tokens)} tokens/s"
-
-
-def _cure(report: ScheduleReport) -> str:
-    """What finds a schedule at least as good as a better hand strategy.
-
-    An optimum is worse only if the strategy runs backwards of a kind that was not searched.
-    """
-    return "use --backward mixed" if report.status == "optimal" else "raise --time-limit"
 
 
 def _own_cut(hand: Baseline) -> str:

@@ -7,7 +7,6 @@ from fractions import Fraction
 from html import escape
 from itertools import pairwise
 
-from ppopt.formats.figures import Quantity
 from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.exact import plain
 from ppopt.problem.kinds import RECORDS
@@ -15,10 +14,10 @@ from ppopt.problem.pipeline import Pipeline
 from ppopt.problem.settings import NAMED
 from ppopt.problem.units import Unit
 from ppopt.report.colours import HUES, IDLE_LOOKS
-from ppopt.report.columns import FIGURES, Column, Html, html_table
+from ppopt.report.columns import FIGURES, Column, Html, glance, html_table
 from ppopt.report.entries import PageSchedule, TimeUse
 from ppopt.report.labels import CAUSE_WORDS, isolated, objective_name, title
-from ppopt.report.numbers import NONE, grouped, headed, measured, number, percent, rounded, spread
+from ppopt.report.numbers import NONE, grouped, headed, measured, number, percent, spread
 from ppopt.report.schedule_report import ScheduleReport
 from ppopt.report.search_text import (
     STEP_WORK,
@@ -60,13 +59,9 @@ def alone(entry: PageSchedule, page_title: str) -> tuple[str, str]:
     """The only schedule of a page: its figures and proof above the chart, its details below."""
     report, pipeline = entry.report, entry.schedule.pipeline
     name = "" if pipeline.name == page_title else pipeline.name
+    above = f"{_heading(report, name)}\n{_claims(report, pipeline)}"
     return (
-        f"""<section class="schedule first" id="schedule-1">
-{_heading(report, name)}
-<p class="quiet">{escape(_pipeline_line(pipeline))}</p>
-{_tiles(report)}
-{proof(report)}
-</section>""",
+        f'<section class="schedule first" id="schedule-1">\n{above}\n</section>',
         _details(report, pipeline),
     )
 
@@ -75,14 +70,17 @@ def section(index: int, entry: PageSchedule, *, folded: bool) -> str:
     """Section of one of several schedules; `folded`: its heading shows, a click opens the rest."""
     report, pipeline = entry.report, entry.schedule.pipeline
     heading = _heading(report, pipeline.name)
-    rest = f"""<p class="quiet">{escape(_pipeline_line(pipeline))}</p>
-{_tiles(report)}
-{proof(report)}
-{_details(report, pipeline)}"""
-    if folded:
-        summary = f"<summary>{heading}</summary>"
-        return f'<details class="schedule" id="schedule-{index}">{summary}\n{rest}\n</details>'
-    return f'<section class="schedule" id="schedule-{index}">\n{heading}\n{rest}\n</section>'
+    rest = f"{_claims(report, pipeline)}\n{_details(report, pipeline)}"
+    tag, top = (
+        ("details", f"<summary>{heading}</summary>") if folded else ("section", f"\n{heading}")
+    )
+    return f'<{tag} class="schedule" id="schedule-{index}">{top}\n{rest}\n</{tag}>'
+
+
+def _claims(report: ScheduleReport, pipeline: Pipeline) -> str:
+    """The size of a pipeline, the figures of its schedule, and what is proved."""
+    line = f'<p class="quiet">{escape(_pipeline_line(pipeline))}</p>'
+    return f"{line}\n{_tiles(report)}\n{proof(report)}"
 
 
 def _heading(report: ScheduleReport, name: str) -> str:
@@ -128,26 +126,9 @@ def _tiles(report: ScheduleReport) -> str:
 
 def _figure(report: ScheduleReport, key: str, note: str) -> Tile | None:
     """Tile of a figure, with its meaning as the note unless one is given; None: not known."""
-    figure, value = FIGURES[key], getattr(report, key)
-    note = note or figure.meaning.format(objective=objective_name(report.objective))
-    if figure.quantity is Quantity.RECORD:
-        value = (value and value.idle_share) or None
-    if value is None:
-        return None
-    match figure.quantity:
-        case Quantity.TIME:
-            return (figure.label, *_rounded(value, report.time_unit, note))
-        case Quantity.MEMORY:
-            return (figure.label, *_rounded(max(value), report.memory_unit, note))
-        case Quantity.RATE:
-            return figure.label, f"{grouped(value)} tokens/s", note, ""
-        case _:
-            return figure.label, percent(value), note, ""
-
-
-def _rounded(value: float, unit: str | None, note: str) -> tuple[str, str, str]:
-    """A value in six digits; pointed at, all of them."""
-    return rounded(value, unit), note, measured(value, unit)
+    text, exact = glance(key, report)
+    note = note or FIGURES[key].meaning.format(objective=objective_name(report.objective))
+    return (FIGURES[key].label, text, note, exact) if text else None
 
 
 def tiles(rows: Iterable[Tile]) -> str:
@@ -313,8 +294,9 @@ def _stages(pipeline: Pipeline) -> str:
     costs = {**_COSTS, **rare}
 
     def of_stages(name: str, cost: str) -> Column[int]:
-        values = getattr(pipeline.costs, cost)
-        return Column(headed(name, _unit(pipeline, cost)), lambda at: number(plain(values[at])))
+        values, is_time = getattr(pipeline.costs, cost), NAMED[cost].unit is Unit.TIME
+        unit = pipeline.time_unit if is_time else pipeline.memory_unit
+        return Column(headed(name, unit), lambda at: number(plain(values[at])))
 
     columns: list[Column[int]] = [
         Column("stage", str),
@@ -322,10 +304,6 @@ def _stages(pipeline: Pipeline) -> str:
         *(of_stages(name, cost) for name, cost in costs.items()),
     ]
     return html_table(columns, ("", range(pipeline.num_stages)))
-
-
-def _unit(pipeline: Pipeline, cost: str) -> str | None:
-    return pipeline.time_unit if NAMED[cost].unit is Unit.TIME else pipeline.memory_unit
 
 
 def paragraphs(lines: Iterable[str]) -> str:

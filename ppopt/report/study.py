@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 from ppopt.formats.figures import Quantity, ScheduleFigures, declared
 from ppopt.problem.operation import OpKind
 from ppopt.report import colours
-from ppopt.report.figure import FONT, HOVER_LABEL
 from ppopt.report.html import fitting, page
 from ppopt.report.labels import clean, isolated
 from ppopt.report.numbers import NONE, measured, percent
@@ -18,7 +17,7 @@ from ppopt.report.payload import data_element
 from ppopt.report.sections import paragraphs
 from ppopt.report.table import setting_text
 from ppopt.schedule.schedule import Schedule
-from ppopt.studies.sweep import SweepRow
+from ppopt.studies.records import SweepRow
 
 MOST_SCHEDULES = 100
 _MOST_ROWS = 20_000
@@ -234,7 +233,7 @@ def _data(rows: _Rows, sections: Mapping[int, int]) -> dict[str, Any]:
                     places[name][setting_text(row.overrides.get(name))] for name in rows.settings
                 ],
                 "figures": [figure.value(row) for figure in rows.figures],
-                "status": _status(row),
+                "status": clean(f"failed: {row.failed}") if row.failed else row.status or "open",
                 "proved": row.status == "optimal",
                 "section": sections.get(number),
             }
@@ -247,12 +246,6 @@ def _data(rows: _Rows, sections: Mapping[int, int]) -> dict[str, Any]:
             "row": colours.HUES[OpKind.F],
             "edge": colours.POINT_EDGE,
         },
-        "font": FONT,
-        "hover": HOVER_LABEL,
+        "font": colours.FONT,
+        "hover": colours.HOVER_LABEL,
     }
-
-
-def _status(row: SweepRow) -> str:
-    if row.failed is not None:
-        return clean(f"failed: {row.failed}")
-    return row.status or "open"

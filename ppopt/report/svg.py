@@ -22,10 +22,10 @@ from ppopt.report.drawing import (
     QUEUES,
     Drawing,
     Series,
+    describe_shades,
     drawing,
     label_step,
     row_height,
-    shade_words,
 )
 from ppopt.report.labels import clean, objective_name, title
 from ppopt.report.numbers import measured, number, percent, spread
@@ -52,6 +52,8 @@ _BAR = 0.86
 _TICK_ROOM = 64
 """Pixels between two ticks of the time axis, at least."""
 _LONGEST_CAPTION = 120
+_ZOOM = 2
+"""Dots of a PNG per pixel, for screens of fine resolution."""
 MOST_RECTS, MOST_PATHS = 1500, 6000
 """Most operations that are drawn as one element each, and as one outline each (some 200 KB)."""
 _MEANS = "seen from afar: a spot has the colour of what fills most of it; slate blue: several kinds"
@@ -112,7 +114,9 @@ def svg(schedule: Schedule) -> str:
     """
     words = caption(schedule)
     drawn = drawing(schedule, GANTT, QUEUES)
-    frame = _frame(drawn)
+    devices, lines = len(drawn.lines[0]), sum(map(len, drawn.lines))
+    row = row_height(lines, _HIGHEST_ROW, _ROWS)
+    frame = _Frame(max(1, drawn.last), row, devices, lines)
     means = _MEANS if len(drawn.bars) > MOST_PATHS else ""
     legend, height = _legend(drawn.series, frame, means)
     return "\n".join(
@@ -125,7 +129,7 @@ def svg(schedule: Schedule) -> str:
             *_line_labels(drawn, frame),
             *_axis(schedule, frame),
             "</g>",
-            _idle(frame),
+            f'<path fill="{colours.IDLE}" d="{"".join(_idle(frame))}"/>',
             *_operations(drawn, frame),
             *legend,
             "</svg>\n",
@@ -133,9 +137,11 @@ def svg(schedule: Schedule) -> str:
     )
 
 
-def _frame(drawn: Drawing) -> _Frame:
-    devices, lines = len(drawn.lines[0]), sum(map(len, drawn.lines))
-    return _Frame(max(1, drawn.last), row_height(lines, _HIGHEST_ROW, _ROWS), devices, lines)
+def picture_png(schedule: Schedule) -> bytes:
+    """Draw a schedule on white as PNG; letters need a font of the system."""
+    import resvg_py  # noqa: PLC0415  loads on use
+
+    return bytes(resvg_py.svg_to_bytes(svg_string=svg(schedule), zoom=_ZOOM, background="white"))
 
 
 def caption(schedule: Schedule) -> str:
@@ -181,9 +187,10 @@ def _operations(drawn: Drawing, frame: _Frame) -> Iterator[str]:
         rows = series.rows.tolist()
         own = [boxes[row] for row in rows]
         if count > MOST_RECTS:
-            yield _path(series, own)
+            outlines = "".join(_outline(box.x, box.y, box.end, box.height) for box in own)
+            yield f'<path fill="{series.colour}" d="{outlines}"/>'
             continue
-        words = [_words(drawn.schedule, operations[row]) for row in rows]
+        words = [_hover_text(drawn.schedule, operations[row]) for row in rows]
         yield from _rects(series, own, words)
         yield from _numbers(series, own, frame)
 
@@ -197,11 +204,6 @@ def _image(drawn: Drawing, frame: _Frame) -> str:
         f'height="{_px(frame.row * frame.lines)}" preserveAspectRatio="none" '
         f'style="image-rendering:pixelated" href="data:image/png;base64,{data}"/>'
     )
-
-
-def _path(series: Series, boxes: Sequence[_Box]) -> str:
-    outlines = "".join(_outline(box.x, box.y, box.end, box.height) for box in boxes)
-    return f'<path fill="{series.colour}" d="{outlines}"/>'
 
 
 def _rects(series: Series, boxes: Sequence[_Box], words: Sequence[str]) -> Iterator[str]:
@@ -229,28 +231,21 @@ def _numbers(series: Series, boxes: Sequence[_Box], frame: _Frame) -> Iterator[s
     yield "</g>"
 
 
-def _words(schedule: Schedule, row: Operation) -> str:
+def _hover_text(schedule: Schedule, row: Operation) -> str:
     record = RECORDS[row.kind]
     place = f"device {row.device}" if record.per is Per.DEVICE else f"stage {row.stage}"
     if row.microbatch != ONCE:
         part = f", slice {row.slice}" if schedule.pipeline.num_slices > 1 else ""
         place += f", microbatch {row.microbatch}{part}"
-    return f"{record.name}, {place}: {_times(schedule, row.start, row.end)}"
+    time, unit = schedule.pipeline.ticks.time, schedule.pipeline.time_unit
+    times = f"{number(time(row.start))} to {measured(time(row.end), unit)}"
+    return f"{record.name}, {place}: {times}"
 
 
-def _times(schedule: Schedule, start: int, end: int) -> str:
-    pipeline = schedule.pipeline
-    last = measured(pipeline.ticks.time(end), pipeline.time_unit)
-    return f"{number(pipeline.ticks.time(start))} to {last}"
-
-
-def _idle(frame: _Frame) -> str:
-    """Draw the background of every device's row, which shows where the device is idle."""
-    rows = (
-        _outline(frame.x(0), frame.y(device), frame.x(frame.last), frame.bar)
-        for device in range(frame.devices)
-    )
-    return f'<path fill="{colours.IDLE}" d="{"".join(rows)}"/>'
+def _idle(frame: _Frame) -> Iterator[str]:
+    """Outlines of the background of devices, which shows where they are idle."""
+    for device in range(frame.devices):
+        yield _outline(frame.x(0), frame.y(device), frame.x(frame.last), frame.bar)
 
 
 def _line_labels(drawn: Drawing, frame: _Frame) -> Iterator[str]:
@@ -313,7 +308,7 @@ def _legend(drawn: Sequence[Series], frame: _Frame, last: str) -> tuple[list[str
             x += 12
         elements.append(f'<text x="{_px(x + 6)}" y="{_px(y)}" fill="{TEXT}">{words}</text>')
         x += 6 + _LETTER * len(words) + 14
-    shades = shade_words(list(dict.fromkeys(series.name for series in drawn)))
+    shades = describe_shades(list(dict.fromkeys(series.name for series in drawn)))
     for words in filter(None, (shades and f"shades, {shades}", last)):
         y += 20
         elements.append(f'<text x="{LEFT}" y="{_px(y)}" fill="{TEXT}">{words}</text>')

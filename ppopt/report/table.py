@@ -43,7 +43,7 @@ from ppopt.report.search_text import (
     describe_throughput,
 )
 from ppopt.schedule.idle import Cause
-from ppopt.studies.sweep import SweepRow
+from ppopt.studies.records import SweepRow
 
 _Cell = Callable[[ScheduleReport], str | Text]
 
@@ -200,7 +200,7 @@ def why_table(rows: Sequence[ScheduleReport]) -> Table:
         return Column(cause, lambda row: share(of_all(row)))
 
     def forced(row: ScheduleReport) -> float:
-        return 100 * row.imbalance.idle_share if row.imbalance else 0
+        return 100 * float(row.imbalance.idle_share) if row.imbalance else 0
 
     causes = [
         cause.label for cause in Cause if any(cause.label in (row.idle or ()) for row in rows)

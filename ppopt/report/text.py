@@ -33,7 +33,9 @@ def text_gantt(schedule: Schedule, width: int) -> str | None:
         if cells is not None:
             labels = (_MARGIN.format(line.devices[0]).rjust(margin) for line in lines)
             texts = [label + cell for label, cell in zip(labels, cells, strict=True)]
-            return "\n".join([*texts, _time_axis(schedule, last, margin, columns(last))])
+            end = measured(schedule.pipeline.ticks.time(last), schedule.pipeline.time_unit)
+            axis = "time ".rjust(margin) + "0" + end.rjust(columns(last) - 1)
+            return "\n".join([*texts, axis])
     return None
 
 
@@ -94,8 +96,3 @@ def _cell(name: str, width: int) -> str | None:
     if width < len(name) + name[0].isdigit():
         return None
     return f"{name:-<{max(width - 1, len(name))}}"[:width].ljust(width)
-
-
-def _time_axis(schedule: Schedule, last: int, margin: int, columns: int) -> str:
-    end = measured(schedule.pipeline.ticks.time(last), schedule.pipeline.time_unit)
-    return "time ".rjust(margin) + "0" + end.rjust(columns - 1)

@@ -22,10 +22,10 @@ from ppopt.problem.instance import ABSENT, SPLIT_MODE, WHOLE_MODE, Instance
 from ppopt.problem.kinds import ResourceKind
 from ppopt.problem.operation import ONCE, AuxiliaryKind
 from ppopt.problem.pipeline import Pipeline
-from ppopt.schedule.auxiliary import AuxiliaryOperations
-from ppopt.schedule.metrics import memory_of_auxiliary, memory_profile
+from ppopt.schedule.metrics import memory_of, memory_profile
+from ppopt.schedule.operations import Operations, split_codes
 from ppopt.schedule.orders import Orders, codes
-from ppopt.schedule.schedule import Schedule, split_codes
+from ppopt.schedule.schedule import Schedule
 
 
 def auxiliary_classes(instance: Instance) -> list[list[int]]:
@@ -133,17 +133,6 @@ def _compute(instance: Instance, position: Ints, links: tuple[tuple[int, int], .
     return found
 
 
-def timed(pipeline: Pipeline, numbers: Ints, start: Ints, end: Ints) -> AuxiliaryOperations:
-    """Auxiliary operations of these numbers at these times, in ticks."""
-    kind, stage, microbatch, part = split_codes(pipeline, numbers)
-    route = microbatch * pipeline.routes // pipeline.batches
-    device = np.array(pipeline.hosts, dtype=np.int64)[route, stage]
-    once = [not AuxiliaryKind(value).per_microbatch for value in kind.tolist()]
-    microbatch = np.where(once, ONCE, microbatch)
-    columns = (kind, stage, device, start, end, route, microbatch, part)
-    return AuxiliaryOperations(*columns).ordered()
-
-
 def as_memory_admits(schedule: Schedule) -> Schedule:
     """The same, where a device passes its limit with what takes memory before compute later.
 
@@ -155,26 +144,22 @@ def as_memory_admits(schedule: Schedule) -> Schedule:
         return schedule
     peaks = schedule.metrics.peak_memory_ticks
     late = [device for device, limit in enumerate(limits) if peaks[device] > limit]
-    start = schedule.auxiliary.start.copy()
+    start = schedule.operations.start.copy()
     for device in late:
         _delay(schedule, device, limits[device], start)
-    length = schedule.auxiliary.end - schedule.auxiliary.start
-    moved = replace(schedule.auxiliary, start=start, end=start + length)
-    return replace(schedule, auxiliary=moved.ordered())
+    return schedule.moved(start)
 
 
 def _delay(schedule: Schedule, device: int, limit: int, start: Ints) -> None:
     """Delay what a device runs before its compute, in `start`, as its memory asks."""
-    given = schedule.auxiliary
-    mine = np.flatnonzero((given.device == device) & ~given.moves).tolist()
-    rows = [row for row in mine if AuxiliaryKind(given.kind[row]).opens]
-    closing = min(
-        (int(given.start[row]) for row in mine if row not in rows),
-        default=int(schedule.end.max()),
-    )
-    takes, _ = memory_of_auxiliary(schedule)
-    memory = memory_profile(replace(schedule, auxiliary=given.where(given.moves)), device)
-    latest = _latest_starts(schedule, rows, closing)
+    table = schedule.operations
+    once = (table.device == device) & (table.microbatch == ONCE)
+    opens = once & table.of(lambda record: record.opens)
+    rows = np.flatnonzero(opens).tolist()
+    closing = int(table.start[once & ~opens].min(initial=schedule.end.max()))
+    takes, _ = memory_of(table)
+    memory = memory_profile(replace(schedule, operations=table.where(~once)), device)
+    latest = _latest_starts(table, rows, closing)
     held = free = 0
     for row in rows:
         held += int(takes[row])
@@ -184,20 +169,19 @@ def _delay(schedule: Schedule, device: int, limit: int, start: Ints) -> None:
             last = int(np.flatnonzero(full)[-1])
             begin = max(free, min(latest[row], int(np.append(memory.time, latest[row])[last + 1])))
         start[row] = begin
-        free = begin + int(given.end[row] - given.start[row])
+        free = begin + int(table.end[row] - table.start[row])
 
 
-def _latest_starts(schedule: Schedule, rows: list[int], until: int) -> dict[int, int]:
-    """Last starts of auxiliary rows, in their order, that end by then and delay no compute, by row.
+def _latest_starts(table: Operations, rows: list[int], until: int) -> dict[int, int]:
+    """Last starts of rows, in their order, that end by then and delay no compute, by row.
 
     In ticks.
     """
-    given, pipeline = schedule.auxiliary, schedule.pipeline
-    routes = schedule.microbatch * pipeline.routes // pipeline.batches
-    found: dict[int, int] = {}
+    latest: dict[int, int] = {}
     for row in reversed(rows):
-        mine = (schedule.stage == given.stage[row]) & (routes == given.route[row])
-        until = min(until, int(schedule.start[mine].min()))
-        until -= int(given.end[row] - given.start[row])
-        found[row] = until
-    return found
+        needed = table.computed & (table.stage == table.stage[row])
+        needed &= table.route == table.route[row]
+        until = min(until, int(table.start[needed].min()))
+        until -= int(table.end[row] - table.start[row])
+        latest[row] = until
+    return latest

@@ -27,8 +27,8 @@ from ppopt.problem.partition_costs import CostTable
 from ppopt.problem.pipeline import Pipeline
 from ppopt.problem.traits import Trait
 from ppopt.schedule import timing
+from ppopt.schedule.operations import split_codes
 from ppopt.schedule.orders import Orders
-from ppopt.schedule.schedule import split_codes
 
 CELLS = 2**18
 """Steps times pipelines that are timed together, about: more are slower, as caches are small."""

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from enum import Enum
 from itertools import accumulate
 from typing import NamedTuple
@@ -23,11 +22,12 @@ import numpy as np
 
 from ppopt.problem.arrays import Ints
 from ppopt.problem.instance import Instance
+from ppopt.problem.kinds import ResourceKind
 from ppopt.problem.offload import HostLink
 from ppopt.problem.operation import AuxiliaryKind, OpKind
-from ppopt.schedule.auxiliary import AuxiliaryOperations, auxiliary_numbers
+from ppopt.schedule.operations import Operations, split_codes
 from ppopt.schedule.orders import Orders, codes
-from ppopt.schedule.schedule import Schedule, split_codes
+from ppopt.schedule.schedule import Schedule
 
 NEAR = 2
 """Positions of a device after which an OFFLOAD is taken to be over without a wait."""
@@ -207,58 +207,46 @@ def own_moves(schedule: Schedule) -> HostOrders:
     Under a memory limit a RELOAD waits for the last operation of its device that has ended as it
     starts, and an operation for an OFFLOAD that ends as it starts.
     """
-    pipeline, given = schedule.pipeline, schedule.auxiliary.where(schedule.auxiliary.moves)
-    numbers, by_start = auxiliary_numbers(pipeline, given), np.lexsort((given.end, given.start))
-    device, out = given.device[by_start], given.kind[by_start] == AuxiliaryKind.OFFLOAD
-    shared = pipeline.host_link is HostLink.SHARED
-    ways = (np.ones_like(out),) if shared else (out, ~out)
-    order = [
-        numbers[by_start[(device == here) & way]]
-        for here in range(pipeline.num_devices)
-        for way in ways
-    ]
+    table, pipeline = schedule.operations, schedule.pipeline
+    moves = table.where(table.on(ResourceKind.HOST))
+    order = [moves.numbers[moves.resource == resource] for resource in np.unique(moves.resource)]
     waits = [
-        _own_waits(schedule, given, numbers, here)
-        for here in range(pipeline.num_devices)
-        if pipeline.ticks.room(here) is not None
+        _own_waits(schedule, moves.where(moves.device == device), device)
+        for device in range(pipeline.num_devices)
+        if pipeline.ticks.room(device) is not None
     ]
     before, after = np.concatenate([np.zeros((2, 0), dtype=np.int64), *waits], axis=1)
-    return HostOrders([row for row in order if len(row)], before, after)
+    return HostOrders(order, before, after)
 
 
-def _own_waits(schedule: Schedule, given: AuxiliaryOperations, numbers: Ints, device: int) -> Ints:
+def _own_waits(schedule: Schedule, moves: Operations, device: int) -> Ints:
     """Numbers of what ends before others start on a device: [before, after]; see `own_moves`."""
-    here = np.flatnonzero(schedule.device == device)
-    here = here[np.argsort(schedule.end[here], kind="stable")]
-    places = (schedule.microbatch, schedule.slice)
-    codes = schedule.pipeline.code(schedule.kind, schedule.stage, *places)[here]
-    mine = given.device == device
-    back = np.flatnonzero(mine & (given.kind == AuxiliaryKind.RELOAD))
-    out = np.flatnonzero(mine & (given.kind == AuxiliaryKind.OFFLOAD))
-    last = np.searchsorted(schedule.end[here], given.start[back], side="right") - 1
-    back, last = back[last >= 0], last[last >= 0]
-    gone, next_ = np.nonzero(given.end[out][:, None] == schedule.start[here])
-    before = np.append(codes[last], numbers[out[gone]])
-    return np.stack([before, np.append(numbers[back], codes[next_])])
+    computed = schedule.compute.where(schedule.device == device)
+    computed = computed.where(np.argsort(computed.end, kind="stable"))
+    reloads = moves.kind == AuxiliaryKind.RELOAD
+    out, back = moves.where(~reloads), moves.where(reloads)
+    last = np.searchsorted(computed.end, back.start, side="right") - 1
+    awaited, last = last >= 0, last[last >= 0]
+    gone, following = np.nonzero(out.end[:, None] == computed.start)
+    before = np.append(computed.numbers[last], out.numbers[gone])
+    return np.stack([before, np.append(back.numbers[awaited], computed.numbers[following])])
 
 
 def just_in_time(schedule: Schedule) -> Schedule:
     """The same, every RELOAD as late as delays nothing; devices hold less, at no time more."""
-    given = schedule.auxiliary
-    start, moves = given.start.copy(), np.flatnonzero(given.moves)
-    shared = schedule.pipeline.host_link is HostLink.SHARED
-    backward = np.isin(schedule.kind, (OpKind.B, OpKind.BW))
-    columns = (schedule.stage, schedule.microbatch, schedule.slice)
-    needs = zip(*(column[backward].tolist() for column in columns), strict=True)
-    need = dict(zip(needs, schedule.start[backward].tolist(), strict=True))
-    following: dict[tuple[int, int], int] = {}
-    for row in moves[np.argsort(given.start[moves], kind="stable")][::-1].tolist():
-        back = given.kind[row] == AuxiliaryKind.RELOAD
-        way = int(given.device[row]), 0 if shared else int(back)
-        if back:
-            of = tuple(int(column[row]) for column in (given.stage, given.microbatch, given.slice))
-            until = min(need[of], following.get(way, need[of]))
-            start[row] = until - (given.end[row] - given.start[row])
-        following[way] = int(start[row])
-    moved = replace(given, start=start, end=start + given.end - given.start)
-    return replace(schedule, auxiliary=AuxiliaryOperations(*moved.columns).ordered())
+    table = schedule.operations
+    start = table.start.copy()
+    needed = np.isin(table.kind, (OpKind.B, OpKind.BW))
+    reloads = table.kind == AuxiliaryKind.RELOAD
+    places = np.stack((table.stage, table.microbatch, table.slice), axis=1)
+    need = dict(zip(map(tuple, places[needed].tolist()), start[needed].tolist(), strict=True))
+    following: dict[int, int] = {}
+    rows = np.flatnonzero(table.on(ResourceKind.HOST))
+    for row in rows[np.argsort(start[rows], kind="stable")][::-1].tolist():
+        resource = int(table.resource[row])
+        if reloads[row]:
+            until = need[tuple(places[row].tolist())]
+            until = min(until, following.get(resource, until))
+            start[row] = until - (table.end[row] - table.start[row])
+        following[resource] = int(start[row])
+    return schedule.moved(start)

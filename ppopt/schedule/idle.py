@@ -32,7 +32,7 @@ from ppopt.problem.exact import plain
 from ppopt.problem.kinds import ResourceKind
 from ppopt.problem.operation import ONCE
 from ppopt.problem.pipeline import Pipeline
-from ppopt.schedule.metrics import Memory, memory_of, memory_of_compute
+from ppopt.schedule.metrics import Memory, memory_of
 from ppopt.schedule.schedule import Schedule
 from ppopt.schedule.waits import FREE, Waits, waits
 
@@ -149,7 +149,7 @@ def idle(schedule: Schedule, flow: Waits | None = None) -> Idle:
     arrived, last = arrivals(schedule, flow), _last(schedule)
     devices = np.arange(schedule.pipeline.num_devices + 1)
     bounds = np.searchsorted(schedule.device, devices).tolist()
-    memory = memory_of_compute(schedule), memory_of(schedule.operations)
+    memory = memory_of(schedule.compute), memory_of(schedule.operations)
     found = [
         _of_device(flow, arrived, memory, device, low, high, last)
         for device, (low, high) in enumerate(pairwise(bounds))

@@ -25,7 +25,7 @@ class Relief(NamedTuple):
 
     layers: int
     """Layers that it puts on another device."""
-    share: Fraction
+    idle_share: Fraction
     """By how much the work of the busiest device falls, of the makespan."""
 
 
@@ -34,11 +34,13 @@ class Imbalance(NamedTuple):
 
     device: int
     """The busiest device, the first of several."""
+    stages: tuple[int, ...]
+    """Its stages."""
     times_mean: Fraction
     """Its work over the mean of all devices."""
-    share: Fraction
+    idle_share: Fraction
     """Idle time that is imbalance: (devices x its work - all work) / (devices x makespan)."""
-    idle: Fraction
+    of_idle_share: Fraction
     """All idle time: 1 - all work / (devices x makespan)."""
     relief: Relief | None
     """None if no partition is known in which the busiest device works less; if the same order
@@ -49,12 +51,14 @@ def imbalance(schedule: Schedule) -> Imbalance:
     """Compare the work of the devices of a complete schedule; an overlapped pair counts once."""
     found = schedule.metrics
     devices, work, most = len(found.busy_ticks), sum(found.busy_ticks), max(found.busy_ticks)
-    total = devices * found.makespan_ticks
+    total, device = devices * found.makespan_ticks, found.busy_ticks.index(most)
+    hosted = {stage for route in schedule.pipeline.hosted for stage in route[device]}
     return Imbalance(
-        device=found.busy_ticks.index(most),
+        device=device,
+        stages=tuple(sorted(hosted)),
         times_mean=Fraction(devices * most, work or 1),
-        share=Fraction(devices * most - work, total or 1),
-        idle=Fraction(total - work, total or 1),
+        idle_share=Fraction(devices * most - work, total or 1),
+        of_idle_share=Fraction(total - work, total or 1),
         relief=_relief(schedule),
     )
 

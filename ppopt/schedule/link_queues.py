@@ -21,7 +21,7 @@ from ppopt.problem.kinds import ResourceKind
 from ppopt.problem.operation import OpKind, TransferKind
 from ppopt.problem.operation_classes import Criterion, DispatchRule
 from ppopt.problem.pipeline import Pipeline
-from ppopt.schedule.schedule import split_codes
+from ppopt.schedule.operations import split_codes
 from ppopt.schedule.timetable import Timetable
 from ppopt.schedule.transfers import Transfer, Transfers
 
@@ -86,15 +86,6 @@ class LinkQueues:
     def numbers_of(self, carried: Transfers) -> Ints:
         """Number of every transfer of a schedule."""
         return transfer_numbers(self.pipeline, carried, carried.microbatch)
-
-    def timed(self, numbers: Ints, end: Ints) -> Transfers:
-        """Transfers with these ends, in ticks."""
-        kind, stage, microbatch, part = self.parts(numbers)
-        route = microbatch * self.pipeline.routes // self.pipeline.batches
-        hosts = np.array(self.pipeline.hosts, dtype=np.int64)
-        receiving = stage + np.where(kind == OpKind.F, 1, -1)
-        places = kind, stage, microbatch, hosts[route, stage], hosts[route, receiving]
-        return Transfers(*places, end - self.duration[numbers], end, part)
 
     def ends(self, split: Bools) -> tuple[Ints, Ints]:
         """Numbers of the operations that make and that need each of `numbers`.

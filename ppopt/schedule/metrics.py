@@ -13,10 +13,10 @@ from ppopt.problem.arrays import Ints
 from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.exact import plain
 from ppopt.problem.instance import Instance
+from ppopt.problem.kinds import ResourceKind
 from ppopt.problem.objective import Objective
-from ppopt.problem.operation import NUM_KINDS, AuxiliaryKind, OpKind
+from ppopt.problem.operation import KINDS, NUM_KINDS, OpKind
 from ppopt.problem.pipeline import Pipeline
-from ppopt.schedule.auxiliary import AuxiliaryOperations, auxiliary_numbers
 from ppopt.schedule.operations import Operations
 from ppopt.schedule.timetable import Timetable
 
@@ -95,35 +95,37 @@ class Metrics(NamedTuple):
 
 def metrics(schedule: Timetable) -> Metrics:
     """Compute all figures of a complete schedule; every device has at least one operation."""
-    devices = schedule.pipeline.num_devices
-    duration = schedule.end - schedule.start
-    heads = np.searchsorted(schedule.device, np.arange(devices))
-    first = np.minimum.reduceat(schedule.start, heads)
-    last = np.maximum.reduceat(schedule.end, heads)
-    busy = np.zeros(devices, dtype=np.int64)
-    np.add.at(busy, schedule.device, np.where(schedule.seconds, 0, duration))
-    _include_auxiliary(schedule.auxiliary, first, last, busy)
-    memory, around = memory_of_compute(schedule), memory_of_auxiliary(schedule)
+    table = _of_devices(schedule)
+    devices, static = schedule.pipeline.num_devices, schedule.pipeline.ticks.static
+    duration = np.where(table.seconds | ~table.on(ResourceKind.COMPUTE), 0, table.end - table.start)
+    memory = memory_of(table)
+    bounds = np.searchsorted(table.device, np.arange(devices + 1))
+    heads = bounds[:-1]
+    first = np.minimum.reduceat(table.start, heads)
+    last = np.maximum.reduceat(table.end, heads)
+    peaks = (
+        int(_profile(table, memory, static[device], slice(low, high)).level.max())
+        for device, (low, high) in enumerate(pairwise(bounds.tolist()))
+    )
     return Metrics(
         makespan_ticks=int(last.max()),
         device_span_ticks=int((last - first).max()),
-        busy_ticks=tuple(busy.tolist()),
+        busy_ticks=tuple(np.add.reduceat(duration, heads).tolist()),
         first_ticks=tuple(first.tolist()),
         last_ticks=tuple(last.tolist()),
-        peak_memory_ticks=tuple(
-            int(_profile(schedule, device, memory, around).level.max()) for device in range(devices)
-        ),
+        peak_memory_ticks=tuple(peaks),
         ticks_per_unit=schedule.pipeline.ticks.per_unit,
         memory_ticks_per_unit=schedule.pipeline.ticks.memory_per_unit,
     )
 
 
-def _include_auxiliary(others: AuxiliaryOperations, first: Ints, last: Ints, busy: Ints) -> None:
-    """Widen the time of devices by their auxiliary operations; optimizers compute."""
-    np.minimum.at(first, others.device, others.start)
-    np.maximum.at(last, others.device, others.end)
-    computed = others.kind == AuxiliaryKind.OPTIMIZER
-    np.add.at(busy, others.device[computed], (others.end - others.start)[computed])
+def _of_devices(schedule: Timetable) -> Operations:
+    """What devices run, and not links between them, sorted by device."""
+    table = schedule.operations
+    if len(table) == len(schedule):
+        return table
+    table = table.where(~table.on(ResourceKind.LINK))
+    return table.where(np.argsort(table.device, kind="stable"))
 
 
 class Throughput(NamedTuple):
@@ -182,48 +184,35 @@ def memory_profile(schedule: Timetable, device: int) -> MemoryProfile:
 
     At one instant ends come before starts.
     """
-    return _profile(schedule, device, memory_of_compute(schedule), memory_of_auxiliary(schedule))
-
-
-def memory_of_compute(schedule: Timetable) -> Memory:
-    """Memory of the compute operations of a schedule."""
-    pipeline, instance = schedule.pipeline, _instance(schedule)
-    codes = pipeline.code(schedule.kind, schedule.stage, schedule.microbatch, schedule.slice)
-    in_pairs = instance.pair_workspaces[codes]
-    return instance.allocations[codes] + in_pairs, instance.frees[codes] + in_pairs
-
-
-def _instance(schedule: Timetable) -> Instance:
-    """The instance of the fewest modes that has the operations of a schedule."""
-    pipeline, kinds = schedule.pipeline, np.bincount(schedule.kind, minlength=NUM_KINDS)
-    uniform = not (kinds[OpKind.B] and kinds[OpKind.BW])
-    kind = BackwardKind.uniform(fused=kinds[OpKind.BW] > 0) if uniform else BackwardKind.MIXED
-    return Instance.of(pipeline, kind, all_resources=pipeline.has_auxiliary)
+    table = _of_devices(schedule)
+    low, high = np.searchsorted(table.device, [device, device + 1]).tolist()
+    static = schedule.pipeline.ticks.static[device]
+    return _profile(table, memory_of(table), static, slice(low, high))
 
 
 def memory_of(operations: Operations) -> Memory:
-    """Memory of all operations of a schedule."""
-    pipeline, kinds = operations.pipeline, set(np.unique(operations.kind).tolist())
-    mixed = {OpKind.B, OpKind.BW} <= kinds
-    kind = BackwardKind.MIXED if mixed else BackwardKind.uniform(fused=OpKind.BW in kinds)
-    instance = Instance.of(pipeline, kind, all_resources=max(kinds, default=0) >= NUM_KINDS)
-    numbers = operations.numbers
+    """Memory of operations of a schedule, by the instance of the fewest modes that has them."""
+    pipeline, kinds = operations.pipeline, np.bincount(operations.kind, minlength=KINDS)
+    uniform = not (kinds[OpKind.B] and kinds[OpKind.BW])
+    kind = BackwardKind.uniform(fused=kinds[OpKind.BW] > 0) if uniform else BackwardKind.MIXED
+    whole = pipeline.has_auxiliary or bool(kinds[NUM_KINDS:].any())
+    instance, numbers = Instance.of(pipeline, kind, all_resources=whole), operations.numbers
     in_pairs = instance.pair_workspaces[numbers]
     return instance.allocations[numbers] + in_pairs, instance.frees[numbers] + in_pairs
 
 
 def memory_of_operations(schedule: Timetable) -> tuple[Ints, Ints]:
-    """Memory of the device at the start of every operation and after it, in ticks.
+    """Memory of the device at the start of every compute of a microbatch and after it, in ticks.
 
     A pair counts as one.
     """
-    pipeline = schedule.pipeline
-    takes, gives = memory_of_compute(schedule)
-    second = np.flatnonzero(schedule.seconds)
+    pipeline, computed = schedule.pipeline, schedule.compute
+    takes, gives = memory_of(computed)
+    second = np.flatnonzero(computed.seconds)
     total = np.append(0, np.cumsum(takes - gives))
-    first = np.searchsorted(schedule.device, np.arange(pipeline.num_devices))
+    first = np.searchsorted(computed.device, np.arange(pipeline.num_devices))
     base = np.array(pipeline.ticks.static) - total[first]
-    after = base[schedule.device] + total[1:]
+    after = base[computed.device] + total[1:]
     after[second - 1] = after[second]
     gives[second] += gives[second - 1]
     gives[second - 1] = gives[second]
@@ -232,20 +221,22 @@ def memory_of_operations(schedule: Timetable) -> tuple[Ints, Ints]:
 
 
 def _held_besides(schedule: Timetable) -> tuple[Ints, Ints]:
-    """Memory by auxiliary operations at the start of every operation, and after it, in ticks.
+    """Memory by all but compute of microbatches at the start of every compute, and after it.
 
-    At one instant, what ends comes before what starts.
+    In ticks. At one instant, what ends comes before what starts.
     """
-    given = schedule.auxiliary
-    begun, done = np.zeros((2, len(schedule)), dtype=np.int64)
-    for device in np.unique(given.device).tolist():
-        mine, here = given.device == device, schedule.device == device
-        taken, freed = (column[mine] for column in memory_of_auxiliary(schedule))
-        start, end = schedule.start[here], schedule.end[here]
-        begun[here] = _sum_until(given.start[mine], taken, start, "right")
-        begun[here] -= _sum_until(given.end[mine], freed, start, "right")
-        done[here] = _sum_until(given.start[mine], taken, end, "left")
-        done[here] -= _sum_until(given.end[mine], freed, end, "right")
+    table, computed = _of_devices(schedule), schedule.compute
+    others, (takes, gives) = table.where(~table.computed), memory_of(table)
+    takes, gives = (amount[~table.computed] for amount in (takes, gives))
+    begun, done = np.zeros((2, len(computed)), dtype=np.int64)
+    for device in np.unique(others.device).tolist():
+        own, here = others.device == device, computed.device == device
+        start, end = others.start[own], others.end[own]
+        began, ended = computed.start[here], computed.end[here]
+        begun[here] = _sum_until(start, takes[own], began, "right")
+        begun[here] -= _sum_until(end, gives[own], began, "right")
+        done[here] = _sum_until(start, takes[own], ended, "left")
+        done[here] -= _sum_until(end, gives[own], ended, "right")
     return begun, done
 
 
@@ -253,34 +244,16 @@ def _sum_until(time: Ints, amount: Ints, until: Ints, side: Literal["left", "rig
     """Sum of the amounts before every instant; `right`: and at it."""
     order = np.argsort(time, kind="stable")
     total = np.append(0, np.cumsum(amount[order]))
-    found: Ints = total[np.searchsorted(time[order], until, side=side)]
-    return found
+    return np.asarray(total[np.searchsorted(time[order], until, side=side)])
 
 
-def memory_of_auxiliary(schedule: Timetable) -> Memory:
-    """Memory of the auxiliary operations of a schedule."""
-    given = schedule.auxiliary
-    if not len(given):
-        return given.kind, given.kind
-    instance, codes = _instance(schedule), auxiliary_numbers(schedule.pipeline, given)
-    return instance.allocations[codes], instance.frees[codes]
-
-
-def _profile(schedule: Timetable, device: int, compute: Memory, around: Memory) -> MemoryProfile:
-    """Memory of a device, from that of all operations, the auxiliary ones (`around`) among them."""
-    low, high = np.searchsorted(schedule.device, [device, device + 1])
-    columns = (*compute, schedule.start, schedule.end)
-    takes, gives, start, end = (column[low:high] for column in columns)
-    if len(schedule.auxiliary):
-        here = schedule.auxiliary.device == device
-        taken, given = (column[here] for column in around)
-        takes, gives = np.append(takes, taken), np.append(gives, given)
-        start = np.append(start, schedule.auxiliary.start[here])
-        end = np.append(end, schedule.auxiliary.end[here])
-    at_end = (gives > 0) | (takes == 0)
-    moment = np.concatenate([[0], start[takes > 0], end[at_end]])
-    change = np.concatenate([[0], takes[takes > 0], -gives[at_end]])
+def _profile(table: Operations, memory: Memory, static: int, rows: slice) -> MemoryProfile:
+    """Memory of a device of which these are all rows."""
+    takes, gives = (amount[rows] for amount in memory)
+    at_start, at_end = takes > 0, (gives > 0) | (takes == 0)
+    moment = np.concatenate([[0], table.start[rows][at_start], table.end[rows][at_end]])
+    change = np.concatenate([[0], takes[at_start], -gives[at_end]])
     time, instant = np.unique(moment, return_inverse=True)
     delta = np.zeros(len(time), dtype=np.int64)
     np.add.at(delta, instant, change)
-    return MemoryProfile(time, np.cumsum(delta) + schedule.pipeline.ticks.static[device])
+    return MemoryProfile(time, np.cumsum(delta) + static)

@@ -1,23 +1,22 @@
-"""All operations of a schedule in one table: compute, transfers, and all others."""
+"""The table of all operations of a schedule: what runs where, and when."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
 
 from ppopt.problem.arrays import Bools, Ints
 from ppopt.problem.kinds import RECORDS, Kind, KindRecord, Per, ResourceKind
-from ppopt.problem.operation import NUM_KINDS, ONCE, OpKind, TransferKind
-from ppopt.problem.operation_classes import Resource
+from ppopt.problem.operation import KINDS, NUM_KINDS, ONCE, Op, OpKind
 from ppopt.problem.pipeline import Pipeline
-from ppopt.problem.resources import resources_of
-from ppopt.schedule.auxiliary import AuxiliaryOperations
-from ppopt.schedule.timetable import ALONE, Timetable
-from ppopt.schedule.transfers import Transfers
+from ppopt.problem.resources import Resource, resources_of
 
+ALONE = -1
+"""Pair number of an operation that runs alone."""
 MISSING = -1
 """Resource of an operation on a device or link that the pipeline does not have."""
 
@@ -29,14 +28,18 @@ class Operation(NamedTuple):
     stage: int
     microbatch: int
     """Microbatch, or ONCE."""
-    slice: int
-    route: int
     device: int
-    target: int
-    resource: int
     start: int
     end: int
+    slice: int
     pair: int
+    route: int
+    target: int
+
+    @property
+    def op(self) -> Op:
+        """The operation without its place and time."""
+        return Op(OpKind(self.kind), self.stage, self.microbatch, self.slice)
 
     def __str__(self) -> str:
         if self.microbatch != ONCE:
@@ -46,56 +49,65 @@ class Operation(NamedTuple):
         return f"{self.stage}{self.kind.name}{route}"
 
 
-class OperationColumns(NamedTuple):
-    """Columns of all operations of a schedule, of one length, as files have them."""
-
-    kind: Ints
-    stage: Ints
-    microbatch: Ints
-    """Microbatch, or ONCE."""
-    device: Ints
-    start: Ints
-    end: Ints
-    slice: Ints
-    pair: Ints
-    route: Ints
-    target: Ints
-    """Device that receives; of all but transfers, the device."""
-
-    def where(self, chosen: Bools) -> OperationColumns:
-        """Those of which this holds."""
-        return OperationColumns(*(column[chosen] for column in self))
-
-
 @dataclass(frozen=True, eq=False)
 class Operations:
-    """Operations as columns of one length, sorted by resource, then start.
+    """Operations as columns of one length.
 
     Their contents are not checked: `ppopt.verify` does.
     """
 
     pipeline: Pipeline
-    resources: tuple[Resource, ...]
-    """The resources of the pipeline, by number; devices come first."""
     kind: Ints
     """Codes of kinds; `ppopt.problem.kinds.RECORDS` has the record of each."""
     stage: Ints
     """The stage; of a transfer, the one that sends; of what a device has once, its lowest stage."""
     microbatch: Ints
     """Microbatch, or ONCE."""
-    slice: Ints
-    """Part of the microbatch."""
-    route: Ints
     device: Ints
     """Device; of a transfer, the one that sends."""
+    start: Ints
+    """In ticks."""
+    end: Ints
+    slice: Ints
+    """Part of the microbatch."""
+    pair: Ints
+    """Number of the overlapped pair, or ALONE. Both operations of a pair have one start and end."""
+    route: Ints
     target: Ints
     """Device that receives; of all other operations, the device."""
-    resource: Ints
-    """Number of the resource that runs it, or MISSING."""
-    start: Ints
-    end: Ints
-    pair: Ints
-    """Number of the overlapped pair, or ALONE."""
+
+    @classmethod
+    def of_numbers(
+        cls, pipeline: Pipeline, numbers: Ints, start: Ints, end: Ints, pair: Ints
+    ) -> Operations:
+        """The table of operations by number (`Instance.codes`), with their times and pairs."""
+        kind, stage, microbatch, part = split_codes(pipeline, numbers)
+        route = pipeline.route(microbatch)
+        device = np.array(pipeline.hosts, dtype=np.int64)[route, stage]
+        once = of_per(Per.STAGE, Per.DEVICE)[kind]
+        place = (kind, stage, np.where(once, ONCE, microbatch), device)
+        return cls.complete(pipeline, (*place, start, end, part, pair, route))
+
+    @classmethod
+    def complete(cls, pipeline: Pipeline, columns: Sequence[Ints]) -> Operations:
+        """The table of columns of which some of the last may be left out: all but the first six.
+
+        Left out, slices are 0, no operation has a pair, and route and target are those that the
+        pipeline says.
+        """
+        kind, stage, microbatch, device, *more = columns
+        if len(columns) < 7:
+            more.append(np.zeros_like(kind))
+        if len(columns) < 8:
+            more.append(np.full_like(kind, ALONE))
+        if len(columns) < 9:
+            route = np.zeros_like(kind)
+            if pipeline.routes > 1:
+                route = np.where(microbatch == ONCE, 0, pipeline.route(microbatch))
+            more.append(route)
+        if len(columns) < 10:
+            more.append(_targets(pipeline, kind, stage, device, more[-1]))
+        return cls(pipeline, kind, stage, microbatch, device, *more)
 
     def __len__(self) -> int:
         return len(self.kind)
@@ -105,29 +117,66 @@ class Operations:
         """All columns, in the order of the fields of `Operation`."""
         return tuple(getattr(self, name) for name in Operation._fields)
 
+    @cached_property
+    def resources(self) -> tuple[Resource, ...]:
+        """The resources of the pipeline, by number; devices come first."""
+        return resources_of(self.pipeline)
+
+    @cached_property
+    def resource(self) -> Ints:
+        """Number of the resource that runs each, or MISSING."""
+        devices = self.pipeline.num_devices
+        ends = (self.device, self.target)
+        there = (self.kind >= 0) & (self.kind < KINDS)
+        for device in ends:
+            there &= (device >= 0) & (device < devices)
+        if there.all() and self.computed.all():
+            return self.device
+        link, number = self.device * devices + self.target, np.full_like(self.kind, MISSING)
+        for code in np.unique(self.kind[there]).tolist():
+            own = there & (self.kind == code)
+            number[own] = _matched(link[own], _numbers(self.resources, RECORDS[code], devices))
+        return number
+
     def where(self, chosen: Bools | Ints) -> Operations:
         """Some of them: those of which this holds, or those of these rows."""
-        columns = (column[chosen] for column in self.columns)
-        return Operations(self.pipeline, self.resources, *columns)
+        return Operations(self.pipeline, *(column[chosen] for column in self.columns))
+
+    def ordered(self, *, compute_in_order: bool = False) -> Operations:
+        """The same, sorted by resource, start and end; pairs numbered in the order of rows.
+
+        What a device computes once in a step follows its compute of microbatches. Operations of no
+        length that share an instant are put in the order of the data flow; with `compute_in_order`
+        compute of microbatches is sorted already, and keeps the order that it has.
+        """
+        in_order = self._is_in_order(compute_in_order=compute_in_order)
+        table = self if in_order else self.where(self._places(compute_in_order=compute_in_order))
+        paired = (table.pair != ALONE).any()
+        return replace(table, pair=_renumbered(table.pair)) if paired else table
 
     def on(self, *kinds: ResourceKind) -> Bools:
         """Which of them run on resources of these kinds."""
-        there = [resource.kind in kinds for resource in self.resources]
-        return np.asarray(np.array([*there, False])[self.resource])
+        return self.of(lambda record: record.resource in kinds)
+
+    def of(self, holds: Callable[[KindRecord], bool]) -> Bools:
+        """Which of them are of kinds of which this holds."""
+        return np.asarray(np.array([*map(holds, RECORDS), False])[np.clip(self.kind, -1, KINDS)])
 
     @property
     def computed(self) -> Bools:
-        """Which of them are compute of a microbatch: the rows of the schedule, in their order."""
-        return np.asarray(self.on(ResourceKind.COMPUTE) & (self.microbatch != ONCE))
+        """Which of them are compute of a microbatch, or of no kind that is known."""
+        return np.asarray((self.kind < NUM_KINDS) | (self.kind >= KINDS))
 
     @property
     def known(self) -> Bools:
-        """Which of them have a resource, stage and microbatch that the pipeline has."""
+        """Which of them have a resource and place that the pipeline has, and numbers therefore."""
         pipeline = self.pipeline
-        stage = (self.stage >= 0) & (self.stage < pipeline.num_stages)
-        microbatch = (self.microbatch >= ONCE) & (self.microbatch < pipeline.batches)
-        there = (self.resource != MISSING) & stage & microbatch
-        once = of_per(Per.STAGE, Per.DEVICE)[np.where(there, self.kind, 0)]
+        there = (self.resource != MISSING) & (self.microbatch >= ONCE)
+        there &= self.microbatch < pipeline.batches
+        sizes = (pipeline.num_stages, pipeline.num_slices, pipeline.routes)
+        for column, size in zip((self.stage, self.slice, self.route), sizes, strict=True):
+            there &= (column >= 0) & (column < size)
+        once = self.of(lambda record: record.per is not Per.MICROBATCH)
         return np.asarray(there & ((self.microbatch == ONCE) == once))
 
     @property
@@ -150,97 +199,76 @@ class Operations:
         for kind, *rest in zip(*lists, strict=True):
             yield Operation(kinds[kind], *rest)
 
+    def _is_in_order(self, *, compute_in_order: bool) -> bool:
+        """Whether they are compute of microbatches, sorted by device and start without ties."""
+        if not self.computed.all():
+            return False
+        device, start = np.diff(self.device), np.diff(self.start)
+        return compute_in_order or bool(((device > 0) | (device == 0) & (start > 0)).all())
+
+    def _places(self, *, compute_in_order: bool) -> Ints:
+        """Rows in the order of `ordered`."""
+        forward = self.of(lambda record: OpKind.F in (record.kind, record.carries))
+        depth = np.where(forward, self.stage, 2 * self.pipeline.num_stages - self.stage)
+        part = np.where(forward, self.slice, -self.slice)
+        keys = (self.kind == OpKind.W, part, self.microbatch, depth)
+        computed = self.computed
+        if computed.all():
+            return np.lexsort((*keys, self.end, self.start, self.device))
+        flows = self.on(ResourceKind.LINK) | (False if compute_in_order else computed)
+        flow = tuple(np.where(flows, key, 0) for key in keys)
+        strange = len(self.resources)
+        resource = np.where(computed, self.device, self.resource)
+        nowhere = ~computed & (resource == MISSING) | (resource > strange)
+        resource = np.where(nowhere, strange, resource)
+        apart = np.where(nowhere, self.device, 0)
+        return np.lexsort((*flow, self.end, self.start, self.microbatch == ONCE, apart, resource))
+
 
 def of_per(*per: Per) -> Bools:
     """By code of a kind of operation: whether each of these has one."""
     return np.array([record.per in per for record in RECORDS])
 
 
-def operations_of(schedule: Timetable) -> Operations:
-    """The table of all operations of a schedule.
+_STEPS = np.array(
+    [0 if record.carries is None else 1 if record.carries is OpKind.F else -1 for record in RECORDS]
+)
+"""By code of a kind: from the stage of an operation to the one that gets what it hands on."""
 
-    Behind the compute of microbatches of every device stands what it computes once in a step.
-    """
-    parts = [_compute(schedule)]
-    if len(schedule.transfers):
-        parts.append(_transfers(schedule))
-    if len(schedule.auxiliary):
-        parts.append(_others(schedule))
-    columns = parts[0]
-    if len(parts) > 1:
-        columns = tuple(np.concatenate(column) for column in zip(*parts, strict=True))
-    kind, _, _, _, _, device, target, *_ = columns
-    resources = resources_of(schedule.pipeline)
-    resource = _resource(resources, schedule.pipeline.num_devices, kind, device, target)
-    columns = (*columns[:7], resource, *columns[7:])
-    if len(parts) > 1:
-        order = np.argsort(resource, kind="stable")
-        columns = tuple(column[order] for column in columns)
-    return Operations(schedule.pipeline, resources, *columns)
+
+def split_codes(pipeline: Pipeline, codes: Ints) -> tuple[Ints, Ints, Ints, Ints]:
+    """Kind, stage, microbatch and slice of operation numbers: `Pipeline.op` for arrays."""
+    rest, part = np.divmod(codes, pipeline.num_slices)
+    kind_stage, microbatch = np.divmod(rest, pipeline.batches)
+    kind, stage = np.divmod(kind_stage, pipeline.num_stages)
+    return kind, stage, microbatch, part
 
 
 def receivers(kind: Ints, stage: Ints) -> Ints:
     """Stage that gets what an operation hands on; of all but transfers, its own."""
-    step = {OpKind.F: 1, OpKind.B: -1, None: 0}
-    steps = np.array([step[record.carries] for record in RECORDS])
-    return np.asarray(stage + steps[kind])
+    return np.asarray(stage + _STEPS[kind])
 
 
-def split_tables(
-    columns: OperationColumns,
-) -> tuple[OperationColumns, Transfers, AuxiliaryOperations]:
-    """Compute of microbatches, transfers, and the rest."""
-    carries = np.array([-1 if one.carries is None else int(one.carries) for one in RECORDS])
-    sent = carries[columns.kind] >= 0
-    computed = columns.kind < NUM_KINDS
-    carried, others = columns.where(sent), columns.where(~sent & ~computed)
-    transfers = Transfers(
-        *(carries[carried.kind], carried.stage, carried.microbatch, carried.device),
-        *(carried.target, carried.start, carried.end, carried.slice),
-    )
-    auxiliary = AuxiliaryOperations(
-        *(others.kind, others.stage, others.device, others.start, others.end),
-        *(others.route, others.microbatch, others.slice),
-    )
-    return columns.where(computed), transfers, auxiliary
-
-
-def _compute(schedule: Timetable) -> tuple[Ints, ...]:
-    place = (schedule.kind, schedule.stage, schedule.microbatch, schedule.slice)
-    route = schedule.microbatch * schedule.pipeline.routes // schedule.pipeline.batches
-    device = schedule.device
-    return *place, route, device, device, schedule.start, schedule.end, schedule.pair
-
-
-def _transfers(schedule: Timetable) -> tuple[Ints, ...]:
-    sent, pipeline = schedule.transfers, schedule.pipeline
-    kind = np.where(sent.kind == OpKind.F, int(TransferKind.SEND_F), int(TransferKind.SEND_B))
-    route = sent.microbatch * pipeline.routes // pipeline.batches
-    place = (kind, sent.stage, sent.microbatch, sent.slice, route, sent.source, sent.target)
-    return *place, sent.start, sent.end, np.full_like(kind, ALONE)
-
-
-def _others(schedule: Timetable) -> tuple[Ints, ...]:
-    given = schedule.auxiliary
-    place = (given.kind, given.stage, given.microbatch, given.slice, given.route)
-    alone = np.full_like(given.kind, ALONE)
-    return *place, given.device, given.device, given.start, given.end, alone
-
-
-def _resource(
-    resources: tuple[Resource, ...], devices: int, kind: Ints, device: Ints, target: Ints
-) -> Ints:
-    """Number of the resource of every operation."""
-    there = (kind >= 0) & (kind < len(RECORDS))
-    there &= (device >= 0) & (device < devices) & (target >= 0) & (target < devices)
-    if there.all() and kind.max(initial=0) < NUM_KINDS:
+def _targets(pipeline: Pipeline, kind: Ints, stage: Ints, device: Ints, route: Ints) -> Ints:
+    """Devices that receive: of transfers, the host of the next stage, if the pipeline has it."""
+    sent = (kind >= NUM_KINDS) & (kind < KINDS)
+    if not sent.any():
         return device
-    ends = device * devices + target
-    number = np.full_like(kind, MISSING)
-    for code in np.unique(kind[there]).tolist():
-        own = there & (kind == code)
-        number[own] = _matched(ends[own], _numbers(resources, RECORDS[code], devices))
-    return number
+    receiver = receivers(np.where(sent, kind, 0), stage)
+    sent &= (receiver != stage) & (receiver >= 0) & (receiver < pipeline.num_stages)
+    sent &= (route >= 0) & (route < pipeline.routes)
+    hosts = np.array(pipeline.hosts, dtype=np.int64)
+    target = device.copy()
+    target[sent] = hosts[route[sent], receiver[sent]]
+    return target
+
+
+def _renumbered(pair: Ints) -> Ints:
+    """Pairs numbered 0, 1, ... in the order of their first rows."""
+    found, first, number = np.unique(pair, return_index=True, return_inverse=True)
+    first[found == ALONE] = -1
+    rank = np.argsort(np.argsort(first)) - (found == ALONE).sum()
+    return np.asarray(rank[number])
 
 
 def _matched(keys: Ints, numbers: dict[int, int]) -> Ints:

@@ -11,8 +11,8 @@ from ppopt.problem.arrays import Bools, Ints
 from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.operation import OpKind
 from ppopt.problem.pipeline import Pipeline
+from ppopt.schedule.operations import ALONE
 from ppopt.schedule.schedule import Schedule
-from ppopt.schedule.timetable import ALONE
 
 Orders = Sequence[Ints]
 """For every device, the numbers of its operations in the order in which it runs them.
@@ -49,7 +49,7 @@ def portable(schedule: Schedule) -> Orders:
     if pipeline.has_all_operations:
         return schedule.orders
     backward, weight = (np.array(pipeline.has_operations[kind]) for kind in (OpKind.B, OpKind.W))
-    rows = [np.stack((*schedule.columns, schedule.slice, schedule.pair))]
+    rows = [np.stack(schedule.compute.columns[:8])]
     frozen = (schedule.kind == OpKind.B) & ~weight[schedule.stage]
     rows += [_at_end(rows[0][:, frozen], OpKind.W)]
     last = pipeline.num_stages - int(backward.sum())
@@ -68,7 +68,7 @@ def portable(schedule: Schedule) -> Orders:
 def _at_end(rows: Ints, kind: OpKind | Ints) -> Ints:
     """Operations of a kind and of no length at the end of others, of the same stage and microbatch.
 
-    Rows are the columns of `ScheduledOperation`.
+    Rows are the columns of `Operation`.
     """
     moved = rows.copy()
     moved[0], moved[4], moved[7] = kind, moved[5], ALONE

@@ -1,83 +1,97 @@
-"""The arrays of a schedule: when every operation runs, and where it came from."""
+"""When every operation of a schedule runs, and where the schedule came from."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
-from typing import NamedTuple
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 import numpy as np
 
 from ppopt.problem.arrays import Bools, Ints
+from ppopt.problem.kinds import ResourceKind
 from ppopt.problem.objective import Objective
-from ppopt.problem.operation import Op, OpKind
+from ppopt.problem.operation import OpKind, TransferKind
 from ppopt.problem.pipeline import Pipeline
-from ppopt.schedule.auxiliary import NO_AUXILIARY, AuxiliaryOperations
+from ppopt.schedule.auxiliary import AuxiliaryOperations
+from ppopt.schedule.operations import Operation, Operations
 from ppopt.schedule.origin import Origin
-from ppopt.schedule.transfers import NO_TRANSFERS, Transfers
-
-ALONE = -1
-"""Pair number of an operation that runs alone."""
-
-
-class ScheduledOperation(NamedTuple):
-    """One operation of a schedule, in ticks."""
-
-    kind: OpKind
-    stage: int
-    microbatch: int
-    device: int
-    start: int
-    end: int
-    slice: int = 0
-    pair: int = ALONE
-
-    @property
-    def op(self) -> Op:
-        """The operation without its place and time."""
-        return Op(self.kind, self.stage, self.microbatch, self.slice)
-
-
-def _not_given() -> Ints:
-    return np.empty(0, dtype=np.int64)
+from ppopt.schedule.transfers import Transfers
 
 
 @dataclass(frozen=True, eq=False)
 class Timetable:
-    """Operations with start and end, sorted by device, then start, then end.
+    """All operations of a schedule in one table, sorted by resource, start and end.
 
-    The columns are arrays of one length n (operations): `kind` codes of OpKind, `stage`,
-    `microbatch`, `slice`, `device` numbers from 0, `start` and `end` in ticks. The two operations
-    of an overlapped pair have one start, one end and one number `pair`, those that run alone have
-    ALONE. The contents are not checked: `ppopt.verify` checks whether they are a schedule of the
-    pipeline.
+    The columns `kind`, `stage`, ... are those of the compute of microbatches alone, sorted by
+    device, start and end. Nothing is checked: `ppopt.verify` checks whether the operations are a
+    schedule of the pipeline.
     """
 
     pipeline: Pipeline
-    kind: Ints
-    stage: Ints
-    microbatch: Ints
-    device: Ints
-    start: Ints
-    end: Ints
-    slice: Ints = field(default_factory=_not_given)
-    """Part of the microbatch; left out: 0 throughout."""
-    pair: Ints = field(default_factory=_not_given)
-    """Number of the overlapped pair; left out: ALONE throughout."""
+    operations: Operations
+    """The operations of all resources."""
     origin: Origin = field(default_factory=Origin)
     """What made it and what is claimed of it."""
-    transfers: Transfers = NO_TRANSFERS
-    """What links carry, and when, if they are resources."""
-    auxiliary: AuxiliaryOperations = NO_AUXILIARY
-    """What devices run besides the compute of microbatches, and when."""
 
     def __post_init__(self) -> None:
-        for name, value in (("slice", 0), ("pair", ALONE)):
-            if len(self.kind) and not len(getattr(self, name)):
-                object.__setattr__(self, name, np.full(len(self.kind), value, dtype=np.int64))
+        if self.operations.pipeline is not self.pipeline:
+            operations = replace(self.operations, pipeline=self.pipeline)
+            object.__setattr__(self, "operations", operations)
+
+    @cached_property
+    def compute(self) -> Operations:
+        """The compute of microbatches, sorted by device, start and end."""
+        computed = self.operations.computed
+        return self.operations if computed.all() else self.operations.where(computed)
 
     def __len__(self) -> int:
-        return len(self.kind)
+        return len(self.compute)
+
+    @property
+    def kind(self) -> Ints:
+        """Codes of `OpKind`."""
+        return self.compute.kind
+
+    @property
+    def stage(self) -> Ints:
+        """Stage of every operation."""
+        return self.compute.stage
+
+    @property
+    def microbatch(self) -> Ints:
+        """Microbatch of every operation."""
+        return self.compute.microbatch
+
+    @property
+    def device(self) -> Ints:
+        """Device of every operation."""
+        return self.compute.device
+
+    @property
+    def start(self) -> Ints:
+        """Start of every operation, in ticks."""
+        return self.compute.start
+
+    @property
+    def end(self) -> Ints:
+        """End of every operation, in ticks."""
+        return self.compute.end
+
+    @property
+    def slice(self) -> Ints:
+        """Part of the microbatch."""
+        return self.compute.slice
+
+    @property
+    def pair(self) -> Ints:
+        """Number of the overlapped pair, or ALONE."""
+        return self.compute.pair
+
+    @property
+    def seconds(self) -> Bools:
+        """Whether an operation is the second of its pair, the first being the row before it."""
+        return self.compute.seconds
 
     @property
     def objective(self) -> Objective:
@@ -85,27 +99,32 @@ class Timetable:
         return self.origin.objective or Objective.MAKESPAN
 
     @property
-    def columns(self) -> tuple[Ints, Ints, Ints, Ints, Ints, Ints]:
-        """The first six columns in the order of `ScheduledOperation`."""
-        return self.kind, self.stage, self.microbatch, self.device, self.start, self.end
-
-    @property
     def orders(self) -> list[Ints]:
         """For every device, the numbers of its operations in order; see `schedule.orders`."""
-        codes = self.pipeline.code(self.kind, self.stage, self.microbatch, self.slice)
+        codes = self.compute.numbers
         codes = np.where(self.seconds, ~codes, codes)
         return np.split(
             codes, np.searchsorted(self.device, np.arange(1, self.pipeline.num_devices))
         )
 
-    @property
-    def seconds(self) -> Bools:
-        """Whether an operation is the second of its pair, the first being the row before it."""
-        same = (self.pair[1:] == self.pair[:-1]) & (self.pair[1:] != ALONE)
-        return np.append(False, same)[: len(self)]
+    def rows(self) -> Iterator[Operation]:
+        """The compute of microbatches, sorted by device, then start."""
+        return self.compute.rows()
 
-    def rows(self) -> Iterator[ScheduledOperation]:
-        """The operations, sorted by device, then start."""
-        lists = (column.tolist() for column in (*self.columns, self.slice, self.pair))
-        for kind, *rest in zip(*lists, strict=True):
-            yield ScheduledOperation(OpKind(kind), *rest)
+    @cached_property
+    def transfers(self) -> Transfers:
+        """What links carry."""
+        sent = self.operations.where(self.operations.on(ResourceKind.LINK))
+        kind = np.where(sent.kind == TransferKind.SEND_F, int(OpKind.F), int(OpKind.B))
+        places = (sent.device, sent.target, sent.start, sent.end, sent.slice)
+        return Transfers(kind, sent.stage, sent.microbatch, *places)
+
+    @cached_property
+    def auxiliary(self) -> AuxiliaryOperations:
+        """What devices run besides."""
+        besides = ~self.operations.computed & ~self.operations.on(ResourceKind.LINK)
+        more = self.operations.where(besides)
+        columns = (more.route, more.microbatch, more.slice)
+        return AuxiliaryOperations(
+            more.kind, more.stage, more.device, more.start, more.end, *columns
+        ).ordered()

@@ -8,7 +8,7 @@ of the device at their end: all its compute is over by then.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
 from typing import Any, NamedTuple
@@ -29,7 +29,6 @@ from ppopt.schedule.auxiliary_orders import (
     auxiliary_orders,
     lookahead_waits,
     releases,
-    timed,
 )
 from ppopt.schedule.host_orders import HostOrders, Prefetch, host_orders, just_in_time
 from ppopt.schedule.link_queues import (
@@ -40,11 +39,11 @@ from ppopt.schedule.link_queues import (
     queues_of_orders,
     queues_of_schedule,
 )
+from ppopt.schedule.operations import ALONE, Operations, split_codes
 from ppopt.schedule.orders import Orders, codes, existing, overlapped_pairs, split_of
 from ppopt.schedule.origin import Origin
-from ppopt.schedule.schedule import Schedule, split_codes
-from ppopt.schedule.timetable import ALONE
-from ppopt.schedule.transfers import NO_TRANSFERS, Transfer, Transfers
+from ppopt.schedule.schedule import Schedule
+from ppopt.schedule.transfers import Transfer
 
 FREE = -1
 
@@ -411,30 +410,13 @@ def schedule(
     end = run(net)
     if objective is Objective.DEVICE_SPAN:
         end = run(net, _least_span_release(net, end))
-    here = net.place < net.computed
-    place = net.place[here]
-    kind, stage, microbatch, part = split_codes(pipeline, net.ops[here])
-    device, begin, ends = net.device[place], (end - net.duration)[place], end[place]
-    no_length = (begin == ends)[kind == OpKind.F].any()
-    make = Schedule.from_columns if no_length else Schedule
-    made = make(
-        *(pipeline, kind, stage, microbatch, device, begin, ends, part, _pair_numbers(net)[here]),
-        origin=origin or Origin(),
-        transfers=_transfers(net, end),
-    )
-    return _with_auxiliary(made, net, end) if pipeline.has_auxiliary else made
-
-
-def _with_auxiliary(made: Schedule, net: Network, end: Ints) -> Schedule:
-    """The schedule with the auxiliary operations of its network, unshards as memory admits."""
-    first = net.pipeline.num_devices + (0 if net.queues is None else len(net.queues.order))
-    behind = int(net.first[net.bounds[first]])
-    there = net.place >= behind
-    place = net.place[there]
-    begin = (end - net.duration)[place]
-    auxiliary = timed(net.pipeline, net.ops[there], begin, end[place])
-    made = replace(made, auxiliary=auxiliary)
-    return as_memory_admits(just_in_time(made) if net.pipeline.has_offload else made)
+    times = (end - net.duration)[net.place], end[net.place]
+    table = Operations.of_numbers(pipeline, net.ops, *times, _pair_numbers(net))
+    instants = ((table.start == table.end) & (table.kind == OpKind.F)).any()
+    made = Schedule(pipeline, table.ordered(compute_in_order=not instants), origin or Origin())
+    if not pipeline.has_auxiliary:
+        return made
+    return as_memory_admits(just_in_time(made) if pipeline.has_offload else made)
 
 
 def retimed(timetable: Schedule, objective: Objective) -> Schedule:
@@ -467,16 +449,6 @@ def own_queues(pipeline: Pipeline, orders: Orders) -> list[Queues]:
     return [
         queues_of_orders(links, [np.array(row, dtype=np.int64) for row in order]) for order in found
     ]
-
-
-def _transfers(net: Network, end: Ints) -> Transfers:
-    """The transfers of the links, at their times."""
-    if net.queues is None:
-        return NO_TRANSFERS
-    carried = net.queues.carried
-    return net.queues.links.timed(
-        carried, end[net.computed : net.computed + len(carried)]
-    ).ordered()
 
 
 def _pair_numbers(net: Network) -> Ints:

@@ -37,7 +37,10 @@ NONE_CHOSEN = Chosen(0)
 
 
 def open_choices(pipeline: Pipeline) -> Chosen:
-    """Decisions that a pipeline leaves open."""
+    """Decisions that a pipeline leaves open.
+
+    Raises NotApplicableError if the order of microbatches is open beside others.
+    """
     choices = NONE_CHOSEN
     if pipeline.placement == placement.SEARCH:
         choices |= Chosen.PLACEMENT
@@ -47,9 +50,16 @@ def open_choices(pipeline: Pipeline) -> Chosen:
         choices |= Chosen.RECOMPUTE
     if pipeline.offload == SEARCH_OFFLOAD:
         choices |= Chosen.OFFLOAD
-    if pipeline.order_is_open:
-        choices |= Chosen.ORDER
-    return choices
+    return _with_order(choices) if pipeline.order_is_open else choices
+
+
+def _with_order(choices: Chosen) -> Chosen:
+    if choices:
+        raise NotApplicableError(
+            f"order: search does not go with a search of the {choices.names[0]}; search that one "
+            "first, then the order for what is found"
+        )
+    return Chosen.ORDER
 
 
 def choice_of(problem: Problem, deadline: Deadline, further: Chosen = NONE_CHOSEN) -> Choice | None:
@@ -60,7 +70,9 @@ def choice_of(problem: Problem, deadline: Deadline, further: Chosen = NONE_CHOSE
     """
     choices = open_choices(problem.pipeline) | further
     if Chosen.ORDER in choices:
-        return _orders(problem, deadline, beside=choices & ~Chosen.ORDER)
+        from ppopt.solver.microbatch_orders.order_choice import OrderChoice  # noqa: PLC0415
+
+        return OrderChoice(problem, deadline, alone=choices == Chosen.ORDER)
     if Chosen.PLACEMENT in choices:
         return _placements(problem, deadline, alone=choices == Chosen.PLACEMENT)
     if Chosen.PARTITION | Chosen.OFFLOAD in choices:
@@ -90,17 +102,6 @@ def _placements(problem: Problem, deadline: Deadline, *, alone: bool) -> Choice:
         return choice
 
     return PlacementProduct(problem, placed, deadline)
-
-
-def _orders(problem: Problem, deadline: Deadline, *, beside: Chosen) -> Choice:
-    if beside:
-        raise NotApplicableError(
-            f"order: search does not go with a search of the {beside.names[0]}; search that one "
-            "first, then the order for what is found"
-        )
-    from ppopt.solver.microbatch_orders.order_choice import OrderChoice  # noqa: PLC0415
-
-    return OrderChoice(problem, deadline)
 
 
 def _partitions(problem: Problem, deadline: Deadline, *, recompute: bool) -> Choice:

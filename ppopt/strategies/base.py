@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import importlib
 import pkgutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, fields, replace
 from functools import cache, lru_cache
 from itertools import chain
@@ -153,13 +153,13 @@ class Strategy:
             return options
         return replace(self.defaults(pipeline), **options.given)
 
-    def orders(self, pipeline: Pipeline, options: Options) -> Iterator[Orders]:
-        """Orders for the strategy's own pipeline; the caller takes the best by its objective.
+    def order_pipelines(self, pipeline: Pipeline) -> tuple[Pipeline, ...]:
+        """Pipelines whose orders compete for the strategy's own pipeline, that one first.
 
-        All have the memory of the strategy: what a device holds depends on its order, not on times.
+        All orders have the memory of the strategy: what a device holds depends on its order, not
+        on times.
         """
-        for one in _with_other_times(pipeline) if self.adaptive else (pipeline,):
-            yield self.built(one, options)
+        return _with_other_times(pipeline) if self.adaptive else (pipeline,)
 
     def built(self, pipeline: Pipeline, options: Options) -> Orders:
         """The orders that `build` gives, cached; they do not depend on the memory limit."""

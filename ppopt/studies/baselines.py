@@ -161,9 +161,10 @@ def evaluate_strategies(
         if not (interrupted or deadline.pressed):
             try:
                 deadline.tell(f"strategy {evaluation.name}")
-                search.run_until_stalled(turn.within(MOST_SECONDS))
+                search.descend_until_stalled(_silent(turn.within(MOST_SECONDS)))
             except KeyboardInterrupt:
                 interrupted = True
+            interrupted |= search.interrupted
         yield evaluation._replace(
             schedule=search.schedule(), seconds=evaluation.seconds + turn.spent
         )
@@ -201,9 +202,16 @@ def _begin(
     except NotApplicableError as error:
         return evaluation._replace(reason=str(error))
     for hint in request.hints:
-        search.hint(hint)
-    search.run(1, turn)
+        search.start_from(hint)
+    search.descend(1, _silent(turn))
+    if search.interrupted:
+        raise KeyboardInterrupt
     return evaluation._replace(search=search, seconds=turn.spent)
+
+
+def _silent(deadline: Deadline) -> Deadline:
+    """Deadline of a search whose evaluations are not reported one by one."""
+    return replace(deadline, progress=None)
 
 
 def evaluate_all(

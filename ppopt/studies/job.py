@@ -37,7 +37,7 @@ NO_OPTIONS = Options()
 _SEARCH = (
     *("problem", "schedule", "solver", "strategies"),
     *("studies/evaluate.py", "studies/best_choice.py", "studies/strategy_search.py"),
-    "studies/strategy_points.py",
+    *("studies/strategy_configurations.py", "studies/strategy_evaluator.py"),
 )
 """Sources that determine the schedule of a job."""
 

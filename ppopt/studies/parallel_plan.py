@@ -31,8 +31,7 @@ from ppopt.solver.options import TIME_LIMIT, SolveOptions, checked_options
 from ppopt.solver.parameters import SolveParams
 from ppopt.solver.result import Status
 from ppopt.studies.baselines import OUT_OF_TIME
-from ppopt.studies.engines.direct import DirectEngine
-from ppopt.studies.engines.engine import Engine
+from ppopt.studies.engines.engine import DirectEngine, Engine
 from ppopt.studies.parallel_result import ParallelPlan, ParallelRow
 from ppopt.studies.parallel_space import Parallelism, ParallelSpace
 from ppopt.studies.parallel_storage import CombinationStorage, StudyOptions

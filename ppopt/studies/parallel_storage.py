@@ -17,7 +17,7 @@ from ppopt.studies.parallel_task import (
     space_text,
 )
 from ppopt.studies.plan_space import PlanSpace
-from ppopt.studies.records import COMPLETE, DamagedError, Trial
+from ppopt.studies.records import DamagedError, SweepRow
 from ppopt.studies.storage import Storage, StorageError
 
 
@@ -98,14 +98,11 @@ class CombinationStorage:
         """Store the state of a combination after a search."""
         if done.state is None or self._not_stored:
             return
-        trial = Trial(
-            params=combination._asdict(),
-            state=COMPLETE,
-            key=self.keys[combination],
-            row=figures(done.state, self._options),
-        )
+        shown = figures(done.state, self._options)
+        key = self.keys[combination]
+        row = SweepRow(combination._asdict(), shown, None, cached=False, key=key)
         try:
-            self._storage.finish(self._study, trial, done.result)
+            self._storage.finish(self._study, row, done.result)
         except StorageError as error:
             self._not_stored = str(error)
 

@@ -33,7 +33,10 @@ _SOURCES = (
     *(f"studies/{name}.py" for name in ("plan", "parallel_plan", "parallel_task", "quick_bound")),
     *(
         f"studies/plan_{name}.py"
-        for name in ("search", "orders", "product", "candidate", "strategy", "space", "baselines")
+        for name in (
+            *("search", "set_up", "product", "candidate", "strategy", "space"),
+            *("baselines", "reports"),
+        )
     ),
     *("studies/baselines.py", "formats/trainer_partition.py", "formats/megatron_schedule.py"),
 )

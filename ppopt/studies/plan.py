@@ -1,4 +1,11 @@
-"""The plan: the best configuration to train with, and a bound over all configurations requested."""
+"""The plan: the best configuration to train with, and a bound over all configurations requested.
+
+A configuration is one combination of microbatches, placement, chunks, recompute and strategy
+(`plan_space`). What it leaves open, such as its partition, is a choice (`ppopt.solver.choices`). A
+candidate is a configuration with all that is known of it (`plan_candidate`). One search finds the
+best schedule of all candidates (`plan_search`); reports are asked of it afterwards
+(`plan_reports`).
+"""
 
 from __future__ import annotations
 

@@ -109,7 +109,7 @@ class PlanBaselines:
             positions += [position for position in known[:1] if position not in positions]
         for number, position in enumerate(positions):
             setting, search = self._open[position]
-            search.run_until_stalled(deadline.turn(len(positions) - number - 1))
+            search.descend_until_stalled(deadline.turn(len(positions) - number - 1))
             self.results[position] = setting.baseline(search.schedule(), self._objective)
 
     @staticmethod

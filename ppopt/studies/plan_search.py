@@ -25,14 +25,14 @@ from ppopt.schedule.schedule import Schedule
 from ppopt.solver import interrupts
 from ppopt.solver.bounds.proof_scope import delay_scope
 from ppopt.solver.choices.enumeration import bounds_of_all, lower_bound_of
-from ppopt.solver.choices.search import Effort
+from ppopt.solver.choices.search import ConfigurationSearch, Effort
 from ppopt.solver.deadline import Deadline
 from ppopt.solver.options import SolveOptions
 from ppopt.solver.result import Progress, Status
 from ppopt.studies.baselines import GRACE
 from ppopt.studies.evaluate import objective_value
 from ppopt.studies.plan_candidate import PlanCandidate
-from ppopt.studies.plan_orders import OrdersSearch
+from ppopt.studies.plan_product import PlanProduct
 from ppopt.studies.plan_result import Plan, counted
 from ppopt.studies.plan_set_up import PlanSetUp
 from ppopt.studies.plan_space import OPTIMAL, PlanSpace
@@ -62,15 +62,23 @@ class PlanSearch:
         """Whether the deadline counts: a first search was tried, with or without success."""
         self.set_up = PlanSetUp(space, objective, backward_kind, options, self._deadline)
         self.candidates, self._strategies = self.set_up.candidates, self.set_up.strategies
+        self._orders = self.set_up.orders
+        self._turn = self._deadline
+        """Deadline of the running search of all orders."""
+        self._cutoff: Fraction | None = None
+        """Ceiling as that search began: values at or above it are of no use."""
+        self._quick = 0
+        """Most searches of single partitions by heuristics, in all rounds so far."""
         told = replace(
-            self._deadline,
-            progress=lambda state: self._tell(state.phase, state),
-            stop=self._stopped,
+            self._deadline, progress=lambda state: self._tell(state.phase, state), stop=self._ends
         )
-        self._orders = OrdersSearch(
-            self.set_up.orders, self.set_up.problem, options.by(told), lambda: self._ceiling
-        )
-        """Search of the configurations of all orders."""
+        self._search = ConfigurationSearch(
+            PlanProduct(self._orders, self._params.margin), self.set_up.problem, options.by(told),
+            ceiling=lambda: self._cutoff, grace=GRACE,
+        )  # fmt: skip
+        """Search of all orders of all configurations."""
+        self._search.enumerate_listed()
+        self._update_orders()
 
     def set_known_value(self, value: Fraction | None) -> None:
         """Use a time per microbatch that is known to be possible."""
@@ -79,7 +87,7 @@ class PlanSearch:
     def start_from(self, schedules: Iterable[Schedule]) -> None:
         """Start every configuration from its best schedule of these, if that is better."""
         objective, known = self.set_up.objective, list(schedules)
-        for candidate in self._orders.candidates:
+        for candidate in self._orders:
             own = [schedule for schedule in known if candidate.contains(schedule)]
             best = min(own, key=lambda start: objective_value(start, objective), default=None)
             value = candidate.value
@@ -105,8 +113,7 @@ class PlanSearch:
                 before = self._least, self._ceiling
                 self._round(number, self._params.bounding)
                 if number == 0 and not self._over:
-                    self._orders.search_best_partition(self._deadline.share(self._params.polishing))
-                    self._note("configurations")
+                    self._search_best_partition(self._deadline.share(self._params.polishing))
                 if self._exhausted and before == (self._least, self._ceiling):
                     break
         except KeyboardInterrupt:
@@ -140,10 +147,9 @@ class PlanSearch:
 
         The first is searched even if time is up, the others up to `GRACE` seconds later.
         """
-        for number in range(1, len(self._orders.candidates) + 1):
+        for number in range(1, len(self._orders) + 1):
             if self.best is None and not self._over:
-                self._orders.search(Effort(0, number), self._deadline)
-                self._note("configurations")
+                self._search_orders(Effort(0, number), self._deadline)
         latest = self._deadline.longer(GRACE)
         for candidate in sorted(filter(self._is_open, self._strategies), key=_by_bound):
             if self.best is not None or self.interrupted:
@@ -160,11 +166,12 @@ class PlanSearch:
         """
         with interrupts.heard():
             self._bound(self._deadline.share(bounding))
-        waiting, opened = sum(map(self._is_open, self._strategies)), self._orders.num_open
+        waiting, opened = (sum(map(self._is_open, own)) for own in (self._strategies, self._orders))
         if opened:
-            part = opened / (opened + waiting)
-            self._orders.search_round(number, self._deadline.share(part))
-            self._note("configurations")
+            each = self._params.few * 2 ** (number - 1) if number else self._params.short
+            self._quick += each * opened
+            turn = self._deadline.share(opened / (opened + waiting))
+            self._search_orders(Effort(max(0, number - 1), self._quick), turn)
         for candidate in sorted(self._strategies, key=_by_bound):
             if self._over:
                 return
@@ -176,9 +183,11 @@ class PlanSearch:
     def _bound(self, deadline: Deadline) -> None:
         """Bound the configurations that may be best, until the deadline."""
         waiting = list(filter(self._is_open, self._strategies))
-        if self._orders.candidates:
-            opened = self._orders.num_open
-            self._orders.bound(deadline.share(opened / ((opened + len(waiting)) or 1)))
+        if self._orders:
+            opened = sum(map(self._is_open, self._orders))
+            share = deadline.share(opened / ((opened + len(waiting)) or 1))
+            self._search.bound(share, self._ceiling)
+            self._update_orders()
             self._note("bounds")
         for place, candidate in enumerate(waiting):
             ceiling = self._ceiling
@@ -187,9 +196,51 @@ class PlanSearch:
             candidate.raise_bound(deadline.turn(len(waiting) - place - 1), ceiling)
             self._note("bounds")
 
+    def _search_orders(self, effort: Effort, turn: Deadline) -> None:
+        """Search all orders for at most a turn; if nothing is found, until the deadline."""
+        self._begin(turn)
+        self._search.search(effort)
+        self._update_orders()
+        self._note("configurations")
+
+    def _search_best_partition(self, turn: Deadline) -> None:
+        """Search only the partition and recompute of the best schedule.
+
+        Rounds divide their time between configurations and partitions. Methods that improve large
+        pipelines most, such as windows, have no long turn in them.
+        """
+        from ppopt.solver.portfolio import PROVING  # noqa: PLC0415  ortools takes long to load
+
+        self._begin(turn)
+        self._search.search_best(PROVING)
+        self._update_orders()
+        self._note("configurations")
+
+    def _begin(self, turn: Deadline) -> None:
+        """Begin a search of all orders, from the hints of the candidates."""
+        self._turn, self._cutoff = turn, self._ceiling
+        for candidate in self._orders:
+            for schedule in candidate.hints:
+                self._search.hint(schedule)
+            candidate.hints.clear()
+
+    def _ends(self, state: Progress) -> bool:
+        """Whether the search of all orders ends: with its turn, or as the user says."""
+        found, stop = state.value is not None or self._cutoff is not None, self._deadline.stop
+        if found and self._turn.over:
+            return True
+        return stop is not None and stop(self._state(state.phase, state))
+
+    def _update_orders(self) -> None:
+        """Update the candidates of all orders after a search."""
+        values = (self._ceiling, self._search.state.value)
+        ceiling = min((value for value in values if value is not None), default=None)
+        for candidate in self._orders:
+            candidate.update(ceiling)
+
     def _raise_strategies(self) -> None:
         """Raise the bounds of hand strategies to those of all orders of the same configuration."""
-        orders = {candidate.configuration: candidate for candidate in self._orders.candidates}
+        orders = {candidate.configuration: candidate for candidate in self._orders}
         for candidate in self._strategies:
             wider = orders.get(candidate.configuration._replace(strategy=OPTIMAL))
             if wider is not None:
@@ -197,7 +248,7 @@ class PlanSearch:
 
     def _note(self, phase: str) -> None:
         """Report the state after a search or a bound, and note whether Ctrl-C ended it."""
-        self.interrupted |= self._orders.interrupted
+        self.interrupted |= self._search.interrupted
         self._raise_strategies()
         self._tell(phase)
 
@@ -254,16 +305,11 @@ class PlanSearch:
     @property
     def _exhausted(self) -> bool:
         """Whether no configuration that may be best has anything left to search."""
-        return self._orders.exhausted and all(
-            candidate.exhausted for candidate in self._strategies if self._is_open(candidate)
-        )
+        if any(map(self._is_open, self._orders)) and not self._search.exhausted:
+            return False
+        return all(candidate.exhausted for candidate in filter(self._is_open, self._strategies))
 
     # What is reported.
-
-    def _stopped(self, state: Progress) -> bool:
-        """Whether the user ends the search of all orders."""
-        stop = self._deadline.stop
-        return stop is not None and stop(self._state(state.phase, state))
 
     def _state(self, phase: str, orders: Progress | None = None) -> Progress:
         """Best value and bound over all, for the microbatches of the best configuration.

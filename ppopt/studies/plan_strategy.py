@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import replace
 from fractions import Fraction
 
@@ -11,7 +10,6 @@ from ppopt.problem.partition import SEARCH
 from ppopt.problem.pipeline import Pipeline
 from ppopt.schedule.origin import Argument, Certificate
 from ppopt.schedule.schedule import Schedule
-from ppopt.solver import interrupts
 from ppopt.solver.choices.result import known_result
 from ppopt.solver.deadline import Deadline
 from ppopt.solver.options import SolveOptions
@@ -19,18 +17,19 @@ from ppopt.solver.partitions.partition_bounds import memory_of_all
 from ppopt.solver.partitions.space import space_of
 from ppopt.solver.result import Result, Status
 from ppopt.strategies import Options
-from ppopt.studies.best_choice import StrategyProof, has_open_choices
+from ppopt.studies.best_choice import has_open_choices
 from ppopt.studies.evaluate import peak_memory
 from ppopt.studies.plan_candidate import PlanCandidate
 from ppopt.studies.plan_product import PlanChoice
 from ppopt.studies.plan_result import LeastMemory, WithinShare
-from ppopt.studies.strategy_search import PATIENCE, AcceptsPartition, Rank, StrategySearch
+from ppopt.studies.strategy_evaluator import AcceptsPartition, Rank
+from ppopt.studies.strategy_search import StrategySearch
 from ppopt.verifier import checked
 
-ROUNDS = 4
-"""Rounds of the search for the best partition and recompute at level 0; doubled at every level."""
+DESCENTS = 4
+"""Descents to the best partition and recompute at level 0; doubled at every level."""
 SEARCHING = 0.5
-"""Share of a turn that these rounds may take; the proof has the rest."""
+"""Share of a turn that these descents may take; the proof has the rest."""
 MEMORY_STEP = Fraction(1, 200)
 """Share of the memory to which the bisection for the least memory goes."""
 
@@ -52,9 +51,9 @@ class StrategyCandidate(PlanCandidate):
         super().__init__(given.configuration, given.problem, options)
         problem, self._choice = given.problem, given.choice
         self._strategy_options, self._accepts_partition = strategy_options, accepts_partition
-        self._choices = self._search_on(problem.pipeline)
-        candidates = self._choice if problem.pipeline.partition == SEARCH else None
-        self._proof = StrategyProof(self._choices, candidates)
+        self._search = self._search_on(problem.pipeline)
+        if problem.pipeline.partition == SEARCH:
+            self._search.choice.bounds = given.choice
         self._raise_alone()
         self._taken: Rank | None = None
         """Rank of the schedule in the result."""
@@ -71,12 +70,12 @@ class StrategyCandidate(PlanCandidate):
     @property
     def exhausted(self) -> bool:
         """Whether more effort cannot help: no other known partition may be better."""
-        return self._proof.proved or (self._proof.ended and self._choices.barren >= PATIENCE)
+        return self._search.proved or (self._search.stalled and not self._search.ordered)
 
     def raise_bound(self, deadline: Deadline, ceiling: Fraction | None) -> None:
         """Bound all partitions until the deadline; above a ceiling, bounds need not be exact."""
         if self.problem.pipeline.partition == SEARCH and not self.impossible:
-            self._proof.bound(deadline, ceiling)
+            self._search.bound(deadline, ceiling)
         self._raise_alone()
         self._note()
 
@@ -93,23 +92,26 @@ class StrategyCandidate(PlanCandidate):
 
     def hint(self, schedule: Schedule) -> None:
         """See `PlanCandidate.hint`."""
-        self._choices.hint(schedule.pipeline)
+        self._search.start_from(schedule.pipeline)
 
     def search(self, level: int, turn: Deadline) -> None:
         """Search near the best partition, then in the order of bounds, from the last search on."""
         self.searches += 1
-        self._choices.run(ROUNDS * 2**level, turn.share(SEARCHING))
-        self._proof.run(turn)
+        turn = replace(turn, progress=None)
+        self._search.descend(DESCENTS * 2**level, turn.share(SEARCHING))
+        self._search.prove(turn)
         self._note()
+        if self._search.interrupted:
+            raise KeyboardInterrupt
 
     def _note(self) -> None:
         """Record what the search and the proof have found."""
-        choices = self._choices
-        self.bound = max(self.bound, self._proof.lower_bound)
-        if choices.fits and choices.rank != self._taken:
-            self._taken = choices.rank
-            self._result = self._of_strategy(choices.schedule())
-        self.impossible |= self._proof.proved and not (choices.fits or choices.refused)
+        search = self._search
+        self.bound = max(self.bound, search.state.lower_bound)
+        if search.best is not None and search.fits and search.best[0] != self._taken:
+            self._taken = search.best[0]
+            self._result = self._of_strategy(search.schedule())
+        self.impossible |= search.proved and not (search.fits or search.refused)
 
     @property
     def schedule(self) -> Schedule | None:
@@ -131,7 +133,7 @@ class StrategyCandidate(PlanCandidate):
 
         A bound of the strategy is no bound of other schedules, so the result states none.
         """
-        proof = f"of {self.configuration.strategy} alone: {self._proof.proof_text}"
+        proof = f"of {self.configuration.strategy} alone: {self._search.proof}"
         return replace(known_result(self.problem, checked(schedule), self._options), proof=proof)
 
     def _bounded(self) -> Result:
@@ -158,16 +160,12 @@ class StrategyCandidate(PlanCandidate):
 
     def minimize_memory(self, deadline: Deadline) -> LeastMemory:
         """See `PlanCandidate.minimize_memory`: of equal values, the search prefers less memory."""
-
-        def tell() -> None:
-            deadline.tell(f"{self.configuration}, memory", self.value, self.bound)
-
-        with suppress(KeyboardInterrupt), interrupts.heard():
-            self._choices.run_until_stalled(deadline, tell)
+        deadline.tell(f"{self.configuration}, memory", self.value, self.bound)
+        self._search.descend_until_stalled(replace(deadline, progress=None))
         self._note()
         peak = self.peak
         assert peak is not None
-        return LeastMemory(peak, peak if self._choices.conclusive else self._least_peak)
+        return LeastMemory(peak, peak if self._search.conclusive else self._least_peak)
 
     def least_within(self, value: Fraction, deadline: Deadline) -> WithinShare | None:
         """See `PlanCandidate.least_within`: bisects the limit of every device.
@@ -177,9 +175,8 @@ class StrategyCandidate(PlanCandidate):
         point = super().least_within(value, deadline)
         if point is None or not has_open_choices(self.problem.pipeline):
             return point
-        with suppress(KeyboardInterrupt), interrupts.heard():
-            for better in self._less_memory(point, value, deadline):
-                point = better
+        for better in self._less_memory(point, value, replace(deadline, progress=None)):
+            point = better
         self.interrupted |= deadline.pressed
         return point
 
@@ -189,12 +186,14 @@ class StrategyCandidate(PlanCandidate):
         """Points of less and less memory at which the value is reached, until the deadline."""
         schedule, pipeline, low = self.schedule, self.problem.pipeline, self._least_peak
         assert schedule is not None
-        while point.memory - low > MEMORY_STEP * point.memory and not deadline.over:
+        while point.memory - low > MEMORY_STEP * point.memory and not (
+            deadline.over or deadline.pressed
+        ):
             limit = (low + point.memory) / 2
             limits = [min(limit, own) for own in pipeline.limits or (limit,) * pipeline.num_devices]
             search = self._search_on(replace(pipeline, mem_limit=limits))
-            search.hint(schedule.pipeline)
-            search.run_until_stalled(deadline.share(SEARCHING))
+            search.start_from(schedule.pipeline)
+            search.descend_until_stalled(deadline.share(SEARCHING))
             if search.fits and search.value <= value:
                 schedule = search.schedule()
                 point = point._replace(value=search.value, memory=peak_memory(schedule))

@@ -12,6 +12,7 @@ import json
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from itertools import chain
 from typing import Any, NamedTuple
 
@@ -68,22 +69,40 @@ class StoredResult(NamedTuple):
         return self.closed, self.time_limit or 0.0
 
 
-class Trial(NamedTuple):
-    """One row of a study."""
+@dataclass(frozen=True)
+class SweepRow:
+    """One row of a study: settings and result."""
 
-    params: Mapping[str, Any]
-    """Settings in which the row differs from other rows."""
-    state: str
-    """`complete` or `fail`."""
-    key: str | None
-    """Key of the result; None if the row failed."""
-    row: ScheduleFigures | str
-    """Figures of the row; why it failed, if it failed."""
+    overrides: Mapping[str, Any]
+    """Settings of the row, by the names of their flags with `_`."""
+    figures: ScheduleFigures | None
+    """None if the row failed or was not done."""
+    failed: str | None
+    """Why the row failed, in one line; None if it did not."""
+    cached: bool
+    """Whether the result was in the storage."""
+    key: str | None = None
+    """Key of the result in the storage; None if there is none."""
+
+    @property
+    def status(self) -> str | None:
+        """`optimal`, `feasible`, `infeasible` or `unknown`; None if the row was not done."""
+        return None if self.figures is None else self.figures.status
+
+    @property
+    def value(self) -> float | None:
+        """Objective of the schedule, in the user's unit."""
+        return None if self.figures is None else self.figures.value
+
+    @property
+    def lower_bound(self) -> float | None:
+        """Lower bound of the schedules of the row."""
+        return None if self.figures is None else self.figures.lower_bound
 
     @property
     def object(self) -> dict[str, Any]:
-        """Figures of the row as an object of JSON; `failed` alone if it failed."""
-        return {"failed": self.row} if isinstance(self.row, str) else self.row.to_object()
+        """Figures as an object of JSON; empty if there are none."""
+        return {} if self.figures is None else self.figures.to_object()
 
 
 class StudyRecord(NamedTuple):
@@ -129,13 +148,23 @@ def result_of(row: Sequence[object]) -> StoredResult:
     return StoredResult(**_checked(_RESULT, row))
 
 
-def trial_of(row: Sequence[object]) -> Trial:
-    """Trial in a row of `trials`, whose columns are the fields."""
+def trial_of(row: Sequence[object]) -> SweepRow:
+    """Row of a study in a row of `trials`, with the columns of `TRIAL`."""
     fields = _checked(_TRIAL, row)
-    if fields["state"] == COMPLETE and fields["key"] is None:
+    if fields["state"] == FAIL:
+        failed = within("row", _reason, fields["row"])
+        return SweepRow(fields["params"], None, failed, cached=True)
+    if fields["key"] is None:
         raise InputError("key: it is missing")
-    read = _figures if fields["state"] == COMPLETE else _reason
-    return Trial(**{**fields, "row": within("row", read, fields["row"])})
+    figures = within("row", _figures, fields["row"])
+    return SweepRow(fields["params"], figures, None, cached=True, key=fields["key"])
+
+
+def columns_of(row: SweepRow) -> tuple[str, str, str | None, str]:
+    """Values of the columns of `TRIAL`."""
+    content = {"failed": row.failed} if row.figures is None else row.object
+    state = FAIL if row.figures is None else COMPLETE
+    return canonical(row.overrides), state, row.key, canonical(content)
 
 
 def study_of(row: Sequence[object]) -> StudyRecord:
@@ -270,6 +299,8 @@ _TRIAL: Mapping[str, Check] = {
     "key": _optional(utf8),
     "row": _object,
 }
+TRIAL = tuple(_TRIAL)
+"""Columns of a row of a study."""
 _STUDY: Mapping[str, Check] = {
     "number": lambda value: whole(value, -LARGEST_INT, LARGEST_INT),
     "name": utf8,

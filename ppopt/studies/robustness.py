@@ -37,6 +37,11 @@ class Jitter:
     values: Floats
     """Objective in every sample."""
 
+    @property
+    def samples(self) -> int:
+        """Number of samples."""
+        return len(self.values)
+
     @cached_property
     def mean(self) -> float:
         """Mean over the samples."""
@@ -49,14 +54,14 @@ class Jitter:
 
     def __repr__(self) -> str:
         return (
-            f"Jitter({len(self.values)} samples of deviation {self.deviation}: mean "
+            f"Jitter({self.samples} samples of deviation {self.deviation}: mean "
             f"{self.mean:.6g}, 95 % below {self.p95:.6g}, nominal {self.nominal:.6g})"
         )
 
     @property
     def standard_error(self) -> float:
         """Standard error of the mean."""
-        return float(self.values.std() / np.sqrt(len(self.values)))
+        return float(self.values.std() / np.sqrt(self.samples))
 
     @property
     def degradation(self) -> float:

@@ -34,7 +34,7 @@ from ppopt.studies.records import (
     DamagedError,
     StoredResult,
     StudyRecord,
-    Trial,
+    SweepRow,
     canonical,
     damage,
 )
@@ -99,7 +99,7 @@ class StudySummary(NamedTuple):
 
 
 _RESULT = ", ".join(StoredResult._fields)
-_TRIAL = ", ".join(Trial._fields)
+_TRIAL = ", ".join(records.TRIAL)
 _STUDY = "study_id, study_name, base, created, asked, command"
 
 
@@ -323,19 +323,18 @@ class Storage:
         ended = {params for (params,) in self._link.execute(query, (study.number,))}
         return [params for params in study.asked if params not in ended]
 
-    def finish(self, study: int, trial: Trial, result: StoredResult | None = None) -> None:
-        """Store how a trial ended, with its result if that is new, in one transaction."""
+    def finish(self, study: int, row: SweepRow, result: StoredResult | None = None) -> None:
+        """Store how a row ended, with its result if that is new, in one transaction."""
         with self._errors(), self._transaction():
             if result is not None:
                 self._put(result)
-            self._add(study, trial)
+            self._add(study, row)
 
-    def _add(self, study: int, trial: Trial) -> None:
-        params, row = canonical(trial.params), canonical(trial.object)
+    def _add(self, study: int, row: SweepRow) -> None:
+        values = (study, *records.columns_of(row), _now())
+        marks = ", ".join("?" * len(values))
         self._link.execute(
-            "INSERT OR REPLACE INTO trials (study_id, params, state, key, row, finished) "
-            "VALUES (?, ?, ?, ?, ?, ?)",
-            (study, params, trial.state, trial.key, row, _now()),
+            f"INSERT OR REPLACE INTO trials (study_id, {_TRIAL}, finished) VALUES ({marks})", values
         )
 
     def studies(self) -> list[StudySummary]:
@@ -359,8 +358,8 @@ class Storage:
             open=len(self._open(study)),
         )
 
-    def trials(self, name: str) -> list[Trial]:
-        """All trials of a study, in the order in which they were first done.
+    def trials(self, name: str) -> list[SweepRow]:
+        """All rows of a study, in the order in which they were first done.
 
         Raises InputError if there is no such study.
         """
@@ -382,7 +381,7 @@ class Storage:
         """
         studies = [(study, other.trials(study.name)) for study in other.studies()]
         requested = {
-            study.name: [*(trial.params for trial in trials), *other.open_rows(study.name)]
+            study.name: [*(trial.overrides for trial in trials), *other.open_rows(study.name)]
             for study, trials in studies
         }
         numbers = {study.name: self.study(study.name, study.base) for study, _ in studies}

@@ -1,145 +1,61 @@
-"""Iterated local search for the best partition and recompute of one hand strategy.
+"""The search over configurations, for a hand strategy whose partition or recompute is open.
 
-The order of most strategies does not depend on times, so one order is timed on hundreds of points
-at once (`ppopt.schedule.fixed_order`). From every start the search descends to a local optimum. It
-then restarts some random moves away (iterated local search: Lourenco, Martin and Stuetzle,
-"Iterated Local Search", 2003), and from random partitions if that does not help. If there are few
-points, all are tried.
-
-If the order depends on times, the order of the best known point approximates the orders of its
-neighbours. The resulting points are then evaluated with their own orders.
-
-Points are ranked by memory excess, then objective, then peak memory.
+`ConfigurationSearch` gives the order of bounds, the bound over all, the proof and the deadline; the
+strategy evaluates many configurations at once (`ppopt.studies.strategy_evaluator`). A configuration
+is closed once it is evaluated, because no schedule of it is left to search. If there are few
+configurations, all are evaluated. Otherwise local search comes first: it descends to a local
+optimum, and again from a configuration some random moves away (iterated local search: Lourenco,
+Martin and Stuetzle, "Iterated Local Search", 2003), or from another start if that does not help.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from fractions import Fraction
-from itertools import islice
 from math import inf
-from typing import NamedTuple
 
 import numpy as np
 
-from ppopt.problem.arrays import Bools, Ints
+from ppopt.problem.arrays import Ints
+from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.objective import Objective
-from ppopt.problem.partition import Counts
 from ppopt.problem.pipeline import Pipeline
-from ppopt.problem.traits import Trait, unhandled
-from ppopt.schedule import fixed_order, timing
-from ppopt.schedule.fixed_order import FixedOrder
-from ppopt.schedule.orders import Orders, portable
+from ppopt.problem.problem import Problem
 from ppopt.schedule.schedule import Schedule
+from ppopt.solver import interrupts
+from ppopt.solver.choices.configuration import Configuration
+from ppopt.solver.choices.enumeration import Complete, Key, Unlisted
+from ppopt.solver.choices.search import ConfigurationSearch, Effort
+from ppopt.solver.choices.spaces import PARTITIONS, traits_of_any
 from ppopt.solver.deadline import NO_DEADLINE, Deadline
+from ppopt.solver.open_choices import choice_of
+from ppopt.solver.options import SolveOptions
 from ppopt.strategies import Options, resolve
-from ppopt.studies.evaluate import evaluate, timed
-from ppopt.studies.strategy_points import Point, Points, StrategyPoints
+from ppopt.studies.evaluate import evaluate
+from ppopt.studies.strategy_configurations import StrategyConfigurations
+from ppopt.studies.strategy_evaluator import REFUSED, AcceptsPartition, Rank, StrategyEvaluator
 
 FEW = 20_000
-"""Most points that are all tried, if the order does not depend on times."""
+"""Most configurations that are all evaluated, if the order does not depend on times."""
 FEW_ORDERS = 30
-"""Most points that are all tried, if every point has its own order."""
+"""Most configurations that are all evaluated, if each has its own order."""
 PATIENCE = 40
-"""Rounds without a better point after which a search stalls."""
-PATIENCE_ONE_BY_ONE = 10
-"""Rounds without a better point after which a search stalls, if every point has its own order."""
+"""Descents without a better configuration after which a search stalls."""
+PATIENCE_OF_OWN_ORDERS = 30
+"""The same, if every configuration has its own order."""
 BARREN = 15
-"""Descents without improvement after which the search starts from a random partition."""
-NEAR = 64
-"""Most neighbours that are ranked at once: the best of them is next, if it is better."""
-TWICE = 256
-"""Most points in which two layers move."""
-CLIMBS = 4
-"""Local searches with the order of the best point, before their ends are evaluated."""
-EVALUATED = 2
-"""Most ends of these that are evaluated with their own orders."""
+"""Descents without improvement after which the search descends from another start."""
 REPAIRS = 6
-"""Most evaluations of a point that is over its limits, each with more recompute."""
-REFUSED = 2**60
-"""Excess of a partition that the runtime does not support."""
+"""Most evaluations of a configuration that exceeds its limits, each with more recompute."""
+
+Ranked = tuple[Rank, Key]
 
 
-AcceptsPartition = Callable[[Counts], bool]
-"""Whether a runtime supports a partition."""
+class StrategySearch(ConfigurationSearch):
+    """Search for the best configuration of a hand strategy; every run resumes the one before."""
 
-
-class Rank(NamedTuple):
-    """Sort key of a point (smaller is better), in ticks of the space's costs."""
-
-    excess: int
-    """Largest memory by which a device exceeds its limit."""
-    total_excess: int
-    """Memory by which devices exceed their limits, summed over the devices."""
-    value: int
-    """Makespan or device span."""
-    peak: int
-    """Largest memory of a device."""
-
-
-class _Ranking:
-    """Ranks points by timing one fixed operation order."""
-
-    def __init__(
-        self,
-        space: StrategyPoints,
-        orders: Orders,
-        objective: Objective,
-        accepts_partition: AcceptsPartition | None,
-    ) -> None:
-        self._space, self._objective, self._accepts_partition = space, objective, accepts_partition
-        self._order = FixedOrder(space.base, orders)
-        self.together = self._order.together
-
-    def ranks(self, points: Points) -> Ints:
-        """Rank of every point: `[point, field of Rank]`."""
-        low = range(0, len(points.counts), self.together)
-        return np.concatenate([self._ranks(points.some(slice(n, n + self.together))) for n in low])
-
-    def rank(self, point: Point) -> Rank:
-        """Rank of one point."""
-        return Rank(*self.ranks(Points.of(point))[0].tolist())
-
-    def _ranks(self, points: Points) -> Ints:
-        table = self._space.table(points)
-        peaks = self._order.peaks(table)
-        excess = np.zeros_like(peaks, dtype=np.int64)
-        if self._space.limits is not None:
-            excess = np.maximum(peaks - self._space.limits, 0).astype(np.int64)
-        largest = excess.max(axis=0)
-        if self._accepts_partition is not None:
-            taken = [self._accepts_partition(tuple(counts)) for counts in points.counts.tolist()]
-            largest = np.where(taken, largest, REFUSED)
-        value = self._order.values(table, self._objective)
-        return np.stack([largest, excess.sum(axis=0), value, peaks.max(axis=0)], axis=1)
-
-    def least_recompute(self, counts: Ints) -> Points:
-        """Partitions with the least recompute within the limits, or else with full recompute.
-
-        All stages of a device have the option of the same number, or their last one: the least
-        number with which the device is within its limit, by bisection.
-        """
-        space = self._space
-        points = Points(counts, np.zeros_like(counts))
-        if not space.recomputed or not len(counts):
-            return points
-        assert space.limits is not None, "recompute is chosen under limits alone"
-        fronts = space.fronts(counts)
-        last = fronts.sizes - 1
-        low = np.zeros((len(counts), space.base.num_devices), dtype=np.int64)
-        high = np.full_like(low, last.max())
-        while (low < high).any():
-            middle = (low + high) // 2
-            at = points._replace(recompute=np.minimum(middle[:, space.hosts], last))
-            fits = (self._order.peaks(space.table(at, fronts)) <= space.limits).T
-            low = np.where(fits, low, np.minimum(middle + 1, high))
-            high = np.where(fits, middle, high)
-        return points._replace(recompute=np.minimum(low[:, space.hosts], last))
-
-
-class StrategySearch:
-    """Search for the best point; `run` can be called again to continue."""
+    choice: StrategyConfigurations
 
     def __init__(
         self,
@@ -157,325 +73,276 @@ class StrategySearch:
         Raises NotApplicableError if the strategy does not apply, or if times or memory are too
         finely divided to stay exact, and InputError if the strategy is unknown.
         """
-        rule, options = resolve(strategy), options or Options()
-        self.strategy, self.options, self.objective = rule.name, options, objective
-        self.placed = rule.apply(replace(pipeline, mem_limit=pipeline.limits), options)
-        """Pipeline of the strategy, as requested."""
-        self.space = StrategyPoints(self.placed)
-        self.rank: Rank | None = None
-        """Rank of the best point; None: nothing is tried yet."""
-        self.barren = 0
-        """Rounds since the best point was found."""
+        rule, self._strategy_options = resolve(strategy), options or Options()
+        self._strategy, options = rule.name, self._strategy_options
+        placed = rule.apply(replace(pipeline, mem_limit=pipeline.limits), options)
+        choice = StrategyConfigurations(placed, f"strategy {rule.name}", seed)
+        kind = BackwardKind.WHOLE if rule.fused else BackwardKind.MIXED
+        super().__init__(choice, Problem(placed, objective, kind), SolveOptions(seed=seed))
+        self._evaluator = StrategyEvaluator(choice, rule, options, objective, accepts_partition)
+        choice.complete = self._evaluator.complete
+        self.best: Ranked | None = None
+        """Best configuration, which may exceed the limits; None: none is evaluated yet."""
         self.evaluations = 0
-        """Number of points that were ranked; one that was ranked twice counts twice."""
-        self._accepts_partition, self._random = accepts_partition, np.random.default_rng(seed)
-        self._best: Point | None = None
-        self._current: tuple[Rank, Point] | None = None
-        """Last local optimum that was no worse than the one before it."""
-        self._cut: Point | None = None
-        """Point at which the deadline ended a descent: the next one continues there."""
+        """Number of configurations that were ranked; one that was ranked twice counts twice."""
+        self.barren = 0
+        """Descents since the best configuration was found."""
+        own_orders = self._evaluator.one_by_one
+        self._patience = PATIENCE_OF_OWN_ORDERS if own_orders else PATIENCE
+        self._every = choice.every(FEW_ORDERS if own_orders else FEW, self._evaluator.together)
+        """Remaining batches of all configurations; None: there are too many."""
+        self._first_starts = choice.first()
+        self._starts: list[Key] = []
+        """Starts of the next descents, the last one first."""
+        self._current: Ranked | None = None
+        """End of the last descent that was no worse than the one before it."""
         self._failed = 0
         """Descents since one was better than the one before it."""
-        self._hints: list[Point] = []
-        self._hinted: set[Point] = set()
-        self._starts = self.space.starts(self._random)
-        self._tried: dict[Point, Rank] = {}
-        """Points that were evaluated with their own orders."""
-        base = self.space.base
-        span = objective is Objective.DEVICE_SPAN
-        self._own_orders = rule.adaptive or Trait.LINKS in base.traits or span
-        """Whether orders depend on times."""
-        apart = unhandled(base.traits, fixed_order.HANDLES)
-        by_rule = self._own_orders or bool({*apart} - {Trait.STEP_WORK})
-        self.complete = not (self.space.offloaded or (by_rule and self.space.has_dominated))
-        """Whether no recompute option beyond those of the points may be better. Moves to the host
-        are timed by rule: an option that takes less may be slower."""
-        uncertain = self.space.limits is not None and self.space.costs.lengthless
-        orders = rule.built(base, options)
-        if not base.has_all_operations:
-            orders = portable(timing.schedule(base, orders))
-        pairs = base.overlap is not None and any((order < 0).any() for order in orders)
-        frozen = base.model is not None and base.model.layers[0].frozen
-        untimed = apart or self.space.offloaded or pairs or frozen
-        self._one_by_one = bool(self._own_orders or uncertain or untimed)
-        """Whether the true rank of a point takes a separate evaluation."""
-        self._ranking = self._ranking_by(orders)
-        self._few = self.space.size <= (FEW_ORDERS if self._one_by_one else FEW)
-        """Whether all points are tried."""
-        self._every: list[Points] | None = None
-        """All points in batches, once they are listed."""
-        self._done = 0
-        """Number of batches that were tried."""
-
-    def _ranking_by(self, orders: Orders) -> _Ranking:
-        return _Ranking(self.space, orders, self.objective, self._accepts_partition)
-
-    @property
-    def exhausted(self) -> bool:
-        """Whether every point is tried."""
-        return self._every is not None and self._done == len(self._every)
-
-    @property
-    def conclusive(self) -> bool:
-        """Whether every choice that may be best was tried."""
-        return self.exhausted and self.complete
-
-    @property
-    def best(self) -> Point:
-        """Best known point."""
-        assert self._best is not None, "begin or run tries a point"
-        return self._best
 
     @property
     def fits(self) -> bool:
-        """Whether the best point is within the limits, and the runtime supports its partition."""
-        return self.rank is not None and not self.rank.excess
+        """Whether the best configuration is within the limits, and the runtime supports it."""
+        return self.best is not None and not self.best[0].excess
 
     @property
     def refused(self) -> bool:
-        """Whether the runtime supports none of the partitions tried."""
-        return self.rank is not None and self.rank.excess >= REFUSED
+        """Whether the runtime supports none of the partitions evaluated."""
+        return self.best is not None and self.best[0].excess >= REFUSED
 
     @property
     def value(self) -> Fraction:
-        """Value of the best point, in the user's unit."""
-        assert self.rank is not None
-        return Fraction(self.rank.value, self.space.costs.per_unit)
+        """Value of the best configuration, in the user's unit."""
+        assert self.best is not None
+        return self._evaluator.time(self.best[0].value)
 
     def schedule(self) -> Schedule:
-        """Verified schedule of the best point."""
-        pipeline = self.space.pipeline(self.best)
-        return evaluate(pipeline, self.strategy, self.objective, self.options)
-
-    def hint(self, pipeline: Pipeline) -> None:
-        """Start from the partition and the recompute of a pipeline, if they are a point."""
-        point = self.space.point(pipeline)
-        if point is not None and point not in self._hinted:
-            self._hinted.add(point)
-            self._hints.append(point)
-
-    def begin(self) -> None:
-        """Try a first point, so that there is a best one."""
-        self.run(0, Deadline(seconds=0))
-
-    def run(self, rounds: float, deadline: Deadline = NO_DEADLINE) -> None:
-        """Search for `rounds` rounds until the deadline; at least one start."""
-        if self._one_by_one:
-            self._begin()
-        if self._few:
-            self._try_all(deadline)
-        number = 0
-        while (number < rounds or self.rank is None) and not self._over(deadline):
-            self._round(deadline)
-            number += 1
-
-    def run_until_stalled(
-        self, deadline: Deadline, tell: Callable[[], None] = lambda: None
-    ) -> None:
-        """Search until several rounds bring no improvement, or until the deadline."""
-        patience = PATIENCE_ONE_BY_ONE if self._one_by_one else PATIENCE
-        self.run(1, deadline)
-        while self.barren < patience and not self._over(deadline):
-            tell()
-            self.run(1, deadline)
-
-    def _over(self, deadline: Deadline) -> bool:
-        late = self.rank is not None and deadline.over
-        return late or self.exhausted
-
-    def _try_all(self, deadline: Deadline) -> None:
-        """Try all remaining points until the deadline. A batch that Ctrl-C cuts is tried again."""
-        if self._every is None:
-            self._every = list(self.space.batches(self.together))
-        while not self._over(deadline):
-            self.try_points(self._every[self._done])
-            self._done += 1
+        """Verified schedule of the best configuration."""
+        assert self.best is not None
+        pipeline, objective = self.choice.pipeline(self.best[1]), self._problem.objective
+        return evaluate(pipeline, self._strategy, objective, self._strategy_options)
 
     @property
-    def together(self) -> int:
-        """Number of points that are best tried at once."""
-        return 1 if self._one_by_one else self._ranking.together
+    def all_evaluated(self) -> bool:
+        """Whether every configuration was evaluated."""
+        return self._every == []
 
-    def try_points(self, points: Points) -> None:
-        """Rank points; the best of them counts if it is the best known."""
-        if self._one_by_one:
-            for number in range(len(points.counts)):
-                self._timed(points.at(number))
-            return
-        ranks = self._ranked(points)
-        number = _least(ranks)
-        self._take(Rank(*ranks[number].tolist()), points.at(number))
+    @property
+    def conclusive(self) -> bool:
+        """Whether every configuration that may be best was evaluated."""
+        return self.all_evaluated and self._evaluator.complete
 
-    def _ranked(self, points: Points) -> Ints:
-        self.evaluations += len(points.counts)
-        return self._ranking.ranks(points)
+    @property
+    def proved(self) -> bool:
+        """Whether no configuration within the limits is better, or whether none is within them."""
+        return self.state.closed
 
-    def _take(self, rank: Rank, point: Point) -> None:
-        """Keep a point that is better than the best."""
-        if self.rank is None or rank < self.rank:
-            self.rank, self._best, self.barren = rank, point, -1
+    @property
+    def proof(self) -> str:
+        """Text on what is proved of the best configuration."""
+        if self.conclusive:
+            return "every partition was tried, with every choice of recompute that may be best"
+        return self.choice.proof(self.state)
 
-    # Rounds.
+    @property
+    def stalled(self) -> bool:
+        """Whether several descents found nothing better."""
+        return self.barren >= self._patience
 
-    def _round(self, deadline: Deadline) -> None:
-        """Make one descent; if orders depend on times, a few, and evaluate the best ends."""
-        if self._one_by_one:
-            self._round_of_own_orders(deadline)
-        else:
-            rank, point = self._descend(self._start(), deadline)
-            self._take(rank, point)
-            if deadline.over:
-                self._cut = point
-            else:
-                self._follow(rank, point)
-        self.barren += 1
+    @property
+    def ordered(self) -> bool:
+        """Whether further configurations follow in the order of bounds."""
+        return isinstance(self._rest, Unlisted) and self._rest.key is not None
 
-    def _start(self) -> Point:
-        """Start of the next descent."""
-        if self._cut is not None:
-            cut, self._cut = self._cut, None
-            return cut
-        if self._hints:
-            return self._hints.pop()
-        if self._current is None or self._failed >= BARREN:
-            counts = next(self._starts, None)
-            if counts is not None:
-                self._current, self._failed = None, 0
-                return self._with_recompute(counts)
-        assert self._current is not None, "there is a start by rule"
-        return self._perturbed(self._current[1])
+    def start_from(self, pipeline: Pipeline) -> None:
+        """Descend next from the configuration of a pipeline, if there is one."""
+        key = self.choice.key(pipeline)
+        if key is not None:
+            self._starts.append(key)
 
-    def _with_recompute(self, counts: Counts) -> Point:
-        """Point of a partition with the least recompute within the limits."""
-        return self._ranking.least_recompute(np.array([counts])).at(0)
+    def descend(self, times: float, deadline: Deadline = NO_DEADLINE) -> None:
+        """Descend some times until the deadline; a first configuration is evaluated in any case."""
+        self._run(Effort(0, self._quick + times), deadline)
 
-    def _perturbed(self, point: Point) -> Point:
-        """Point some random moves away, with its recompute kept or the least that fits."""
-        near = self.space.perturbed(point, self._random)
-        if not (self.space.cut and self.space.recomputed):
-            return near
-        return min(near, self._with_recompute(near.counts), key=self._ranking.rank)
+    def descend_until_stalled(self, deadline: Deadline) -> None:
+        """Descend until several descents find nothing better, or until the deadline."""
+        self.descend(1, deadline)
+        while not (self.stalled or self._over):
+            self.descend(1, deadline)
 
-    def _follow(self, rank: Rank, point: Point) -> None:
-        """Continue from the end of a descent, unless it is worse than the last one."""
-        before = self._current
-        if before is None or rank < before[0]:
-            self._failed = 0
-        else:
-            self._failed += 1
-        if before is None or rank <= before[0]:
-            self._current = rank, point
+    def bound_all(self, turn: Deadline, deadline: Deadline) -> None:
+        """Bound all configurations for a turn, if bounds apply; they raise after the deadline.
 
-    def _descend(self, point: Point, deadline: Deadline, steps: float = inf) -> tuple[Rank, Point]:
-        """Descend to a local optimum, or so many steps."""
-        rank, better = self._ranking.rank(point), True
-        self.evaluations += 1
-        while better and steps > 0 and not deadline.over:
-            better, steps = False, steps - 1
-            for near in self._near(point):
-                if deadline.over:
-                    break
-                ranks = self._ranked(near)
-                number = _least(ranks)
-                best = Rank(*ranks[number].tolist())
-                if best < rank:
-                    rank, point, better = best, near.at(number), True
-                    break
-        return rank, point
-
-    def _near(self, point: Point) -> Iterator[Points]:
-        """Neighbours of a point in batches, in random order.
-
-        First points in which one layer moves, each with its recompute kept and with the least that
-        fits, and points that differ in recompute alone; at last some in which layers move twice.
+        The bounds hold for every schedule of a partition, also with whole backwards if the
+        strategy splits them.
         """
-        space, ranking, random = self.space, self._ranking, self._random
-        moved = space.moved(point).shuffled(random)
-        others = space.rechosen(point).shuffled(random) if space.recomputed else None
-        batches = max(1, -(-len(moved.counts) // min(NEAR, ranking.together)))
-        for number in range(batches):
-            some = moved.part(number, batches)
-            found = [ranking.least_recompute(some.counts)]
-            if others is not None:
-                found += [some, others.part(number, batches)]
-            yield from _any(Points.joined(found))
-        twice = space.moved_twice(
-            point, random, min(ranking.together, len(moved.counts) ** 2, TWICE)
-        )
-        yield from _any(ranking.least_recompute(twice.counts))
+        try:
+            with interrupts.heard():
+                if self.choice.cut and traits_of_any(self._problem) <= PARTITIONS.handles:
+                    self.choice.bounds = choice_of(self._problem, deadline)
+                    self.bound(turn, self.state.value)
+        except KeyboardInterrupt:
+            self.interrupted = True
+
+    def prove(self, deadline: Deadline) -> None:
+        """Evaluate configurations in the order of their bounds, until proof or the deadline."""
+        self._run(Effort(inf, self._quick), deadline)
+
+    def _run(self, effort: Effort, deadline: Deadline) -> None:
+        self._options = self._options.by(deadline)
+        self.search(effort)
+
+    # What differs from the search for schedules.
+
+    @property
+    def _over(self) -> bool:
+        """Whether a run ends; descents after a proof may find an equal value of less memory."""
+        late, proved = self._begun and self._left <= 0, self.state.closed
+        ended = self.interrupted or self.all_evaluated or late
+        return ended or (self._effort.level > 0 and proved)
+
+    def enumerate_listed(self) -> None:
+        """Bound the configurations: they are added once they are evaluated, or next in order."""
+        self._list_added = True
+        self._raise_bound()
+
+    def _raise_bound(self) -> None:
+        super()._raise_bound()
+        if self.conclusive:
+            self.state.raise_to(Complete())
+
+    def _follow_hints(self) -> None:
+        """Evaluate a first configuration, even after Ctrl-C, so that there is a best one."""
+        if self.best is None and not self._every:
+            self._starts.append(self._settle(self._next_start())[1])
+        elif self.best is None:
+            self._evaluate_batch()
 
     def _begin(self) -> None:
-        """Evaluate hints, or the first start; if it is over the limits, full recompute, too."""
-        while self._hints or self.rank is None:
-            self._evaluate(self._start())
-        if not self.fits:
-            self._evaluate(self.space.full(self.best))
+        """Evaluate all configurations if they are few."""
+        while self._every and not self._over:
+            self._evaluate_batch()
 
-    def _round_of_own_orders(self, deadline: Deadline) -> None:
-        """Descend by the order of the best point from there and from near it; evaluate the ends.
+    def _evaluate_batch(self) -> None:
+        """Evaluate the next batch of all configurations. One that Ctrl-C cuts remains."""
+        assert self._every is not None
+        self._evaluate(self._every[0])
+        del self._every[0]
+        self._raise_bound()
 
-        While nothing fits, also after one step: far away, the point's own order has other peaks.
-        """
-        starts = [self.best, *(self._perturbed(self.best) for _ in range(CLIMBS - 1))]
-        near = [] if self.fits else [self._descend(start, deadline, 1) for start in starts]
-        ends = sorted(near)[:1] + sorted(self._descend(start, deadline) for start in starts)
-        fresh = dict.fromkeys(point for _, point in ends if point not in self._tried)
-        for number, point in enumerate(islice(fresh, EVALUATED)):
-            if number == 0 or not self._over(deadline):
-                self._evaluate(point)
+    def _raise_at(self, level: int) -> None:
+        """Bounds of subsets of devices take longer than an evaluation."""
 
-    def _evaluate(self, point: Point) -> None:
-        """Evaluate a point with its own order; if it is over its limits, again with more recompute.
-
-        An order by other times may hold more than the one by which the point was chosen.
-        """
-        for _ in range(REPAIRS):
-            if point in self._tried:
+    def _climb(self) -> None:
+        """Descend from the next starts."""
+        while not (self._over or self._quick_spent):
+            self._tell()
+            before = self.best
+            rank, key = self._settle(self._descend(self._next_start()))
+            self.barren = self.barren + 1 if self.best == before else 0
+            self._quick += 1
+            if self._over:
+                self._starts.append(key)
                 return
-            schedule = self._timed(point)
-            over = _over_limits(schedule)
-            if not over.any():
-                return
-            point = self.space.with_more_recompute(point, over)
+            better = self._current is None or rank < self._current[0]
+            self._failed = 0 if better else self._failed + 1
+            if self._current is None or rank <= self._current[0]:
+                self._current = rank, key
 
-    def _timed(self, point: Point) -> Schedule:
-        """Schedule of a point with its own order; that of the best point ranks others."""
-        pipeline = self.space.pipeline(point)
-        schedule = timed(pipeline, self.strategy, self.objective, self.options)
-        self.evaluations += 1
-        rank = self._rank_of(schedule)
-        if self._own_orders and (self.rank is None or rank < self.rank):
-            self._ranking = self._ranking_by(portable(schedule))
-        self._take(rank, point)
-        self._tried[point] = rank
-        return schedule
+    def _chosen(self, level: int) -> Iterator[Configuration]:  # noqa: ARG002
+        """Next configurations in the order of bounds, as many as are best evaluated at once."""
+        self._tell()
+        for _ in range(self._evaluator.together):
+            rest = self.choice.rest(self.state.known, self.state.value)
+            if isinstance(rest, Complete) or rest.key is None:
+                break
+            self.state.known[rest.key] = Configuration(rest.key, rest.bound)
+        return (each for each in self._open() if not each.searched)
 
-    def _rank_of(self, schedule: Schedule) -> Rank:
-        """Rank of a schedule, in the ticks of the space."""
-        ticks, costs, figures = schedule.pipeline.ticks, self.space.costs, schedule.metrics
-        value = int(ticks.time(figures.value_ticks(self.objective)) * costs.per_unit)
-        memory = map(ticks.memory, figures.peak_memory_ticks)
-        peaks = [int(peak * costs.memory_per_unit) for peak in memory]
-        taken = self._accepts_partition is None or self._accepts_partition(schedule.pipeline.counts)
-        excess = [0] * len(peaks)
-        if self.space.limits is not None:
-            limits = self.space.limits[:, 0].tolist()
-            excess = [max(0, peak - limit) for peak, limit in zip(peaks, limits, strict=True)]
-        return Rank(max(excess) if taken else REFUSED, sum(excess), value, max(peaks))
+    def _solve_all(self, configurations: Iterable[Configuration], level: int) -> int:  # noqa: ARG002
+        """Evaluate configurations, and close them."""
+        chosen = list(configurations)
+        if chosen:
+            ranks = self._evaluate(np.array([each.key for each in chosen]))
+            for configuration, rank in zip(chosen, ranks, strict=True):
+                self._close(configuration, rank)
+        self._raise_bound()
+        return len(chosen)
 
+    def _perturb(self) -> bool:
+        """Descents perturb configurations."""
+        return False
 
-def _over_limits(schedule: Schedule) -> Bools:
-    """Whether the peak of every device is over its limit."""
-    peaks, limits = np.array(schedule.metrics.peak_memory_ticks), schedule.pipeline.ticks.limits
-    return peaks > (peaks if limits is None else np.array(limits))
+    # Descents.
 
+    def _next_start(self) -> Key:
+        if self._starts:
+            return self._starts.pop()
+        if self._current is None or self._failed >= BARREN:
+            key = next(self._first_starts, None)
+            if key is not None:
+                self._current, self._failed = None, 0
+                return self._evaluator.start(key)
+        assert self._current is not None, "there is a first configuration"
+        return self._evaluator.perturbed(self._current[1])
 
-def _any(points: Points) -> Iterator[Points]:
-    """Yield the points, if there are any."""
-    if len(points.counts):
-        yield points
+    def _descend(self, key: Key) -> Key:
+        """Descend to a local optimum by estimates."""
+        (rank, key), better = self._best_estimate(np.array([key])), True
+        while better and not self._over:
+            better = False
+            for keys in self._evaluator.neighbours(key):
+                if self._over:
+                    break
+                neighbour = self._best_estimate(keys)
+                if neighbour[0] < rank:
+                    (rank, key), better = neighbour, True
+                    break
+        return key
 
+    def _best_estimate(self, keys: Ints) -> Ranked:
+        self.evaluations += len(keys)
+        return self._evaluator.best_estimate(keys)
 
-def _least(ranks: Ints) -> int:
-    """Index of the least rank, the first of equal ones."""
-    return int(np.lexsort(ranks.T[::-1])[0])
+    def _settle(self, key: Key) -> Ranked:
+        """Evaluate the end of a descent; while it exceeds its limits, also with more recompute."""
+        ranked = [(self._evaluate(np.array([key]))[0], key)]
+        for attempt in range(REPAIRS):
+            repaired = self._evaluator.repaired(key, 2**attempt, full=attempt == REPAIRS - 1)
+            if not ranked[-1][0].excess or repaired == key:
+                break
+            key = repaired
+            ranked.append((self._evaluate(np.array([key]))[0], key))
+        return min(ranked)
+
+    # Evaluations.
+
+    def _evaluate(self, keys: Ints) -> list[Rank]:
+        """Rank configurations; the best of them counts."""
+        ranks = [Rank(*row) for row in self._evaluator.ranks(keys).tolist()]
+        self.evaluations += len(ranks)
+        number = min(range(len(ranks)), key=ranks.__getitem__)
+        if self.best is None or ranks[number] < self.best[0]:
+            self._take_best(ranks[number], tuple(keys[number].tolist()))
+        self._begun = True
+        return ranks
+
+    def _take_best(self, rank: Rank, key: Key) -> None:
+        """Take the best configuration. Ctrl-C comes before or after both of its assignments."""
+        configuration = self._at(key)
+        self._close(configuration, rank)
+        feasible = self.state.best if rank.excess else configuration
+        self.best, self.state.best = (rank, key), feasible
+        self._raise_bound()
+
+    def _close(self, configuration: Configuration, rank: Rank) -> None:
+        """Set the value of a configuration, which is its bound, or that it is infeasible."""
+        if rank.excess:
+            configuration.impossible = True
+        else:
+            configuration.evaluated = self._evaluator.time(rank.value)
+            configuration.raise_bound(configuration.evaluated)
+        configuration.level = 0
+
+    def _tell(self) -> None:
+        phase = f"{self.choice.name}, {self.evaluations} evaluations"
+        self._options.deadline.tell(phase, self.state.value, self.state.lower_bound)

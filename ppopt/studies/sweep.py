@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 from ppopt import processors
 from ppopt.errors import InputError, NotApplicableError
-from ppopt.formats.figures import ScheduleFigures
 from ppopt.notebook_view import NotebookView
 from ppopt.problem.pipeline import Model, Pipeline
 from ppopt.schedule.schedule import Schedule
@@ -21,7 +20,7 @@ from ppopt.studies.engines.engine import Engine
 from ppopt.studies.engines.local import LocalEngine
 from ppopt.studies.grid import Grid, Overrides, Row, base_of, grid_of
 from ppopt.studies.job import SolveJob
-from ppopt.studies.records import COMPLETE, FAIL, DamagedError, StoredResult, Trial
+from ppopt.studies.records import DamagedError, StoredResult, SweepRow
 from ppopt.studies.storage import DEFAULT, Storage, StorageError
 from ppopt.studies.task import Done, Task
 
@@ -35,42 +34,6 @@ PAUSE = 0.2
 GRACE = 10.0
 """Seconds that searches have to end after Ctrl-C."""
 _LOG = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class SweepRow:
-    """One row of a sweep: settings and result."""
-
-    overrides: Overrides
-    """Settings of the row, by the names of their flags with `_`."""
-    figures: ScheduleFigures | None
-    """None if the row failed or was not done."""
-    failed: str | None
-    """Why the row failed, in one line; None if it did not."""
-    cached: bool
-    """Whether the result was in the storage."""
-    key: str | None = None
-    """Key of the result in the storage; None if there is none."""
-
-    @property
-    def status(self) -> str | None:
-        """`optimal`, `feasible`, `infeasible` or `unknown`; None if the row was not done."""
-        return None if self.figures is None else self.figures.status
-
-    @property
-    def value(self) -> float | None:
-        """Objective of the schedule, in the user's unit."""
-        return None if self.figures is None else self.figures.value
-
-    @property
-    def lower_bound(self) -> float | None:
-        """Lower bound of the schedules of the row."""
-        return None if self.figures is None else self.figures.lower_bound
-
-    @property
-    def object(self) -> dict[str, Any]:
-        """Figures as an object of JSON; empty if there are none."""
-        return {} if self.figures is None else self.figures.to_object()
 
 
 @dataclass(frozen=True)
@@ -319,16 +282,10 @@ class _Sweep:
         overrides = self._rows[number].overrides
         cached = done.row is not None and done.result is None
         key = None if job is None or done.row is None else job.key
-        self._ended[number] = SweepRow(overrides, done.row, done.failed, cached, key)
+        row = self._ended[number] = SweepRow(overrides, done.row, done.failed, cached, key)
         self._failed += done.failed is not None
-        trial = Trial(
-            params=overrides,
-            state=FAIL if done.row is None else COMPLETE,
-            key=key,
-            row=str(done.failed) if done.row is None else done.row,
-        )
         try:
-            self._storage.finish(self._study, trial, done.result)
+            self._storage.finish(self._study, row, done.result)
         except StorageError as error:
             self.not_stored = str(error)
         self._tell()

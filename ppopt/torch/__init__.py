@@ -13,9 +13,10 @@ InputError, which says what to install. PyTorch itself is imported on first use.
 from __future__ import annotations
 
 import importlib
+from importlib import metadata
 from typing import TYPE_CHECKING
 
-from ppopt.torch.installed import TESTED, require
+from ppopt.errors import InputError
 
 if TYPE_CHECKING:
     from ppopt.profiles.pipeline_file import write_pipeline
@@ -44,6 +45,21 @@ __all__ = [
     "runtime",
     "write_pipeline",
 ]
+
+TESTED = "torch 2.9.1, 2.10.0, 2.11.0, 2.12.1, 2.13.0 and 2.14.1"
+"""The tested versions. The runtime is private to PyTorch and may change with every minor version;
+what is used of it is looked for on first use (`ppopt.torch.pipeline_runtime`)."""
+
+
+def require() -> str:
+    """Return PyTorch's version; raise InputError if it is missing."""
+    try:
+        return metadata.version("torch")
+    except metadata.PackageNotFoundError:
+        raise InputError(
+            f"torch: PyTorch is not installed; install ppopt-pipeline[torch] (tested: {TESTED})"
+        ) from None
+
 
 require()
 

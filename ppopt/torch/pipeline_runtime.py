@@ -42,13 +42,13 @@ from ppopt.problem.first_backward import in_weight
 from ppopt.problem.operation import OpKind
 from ppopt.problem.pipeline import Pipeline
 from ppopt.schedule.schedule import Schedule
+from ppopt.torch import TESTED, require
 from ppopt.torch.backward_graph import (
     computed_twice,
     has_compiled_nodes,
     is_compiled,
     lost_by_split,
 )
-from ppopt.torch.installed import TESTED, require
 
 _RUNTIME: Any = getattr(schedules, "_PipelineScheduleRuntime", None)
 DYNAMIC_METADATA = hasattr(pytorch_stage, "InferenceMode")

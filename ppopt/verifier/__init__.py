@@ -12,10 +12,9 @@ from typing import TypeVar
 
 from ppopt.errors import VerificationError
 from ppopt.schedule.timetable import Timetable
-from ppopt.verifier import auxiliary, grid, measure, moves, origin, rules, work
+from ppopt.verifier import grid, measure, origin, rules
 from ppopt.verifier.measure import Figures
 from ppopt.verifier.rows import read
-from ppopt.verifier.transfers import of_transfers
 from ppopt.verifier.violation import Rule, Violation, in_order
 
 __all__ = ["Figures", "Rule", "Violation", "checked", "explain", "figures", "verify"]
@@ -44,16 +43,12 @@ def verify(
     Raises InputError if the columns are not whole numbers of one length.
     """
     rows = read(schedule)
-    works, strange = work.read(schedule)
-    trace = measure.memory_trace(rows.sane, works)
-    found = measure.of_rows(rows.sane, trace, works)
+    trace = measure.memory_trace(rows.sane)
+    found = measure.of_rows(rows.sane, trace)
     return in_order(
         chain(
             rules.of_operations(rows),
-            of_transfers(schedule, rows),
-            auxiliary.of_auxiliary(rows, works, strange),
-            moves.of_moves(rows, works),
-            measure.over_limit(rows.sane, trace, works) if enforce_limit else (),
+            measure.over_limit(rows.sane, trace) if enforce_limit else (),
             () if claims is None else measure.wrong_claims(rows, found, claims),
             origin.wrong_origin(rows, found, schedule.origin),
         )
@@ -65,8 +60,8 @@ def figures(schedule: Timetable) -> Figures:
 
     Raises InputError if the columns are not whole numbers of one length.
     """
-    sane, (works, _) = read(schedule).sane, work.read(schedule)
-    return measure.of_rows(sane, measure.memory_trace(sane, works), works)
+    sane = read(schedule).sane
+    return measure.of_rows(sane, measure.memory_trace(sane))
 
 
 def explain(schedule: Timetable, violations: Sequence[Violation]) -> str:

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ppopt.problem.operation import Op, OpKind
-from ppopt.verifier.rows import Ints, Rows
+from ppopt.problem.arrays import Ints
+from ppopt.problem.operation import KINDS, NUM_KINDS, Op, OpKind
+from ppopt.verifier.rows import Rows
 from ppopt.verifier.violation import Violation
 
 MOST_STEPS = 16
@@ -24,7 +25,8 @@ def grid(rows: Rows, violations: Sequence[Violation]) -> str:
     Operations that a violation names as faulty carry an arrow; those that cannot be named are
     shown as ?.
     """
-    placed = rows.take(rows.placed)
+    computed = (rows.kind < NUM_KINDS) | (rows.kind >= KINDS)
+    placed = rows.take(rows.placed & computed)
     size = placed.pipeline.num_devices
     bounds = np.searchsorted(placed.device, np.arange(size + 1))
     steps = int(np.diff(bounds).max())

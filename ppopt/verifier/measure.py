@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import reprlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from math import isclose
@@ -12,12 +12,13 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ppopt.problem import exact
-from ppopt.problem.operation import AuxiliaryKind, OpKind
+from ppopt.problem.arrays import Ints
+from ppopt.problem.operation import KINDS, NUM_KINDS, AuxiliaryKind, OpKind
 from ppopt.problem.pipeline import Pipeline
-from ppopt.verifier.rows import Ints, Rows, first_of_device, scaled, sum_safe
+from ppopt.verifier.rows import Rows, first_of_device, sum_safe
+from ppopt.verifier.times import scaled
 from ppopt.verifier.violation import Rule, Violation
 from ppopt.verifier.whole_backward import allocated_by_whole_backward, runs_whole_in_weight
-from ppopt.verifier.work import Work, memory_changes
 
 ROUNDING = 1e-12
 """Difference allowed between floats of one exact ratio, computed in different ways."""
@@ -49,33 +50,25 @@ class Figures:
         return Fraction(len(self.busy) * self.makespan - busy, busy) if busy else Fraction(0)
 
 
-def of_rows(sane: Rows, trace: MemoryTrace, works: Sequence[Work]) -> Figures:
-    """Compute the figures of rows that occupy a device, and of the memory that they hold.
-
-    `works` are the operations around the microbatches.
-    """
-    devices = sane.pipeline.num_devices
-    peaks = np.array(sane.pipeline.ticks.static, dtype=object)
-    if not len(sane):
+def of_rows(sane: Rows, trace: MemoryTrace) -> Figures:
+    """Compute the figures of rows that occupy a resource, and of the memory that they hold."""
+    own = sane.take(~sane.sends)
+    devices = own.pipeline.num_devices
+    peaks = np.array(own.pipeline.ticks.static, dtype=object)
+    if not len(own):
         return Figures(0, 0, (0,) * devices, tuple(peaks))
-    first = first_of_device(sane.device)
-    present = sane.device[first]
+    first = first_of_device(own.device)
+    present = own.device[first]
     busy = np.zeros(devices, dtype=object)
-    taken = np.where(sane.counted, sane.end - sane.start, 0)
-    busy[present] = np.add.reduceat(sum_safe(taken), first)
-    begin = dict(zip(present.tolist(), sane.start[first].tolist(), strict=True))
-    last = dict(zip(present.tolist(), np.maximum.reduceat(sane.end, first).tolist(), strict=True))
-    for work in works:
-        begin[work.device] = min(work.start, begin.get(work.device, work.start))
-        last[work.device] = max(work.end, last.get(work.device, work.end))
-        if work.kind is AuxiliaryKind.OPTIMIZER:
-            busy[work.device] += work.end - work.start
+    computing = own.counted & (own.computes | (own.kind == AuxiliaryKind.OPTIMIZER))
+    busy[present] = np.add.reduceat(sum_safe(np.where(computing, own.end - own.start, 0)), first)
+    last = np.maximum.reduceat(own.end, first)
     changes = first_of_device(trace.device)
     holding = trace.device[changes]
     peaks[holding] = np.maximum(peaks[holding], np.maximum.reduceat(trace.level, changes))
     return Figures(
-        makespan=max(0, *last.values()),
-        device_span=max(last[device] - begin[device] for device in last),
+        makespan=max(0, int(last.max())),
+        device_span=int((last - own.start[first]).max()),
         busy=tuple(int(time) for time in busy),
         peak_memory=tuple(int(peak) for peak in peaks),
     )
@@ -85,7 +78,7 @@ class MemoryTrace(NamedTuple):
     """Every change of memory, sorted by device, then time, at one instant ends before starts."""
 
     row: Ints
-    """Row number of the operation; those around the microbatches are numbered behind the rows."""
+    """Row number of the operation."""
     device: Ints
     level: Any
     """Ticks held on its device from the change on, static memory included."""
@@ -93,23 +86,15 @@ class MemoryTrace(NamedTuple):
     """Ticks held until then."""
 
 
-def memory_trace(sane: Rows, works: Sequence[Work]) -> MemoryTrace:
+def memory_trace(sane: Rows) -> MemoryTrace:
     """Follow the memory of every device through time: taken at starts, given back at ends."""
     takes, gives = _memory_of_rows(sane)
-    devices, starts, ends = sane.device, sane.start, sane.end
-    if works:
-        more = np.array([memory_changes(sane.pipeline, work) for work in works], dtype=np.int64)
-        takes, gives = np.append(takes, more[:, 0]), np.append(gives, more[:, 1])
-        places = np.array([(work.device, work.start, work.end) for work in works], dtype=np.int64)
-        devices, starts, ends = (
-            np.append(column, new)
-            for column, new in zip((devices, starts, ends), places.T, strict=True)
-        )
     change = np.stack((takes, -gives), axis=1).reshape(-1)
     event = np.flatnonzero(change)
     row, at_end = event >> 1, event & 1
-    device = devices[row]
-    moment = 2 * np.where(at_end, ends[row], starts[row]) + (1 - at_end)
+    device = sane.device[row]
+    # an end is half an instant before the starts of its time
+    moment = 2 * np.where(at_end, sane.end[row], sane.start[row]) + (1 - at_end)
     earlier = (device[1:] == device[:-1]) & (moment[1:] < moment[:-1])
     if (earlier | (device[1:] < device[:-1])).any():
         order = np.lexsort((moment, device))
@@ -146,53 +131,56 @@ def takes_and_gives(pipeline: Pipeline, factor: Fraction) -> tuple[Ints, Ints]:
     memory if that is positive, and gives it if it is negative. W gives what is left, so that all
     three leave nothing. BW gives what F keeps, and at its end what it takes
     (`ppopt.verifier.whole_backward`). Workspace is taken at the start of its operation and given
-    back at the end. What moves to the host is in `Ticks` a workspace of F; here F keeps it.
+    back at the end. What moves to the host is in `Ticks` a workspace of F; here F keeps it, OFFLOAD
+    gives it and RELOAD takes it. UNSHARD takes the gathered weights of its stage, GRADIENT_SYNC
+    gives them.
     """
     ticks, costs = pipeline.ticks, pipeline.ticks.costs
     rows = (costs.activation, ticks.kept, costs.memory_b, costs.offload_memory)
     activation, kept, change, moved = (np.array(row, dtype=np.int64) for row in rows)
     workspace = np.array(ticks.workspace, dtype=np.int64)
     kept, workspace[OpKind.F] = kept + moved, workspace[OpKind.F] - moved
-    activation, kept, change = (scaled(row, factor) for row in (activation, kept, change))
-    missing, none = activation - kept, np.zeros_like(activation)
+    activation, kept, change, moved = (
+        scaled(row, factor) for row in (activation, kept, change, moved)
+    )
     workspace[OpKind.BW] = allocated_by_whole_backward(pipeline, factor)
     if runs_whole_in_weight(pipeline):
         workspace[OpKind.W, 0] = workspace[OpKind.BW, 0]
-    takes = {OpKind.F: kept, OpKind.B: missing + np.maximum(change, 0)}
-    gives = {OpKind.B: np.maximum(-change, 0), OpKind.W: activation + change, OpKind.BW: kept}
-    return (
-        np.array([takes.get(kind, none) + workspace[kind] for kind in OpKind]),
-        np.array([gives.get(kind, none) + workspace[kind] for kind in OpKind]),
-    )
+    takes, gives = np.zeros((2, KINDS, pipeline.num_stages), dtype=np.int64)
+    takes[:NUM_KINDS] = gives[:NUM_KINDS] = workspace
+    takes[OpKind.F] += kept
+    takes[OpKind.B] += activation - kept + np.maximum(change, 0)
+    gives[OpKind.B] += np.maximum(-change, 0)
+    gives[OpKind.W] += activation + change
+    gives[OpKind.BW] += kept
+    gathered = [int(memory * ticks.memory_per_unit) for memory in pipeline.costs.unshard_memory]
+    takes[AuxiliaryKind.UNSHARD] = gives[AuxiliaryKind.GRADIENT_SYNC] = gathered
+    takes[AuxiliaryKind.RELOAD] = gives[AuxiliaryKind.OFFLOAD] = moved
+    return takes, gives
 
 
-def over_limit(sane: Rows, trace: MemoryTrace, works: Sequence[Work]) -> Iterator[Violation]:
+def over_limit(sane: Rows, trace: MemoryTrace) -> Iterator[Violation]:
     """Every instant at which a device comes to hold more than its limit."""
     limits = sane.pipeline.ticks.limits
     if limits is None:
         return
     for device, static in enumerate(sane.pipeline.ticks.static):
         if static > limits[device]:
-            yield _over(sane, device, None, static, limits[device], works)
+            message = f"{_above(sane, device, static, limits[device])}, by static memory alone"
+            yield Violation(Rule.MEMORY, (), device, None, message)
     limit = np.array(limits, dtype=np.int64)[trace.device]
     for event in np.flatnonzero((trace.level > limit) & (trace.before <= limit)).tolist():
         row, device = int(trace.row[event]), int(trace.device[event])
-        yield _over(sane, device, row, trace.level[event], limits[device], works)
+        start, amounts = (
+            int(sane.start[row]),
+            _above(sane, device, trace.level[event], limit[event]),
+        )
+        message = f"{amounts}, from {sane.clock(start)} on, when {sane.name(row)} starts"
+        yield Violation(Rule.MEMORY, sane.ops(row), device, start, message)
 
 
-def _over(
-    sane: Rows, device: int, row: int | None, held: int, limit: int, works: Sequence[Work]
-) -> Violation:
-    amounts = f"device {device} holds {sane.amount(held)}, above its limit {sane.amount(limit)}"
-    if row is None:
-        return Violation(Rule.MEMORY, (), device, None, f"{amounts}, by static memory alone")
-    if row >= len(sane):
-        work = works[row - len(sane)]
-        message = f"{amounts}, from {sane.clock(work.start)} on, when {work.kind.name} starts"
-        return Violation(Rule.MEMORY, (), device, work.start, message)
-    op, start = sane.op(row), int(sane.start[row])
-    message = f"{amounts}, from {sane.clock(start)} on, when {op} starts"
-    return Violation(Rule.MEMORY, (op,), device, start, message)
+def _above(sane: Rows, device: int, held: int, limit: int) -> str:
+    return f"device {device} holds {sane.amount(held)}, above its limit {sane.amount(limit)}"
 
 
 def wrong_claims(rows: Rows, figures: Figures, claims: Mapping[str, object]) -> Iterator[Violation]:

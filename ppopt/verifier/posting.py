@@ -1,6 +1,6 @@
 """The rules of a communication order: what every device posts, and where between its operations.
 
-Times play no part; those of the transfers are for `ppopt.verifier.transfers`. Whether the
+Times play no part; those of the transfers are for `ppopt.verifier.rules`. Whether the
 operations themselves are complete is for the verifier of the timed schedule.
 """
 
@@ -15,7 +15,7 @@ from typing import NamedTuple
 from ppopt.problem.operation import OpKind
 from ppopt.problem.pipeline import Pipeline
 from ppopt.schedule.actions import POSTS, Action, ActionKind, ActionRow
-from ppopt.verifier.rows import existing_kinds
+from ppopt.verifier.expected import existing_kinds
 
 _SENDS = {ActionKind.F: ActionKind.SEND_F, ActionKind.B: ActionKind.SEND_B}
 _SENDS[ActionKind.BW] = ActionKind.SEND_B

@@ -2,89 +2,181 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from fractions import Fraction
 from functools import cached_property
-from itertools import islice, repeat
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from ppopt.errors import InputError
-from ppopt.problem.operation import NUM_KINDS, Op, OpKind
+from ppopt.problem.arrays import Bools, Ints
+from ppopt.problem.link_mode import LinkMode
+from ppopt.problem.offload import HostLink
+from ppopt.problem.operation import (
+    KINDS,
+    NUM_KINDS,
+    AuxiliaryKind,
+    Op,
+    OpKind,
+    TransferKind,
+)
 from ppopt.problem.pipeline import Pipeline
-from ppopt.schedule.timetable import ALONE, Timetable
-
-Ints = npt.NDArray[np.int64]
-Bools = npt.NDArray[np.bool_]
+from ppopt.schedule.operations import ALONE
+from ppopt.schedule.timetable import Timetable
+from ppopt.verifier.expected import COLLECTIVES, MOVES, ONCE, Expected
 
 LATEST = 2**53
 """Largest time in ticks, either sign, that is computed with: beyond it floats are not exact."""
 ABSENT = -1
 """Row number of an operation that the schedule does not have."""
+NAMES = tuple(kind.name for kinds in (OpKind, TransferKind, AuxiliaryKind) for kind in kinds)
+"""Name of every kind, by code."""
+FIELDS = ("kind", "stage", "microbatch", "slice", "route", "device", "target")
+"""What an operation is and where it runs."""
+_COLUMNS = (*FIELDS, "start", "end", "pair")
 _NEVER = 2**62
-_FIELDS = ("kind", "stage", "microbatch", "device", "start", "end", "slice", "pair")
 
 
 @dataclass(frozen=True, eq=False)
 class Rows:
-    """Operations of a schedule, sorted by device, start, end; columns of one length n."""
+    """All operations of a schedule, sorted by device, start, end; columns of one length n."""
 
-    pipeline: Pipeline
+    expected: Expected
+    """The operations that there must be."""
     kind: Ints
     stage: Ints
+    """The stage; of a transfer, the one that sends."""
     microbatch: Ints
+    """Microbatch, or ONCE."""
+    slice: Ints
+    route: Ints
     device: Ints
+    target: Ints
+    """Device that receives a transfer."""
     start: Ints
     end: Ints
-    slice: Ints
     pair: Ints
 
     def __len__(self) -> int:
         return len(self.kind)
 
+    @property
+    def pipeline(self) -> Pipeline:
+        """The pipeline of the schedule."""
+        return self.expected.pipeline
+
     def take(self, keep: Bools | Ints) -> Rows:
         """Pick rows, by a mask or by row numbers."""
         if keep.dtype == np.bool_ and keep.all():
             return self
-        return Rows(self.pipeline, *(getattr(self, field)[keep] for field in _FIELDS))
+        return Rows(self.expected, *(getattr(self, name)[keep] for name in _COLUMNS))
+
+    # What an operation is called
 
     def op(self, row: int) -> Op:
-        """Name the operation of a row whose numbers are those of the pipeline."""
+        """The compute of a row whose numbers are those of the pipeline."""
         fields = (self.stage[row], self.microbatch[row], self.slice[row])
         return Op(OpKind(int(self.kind[row])), *map(int, fields))
 
+    def ops(self, row: int) -> tuple[Op, ...]:
+        """The operation of a row; empty unless it is compute of a microbatch."""
+        return (self.op(row),) if self.computes[row] else ()
+
+    def name(self, row: int) -> str:
+        """Name of the operation of a row whose numbers are those of the pipeline."""
+        fields = (self.kind, self.stage, self.microbatch, self.slice, self.route, self.device)
+        return operation_name(self.pipeline, *(int(column[row]) for column in fields))
+
+    def span(self, row: int) -> str:
+        """Name and times of an operation besides compute; of a transfer also the devices."""
+        ends = ""
+        if self.sends[row]:
+            ends = f" from device {self.device[row]} to {self.target[row]}"
+        times = f"{self.clock(self.start[row])}..{self.clock(self.end[row])}"
+        return f"{self.name(row)}{ends} at {times}"
+
+    def clock(self, ticks: int | np.int64) -> str:
+        """Write a time with the user's unit."""
+        return self.pipeline.time_text(int(ticks))
+
+    def amount(self, ticks: int | np.int64) -> str:
+        """Write an amount of memory with the user's unit."""
+        return self.pipeline.memory_text(int(ticks))
+
+    # What can be said of a row
+
+    @cached_property
+    def computes(self) -> Bools:
+        """Whether a row is compute of a microbatch."""
+        return _within(self.kind, NUM_KINDS)
+
+    @cached_property
+    def sends(self) -> Bools:
+        """Whether a row is a transfer."""
+        return (self.kind >= min(TransferKind)) & (self.kind <= max(TransferKind))
+
     @cached_property
     def within(self) -> Bools:
-        """Whether kind, stage, microbatch and slice are numbers of the pipeline, per row."""
-        return (
-            _within(self.kind, 0, NUM_KINDS - 1)
-            & _within(self.stage, 0, self.pipeline.num_stages - 1)
-            & _within(self.microbatch, 0, self.pipeline.batches - 1)
-            & _within(self.slice, 0, self.pipeline.num_slices - 1)
+        """Whether kind, stage, microbatch, slice and route are numbers of the pipeline."""
+        pipeline = self.pipeline
+        once = np.isin(self.kind, (*COLLECTIVES, AuxiliaryKind.OPTIMIZER))
+        each = _within(self.microbatch, pipeline.batches) & _within(self.slice, pipeline.num_slices)
+        each &= self.route == self.microbatch // self.expected.share
+        of_step = (
+            (self.microbatch == ONCE) & (self.slice == 0) & _within(self.route, pipeline.routes)
         )
+        fine = np.where(once, of_step, each) & (self.sends | (self.target == self.device))
+        fine &= _within(self.kind, KINDS) & _within(self.stage, pipeline.num_stages)
+        return np.asarray(fine)
+
+    @cached_property
+    def home(self) -> Ints:
+        """Device of the stage; for rows whose numbers are those of the pipeline."""
+        return np.asarray(self.expected.hosts[self.route, self.stage])
+
+    @cached_property
+    def cell(self) -> Ints:
+        """Cell of the operation (`Expected`); for rows of kinds that the pipeline has."""
+        lane = self.expected.lane(self.microbatch)
+        place = self.stage
+        if not self.computes.all():
+            lane = np.where(self.microbatch == ONCE, self.route, lane)
+            optimizer = self.kind == AuxiliaryKind.OPTIMIZER
+            place = np.where(optimizer, self.device, place)
+            lane = np.where(optimizer, 0, lane)
+        return self.expected.cell(self.kind, place, lane, self.slice)
 
     @cached_property
     def named(self) -> Bools:
-        """Whether the pipeline has the operation, per row."""
-        kind, stage = (np.where(self.within, column, 0) for column in (self.kind, self.stage))
-        return np.asarray(self.within & existing_kinds(self.pipeline)[kind, stage])
+        """Whether the pipeline has the operation; besides compute, also on its device."""
+        expected = self.expected
+        known = self.within & np.isin(self.kind, sorted(expected.kinds))
+        rows = self.take(known)
+        there = rows.computes | (rows.device == rows.home)
+        if rows.sends.any():
+            way = np.where(rows.kind == TransferKind.SEND_F, 1, -1)
+            receiver = np.clip(rows.stage + way, 0, self.pipeline.num_stages - 1)
+            there &= ~rows.sends | (rows.target == expected.hosts[rows.route, receiver])
+        rows = rows.take(there)
+        found = np.zeros(len(self), dtype=np.bool_)
+        found[np.flatnonzero(known)[there]] = expected.exists[rows.cell]
+        return found
 
     @cached_property
     def placed(self) -> Bools:
         """Whether the device exists, per row."""
-        return _within(self.device, 0, self.pipeline.num_devices - 1)
+        return _within(self.device, self.pipeline.num_devices)
 
     @cached_property
     def timed(self) -> Bools:
         """Whether start and end can be computed with, per row."""
-        return _within(self.start, -LATEST, LATEST) & _within(self.end, -LATEST, LATEST)
+        fine = (self.start >= -LATEST) & (self.start <= LATEST)
+        return np.asarray(fine & (self.end >= -LATEST) & (self.end <= LATEST))
 
     @cached_property
     def sane(self) -> Rows:
-        """The rows that occupy a device: named, placed, timed, and not ending before they start."""
+        """The rows that occupy a resource: named, placed, timed, not ending before they start."""
         return self.take(self.named & self.placed & self.timed & (self.start <= self.end))
 
     @cached_property
@@ -98,39 +190,36 @@ class Rows:
         return np.append(np.where(self.timed, self.end, -_NEVER), -_NEVER)
 
     @cached_property
-    def present(self) -> Ints:
-        """The microbatches that have any operation, ascending; for named rows only."""
-        seen = np.zeros(self.pipeline.batches, dtype=np.bool_)
-        seen[self.microbatch] = True
-        return np.flatnonzero(seen)
+    def resource(self) -> Ints:
+        """What runs an operation, one at a time; for named rows only.
 
-    @cached_property
-    def slot(self) -> Ints:
-        """Place of each row's microbatch among those that are present; for named rows only."""
-        if len(self.present) == self.pipeline.batches:
-            return self.microbatch
-        return np.searchsorted(self.present, self.microbatch)
-
-    @cached_property
-    def cell(self) -> Ints:
-        """Place of each row's operation in the flattened `index`; for named rows only."""
-        stage = self.kind * self.pipeline.num_stages + self.stage
-        place = stage * len(self.present) + self.slot
-        return np.asarray(place * self.pipeline.num_slices + self.slice)
-
-    @cached_property
-    def index(self) -> Ints:
-        """Row of each operation, shape [kind, stage, microbatch, slice], for named rows only.
-
-        Only the microbatches that are present have a place: the size follows from the rows, not
-        from how many microbatches the pipeline claims. ABSENT if there is no row; the first
-        one if there are several.
+        Devices compute; optimizers too. A link goes one way, or both. Collectives of a device have
+        a queue. A device and its host have a link each way, or one.
         """
-        pipeline = self.pipeline
-        shape = (NUM_KINDS, pipeline.num_stages, len(self.present), pipeline.num_slices)
-        index = np.full(shape, ABSENT, dtype=np.int64)
-        index.reshape(-1)[self.cell[::-1]] = np.arange(len(self) - 1, -1, -1)
-        return index
+        if self.computes.all():
+            return self.device
+        pipeline, devices = self.pipeline, self.pipeline.num_devices
+        ends = self.device, self.target
+        if pipeline.link_mode is not LinkMode.EXCLUSIVE:
+            ends = np.minimum(*ends), np.maximum(*ends)
+        back = (self.kind == AuxiliaryKind.RELOAD) & (pipeline.host_link is not HostLink.SHARED)
+        resource = np.where(self.sends, (4 + ends[0]) * devices + ends[1], self.device)
+        resource += np.where(np.isin(self.kind, COLLECTIVES), devices, 0)
+        return resource + np.where(np.isin(self.kind, MOVES), (2 + back) * devices, 0)
+
+    @cached_property
+    def first(self) -> Ints:
+        """Row of every cell; ABSENT if there is none, the first one if there are several.
+
+        For named rows only.
+        """
+        first = np.full(len(self.expected.exists), ABSENT, dtype=np.int64)
+        first[self.cell[::-1]] = np.arange(len(self) - 1, -1, -1)
+        return first
+
+    def index(self, kind: int) -> Ints:
+        """Row of every operation of a kind, shape [place, lane, slice]; for named rows only."""
+        return np.asarray(self.expected.view(self.first, kind))
 
     @cached_property
     def partner(self) -> Ints:
@@ -164,13 +253,20 @@ class Rows:
         """Whether the busy time of a row counts: of a pair, only that of the first row."""
         return np.asarray(~self.joined | (np.arange(len(self)) < self.partner))
 
-    def clock(self, ticks: int | np.int64) -> str:
-        """Write a time with the user's unit."""
-        return self.pipeline.time_text(int(ticks))
 
-    def amount(self, ticks: int | np.int64) -> str:
-        """Write an amount of memory with the user's unit."""
-        return self.pipeline.memory_text(int(ticks))
+def operation_name(
+    pipeline: Pipeline, kind: int, stage: int, microbatch: int, part: int, route: int, device: int
+) -> str:
+    """Name of an operation of a pipeline."""
+    name = NAMES[kind]
+    if kind < NUM_KINDS or name in TransferKind.__members__:
+        return f"{stage}{name}{microbatch}" + (f"s{part}" if part else "")
+    if kind == AuxiliaryKind.OPTIMIZER:
+        return f"{name} of device {device}"
+    if kind in MOVES:
+        sliced = f", slice {part}" if pipeline.num_slices > 1 else ""
+        return f"{name} of stage {stage}, microbatch {microbatch}{sliced}"
+    return f"{name} of stage {stage}" + (f" on route {route}" if pipeline.routes > 1 else "")
 
 
 def read(schedule: Timetable) -> Rows:
@@ -178,20 +274,20 @@ def read(schedule: Timetable) -> Rows:
 
     Raises InputError if they are not columns of whole numbers of one length.
     """
-    rows = Rows(schedule.pipeline, *(_column(schedule, field) for field in _FIELDS))
-    lengths = {len(getattr(rows, field)) for field in _FIELDS}
-    if len(lengths) > 1:
+    columns = [_column(schedule, name) for name in _COLUMNS]
+    if len({len(column) for column in columns}) > 1:
         raise InputError("schedule: columns differ in length; give one entry per operation")
+    rows = Rows(Expected(schedule.pipeline, columns[2]), *columns)
     if _sorted(rows):
         return rows
-    named = (rows.slice, rows.microbatch, rows.stage, rows.kind)
-    return rows.take(np.lexsort((*named, rows.end, rows.start, rows.device)))
+    names = (rows.target, rows.route, rows.slice, rows.microbatch, rows.stage, rows.kind)
+    return rows.take(np.lexsort((*names, rows.end, rows.start, rows.device)))
 
 
-def _column(schedule: Timetable, field: str) -> Ints:
-    column: npt.NDArray[Any] = np.asarray(getattr(schedule, field))
+def _column(schedule: Timetable, name: str) -> Ints:
+    column: npt.NDArray[Any] = np.asarray(getattr(schedule.operations, name))
     if column.ndim != 1 or not np.can_cast(column.dtype, np.int64):
-        raise InputError(f"schedule: column {field} is not a list of whole numbers (int64)")
+        raise InputError(f"schedule: column {name} is not a list of whole numbers (int64)")
     return column.astype(np.int64, copy=False)
 
 
@@ -202,8 +298,8 @@ def _sorted(rows: Rows) -> bool:
     return bool(((device[1:] > device[:-1]) | ((device[1:] == device[:-1]) & later)).all())
 
 
-def _within(column: Ints, low: int, high: int) -> Bools:
-    return np.asarray((column >= low) & (column <= high))
+def _within(column: Ints, size: int) -> Bools:
+    return np.asarray((column >= 0) & (column < size))
 
 
 def first_of_device(device: Ints) -> Ints:
@@ -211,102 +307,8 @@ def first_of_device(device: Ints) -> Ints:
     return np.flatnonzero(np.diff(device, prepend=np.int64(ABSENT)))
 
 
-def scaled(ticks: Ints, factors: Fraction | Sequence[Fraction]) -> Ints:
-    """Ticks times a factor, or each times its own: whole numbers, as the ticks are fine enough."""
-    each = repeat(factors) if isinstance(factors, Fraction) else factors
-    products = [whole(tick * factor) for tick, factor in zip(ticks.tolist(), each, strict=False)]
-    return np.array(products, dtype=np.int64)
-
-
-def whole(ticks: Fraction) -> int:
-    """Whole ticks, as the pipeline's are fine enough."""
-    assert ticks.denominator == 1, f"{ticks} ticks are not whole"
-    return ticks.numerator
-
-
 def sum_safe(values: Ints) -> npt.NDArray[Any]:
     """Turn integers whose sums could pass int64 into Python's own."""
     if len(values) * int(np.abs(values).max(initial=0)) < _NEVER:
         return values
     return values.astype(object)
-
-
-class Places:
-    """Where the operations of some microbatches belong, as arrays."""
-
-    def __init__(self, pipeline: Pipeline, microbatches: Ints) -> None:
-        route = microbatches // (pipeline.batches // pipeline.routes)
-        hosts = np.array(pipeline.hosts, dtype=np.int64)[route].T
-        boundary = np.arange(len(hosts) - 1)[:, None]
-        here, following = hosts[:-1], hosts[1:]
-        there, back = _given(pipeline)
-        down = _delays(pipeline, there, boundary, here, following)
-        up = _delays(pipeline, back, boundary, following, here)
-        self.host: Ints = hosts
-        """Device, shape [stage, microbatch]: each route takes an equal run of microbatches."""
-        self.forward: Ints = down[..., None]
-        """Ticks from stage s to s + 1, shape [stages - 1, microbatch, 1]."""
-        self.backward: Ints = up[..., None]
-        """Ticks from stage s + 1 to s, shape [stages - 1, microbatch, 1]."""
-
-
-def frozen_stages(pipeline: Pipeline) -> list[bool]:
-    """Whether nothing in a stage is trained, per stage; of an empty stage, nothing before it."""
-    if pipeline.model is None:
-        return list(pipeline.frozen or (False,) * pipeline.num_stages)
-    layers, found, none_before = iter(pipeline.model.layers), [], True
-    for count in pipeline.counts:
-        own = [layer.frozen for layer in islice(layers, count)]
-        found.append(all(own) if own else none_before)
-        none_before &= all(own)
-    return found
-
-
-def existing_kinds(pipeline: Pipeline) -> Bools:
-    """Whether a stage runs operations of a kind, shape [kind, stage].
-
-    A frozen stage has no gradients of weights, so no W. If all stages before it are frozen, too, no
-    gradient goes there, so it has no backward.
-    """
-    frozen = np.array(frozen_stages(pipeline))
-    table = np.ones((NUM_KINDS, len(frozen)), dtype=np.bool_)
-    table[OpKind.W] = ~frozen
-    table[[OpKind.B, OpKind.BW]] = ~np.logical_and.accumulate(frozen)
-    return table
-
-
-def _given(pipeline: Pipeline) -> tuple[Any, Any]:
-    """Delays on the way there and back, as `_delays` takes them.
-
-    Of links by size, after a stage: latency + output of its last layer / bandwidth; of a slice, its
-    part of the output. The way back has the same sizes.
-    """
-    there, link = pipeline.p2p, pipeline.link
-    back = there if pipeline.backward_p2p is None else pipeline.backward_p2p
-    if link is None:
-        return there, back
-    last = np.cumsum(pipeline.counts)[:-1] - 1
-    sizes = [pipeline.model.layers[layer].output / pipeline.num_slices for layer in last]
-    there = tuple(link.latency + size / link.bandwidth for size in sizes)
-    if pipeline.backward_p2p is None:
-        return there, there
-    if link.backward is not None:
-        way = link.backward
-        back = tuple(way.latency + size / way.bandwidth for size in sizes)
-    return there, back
-
-
-def _delays(pipeline: Pipeline, given: Any, boundary: Ints, source: Ints, target: Ints) -> Ints:
-    """Ticks over boundaries between stages, from source to target devices; 0 on one device.
-
-    `given` is one number, one per boundary, or a matrix [from device][to device].
-    """
-    ticks = np.vectorize(lambda time: int(time * pipeline.ticks.per_unit), otypes=[np.int64])
-    table = ticks(np.array(given, dtype=object)) if source.size else np.zeros(0, dtype=np.int64)
-    if not source.size:
-        found = np.zeros(source.shape, dtype=np.int64)
-    elif table.ndim == 2:
-        found = table[source, target]
-    else:
-        found = np.broadcast_to(table if table.ndim == 0 else table[boundary], source.shape)
-    return np.where(source == target, 0, found)

@@ -3,68 +3,81 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from fractions import Fraction
-from itertools import islice, pairwise, product
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
 
-from ppopt.problem.costs import PairTimes
-from ppopt.problem.operation import Op, OpKind
-from ppopt.problem.pipeline import Pipeline
-from ppopt.schedule.timetable import ALONE
-from ppopt.verifier.rows import (
-    ABSENT,
-    LATEST,
-    Bools,
-    Ints,
-    Places,
-    Rows,
-    existing_kinds,
-    first_of_device,
-    scaled,
-)
+from ppopt.problem.arrays import Bools, Ints
+from ppopt.problem.operation import KINDS, NUM_KINDS, AuxiliaryKind, Op, OpKind, TransferKind
+from ppopt.schedule.operations import ALONE
+from ppopt.verifier.expected import COLLECTIVES, ONCE
+from ppopt.verifier.order import out_of_order
+from ppopt.verifier.rows import ABSENT, FIELDS, LATEST, NAMES, Rows, first_of_device, operation_name
+from ppopt.verifier.times import ComputeTimes, scaled
 from ppopt.verifier.violation import MOST_LISTED, Rule, Violation, more
 
 
 def of_operations(rows: Rows) -> Iterator[Violation]:
     """Check every rule but those on memory and claims; the violations come in no fixed order."""
-    named = rows.take(rows.named)
-    places = Places(rows.pipeline, named.present)
+    known = rows.take(rows.named)
     yield from _unknown(rows)
-    yield from _duplicates(named)
-    yield from _incomplete(named)
-    yield from _misplaced(named, places)
-    yield from _pairs(named)
-    yield from _durations(named)
-    yield from _out_of_time(named)
-    yield from _order(named, places)
+    yield from _repeated(known)
+    yield from _two_backwards(known)
+    yield from _missing(known)
+    yield from _misplaced(known)
+    yield from _pairs(known)
+    yield from _durations(known)
+    yield from _out_of_time(known)
+    yield from out_of_order(known)
     yield from _overlaps(rows.sane)
 
 
 def _at(rows: Rows, rule: Rule, row: int, message: str, *others: Op) -> Violation:
     """Report a named row."""
-    ops = (rows.op(row), *others)
+    ops = (*rows.ops(row), *others)
     return Violation(rule, ops, int(rows.device[row]), int(rows.start[row]), message)
 
 
+def _of_kind(kind: int, compute: Rule, transfer: Rule, auxiliary: Rule) -> Rule:
+    """The rule for a kind: that of compute, of transfers or of what else a step has."""
+    if kind in tuple(TransferKind):
+        return transfer
+    return auxiliary if kind in tuple(AuxiliaryKind) else compute
+
+
+def _where(mask: Bools) -> list[int]:
+    rows: list[int] = np.flatnonzero(mask).tolist()
+    return rows
+
+
+# What there is
+
+
 def _unknown(rows: Rows) -> Iterator[Violation]:
-    for row in _where(~(rows.named & rows.placed)):
-        shown = str(rows.op(row)) if rows.within[row] else "an operation"
-        device, start = int(rows.device[row]), int(rows.start[row])
-        yield Violation(
-            Rule.UNKNOWN,
-            (rows.op(row),) if rows.within[row] else (),
-            device,
-            start,
-            f"{shown} at {rows.clock(start)} on device {device}: {_strange(rows, row)}",
-        )
+    strange = ~(rows.named & rows.placed)
+    if not rows.pipeline.has_links and rows.sends.any():
+        words = f"{np.count_nonzero(rows.sends)} transfers are given, but the links are delays"
+        yield Violation(Rule.TRANSFER, (), None, None, words)
+        strange &= ~rows.sends
+    for row in _where(strange):
+        device, start, kind = (int(x[row]) for x in (rows.device, rows.start, rows.kind))
+        rule = _of_kind(kind, Rule.UNKNOWN, Rule.TRANSFER, Rule.AUXILIARY)
+        ops: tuple[Op, ...] = ()
+        if rule is Rule.UNKNOWN:
+            ops = rows.ops(row) if rows.within[row] else ()
+            shown = str(ops[0]) if ops else "an operation"
+            words = f"{shown} at {rows.clock(start)} on device {device}: {_strange(rows, row)}"
+        else:
+            fields = ", ".join(f"{field} {getattr(rows, field)[row]}" for field in FIELDS[1:])
+            words = f"{NAMES[kind]} of {fields} at {rows.clock(start)} is none of this pipeline"
+        yield Violation(rule, ops, device, start, words)
 
 
 def _strange(rows: Rows, row: int) -> str:
     pipeline = rows.pipeline
     sizes = {
-        "kind": len(OpKind),
+        "kind": KINDS,
         "stage": pipeline.num_stages,
         "microbatch": pipeline.batches,
         "slice": pipeline.num_slices,
@@ -78,23 +91,32 @@ def _strange(rows: Rows, row: int) -> str:
     ]
     if outside:
         return ", ".join(outside)
-    return f"stage {given['stage']} is frozen and has no {OpKind(given['kind']).name}"
+    if not rows.within[row]:
+        return f"route {rows.route[row]} is not that of the microbatch"
+    return f"stage {given['stage']} is frozen and has no {NAMES[given['kind']]}"
 
 
-def _duplicates(named: Rows) -> Iterator[Violation]:
-    index = named.index
-    if np.count_nonzero(index != ABSENT) < len(named):
-        first = index.reshape(-1)[named.cell]
-        for row in _where(first != np.arange(len(named))):
-            places = f"{_place(named, first[row])} and again {_place(named, row)}"
-            yield _at(named, Rule.DUPLICATE, row, f"{named.op(row)} runs {places}")
-    for part in (OpKind.B, OpKind.W):
-        both = (index[OpKind.BW] != ABSENT) & (index[part] != ABSENT)
-        pairs = np.stack((index[part][both], index[OpKind.BW][both]), axis=1)
-        for row, full in pairs.tolist():
-            op, whole = named.op(row), named.op(full)
-            beside = f"{op} runs {_place(named, row)} beside {whole} {_place(named, full)}"
-            yield _at(named, Rule.DUPLICATE, row, f"{beside}; BW is B and W in one", whole)
+def _repeated(known: Rows) -> Iterator[Violation]:
+    first = known.first[known.cell]
+    for row in _where(first != np.arange(len(known))):
+        rule = _of_kind(known.kind[row], Rule.DUPLICATE, Rule.TRANSFER, Rule.AUXILIARY)
+        message = f"{known.span(row)} is there twice"
+        if rule is Rule.DUPLICATE:
+            places = f"{_place(known, first[row])} and again {_place(known, row)}"
+            message = f"{known.op(row)} runs {places}"
+        yield _at(known, rule, row, message)
+
+
+def _two_backwards(known: Rows) -> Iterator[Violation]:
+    whole = known.index(OpKind.BW)
+    for part in map(known.index, (OpKind.B, OpKind.W)):
+        both = (whole != ABSENT) & (part != ABSENT)
+        for row, full in zip(part[both].tolist(), whole[both].tolist(), strict=True):
+            beside = (
+                f"{known.op(row)} runs {_place(known, row)} beside {known.op(full)} "
+                f"{_place(known, full)}; BW is B and W in one"
+            )
+            yield _at(known, Rule.DUPLICATE, row, beside, known.op(full))
 
 
 def _place(rows: Rows, row: int) -> str:
@@ -102,248 +124,156 @@ def _place(rows: Rows, row: int) -> str:
 
 
 class _Gap(NamedTuple):
-    """Operations of a stage and microbatch that are missing together, and what is said of them."""
+    """Operations that are missing together."""
 
-    kinds: tuple[OpKind, ...]
+    kinds: tuple[int, ...]
     text: str
+    """What is said of them."""
+    where: Bools
+    """Shape [place, lane, slice]."""
 
 
-_NO_FORWARD = _Gap((OpKind.F,), "{0} is missing")
-_NO_BACKWARD = _Gap((OpKind.B, OpKind.W), "{0} and {1} are missing, or BW in their place")
-_NO_FROZEN_BACKWARD = _Gap((OpKind.B,), "{0} is missing, or BW in its place")
-_NO_W = _Gap((OpKind.W,), "{0} is missing: B has run, and is half of the backward")
-_NO_B = _Gap((OpKind.B,), "{0} is missing: W has run, and is half of the backward")
+def _gaps(known: Rows) -> Iterator[_Gap]:
+    """Everything that can be missing: of a backward either BW or both B and W must be there."""
+    expected = known.expected
+    there = {kind: known.index(kind) != ABSENT for kind in expected.kinds}
+    exists = {kind: expected.view(expected.exists, kind) for kind in expected.kinds}
+    forward, b, w, full = (there[kind] for kind in OpKind)
+    backward, weight = exists[OpKind.B], exists[OpKind.W]
+    without, both, half = ~(full | b | w), (OpKind.B, OpKind.W), "and is half of the backward"
+    yield _Gap((OpKind.F,), "{0} is missing", ~forward)
+    yield _Gap(both, "{0} and {1} are missing, or BW in their place", without & weight)
+    yield _Gap((OpKind.B,), "{0} is missing, or BW in its place", without & backward & ~weight)
+    yield _Gap((OpKind.W,), f"{{0}} is missing: B has run, {half}", b & ~w & ~full & weight)
+    yield _Gap((OpKind.B,), f"{{0}} is missing: W has run, {half}", w & ~b & ~full)
+    for kind in sorted(expected.kinds - set(OpKind)):
+        yield _Gap((kind,), "{0} is missing", exists[kind] & ~there[kind])
 
 
-def _incomplete(named: Rows) -> Iterator[Violation]:
+def _missing(known: Rows) -> Iterator[Violation]:
     """Operations that are missing: counted, and no more of them named than are listed."""
-    pipeline, present = named.pipeline, named.present
-    forward, b, w, full = named.index != ABSENT
-    exists = existing_kinds(pipeline)
-    backward, weight = (exists[kind][:, None, None] for kind in (OpKind.B, OpKind.W))
-    without = ~(full | b | w)
-    gaps: tuple[tuple[_Gap, Bools], ...] = (
-        (_NO_FORWARD, ~forward),
-        (_NO_BACKWARD, without & weight),
-        (_NO_FROZEN_BACKWARD, without & backward & ~weight),
-        (_NO_W, b & ~w & ~full & weight),
-        (_NO_B, w & ~b & ~full),
-    )
-    for gap, mask in gaps:
-        cells = np.flatnonzero(mask)
-        for cell in cells[:MOST_LISTED]:
-            stage, slot, part = map(int, np.unravel_index(cell, mask.shape))
-            yield _missing(pipeline, gap, stage, int(present[slot]), part)
-        yield from more(Rule.MISSING, len(cells) - MOST_LISTED)
-    first = np.arange(min(pipeline.batches, len(present) + MOST_LISTED))
-    absent = np.setdiff1d(first, present, assume_unique=True).tolist()
-    stages = [(_NO_FORWARD, stage) for stage in range(pipeline.num_stages)] + [
-        (_NO_BACKWARD if exists[OpKind.W, stage] else _NO_FROZEN_BACKWARD, stage)
-        for stage in np.flatnonzero(exists[OpKind.B]).tolist()
-    ]
-    wholly = product(absent, stages, range(pipeline.num_slices))
-    for microbatch, (gap, stage), part in islice(wholly, MOST_LISTED):
-        yield _missing(pipeline, gap, stage, microbatch, part)
-    missing = (pipeline.batches - len(present)) * len(stages) * pipeline.num_slices
-    yield from more(Rule.MISSING, missing - MOST_LISTED)
+    expected, pipeline = known.expected, known.pipeline
+    for kinds, text, where in _gaps(known):
+        if not where.any():
+            continue
+        rule = _of_kind(kinds[0], Rule.MISSING, Rule.TRANSFER, Rule.AUXILIARY)
+        cells = np.argwhere(where)[:MOST_LISTED].tolist()
+        for place, lane, part in cells:
+            of_step = kinds[0] in COLLECTIVES or kinds[0] == AuxiliaryKind.OPTIMIZER
+            microbatch = ONCE if of_step else int(expected.lanes[lane])
+            route = lane if of_step else microbatch // expected.share
+            device = place
+            if kinds[0] != AuxiliaryKind.OPTIMIZER:
+                device = pipeline.hosts[route][place]
+            fields = place, microbatch, part, route, device
+            names = [operation_name(pipeline, k, *fields) for k in kinds]
+            ops = tuple(Op(OpKind(k), place, microbatch, part) for k in kinds if k < NUM_KINDS)
+            end = f" (device {device})" if ops else ""
+            yield Violation(rule, ops, device, None, text.format(*names) + end)
+        lacking = np.count_nonzero(where, axis=(0, 2))
+        count = lacking @ expected.count if len(lacking) == len(expected.count) else lacking.sum()
+        yield from more(rule, int(count) - len(cells))
 
 
-def _missing(pipeline: Pipeline, gap: _Gap, stage: int, microbatch: int, part: int) -> Violation:
-    ops = tuple(Op(kind, stage, microbatch, part) for kind in gap.kinds)
-    device = pipeline.device(stage, microbatch)
-    message = f"{gap.text.format(*ops)} (device {device})"
-    return Violation(Rule.MISSING, ops, device, None, message)
+# Where and how long
 
 
-def _misplaced(named: Rows, places: Places) -> Iterator[Violation]:
-    host = places.host[named.stage, named.slot]
-    for row in _where(named.placed & (named.device != host)):
-        message = f"{named.op(row)} runs {_place(named, row)}; its stage sits on device {host[row]}"
-        yield _at(named, Rule.DEVICE, row, message)
+def _misplaced(known: Rows) -> Iterator[Violation]:
+    for row in _where(known.placed & (known.device != known.home)):
+        stage = f"its stage sits on device {known.home[row]}"
+        yield _at(known, Rule.DEVICE, row, f"{known.op(row)} runs {_place(known, row)}; {stage}")
 
 
-def _pairs(named: Rows) -> Iterator[Violation]:
+def _pairs(known: Rows) -> Iterator[Violation]:
     """Every row with a pair number that does not run as one with a right partner."""
-    faulty = _where((named.pair != ALONE) & ~named.joined)
+    faulty = _where((known.pair != ALONE) & ~known.joined)
     sharing: dict[int, list[int]] = {}
     for row in faulty:
-        sharing.setdefault(int(named.pair[row]), []).append(row)
+        sharing.setdefault(int(known.pair[row]), []).append(row)
     for row in faulty:
-        others = [other for other in sharing[int(named.pair[row])][:4] if other != row]
-        shown = ", ".join(f"{named.op(other)} {_span(named, other)}" for other in others[:3])
+        others = [other for other in sharing[int(known.pair[row])][:4] if other != row][:3]
+        shown = ", ".join(_span(known, other) for other in others)
         message = (
-            f"{named.op(row)} {_span(named, row)} is to run as one with {shown or 'no other'}; "
+            f"{_span(known, row)} is to run as one with {shown or 'no other'}; "
             "a pair is one F and one B or BW of different microbatches, on one device, with one "
             "start and one end"
         )
-        yield _at(named, Rule.PAIR, row, message, *map(named.op, others[:3]))
+        ops = [op for other in others for op in known.ops(other)]
+        yield _at(known, Rule.PAIR, row, message, *ops)
 
 
 def _span(rows: Rows, row: int) -> str:
     times = f"{rows.clock(rows.start[row])}..{rows.clock(rows.end[row])}"
-    return f"at {times} on device {rows.device[row]}"
+    return f"{rows.name(row)} at {times} on device {rows.device[row]}"
 
 
-def _expected(named: Rows) -> Ints:
-    """Time of every row, in ticks: that of its kind and stage, or that of its pair on one device.
+def _ticks(known: Rows) -> Ints:
+    """Time of every row: that of its kind and place, or that of its pair on one device.
 
-    An operation takes its time / the speed of its device. Recompute makes B and BW longer, and
-    saves nothing if they run in a pair. F with BW takes what is stated (see `_stated`). So does
-    F with B, if that is stated; else it takes as much less, or more, than F with BW as B is
-    shorter, or longer, than BW; but not less than each of F and B, unless F with BW does. The
-    factor of a microbatch multiplies its times (see `_of_microbatches`).
+    The factor of a microbatch multiplies its times. A pair saves what it saves at 1 times the
+    smaller factor of its two: so much of both overlaps, and the rest runs alone.
     """
-    costs, pipeline = named.pipeline.costs, named.pipeline
-    kinds = {OpKind.F: costs.forward, OpKind.B: costs.backward_input}
-    kinds |= {OpKind.W: costs.weight, OpKind.BW: costs.backward}
-    rows = [*(kinds[kind] for kind in OpKind), costs.recompute_time]
-    per_unit = [pipeline.ticks.per_unit / pipeline.device_speed[d] for d in pipeline.hosts[0]]
-    *own, recompute = np.array(
-        [[int(time * unit) for time, unit in zip(row, per_unit, strict=True)] for row in rows],
-        dtype=np.int64,
-    )
-    table = np.array(own)
-    expected = table[named.kind, named.stage]
-    again = np.isin(named.kind, (OpKind.B, OpKind.BW)) * recompute[named.stage]
-    expected += again
-    host = np.array(pipeline.hosts)[
-        named.microbatch * pipeline.routes // pipeline.batches, named.stage
-    ]
-    paired = np.flatnonzero((named.partner != ABSENT) & (host == host[named.partner]))
-    other = named.partner[paired]
-    forward = np.where(named.kind[paired] == OpKind.F, paired, other)
-    backward = np.where(forward == paired, other, paired)
-    stages = named.stage[forward], named.stage[backward]
-    with_bw = _stated(costs.overlap, table[OpKind.F], table[OpKind.BW], per_unit, *stages)
-    with_bw += again[backward]
-    parts = np.maximum(expected[forward], expected[backward])
-    further = table[named.kind[backward], stages[1]] - table[OpKind.BW, stages[1]]
-    times = np.maximum(with_bw + further, np.minimum(parts, with_bw))
-    if costs.overlap_input:
-        with_b = _stated(costs.overlap_input, table[OpKind.F], table[OpKind.B], per_unit, *stages)
-        times = np.where(named.kind[backward] == OpKind.B, with_b + again[backward], times)
-    if pipeline.microbatch_times is not None:
-        return _of_microbatches(named, expected, forward, backward, times)
-    expected[paired] = times
-    return expected
+    ticks, home = known.expected.ticks[known.cell], known.home
+    paired = (known.partner != ABSENT) & (home == home[known.partner])
+    forward = np.flatnonzero(paired & (known.kind == OpKind.F))
+    if not len(forward):
+        return ticks
+    backward = known.partner[forward]
+    kind, stages = known.kind[backward], (known.stage[forward], known.stage[backward])
+    times = ComputeTimes(known.pipeline)
+    together = times.together(kind, *stages)
+    if (factors := known.pipeline.microbatch_times) is not None:
+        places = (known.microbatch[rows].tolist() for rows in (forward, backward))
+        smaller = [min(factors[f], factors[b]) for f, b in zip(*places, strict=True)]
+        alone = times.alone[OpKind.F, stages[0]] + times.alone[kind, stages[1]]
+        saved = scaled(alone - together, smaller)
+        together = ticks[forward] + ticks[backward] - saved
+    ticks[forward] = ticks[backward] = together
+    return ticks
 
 
-def _of_microbatches(
-    named: Rows, alone: Ints, forward: Ints, backward: Ints, together: Ints
-) -> Ints:
-    """Time of every row, of which an operation alone, or a pair, takes so long at factors of 1.
-
-    An operation takes its time times the factor of its microbatch. A pair saves what it saves at 1
-    times the smaller factor of its two: so much of both overlaps, and the rest runs alone.
-    """
-    factors = [named.pipeline.microbatch_times[place] for place in named.microbatch.tolist()]
-    expected = scaled(alone, factors)
-    both = zip(forward.tolist(), backward.tolist(), strict=True)
-    smaller = [min(factors[f], factors[b]) for f, b in both]
-    saved = scaled(alone[forward] + alone[backward] - together, smaller)
-    times = expected[forward] + expected[backward] - saved
-    expected[forward] = expected[backward] = times
-    return expected
-
-
-def _stated(
-    stated: PairTimes,
-    f: Ints,
-    own: Ints,
-    per_unit: list[Fraction],
-    forward: Ints,
-    backward: Ints,
-) -> Ints:
-    """Time of F of some stages as one with a backward of others, without recompute, in ticks.
-
-    `stated` are the times of F with BW, or with B, and `own` those of that backward. A matrix
-    states a pair. A time per stage is that of F and the backward of the stage. Those of two stages
-    take the sum of both, less what they save at the stage where they save less. They take no less
-    than the least of three times: the two stated, and the longer of this F and this backward.
-    """
-    if isinstance(stated[0], tuple):
-        matrix = [
-            [int(time * unit) for time in row] for row, unit in zip(stated, per_unit, strict=True)
-        ]
-        found: Ints = np.array(matrix, dtype=np.int64)[forward, backward]
-        return found
-    pairs = zip(stated, per_unit, strict=True)
-    time = np.array([int(number * unit) for number, unit in pairs], dtype=np.int64)
-    saved = np.minimum((f + own - time)[forward], (f + own - time)[backward])
-    least = np.minimum(
-        np.minimum(time[forward], time[backward]), np.maximum(f[forward], own[backward])
-    )
-    longest: Ints = np.maximum(f[forward] + own[backward] - saved, least)
-    return longest
-
-
-def _durations(named: Rows) -> Iterator[Violation]:
-    expected = _expected(named)
+def _durations(known: Rows) -> Iterator[Violation]:
+    expected = _ticks(known)
     # int64 wraps: the difference alone could be right by accident where the end precedes the start
-    right = (named.end - named.start == expected) & (named.end >= named.start)
+    right = (known.end - known.start == expected) & (known.end >= known.start)
+    right &= known.computes | (known.timed & (known.start >= 0))
     for row in _where(~right):
-        start, end = int(named.start[row]), int(named.end[row])
-        message = (
-            f"{named.op(row)} on device {named.device[row]} takes {named.clock(end - start)}, "
-            f"from {named.clock(start)} to {named.clock(end)}, not {named.clock(expected[row])}"
-        )
-        yield _at(named, Rule.DURATION, row, message)
+        rule = _of_kind(known.kind[row], Rule.DURATION, Rule.TRANSFER_TIME, Rule.AUXILIARY_TIME)
+        start, end, ticks = known.start[row], known.end[row], known.clock(expected[row])
+        message = f"{known.span(row)} is not {ticks} long from 0 or later on"
+        if rule is Rule.DURATION:
+            message = (
+                f"{known.op(row)} on device {known.device[row]} takes "
+                f"{known.clock(int(end) - int(start))}, from {known.clock(start)} to "
+                f"{known.clock(end)}, not {ticks}"
+            )
+        yield _at(known, rule, row, message)
 
 
-def _out_of_time(named: Rows) -> Iterator[Violation]:
-    for row in _where((named.start < 0) | ~named.timed):
-        where = f"{named.op(row)} starts {_place(named, row)}"
-        why = "before 0" if named.start[row] < 0 else f"and ends beyond {LATEST} ticks, not exact"
-        yield _at(named, Rule.START, row, f"{where}, {why}")
+def _out_of_time(known: Rows) -> Iterator[Violation]:
+    for row in _where(known.computes & ((known.start < 0) | ~known.timed)):
+        where = f"{known.op(row)} starts {_place(known, row)}"
+        why = "before 0" if known.start[row] < 0 else f"and ends beyond {LATEST} ticks, not exact"
+        yield _at(known, Rule.START, row, f"{where}, {why}")
 
 
-def _order(named: Rows, places: Places) -> Iterator[Violation]:
-    """Precedence of data flow and slices; if B and BW both run, successors wait for B."""
-    forward, b, w, full = named.index
-    backward = np.where(b != ABSENT, b, full)
-    yield from _after(named, Rule.FORWARD, forward[1:], forward[:-1], places.forward)
-    for either in (b, full):
-        yield from _after(named, Rule.BACKWARD, either[:-1], backward[1:], places.backward)
-        yield from _after(named, Rule.BACKWARD, either, forward, 0)
-    yield from _after(named, Rule.WEIGHT, w, b, 0)
-    yield from _after(named, Rule.SLICE, forward[..., 1:], forward[..., :-1], 0)
-    for either in (b, full):
-        yield from _after(named, Rule.SLICE, either[..., :-1], backward[..., 1:], 0)
-
-
-def _after(
-    rows: Rows, rule: Rule, later: Ints, earlier: Ints, lag: Ints | int
-) -> Iterator[Violation]:
-    """Check that the rows `later` start `lag` or more after the end of the rows `earlier`.
-
-    Row numbers and lags have one shape; where a row is ABSENT there is nothing to break.
-    """
-    early = rows.starts[later] < rows.ends[earlier] + lag
-    if not early.any():
-        return
-    lags = np.broadcast_to(lag, early.shape)[early].tolist()
-    pairs = zip(later[early].tolist(), earlier[early].tolist(), lags, strict=True)
-    for row, before, ticks in pairs:
-        cause = rows.op(before)
-        delay = f" and p2p takes {rows.clock(ticks)}" if ticks else ""
-        message = (
-            f"{rows.op(row)} starts {_place(rows, row)}, but {cause} ends at "
-            f"{rows.clock(rows.end[before])} on device {rows.device[before]}{delay}"
-        )
-        yield _at(rows, rule, row, message, cause)
+# One at a time
 
 
 def _overlaps(sane: Rows) -> Iterator[Violation]:
-    """Every operation that starts while another one runs, with the longest-running of those.
+    """Every operation that starts while its resource runs another, with the longest of those.
 
     A pair that runs as one stands there once, by its first row.
     """
     sane = sane.take(sane.counted)
-    same_device = sane.device[1:] == sane.device[:-1]
-    if not (same_device & (sane.start[1:] < sane.end[:-1])).any():
+    resource = sane.resource
+    if not sane.computes.all():
+        sane = sane.take(np.lexsort((sane.end, sane.start, resource)))
+        resource = sane.resource
+    same = resource[1:] == resource[:-1]
+    if not (same & (sane.start[1:] < sane.end[:-1])).any():
         return
-    bounds = np.append(first_of_device(sane.device), len(sane)).tolist()
-    for low, high in pairwise(bounds):
+    for low, high in pairwise(np.append(first_of_device(resource), len(sane)).tolist()):
         end = np.maximum.accumulate(sane.end[low:high])
         longest = np.maximum.accumulate(
             np.where(sane.end[low:high] == end, np.arange(low, high), ABSENT)
@@ -353,14 +283,13 @@ def _overlaps(sane: Rows) -> Iterator[Violation]:
 
 
 def _overlap(sane: Rows, row: int, running: int) -> Violation:
-    other = sane.op(running)
-    message = (
-        f"{sane.op(row)} starts {_place(sane, row)} while {other} runs from "
-        f"{sane.clock(sane.start[running])} to {sane.clock(sane.end[running])}"
-    )
-    return _at(sane, Rule.OVERLAP, row, message, other)
-
-
-def _where(mask: Bools) -> list[int]:
-    rows: list[int] = np.flatnonzero(mask).tolist()
-    return rows
+    kind, others = sane.kind[row], sane.ops(running)
+    if kind < NUM_KINDS or kind == AuxiliaryKind.OPTIMIZER:
+        message = (
+            f"{sane.name(row)} starts {_place(sane, row)} while {sane.name(running)} runs from "
+            f"{sane.clock(sane.start[running])} to {sane.clock(sane.end[running])}"
+        )
+        return _at(sane, Rule.OVERLAP, row, message, *others)
+    auxiliary = Rule.COLLECTIVE if kind in COLLECTIVES else Rule.HOST
+    rule = _of_kind(kind, Rule.OVERLAP, Rule.LINK, auxiliary)
+    return _at(sane, rule, row, f"{sane.span(row)} runs beside {sane.span(running)}", *others)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shlex
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -75,3 +76,16 @@ def process(line: str, **options: Any) -> subprocess.Popen[str]:
     return subprocess.Popen(
         [*ENTRY, *words(line)], text=True, env=os.environ | {"COLUMNS": "100"}, **options
     )
+
+
+def hears(process_id: int) -> bool:
+    """Whether a process holds back or catches SIGTERM: its program has begun.
+
+    Read from the kernel's record of the process, so Linux only.
+    """
+    try:
+        lines = Path(f"/proc/{process_id}/status").read_text(encoding="ascii").splitlines()
+    except FileNotFoundError:
+        return False
+    masks = [int(line.split()[1], 16) for line in lines if line[:7] in ("SigBlk:", "SigCgt:")]
+    return any(mask >> (signal.SIGTERM - 1) & 1 for mask in masks)

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.cli.cli_run import HARD, process
+from tests.cli.cli_run import HARD, hears, process
 from tests.clock import HANGS, wait_until
 
 CUT = "--config layers.yaml --partition search"
@@ -69,13 +69,6 @@ def ended_by(number: int, after: float, line: str) -> tuple[int, dict[str, Any]]
     out, errors = ran.communicate(timeout=HANGS)
     assert out, (ran.returncode, after, errors)
     return ran.returncode, json.loads(out)
-
-
-def hears(process_id: int) -> bool:
-    """Whether a process holds back or catches SIGTERM: its program has begun."""
-    lines = Path(f"/proc/{process_id}/status").read_text().splitlines()
-    masks = [int(line.split()[1], 16) for line in lines if line[:7] in ("SigBlk:", "SigCgt:")]
-    return any(mask >> (signal.SIGTERM - 1) & 1 for mask in masks)
 
 
 def known(found: dict[str, Any]) -> bool:

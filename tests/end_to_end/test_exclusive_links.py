@@ -20,8 +20,8 @@ from ppopt.problem.instance import Instance
 from ppopt.problem.kinds import ResourceKind
 from ppopt.problem.link_mode import LinkMode
 from ppopt.problem.operation import Op
-from ppopt.problem.operation_classes import Resource
 from ppopt.problem.problem import Problem
+from ppopt.problem.resources import Resource
 from ppopt.rechecker.claim import Claim
 from ppopt.rechecker.verdict import _sent
 from ppopt.report.labels import link_label, link_title
@@ -36,7 +36,8 @@ from ppopt.verifier import Rule
 from ppopt.verifier.posting import posting_faults
 from tests.cli.cli_run import done, run
 from tests.factories.schedules import BW, B, F, W, duration_of, lag_of, table
-from tests.factories.streams import Built, built, linked_pipelines, transfer_table
+from tests.factories.streams import Built, built, linked_pipelines
+from tests.factories.tables import joined, transfer_table
 from tests.oracles.streams_exhaustive import least_makespan
 
 EXCLUSIVE = linked_pipelines((LinkMode.EXCLUSIVE,))
@@ -95,7 +96,7 @@ def test_two_at_once_on_one_way_are_named() -> None:
     rows = [
         (*row[:6], row[5] + longer, row[7]) if row[0] == F else row for row in transfer_table(made)
     ]
-    changed = Schedule.from_rows(slow, table(made), transfers=rows)
+    changed = joined(slow, table(made), transfers=rows)
     assert [str(one) for one in verify(changed) if one.rule is Rule.LINK] == [
         "link-overlap: 0SEND_F1 from device 0 to 1 at 4..7 runs beside "
         "0SEND_F0 from device 0 to 1 at 2..5",
@@ -298,7 +299,7 @@ def test_the_rechecker_sends_one_result_at_a_time(link_mode: str, broken: set[st
     pipeline = replace(crossing().pipeline, link_mode=link_mode)
     claim = Claim(pipeline, span=False, backward_kind=BackwardKind.MIXED, bound=None)
     sent = list(_sent(claim, crossing(), {}))
-    made = Schedule.from_rows(pipeline, table(crossing()), transfers=sent)
+    made = joined(pipeline, table(crossing()), transfers=sent)
     assert {one.rule for one in verify(made)} == broken
 
 

@@ -12,15 +12,12 @@ from ppopt.problem.operation import AuxiliaryKind
 from ppopt.problem.pipeline import Pipeline
 from ppopt.schedule.schedule import Schedule
 from tests.factories.schedules import BW, W, limited, schedules, table
+from tests.factories.tables import joined
 
-UNSHARD, SYNC, OPTIMIZER = (kind for kind in AuxiliaryKind if not kind.per_microbatch)
+UNSHARD, SYNC = AuxiliaryKind.UNSHARD, AuxiliaryKind.GRADIENT_SYNC
+OPTIMIZER = AuxiliaryKind.OPTIMIZER
 AuxiliaryRow = tuple[int, ...]
-"""The fields of `AuxiliaryOperations`; the last two may be left out of all."""
-
-
-def auxiliary_table(schedule: Schedule) -> list[AuxiliaryRow]:
-    """The auxiliary operations of a schedule as plain integers."""
-    return list(zip(*(column.tolist() for column in schedule.auxiliary.columns), strict=True))
+"""A row of `tests.factories.tables.auxiliary_table`."""
 
 
 @st.composite
@@ -79,4 +76,4 @@ def _surrounded(given: Schedule, pipeline: Pipeline, random: Random) -> Schedule
         time = sum(ticks.costs.optimizer[place[1]] for place in mine)
         free[device] = 0
         add(OPTIMIZER, min(mine), max(ends[place] for place in waits), time)
-    return Schedule.from_rows(pipeline, rows, auxiliary=added)
+    return joined(pipeline, rows, auxiliary=added)

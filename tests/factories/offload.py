@@ -12,6 +12,7 @@ from ppopt.problem.operation import AuxiliaryKind
 from ppopt.problem.pipeline import Pipeline
 from ppopt.schedule.schedule import Schedule
 from tests.factories.schedules import F, W, limited, schedules, table
+from tests.factories.tables import joined
 
 OFFLOAD, RELOAD = AuxiliaryKind.OFFLOAD, AuxiliaryKind.RELOAD
 
@@ -51,4 +52,4 @@ def _moved(given: Schedule, pipeline: Pipeline) -> Schedule:
             moves.append((move, stage, device, begin, begin + time, *place))
     backs = [move[2:4] for move in moves if move[0] == RELOAD]
     assume(len(backs) == len(set(backs)))
-    return Schedule.from_rows(pipeline, rows, auxiliary=moves)
+    return joined(pipeline, rows, auxiliary=moves)

@@ -402,7 +402,7 @@ def op_of(row: TableRow) -> Op:
 
 def table(schedule: Schedule) -> list[TableRow]:
     """The rows of a schedule as plain integers, whatever they hold."""
-    columns = [column.tolist() for column in (*schedule.columns, schedule.slice, schedule.pair)]
+    columns = [column.tolist() for column in schedule.compute.columns[:8]]
     return list(zip(*columns, strict=True))
 
 

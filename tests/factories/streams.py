@@ -32,6 +32,7 @@ from tests.factories.schedules import (
     operations,
     pipelines,
 )
+from tests.factories.tables import joined
 
 Job = tuple[Op, ...] | tuple[str, int, int, int]
 """An operation or a pair of them; or a transfer: F or B, sending stage, microbatch, slice."""
@@ -61,11 +62,6 @@ def linked_pipelines(
         )
     )
     return replace(given, link_mode=mode)
-
-
-def transfer_table(schedule: Schedule) -> list[tuple[int, ...]]:
-    """The transfers of a schedule as plain integers, with the fields of `Transfers`."""
-    return list(zip(*(column.tolist() for column in schedule.transfers.columns), strict=True))
 
 
 @dataclass(frozen=True)
@@ -148,7 +144,7 @@ def append_all(pipeline: Pipeline, random: Random, backward: str = "mixed") -> B
             ends[op] = end
             device = pipeline.device(op.stage, op.microbatch)
             rows.append((*op[:3], device, begin, end, op.slice, number))
-    made = Schedule.from_rows(pipeline, rows, transfers=transfers)
+    made = joined(pipeline, rows, transfers=transfers)
     return Built(made, tuple(sequence))
 
 

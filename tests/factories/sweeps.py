@@ -13,45 +13,32 @@ from typing import Any, NamedTuple
 import ppopt
 from ppopt.errors import InputError
 from ppopt.studies import sweep as sweeps
+from ppopt.studies.engines.engine import DirectEngine
 from ppopt.studies.grid import Grid, base_of, grid_of
 from ppopt.studies.job import SolveJob
 from ppopt.studies.storage import PREFIX, Storage
-from ppopt.studies.task import Done, Task, perform
+from ppopt.studies.task import Done
 from tests.cli.cli_run import run
 
 
-class InThisProcess:
-    """An engine that does tasks at once, and notes which it did."""
+class InThisProcess(DirectEngine):
+    """An engine of this process that notes which tasks it did."""
 
     def __init__(self) -> None:
-        self._done: list[tuple[int, Done]] = []
+        super().__init__()
+        self._jobs: dict[int, SolveJob] = {}
         self.searched: list[SolveJob] = []
         self.hindered: Callable[[], None] = lambda: None
 
-    @property
-    def busy(self) -> int:
-        return len(self._done)
+    def submit(self, number: int, task: Any) -> None:
+        self._jobs[number] = task.job
+        super().submit(number, task)
 
-    @property
-    def free(self) -> int:
-        return 1 - len(self._done)
-
-    def submit(self, number: int, task: Task) -> None:
-        done = perform(task)
-        if done.result is not None:
-            self.searched.append(task.job)
-        self._done.append((number, done))
-
-    def wait(self, _: float) -> list[tuple[int, Done]]:
+    def wait(self, seconds: float) -> list[tuple[int, Done]]:
+        ended = super().wait(seconds)
+        self.searched += [self._jobs[number] for number, done in ended if done.result is not None]
         self.hindered()
-        found, self._done = self._done, []
-        return found
-
-    def stop(self) -> None:
-        pass
-
-    def close(self) -> None:
-        pass
+        return ended
 
 
 def done(grid: Grid, url: str, **options: Any) -> tuple[ppopt.Study, list[SolveJob]]:

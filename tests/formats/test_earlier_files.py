@@ -16,7 +16,7 @@ from ppopt import Pipeline, Rule, Schedule
 from ppopt.formats import schedule_json
 from ppopt.formats.schedule_json import read_schedule
 from ppopt.problem.operation import OpKind
-from ppopt.schedule.timetable import ALONE
+from ppopt.schedule.operations import ALONE
 from tests.cli.cli_run import done
 
 EARLIER = Path(__file__).parent / "earlier"

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from ppopt.formats.schedule_json import (
@@ -184,6 +184,7 @@ class TestRoundTrip:
             max_size=8,
         )
     )
+    @example([(OpKind.BW, 3, 4, 0, 0, 1), *((OpKind.F, 0, 0, device, 0, 1) for device in range(4))])
     @settings(max_examples=100, deadline=None)
     def test_rows_that_are_no_schedule(self, rows: list[tuple[int, ...]]) -> None:
         """The reader vouches for the form alone; what is wrong with it, the verifier says."""

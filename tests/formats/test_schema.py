@@ -16,7 +16,7 @@ from ppopt.formats.config import canonical, parse_config, pipeline_of, schema
 from ppopt.formats.documents import parse_json
 from ppopt.formats.schedule_schema import schedule_schema
 from ppopt.problem.settings import NAMED, SETTINGS
-from tests.cli.cli_run import done
+from tests.cli.cli_run import done, run
 from tests.formats.test_config import SAMPLES, values
 from tests.formats.test_config_refused import ANY_FORMAT
 
@@ -116,3 +116,21 @@ class TestSchedules:
     @pytest.mark.parametrize("path", SCHEDULES, ids=lambda path: path.stem)
     def test_files_of_the_docs_are_valid(self, path: Path) -> None:
         Draft202012Validator(schedule_schema()).validate(json.loads(path.read_text()))
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "solve --stages 3 --batches 4 --mem-limit --workers 1",
+        "solve --stages 2 --batches 2 --mem-limit 0.5",
+        "eval v-half --stages 2 --batches 2 --jitter 0.1",
+    ],
+)
+def test_results_have_the_schema_of_their_declared_figures(line: str) -> None:
+    described = json.loads(done("schema result").out)
+    Draft202012Validator.check_schema(described)
+    shown = json.loads(run(f"{line} --json").out)
+    Draft202012Validator(described).validate(shown)
+    assert shown.keys() <= described["properties"].keys()
+    wrong = shown | {"makespan": "soon"}
+    assert not Draft202012Validator(described).is_valid(wrong)

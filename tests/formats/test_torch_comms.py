@@ -17,6 +17,7 @@ from ppopt.problem.cost_table import STAGE_COSTS
 from ppopt.schedule import communication
 from tests.cli.cli_run import done, run
 from tests.factories.streams import Built, built
+from tests.factories.tables import besides_of
 from tests.packages import needed
 
 SLOW = settings(deadline=None, max_examples=60)
@@ -125,7 +126,7 @@ def test_every_stage_is_gathered_and_reduced_once(strategy: str, limit: int | No
     again = torch_comms.time_communication_order(found, given)
     assert verify(again, enforce_limit=False) == []
     assert again.metrics.makespan_ticks <= made.metrics.makespan_ticks
-    assert len(again.auxiliary) == len(made.auxiliary)
+    assert len(besides_of(again)) == len(besides_of(made))
 
 
 @SLOW

@@ -268,7 +268,7 @@ def test_strategies_come_back_equal(strategy: str) -> None:
     costs = {"forward": 3, "backward": 7, "p2p": "0.5"}
     again = schedule(read(torch_csv.order_csv(made)), costs)
     assert again.pipeline.ticks == made.pipeline.ticks
-    assert all(map(np.array_equal, again.columns, made.columns))
+    assert all(map(np.array_equal, again.operations.columns, made.operations.columns))
 
 
 def test_interleaved_comes_back_equal() -> None:

@@ -23,7 +23,7 @@ from tests.fuzz.hands import Hands
 from tests.fuzz.hostile import Hostile, Traps
 from tests.fuzz.interrupted import Interrupted
 from tests.fuzz.plans import Climbs, Megatron, Plans
-from tests.fuzz.processes import ClosedStreams, Disks, Killed
+from tests.fuzz.processes import ClosedStreams, Killed
 from tests.fuzz.schedules import Damaged, Edited, Mutants, Valid
 from tests.fuzz.searches import (
     Bounds,
@@ -44,7 +44,7 @@ CATEGORIES: Mapping[str, Category] = {
     for one in (
         Tiny(), Mixed(), Placements(), Layers(), Recompute(), Pairs(), Middle(), Bounds(),
         EveryBound(), Frontiers(), Strategies(), Deadlines(), Valid(), Mutants(), Damaged(),
-        Edited(), Hostile(), Traps(), Killed(), Disks(), ClosedStreams(), Streams(), Transfers(),
+        Edited(), Hostile(), Traps(), Killed(), ClosedStreams(), Streams(), Transfers(),
         GradientWork(), Offload(), OffloadChoices(), StepFrontiers(), Posts(), Plans(), Megatron(),
         Climbs(), Hands(), Exports(), Compositions(), SweepWords(), Storages(), Interrupted(),
         StudyDeadlines(), Phases(), GroupSizes(), ShortPlans(), ParallelPlans(),

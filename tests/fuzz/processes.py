@@ -1,19 +1,19 @@
-"""Runs that are killed, whose outputs cannot be written, or whose streams are closed."""
+"""Runs that are killed, or whose streams are closed."""
 
 from __future__ import annotations
 
 import os
-import resource
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from random import Random
 
+from tests.cli.cli_run import hears
 from tests.fuzz import command
-from tests.fuzz.category import Case, Category, Finding, SkippedError
+from tests.fuzz.category import Case, Category, Finding
 from tests.fuzz.command import Ran
 
 SMALL = "--stages 3 --batches 6 --workers 1"
@@ -38,11 +38,6 @@ OUTPUTS: tuple[list[str], ...] = (
     ["a.html", "b.json", "c.csv"],
     [],
 )
-
-
-SEARCH = {True: 30.0, False: 1.5}
-"""Seconds of the search where the trouble can be seen before it, and where it cannot. The first is
-far longer than a start on a busy machine."""
 
 
 def words(line: str, outputs: list[str]) -> list[str]:
@@ -90,7 +85,7 @@ class Killed(Category):
             )
             send = os.killpg if case["group"] else os.kill
             _moment(process, where, case["after"])
-            heard = _hears(process.pid)
+            heard = hears(process.pid)
             for name in case["signals"].split():
                 if process.poll() is None:
                     send(process.pid, getattr(signal, f"SIG{name}"))
@@ -110,19 +105,6 @@ def _moment(process: subprocess.Popen[str], where: Path, after: float | None) ->
         if after is None and any(where.iterdir()):
             return
         time.sleep(0.0005)
-
-
-def _hears(number: int) -> bool:
-    """Whether a process of this number holds SIGTERM back or handles it: `main` has begun.
-
-    Read from the kernel's record of the process, so Linux only.
-    """
-    try:
-        status = Path(f"/proc/{number}/status").read_text(encoding="ascii")
-    except FileNotFoundError:
-        return False
-    masks = [line.split()[1] for line in status.splitlines() if line[:7] in ("SigBlk:", "SigCgt:")]
-    return any(int(mask, 16) >> (signal.SIGTERM - 1) & 1 for mask in masks)
 
 
 def _whole(where: Path, case: Case) -> Iterator[Finding]:
@@ -164,153 +146,6 @@ def _after_signal(ran: Ran, where: Path, case: Case, *, heard: bool) -> Iterator
             yield Finding("output-missing", f"{missing} after {names}")
     if _hidden(where):
         yield Finding(f"temporary-left-after-{names}", str(_hidden(where)))
-
-
-class Disks(Category):
-    """An output that cannot be written, beside one that can."""
-
-    name = "disks"
-    goal = 60
-    tries = 0
-
-    def draw(self, rng: Random) -> Case:
-        """Draw the trouble and which output comes first."""
-        first = rng.random() < 0.5
-        outputs = ["bad/a.json", "good.json"] if first else ["good.json", "bad/a.json"]
-        if rng.random() < 0.3:
-            outputs = [name.replace("a.json", "a.html") for name in outputs]
-        trouble = rng.choice(sorted(TROUBLES))
-        seconds = SEARCH[trouble in KNOWN_BEFORE]
-        line = f"solve {HARD} --time-limit {seconds}"
-        return {"trouble": trouble, "outputs": outputs, "line": line}
-
-    def check(self, case: Case) -> Iterator[Finding]:
-        """Run with the trouble, and look at what was saved."""
-        trouble = TROUBLES[case["trouble"]]
-        with command.folder() as where, trouble(where, case["outputs"]) as before:
-            began = time.monotonic()
-            process = command.started(words(case["line"], case["outputs"]), where, before=before)
-            if case["trouble"] == "removed":
-                time.sleep(1.2)
-                _empty(where / "bad")
-            ran = command.ended(process, began)
-            yield from _judged(ran, where, case["trouble"])
-
-
-def _judged(ran: Ran, where: Path, trouble: str) -> Iterator[Finding]:
-    if ran.crashed:
-        yield Finding(f"{trouble}-crash", ran.last)
-        return
-    bad = sorted((where / "bad").glob("a.*")) if trouble != "loop" else []
-    written = [path.name for path in bad if path.is_file()]
-    if ran.code == 0 and not written:
-        yield Finding(f"{trouble}-exit-0", "an output is missing")
-    if any(not command.is_whole(path) for path in bad if path.is_file()):
-        yield Finding(f"{trouble}-broken-file", str(written))
-    early = trouble in KNOWN_BEFORE
-    if early and ran.seconds > SEARCH[True] and ran.code:
-        yield Finding(f"{trouble}-found-late", f"after {ran.seconds:.1f} s; {ran.last}")
-    if trouble == "removed" and "create it first" in ran.err:
-        return  # it was gone before the search began
-    if not early and ran.shown is None:
-        yield Finding(f"{trouble}-result-lost", ran.last)
-    if not early and trouble != "file-size" and not (where / "good.json").exists():
-        yield Finding(f"{trouble}-healthy-output-missing", ran.last)
-    if _hidden(where):
-        yield Finding(f"{trouble}-temporary-left", str(_hidden(where)))
-
-
-Before = Callable[[], None]
-
-
-def _nothing() -> None:
-    """Prepare nothing in the child."""
-
-
-@contextmanager
-def _full(where: Path, outputs: list[str]) -> Iterator[Before]:
-    """A disk of 64 KiB, nearly full; needs root."""
-    del outputs
-    bad = where / "bad"
-    bad.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=64k", "ppopt-fuzz", str(bad)]
-    if os.geteuid() or subprocess.run(mount, capture_output=True, check=False).returncode:
-        raise SkippedError("no disk can be mounted here")
-    try:
-        (bad / "full").write_bytes(bytes(60 * 1024))
-        yield _nothing
-    finally:
-        subprocess.run(["umount", str(bad)], check=True)
-
-
-@contextmanager
-def _file_size(where: Path, outputs: list[str]) -> Iterator[Before]:
-    """No file above 4 KiB (`ulimit -f`)."""
-    del outputs
-    (where / "bad").mkdir()
-    yield lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))
-
-
-@contextmanager
-def _removed(where: Path, outputs: list[str]) -> Iterator[Before]:
-    """The folder is removed during the search."""
-    del outputs
-    (where / "bad").mkdir()
-    yield _nothing
-
-
-def _empty(bad: Path) -> None:
-    for path in bad.iterdir():
-        path.unlink()
-    bad.rmdir()
-
-
-@contextmanager
-def _dangling(where: Path, outputs: list[str]) -> Iterator[Before]:
-    """A link to a file in a folder that does not exist."""
-    (where / "bad").mkdir()
-    for name in outputs:
-        if name.startswith("bad"):
-            (where / name).symlink_to(where / "nowhere" / "a.json")
-    yield _nothing
-
-
-@contextmanager
-def _loop(where: Path, outputs: list[str]) -> Iterator[Before]:
-    """A link to itself."""
-    (where / "bad").mkdir()
-    for name in outputs:
-        if name.startswith("bad"):
-            (where / name).symlink_to(where / name)
-    yield _nothing
-
-
-@contextmanager
-def _absent(where: Path, outputs: list[str]) -> Iterator[Before]:
-    """There is no such folder."""
-    del where, outputs
-    yield _nothing
-
-
-@contextmanager
-def _file(where: Path, outputs: list[str]) -> Iterator[Before]:
-    """The folder is a file."""
-    del outputs
-    (where / "bad").write_text("")
-    yield _nothing
-
-
-TROUBLES = {
-    "full-disk": _full,
-    "file-size": _file_size,
-    "removed": _removed,
-    "dangling": _dangling,
-    "loop": _loop,
-    "no-folder": _absent,
-    "no-directory": _file,
-}
-KNOWN_BEFORE = ("dangling", "loop", "no-folder", "no-directory")
-"""Troubles that can be seen before the search."""
 
 
 class ClosedStreams(Category):

@@ -16,7 +16,8 @@ from ppopt.schedule.actions import Action, ActionKind, ActionRow
 from ppopt.solver.parameters import RoundParams, SolveParams
 from ppopt.verifier.posting import posting_faults
 from tests.factories.schedules import table
-from tests.factories.streams import LINK_MODES, Built, append_all, transfer_table
+from tests.factories.streams import LINK_MODES, Built, append_all
+from tests.factories.tables import joined, transfer_table
 from tests.fuzz import judge, pipelines
 from tests.fuzz.category import Case, Category, Finding, SkippedError
 from tests.oracles.streams import Times, simulate
@@ -194,7 +195,7 @@ def changed(schedule: Schedule, random: Random, change: str) -> Schedule:
             place = random.randrange(len(ops))
             op = ops[place]
             ops[place] = (*op[:4], op[4] + step, op[5] + step, *op[6:])
-    return Schedule.from_rows(schedule.pipeline, ops, transfers=rows)
+    return joined(schedule.pipeline, ops, transfers=rows)
 
 
 def _swap(rows: Rows, number: int, random: Random) -> None:

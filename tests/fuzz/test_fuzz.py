@@ -52,7 +52,6 @@ SLICE = {
     "hostile": 12,
     "traps": 3,
     "killed": 2,
-    "disks": 1,
     "closed-streams": 3,
     "streams": 8,
     "transfers": 60,

@@ -107,5 +107,5 @@ def test_a_device_that_trains_nothing_has_no_optimizer() -> None:
     found = solve(pipeline, objective=Objective.DEVICE_SPAN, workers=1)
     assert (found.status, found.value) == (Status.OPTIMAL, 7)
     assert found.schedule is not None
-    steps = found.schedule.auxiliary.kind == AuxiliaryKind.OPTIMIZER
-    assert found.schedule.auxiliary.device[steps].tolist() == [1]
+    table = found.schedule.operations
+    assert table.device[table.kind == AuxiliaryKind.OPTIMIZER].tolist() == [1]

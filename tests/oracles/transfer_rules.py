@@ -9,7 +9,8 @@ from ppopt.problem.pipeline import Pipeline
 from ppopt.schedule.schedule import Schedule
 from ppopt.verifier import Rule
 from tests.factories.schedules import BW, B, F, exists, lag_of, table
-from tests.factories.streams import link_of, places, transfer_table
+from tests.factories.streams import link_of, places
+from tests.factories.tables import transfer_table
 
 Row = tuple[int, ...]
 """Kind, sending stage, microbatch, source, target, start, end, slice."""

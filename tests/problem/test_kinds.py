@@ -10,7 +10,6 @@ from ppopt.problem.kinds import RECORDS, Per
 from ppopt.problem.operation import KINDS, AuxiliaryKind, OpKind, TransferKind
 from ppopt.problem.pipeline import Pipeline
 from ppopt.problem.resources import resources_of
-from ppopt.report.colours import HUES
 
 WORK = {"unshard": 1, "gradient_sync": 3, "optimizer": 1}
 OFFLOAD = {"offload_memory": 0.5, "offload_time": 1}
@@ -21,10 +20,6 @@ def test_every_kind_has_a_record_at_its_code() -> None:
     assert [record.kind for record in RECORDS] == kinds
     assert list(map(int, kinds)) == list(range(KINDS))
     assert len({record.letter for record in RECORDS}) == KINDS
-
-
-def test_every_kind_has_a_hue() -> None:
-    assert list(HUES) == [record.kind for record in RECORDS]
 
 
 @pytest.mark.parametrize("kind", AuxiliaryKind)

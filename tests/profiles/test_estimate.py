@@ -17,6 +17,7 @@ from ppopt.problem.operation import Op, OpKind
 from ppopt.profiles.estimate import Record, StageMemory, StepRecord, p2p_time, profile
 from ppopt.profiles.measured import measured
 from ppopt.profiles.pipeline_file import dumps, notes, warnings
+from tests.factories.tables import besides_of
 
 MS = 10**6
 
@@ -246,14 +247,14 @@ def test_a_measured_step_has_what_ran_around_its_microbatches() -> None:
     made = evaluate(replace(UNEQUAL, **work, optimizer_barrier=True), "1f1b")
     tick = MS // made.pipeline.ticks.per_unit
     around = [
-        StepRecord(row.op.kind, row.op.stage, row.device, row.start * tick, row.end * tick)
-        for row in made.auxiliary.rows()
+        StepRecord(row.kind, row.stage, row.device, row.start * tick, row.end * tick)
+        for row in besides_of(made).rows()
     ]
     found = measured(records(made), made.pipeline, MS, around)
     for field in work:
         assert getattr(found.pipeline.costs, field) == getattr(made.pipeline.costs, field)
     assert found.pipeline.optimizer_barrier
-    shown = [[row.op for row in one.auxiliary.rows()] for one in (found, made)]
+    shown = [[*map(str, besides_of(one).rows())] for one in (found, made)]
     assert shown[0] == shown[1]
     assert found.metrics.makespan_ticks * made.pipeline.ticks.per_unit == (
         made.metrics.makespan_ticks * found.pipeline.ticks.per_unit

@@ -14,6 +14,7 @@ from ppopt.problem.operation import OpKind
 from ppopt.profiles import straggler
 from ppopt.profiles.estimate import profile
 from tests.cli.cli_run import done, run
+from tests.factories.tables import besides_of
 from tests.packages import needed
 
 FIELDS = straggler.Operation._fields
@@ -37,16 +38,16 @@ def operations(schedule: Schedule, dp_rank: int, wait: int = 0) -> Iterator[tupl
         chunk, start = row.stage // devices, row.start / per_unit
         length = row.end / per_unit - start
         yield (dp_rank, row.device, 7, optype, start, length, 0, chunk, row.microbatch)
-    for entry in schedule.auxiliary.rows():
+    for entry in besides_of(schedule).rows():
         begin, end = entry.start / per_unit, entry.end / per_unit
-        late = 0 if entry.op.kind.name == "UNSHARD" else wait
-        waits = wait if entry.op.kind.name == "GRADIENT_SYNC" else 0
+        late = 0 if entry.kind.name == "UNSHARD" else wait
+        waits = wait if entry.kind.name == "GRADIENT_SYNC" else 0
         place = (dp_rank, entry.device, 7)
         length = end - begin
-        if entry.op.kind.name == "OPTIMIZER":  # the clip of gradients, half a second, comes first
+        if entry.kind.name == "OPTIMIZER":  # the clip of gradients, half a second, comes first
             yield (*place, "optimizer-clip-main-grad", begin + late, 0.5, 0, -1, -1)
             begin, length = begin + 0.5, length - 0.5
-        optype = AROUND.get(entry.op.kind.name, "optimizer")
+        optype = AROUND.get(entry.kind.name, "optimizer")
         yield (*place, optype, begin + late - waits, length + waits, 0, -1, -1)
     yield (dp_rank, 0, 7, "forward-send", 3, 1, 0, -1, -1)
 

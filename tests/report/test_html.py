@@ -27,9 +27,9 @@ from ppopt.report.numbers import number, percent, spread
 from ppopt.report.payload import packed
 from ppopt.report.schedule_report import report_schedule
 from ppopt.schedule.idle import FREE, arrivals
+from ppopt.schedule.operations import ALONE
 from ppopt.schedule.origin import Origin
 from ppopt.schedule.schedule import Schedule
-from ppopt.schedule.timetable import ALONE
 from tests.factories.schedules import BW, B, F, W, held, peaks, schedules, table
 from tests.report.drawn import Content, Picture, data_of, embedded_plotly, picture
 
@@ -71,7 +71,7 @@ def one_f_one_b(**pipeline: Any) -> Schedule:
 def search(**origin: Any) -> Schedule:
     """The same schedule as the outcome of a search."""
     made = one_f_one_b(name="tiny", mem_limit=[2, 1.5])
-    return Schedule(made.pipeline, *made.columns, origin=replace(SEARCH, **origin))
+    return Schedule(made.pipeline, made.operations, origin=replace(SEARCH, **origin))
 
 
 def wide(devices: int, batches: int) -> Schedule:
@@ -299,7 +299,8 @@ def test_summary_in_the_users_units() -> None:
     made = one_f_one_b(mem_limit=[2.5, 0.5], static=0.25)
     halves = Pipeline(stages=2, batches=2, forward=0.5, mem_limit=[2.5, 0.5], static=0.25)
     columns = (made.kind, made.stage, made.microbatch, made.device, made.start, made.end)
-    made = Schedule(halves, *columns, origin=Origin(objective=Objective.DEVICE_SPAN))
+    origin = Origin(objective=Objective.DEVICE_SPAN)
+    made = Schedule.from_columns(halves, *columns, origin=origin)
     found = report_schedule(made)
     assert halves.ticks.per_unit == 2
     assert found.makespan == found.device_span == found.value == 4.5
@@ -342,7 +343,7 @@ def test_hostile_words_stay_words() -> None:
         strategy=HOSTILE, status=HOSTILE, proof=HOSTILE, seed=HOSTILE, versions={HOSTILE: HOSTILE}
     )
     named = Pipeline(stages=2, batches=2, mem_limit=[2, 1.5], name=HOSTILE)
-    pair = [Schedule(named, *made.columns, origin=made.origin)] * 2
+    pair = [replace(made, pipeline=named)] * 2
     hostile = Content(page(pair, title=HOSTILE))
     assert [tag for tag, _ in hostile.tags] == [tag for tag, _ in calm.tags]
     assert hostile.text.count(HOSTILE) == 2 + 2 * 8

@@ -123,7 +123,7 @@ def test_drawn_in_their_colours(view: View, strategy: str) -> None:
     for kind in (UNSHARD, SYNC, OPTIMIZER):
         parts = range(1 if kind is AuxiliaryKind.OPTIMIZER else last * made.pipeline.routes)
         tones = {rgb(colours.shade(kind, part, len(parts))) for part in parts}
-        count = int((made.auxiliary.kind == kind).sum())
+        count = int((made.operations.kind == kind).sum())
         assert sum(drawn[tone] for tone in tones) >= count > 0
     assert view.run(f"return {QUEUES}.length") == 1
     view.press("g")

@@ -7,13 +7,14 @@ from functools import cache
 
 import pytest
 
-from ppopt.problem.operation import OpKind
+from ppopt.problem.operation import OpKind, TransferKind
 from ppopt.problem.pipeline import Pipeline
 from ppopt.report import colours
 from ppopt.report.html import page
 from ppopt.schedule.schedule import Schedule
 from ppopt.studies.evaluate import evaluate
 from tests.browser import View, rgb, serious
+from tests.factories.tables import transfers_of
 from tests.report.drawn import data_of
 
 pytestmark = pytest.mark.slow
@@ -44,8 +45,8 @@ def test_links_are_folded_until_asked_for(view: View) -> None:
     assert view.run(f"return {ROWS}.map(({{low, high}}) => [low, high])") == [[0, 3]]
     assert "on=links,memory" in view.run("return location.hash")
     drawn = view.shapes()
-    for kind in (OpKind.F, OpKind.B):
-        sent = int((made.transfers.kind == kind).sum())
+    for kind, send in ((OpKind.F, TransferKind.SEND_F), (OpKind.B, TransferKind.SEND_B)):
+        sent = int((made.operations.kind == send).sum())
         shown = OpKind.BW if kind is OpKind.B else kind
         tones = {rgb(colours.shade(shown, part, 2)) for part in range(2)}
         tones |= {rgb(colours.shade(kind, part, 2)) for part in range(2)}
@@ -66,8 +67,8 @@ def test_pointing_at_a_transfer(view: View) -> None:
         "from 0F1, which ends at 2",
         f"for 1F1, which starts at {start(streamed(), OpKind.F, 1, 1)}",
     ]
-    row = int((streamed().transfers.kind == OpKind.B).argmax())
-    sent = streamed().transfers
+    sent = transfers_of(streamed())
+    row = int((sent.kind == TransferKind.SEND_B).argmax())
     told = view.point(0, float(sent.start[row]) + 0.5, 0, "links").splitlines()
     assert told[0] == f"1SEND_B{sent.microbatch[row]} gradient"
     assert told[1].endswith("device 1 to device 0")

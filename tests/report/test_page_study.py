@@ -20,7 +20,7 @@ from ppopt.report import study as studies
 from ppopt.report.numbers import NONE
 from ppopt.report.study import study_page
 from ppopt.schedule.schedule import Schedule
-from ppopt.studies.sweep import SweepRow
+from ppopt.studies.records import SweepRow
 from tests.browser import HEIGHT, WIDTH, View, serious
 
 pytestmark = pytest.mark.slow

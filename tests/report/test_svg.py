@@ -20,8 +20,8 @@ from ppopt.report import colours
 from ppopt.report.drawing import GANTT, Drawing, Series, drawing
 from ppopt.report.raster import LINES, png
 from ppopt.report.svg import LEFT, MOST_PATHS, MOST_RECTS, RIGHT, TEXT, WIDTH, svg
+from ppopt.schedule.operations import ALONE
 from ppopt.schedule.origin import Origin
-from ppopt.schedule.timetable import ALONE
 from tests.factories.schedules import F, schedules
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -206,7 +206,7 @@ def test_hostile_words_stay_words(field: str) -> None:
     schedule = one_f_one_b(name=HOSTILE if field == "name" else "")
     if field == "strategy":
         schedule = Schedule.from_columns(
-            schedule.pipeline, *schedule.columns, origin=Origin(strategy=HOSTILE)
+            schedule.pipeline, *schedule.compute.columns, origin=Origin(strategy=HOSTILE)
         )
     text = svg(schedule)
     assert "<script" not in text

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from fractions import Fraction
 from io import StringIO
 
+import numpy as np
 from rich.console import Console
 from rich.table import Table
 
@@ -15,8 +17,6 @@ from ppopt.report.frontier_report import describe_frontier, report_frontier
 from ppopt.report.objects import of_evaluation
 from ppopt.report.placement_text import describe_layers
 from ppopt.report.schedule_report import (
-    ImbalanceFigures,
-    JitterFigures,
     ScheduleReport,
     report_evaluation,
 )
@@ -29,6 +29,8 @@ from ppopt.report.table import (
     result_table,
     why_table,
 )
+from ppopt.schedule.imbalance import Imbalance
+from ppopt.studies.robustness import Jitter
 
 SOLVED = ScheduleReport(
     status="optimal",
@@ -226,7 +228,7 @@ IDLE = {label: [0] * 4 for label in ("warm-up", "input", "link", "memory", "orde
 def test_why_devices_idle() -> None:
     """Shares of 4 x 33 of device time: 13.2 is 10 %, of which 4 % are imbalance."""
     idle = IDLE | {"warm-up": [0, 3.3, 3.3, 6.6], "link": [0.132, 0, 0, 0]}
-    imbalance = ImbalanceFigures(3, [3], 1.1, 0.04, 0.1, None)
+    imbalance = Imbalance(3, (3,), Fraction(11, 10), Fraction(1, 25), Fraction(1, 10), None)
     row = replace(ROW, idle=idle, communication=48, imbalance=imbalance)
     assert printed(why_table([row])) == [
         "% idle in warm-up input link memory order cool-down imbalance sent",
@@ -243,7 +245,14 @@ def test_peaks_of_strategies() -> None:
     ]
 
 
-SPREAD = JitterFigures(deviation=0.1, samples=1000, seed=0, mean=34.65, p95=36, degradation=0.05)
+def spread(mean: float) -> Jitter:
+    """1000 samples of this mean, nominal 33; the largest 51 are 36."""
+    values = np.full(1000, (1000 * mean - 51 * 36) / 949)
+    values[-51:] = 36
+    return Jitter(deviation=0.1, seed=0, nominal=33, values=values)
+
+
+SPREAD = spread(34.65)
 
 
 def test_random_times() -> None:
@@ -257,7 +266,7 @@ def test_random_times() -> None:
 
 
 def test_a_fragile_optimum_is_named() -> None:
-    longer = SPREAD._replace(mean=35.5)
+    longer = spread(35.5)
     optimal = replace(ROW, strategy="optimal", status="optimal", jitter=longer)
     hand = replace(ROW, strategy="zb-h2", jitter=SPREAD)
     found = ComparisonReport([optimal, hand], [optimal], steadiest=hand)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from fractions import Fraction
 from itertools import accumulate
 from pathlib import Path
@@ -19,6 +18,7 @@ from ppopt.formats import schedule_json
 from ppopt.problem.operation import OpKind
 from ppopt.strategies import registry
 from tests.cli.cli_run import done
+from tests.factories.tables import changed
 from tests.oracles.exhaustive import best, best_mixed
 
 Op = tuple[str, int, int]
@@ -189,7 +189,7 @@ def moved(schedule: ppopt.Schedule, stage: int, ticks: int) -> ppopt.Schedule:
     """The schedule with F of microbatch 0 of a stage moved."""
     here = (schedule.stage == stage) & (schedule.kind == OpKind.F) & (schedule.microbatch == 0)
     shift = ticks * here
-    return replace(schedule, start=schedule.start + shift, end=schedule.end + shift)
+    return changed(schedule, start=schedule.start + shift, end=schedule.end + shift)
 
 
 @pytest.mark.parametrize("stage", [1, 2])
@@ -204,7 +204,7 @@ def test_the_verifier_wants_p2p_on_both_sides_of_an_empty_stage(stage: int) -> N
 def test_the_verifier_knows_the_length_of_an_empty_stage() -> None:
     model = Model([{"forward": 1, "count": 3}])
     schedule = ppopt.evaluate(model.pipeline(devices=3, batches=1, partition=[1, 0, 2]), "1f1b")
-    longer = replace(schedule, end=schedule.end + ((schedule.stage == 1) & (schedule.kind == 0)))
+    longer = changed(schedule, end=schedule.end + ((schedule.stage == 1) & (schedule.kind == 0)))
     assert Rule.DURATION in {violation.rule for violation in ppopt.verify(longer)}
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from random import Random
 from typing import Any
 
@@ -12,7 +11,7 @@ from hypothesis import given, settings
 
 from ppopt.errors import InputError
 from ppopt.problem.objective import Objective
-from ppopt.problem.operation import Op, OpKind
+from ppopt.problem.operation import AuxiliaryKind, Op, OpKind
 from ppopt.problem.pipeline import Pipeline
 from ppopt.schedule import timing
 from ppopt.schedule.idle import FREE, Cause, by_cause, idle, share, totals
@@ -323,10 +322,9 @@ class TestWorkAroundTheMicrobatches:
 
     def test_an_optimizer_that_could_start(self) -> None:
         made = evaluate(Pipeline(stages=1, batches=1, gradient_sync=1, optimizer=1), "1f1b")
-        later = np.array([0, 2])
-        one = made.auxiliary
-        late = replace(one, start=one.start + later, end=one.end + later)
-        assert told(replace(made, auxiliary=late)) == [(0, 3, 4, "collective"), (0, 4, 6, "order")]
+        later = 2 * (made.operations.kind == AuxiliaryKind.OPTIMIZER)
+        late = made.moved(made.operations.start + later)
+        assert told(late) == [(0, 3, 4, "collective"), (0, 4, 6, "order")]
 
     def test_gathered_weights_keep_a_forward_out(self) -> None:
         """F of microbatch 1 fits beside one activation, and does not beside the weights as well.

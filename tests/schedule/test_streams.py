@@ -21,7 +21,8 @@ from ppopt.schedule.link_queues import LinkQueues, queues_of_orders
 from ppopt.schedule.schedule import Schedule
 from ppopt.verifier.posting import posting_faults
 from tests.factories.schedules import BW, F, table
-from tests.factories.streams import Built, append_all, built, transfer_table
+from tests.factories.streams import Built, append_all, built
+from tests.factories.tables import transfer_table, transfers_of
 from tests.oracles.streams import simulate
 
 SLOW = settings(deadline=None, max_examples=80)
@@ -60,9 +61,7 @@ def test_a_receive_behind_computation_holds_up_its_queue() -> None:
     )
     made = communication.schedule_of(SMALL, rows)
     assert verify(made) == []
-    times = [
-        (int(a), int(b)) for a, b in zip(made.transfers.start, made.transfers.end, strict=True)
-    ]
+    times = [(row.start, row.end) for row in transfers_of(made).rows()]
     assert times == [(2, 3), (9, 10), (10, 11), (17, 18)]
     assert made.metrics.makespan_ticks == 22
     # the other way about, F1 of device 1 need not wait for the gradient
@@ -86,10 +85,9 @@ def test_times_are_those_of_a_plain_simulation(made: Built) -> None:
             for row in timed.rows()
         }
         assert found == known.operations
-        columns = (column.tolist() for column in timed.transfers.columns)
         carried = {
             Action(ActionKind(f"SEND_{'F' if kind == 0 else 'B'}"), stage, microbatch): (begin, end)
-            for kind, stage, microbatch, _, _, begin, end, _ in zip(*columns, strict=True)
+            for kind, stage, microbatch, _, _, begin, end, _ in transfer_table(timed)
         }
         assert carried == known.transfers
 
@@ -123,8 +121,7 @@ def test_streams_only_delay_more(made: Built, objective: Objective) -> None:
         assert verify(found) == []
         assert found.metrics.value_ticks(objective) >= best
     # without transfers, it is a schedule of the pipeline of delays
-    columns = (*schedule.columns, schedule.slice, schedule.pair)
-    assert verify(Schedule.from_columns(delays, *columns)) == []
+    assert verify(Schedule.from_columns(delays, *schedule.compute.columns)) == []
 
 
 @SLOW

@@ -8,8 +8,6 @@ from fractions import Fraction
 from pathlib import Path
 from typing import NamedTuple
 
-import pytest
-
 import ppopt
 from ppopt.solver.choices.configuration import Configuration, SearchedConfigurations
 from ppopt.solver.choices.enumeration import (
@@ -20,12 +18,14 @@ from ppopt.solver.choices.enumeration import (
     least_of,
     lower_bound_of,
 )
+from tests.packages import needed
 
 ROOT = Path(ppopt.__file__).parent
 CHOICES, PARTITIONS = "solver/choices", "solver/partitions"
 COMPLETE_AT = {
     f"{CHOICES}/choice.py": 1,
     f"{CHOICES}/enumeration.py": 3,
+    f"{CHOICES}/evaluated_search.py": 1,
     f"{CHOICES}/given.py": 1,
     f"{CHOICES}/product.py": 1,
     f"{PARTITIONS}/partition_choice.py": 3,
@@ -102,7 +102,7 @@ CODES = "arg-type|return-value|union-attr|attr-defined|assignment|name-defined|i
 
 def checked_with(mistakes: tuple[Mistake, ...], folder: Path) -> tuple[set[str], set[str]]:
     """Places of type errors, as file:line, in the files with mistakes; and the mistakes' places."""
-    mypy = pytest.importorskip("mypy.api")
+    mypy = needed("mypy.api")
     shadows, lines = [], set[str]()
     for file in dict.fromkeys(mistake.file for mistake in mistakes):
         text = (ROOT / file).read_text(encoding="utf-8")

@@ -16,10 +16,10 @@ from ppopt.problem.operation_classes import (
     Mode,
     OperationClass,
     Precedence,
-    Resource,
     TransferKind,
 )
 from ppopt.problem.problem import Problem
+from ppopt.problem.resources import Resource
 from ppopt.solver.budget import SolverLimits
 from ppopt.solver.heuristics.moves import State, Swap
 from ppopt.solver.heuristics.operation_network import OperationNetwork

@@ -16,8 +16,8 @@ from ppopt.problem.instance import Instance
 from ppopt.problem.objective import Objective
 from ppopt.problem.problem import Problem
 from ppopt.problem.traits import Trait
+from ppopt.schedule.operations import ALONE
 from ppopt.schedule.origin import Argument, Certificate
-from ppopt.schedule.timetable import ALONE
 from ppopt.solver.bound import Bound
 from ppopt.solver.bounds.device_bounds import device_bound
 from ppopt.solver.bounds.relaxation_bound import raise_by_subset

@@ -18,7 +18,7 @@ from ppopt.problem.short_pairs import ShortPairs
 from ppopt.rechecker import SEED, Verdict, check
 from ppopt.rechecker.claim import Claim
 from ppopt.rechecker.pair_times import least_times
-from ppopt.schedule.timetable import ALONE
+from ppopt.schedule.operations import ALONE
 from ppopt.solver.bounds.device_bounds import known_bound
 from tests.clock import work_clock
 from tests.oracles.exhaustive_pairs import best

@@ -30,6 +30,7 @@ from ppopt.studies.robustness import jitter
 from tests.cli.cli_run import done
 from tests.clock import work_clock
 from tests.factories.streams import Built, _machine, _needs, _parts, append_all
+from tests.factories.tables import transfer_table
 from tests.oracles.streams_exhaustive import least_makespan
 
 LAYERS = Model(
@@ -177,9 +178,7 @@ def test_random_times_over_streams_agree_with_plain_python(seed: int) -> None:
     }
     carried = {
         ("F" if kind == 0 else "B", stage, microbatch, part): end - start
-        for kind, stage, microbatch, _, _, start, end, part in zip(
-            *(column.tolist() for column in one.schedule.transfers.columns), strict=True
-        )
+        for kind, stage, microbatch, _, _, start, end, part in transfer_table(one.schedule)
     }
     times = {
         job: carried[job] if isinstance(job[0], str) else lengths[min(job)] for job in one.sequence

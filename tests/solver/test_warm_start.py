@@ -34,7 +34,7 @@ from ppopt.solver import search as solving
 from ppopt.solver import warm_start as hints
 from ppopt.solver.bound import Bound
 from ppopt.solver.deadline import Deadline
-from ppopt.solver.heuristics.construction import initial_orders
+from ppopt.solver.heuristics.construction import initial_schedules
 from ppopt.solver.heuristics.repair import repair
 from ppopt.solver.options import SolveOptions
 from ppopt.strategies import Options, registry
@@ -43,6 +43,7 @@ from tests.cli.cli_json import FLAG, LIST, NUMBER, OF_SOLVE, assert_types
 from tests.cli.cli_run import done, run, shown
 from tests.factories import schedules
 from tests.factories.instances import tiny_cases
+from tests.factories.tables import besides_of
 from tests.oracles.least_limit import least_limit
 from tests.verifier.verify_fixtures import schedule_of
 
@@ -142,7 +143,7 @@ def test_a_hint_without_an_operation_that_memory_brings_is_timed_again() -> None
     plain = Pipeline(stages=2, batches=2, forward=2, activation=2, unshard=[1, 0])
     hint = solve(plain, workers=1).schedule
     found = solve(replace(plain, unshard_memory=1), hint=hint, workers=1)
-    assert found.schedule is not None and len(found.schedule.auxiliary) == 4
+    assert found.schedule is not None and len(besides_of(found.schedule)) == 4
     assert found.hint is not None and hints.RETIMED in found.hint.notes
 
 
@@ -250,11 +251,11 @@ def test_neither_following_nor_strategies_take_beyond_the_time_of_a_search(
     assert repair(given, Instance(UNIT, BackwardKind.SPLIT), deadline=past) is None
     monkeypatch.setattr(time, "monotonic", lambda: now)
     long = Pipeline(stages=4, batches=2000)
-    tried = len(list(initial_orders(split(long))))
+    tried = len(list(initial_schedules(split(long))))
     slow = [name for name, strategy in registry().items() if strategy.adaptive]
     soon = now + ADAPTIVE_SECONDS * long.num_codes
-    assert len(list(initial_orders(split(long), soon))) == tried - len(slow) > 10
-    assert len(list(initial_orders(split(long), now))) == 1
+    assert len(list(initial_schedules(split(long), soon))) == tried - len(slow) > 10
+    assert len(list(initial_schedules(split(long), now))) == 1
 
 
 @pytest.mark.parametrize(
@@ -282,7 +283,7 @@ def test_a_search_starts_from_every_strategy_of_its_layout(pipeline: Pipeline) -
             continue
         if own.layout == pipeline.layout:
             expected.append(split_whole(pipeline, orders))
-    _, *found = (each for each in initial_orders(split(pipeline)) if each is not None)
+    _, *found = (each.orders for each in initial_schedules(split(pipeline)) if each is not None)
     assert len(found) == len(expected) > 0
     for given, one in zip(found, expected, strict=True):
         assert [order.tolist() for order in given] == [order.tolist() for order in one]

@@ -10,8 +10,8 @@ import pytest
 from ppopt import Pipeline, evaluate, verify
 from ppopt.errors import InputError, NotApplicableError
 from ppopt.problem.operation import OpKind
+from ppopt.schedule.operations import ALONE
 from ppopt.schedule.schedule import Schedule
-from ppopt.schedule.timetable import ALONE
 from ppopt.strategies import Options
 
 F, B, W, BW = OpKind

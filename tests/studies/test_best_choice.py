@@ -19,8 +19,8 @@ from ppopt.schedule.fixed_order import FixedOrder
 from ppopt.solver.deadline import NO_DEADLINE
 from ppopt.strategies import Options, registry, resolve
 from ppopt.studies import strategy_search
-from ppopt.studies.best_choice import StrategyProof, bounded_points
 from ppopt.studies.compare import compare
+from ppopt.studies.strategy_evaluator import StrategyEvaluator
 from tests.oracles.configurations import configurations, partitions
 from tests.solver.partitions.test_partition_search import layers
 from tests.tiers import first
@@ -137,9 +137,9 @@ def test_the_search_alone_finds_the_best_partition(
     for seed in range(2):
         pipe = drawn(seed, 8).pipeline(devices=2, batches=4, partition="search", mem_limit=40)
         search = strategy_search.StrategySearch(pipe, strategy, Objective.MAKESPAN)
-        search.run_until_stalled(NO_DEADLINE)
-        assert not search.exhausted and search.schedule().fits_limits
-        every = every_partition(pipe, search.space.base.num_stages)
+        search.descend_until_stalled(NO_DEADLINE)
+        assert not search.all_evaluated and search.schedule().fits_limits
+        every = every_partition(pipe, search.choice.num_stages)
         made = (ppopt.evaluate(one, strategy) for one in every)
         best = min(value_of(one) for one in made if one.fits_limits)
         assert search.value == value_of(search.schedule()) == best
@@ -158,19 +158,19 @@ def test_what_ctrl_c_cuts_is_not_said_to_be_proved(
     few: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whenever it comes, there is a result, and its bound holds; later moments are a sample."""
-    ranking = strategy_search._Ranking
-    ranks, left = ranking._ranks, 0
+    evaluator = StrategyEvaluator
+    estimates, left = evaluator._estimates, 0
 
-    def interrupted(self: Any, points: Any) -> Any:
+    def interrupted(self: Any, keys: Any) -> Any:
         nonlocal left
         left -= 1
         if left == 0:
             signal.raise_signal(signal.SIGINT)
-        return ranks(self, points)
+        return estimates(self, keys)
 
     monkeypatch.setattr(strategy_search, "FEW", few)
     monkeypatch.setattr(FixedOrder, "together", 2)
-    monkeypatch.setattr(ranking, "_ranks", interrupted)
+    monkeypatch.setattr(evaluator, "_estimates", interrupted)
     pipe = drawn(3, 8).pipeline(devices=3, batches=4, partition="search", mem_limit=24)
     every = [ppopt.evaluate(one, "1f1b") for one in every_partition(pipe, 3)]
     best = min(value_of(made) for made in every if made.fits_limits)
@@ -196,14 +196,13 @@ def test_bounds_that_are_asked_again_prove_no_more(seed: int, limit: int) -> Non
         devices=2, batches=3, partition="search", recompute="search", mem_limit=limit
     )
     search = strategy_search.StrategySearch(pipe, "zbv", Objective.MAKESPAN)
-    proof = StrategyProof(search, bounded_points(search, NO_DEADLINE))
-    search.run(4)
-    proof.bound(NO_DEADLINE)
-    proof.run(NO_DEADLINE)
-    assert proof.ended or proof.proved
-    before = proof.proved
-    proof.bound(NO_DEADLINE)
-    assert proof.proved == before
+    search.descend(4)
+    search.bound_all(NO_DEADLINE, NO_DEADLINE)
+    search.prove(NO_DEADLINE)
+    assert not search.ordered or search.proved
+    before = search.proved
+    search.bound(NO_DEADLINE)
+    assert search.proved == before
 
 
 def test_what_is_given_is_kept() -> None:
@@ -337,7 +336,7 @@ def test_ranks_count_work_around_the_microbatches_to_its_last_digit() -> None:
         devices=2, batches=2, partition="search", mem_limit="4.5"
     )
     found = strategy_search.StrategySearch(pipeline, "1f1b", Objective.MAKESPAN)
-    found.run(3)
+    found.descend(3)
     made = found.schedule()
     assert found.fits == made.fits_limits
     assert found.value == value_of(made)
@@ -405,5 +404,5 @@ def test_the_first_point_is_an_evaluation(monkeypatch: pytest.MonkeyPatch) -> No
     pipeline = model.pipeline(devices=3, batches=2, partition="search")
     monkeypatch.setattr(strategy_search, "FEW", 0)
     search = strategy_search.StrategySearch(pipeline, "1f1b", Objective.MAKESPAN)
-    search.begin()
-    assert (search.evaluations, search.space.partitions) == (1, 45)
+    search.descend(0)
+    assert (search.evaluations, search.choice.partitions) == (1, 45)

@@ -10,7 +10,7 @@ import ppopt
 from ppopt import Model
 from ppopt.problem.objective import Objective
 from ppopt.studies import baselines, compare
-from ppopt.studies.strategy_points import StrategyPoints
+from ppopt.studies.strategy_configurations import StrategyConfigurations
 from ppopt.studies.strategy_search import StrategySearch
 from tests.clock import stepping_clock
 
@@ -52,7 +52,7 @@ def test_the_first_point_of_a_strategy_needs_no_neighbours(monkeypatch: pytest.M
     def refuse(*_: object) -> None:
         raise AssertionError("no time is left for neighbours")
 
-    monkeypatch.setattr(StrategyPoints, "moved", refuse)
+    monkeypatch.setattr(StrategyConfigurations, "moved", refuse)
     search = StrategySearch(pipeline, "1f1b", Objective.MAKESPAN)
-    search.begin()
-    assert search.rank is not None and search.fits
+    search.descend(0)
+    assert search.fits

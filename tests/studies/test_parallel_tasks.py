@@ -19,8 +19,7 @@ from ppopt import InputError, Status
 from ppopt.derivation.config_json import architecture_of
 from ppopt.derivation.gpus import gpu_named
 from ppopt.solver.result import Progress
-from ppopt.studies.engines.direct import DirectEngine
-from ppopt.studies.engines.engine import STOPPED
+from ppopt.studies.engines.engine import STOPPED, DirectEngine
 from ppopt.studies.engines.local import LocalEngine
 from ppopt.studies.parallel_plan import CLOSE, PlanArguments, plan_parallelism
 from ppopt.studies.parallel_result import ParallelPlan

@@ -38,15 +38,15 @@ def test_polishing_betters_the_schedule_of_one_partition() -> None:
         recompute=("none",), fields={"mem_limit": 24},
     )  # fmt: skip
     search = PlanSearch(space, Objective.MAKESPAN, BackwardKind.SPLIT, checked_options(20, 1))
-    (candidate,) = search._orders.candidates
+    (candidate,) = search._orders
     pipeline = space.model.pipeline(devices=4, batches=6, partition=[2, 2, 2, 2], mem_limit=24)
     made = schedule(pipeline, one_at_a_time(candidate.problem.instance))
     known = known_result(candidate.problem, made, checked_options(20, 1))
-    inner = search._orders._search
+    inner = search._search
     inner._take(inner._at((0, 2, 2, 2, 2)), known)
     candidate.update(None)
     bound, before = candidate.bound, candidate.value
-    search._orders.search_best_partition(Deadline.after(2))
+    search._search_best_partition(Deadline.after(2))
     assert candidate.bound == bound
     assert candidate.value < before / 2
     assert candidate.schedule.pipeline.counts == (2, 2, 2, 2)
@@ -64,8 +64,8 @@ def test_ctrl_c_keeps_what_the_search_of_one_partition_has_found(
         fields={"mem_limit": 16, "p2p": 3},
     )  # fmt: skip
     search = PlanSearch(space, Objective.MAKESPAN, BackwardKind.MIXED, checked_options(20, 1))
-    search._orders.search(Effort(0, 1), Deadline.after(20))
-    inner, found = search._orders._search, []
+    search._search_orders(Effort(0, 1), Deadline.after(20))
+    inner, found = search._search, []
     take = inner._take
 
     def pressed(configuration: Configuration, result: Result) -> None:
@@ -74,8 +74,8 @@ def test_ctrl_c_keeps_what_the_search_of_one_partition_has_found(
         signal.raise_signal(signal.SIGINT)
 
     monkeypatch.setattr(inner, "_take", pressed)
-    search._orders.search_best_partition(Deadline.after(5))
-    assert search._orders.interrupted
+    search._search_best_partition(Deadline.after(5))
+    assert search.interrupted
     assert search.plan().value == min(found)
 
 
@@ -141,7 +141,7 @@ def test_a_plan_names_the_placement_that_was_asked_for(strategy: str) -> None:
     search = PlanSearch(space, Objective.MAKESPAN, BackwardKind.MIXED, checked_options(20, 1))
     pipeline = space.model.pipeline(devices=2, batches=2, partition=[2, 2], chunks=1)
     schedule_of_strategy = ppopt.evaluate(pipeline, strategy)
-    (candidate,) = search._orders.candidates
+    (candidate,) = search._orders
     assert candidate.contains(schedule_of_strategy)
     candidate.start_from(schedule_of_strategy)
     shown = of_plan(search.plan())

@@ -16,11 +16,13 @@ import ppopt
 from ppopt import Pipeline, Schedule, evaluate, solve
 from ppopt.errors import InputError
 from ppopt.formats.schedule_json import schedule_from_object, schedule_to_object
+from ppopt.problem.operation import AuxiliaryKind
 from ppopt.strategies import Options
 from ppopt.studies.reference_check import check_reference, differences
 from ppopt.testing import assert_not_worse_than, assert_schedule_equal
 from ppopt.testing.plugin import References
 from tests.cli.cli_run import done, run, shown
+from tests.factories.tables import changed
 from tests.verifier.verify_fixtures import one_f_one_b
 
 UNIT = "--stages 4 --batches 8"
@@ -59,7 +61,7 @@ class TestCheck:
     def test_an_order_made_worse_by_hand(self) -> None:
         """Swapping the microbatches of two forwards on device 0 of a pinned 1F1B."""
         made = evaluate(Pipeline(stages=2, batches=3), "1f1b")
-        turned = replace(made, microbatch=made.microbatch[[1, 0, *range(2, len(made))]])
+        turned = changed(made, microbatch=made.microbatch[[1, 0, *range(2, len(made))]])
         found = check_reference(turned).differences
         assert [str(entry) for entry in found] == ["order: was 0F1 as number 0 on device 0, is 0F0"]
 
@@ -88,7 +90,7 @@ class TestCheck:
         assert found.notes[0].startswith("order not compared: the search had several workers")
         made = solved()
         turned = np.where(made.microbatch < 2, 1 - made.microbatch, made.microbatch)
-        other = replace(made, microbatch=turned, origin=replace(made.origin, workers=2))
+        other = replace(changed(made, microbatch=turned), origin=replace(made.origin, workers=2))
         found = check_reference(other)
         assert found.differences == ()
         assert "order: was 0F1 as number 0 on device 0, is 0F0" in map(
@@ -98,16 +100,15 @@ class TestCheck:
     def test_times(self) -> None:
         made = evaluate(Pipeline(stages=1, batches=1), "gpipe")
         moved = np.array([0, 1])
-        later = replace(made, start=made.start + moved, end=made.end + moved)
+        later = changed(made, start=made.start + moved, end=made.end + moved)
         (value, times) = differences(made, later)
         assert str(value) == "value: was 3, is 4"
         assert str(times) == "times: was 0BW0 from 1 to 3, is from 2 to 4"
 
     def test_times_of_work_around_the_microbatches(self) -> None:
         made = evaluate(Pipeline(stages=1, batches=1, gradient_sync=1, optimizer=2), "gpipe")
-        one, moved = made.auxiliary, np.array([0, 1])
-        other = replace(one, start=one.start + moved, end=one.end + moved)
-        (value, times) = differences(made, replace(made, auxiliary=other))
+        later = made.operations.kind == AuxiliaryKind.OPTIMIZER
+        (value, times) = differences(made, made.moved(made.operations.start + later))
         assert str(value) == "value: was 6, is 7"
         assert str(times) == "times: was 0OPTIMIZER on device 0 from 4 to 6, is " + (
             "0OPTIMIZER on device 0 from 5 to 7"
@@ -280,7 +281,7 @@ class TestPlugin:
 
     def test_what_is_no_schedule_is_not_written(self, tmp_path: Path) -> None:
         made = evaluate(Pipeline(stages=2, batches=2, mem_limit=1), "gpipe")
-        broken = replace(made, start=made.start - 1)
+        broken = changed(made, start=made.start - 1)
         with pytest.raises(pytest.fail.Exception, match="not written, not a schedule of its pip"):
             References(tmp_path, update=True)("a", broken)
         with pytest.raises(pytest.fail.Exception, match=r"not written, .* memory-limit"):
@@ -305,7 +306,7 @@ class TestPlugin:
 
     def test_a_broken_reference_fails(self, tmp_path: Path) -> None:
         made = evaluate(Pipeline(stages=2, batches=2), "1f1b")
-        replace(made, start=made.start - 1).to_json(tmp_path / "a.json")
+        changed(made, start=made.start - 1).to_json(tmp_path / "a.json")
         with pytest.raises(pytest.fail.Exception, match="`ppopt verify` lists all violations"):
             References(tmp_path, update=False).load("a")
 

@@ -10,6 +10,7 @@ import sys
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,7 @@ import pytest
 from ppopt.errors import InputError
 from ppopt.formats.figures import ScheduleFigures
 from ppopt.studies import storage as storages
-from ppopt.studies.records import StoredResult, Trial
+from ppopt.studies.records import StoredResult, SweepRow
 from ppopt.studies.storage import Storage, StorageError, path_of
 from tests.clock import HANGS
 
@@ -26,9 +27,13 @@ def result(key: str = "k", record: bytes = b"abc") -> StoredResult:
     return StoredResult(key, "optimal", "feasible", False, 10.0, 1, 0.5, "0.1.0", record)
 
 
-def trial(number: int = 1, key: str | None = "k") -> Trial:
-    row = ScheduleFigures(status="optimal", value=number)
-    return Trial({"batches": number}, "complete", key, row)
+def trial(number: int = 1, key: str | None = "k") -> SweepRow:
+    figures = ScheduleFigures(status="optimal", value=number)
+    return SweepRow({"batches": number}, figures, None, cached=True, key=key)
+
+
+def failed(number: int) -> SweepRow:
+    return SweepRow({"batches": number}, None, "why", cached=True)
 
 
 @pytest.fixture
@@ -49,13 +54,10 @@ def test_what_is_written_is_read(url: str) -> None:
         assert one.result("k") is None
         study = one.study("mine", "base")
         one.finish(study, trial(), result())
-        one.finish(study, Trial({"batches": 2}, "fail", None, "why"))
+        one.finish(study, failed(2))
     with Storage(url) as again:
         assert again.result("k") == result()
-        assert again.trials("mine") == [
-            trial(),
-            Trial({"batches": 2}, "fail", None, "why"),
-        ]
+        assert again.trials("mine") == [trial(), failed(2)]
         (listed,) = again.studies()
         assert (listed.name, listed.complete, listed.failed) == ("mine", 1, 1)
         again.put(result(record=b"better"))
@@ -67,7 +69,7 @@ def test_what_is_written_is_read(url: str) -> None:
 def test_a_row_that_is_done_again_is_stored_once(url: str) -> None:
     with Storage(url) as one:
         study = one.study("mine", "base")
-        one.finish(study, Trial({"batches": 1}, "fail", None, "why"))
+        one.finish(study, failed(1))
         one.finish(study, trial(), result())
         assert one.trials("mine") == [trial()]
 
@@ -155,7 +157,7 @@ def test_rows_that_were_asked_for_and_have_not_ended_are_open(url: str, tmp_path
         one.request_rows(number, rows, "ppopt sweep batches=2,3")
         one.request_rows(number, rows[:1], "ppopt sweep batches=2")
         assert one.open_rows("mine") == rows
-        one.finish(number, trial()._replace(params=rows[0]), result())
+        one.finish(number, replace(trial(), overrides=rows[0]), result())
         (study,) = one.studies()
         assert (study.open, study.command) == (1, "ppopt sweep batches=2")
         with Storage(f"sqlite:///{tmp_path}/other.db") as other:

@@ -409,7 +409,7 @@ class TestMoreTime:
         longer = outcome.run_job(replace(job, time_limit=1), known)
         start, problem = begun[0]
         (made,) = start.schedules
-        assert made.columns[0].tolist() == short.schedule.columns[0].tolist()
+        assert made.kind.tolist() == short.schedule.kind.tolist()
         assert made.start.tolist() == short.schedule.start.tolist()
         assert problem.pipeline.hosts == short.schedule.pipeline.hosts
         assert problem.pipeline.costs == short.schedule.pipeline.costs

@@ -34,6 +34,7 @@ import ppopt.torch  # isort: skip
 from ppopt.torch import execution, probe
 from ppopt.torch.pipeline_runtime import DYNAMIC_METADATA, REDUCES, WITHOUT_GRADIENT
 from ppopt.torch.world import World
+from tests.factories.tables import besides_of, changed
 
 pytestmark = pytest.mark.slow
 
@@ -136,7 +137,7 @@ class TestTraps:
         text = (self.LATE + self.LAST).replace("3F1,3F0", "3F0,3F1")
         order = torch_csv.parse_order(text, "a.csv")
         made = torch_csv.schedule(order, {})
-        turned = replace(made, microbatch=1 - made.microbatch)
+        turned = changed(made, microbatch=1 - made.microbatch)
         assert verify(turned) == []
         assert torch_csv.order_csv(turned) == text
         assert execution.run_synthetic(world, turned).difference <= 1e-12
@@ -384,12 +385,12 @@ class TestMeasure:
         sleepless = _Sleepless(world, torch_jobs.counted)
         ran = execution.run_synthetic(cast(World, sleepless), made, seconds_per_unit=0.005)
         for rank, (_, slept) in enumerate(sleepless.outcomes):
-            own = [row for row in made.auxiliary.rows() if row.device == rank]
-            queued = [row for row in own if row.op.kind is not AuxiliaryKind.OPTIMIZER]
+            own = [row for row in besides_of(made).rows() if row.device == rank]
+            queued = [row for row in own if row.kind is not AuxiliaryKind.OPTIMIZER]
             work = made.metrics.busy_ticks[rank] + sum(row.end - row.start for row in queued)
             assert sum(slept) == pytest.approx(2 * 0.005 * float(pipeline.ticks.time(work)))
         around = {(row.kind, row.stage): row for row in ran.around}
-        assert around.keys() == {(row.op.kind, row.op.stage) for row in made.auxiliary.rows()}
+        assert around.keys() == {(row.kind, row.stage) for row in besides_of(made).rows()}
         syncs = [row for row in ran.around if row.kind is AuxiliaryKind.GRADIENT_SYNC]
         for sync in syncs:
             mine = [record for record in ran.records if record.stage == sync.stage]

@@ -18,8 +18,8 @@ from ppopt import evaluate
 from ppopt.problem.operation import Op, parse
 from ppopt.problem.pipeline import Pipeline
 from ppopt.schedule import timing
+from ppopt.schedule.operations import ALONE
 from ppopt.schedule.schedule import Schedule
-from ppopt.schedule.timetable import ALONE
 from ppopt.verifier import Figures, Rule, explain, figures, verify
 from tests.factories.gradient_work import with_gradient_work
 from tests.factories.offload import with_offload
@@ -39,6 +39,7 @@ from tests.factories.schedules import (
     table,
 )
 from tests.factories.streams import LINK_MODES, built, linked_pipelines
+from tests.factories.tables import changed
 from tests.verifier import verify_naive
 from tests.verifier.verify_fixtures import one_f_one_b, rules, schedule_of, split_with_p2p
 from tests.verifier.verify_mutations import GRADIENTS, MUTATIONS, OFFLOADS, STREAMS
@@ -130,7 +131,7 @@ def test_breaking_one_rule_reports_that_rule_alone(
 
 
 def test_a_violation_names_rule_place_and_time() -> None:
-    schedule = replace(one_f_one_b(), end=np.array([1, 2, 6, 10, 2, 4, 5, 7]))
+    schedule = changed(one_f_one_b(), end=np.array([1, 2, 6, 10, 2, 4, 5, 7]))
     (violation,) = verify(schedule)
     assert (violation.rule, violation.ops) == (Rule.DURATION, (Op(BW, 0, 1),))
     assert (violation.device, violation.time) == (0, 7)
@@ -254,12 +255,12 @@ def test_a_pair_by_hand() -> None:
 )
 def test_broken_pairs(change: dict[str, list[int]], expected: list[str]) -> None:
     columns = {name: np.array(values) for name, values in change.items()}
-    found = verify(replace(pairs_by_hand(), **columns))
+    found = verify(changed(pairs_by_hand(), **columns))
     assert [violation.rule.value for violation in found] == expected
 
 
 def test_a_pair_says_what_it_lacks() -> None:
-    found = verify(replace(pairs_by_hand(), pair=np.array([-1, 2, -1, -1])))
+    found = verify(changed(pairs_by_hand(), pair=np.array([-1, 2, -1, -1])))
     assert str(found[0]) == (
         "pair: 0F1 at 1..3 on device 0 is to run as one with no other; a pair is one F and one B "
         "or BW of different microbatches, on one device, with one start and one end"
@@ -327,10 +328,10 @@ def test_pairs_take_just_the_time_stated(costs: dict[str, Any], times: dict[int,
     ticks = made.pipeline.ticks
     assert {(row.stage, ticks.time(row.end - row.start)) for row in rows} == set(times.items())
     for number, by in product({row.pair for row in rows}, (-1, 1)):
-        changed = [
+        altered = [
             (*row[:5], row[5] + (by if row[7] == number else 0), *row[6:]) for row in table(made)
         ]
-        found = verify(Schedule.from_rows(made.pipeline, changed))
+        found = verify(Schedule.from_rows(made.pipeline, altered))
         assert {one.ops[0] for one in found if one.rule is Rule.DURATION} == {
             row.op for row in rows if row.pair == number
         }

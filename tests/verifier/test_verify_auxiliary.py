@@ -9,11 +9,14 @@ import pytest
 
 from ppopt import InputError, Pipeline, Schedule, evaluate, verify
 from ppopt.problem.operation import AuxiliaryKind
-from ppopt.schedule.auxiliary import NO_AUXILIARY, AuxiliaryOperations
 from ppopt.verifier import Rule
+from tests.factories import tables
+from tests.factories.schedules import table
+from tests.factories.tables import auxiliary_table, besides_of, joined
 from tests.verifier.verify_fixtures import with_auxiliary
 
-UNSHARD, SYNC, OPTIMIZER = (kind for kind in AuxiliaryKind if not kind.per_microbatch)
+UNSHARD, SYNC = AuxiliaryKind.UNSHARD, AuxiliaryKind.GRADIENT_SYNC
+OPTIMIZER = AuxiliaryKind.OPTIMIZER
 LINEAR = Pipeline(
     stages=2,
     batches=2,
@@ -34,8 +37,8 @@ Row = tuple[int, int]
 
 def rows(schedule: Schedule) -> dict[Row, int]:
     """Number of the row of every auxiliary operation."""
-    columns = schedule.auxiliary.kind.tolist(), schedule.auxiliary.stage.tolist()
-    return {key: number for number, key in enumerate(zip(*columns, strict=True))}
+    given = besides_of(schedule).rows()
+    return {(row.kind, row.stage): number for number, row in enumerate(given)}
 
 
 def changed(schedule: Schedule, key: Row, **columns: int) -> Schedule:
@@ -54,21 +57,24 @@ def test_what_is_made_is_right(pipeline: Pipeline) -> None:
 
 def test_every_operation_is_there_once() -> None:
     made = evaluate(LINEAR, "1f1b")
-    columns = made.auxiliary.columns
-    assert len(made.auxiliary) == 6
-    for row in range(6):
-        lacking = AuxiliaryOperations(*(np.delete(column, row) for column in columns))
-        assert set(rules(replace(made, auxiliary=lacking))) >= {Rule.AUXILIARY}
-    assert set(rules(replace(made, auxiliary=NO_AUXILIARY))) == {Rule.AUXILIARY}
-    row = rows(made)[OPTIMIZER, 0]
-    twice = AuxiliaryOperations(*(np.append(column, column[row]) for column in columns))
-    assert rules(replace(made, auxiliary=twice)) == [Rule.AUXILIARY]
+    given = made.operations
+    around = np.flatnonzero(~given.computed)
+    assert len(around) == 6
+    every = np.arange(len(given))
+    for row in around:
+        lacking = given.where(every != row)
+        assert set(rules(replace(made, operations=lacking))) >= {Rule.AUXILIARY}
+    assert set(rules(replace(made, operations=made.compute))) == {Rule.AUXILIARY}
+    (optimizer,) = np.flatnonzero((given.kind == OPTIMIZER) & (given.stage == 0))
+    twice = given.where(np.append(every, optimizer))
+    assert rules(replace(made, operations=twice)) == [Rule.AUXILIARY, Rule.OVERLAP]
 
 
 def test_a_pipeline_without_this_work_has_none() -> None:
     made = evaluate(LINEAR, "1f1b")
     plain = Pipeline(stages=2, batches=2)
-    assert set(rules(replace(evaluate(plain, "1f1b"), auxiliary=made.auxiliary))) == {
+    around = auxiliary_table(made)
+    assert set(rules(joined(plain, table(evaluate(plain, "1f1b")), auxiliary=around))) == {
         Rule.AUXILIARY
     }
 
@@ -124,6 +130,5 @@ def test_gathered_weights_count() -> None:
 
 def test_columns_of_one_length() -> None:
     made = evaluate(LINEAR, "1f1b")
-    short = replace(made.auxiliary, start=made.auxiliary.start[1:])
-    with pytest.raises(InputError, match="auxiliary: columns differ in length"):
-        verify(replace(made, auxiliary=short))
+    with pytest.raises(InputError, match="schedule: columns differ in length"):
+        verify(tables.changed(made, start=made.operations.start[1:]))

@@ -145,6 +145,7 @@ SHARED = {
         f"ppopt.problem.{name}"
         for name in ("layout", "layers", "link", "link_mode", "memory", "objective", "operation")
     ),
+    *(f"ppopt.problem.{name}" for name in ("kinds", "resources")),
     *(f"ppopt.problem.{name}" for name in ("cost_table", "layer", "layer_costs", "layer_settings")),
     *(
         f"ppopt.problem.{name}"
@@ -167,7 +168,7 @@ SHARED = {
     ),
     *(
         f"ppopt.schedule{name}"
-        for name in ("", ".auxiliary", ".origin", ".timetable", ".transfers")
+        for name in ("", ".auxiliary", ".operations", ".origin", ".timetable", ".transfers")
     ),
 }
 """What the verifier stands on: problems, and the columns of a schedule."""
@@ -271,7 +272,7 @@ def test_a_bound_of_whole_backwards_is_none_of_split_ones() -> None:
     ).schedule
     assert verify(made) == []
     rows = []
-    for kind, stage, microbatch, device, start, end, *_ in zip(*made.columns, strict=True):
+    for kind, stage, microbatch, device, start, end, *_ in made.rows():
         if kind == BW:
             half = (start + end) // 2
             rows += [(B, stage, microbatch, device, start, half)]

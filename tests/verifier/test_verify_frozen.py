@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import pytest
 
@@ -11,7 +10,7 @@ from ppopt import Pipeline, Schedule, evaluate, verify
 from ppopt.problem.operation import AuxiliaryKind, Op, OpKind
 from ppopt.verifier import Rule
 from tests.factories.schedules import BW, B, F, W, table
-from tests.factories.streams import transfer_table
+from tests.factories.tables import auxiliary_table, changed, joined, transfer_table
 
 FROZEN = Pipeline(stages=3, batches=2, frozen=[True, False, True])
 """Stage 0 runs no backward; stage 2 hands a gradient on. Split as ZB-H1, all starts are whole: F at
@@ -29,8 +28,7 @@ def moved(schedule: Schedule, kind: OpKind, stage: int, start: int, length: int 
         for row in table(schedule)
     ]
     assert rows != table(schedule)
-    more: dict[str, Any] = {"auxiliary": schedule.auxiliary}
-    return replace(Schedule.from_rows(schedule.pipeline, rows), **more)
+    return joined(schedule.pipeline, rows, auxiliary=auxiliary_table(schedule))
 
 
 def rules(schedule: Schedule) -> list[Rule]:
@@ -119,18 +117,17 @@ def test_no_gradient_is_sent_to_a_stage_without_backward(whole: bool) -> None:
     end = made.metrics.makespan_ticks
     unit = pipeline.ticks.per_unit
     more = [*transfers, (B, 1, 0, 1, 0, end, end + unit, 0)]
-    assert set(rules(Schedule.from_rows(pipeline, rows, transfers=more))) == {Rule.TRANSFER}
+    assert set(rules(joined(pipeline, rows, transfers=more))) == {Rule.TRANSFER}
     less = [row for row in transfers if row[:3] != (B, 2, 0)]
-    assert set(rules(Schedule.from_rows(pipeline, rows, transfers=less))) == {Rule.TRANSFER}
+    assert set(rules(joined(pipeline, rows, transfers=less))) == {Rule.TRANSFER}
 
 
 def auxiliary_moved(schedule: Schedule, kind: AuxiliaryKind, stage: int, by: int) -> Schedule:
     """The schedule with an operation around the microbatches moved by so many units."""
-    given, unit = schedule.auxiliary, schedule.pipeline.ticks.per_unit
+    given, unit = schedule.operations, schedule.pipeline.ticks.per_unit
     here = (given.kind == kind) & (given.stage == stage)
     assert here.sum() == 1
-    times = {name: getattr(given, name) + here * by * unit for name in ("start", "end")}
-    return replace(schedule, auxiliary=replace(given, **times))
+    return schedule.moved(given.start + here * by * unit)
 
 
 def test_an_optimizer_waits_for_trained_stages_alone() -> None:
@@ -146,10 +143,10 @@ def test_an_optimizer_waits_for_trained_stages_alone() -> None:
 
 def test_a_frozen_stage_has_no_gradient_sync() -> None:
     made = evaluate(STEP, "1f1b")
-    given, unit = made.auxiliary, made.pipeline.ticks.per_unit
+    given, unit = made.operations, made.pipeline.ticks.per_unit
     syncs = given.kind == AuxiliaryKind.GRADIENT_SYNC
     assert ((given.end - given.start)[syncs] // unit).tolist() == [0, 3, 0]
     longer = given.end + (syncs & (given.stage == 2)) * 3 * unit
-    found = replace(made, auxiliary=replace(given, end=longer))
+    found = changed(made, end=longer)
     assert rules(found) == [Rule.AUXILIARY_TIME]
     assert BW in made.kind

@@ -9,8 +9,8 @@ import pytest
 
 from ppopt import InputError, Pipeline, Schedule, evaluate, verify
 from ppopt.problem.operation import AuxiliaryKind
-from ppopt.schedule.auxiliary import NO_AUXILIARY
 from ppopt.verifier import Rule, figures
+from tests.factories.tables import besides_of
 from tests.verifier.verify_fixtures import with_auxiliary
 
 OFFLOAD, RELOAD = AuxiliaryKind.OFFLOAD, AuxiliaryKind.RELOAD
@@ -24,7 +24,7 @@ def made(pipeline: Pipeline = LINEAR) -> Schedule:
 
 
 def row_of(schedule: Schedule, kind: int, microbatch: int) -> int:
-    given = schedule.auxiliary
+    given = besides_of(schedule)
     return int(np.flatnonzero((given.kind == kind) & (given.microbatch == microbatch))[0])
 
 
@@ -41,14 +41,7 @@ def test_moves_of_1f1b_by_hand() -> None:
     schedule = made()
     assert rules(schedule) == []
     times = {
-        (int(kind), int(j)): (int(start), int(end))
-        for kind, j, start, end in zip(
-            schedule.auxiliary.kind,
-            schedule.auxiliary.microbatch,
-            schedule.auxiliary.start,
-            schedule.auxiliary.end,
-            strict=True,
-        )
+        (row.kind, row.microbatch): (row.start, row.end) for row in besides_of(schedule).rows()
     }
     assert times == {
         (OFFLOAD, 0): (1, 2),
@@ -105,7 +98,7 @@ def test_what_is_back_early_counts() -> None:
 
 def test_moves_are_all_there_and_only_where_a_stage_has_them() -> None:
     schedule = made()
-    assert set(rules(replace(schedule, auxiliary=NO_AUXILIARY))) == {Rule.AUXILIARY}
+    assert set(rules(replace(schedule, operations=schedule.compute))) == {Rule.AUXILIARY}
     plain = Pipeline(stages=2, batches=2)
     assert set(rules(replace(schedule, pipeline=plain))) == {Rule.AUXILIARY}
 

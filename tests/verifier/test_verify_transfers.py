@@ -14,12 +14,12 @@ from hypothesis import strategies as st
 from ppopt import Pipeline, evaluate, verify
 from ppopt.errors import InputError
 from ppopt.schedule.actions import POSTS, Action, ActionKind, ActionRow
-from ppopt.schedule.schedule import Schedule
-from ppopt.schedule.transfers import Transfers
 from ppopt.verifier import Rule
 from ppopt.verifier.posting import PostingRule, posting_faults
 from tests.factories.schedules import table
-from tests.factories.streams import LINK_MODES, Built, built, linked_pipelines, transfer_table
+from tests.factories.streams import LINK_MODES, Built, built, linked_pipelines
+from tests.factories.tables import changed as with_columns
+from tests.factories.tables import joined, transfer_table
 from tests.oracles.streams import simulate
 from tests.oracles.transfer_rules import broken_rules
 from tests.verifier.verify_mutations import STREAMS
@@ -48,18 +48,18 @@ def test_moved_transfers_break_the_rules_that_plain_python_names(made: Built, se
         moved.append((*row[:5], row[5] + by, end, *row[7:]))
     schedule = made.schedule
     given_rows = table(schedule)
-    changed = Schedule.from_rows(schedule.pipeline, given_rows, transfers=moved)
+    changed = joined(schedule.pipeline, given_rows, transfers=moved)
     assert {one.rule for one in verify(changed)} & STREAMS == broken_rules(changed)
 
 
 def test_violations_are_told_in_words() -> None:
     pipeline = Pipeline(stages=2, batches=1, p2p=1, link_mode="streams")
     made = evaluate(pipeline, "1f1b")
-    late = replace(made, transfers=replace(made.transfers, end=made.transfers.end + 1))
+    late = with_columns(made, end=made.operations.end + ~made.operations.computed)
     assert next(map(str, verify(late))) == (
         "transfer-time: 0SEND_F0 from device 0 to 1 at 1..3 is not 1 long from 0 or later on"
     )
-    none = replace(made, transfers=Transfers())
+    none = replace(made, operations=made.compute)
     assert [str(one) for one in verify(none)] == [
         "transfer: 0SEND_F0 is missing",
         "transfer: 1SEND_B0 is missing",
@@ -74,16 +74,15 @@ def test_violations_are_told_in_words() -> None:
 def test_columns_that_are_none_are_refused() -> None:
     made = evaluate(Pipeline(stages=2, batches=1, link_mode="streams"), "1f1b")
     for wrong in (np.array([0.5, 1]), np.array([[1], [2]]), np.array([1, 2, 3])):
-        with pytest.raises(InputError, match="schedule: transfers: "):
-            verify(replace(made, transfers=replace(made.transfers, start=wrong)))
+        with pytest.raises(InputError, match="schedule: column"):
+            verify(with_columns(made, start=wrong))
 
 
 @pytest.mark.parametrize("number", [-(2**63), 2**63 - 1, 2**53 + 1])
 def test_times_that_cannot_be_computed_with(number: int) -> None:
     made = evaluate(Pipeline(stages=2, batches=1, link_mode="streams"), "1f1b")
-    start = made.transfers.start.copy()
-    start[0] = number
-    changed = replace(made, transfers=replace(made.transfers, start=start, end=start))
+    first = ~made.operations.computed & (made.operations.stage == 0)
+    changed = with_columns(made, first, start=number, end=number)
     assert Rule.TRANSFER_TIME in {one.rule for one in verify(changed)}
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+import numpy as np
 
+from ppopt.problem.kinds import ResourceKind
 from ppopt.problem.pipeline import Pipeline
 from ppopt.schedule.schedule import Schedule
 from ppopt.verifier import Rule, Violation
 from tests.factories.schedules import BW, B, F, W
+from tests.factories.tables import changed
 
 
 def schedule_of(pipeline: Pipeline, *lines: str) -> Schedule:
@@ -61,10 +63,9 @@ def rules(violations: list[Violation]) -> set[Rule]:
 
 def with_auxiliary(schedule: Schedule, row: int, **columns: int) -> Schedule:
     """The schedule with other values in a row of its auxiliary operations; times in units."""
-    given, unit = schedule.auxiliary, schedule.pipeline.ticks.per_unit
-    found = {}
-    for name, value in columns.items():
-        column = getattr(given, name).copy()
-        column[row] = value * unit if name in ("start", "end") else value
-        found[name] = column
-    return replace(schedule, auxiliary=replace(given, **found))
+    unit, table = schedule.pipeline.ticks.per_unit, schedule.operations
+    besides = np.flatnonzero(~table.computed & ~table.on(ResourceKind.LINK))
+    values = {
+        name: value * unit if name in ("start", "end") else value for name, value in columns.items()
+    }
+    return changed(schedule, np.arange(len(table)) == besides[row], **values)

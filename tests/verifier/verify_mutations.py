@@ -12,13 +12,15 @@ from typing import Any, NamedTuple
 
 from hypothesis import assume
 
-from ppopt.problem.operation import OpKind
+from ppopt.problem.operation import KINDS
 from ppopt.schedule.schedule import Schedule
 from ppopt.verifier import Rule, figures
-from tests.factories.gradient_work import OPTIMIZER, SYNC, UNSHARD, auxiliary_table
+from tests.factories.gradient_work import OPTIMIZER, SYNC, UNSHARD
 from tests.factories.offload import OFFLOAD, RELOAD
 from tests.factories.schedules import ALONE, BW, B, F, TableRow, W, limited, peaks, table
-from tests.factories.streams import link_of, transfer_table
+from tests.factories.streams import link_of
+from tests.factories.tables import auxiliary_table, transfer_table
+from tests.factories.tables import joined as from_tables
 
 
 class Broken(NamedTuple):
@@ -33,7 +35,7 @@ def unknown(random: Random, schedule: Schedule) -> Broken:
     pipeline, rows = schedule.pipeline, table(schedule)
     field, size = random.choice(
         (
-            (0, len(OpKind)),
+            (0, KINDS),
             (1, pipeline.num_stages),
             (2, pipeline.batches),
             (3, pipeline.num_devices),
@@ -187,7 +189,7 @@ def transfer(random: Random, schedule: Schedule) -> Broken:
             [*rows, (*chosen[:5], last, last + length, *chosen[7:])],
             [*rows, (chosen[0], chosen[1], -1, *chosen[3:])],
             [*rows, (chosen[0], chosen[1], schedule.pipeline.batches, *chosen[3:])],
-            [*rows, (W, *chosen[1:])],
+            [*rows, (chosen[0], schedule.pipeline.num_stages, *chosen[2:])],
             [*rows, (*chosen[:4], other, *chosen[5:])],
         )
     )
@@ -347,7 +349,7 @@ def host_overlap(random: Random, schedule: Schedule) -> Broken:
 
 
 def _with_auxiliary(schedule: Schedule, rows: Iterable[tuple[int, ...]]) -> Broken:
-    return Broken(Schedule.from_rows(schedule.pipeline, table(schedule), auxiliary=rows))
+    return Broken(from_tables(schedule.pipeline, table(schedule), auxiliary=rows))
 
 
 def _moved(schedule: Schedule, row: tuple[int, ...], moved: tuple[int, ...]) -> Broken:
@@ -366,7 +368,7 @@ def _auxiliary_first(schedule: Schedule, row: tuple[int, ...]) -> Broken:
     others = [
         _auxiliary_at(one, 0 if one == row else one[3] + room) for one in auxiliary_table(schedule)
     ]
-    return Broken(Schedule.from_rows(schedule.pipeline, rows, auxiliary=others))
+    return Broken(from_tables(schedule.pipeline, rows, auxiliary=others))
 
 
 GRADIENTS = frozenset(
@@ -416,7 +418,7 @@ MUTATIONS: dict[Rule, Callable[[Random, Schedule], Broken]] = {
 def _with(
     schedule: Schedule, rows: Iterable[TableRow], transfers: Iterable[tuple[int, ...]] = ()
 ) -> Broken:
-    return Broken(Schedule.from_rows(schedule.pipeline, rows, transfers=transfers))
+    return Broken(from_tables(schedule.pipeline, rows, transfers=transfers))
 
 
 def _change(row: TableRow, *, device: int) -> TableRow:

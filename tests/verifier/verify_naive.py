@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Container, Iterator
 from itertools import product
 
-from ppopt.problem.operation import Op, OpKind
+from ppopt.problem.operation import Op, OpKind, TransferKind
 from ppopt.problem.pipeline import Pipeline
 from ppopt.schedule.schedule import Schedule
 from ppopt.verifier import Rule
@@ -26,6 +26,8 @@ from tests.factories.schedules import (
 )
 
 EXACT = 2**53
+TRANSFERS = tuple(TransferKind)
+"""Kinds of which a pipeline has none whose links are delays: one finding for all."""
 Finding = tuple[Rule, int | None, int | None, Op | None]
 """Rule, device, time in ticks, and the operation at fault (None for memory and the unknown)."""
 
@@ -110,7 +112,11 @@ def _fault(rule: Rule, row: TableRow) -> Finding:
 
 
 def _strangers(pipeline: Pipeline, rows: list[TableRow]) -> Iterator[Finding]:
+    if any(row[0] in TRANSFERS for row in rows):
+        yield Rule.TRANSFER, None, None, None
     for row in rows:
+        if row[0] in TRANSFERS:
+            continue
         if not _within(pipeline, row):
             yield Rule.UNKNOWN, row[3], row[4], None
         elif not _named(pipeline, row) or not 0 <= row[3] < pipeline.num_devices:

@@ -27,8 +27,8 @@ from ppopt.problem.operation_classes import (
     Mode,
     OperationClass,
     Precedence,
-    Resource,
 )
+from ppopt.problem.resources import Resource
 
 FORWARD, BACKWARD, WEIGHT = range(3)
 """Rows of classes: the operations of a stage and microbatch, in the order in which they run."""

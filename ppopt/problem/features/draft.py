@@ -10,9 +10,9 @@ from ppopt.problem.operation_classes import (
     Handover,
     OperationClass,
     Precedence,
-    Resource,
 )
 from ppopt.problem.pipeline import Pipeline
+from ppopt.problem.resources import Resource
 
 
 @dataclass

@@ -32,8 +32,9 @@ from ppopt.problem.features.compute import ROWS
 from ppopt.problem.features.draft import InstanceDraft
 from ppopt.problem.kinds import ResourceKind
 from ppopt.problem.operation import AuxiliaryKind, OpKind
-from ppopt.problem.operation_classes import Mode, OperationClass, Precedence, Resource
+from ppopt.problem.operation_classes import Mode, OperationClass, Precedence
 from ppopt.problem.pipeline import Pipeline
+from ppopt.problem.resources import Resource
 
 MOST_IN_ORDER = 2
 """Stages of a device whose unshards run in order whatever their memory."""

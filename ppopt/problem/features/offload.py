@@ -19,8 +19,9 @@ from ppopt.problem.features.draft import InstanceDraft
 from ppopt.problem.kinds import ResourceKind
 from ppopt.problem.offload import HostLink
 from ppopt.problem.operation import AuxiliaryKind
-from ppopt.problem.operation_classes import Mode, OperationClass, Precedence, Resource
+from ppopt.problem.operation_classes import Mode, OperationClass, Precedence
 from ppopt.problem.pipeline import Pipeline
+from ppopt.problem.resources import Resource
 
 
 def add_offload(draft: InstanceDraft) -> None:

@@ -20,8 +20,8 @@ from ppopt.problem.operation_classes import (
     Mode,
     OperationClass,
     Precedence,
-    Resource,
 )
+from ppopt.problem.resources import Resource
 
 
 class Links(NamedTuple):

@@ -32,6 +32,8 @@ class Configuration:
     """Number that divides its times: its microbatches, where numbers of them are compared."""
     result: Result | None = None
     """Result of the best schedule."""
+    evaluated: Fraction | None = None
+    """Value that an evaluator gives, without a schedule."""
     level: int = -1
     """Effort of the last search: rounds of all methods; -1: not searched."""
     refined: bool = False
@@ -43,7 +45,7 @@ class Configuration:
     def value(self) -> Fraction | None:
         """Objective of the best schedule."""
         if self.result is None or self.result.value is None:
-            return None
+            return self.evaluated
         return self.result.value / self.batches
 
     @property

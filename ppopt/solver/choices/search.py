@@ -233,8 +233,7 @@ class ConfigurationSearch:
             if level > self._effort.level:
                 return
             self._raise_at(level)
-            tried = sum(self._solve(configuration, level) for configuration in self._chosen(level))
-            if tried:
+            if self._solve_all(self._chosen(level), level):
                 self._level += 1
             elif self._quick_spent or not self._perturb():
                 self.exhausted = not (self._quick_spent or self._over)
@@ -433,6 +432,10 @@ class ConfigurationSearch:
         state.raise_to(state.bounds_with(self._rest))
 
     # One configuration.
+
+    def _solve_all(self, configurations: Iterable[Configuration], level: int) -> int:
+        """Search open configurations; return how many were searched."""
+        return sum(self._solve(configuration, level) for configuration in configurations)
 
     def _solve(
         self, configuration: Configuration, level: int, *, ignore_deadline: bool = False

@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 from ortools.sat.python import cp_model
 
+from ppopt.schedule.operations import ALONE, Operations
 from ppopt.schedule.schedule import Schedule
-from ppopt.schedule.timetable import ALONE
 from ppopt.solver import interrupts
 from ppopt.solver.budget import SolverLimits
 from ppopt.solver.cp_sat.model import CpSatModel
@@ -190,4 +190,6 @@ def _schedule(model: CpSatModel, solver: cp_model.CpSolver) -> Schedule:
     row = {code: place for place, code in enumerate(there)}
     for number, both in enumerate(chosen):
         pair[[row[both.forward], row[both.backward]]] = number
-    return Schedule.from_numbers(pipeline, numbers, begins, ends, pair)
+    return Schedule(
+        pipeline, Operations.of_numbers(pipeline, numbers, begins, ends, pair).ordered()
+    )

@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import replace
 from math import inf
+from typing import NamedTuple
 
 import numpy as np
 
@@ -20,6 +21,8 @@ from ppopt.problem.problem import Problem
 from ppopt.problem.traits import PER_OPERATION, Trait
 from ppopt.schedule import list_scheduling, timing
 from ppopt.schedule.orders import Orders, of_kind
+from ppopt.schedule.origin import Origin
+from ppopt.schedule.schedule import Schedule
 from ppopt.solver.budget import Budget
 from ppopt.solver.heuristics.pool import Pool
 from ppopt.solver.heuristics.priority_rules import priority_rules
@@ -28,6 +31,7 @@ from ppopt.solver.incumbent import Incumbent
 from ppopt.solver.method import Method, Outcome
 from ppopt.solver.parameters import ConstructionParams, PriorityRuleParams
 from ppopt.strategies import Options, Strategy, registry
+from ppopt.strategies.schedules import own_schedule
 
 
 class ListScheduling(Method):
@@ -75,32 +79,33 @@ class HandStrategies(Method):
 
     def __init__(self, pool: Pool) -> None:
         self._pool = pool
-        self._orders: Iterator[Orders | None] | None = None
+        self._initial: Iterator[OrderedSchedule | None] | None = None
 
     def run(self, incumbent: Incumbent, budget: Budget) -> Outcome:
-        """Submit the order of the next strategy, repaired if it is over the limits."""
-        problem = self._pool.problem
-        if self._orders is None:
-            deadline = budget.clock.deadline
-            self._orders = initial_orders(problem, deadline)
+        """Submit the schedule of the next strategy, repaired if it is over the limits."""
+        if self._initial is None:
+            self._initial = initial_schedules(self._pool.problem, budget.clock.deadline)
         try:
-            orders = next(self._orders)
+            initial = next(self._initial)
         except StopIteration:
             return Outcome(exhausted=True)
-        if orders is not None:
-            self._submit(orders, incumbent, budget)
+        if initial is not None:
+            self._submit(*initial, incumbent, budget)
         return Outcome()
 
-    def _submit(self, orders: Orders, incumbent: Incumbent, budget: Budget) -> None:
-        pipeline, objective = self._pool.problem.pipeline, self._pool.problem.objective
-        made = timing.schedule(pipeline, orders, objective)
-        if not made.fits_limits:
-            followed = repair(made, self._pool.problem.instance, budget.clock.deadline)
-            if followed is None:
+    def _submit(
+        self, orders: Orders, schedule: Schedule, incumbent: Incumbent, budget: Budget
+    ) -> None:
+        problem = self._pool.problem
+        if not schedule.fits_limits:
+            repaired = repair(schedule, problem.instance, budget.clock.deadline)
+            if repaired is None:
                 return
-            orders, made = followed, timing.schedule(pipeline, followed, objective)
-        incumbent.submit(made)
-        self._pool.constructed.append((made.metrics.value_ticks(objective), False, orders))
+            orders = repaired
+            schedule = timing.schedule(problem.pipeline, orders, problem.objective)
+        incumbent.submit(schedule)
+        value = schedule.metrics.value_ticks(problem.objective)
+        self._pool.constructed.append((value, False, orders))
 
 
 class MixedHandStrategies:
@@ -114,11 +119,11 @@ class MixedHandStrategies:
         return Trait.MIXED in problem.traits
 
     def run(self, incumbent: Incumbent, budget: Budget) -> Outcome:
-        """Submit the orders of all such strategies as they are."""
+        """Submit the schedules of all such strategies as they are."""
         pipeline = incumbent.problem.pipeline
-        for orders in _hand_orders(incumbent.problem, budget.clock.deadline):
-            if orders is not None and not _of_one_kind(pipeline, orders):
-                incumbent.submit_orders(orders)
+        for initial in _hand_schedules(incumbent.problem, budget.clock.deadline):
+            if initial is not None and not _of_one_kind(pipeline, initial.orders):
+                incumbent.submit(initial.schedule)
         return Outcome(exhausted=True)
 
 
@@ -129,23 +134,55 @@ def _of_one_kind(pipeline: Pipeline, orders: Orders) -> bool:
     )
 
 
-def initial_orders(problem: Problem, deadline: float = inf) -> Iterator[Orders | None]:
+class OrderedSchedule(NamedTuple):
+    """A schedule, and the orders by which it was timed."""
+
+    orders: Orders
+    schedule: Schedule
+
+
+def initial_schedules(problem: Problem, deadline: float = inf) -> Iterator[OrderedSchedule | None]:
     """One microbatch at a time, then the hand strategies; None if a strategy does not apply.
 
     All backwards are of the kind of the problem: a strategy that has others is converted.
     Strategies that may run beyond `deadline`, an instant of `time.monotonic`, are left out.
     """
-    yield list_scheduling.one_at_a_time(problem.instance)
-    yield from _hand_orders(problem, deadline)
+    orders = list_scheduling.one_at_a_time(problem.instance)
+    yield None if orders is None else _timed(problem, orders)
+    yield from _hand_schedules(problem, deadline)
 
 
-def _hand_orders(problem: Problem, deadline: float) -> Iterator[Orders | None]:
-    pipeline, kind = problem.pipeline, problem.backward_kind
-    placed = with_explicit_placement(pipeline)
+def _hand_schedules(problem: Problem, deadline: float) -> Iterator[OrderedSchedule | None]:
+    pipeline = problem.pipeline
+    unlimited = with_explicit_placement(pipeline)
     for strategy in registry().values():
         if time.monotonic() + strategy.seconds(pipeline) < deadline:
-            orders = _strategy_orders(strategy, placed)
-            yield None if orders is None else of_kind(pipeline, orders, kind)
+            try:
+                yield _hand_schedule(problem, strategy, unlimited)
+            except NotApplicableError:
+                yield None
+
+
+def _hand_schedule(
+    problem: Problem, strategy: Strategy, unlimited: Pipeline
+) -> OrderedSchedule | None:
+    """Schedule of a strategy on exactly this pipeline; None if its placement is another one.
+
+    Raises NotApplicableError if the strategy does not apply.
+    """
+    placed = strategy.apply(unlimited, Options())
+    if placed.layout != unlimited.layout:
+        return None
+    own = strategy.built(placed, Options())
+    orders = of_kind(problem.pipeline, own, problem.backward_kind)
+    if not all(map(np.array_equal, own, orders)):
+        return _timed(problem, orders)
+    schedule = own_schedule(strategy, placed, problem.objective, Options())
+    return OrderedSchedule(orders, replace(schedule, pipeline=problem.pipeline, origin=Origin()))
+
+
+def _timed(problem: Problem, orders: Orders) -> OrderedSchedule:
+    return OrderedSchedule(orders, timing.schedule(problem.pipeline, orders, problem.objective))
 
 
 def with_explicit_placement(pipeline: Pipeline) -> Pipeline:
@@ -158,12 +195,3 @@ def with_explicit_placement(pipeline: Pipeline) -> Pipeline:
         return replace(pipeline, mem_limit=None)
     name = "linear" if pipeline.num_chunks == 1 else pipeline.resolved_placement
     return replace(pipeline, chunks=pipeline.num_chunks, placement=name, mem_limit=None)
-
-
-def _strategy_orders(strategy: Strategy, pipeline: Pipeline) -> Orders | None:
-    """Orders of a strategy on exactly this pipeline; None if it does not apply."""
-    try:
-        placed = strategy.apply(pipeline, Options())
-        return strategy.built(placed, Options()) if placed.layout == pipeline.layout else None
-    except NotApplicableError:
-        return None

@@ -18,8 +18,8 @@ from ppopt.problem.instance import ABSENT, SPLIT_MODE, WHOLE_MODE
 from ppopt.problem.operation import NUM_KINDS, OpKind
 from ppopt.problem.operation_classes import Constraints
 from ppopt.problem.problem import Problem
-from ppopt.schedule.schedule import Schedule, split_codes
-from ppopt.schedule.timetable import ALONE
+from ppopt.schedule.operations import ALONE, Operations, split_codes
+from ppopt.schedule.schedule import Schedule
 from ppopt.solver.relaxation.symmetry import canonical, canonical_besides
 
 Links = list[list[tuple[int, int]]]
@@ -236,4 +236,4 @@ class OperationTable:
         pipeline, there = self.problem.pipeline, kind != ABSENT
         numbers = np.asarray(pipeline.code(kind, self.stage, self.microbatch, self.slice))
         columns = (column[there] for column in (numbers, start, end, pair))
-        return Schedule.from_numbers(pipeline, *columns)
+        return Schedule(pipeline, Operations.of_numbers(pipeline, *columns).ordered())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from heapq import nsmallest
-from itertools import combinations, permutations
+from itertools import islice
 from typing import NamedTuple
 
 import numpy as np
@@ -15,6 +15,8 @@ from ppopt.schedule.reordered_timing import ReorderedTiming
 
 TOGETHER = 64
 """Orders that are timed together: their times fit the caches of a processor."""
+MOST_NEAR = 16
+"""Most batches of neighbours of which the best are named."""
 KICK = 3
 """Exchanges away from the best order where no neighbour is better."""
 Order = tuple[int, ...]
@@ -82,26 +84,46 @@ class OrderSearch:
         return self._descend(self._kicked(order, kicks)).order
 
     def near(self, order: Order, count: int) -> list[Order]:
-        """The best neighbours of an order."""
-        neighbours = np.array(order)[self._steps]
-        parts = np.split(neighbours, range(TOGETHER, len(neighbours), TOGETHER))
-        timed = [valued for part in parts if not self._stop() for valued in self._timed(part)]
+        """The best neighbours of an order, of as many as are looked at."""
+        steps = islice(self._shuffled(), min(MOST_NEAR, self._batches))
+        timed = [
+            valued
+            for batch in steps
+            if not self._stop()
+            for valued in self._timed(self._neighbours(order, batch))
+        ]
         return [valued.order for valued in nsmallest(count, timed)]
 
     def _descend(self, here: ValuedOrder) -> ValuedOrder:
         """Take the best of every few neighbours that is better, until none is."""
         failed, steps = 0, self._shuffled()
-        while failed * TOGETHER < len(self._steps) and not self._stop():
-            tried = min(self._timed(np.array(here.order)[next(steps)]))
+        while failed < self._batches and not self._stop():
+            tried = min(self._timed(self._neighbours(here.order, next(steps))))
             failed = 0 if tried.value < here.value else failed + 1
             here = min(here, tried)
         return here
 
+    @property
+    def _batches(self) -> int:
+        """Number of batches that all neighbours make."""
+        return -(-len(self._steps) // TOGETHER)
+
     def _shuffled(self) -> Iterator[Ints]:
-        """Neighbours as places in an order, a few at a time, over and over."""
+        """Steps to neighbours in random order, a batch at a time, over and over."""
         while True:
             shuffled = self._random.permutation(self._steps)
             yield from np.split(shuffled, range(TOGETHER, len(shuffled), TOGETHER))
+
+    @staticmethod
+    def _neighbours(order: Order, steps: Ints) -> Ints:
+        """The orders to which steps lead, `[step, place]`."""
+        neighbours = np.tile(np.array(order), (len(steps), 1))
+        for row, (source, target, moves) in zip(neighbours, steps.tolist(), strict=True):
+            if moves:
+                row[:] = np.insert(np.delete(row, source), target, row[source])
+            else:
+                row[[source, target]] = row[[target, source]]
+        return neighbours
 
     def _kicked(self, order: Order, kicks: int) -> ValuedOrder:
         """The order after some random exchanges."""
@@ -121,14 +143,14 @@ class OrderSearch:
 
 
 def _steps(size: int) -> Ints:
-    """Every exchange of two places, and every move of one to another place."""
-    steps = set()
-    for one, other in combinations(range(size), 2):
-        order = list(range(size))
-        order[one], order[other] = order[other], order[one]
-        steps.add(tuple(order))
-    for source, target in permutations(range(size), 2):
-        order = list(range(size))
-        order.insert(target, order.pop(source))
-        steps.add(tuple(order))
-    return np.array(sorted(steps), dtype=np.int64).reshape(-1, size)
+    """Every exchange of two places, and every move of one to a place that is not beside it.
+
+    A row has the two places, and whether it is a move.
+    """
+    source, target = np.meshgrid(np.arange(size), np.arange(size))
+    exchanged, moved = source < target, abs(source - target) > 1
+    exchanges, moves = (
+        np.stack([source[there], target[there], np.full(there.sum(), kind)], axis=1)
+        for kind, there in enumerate((exchanged, moved))
+    )
+    return np.concatenate([exchanges, moves])

@@ -1,7 +1,8 @@
-"""Interface of an engine: runs tasks elsewhere and returns their outcomes."""
+"""Interface of an engine, which runs tasks and returns their outcomes; and that of this process."""
 
 from __future__ import annotations
 
+from collections import deque
 from typing import Protocol
 
 from ppopt.studies.task import Done, Work
@@ -11,7 +12,7 @@ STOPPED = Done(interrupted=True)
 
 
 class Engine(Protocol):
-    """Runs tasks elsewhere; a task that cannot be run returns as failed."""
+    """Runs tasks; a task that cannot be run returns as failed."""
 
     @property
     def free(self) -> int:
@@ -36,3 +37,45 @@ class Engine(Protocol):
 
     def close(self) -> None:
         """End at once."""
+
+
+class DirectEngine:
+    """Engine that performs a task of its own process when it is waited for."""
+
+    def __init__(self) -> None:
+        self._tasks: deque[tuple[int, Work]] = deque()
+        self._stopped = False
+
+    @property
+    def slots(self) -> int:
+        """Number of tasks that it runs at the same time."""
+        return 1
+
+    @property
+    def busy(self) -> int:
+        """Number of tasks submitted and not returned."""
+        return len(self._tasks)
+
+    @property
+    def free(self) -> int:
+        """Number of tasks that it can accept now."""
+        return 0 if self._stopped else 1 - self.busy
+
+    def submit(self, number: int, task: Work) -> None:
+        """Submit a task."""
+        self._tasks.append((number, task))
+
+    def wait(self, seconds: float) -> list[tuple[int, Done]]:  # noqa: ARG002  of the protocol
+        """Perform the first task, which may take longer than `seconds`."""
+        if not self._tasks:
+            return []
+        number, task = self._tasks.popleft()
+        return [(number, STOPPED if self._stopped else task.perform())]
+
+    def stop(self) -> None:
+        """Perform no further task."""
+        self._stopped = True
+
+    def close(self) -> None:
+        """Forget all tasks."""
+        self._tasks.clear()

@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import replace
-from functools import partial
 from itertools import accumulate, islice, product
 from random import Random
 from typing import Any
@@ -22,23 +21,27 @@ import pytest
 from ppopt import Objective, SolveParams, Status, solve
 from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.instance import SPLIT_MODE, Instance
+from ppopt.problem.kinds import ResourceKind
 from ppopt.problem.operation import AuxiliaryKind, Op, OpKind
 from ppopt.problem.operation_classes import Mode, OperationClass
 from ppopt.problem.pipeline import Pipeline
 from ppopt.problem.problem import Problem
 from ppopt.schedule import timing
 from ppopt.schedule.list_scheduling import ListScheduler, _RuleGeneration, one_at_a_time
+from ppopt.schedule.operations import Operation
 from ppopt.schedule.schedule import Schedule
-from ppopt.schedule.timetable import ScheduledOperation
 from ppopt.solver import incumbent, search
 from ppopt.solver.bounds.device_bounds import device_bound
-from ppopt.solver.heuristics.construction import initial_orders
+from ppopt.solver.heuristics.construction import initial_schedules
 from ppopt.solver.heuristics.moves import State
 from ppopt.solver.heuristics.priority_rules import priority_rules
 from ppopt.solver.heuristics.repair import repair
 from ppopt.solver.portfolio import NAMES
 from ppopt.strategies import Options, names, resolve
+from ppopt.strategies.schedules import schedules
 from tests.factories import searches
+from tests.factories.tables import besides_of
+from tests.oracles.different_exhaustive import Different, least_makespan
 
 TIMES = (2, 1, 4, 3, 1, 2, 5, 1) * 32
 """Factor of every microbatch on durations."""
@@ -122,7 +125,7 @@ def check(schedule: Schedule, *, earliest: bool = False) -> None:
         free[device] = end
 
 
-def units(rows: list[ScheduledOperation]) -> Iterator[list[ScheduledOperation]]:
+def units(rows: list[Operation]) -> Iterator[list[Operation]]:
     """Operations in their order, the two of a pair together."""
     for place, row in enumerate(rows):
         if row.pair < 0:
@@ -182,9 +185,9 @@ def peaks(schedule: Schedule) -> list[int]:
     for row in schedule.rows():
         allocated, freed = memory(pipeline, row.op)
         events[row.device] += [(row.start, allocated), (row.end, -freed)]
-    for moved in schedule.auxiliary.rows():
-        amount = pipeline.ticks.costs.offload_memory[moved.op.stage] * MEMORY[moved.op.microbatch]
-        back = moved.op.kind is AuxiliaryKind.RELOAD
+    for moved in besides_of(schedule).rows():
+        amount = pipeline.ticks.costs.offload_memory[moved.stage] * MEMORY[moved.microbatch]
+        back = moved.kind is AuxiliaryKind.RELOAD
         events[moved.device].append((moved.start, amount) if back else (moved.end, -amount))
     statics = zip(events, pipeline.ticks.static, strict=True)
     return [
@@ -197,8 +200,7 @@ def peaks(schedule: Schedule) -> list[int]:
 def test_orders_of_every_strategy_are_timed_and_measured(name: str) -> None:
     strategy = resolve(name)
     pipeline = strategy.apply(Pipeline(stages=4, batches=8, **UNEQUAL), Options())
-    for orders in strategy.orders(pipeline, Options()):
-        made = timing.schedule(pipeline, orders)
+    for made in schedules(strategy, pipeline, Objective.MAKESPAN, Options()):
         check(made, earliest=True)
         assert list(made.metrics.peak_memory_ticks) == peaks(made)
 
@@ -224,10 +226,10 @@ def limits(fields: dict[str, Any], *, fused: bool) -> Iterator[Pipeline]:
 def test_repaired_orders_fit_the_limits(fields: dict[str, Any], *, fused: bool) -> None:
     free = Pipeline(**fields)
     kind = BackwardKind.uniform(fused=fused)
-    orders = [one for one in initial_orders(Problem(free, Objective.MAKESPAN, kind)) if one]
+    initial = list(filter(None, initial_schedules(Problem(free, Objective.MAKESPAN, kind))))
     for pipeline in limits(fields, fused=fused):
-        for order in orders:
-            repaired = repair(timing.schedule(free, order), Instance(pipeline, kind))
+        for _, schedule in initial:
+            repaired = repair(schedule, Instance(pipeline, kind))
             assert repaired is not None
             checked(timing.schedule(pipeline, repaired))
 
@@ -280,82 +282,26 @@ def test_moves_to_the_host_take_the_memory_of_their_microbatch(prefetch: str) ->
     )
     orders = resolve("1f1b").build(pipeline, Options())
     made = timing.schedule(pipeline, orders, prefetch=timing.Prefetch(prefetch))
-    assert made.auxiliary.moves.any()
+    assert made.operations.on(ResourceKind.HOST).any()
     checked(made)
 
 
-def least(pipeline: Pipeline, *kinds: tuple[OpKind, ...]) -> int | None:
-    """Least makespan, from all orders of all devices, one stage each; None: none fits.
-
-    `kinds` are the ways of a microbatch: F and BW, or F, B and W, or each of both.
-    """
-    orders = [
-        [order for order in stage_orders(pipeline, stage, kinds) if fits(pipeline, stage, order)]
-        for stage in range(pipeline.num_stages)
-    ]
-    values = map(partial(value, pipeline), product(*orders))
-    return min((found for found in values if found is not None), default=None)
+WHOLE = {BackwardKind.SPLIT: False, BackwardKind.WHOLE: True, BackwardKind.MIXED: None}
 
 
-def stage_orders(
-    pipeline: Pipeline, stage: int, ways: tuple[tuple[OpKind, ...], ...]
-) -> Iterator[list[Op]]:
-    """Orders of a stage: F, backwards and W each by microbatch, behind what comes before."""
-    for chosen in product(ways, repeat=pipeline.batches):
-        rows = [[Op(F, stage, j) for j in range(pipeline.batches)]]
-        rows.append([Op(way[1], stage, j) for j, way in enumerate(chosen)])
-        rows.append([Op(W, stage, j) for j, way in enumerate(chosen) if W in way])
-        yield from interleaved(rows, [])
-
-
-def interleaved(rows: list[list[Op]], before: list[Op]) -> Iterator[list[Op]]:
-    """All orders of some rows in which every microbatch runs F, its backward, W."""
-    if not any(rows):
-        yield before
-    for place, row in enumerate(rows):
-        if row and (not place or row[0]._replace(kind=(F, B)[place - 1]) in before):
-            rest = [*rows[:place], row[1:], *rows[place + 1 :]]
-            yield from interleaved(rest, [*before, row[0]])
-
-
-def fits(pipeline: Pipeline, stage: int, order: list[Op]) -> bool:
-    """Whether a device of one stage keeps its limit in an order."""
-    limits, held = pipeline.ticks.limits, pipeline.ticks.static[stage]
-    for op in order:
-        allocated, freed = memory(pipeline, op)
-        held += allocated
-        if limits is not None and held > limits[stage]:
-            return False
-        held -= freed
-    return True
-
-
-def value(pipeline: Pipeline, orders: tuple[list[Op], ...]) -> int | None:
-    """Makespan of the earliest starts; None where the orders wait for each other."""
-    there = {op: 0 for order in orders for op in order}
-    ends: dict[Op, int] = {}
-    free, place = [0] * len(orders), [0] * len(orders)
-    moved = True
-    while moved:
-        moved = False
-        for stage, order in enumerate(orders):
-            while place[stage] < len(order):
-                op = order[place[stage]]
-                waits = list(inputs(pipeline, there, op))
-                if any(other not in ends for other, _ in waits):
-                    break
-                start = max([free[stage], *(ends[other] + lag for other, lag in waits)])
-                free[stage] = ends[op] = start + duration(pipeline, op)
-                place[stage] += 1
-                moved = True
-    return max(free) if len(ends) == len(there) else None
-
-
-WAYS = {
-    BackwardKind.SPLIT: ((F, B, W),),
-    BackwardKind.WHOLE: ((F, BW),),
-    BackwardKind.MIXED: ((F, B, W), (F, BW)),
-}
+def least(pipeline: Pipeline, kind: BackwardKind) -> int | None:
+    """Least makespan in ticks, from all orders of all devices, one stage each; None: none fits."""
+    zeros, limits = (0,) * pipeline.num_stages, pipeline.limits
+    best = least_makespan(
+        Different(
+            *(pipeline.forward, pipeline.backward_input, pipeline.weight, pipeline.backward),
+            *(pipeline.activation, zeros, zeros, pipeline.p2p),
+            *(TIMES[: pipeline.batches], MEMORY[: pipeline.batches]),
+            None if limits is None else limits[0],
+        ),
+        whole=WHOLE[kind],
+    )
+    return None if best is None else int(best * pipeline.ticks.per_unit)
 
 
 def cases(seed: int, count: int) -> Iterator[tuple[Pipeline, BackwardKind, int]]:
@@ -376,7 +322,7 @@ def cases(seed: int, count: int) -> Iterator[tuple[Pipeline, BackwardKind, int]]
             p2p=rng.randint(0, 2),
             mem_limit=rng.choice([None, 3, 4, 5]),
         )
-        best = least(pipeline, *WAYS[kind])
+        best = least(pipeline, kind)
         if best is not None:
             count -= 1
             yield pipeline, kind, best

@@ -1,0 +1,81 @@
+"""Schedules of hand strategies, each made once: searches and studies read the same ones.
+
+A search starts from the hand strategies of its placement, and its result is compared with them. A
+frontier searches within many limits, and a plan searches many configurations. So the last schedules
+are cached here. A memory limit decides only when weights are gathered and activations come back
+from the host; without these, one schedule serves all limits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import lru_cache
+
+import numpy as np
+
+from ppopt.problem.objective import Objective
+from ppopt.problem.pipeline import Pipeline
+from ppopt.problem.traits import BESIDE_COMPUTE
+from ppopt.schedule import timing
+from ppopt.schedule.origin import Origin
+from ppopt.schedule.schedule import Schedule
+from ppopt.strategies.base import Options, Strategy
+
+MOST_CACHED = 64
+"""Most schedules that are cached."""
+MOST_OPERATIONS = 50_000
+"""Most operation numbers of a schedule that is cached: the cache stays below 250 MB."""
+
+
+def own_schedule(
+    strategy: Strategy, placed: Pipeline, objective: Objective, options: Options
+) -> Schedule:
+    """Schedule of the order that a strategy gives for its own pipeline, timed for the objective.
+
+    Raises NotApplicableError if the strategy cannot run on the pipeline.
+    """
+    return _scheduled(strategy, placed, placed, objective, options)
+
+
+def schedules(
+    strategy: Strategy, placed: Pipeline, objective: Objective, options: Options
+) -> Iterator[Schedule]:
+    """Schedules of all orders of a strategy that compete for its own pipeline."""
+    distinct: dict[bytes, Pipeline] = {}
+    for pipeline in strategy.order_pipelines(placed):
+        orders = np.concatenate(strategy.built(pipeline, strategy.with_defaults(placed, options)))
+        distinct.setdefault(orders.tobytes(), pipeline)
+    for pipeline in distinct.values():
+        yield _scheduled(strategy, placed, pipeline, objective, options)
+
+
+def _scheduled(
+    strategy: Strategy, placed: Pipeline, ordered: Pipeline, objective: Objective, options: Options
+) -> Schedule:
+    """Schedule of a pipeline with the order for the times of another one, perhaps cached."""
+    make = _cached if placed.num_codes <= MOST_OPERATIONS else _timed
+    if placed.mem_limit is None or placed.traits & BESIDE_COMPUTE:
+        return make(strategy, placed, ordered, objective, options)
+    unlimited, ordered = (replace(each, mem_limit=None) for each in (placed, ordered))
+    schedule = make(strategy, unlimited, ordered, objective, options)
+    return replace(schedule, pipeline=placed)
+
+
+def _timed(
+    strategy: Strategy, placed: Pipeline, ordered: Pipeline, objective: Objective, options: Options
+) -> Schedule:
+    options = strategy.with_defaults(placed, options)
+    origin = Origin(
+        strategy=strategy.name, objective=objective, status="feasible", options=options.given
+    )
+    orders = strategy.built(ordered, options)
+    return timing.schedule(placed, orders, objective, origin, unshard_ahead=options.unshard_ahead)
+
+
+_cached = lru_cache(maxsize=MOST_CACHED)(_timed)
+
+
+def clear_cache() -> None:
+    """Make all schedules again when they are next asked for."""
+    _cached.cache_clear()

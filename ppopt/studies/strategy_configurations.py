@@ -1,0 +1,322 @@
+"""Configurations of a hand strategy: partitions, with an option of recompute for every stage.
+
+A key has the layers of every stage. If recompute or offload is chosen, the number of the option of
+every stage follows (`ppopt.solver.recompute.stage_options`); options are ordered by time. Many
+configurations are the rows of an array of keys. Keys and bounds are those of the search for
+schedules (`ppopt.solver.partitions`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterator, Sequence
+from dataclasses import replace
+from fractions import Fraction
+from itertools import combinations, islice, pairwise, product
+from math import comb
+from typing import NamedTuple
+
+import numpy as np
+
+from ppopt.problem.arrays import Bools, Ints
+from ppopt.problem.offload import SEARCH_OFFLOAD
+from ppopt.problem.partition import SEARCH, all_by_rule
+from ppopt.problem.partition_costs import CostTable, PartitionCosts, Recomputed
+from ppopt.problem.pipeline import Pipeline
+from ppopt.problem.recompute import SEARCH_RECOMPUTE
+from ppopt.schedule.origin import Argument
+from ppopt.solver.choices.choice import Choice
+from ppopt.solver.choices.configuration import Configuration, SearchedConfigurations
+from ppopt.solver.choices.enumeration import Complete, Key, Rest, Unlisted
+from ppopt.solver.deadline import Deadline
+from ppopt.solver.recompute.stage_options import StageOptions
+
+FEW_LAYERS = 24
+"""Most layers for which the recompute options of all partitions are counted."""
+FAR = 24
+"""Largest distance between the two stages of a move."""
+
+
+class OptionTable(NamedTuple):
+    """Recompute options of the stages of partitions, in ticks."""
+
+    number: Ints
+    """Row of every stage of every partition: `[partition, stage]`."""
+    last: Ints
+    """Number of the last option of every stage: `[partition, stage]`."""
+    options: Ints
+    """Added time, kept memory and peak in BW of every option: `[row, option, 3]`; rows end with
+    copies of their last option."""
+
+
+class StrategyConfigurations(Choice):
+    """All configurations of a pipeline that a strategy has placed."""
+
+    argument = Argument.PARTITIONS
+
+    def __init__(self, placed: Pipeline, name: str, seed: int) -> None:
+        """Choose what a pipeline leaves open: partition, recompute and offload.
+
+        Raises NotApplicableError if times or memory are too finely divided to stay exact.
+        """
+        self.name, self.random = name, np.random.default_rng(seed)
+        self.bounds: Choice | None = None
+        """The same configurations with bounds that hold for every order; None: no bounds."""
+        self.complete = True
+        """Whether no recompute option that is left out may be better."""
+        self._ordered = False
+        """Whether configurations were enumerated in the order of bounds."""
+        self.cut = placed.partition == SEARCH
+        """Whether the partition is chosen."""
+        recompute, offload = placed.recompute == SEARCH_RECOMPUTE, placed.offload == SEARCH_OFFLOAD
+        limited = placed.limits is not None
+        self.optional = recompute or offload
+        """Whether recompute or offload is chosen; without a limit, every stage has one option."""
+        self.offloaded = offload and limited
+        self._options = StageOptions(
+            placed.model, limited=limited, full=True, recompute=recompute, offload=offload
+        )
+        self.base = replace(
+            placed, model=self._options.bare, recompute=None, offload=None,
+            partition=placed.counts, mem_limit=placed.limits,
+        )  # fmt: skip
+        """Pipeline on one partition, where no layer recomputes unless that is given."""
+        self.costs = PartitionCosts(self.base)
+        self.limits: Ints | None = None
+        """Memory limit, `[device, 1]`, in ticks of `costs`; None: unlimited."""
+        if self.base.limits is not None:
+            per_unit = self.costs.memory_per_unit
+            self.limits = np.array([[int(limit * per_unit)] for limit in self.base.limits])
+        self.hosts = np.array(self.base.hosts[0])
+        """Device of every stage."""
+        self.num_stages, self._layers = self.base.num_stages, len(self.base.model)
+        self._option_ticks: dict[int, list[tuple[int, int, int]]] = {}
+        self._moves = _layer_moves(self.num_stages if self.cut else 1)
+
+    @property
+    def partitions(self) -> int:
+        """Number of partitions."""
+        return comb(self._layers - 1, self.num_stages - 1) if self.cut else 1
+
+    @property
+    def leaves_out(self) -> bool:
+        """Whether dominated options are left out: each takes more time, and saves no more.
+
+        An order that depends on times may be shorter with one of them, or hold less.
+        """
+        return self.optional and self.limits is not None and self._options.leaves_out
+
+    def every(self, most: int, size: int) -> list[Ints] | None:
+        """All configurations in batches of a size; None if there are more than `most`.
+
+        The options of all partitions of many layers take too long to be counted.
+        """
+        if self.partitions > most or (self.cut and self.optional and self._layers > FEW_LAYERS):
+            return None
+        keys = list(islice(self._every_key(), most + 1))
+        if len(keys) > most:
+            return None
+        return [np.array(keys[low : low + size]) for low in range(0, len(keys), size)]
+
+    def _every_key(self) -> Iterator[Key]:
+        cuts = combinations(range(1, self._layers), self.num_stages - 1) if self.cut else [None]
+        for places in cuts:
+            counts = self.base.counts
+            if places is not None:
+                counts = tuple(high - low for low, high in pairwise((0, *places, self._layers)))
+            options = self._options.of_partition(counts) if self.optional else []
+            for numbers in product(*(range(len(own)) for own in options)):
+                yield (*counts, *numbers)
+
+    # The configurations as a choice.
+
+    def pipeline(self, key: Key) -> Pipeline:
+        """Pipeline of a configuration."""
+        counts, numbers = key[: self.num_stages], key[self.num_stages :]
+        pipeline = replace(self.base, partition=counts)
+        return (
+            replace(pipeline, model=self._options.model(counts, numbers)) if numbers else pipeline
+        )
+
+    def key(self, pipeline: Pipeline) -> Key | None:
+        """Key of a pipeline of as many stages, or of one that is no worse; None: there is none.
+
+        The recompute of the pipeline does not matter if the recompute of all keys is given.
+        """
+        counts = pipeline.counts
+        if len(counts) != self.num_stages or not (self.cut or counts == self.base.counts):
+            return None
+        numbers = self._options.numbers(pipeline) if self.optional else ()
+        return None if numbers is None else (*counts, *numbers)
+
+    def configurations(self, keys: Sequence[Key]) -> Iterator[Configuration]:
+        """Configurations without bounds of their own: they are about to be evaluated."""
+        return (Configuration(key, Fraction(0)) for key in keys)
+
+    def bound(self, deadline: Deadline, ceiling: Fraction | None = None) -> None:
+        """Bound all configurations, if their bounds are known to apply."""
+        if self.bounds is not None:
+            self.bounds.bound(deadline, ceiling)
+
+    @property
+    def lower_bound(self) -> Fraction:
+        """Lower bound of all configurations; 0 without bounds."""
+        return Fraction(0) if self.bounds is None else self.bounds.lower_bound
+
+    def rest(self, known: Container[Key], ceiling: Fraction | None) -> Rest:
+        """Next configuration in the order of bounds.
+
+        An option that is left out has no lower bound than the option that dominates it. So if it
+        may be better, it has the least bound of all, once a configuration is enumerated.
+        """
+        if self.bounds is None:
+            return Unlisted(Fraction(0))
+        rest = self.bounds.rest(known, ceiling)
+        if self.complete or (isinstance(rest, Complete) and not self._ordered):
+            return rest
+        key = None if isinstance(rest, Complete) else rest.key
+        self._ordered |= key is not None
+        return Unlisted(self.lower_bound, key)
+
+    def first(self) -> Iterator[Key]:
+        """Partitions by rule, then random ones without end, each with its first options."""
+        numbers = (0,) * (self.num_stages if self.optional else 0)
+        if not self.cut:
+            yield (*self.base.counts, *numbers)
+            return
+        speeds = tuple(self.base.device_speed[host] for host in self.base.hosts[0])
+        for counts in reversed(all_by_rule(self.base.model, self.num_stages, speeds)):
+            yield (*counts, *numbers)
+        while True:
+            yield self.after_random_moves((*self.base.counts, *numbers), 2 * self.num_stages)
+
+    def moves(self, key: Key) -> Iterator[Key]:
+        """Moves of one layer, and other options."""
+        for keys in (self.moved(key), self.rechosen(key)):
+            yield from map(tuple, keys.tolist())
+
+    def proof(self, search: SearchedConfigurations) -> str:
+        """Text of the argument behind the bound over all."""
+        if not search.closed:
+            return "not every partition was tried or ruled out"
+        return (
+            f"in every partition but {search.searched} that were tried, one device alone takes as "
+            "long, or its memory is over the limit"
+        )
+
+    # Arrays of keys.
+
+    def table(self, keys: Ints, options: OptionTable | None = None) -> CostTable:
+        """Costs of the pipelines of keys; `options` are those of their partitions."""
+        counts, numbers = self.split(keys)
+        if not self.optional or self.limits is None:
+            return self.costs.table(counts)
+        options = options or self.option_table(counts)
+        chosen = options.options[options.number, np.minimum(numbers, options.last)]
+        return self.costs.table(counts, Recomputed(*np.moveaxis(chosen, 2, 0)))
+
+    def split(self, keys: Ints) -> tuple[Ints, Ints]:
+        """Layers of every stage, and numbers of their options if these are chosen."""
+        return keys[:, : self.num_stages], keys[:, self.num_stages :]
+
+    def option_table(self, counts: Ints) -> OptionTable:
+        """Recompute options of the stages of partitions."""
+        high = np.cumsum(counts, axis=1)
+        ends = (high - counts) * (self._layers + 1) + high
+        distinct, number = np.unique(ends, return_inverse=True)
+        rows = [self._ticks(each) for each in distinct.tolist()]
+        sizes = np.array([len(row) for row in rows])
+        padded = np.array([[*row, *row[-1:] * (sizes.max() - len(row))] for row in rows])
+        number = number.reshape(ends.shape)
+        return OptionTable(number, sizes[number] - 1, padded)
+
+    def _ticks(self, ends: int) -> list[tuple[int, int, int]]:
+        """Time, kept memory and peak in BW of the options of a stage, in ticks.
+
+        Moves to the host count as if they took no time.
+        """
+        if ends not in self._option_ticks:
+            slices = self.base.num_slices
+            time, memory = self.costs.per_unit_at_speed_1, self.costs.memory_per_unit
+            self._option_ticks[ends] = [
+                (
+                    int(option.time * time / slices),
+                    int(option.left * memory / slices),
+                    int(option.peak * memory / slices),
+                )
+                for option in self._options.of(*divmod(ends, self._layers + 1))
+            ]
+        return self._option_ticks[ends]
+
+    def moved(self, key: Key) -> Ints:
+        """Keys after a move of one layer from one stage to another; not too far if many.
+
+        Every stage keeps the number of its option, or has the last one.
+        """
+        return self._after(key, self._moves)
+
+    def moved_twice(self, key: Key, number: int) -> Ints:
+        """Keys after `number` random pairs of moves of one layer."""
+        if not len(self._moves):
+            return self._after(key, self._moves)
+        pairs = self.random.integers(0, len(self._moves), (2, number))
+        return self._after(key, self._moves[pairs].sum(axis=0))
+
+    def _after(self, key: Key, moves: Ints) -> Ints:
+        """Keys after changes of the layers of every stage, as far as every stage has a layer."""
+        start, numbers = self.split(np.array([key]))
+        counts = start + moves if self.cut else start[:0]
+        counts = counts[(counts >= 1).all(axis=1)]
+        numbers = np.tile(numbers, (len(counts), 1))
+        if self.optional and len(counts):
+            numbers = np.minimum(numbers, self.option_table(counts).last)
+        return np.concatenate([counts, numbers], axis=1)
+
+    def rechosen(self, key: Key) -> Ints:
+        """Keys of the same partition with other options.
+
+        In one stage, one option or two more or less, the first or the last; or one option more in
+        one stage and one less in another stage of its device.
+        """
+        counts, numbers = self.split(np.array([key]))
+        if not self.optional:
+            return np.array([key])[:0]
+        last, here = self.option_table(counts).last[0], numbers[0]
+        unit, stages = np.eye(self.num_stages, dtype=np.int64), np.arange(self.num_stages)
+        same_device = self.hosts[:, None] == self.hosts
+        less, more = np.nonzero(same_device & (stages[:, None] != stages))
+        changed = [here + step * unit for step in (1, -1, 2, -2)]
+        changed += [here + unit * (end - here) for end in (np.zeros_like(last), last)]
+        changed.append(here + unit[more] - unit[less])
+        chosen = np.unique(np.concatenate(changed), axis=0)
+        chosen = chosen[((chosen >= 0) & (chosen <= last)).all(axis=1)]
+        return np.concatenate([np.tile(counts, (len(chosen), 1)), chosen], axis=1)
+
+    def with_more_recompute(self, key: Key, devices: Bools, steps: int) -> Key:
+        """Key of the same partition with options some steps further on some devices."""
+        counts, numbers = self.split(np.array([key]))
+        if not self.optional:
+            return key
+        further = numbers + steps * devices[self.hosts]
+        numbers = np.minimum(further, self.option_table(counts).last)
+        return (*key[: self.num_stages], *numbers[0].tolist())
+
+    def after_random_moves(self, key: Key, most: int = 5) -> Key:
+        """Key at least two, and at most so many, random moves away."""
+        for _ in range(self.random.integers(2, most + 1)):
+            near = self.moved(key) if self.cut else self.rechosen(key)
+            if len(near):
+                key = tuple(near[self.random.integers(len(near))].tolist())
+        return key
+
+
+def _layer_moves(stages: int) -> Ints:
+    """Changes of layer counts by moves of one layer, near ones first: `[move, stage]`."""
+    pairs = [
+        (here, there)
+        for distance in range(1, min(stages - 1, FAR) + 1)
+        for low in range(stages - distance)
+        for here, there in ((low, low + distance), (low + distance, low))
+    ]
+    unit = np.eye(stages, dtype=np.int64)
+    here, there = np.array(pairs, dtype=np.int64).reshape(-1, 2).T
+    return unit[there] - unit[here]

@@ -1,0 +1,219 @@
+"""Evaluates a hand strategy on many partitions and choices of recompute at once.
+
+The order of most strategies does not depend on times, so one order is timed on hundreds of
+configurations at once (`ppopt.schedule.fixed_order`). If the order depends on times, the order of
+the best known configuration approximates the orders of its neighbours; the end of a descent is then
+evaluated with its own order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from fractions import Fraction
+from typing import NamedTuple
+
+import numpy as np
+
+from ppopt.problem.arrays import Bools, Ints
+from ppopt.problem.objective import Objective
+from ppopt.problem.partition import Counts
+from ppopt.problem.traits import Trait, unhandled
+from ppopt.schedule import fixed_order, timing
+from ppopt.schedule.fixed_order import FixedOrder
+from ppopt.schedule.orders import portable
+from ppopt.solver.choices.enumeration import Key
+from ppopt.strategies import Options, Strategy
+from ppopt.studies.evaluate import timed
+from ppopt.studies.strategy_configurations import StrategyConfigurations
+
+NEAR = 64
+"""Most neighbours that are ranked at once: the best of them is next, if it is better."""
+TWICE = 256
+"""Most configurations in which two layers move."""
+FULL = 2**31
+"""More recompute options than any stage has."""
+REFUSED = 2**60
+"""Excess of a partition that the runtime does not support."""
+
+AcceptsPartition = Callable[[Counts], bool]
+"""Whether a runtime supports a partition."""
+
+
+class Rank(NamedTuple):
+    """Sort key of a configuration (smaller is better), in ticks of the costs of the space."""
+
+    excess: int
+    """Largest memory by which a device exceeds its limit; 0: the configuration is feasible."""
+    total_excess: int
+    """Memory by which devices exceed their limits, summed over the devices."""
+    value: int
+    """Makespan or device span."""
+    peak: int
+    """Largest memory of a device."""
+
+
+class StrategyEvaluator:
+    """Ranks configurations by the schedules of one strategy; a row of an array is a key."""
+
+    def __init__(
+        self,
+        configurations: StrategyConfigurations,
+        rule: Strategy,
+        options: Options,
+        objective: Objective,
+        accepts_partition: AcceptsPartition | None,
+    ) -> None:
+        self._space, self._rule, self._options = configurations, rule, options
+        self._objective, self._accepts_partition = objective, accepts_partition
+        space, base = configurations, configurations.base
+        orders = rule.built(base, options)
+        if not base.has_all_operations:
+            orders = portable(timing.schedule(base, orders))
+        span = objective is Objective.DEVICE_SPAN
+        self._own_orders = rule.adaptive or Trait.LINKS in base.traits or span
+        """Whether orders depend on times."""
+        not_timed = unhandled(base.traits, fixed_order.HANDLES)
+        pairs = base.overlap is not None and any((order < 0).any() for order in orders)
+        frozen = base.model is not None and base.model.layers[0].frozen
+        lengthless = space.limits is not None and space.costs.lengthless
+        self.one_by_one = bool(
+            self._own_orders or not_timed or space.offloaded or pairs or frozen or lengthless
+        )
+        """Whether the rank by the order of another configuration is an estimate."""
+        by_rule = self._own_orders or bool({*not_timed} - {Trait.STEP_WORK})
+        self.complete = not (space.offloaded or (by_rule and space.leaves_out))
+        self._order = FixedOrder(base, orders)
+        """Order by which ranks are estimated."""
+        self._best: Rank | None = None
+        """Rank of the schedule that has this order; None: the order is that of the base."""
+        self._exceeded: Bools = np.zeros(base.num_devices, dtype=bool)
+        """Whether the last schedule exceeds the limit of every device."""
+
+    @property
+    def together(self) -> int:
+        """Number of configurations that are best ranked at once."""
+        return 1 if self.one_by_one else self._order.together
+
+    def time(self, ticks: int) -> Fraction:
+        """Value in the user's unit."""
+        return Fraction(ticks, self._space.costs.per_unit)
+
+    def ranks(self, keys: Ints) -> Ints:
+        """Exact rank of every configuration: `[configuration, field of Rank]`."""
+        if self.one_by_one:
+            return np.array([self._rank(tuple(key)) for key in keys.tolist()])
+        return self.estimates(keys)
+
+    def best_estimate(self, keys: Ints) -> tuple[Rank, Key]:
+        """Best configuration by the order of the best known one, with its estimated rank."""
+        estimates = self.estimates(keys)
+        number = int(np.lexsort(estimates.T[::-1])[0])
+        return Rank(*estimates[number].tolist()), tuple(keys[number].tolist())
+
+    def estimates(self, keys: Ints) -> Ints:
+        """Ranks by the order of the best known configuration."""
+        size = self._order.together
+        parts = [keys[low : low + size] for low in range(0, len(keys), size)]
+        return np.concatenate([self._estimates(part) for part in parts])
+
+    def _estimates(self, keys: Ints) -> Ints:
+        table, limits = self._space.table(keys), self._space.limits
+        peaks = self._order.peaks(table)
+        excess = np.maximum(peaks - (peaks if limits is None else limits), 0)
+        largest = excess.max(axis=0)
+        if self._accepts_partition is not None:
+            counts, _ = self._space.split(keys)
+            accepted = [self._accepts_partition(tuple(row)) for row in counts.tolist()]
+            largest = np.where(accepted, largest, REFUSED)
+        values = self._order.values(table, self._objective)
+        return np.stack([largest, excess.sum(axis=0), values, peaks.max(axis=0)], axis=1)
+
+    def _rank(self, key: Key) -> Rank:
+        """Rank of the schedule with its own order, in ticks of the costs of all configurations."""
+        pipeline, costs = self._space.pipeline(key), self._space.costs
+        schedule = timed(pipeline, self._rule.name, self._objective, self._options)
+        ticks, metrics = pipeline.ticks, schedule.metrics
+        value = ticks.time(metrics.value_ticks(self._objective)) * costs.per_unit
+        amounts = map(ticks.memory, metrics.peak_memory_ticks)
+        peaks = np.array([int(peak * costs.memory_per_unit) for peak in amounts])
+        limits = self._space.limits
+        excess = np.maximum(peaks - (peaks if limits is None else limits[:, 0]), 0)
+        accepted = self._accepts_partition is None or self._accepts_partition(pipeline.counts)
+        largest = int(excess.max()) if accepted else REFUSED
+        rank = Rank(largest, int(excess.sum()), int(value), int(peaks.max()))
+        self._exceeded = excess > 0
+        if self._own_orders and (self._best is None or rank < self._best):
+            self._best, self._order = rank, FixedOrder(self._space.base, portable(schedule))
+        return rank
+
+    def start(self, key: Key) -> Key:
+        """Key of the same partition with the least recompute within the limits."""
+        return tuple(self._with_least_recompute(np.array([key]))[0].tolist())
+
+    def repaired(self, key: Key, steps: int, *, full: bool) -> Key:
+        """Key with more recompute on the devices that exceeded their limits at the last rank.
+
+        The own order may hold more than the one of the estimate. If nothing is left to recompute
+        there, or with `full`, all recomputes on all devices.
+        """
+        if not self.one_by_one:
+            return key
+        repaired = self._space.with_more_recompute(key, self._exceeded, steps)
+        if full or repaired == key:
+            everywhere = np.ones_like(self._exceeded)
+            repaired = self._space.with_more_recompute(key, everywhere, FULL)
+        return repaired
+
+    def neighbours(self, key: Key) -> Iterator[Ints]:
+        """Neighbours of a configuration in batches, in random order.
+
+        First keys in which one layer moves, each with its recompute kept and with the least that
+        fits, and keys with other recompute; at last some in which layers move twice.
+        """
+        space, together = self._space, self._order.together
+        moved, rechosen = map(space.random.permutation, (space.moved(key), space.rechosen(key)))
+        batches = max(1, -(-len(moved) // min(NEAR, together)))
+        for number in range(batches):
+            own = moved[number::batches]
+            keys = [self._with_least_recompute(own)]
+            if space.optional:
+                keys += [own, rechosen[number::batches]]
+            if any(map(len, keys)):
+                yield np.concatenate(keys)
+        twice = space.moved_twice(key, min(together, len(moved) ** 2, TWICE))
+        if len(twice):
+            yield self._with_least_recompute(twice)
+
+    def perturbed(self, key: Key) -> Key:
+        """Key some random moves away, with its recompute kept or with the least that fits."""
+        near = self._space.after_random_moves(key)
+        if not (self._space.cut and self._space.optional):
+            return near
+        keys = np.concatenate([np.array([near]), self._with_least_recompute(np.array([near]))])
+        return self.best_estimate(keys)[1]
+
+    def _with_least_recompute(self, keys: Ints) -> Ints:
+        """Keys of the same partitions with the least recompute within the limits, or else full.
+
+        All stages of a device have the option of the same number, or their last one: the least
+        number with which the device is within its limit, by bisection.
+        """
+        space = self._space
+        if not space.optional or space.limits is None or not len(keys):
+            return keys
+        counts, _ = space.split(keys)
+        options = space.option_table(counts)
+
+        def with_numbers(devices: Ints) -> Ints:
+            numbers = np.minimum(devices[:, space.hosts], options.last)
+            return np.concatenate([counts, numbers], axis=1)
+
+        low = np.zeros((len(keys), space.base.num_devices), dtype=np.int64)
+        high = np.full_like(low, options.last.max())
+        while (low < high).any():
+            middle = (low + high) // 2
+            table = space.table(with_numbers(middle), options)
+            fits = (self._order.peaks(table) <= space.limits).T
+            low = np.where(fits, low, np.minimum(middle + 1, high))
+            high = np.where(fits, middle, high)
+        return with_numbers(low)

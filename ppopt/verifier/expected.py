@@ -1,0 +1,244 @@
+"""The operations that a step of a pipeline must have, on which devices, and for how long.
+
+They are numbered in one table of cells. A kind has a cell for every place, lane and slice: of an
+operation per microbatch the stage, the microbatch and its slice; of one per step the stage and the
+route, or the device alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from fractions import Fraction
+from functools import cached_property
+from itertools import islice, pairwise
+from typing import Any
+
+import numpy as np
+
+from ppopt.problem.arrays import Bools, Ints
+from ppopt.problem.operation import KINDS, NUM_KINDS, AuxiliaryKind, OpKind, TransferKind
+from ppopt.problem.pipeline import Pipeline
+from ppopt.verifier.times import ComputeTimes, whole
+from ppopt.verifier.violation import MOST_LISTED
+
+COLLECTIVES = (AuxiliaryKind.UNSHARD, AuxiliaryKind.GRADIENT_SYNC)
+MOVES = (AuxiliaryKind.OFFLOAD, AuxiliaryKind.RELOAD)
+ONCE = -1
+"""Microbatch of what a step has once."""
+Table = tuple[Bools, Ints]
+"""Which cells of a kind must have an operation, and its ticks."""
+
+
+class Expected:
+    """The table of cells of a pipeline, for the microbatches that have a lane in it."""
+
+    def __init__(self, pipeline: Pipeline, microbatches: Ints) -> None:
+        self.pipeline = pipeline
+        self.share = pipeline.batches // pipeline.routes
+        """Microbatches of a route: each takes an equal run."""
+        self.hosts: Ints = np.array(pipeline.hosts, dtype=np.int64)
+        """Device, shape [route, stage]."""
+        self.lanes, self.count = _lanes(pipeline.batches, self.share, microbatches)
+        self.host: Ints = self.hosts[self.lanes // self.share].T
+        """Device, shape [stage, lane]."""
+        tables = dict(self._tables())
+        self.kinds = frozenset(tables)
+        """The kinds that the pipeline has."""
+        self.shapes = [self._shape(kind) if kind in tables else (0, 0, 0) for kind in range(KINDS)]
+        """Places, lanes and slices of every kind."""
+        self.offset: Ints = np.cumsum([0, *(np.prod(shape, dtype=int) for shape in self.shapes)])
+        """The first cell of every kind."""
+        flat = [
+            [np.broadcast_to(column, self.shapes[kind]).ravel() for column in tables[kind]]
+            for kind in sorted(tables)
+        ]
+        self.exists, self.ticks = map(np.concatenate, zip(*flat, strict=True))
+        """Whether a cell must have an operation, and how long this takes alone, in ticks."""
+
+    def view(self, flat: Any, kind: int) -> Any:
+        """A column of all cells, of one kind, shape [place, lane, slice]."""
+        return flat[self.offset[kind] : self.offset[kind + 1]].reshape(self.shapes[kind])
+
+    def cell(self, kind: Ints, place: Ints, lane: Ints, part: Ints) -> Ints:
+        """Number of the cell of operations whose kinds the pipeline has."""
+        _, lanes, parts = np.array(self.shapes).T
+        number = (place * lanes[kind] + lane) * parts[kind] + part
+        return np.asarray(self.offset[kind] + number)
+
+    def lane(self, microbatch: Ints) -> Ints:
+        """Lane of microbatches that have one."""
+        if len(self.lanes) == self.pipeline.batches:
+            return microbatch
+        return np.searchsorted(self.lanes, microbatch)
+
+    @cached_property
+    def lanes_of_routes(self) -> list[slice]:
+        """The lanes of every route."""
+        firsts = self.share * np.arange(self.pipeline.routes + 1)
+        return [slice(*ends) for ends in pairwise(np.searchsorted(self.lanes, firsts).tolist())]
+
+    @cached_property
+    def delays(self) -> tuple[Ints, Ints]:
+        """Ticks from stage s to s + 1, and from s + 1 to s, shape [stages - 1, lane] each."""
+        boundary = np.arange(len(self.host) - 1)[:, None]
+        here, following = self.host[:-1], self.host[1:]
+        there, back = _stated_delays(self.pipeline)
+        down = _delays(self.pipeline, there, boundary, here, following)
+        return down, _delays(self.pipeline, back, boundary, following, here)
+
+    def _shape(self, kind: int) -> tuple[int, int, int]:
+        pipeline = self.pipeline
+        if kind == AuxiliaryKind.OPTIMIZER:
+            return pipeline.num_devices, 1, 1
+        if kind in COLLECTIVES:
+            return pipeline.num_stages, pipeline.routes, 1
+        return pipeline.num_stages, len(self.lanes), pipeline.num_slices
+
+    def _tables(self) -> Iterator[tuple[int, Table]]:
+        """The kinds that the pipeline has. Both arrays broadcast to the shape of the kind."""
+        pipeline = self.pipeline
+        exists = existing_kinds(pipeline)
+        for kind, ticks in zip(OpKind, ComputeTimes(pipeline).alone.tolist(), strict=True):
+            yield kind, (exists[kind, :, None, None], self._per_lane(ticks, "microbatch_times"))
+        if pipeline.has_links:
+            yield from self._transfers(exists[OpKind.B])
+        yield from self._collectives()
+        if any(pipeline.costs.optimizer):
+            yield AuxiliaryKind.OPTIMIZER, self._optimizers()
+        moved = np.array([memory > 0 for memory in pipeline.costs.offload_memory])[:, None, None]
+        if moved.any():
+            times = [time * pipeline.ticks.per_unit for time in pipeline.costs.offload_time]
+            for move in MOVES:
+                yield move, (moved, self._per_lane(times, "microbatch_memory"))
+
+    def _per_lane(self, ticks: Sequence[Fraction | int], field: str) -> Ints:
+        """Ticks of every stage, times the factor of the microbatch, shape [stage, lane or 1, 1]."""
+        factors = getattr(self.pipeline, field)
+        if factors is None:
+            return np.array([[[whole(tick)]] for tick in ticks], dtype=np.int64)
+        own = [factors[microbatch] for microbatch in self.lanes.tolist()]
+        different = sorted(set(own))
+        number = {factor: place for place, factor in enumerate(different)}
+        table = [[[whole(tick * factor)] for factor in different] for tick in ticks]
+        lanes = np.array([number[factor] for factor in own], dtype=np.int64)
+        return np.array(table, dtype=np.int64).reshape(len(ticks), -1, 1)[:, lanes]
+
+    def _transfers(self, has_backward: Bools) -> Iterator[tuple[int, Table]]:
+        """An activation to the next stage, a gradient to the last if that has a backward.
+
+        A transfer goes to another device.
+        """
+        crossing, none = self.host[1:] != self.host[:-1], np.zeros_like(self.host[:1])
+        nowhere, back = none.astype(np.bool_), crossing & has_backward[:-1, None]
+        down, up = self.delays
+        for kind, exists, ticks in (
+            (TransferKind.SEND_F, (crossing, nowhere), (down, none)),
+            (TransferKind.SEND_B, (nowhere, back), (none, up)),
+        ):
+            yield kind, (np.vstack(exists)[..., None], np.vstack(ticks)[..., None])
+
+    def _collectives(self) -> Iterator[tuple[int, Table]]:
+        """If any stage has gathered weights, or time for one kind, all stages have that kind."""
+        costs, per_unit = self.pipeline.costs, self.pipeline.ticks.per_unit
+        for kind, times in zip(COLLECTIVES, (costs.unshard, costs.gradient_sync), strict=True):
+            if any(costs.unshard_memory) or any(times):
+                ticks = np.array([int(time * per_unit) for time in times], dtype=np.int64)
+                yield kind, (np.ones_like(ticks[:, None, None], np.bool_), ticks[:, None, None])
+
+    def _optimizers(self) -> Table:
+        """One takes the sum of its stages; a device of frozen stages alone has none."""
+        pipeline, frozen = self.pipeline, frozen_stages(self.pipeline)
+        exists, ticks = [], []
+        for device, speed in enumerate(pipeline.device_speed):
+            stages = [stage for hosted in pipeline.hosted for stage in hosted[device]]
+            exists.append(not all(frozen[stage] for stage in stages))
+            time = sum(pipeline.costs.optimizer[stage] for stage in stages) / speed
+            ticks.append(int(time * pipeline.ticks.per_unit))
+        shape = (-1, 1, 1)
+        return np.array(exists).reshape(shape), np.array(ticks, dtype=np.int64).reshape(shape)
+
+
+def _lanes(batches: int, share: int, microbatches: Ints) -> tuple[Ints, Ints]:
+    """The microbatches that have a lane, ascending, and how many each stands for.
+
+    These are the ones that some operation names, so that the size follows from the operations and
+    not from how many microbatches the pipeline claims. Of the others each route has as many as are
+    listed, and the last one stands for the rest.
+    """
+    seen = np.zeros(batches, dtype=np.bool_)
+    seen[microbatches[(microbatches >= 0) & (microbatches < batches)]] = True
+    present = np.flatnonzero(seen)
+    if len(present) == batches:
+        return present, np.ones_like(present)
+    lanes, counts = [], []
+    for first in range(0, batches, share):
+        own = present[(present >= first) & (present < first + share)]
+        near = np.arange(first, first + min(share, len(own) + MOST_LISTED))
+        absent = np.setdiff1d(near, own, assume_unique=True)
+        lanes += [own, absent]
+        counts += [np.ones(len(own) + len(absent), dtype=np.int64)]
+        counts[-1][-1:] += share - len(own) - len(absent)
+    order = np.argsort(np.concatenate(lanes))
+    return np.concatenate(lanes)[order], np.concatenate(counts)[order]
+
+
+def frozen_stages(pipeline: Pipeline) -> list[bool]:
+    """Whether nothing in a stage is trained, per stage; of an empty stage, nothing before it."""
+    if pipeline.model is None:
+        return list(pipeline.frozen or (False,) * pipeline.num_stages)
+    layers, found, none_before = iter(pipeline.model.layers), [], True
+    for count in pipeline.counts:
+        own = [layer.frozen for layer in islice(layers, count)]
+        found.append(all(own) if own else none_before)
+        none_before &= all(own)
+    return found
+
+
+def existing_kinds(pipeline: Pipeline) -> Bools:
+    """Whether a stage runs operations of a kind of compute, shape [kind, stage].
+
+    A frozen stage has no gradients of weights, so no W. If all stages before it are frozen, too, no
+    gradient goes there, so it has no backward.
+    """
+    frozen = np.array(frozen_stages(pipeline))
+    table = np.ones((NUM_KINDS, len(frozen)), dtype=np.bool_)
+    table[OpKind.W] = ~frozen
+    table[[OpKind.B, OpKind.BW]] = ~np.logical_and.accumulate(frozen)
+    return table
+
+
+def _stated_delays(pipeline: Pipeline) -> tuple[Any, Any]:
+    """Delays on the way there and back, as `_delays` takes them.
+
+    Of links by size, after a stage: latency + output of its last layer / bandwidth; of a slice, its
+    part of the output. The way back has the same sizes.
+    """
+    there, link = pipeline.p2p, pipeline.link
+    back = there if pipeline.backward_p2p is None else pipeline.backward_p2p
+    if link is None:
+        return there, back
+    last = np.cumsum(pipeline.counts)[:-1] - 1
+    sizes = [pipeline.model.layers[layer].output / pipeline.num_slices for layer in last]
+    there = tuple(link.latency + size / link.bandwidth for size in sizes)
+    if pipeline.backward_p2p is None:
+        return there, there
+    if link.backward is not None:
+        way = link.backward
+        back = tuple(way.latency + size / way.bandwidth for size in sizes)
+    return there, back
+
+
+def _delays(pipeline: Pipeline, stated: Any, boundary: Ints, source: Ints, target: Ints) -> Ints:
+    """Ticks over boundaries between stages, from source to target devices; 0 on one device.
+
+    `stated` is one number, one per boundary, or a matrix [from device][to device].
+    """
+    if not source.size:
+        return np.zeros(source.shape, dtype=np.int64)
+    ticks = np.vectorize(lambda time: int(time * pipeline.ticks.per_unit), otypes=[np.int64])
+    table = ticks(np.array(stated, dtype=object))
+    if table.ndim == 2:
+        delays = table[source, target]
+    else:
+        delays = np.broadcast_to(table if table.ndim == 0 else table[boundary], source.shape)
+    return np.where(source == target, 0, delays)

@@ -1,0 +1,153 @@
+"""The rules of order: which operation starts after which has ended."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+import numpy as np
+
+from ppopt.problem.arrays import Bools, Ints
+from ppopt.problem.operation import AuxiliaryKind, OpKind, TransferKind
+from ppopt.verifier.expected import frozen_stages
+from ppopt.verifier.rows import ABSENT, Rows
+from ppopt.verifier.violation import Rule, Violation
+
+
+class Edges(NamedTuple):
+    """Operations that start a lag or more after the end of others; arrays of rows that broadcast.
+
+    If one of both is ABSENT there is nothing to break.
+    """
+
+    rule: Rule
+    earlier: Ints
+    later: Ints
+    lag: Ints | int = 0
+    """In ticks."""
+    ends_late: bool = False
+    """Whether the earlier one is at fault: it should end before the later one starts."""
+
+
+def out_of_order(named: Rows) -> Iterator[Violation]:
+    """Check all edges among operations that have a name."""
+    for edges in (*_compute(named), *_transfers(named), *_steps(named), *_moves(named)):
+        yield from _broken(named, edges)
+
+
+def _backward(named: Rows) -> Ints:
+    """B or BW of every stage, microbatch and slice; if both run, others wait for B."""
+    split, whole = named.index(OpKind.B), named.index(OpKind.BW)
+    return np.where(split != ABSENT, split, whole)
+
+
+def _compute(named: Rows) -> Iterator[Edges]:
+    """Data flow, and the order of slices."""
+    forward, b, w, full = map(named.index, OpKind)
+    down, up = (ticks[..., None] for ticks in named.expected.delays)
+    backward = _backward(named)
+    yield Edges(Rule.FORWARD, forward[:-1], forward[1:], down)
+    yield Edges(Rule.SLICE, forward[..., :-1], forward[..., 1:])
+    yield Edges(Rule.WEIGHT, b, w)
+    for either in (b, full):
+        yield Edges(Rule.BACKWARD, backward[1:], either[:-1], up)
+        yield Edges(Rule.BACKWARD, forward, either)
+        yield Edges(Rule.SLICE, backward[..., 1:], either[..., :-1])
+
+
+def _transfers(named: Rows) -> Iterator[Edges]:
+    """A transfer stands between the operation whose result it carries and the one that needs it."""
+    if TransferKind.SEND_F not in named.expected.kinds:
+        return
+    forward, backward = named.index(OpKind.F), _backward(named)
+    down, up = map(named.index, TransferKind)
+    yield Edges(Rule.SEND, forward, down)
+    yield Edges(Rule.SEND, backward, up)
+    yield Edges(Rule.RECEIVE, down[:-1], forward[1:], ends_late=True)
+    yield Edges(Rule.RECEIVE, up[1:], backward[:-1], ends_late=True)
+
+
+def _moves(named: Rows) -> Iterator[Edges]:
+    """An activation goes to the host after F, and is back before the backward."""
+    if AuxiliaryKind.OFFLOAD in named.expected.kinds:
+        out, back = named.index(AuxiliaryKind.OFFLOAD), named.index(AuxiliaryKind.RELOAD)
+        yield Edges(Rule.OFFLOAD, named.index(OpKind.F), out)
+        yield Edges(Rule.RELOAD, out, back)
+        yield Edges(Rule.RELOAD, back, _backward(named), ends_late=True)
+
+
+def _steps(named: Rows) -> Iterator[Edges]:
+    """Weights before the first F of their stage, gradients after its last operation."""
+    kinds = named.expected.kinds
+    if kinds.isdisjoint(AuxiliaryKind):
+        return
+    done = _outermost(named, tuple(OpKind), named.ends, np.argmax)
+    if AuxiliaryKind.UNSHARD in kinds:
+        first = _outermost(named, (OpKind.F,), named.starts, np.argmin)
+        yield Edges(Rule.UNSHARD, named.index(AuxiliaryKind.UNSHARD), first, ends_late=True)
+    if AuxiliaryKind.GRADIENT_SYNC in kinds:
+        sync = named.index(AuxiliaryKind.GRADIENT_SYNC)
+        yield Edges(Rule.GRADIENT_SYNC, done, sync)
+        done = sync
+    if AuxiliaryKind.OPTIMIZER in kinds:
+        gradients = np.where(_awaited(named), done[..., 0].T, ABSENT)
+        yield Edges(Rule.OPTIMIZER, gradients, named.index(AuxiliaryKind.OPTIMIZER))
+
+
+def _awaited(named: Rows) -> Bools:
+    """Whether a device's optimizer needs the gradients of a stage, shape [device, route, stage].
+
+    It needs those of its own stages; with a barrier, those of all. Frozen stages have none.
+    """
+    pipeline = named.pipeline
+    devices = np.arange(pipeline.num_devices)[:, None, None]
+    own = named.expected.hosts == devices
+    return np.asarray((own | pipeline.optimizer_barrier) & ~np.array(frozen_stages(pipeline)))
+
+
+def _outermost(
+    named: Rows, kinds: tuple[OpKind, ...], times: Ints, pick: Callable[..., Ints]
+) -> Ints:
+    """Of every stage and route the row with the least or largest time, shape [stage, route, 1]."""
+    tables = [named.index(kind) for kind in kinds]
+    none = np.full((named.pipeline.num_stages, 1), ABSENT)
+    rows = []
+    for lanes in named.expected.lanes_of_routes:
+        own = np.hstack([none, *(table[:, lanes].reshape(len(none), -1) for table in tables)])
+        rows.append(np.take_along_axis(own, pick(times[own], axis=1)[:, None], axis=1))
+    return np.stack(rows, axis=1)
+
+
+def _broken(named: Rows, edges: Edges) -> Iterator[Violation]:
+    earlier, later, lag = np.broadcast_arrays(edges.earlier, edges.later, edges.lag)
+    early = named.starts[later] < named.ends[earlier] + lag
+    if not early.any():
+        return
+    columns = (column[early].tolist() for column in (earlier, later, lag))
+    for before, after, ticks in zip(*columns, strict=True):
+        row, cause = (before, after) if edges.ends_late else (after, before)
+        ops = (*named.ops(row), *named.ops(cause))
+        message = _early(named, row, cause, ticks)
+        if not named.computes[row]:
+            message = _beside_compute(named, row, cause, ends_late=edges.ends_late)
+        place = int(named.device[row]), int(named.start[row])
+        yield Violation(edges.rule, ops, *place, message)
+
+
+def _early(named: Rows, row: int, cause: int, lag: int) -> str:
+    delay = f" and p2p takes {named.clock(lag)}" if lag else ""
+    return (
+        f"{named.name(row)} starts at {named.clock(named.start[row])} on device "
+        f"{named.device[row]}, but {named.name(cause)} ends at {named.clock(named.end[cause])} "
+        f"on device {named.device[cause]}{delay}"
+    )
+
+
+def _beside_compute(named: Rows, row: int, cause: int, *, ends_late: bool) -> str:
+    elsewhere = named.device[cause] not in (named.device[row], named.target[row])
+    where = f" on device {named.device[cause]}" if elsewhere else ""
+    if ends_late:
+        start = named.clock(named.start[cause])
+        return f"{named.span(row)} ends after {named.name(cause)} starts at {start}{where}"
+    end = named.clock(named.end[cause])
+    return f"{named.span(row)} starts before {named.name(cause)} ends at {end}{where}"
