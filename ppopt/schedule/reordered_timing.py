@@ -14,8 +14,9 @@ import numpy as np
 from ppopt.problem.arrays import Floats, Ints
 from ppopt.problem.objective import Objective
 from ppopt.problem.traits import Trait
+from ppopt.schedule.operations import split_codes
 from ppopt.schedule.sampled_timing import SampledTiming
-from ppopt.schedule.schedule import Schedule, split_codes
+from ppopt.schedule.schedule import Schedule
 
 HANDLES = frozenset(
     {

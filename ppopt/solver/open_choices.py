@@ -70,9 +70,10 @@ def choice_of(problem: Problem, deadline: Deadline, further: Chosen = NONE_CHOSE
     """
     choices = open_choices(problem.pipeline) | further
     if Chosen.ORDER in choices:
+        _with_order(choices & ~Chosen.ORDER)
         from ppopt.solver.microbatch_orders.order_choice import OrderChoice  # noqa: PLC0415
 
-        return OrderChoice(problem, deadline, alone=choices == Chosen.ORDER)
+        return OrderChoice(problem, deadline)
     if Chosen.PLACEMENT in choices:
         return _placements(problem, deadline, alone=choices == Chosen.PLACEMENT)
     if Chosen.PARTITION | Chosen.OFFLOAD in choices:

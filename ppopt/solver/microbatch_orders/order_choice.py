@@ -17,7 +17,6 @@ import numpy as np
 
 from ppopt.problem.pipeline import Pipeline
 from ppopt.problem.problem import Problem
-from ppopt.schedule import timing
 from ppopt.schedule.origin import Argument
 from ppopt.schedule.reordered_timing import ReorderedTiming
 from ppopt.schedule.schedule import Schedule
@@ -34,7 +33,7 @@ from ppopt.solver.choices.enumeration import (
 )
 from ppopt.solver.choices.spaces import ORDERS
 from ppopt.solver.deadline import Deadline
-from ppopt.solver.heuristics.construction import initial_orders
+from ppopt.solver.heuristics.construction import initial_schedules
 from ppopt.solver.microbatch_orders.local_search import Order, OrderSearch
 
 MOST_LISTED = 1000
@@ -140,12 +139,11 @@ class OrderChoice(Choice):
     def _baselines(self) -> list[OrderSearch]:
         """Local searches over orders, one from each of the best baselines."""
         searches = []
-        for orders in initial_orders(self._problem, self._deadline.share(BASELINE_SHARE).end):
+        for baseline in initial_schedules(self._problem, self._deadline.share(BASELINE_SHARE).end):
             if self._deadline.over:
                 break
-            if orders is not None:
-                baseline = timing.schedule(self._base, orders, self._problem.objective)
-                searches.append(self._search_from(baseline))
+            if baseline is not None:
+                searches.append(self._search_from(baseline.schedule))
         return sorted(searches, key=lambda search: search.best)[:MOST_BASELINES]
 
     def _search_from(self, baseline: Schedule) -> OrderSearch:
