@@ -299,6 +299,11 @@ def _training(value: object, _: Setting) -> dict[str, int]:
     return read_training(value).in_file()
 
 
+def _lengths(value: object, setting: Setting) -> object:
+    read_lengths(value, setting.field)
+    return value
+
+
 def _choice(value: object, setting: Setting) -> str:
     if value not in setting.choices:
         *others, last = map(str, setting.choices)
@@ -336,7 +341,7 @@ _CHECKS: dict[Shape, _Check] = {
     Shape.LINK: _link,
     Shape.DEVICES: _limit,
     Shape.PER_DEVICE: _numbers,
-    Shape.LENGTHS: lambda value, setting: read_lengths(value, setting.field),
+    Shape.LENGTHS: _lengths,
     Shape.PLACEMENT: _name_or_numbers,
     Shape.CHOICE: _choice,
     Shape.FLAG: lambda value, _: flag(value),

@@ -52,13 +52,13 @@ def read_factors(field: str, given: object, batches: int, reader: FieldReader) -
     return factors
 
 
-def read_order(given: object, batches: int, routes: int) -> str | tuple[int, ...] | None:
-    """Read the order of microbatches: None as given, `search`, or the order that was chosen.
+def read_order(given: object, batches: int, routes: int) -> str | tuple[int, ...]:
+    """Read the order of microbatches: `given`, `search`, or the order that was chosen.
 
     Raises InputError on anything else; ConflictError if an order is chosen on two routes.
     """
-    if given in (None, GIVEN_ORDER):
-        return None
+    if given == GIVEN_ORDER:
+        return GIVEN_ORDER
     if routes > 1:
         raise ConflictError("order: search does not go with two routes, which share microbatches")
     if given == SEARCH_ORDER:

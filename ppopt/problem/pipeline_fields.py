@@ -9,6 +9,7 @@ from ppopt.problem import cost_table
 from ppopt.problem.cost_table import Cost, CostFields, of_stages
 from ppopt.problem.first_backward import FirstBackward
 from ppopt.problem.link_mode import LinkMode
+from ppopt.problem.microbatches import GIVEN_ORDER
 from ppopt.problem.offload import HostLink
 from ppopt.problem.settings import with_fields
 
@@ -98,8 +99,8 @@ class PipelineFields(CostFields):
     reference_tokens: Any = None
     """Tokens of the document of which the times of the stages are; None:
     `tokens_per_microbatch`."""
-    order: Any = None
-    """Order in which microbatches run: `given` (None), as their factors are listed; `search`,
+    order: Any = GIVEN_ORDER
+    """Order in which microbatches run: `given`, as their factors are listed; `search`,
     chosen with the schedule; or the order that was chosen: the factors are in that order, and entry
     k is the place in the list asked for of the microbatch that runs k-th."""
     slices: int | None = None

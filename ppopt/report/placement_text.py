@@ -28,7 +28,7 @@ def describe_unsearched(pipeline: Pipeline) -> str:
     kept = _kept_of_layers(pipeline)
     if "placement" not in open_choices(pipeline).names:
         kept = {"placement": pipeline.resolved_placement} | kept
-    if pipeline.order is None and Trait.MICROBATCHES in pipeline.traits:
+    if pipeline.order == GIVEN_ORDER and Trait.MICROBATCHES in pipeline.traits:
         kept["order"] = GIVEN_ORDER
     sizes: dict[str, object] = {"routes": pipeline.routes}
     if pipeline.named_placement:

@@ -7,6 +7,7 @@ from fractions import Fraction
 
 import numpy as np
 
+from ppopt.problem.microbatches import GIVEN_ORDER
 from ppopt.problem.objective import Objective
 from ppopt.problem.partition import refuse_partition_search
 from ppopt.problem.pipeline import Pipeline
@@ -18,7 +19,7 @@ from ppopt.strategies import Options, resolve
 from ppopt.strategies.schedules import schedules
 from ppopt.verifier import checked
 
-EVALUATIONS = 1000
+EVALUATIONS = 2000
 """Orders of microbatches that are timed, where the order is searched."""
 
 
@@ -46,7 +47,7 @@ def timed(
 ) -> Schedule:
     """Return the schedule of `evaluate` before it is verified."""
     if pipeline.order_is_open:
-        return _in_best_order(replace(pipeline, order=None), strategy, objective, options)
+        return _in_best_order(replace(pipeline, order=GIVEN_ORDER), strategy, objective, options)
     options, rule, objective = options or Options(), resolve(strategy), Objective(objective)
     placed = rule.apply(pipeline, options)
     return min(

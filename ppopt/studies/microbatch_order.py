@@ -16,6 +16,7 @@ import numpy as np
 from ppopt.errors import InputError
 from ppopt.problem import exact
 from ppopt.problem.arrays import Floats
+from ppopt.problem.microbatches import GIVEN_ORDER
 from ppopt.problem.objective import Objective
 from ppopt.problem.operation import OpKind
 from ppopt.problem.pipeline import Pipeline
@@ -73,7 +74,7 @@ class MicrobatchOrders:
         if evaluations < 1:
             raise InputError(f"evaluations: {evaluations} is below 1")
         self._pipeline = replace(
-            pipeline, microbatch_times=None, microbatch_memory=None, order=None
+            pipeline, microbatch_times=None, microbatch_memory=None, order=GIVEN_ORDER
         )
         refuse_unhandled("order: search", self._pipeline.traits, HANDLES, "leave it out")
         resolve(strategy)

@@ -15,6 +15,7 @@ from random import Random
 
 import numpy as np
 
+from ppopt.problem.microbatches import GIVEN_ORDER
 from ppopt.problem.pipeline import Pipeline
 from ppopt.problem.problem import Problem
 from ppopt.schedule.origin import Argument
@@ -59,7 +60,7 @@ class OrderChoice(Choice):
     def __init__(self, problem: Problem, deadline: Deadline) -> None:
         """Raises NotApplicableError if orders cannot be searched."""
         ORDERS.check(problem)
-        self._base = replace(problem.pipeline, order=None)
+        self._base = replace(problem.pipeline, order=GIVEN_ORDER)
         self._problem, self._deadline = replace(problem, pipeline=self._base), deadline
         self._alike = {
             factors: [place for place, other in enumerate(self._base.factors) if other == factors]
