@@ -61,7 +61,7 @@ class StrategyChoice:
 
 def has_open_choices(pipeline: Pipeline) -> bool:
     """Whether a pipeline leaves its partition or its recompute open."""
-    return bool(open_choices(pipeline) & ~Chosen.PLACEMENT)
+    return bool(open_choices(pipeline) & ~(Chosen.PLACEMENT | Chosen.ORDER))
 
 
 @interrupts.recorded(inner=True)
