@@ -12,6 +12,7 @@ from ppopt.problem.costs import Ticks
 from ppopt.problem.features.compute import compute_mode
 from ppopt.problem.features.draft import InstanceDraft
 from ppopt.problem.features.offload import move_mode
+from ppopt.problem.kinds import RECORDS, ResourceKind
 from ppopt.problem.operation import AuxiliaryKind, OpKind
 from ppopt.problem.operation_classes import Mode, OperationClass
 from ppopt.problem.traits import Trait
@@ -44,6 +45,6 @@ def _maker(draft: InstanceDraft, op_class: OperationClass, mode: Mode | None) ->
     if isinstance(kind, OpKind):
         with_host = draft.all_resources
         return lambda ticks: compute_mode(ticks, kind, stage, with_host=with_host)
-    if isinstance(kind, AuxiliaryKind) and op_class.per_microbatch:
+    if isinstance(kind, AuxiliaryKind) and RECORDS[kind].resource is ResourceKind.HOST:
         return lambda ticks: move_mode(ticks, kind, stage)
     return None
