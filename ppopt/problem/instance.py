@@ -159,7 +159,7 @@ class Instance:
     @cached_property
     def resources(self) -> tuple[Resource, ...]:
         """All resources: the devices, then the others."""
-        return tuple(self._draft.resources)
+        return self._draft.resources
 
     @property
     def dispatch_rules(self) -> tuple[DispatchRule, ...]:

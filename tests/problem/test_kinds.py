@@ -1,4 +1,4 @@
-"""The registry of kinds is complete, and resources are those of the instance."""
+"""The registry of kinds is complete, and every class runs on a resource of its kind."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from ppopt.problem.instance import Instance
 from ppopt.problem.kinds import RECORDS
 from ppopt.problem.operation import KINDS, AuxiliaryKind, OpKind, TransferKind
 from ppopt.problem.pipeline import Pipeline
-from ppopt.problem.resources import resources_of
 
 WORK = {"unshard": 1, "gradient_sync": 3, "optimizer": 1}
 OFFLOAD = {"offload_memory": 0.5, "offload_time": 1}
@@ -37,10 +36,20 @@ def test_every_kind_has_a_record_at_its_code() -> None:
         {**WORK, **OFFLOAD, "host_link": "shared"},
     ],
 )
-def test_resources_are_those_of_the_instance(
+def test_resources_run_what_their_kind_says(
     link_mode: str, routes: int, placement: object, more: dict[str, object]
 ) -> None:
     fields = {"placement": placement, "routes": routes, "link_mode": link_mode, "p2p": 1}
     pipeline = Pipeline(stages=4, batches=4, **fields, **more)
     instance = Instance.of(pipeline, BackwardKind.SPLIT, all_resources=True)
-    assert resources_of(pipeline) == instance.resources
+    for resource, numbers in zip(instance.resources, instance.hosted, strict=True):
+        assert numbers
+        for number in numbers:
+            op_class = instance.classes[number]
+            assert op_class.kind is not None
+            record, hosts = RECORDS[op_class.kind], pipeline.hosts[op_class.route]
+            step = {None: 0, OpKind.F: 1, OpKind.B: -1}[record.carries]
+            ends = (hosts[op_class.stage], hosts[op_class.stage + step])
+            devices = resource.devices if step else resource.devices * 2
+            assert resource.kind is record.resource
+            assert devices == ends or (not resource.one_way and devices == ends[::-1])

@@ -20,7 +20,6 @@ from itertools import product
 from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.costs import Ticks
 from ppopt.problem.features.draft import InstanceDraft
-from ppopt.problem.kinds import ResourceKind
 from ppopt.problem.operation import OpKind, TransferKind
 from ppopt.problem.operation_classes import (
     Handover,
@@ -28,7 +27,6 @@ from ppopt.problem.operation_classes import (
     OperationClass,
     Precedence,
 )
-from ppopt.problem.resources import Resource
 
 FORWARD, BACKWARD, WEIGHT = range(3)
 """Rows of classes: the operations of a stage and microbatch, in the order in which they run."""
@@ -42,11 +40,8 @@ ROW_OF = {OpKind.F: FORWARD, OpKind.B: BACKWARD, OpKind.BW: BACKWARD, OpKind.W: 
 
 
 def add_compute(draft: InstanceDraft) -> None:
-    """Add the compute resource of every device, its classes, their precedence and handovers."""
+    """Add the classes of compute, their precedence and handovers."""
     pipeline, rows = draft.pipeline, ROWS[draft.backward]
-    draft.resources += [
-        Resource(ResourceKind.COMPUTE, (device,)) for device in range(pipeline.num_devices)
-    ]
     places = list(
         product(range(pipeline.routes), range(pipeline.num_slices), range(pipeline.num_stages))
     )

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from ppopt.problem.backward_kind import BackwardKind
+from ppopt.problem.kinds import ResourceKind
 from ppopt.problem.operation_classes import (
     DispatchRule,
     Handover,
@@ -12,24 +14,39 @@ from ppopt.problem.operation_classes import (
     Precedence,
 )
 from ppopt.problem.pipeline import Pipeline
-from ppopt.problem.resources import Resource
+from ppopt.problem.resources import Resource, resources_of
 
 
 @dataclass
 class InstanceDraft:
-    """Resources, classes and precedence so far; numbers are places in these lists."""
+    """Classes and precedence so far; numbers are places in these lists."""
 
     pipeline: Pipeline
     backward: BackwardKind
     all_resources: bool
     """Whether it has all resources; else those of compute."""
-    resources: list[Resource] = field(default_factory=list)
     classes: list[OperationClass] = field(default_factory=list)
     precedence: list[Precedence] = field(default_factory=list)
     handovers: list[Handover] = field(default_factory=list)
     """What crosses from device to device: links decide what it waits for."""
     dispatch_rules: tuple[DispatchRule, ...] = ()
     """Rules by which links serve a strategy that gives no order of transfers: the best is kept."""
+
+    @cached_property
+    def resources(self) -> tuple[Resource, ...]:
+        """The resources, by number; devices come first."""
+        resources = resources_of(self.pipeline)
+        return resources if self.all_resources else resources[: self.pipeline.num_devices]
+
+    def numbers(self, kind: ResourceKind) -> dict[tuple[int, ...], int]:
+        """Numbers of the resources of a kind by their devices, the first of two; links by way."""
+        numbers: dict[tuple[int, ...], int] = {}
+        for number, resource in enumerate(self.resources):
+            if resource.kind is kind:
+                numbers.setdefault(resource.devices, number)
+                if not resource.one_way:
+                    numbers.setdefault(resource.devices[::-1], number)
+        return numbers
 
     @property
     def batches(self) -> int:

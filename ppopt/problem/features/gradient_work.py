@@ -34,7 +34,6 @@ from ppopt.problem.kinds import ResourceKind
 from ppopt.problem.operation import AuxiliaryKind, OpKind
 from ppopt.problem.operation_classes import Mode, OperationClass, Precedence
 from ppopt.problem.pipeline import Pipeline
-from ppopt.problem.resources import Resource
 
 MOST_IN_ORDER = 2
 """Stages of a device whose unshards run in order whatever their memory."""
@@ -47,9 +46,7 @@ def add_gradient_work(draft: InstanceDraft) -> None:
     pipeline = draft.pipeline
     if not pipeline.has_gradient_work:
         return
-    costs, devices = pipeline.ticks.costs, range(pipeline.num_devices)
-    first = len(draft.resources)
-    draft.resources += [Resource(ResourceKind.COLLECTIVE, (device,)) for device in devices]
+    costs, queues = pipeline.ticks.costs, draft.numbers(ResourceKind.COLLECTIVE)
     host = {
         (route, stage): device
         for route, hosts in enumerate(pipeline.hosts)
@@ -58,7 +55,7 @@ def add_gradient_work(draft: InstanceDraft) -> None:
     held, nothing = any(costs.unshard_memory), (0,) * pipeline.num_stages
     unshard, sync = (
         {
-            key: _add(draft, key, first + device, Mode(kind, *(row[key[1]] for row in rows)))
+            key: _add(draft, key, queues[device,], Mode(kind, *(row[key[1]] for row in rows)))
             for key, device in host.items()
             if held or any(rows[0])
         }

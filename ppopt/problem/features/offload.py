@@ -21,21 +21,14 @@ from ppopt.problem.offload import HostLink
 from ppopt.problem.operation import AuxiliaryKind
 from ppopt.problem.operation_classes import Mode, OperationClass, Precedence
 from ppopt.problem.pipeline import Pipeline
-from ppopt.problem.resources import Resource
 
 
 def add_offload(draft: InstanceDraft) -> None:
-    """Add both ways of every device and its host, and what moves on them."""
+    """Add what moves between every device and its host."""
     pipeline = draft.pipeline
     if not pipeline.has_offload:
         return
-    ways = 1 if pipeline.host_link is HostLink.SHARED else 2
-    first = len(draft.resources)
-    draft.resources += [
-        Resource(ResourceKind.HOST, (device,))
-        for device in range(pipeline.num_devices)
-        for _ in range(ways)
-    ]
+    shared, hosts = pipeline.host_link is HostLink.SHARED, draft.numbers(ResourceKind.HOST)
     places = pipeline.routes * pipeline.num_slices * pipeline.num_stages
     for number in range(places):
         forward = draft.classes[number]
@@ -45,7 +38,7 @@ def add_offload(draft: InstanceDraft) -> None:
         modes = [move_mode(pipeline.ticks, kind, forward.stage) for kind in kinds]
         before = number
         for way, mode in enumerate(modes):
-            resource = first + ways * forward.device + min(way, ways - 1)
+            resource = hosts[forward.device,] + (0 if shared else way)
             place = (forward.stage, forward.route, forward.slice)
             draft.classes.append(OperationClass(*place, resource, (mode,), forward.size))
             draft.precedence.append(Precedence(before, len(draft.classes) - 1, 0))

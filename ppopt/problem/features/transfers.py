@@ -8,39 +8,22 @@ they are exclusive, each way has its own link.
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 from ppopt.problem.features.draft import InstanceDraft
 from ppopt.problem.kinds import ResourceKind
 from ppopt.problem.link_mode import LinkMode
 from ppopt.problem.operation_classes import (
     Criterion,
     DispatchRule,
-    Handover,
     Mode,
     OperationClass,
     Precedence,
 )
-from ppopt.problem.resources import Resource
 
-
-class Links(NamedTuple):
-    """What the links of a mode are."""
-
-    one_way: bool
-    """Whether each way between two devices has a link of its own."""
-    dispatch_rules: tuple[DispatchRule, ...]
-    """How they serve a strategy that gives no order: the best is kept."""
-
-
-LINKS = {
-    LinkMode.STREAMS: Links(
-        one_way=False, dispatch_rules=((Criterion.ARRIVAL,), (Criterion.NEED,))
-    ),
-    LinkMode.EXCLUSIVE: Links(
-        one_way=True, dispatch_rules=((Criterion.ARRIVAL, Criterion.MICROBATCH),)
-    ),
+DISPATCH_RULES: dict[LinkMode, tuple[DispatchRule, ...]] = {
+    LinkMode.STREAMS: ((Criterion.ARRIVAL,), (Criterion.NEED,)),
+    LinkMode.EXCLUSIVE: ((Criterion.ARRIVAL, Criterion.MICROBATCH),),
 }
+"""How the links of a mode serve a strategy that gives no order: the best is kept."""
 
 
 def add_delays(draft: InstanceDraft) -> None:
@@ -51,33 +34,22 @@ def add_delays(draft: InstanceDraft) -> None:
 
 
 def add_transfers(draft: InstanceDraft) -> None:
-    """Add the links of a pipeline and their transfers; where links are delays there are none."""
+    """Add the transfers of a pipeline; where links are delays there are none."""
     if not draft.pipeline.has_links:
         add_delays(draft)
         return
-    links = LINKS[draft.pipeline.link_mode]
-    ends = [_ends(draft, handover, links) for handover in draft.handovers]
-    pairs = sorted({pair for pair in ends if pair[0] != pair[1]})
-    number = {pair: len(draft.resources) + place for place, pair in enumerate(pairs)}
-    draft.resources += [Resource(ResourceKind.LINK, pair, links.one_way) for pair in pairs]
-    draft.dispatch_rules = links.dispatch_rules
-    for (before, after, delay, kind), pair in zip(draft.handovers, ends, strict=True):
-        if pair not in number:
+    links = draft.numbers(ResourceKind.LINK)
+    draft.dispatch_rules = DISPATCH_RULES[draft.pipeline.link_mode]
+    for before, after, delay, kind in draft.handovers:
+        sender, carried = draft.classes[before], len(draft.classes)
+        ends = (sender.device, draft.classes[after].device)
+        if ends[0] == ends[1]:
             draft.precedence.append(Precedence(before, after, delay))
             continue
-        sender, carried = draft.classes[before], len(draft.classes)
         draft.classes.append(
             OperationClass(
                 *(sender.stage, sender.route, sender.slice),
-                *(number[pair], (Mode(kind, delay),), sender.size),
+                *(links[ends], (Mode(kind, delay),), sender.size),
             )
         )
         draft.precedence += [Precedence(before, carried, 0), Precedence(carried, after, 0)]
-
-
-def _ends(draft: InstanceDraft, handover: Handover, links: Links) -> tuple[int, int]:
-    """The devices of a link: sender and receiver, or the smaller first where it goes both ways."""
-    source, target = (draft.classes[number].device for number in handover[:2])
-    if links.one_way:
-        return source, target
-    return min(source, target), max(source, target)
