@@ -45,6 +45,7 @@ from ppopt.problem.hosting import MOST_DEVICES
 from ppopt.problem.objective import Objective
 from ppopt.problem.operation import Op, OpKind
 from ppopt.problem.pipeline import Pipeline
+from ppopt.problem.traits import BESIDE_COMPUTE, PER_OPERATION, refuse_unhandled
 from ppopt.schedule import communication, timing
 from ppopt.schedule.actions import Action, ActionKind, Cell
 from ppopt.schedule.orders import Orders
@@ -62,6 +63,8 @@ LARGEST_FILE = 2**28
 """Limit in bytes of the files that are read; orders of real pipelines are far below it."""
 MOST_CELLS = 2**21
 """Most cells that are read: more than any search makes, communication included."""
+HANDLES = BESIDE_COMPUTE | PER_OPERATION
+"""Traits of the pipelines whose schedules PyTorch can run, as far as their order says."""
 LISTED = 16
 """Most ranks or stages that a message lists."""
 _NUMBER = r"(0|[1-9][0-9]{0,7})"
@@ -108,10 +111,7 @@ def check_pipeline(pipeline: Pipeline) -> None:
         raise NotApplicableError(
             "torch csv: two routes put a stage on two devices; write .json instead"
         )
-    if pipeline.num_slices > 1:
-        raise NotApplicableError(
-            "torch csv: it knows no slices of microbatches; write .json instead"
-        )
+    refuse_unhandled("torch csv: it", pipeline.traits, HANDLES, "write .json instead")
 
 
 def check_planned(schedule: Schedule, form: str) -> None:

@@ -11,12 +11,14 @@ from hypothesis import given, settings
 
 from ppopt import Pipeline, evaluate
 from ppopt.errors import InputError, NotApplicableError
+from ppopt.formats.torch_comms import communication_csv
 from ppopt.formats.torch_csv import order_csv
 from ppopt.problem.operation import Op
 from ppopt.schedule.orders import codes
 from ppopt.schedule.schedule import Schedule
 from tests.cli.cli_run import done, run
 from tests.factories.schedules import BW, SAYABLE, B, F, W, schedules
+from tests.factories.traits import novel_trait
 from tests.verifier.verify_fixtures import one_f_one_b, schedule_of
 
 KINDS = {"F": F, "I": B, "W": W, "B": BW}
@@ -109,6 +111,14 @@ def test_two_routes_are_refused() -> None:
     )
     with pytest.raises(NotApplicableError, match="two routes put a stage on two devices"):
         order_csv(drawn)
+
+
+def test_a_trait_that_no_code_names_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    novel_trait(monkeypatch)
+    drawn = schedule_of(Pipeline(stages=1, batches=1), "0: 0F0@0..1 0BW0@1..3")
+    for written in (order_csv, communication_csv):
+        with pytest.raises(NotApplicableError, match="knows no novelty"):
+            written(drawn)
 
 
 def test_what_is_no_schedule_is_refused() -> None:
