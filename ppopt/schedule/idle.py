@@ -32,6 +32,7 @@ from ppopt.problem.exact import plain
 from ppopt.problem.kinds import ResourceKind
 from ppopt.problem.operation import ONCE
 from ppopt.problem.pipeline import Pipeline
+from ppopt.problem.resources import resources_of
 from ppopt.schedule.metrics import Memory, memory_of
 from ppopt.schedule.schedule import Schedule
 from ppopt.schedule.waits import FREE, Waits, waits
@@ -59,8 +60,9 @@ class Cause(IntEnum):
     @classmethod
     def of(cls, pipeline: Pipeline) -> list[Cause]:
         """The causes that a pipeline can have."""
-        known = {cls.COLLECTIVE: pipeline.has_gradient_work, cls.HOST: pipeline.has_offload}
-        return [cause for cause in cls if known.get(cause, True)]
+        kinds = {resource.kind for resource in resources_of(pipeline)}
+        none = {cause for kind, cause in BESIDES.items() if kind not in kinds}
+        return [cause for cause in cls if cause not in none]
 
 
 class Idle(NamedTuple):
