@@ -22,6 +22,11 @@ from ppopt.verifier.times import ComputeTimes, whole
 from ppopt.verifier.violation import MOST_LISTED
 
 COLLECTIVES = (AuxiliaryKind.UNSHARD, AuxiliaryKind.GRADIENT_SYNC)
+"""What runs on the collective queue of a device."""
+OF_STAGE = (AuxiliaryKind.UNSHARD, AuxiliaryKind.GRADIENT_SYNC)
+"""What a step has once for every stage and route."""
+OF_STEP = (*OF_STAGE, AuxiliaryKind.OPTIMIZER)
+"""What a step has once; OPTIMIZER for every device."""
 MOVES = (AuxiliaryKind.OFFLOAD, AuxiliaryKind.RELOAD)
 ONCE = -1
 """Microbatch of what a step has once."""
@@ -90,7 +95,7 @@ class Expected:
         pipeline = self.pipeline
         if kind == AuxiliaryKind.OPTIMIZER:
             return pipeline.num_devices, 1, 1
-        if kind in COLLECTIVES:
+        if kind in OF_STAGE:
             return pipeline.num_stages, pipeline.routes, 1
         return pipeline.num_stages, len(self.lanes), pipeline.num_slices
 
@@ -140,7 +145,7 @@ class Expected:
     def _collectives(self) -> Iterator[tuple[int, Table]]:
         """If any stage has gathered weights, or time for one kind, all stages have that kind."""
         costs, per_unit = self.pipeline.costs, self.pipeline.ticks.per_unit
-        for kind, times in zip(COLLECTIVES, (costs.unshard, costs.gradient_sync), strict=True):
+        for kind, times in zip(OF_STAGE, (costs.unshard, costs.gradient_sync), strict=True):
             if any(costs.unshard_memory) or any(times):
                 ticks = np.array([int(time * per_unit) for time in times], dtype=np.int64)
                 yield kind, (np.ones_like(ticks[:, None, None], np.bool_), ticks[:, None, None])

@@ -17,7 +17,7 @@ from ppopt.problem.operation import KINDS, NUM_KINDS, AuxiliaryKind, Op, OpKind,
 from ppopt.problem.pipeline import Pipeline
 from ppopt.schedule.operations import ALONE
 from ppopt.schedule.timetable import Timetable
-from ppopt.verifier.expected import COLLECTIVES, MOVES, ONCE, Expected
+from ppopt.verifier.expected import COLLECTIVES, MOVES, OF_STEP, ONCE, Expected
 
 LATEST = 2**53
 """Largest time in ticks, either sign, that is computed with: beyond it floats are not exact."""
@@ -118,7 +118,7 @@ class Rows:
     def within(self) -> Bools:
         """Whether kind, stage, microbatch, slice and route are numbers of the pipeline."""
         pipeline = self.pipeline
-        once = np.isin(self.kind, (*COLLECTIVES, AuxiliaryKind.OPTIMIZER))
+        once = np.isin(self.kind, OF_STEP)
         each = _within(self.microbatch, pipeline.batches) & _within(self.slice, pipeline.num_slices)
         each &= self.route == self.microbatch // self.expected.share
         of_step = (
@@ -261,7 +261,7 @@ def operation_name(
         return f"{stage}{name}{microbatch}" + (f"s{part}" if part else "")
     if kind == AuxiliaryKind.OPTIMIZER:
         return f"{name} of device {device}"
-    if kind in MOVES:
+    if kind not in OF_STEP:
         sliced = f", slice {part}" if pipeline.num_slices > 1 else ""
         return f"{name} of stage {stage}, microbatch {microbatch}{sliced}"
     return f"{name} of stage {stage}" + (f" on route {route}" if pipeline.routes > 1 else "")

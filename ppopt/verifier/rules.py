@@ -11,7 +11,7 @@ import numpy as np
 from ppopt.problem.arrays import Bools, Ints
 from ppopt.problem.operation import KINDS, NUM_KINDS, AuxiliaryKind, Op, OpKind, TransferKind
 from ppopt.schedule.operations import ALONE
-from ppopt.verifier.expected import COLLECTIVES, ONCE
+from ppopt.verifier.expected import COLLECTIVES, OF_STEP, ONCE
 from ppopt.verifier.order import out_of_order
 from ppopt.verifier.rows import ABSENT, FIELDS, LATEST, NAMES, Rows, first_of_device, operation_name
 from ppopt.verifier.times import ComputeTimes, scaled
@@ -155,7 +155,7 @@ def _missing(known: Rows) -> Iterator[Violation]:
         rule = _of_kind(kinds[0], Rule.MISSING, Rule.TRANSFER, Rule.AUXILIARY)
         cells = np.argwhere(where)[:MOST_LISTED].tolist()
         for place, lane, part in cells:
-            of_step = kinds[0] in COLLECTIVES or kinds[0] == AuxiliaryKind.OPTIMIZER
+            of_step = kinds[0] in OF_STEP
             microbatch = ONCE if of_step else int(expected.lanes[lane])
             route = lane if of_step else microbatch // expected.share
             device = place
