@@ -3,8 +3,7 @@
 A device hosts stages 1 .. v (here numbered in forward order); a microbatch visits it at F of
 1 .. v, then at the backwards of v .. 1. Where these stages begin and end fixes its work, its
 memory, and the least delays before, between and beyond them, whatever the other cuts are. So each
-argument below bounds every schedule of every partition with these stages. 1 to 5 have the numbers
-of the formulas for one stage; 4 and 7 are those for several. Of a stage:
+argument below bounds every schedule of every partition with these stages. Of a stage:
 
 - `forward`: time of F
 - `hand_on`: least time until a backward hands its gradient on (split: B; whole: BW)
@@ -39,9 +38,6 @@ backward, and there are m microbatches.
    instant t before that is at most ceil((t - head of k) / g) F of every stage k. The rest of the
    time up to t is idle. This is the wait of 1, 2 and 4 if it is longer than by memory.
    (One machine with release times, as in Carlier; not for device span, whose clock starts late.)
-7. *Memory and time*: the sum of memory held times holding time is at most limit times time; at both
-   ends the device cannot hold its limit yet, or any more.
-
 If layers run no backward, the first stages may not wait for those after them. The makespan does
 not tell: their backwards take no time, and may as well wait. A device span does: there only the
 work of a device counts.
@@ -59,7 +55,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from functools import cached_property
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -167,7 +163,6 @@ def device_bound(
     for first in range(1, len(hosted)):
         bound = _larger(bound, own.way_from(first))
     if own.room is not None:
-        bound = _larger(bound, DeviceBound(own.memory_time(), bound.through))
         for first in range(len(hosted)):
             bound = _larger(bound, own.recurrence(first))
         for stage in hosted if len(hosted) > 1 else ():
@@ -240,13 +235,6 @@ def _larger(first: DeviceBound, second: DeviceBound) -> DeviceBound:
     return DeviceBound(
         *(np.maximum(left, right) for left, right in zip(first, second, strict=True))
     )
-
-
-class _Ramp(NamedTuple):
-    """Time in which memory fills or empties; free memory times that time."""
-
-    length: Any
-    area: Any
 
 
 class _Device:
@@ -515,52 +503,6 @@ class _Device:
         hosted = tuple(stage.at(places) for stage in self.hosted)
         return _Device(self.space, self.device, hosted, batches[places], later[places])
 
-    def memory_time(self) -> Ints:
-        """Argument 7: from the start of the device's first F to the end of its last operation."""
-        assert self.room is not None
-        last = len(self.hosted) - 1
-        area = np.zeros(self.held.shape)
-        for k in range(last + 1):
-            way = self._down(k) + self.round_trip + self._up(last) - self._up(k) + self.hand_on[k]
-            area += self.activation[k] * way.astype(float)
-            if self.space.split and not self.space.whole:
-                area += self.until_weight[k].astype(float) * self.weight[k]
-                area += np.maximum(0, self.memory_b[k]).astype(float) * self.hand_on[k]
-        area *= self.batches
-        rise, fall = self._ramp(self._takes()), self._ramp(self._gives())
-        busy = self.batches * np.asarray(sum(self.forward) + sum(self.backward))
-        area += np.where(rise.length + fall.length <= busy, rise.area + fall.area, 0)
-        least = np.floor(area / np.maximum(self.room, 1) * (1 - OUTWARD)).astype(np.int64)
-        return self.head(0) + np.where(self.room > 0, least, 0)
-
-    def _takes(self) -> list[KnapsackItems]:
-        """Operations that take memory."""
-        partial = [np.maximum(0, change) for change in self.memory_b]
-        return _each(self.forward, self.activation) + _each(self.hand_on, partial)
-
-    def _gives(self) -> list[KnapsackItems]:
-        """Operations that give memory back."""
-        if not self.space.split:
-            return _each(self.backward, self.activation)
-        whole = _each(self.hand_on, self.activation) if self.space.whole else []
-        partial = [np.maximum(0, -change) for change in self.memory_b]
-        return whole + _each(self.weight, self.until_weight) + _each(self.hand_on, partial)
-
-    def _ramp(self, operations: list[KnapsackItems]) -> _Ramp:
-        """Memory times time that must stay free while operations fill the room, one after another.
-
-        After some time they hold no more than the largest does, and their largest rate times it.
-        """
-        assert self.room is not None
-        step = np.max([item.memory for item in operations], axis=0)
-        rates = [
-            np.where(item.memory > 0, item.memory / np.maximum(item.work, 1e-9), 0)
-            for item in operations
-        ]
-        rate = np.maximum(np.max(rates, axis=0), 1e-9)
-        length = np.maximum(0, self.room - step) / rate
-        return _Ramp(length, length * np.maximum(0, self.room - step) / 2)
-
     def least_memory(self) -> Ints:
         """See the function of this name."""
         need, before = 0 * self.held, 0 * self.held
@@ -572,11 +514,6 @@ class _Device:
                 need = np.maximum(need, np.where(self.hand_on[k] > 0, at_b, 0))
                 need = np.maximum(need, np.where(self.weight[k] > 0, self.until_weight[k], 0))
         return np.asarray(self.static + need)
-
-
-def _each(work: Sequence[Ints], memory: Sequence[Ints]) -> list[KnapsackItems]:
-    """One operation of every hosted stage."""
-    return [KnapsackItems(*both, 1) for both in zip(work, memory, strict=True)]
 
 
 def _between(rows: tuple[tuple[int, ...], ...], low: int, high: int) -> int:
