@@ -39,16 +39,6 @@ class Row(NamedTuple):
     seconds: float
     """Of the processor."""
 
-    @property
-    def proved(self) -> bool:
-        """Whether the search ended in a proof."""
-        return suite.is_proved(self.status)
-
-    @property
-    def gap(self) -> float:
-        """(value - bound) / value; 0 if there is no schedule."""
-        return suite.gap(self.value, self.bound)
-
 
 Runs = dict[tuple[str, int], Row]
 """By instance and seed."""
@@ -97,8 +87,8 @@ def _cells(without: str, base: Runs, rest: Runs) -> tuple[object, ...]:
     common = [key for key in rest if key in base]
     old, new = [base[key] for key in common], [rest[key] for key in common]
     ratio = sum(row.seconds for row in new) / max(1e-9, sum(row.seconds for row in old))
-    gaps = [100 * sum(row.gap for row in rows) / max(1, len(rows)) for rows in (old, new)]
-    proved = [sum(row.proved for row in rows) for rows in (old, new)]
+    gaps = [suite.mean_gap((row.value, row.bound) for row in rows) for rows in (old, new)]
+    proved = [sum(suite.is_proved(row.status) for row in rows) for rows in (old, new)]
     pairs = [(a.value or 0, b.value or 0) for a, b in zip(old, new, strict=True)]
     return (
         *(without, len(common), f"{proved[0]} to {proved[1]}", f"{ratio:.3f}"),

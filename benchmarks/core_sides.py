@@ -62,16 +62,6 @@ class Row(NamedTuple):
     seconds: float
     """Of the processor, children included."""
 
-    @property
-    def proved(self) -> bool:
-        """Whether the search ended in a proof."""
-        return suite.is_proved(self.status)
-
-    @property
-    def gap(self) -> float:
-        """(value - bound) / value; 0 if there is no schedule."""
-        return suite.gap(self.value, self.bound)
-
 
 def solved(tree: Path, instance: suite.Instance, side: str, seconds: float, workers: int) -> Row:
     """Solve an instance with the package of a checkout."""
@@ -115,16 +105,15 @@ def report(rows: Sequence[Row]) -> Iterator[str]:
 
 def _cells(group: str, pairs: Sequence[tuple[Row, Row]]) -> tuple[object, ...]:
     sides = list(zip(*pairs, strict=True)) or [(), ()]
-    proved = [sum(row.proved for row in side) for side in sides]
+    proved = [sum(suite.is_proved(row.status) for row in side) for side in sides]
     times = [sum(row.seconds for row in side) for side in sides]
-    gaps = [100 * sum(row.gap for row in side) for side in sides]
-    both = [(old, new) for old, new in pairs if old.proved and new.proved]
+    gaps = [suite.mean_gap((row.value, row.bound) for row in side) for side in sides]
+    both = [pair for pair in pairs if all(suite.is_proved(row.status) for row in pair)]
     differ = sum((old.status, old.value) != (new.status, new.value) for old, new in both)
-    count = max(1, len(pairs))
     return (
         *(group, len(pairs), f"{proved[0]} to {proved[1]}", f"{times[0]:.1f} to {times[1]:.1f}"),
         f"{times[1] / max(1e-9, times[0]):.3f}",
-        *(f"{gaps[0] / count:.3f} to {gaps[1] / count:.3f}", differ),
+        *(f"{gaps[0]:.3f} to {gaps[1]:.3f}", differ),
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from fractions import Fraction
 from itertools import chain, islice, product
 from random import Random
@@ -34,9 +34,10 @@ def is_proved(status: str) -> bool:
     return status in ("optimal", "infeasible")
 
 
-def gap(value: float | None, bound: float | None) -> float:
-    """(value - bound) / value; 0 if there is no schedule or no bound."""
-    return (value - bound) / value if value and bound is not None else 0.0
+def mean_gap(ends: Iterable[tuple[float | None, float | None]]) -> float:
+    """Mean of (value - bound) / value in percent; 0 for what has no schedule or no bound."""
+    gaps = [(value - bound) / value if value and bound is not None else 0 for value, bound in ends]
+    return 100 * sum(gaps) / max(1, len(gaps))
 
 
 def costs(profile: str, devices: int) -> dict[str, Any]:

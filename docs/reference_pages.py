@@ -25,6 +25,7 @@ GROUPS = {
     "Check": ("verify", "Violation", "Rule", "explain", "recheck", "Recheck", "Verdict", "Claim"),
     "Compare and choose": (
         *("compare", "Comparison", "ComparisonRow", "jitter", "Jitter"),
+        *("MicrobatchOrders", "MicrobatchOrder"),
         *("frontier", "Frontier", "FrontierPoint", "FrontierHand"),
         *("plan", "Plan", "PlanRow", "RowStatus", "PlanSpace", "PlanConfiguration"),
         *("LeastMemory", "MoreMemory", "WithinShare"),

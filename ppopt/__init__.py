@@ -65,6 +65,8 @@ if TYPE_CHECKING:
     from ppopt.studies.frontier import FrontierHand as FrontierHand
     from ppopt.studies.frontier import FrontierPoint as FrontierPoint
     from ppopt.studies.frontier import frontier as frontier
+    from ppopt.studies.microbatch_order import MicrobatchOrder as MicrobatchOrder
+    from ppopt.studies.microbatch_order import MicrobatchOrders as MicrobatchOrders
     from ppopt.studies.plan import plan as plan
     from ppopt.studies.plan_result import LeastMemory as LeastMemory
     from ppopt.studies.plan_result import MoreMemory as MoreMemory
@@ -118,6 +120,7 @@ _HOMES = {
     "studies.compare": ("Comparison", "ComparisonRow", "compare"),
     "studies.evaluate": ("evaluate",),
     "studies.frontier": ("Frontier", "FrontierHand", "FrontierPoint", "frontier"),
+    "studies.microbatch_order": ("MicrobatchOrder", "MicrobatchOrders"),
     "studies.plan": ("plan",),
     "studies.plan_result": (
         "LeastMemory",

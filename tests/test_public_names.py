@@ -30,6 +30,8 @@ NAMES = [
     "Layer",
     "LeastMemory",
     "Metrics",
+    "MicrobatchOrder",
+    "MicrobatchOrders",
     "Model",
     "MoreMemory",
     "NotApplicableError",

@@ -62,6 +62,16 @@ QuietFlag = Annotated[
         rich_help_panel=Heading.OUTPUT,
     ),
 ]
+WithinShare = Annotated[
+    str | None,
+    typer.Option(
+        "--within",
+        metavar="SHARE",
+        help="Also report the least memory at which a step is at most this much slower than "
+        "the best, e.g. 1%.",
+        rich_help_panel=Heading.SEARCH,
+    ),
+]
 ScheduleFile = Annotated[Path, typer.Argument(metavar="FILE", help="A schedule file (.json).")]
 
 

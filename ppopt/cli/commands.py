@@ -15,7 +15,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ppopt.cli.application import EXIT_INCOMPLETE, EXIT_INFEASIBLE, EXIT_UNKNOWN, command
+from ppopt.cli.application import (
+    EXIT_INCOMPLETE,
+    EXIT_INFEASIBLE,
+    EXIT_UNKNOWN,
+    WithinShare,
+    command,
+)
 from ppopt.cli.settings import (
     OF_STRATEGIES,
     Settings,
@@ -326,16 +332,7 @@ def compare(
 )
 def frontier(
     settings: Settings,
-    within: Annotated[
-        str | None,
-        typer.Option(
-            "--within",
-            metavar="SHARE",
-            help="Also report the least memory at which a step is at most this much slower than "
-            "the best, e.g. 1%.",
-            rich_help_panel=Heading.SEARCH,
-        ),
-    ] = None,
+    within: WithinShare = None,
 ) -> int:
     """Show how much faster a step gets with more memory.
 

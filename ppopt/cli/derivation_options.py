@@ -14,6 +14,7 @@ from typing import Annotated, Any, NamedTuple
 
 import typer
 
+from ppopt.cli.engines import STORAGE
 from ppopt.errors import InputError
 from ppopt.formats.typed_values import share, whole
 from ppopt.problem.settings import Heading
@@ -50,6 +51,7 @@ class DerivationOption(NamedTuple):
     commands: tuple[str, ...] = (INIT, PLAN)
     plan_meaning: str = ""
     """Meaning in `plan`, if that differs."""
+    heading: Heading = Heading.DERIVATION
 
     def parameter(self, command: str) -> Parameter:
         """Parameter of a command."""
@@ -60,7 +62,7 @@ class DerivationOption(NamedTuple):
             metavar="LIST" if in_list else self.metavar or None,
             help=words,
             show_default=False,
-            rich_help_panel=Heading.DERIVATION,
+            rich_help_panel=self.heading,
         )
         kind: Any = bool if self.read is None else str | None
         return Parameter(
@@ -78,6 +80,15 @@ class DerivationOption(NamedTuple):
         if self.listed and command == PLAN:
             return tuple(read(part.strip()) for part in text.split(","))
         return read(text)
+
+
+def _search(
+    name: str, metavar: str, meaning: str, read: Callable[[str, str], Any] = _text
+) -> DerivationOption:
+    """An option of `plan` that says where combinations are searched and stored."""
+    return DerivationOption(
+        name, metavar, f"With --from: {meaning}", read, commands=(PLAN,), heading=Heading.SEARCH
+    )
 
 
 def _size(name: str, meaning: str, default: str = "1", plan_default: str = "") -> DerivationOption:
@@ -230,6 +241,25 @@ OPTIONS = (
         "Layers of every stage; see `ppopt solve --help`.",
         commands=(INIT,),
     ),
+    _search(
+        "jobs",
+        "N",
+        "processes that search combinations, with one worker each unless --workers is given "
+        "(default: none; this process searches one after the other).",
+        whole,
+    ),
+    _search("dask", "ADDRESS", "search combinations on the Dask scheduler at this address."),
+    _search(
+        "dask_scheduler_file",
+        "FILE",
+        "search combinations on the Dask scheduler that this file names.",
+    ),
+    _search(
+        "storage",
+        "URL",
+        f"database of combinations, e.g. {STORAGE}: the same command continues.",
+    ),
+    _search("study_name", "NAME", f"name in --storage ({STORAGE}; default: made from the space)."),
 )
 """All options, in the order of the help."""
 

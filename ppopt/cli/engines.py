@@ -5,12 +5,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from ppopt.errors import InputError
-from ppopt.problem.settings import Heading
 
 if TYPE_CHECKING:
     from ppopt.studies.engines.engine import Engine
@@ -47,27 +46,6 @@ DaskFileOption = Annotated[
         help="Run on the Dask scheduler that this file names.",
     ),
 ]
-
-
-def combinations_option(flag: str, metavar: str, words: str) -> Any:
-    """Option of a plan that searches combinations elsewhere, or stores them."""
-    return typer.Option(
-        flag,
-        metavar=metavar,
-        help=f"With --from: {words}",
-        show_default=False,
-        rich_help_panel=Heading.SEARCH,
-    )
-
-
-class CombinationOptions(NamedTuple):
-    """Where the combinations of a plan are searched and stored; None: not given."""
-
-    jobs: int | None
-    dask: str | None
-    dask_scheduler_file: str | None
-    storage: str | None
-    study_name: str | None
 
 
 @contextmanager

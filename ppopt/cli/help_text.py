@@ -10,7 +10,7 @@ from typing import Any
 
 COMMANDS = {
     "Describe a pipeline": ("init", "profile", "models", "strategies", "schema"),
-    "Find a schedule": ("solve", "eval", "compare", "frontier", "plan", "app"),
+    "Find a schedule": ("solve", "eval", "compare", "frontier", "plan", "order", "app"),
     "Sweeps": ("sweep", "studies"),
     "Schedule files": ("view", "verify", "check", "export", "import", "run"),
 }

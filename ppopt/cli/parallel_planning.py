@@ -8,18 +8,19 @@ import shlex
 import sys
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ppopt.cli.application import EXIT_INCOMPLETE
 from ppopt.cli.commands import exit_code
 from ppopt.cli.derivation_options import FROM, Derivation, derivation_fields
-from ppopt.cli.engines import STORAGE, CombinationOptions, engine_of
+from ppopt.cli.engines import STORAGE, engine_of
 from ppopt.cli.settings import Settings
 from ppopt.cli.streams import note
 from ppopt.errors import InputError
 from ppopt.solver import interrupts
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from fractions import Fraction
 
     from ppopt.strategies import Options
@@ -29,6 +30,9 @@ if TYPE_CHECKING:
     from ppopt.studies.parallel_storage import StudyOptions
 
 NEEDED = ("gpu", "gpus", "global_batch")
+ENGINE = ("jobs", "dask", "dask_scheduler_file")
+STUDY = ("storage", "study_name")
+"""Options that say where combinations are searched, and where they are stored."""
 TAKEN = ("mem_limit", "link")
 """Settings of a pipeline that such a plan takes; all others are derived."""
 LEFT_OUT = ("objective", "backward_kind", "fused", "group_size", "waves")
@@ -48,13 +52,8 @@ class PlanLists(NamedTuple):
     within: Fraction | None
 
 
-def plan_over_parallelism(
-    settings: Settings, derivation: Derivation, asked: PlanLists, elsewhere: CombinationOptions
-) -> int:
-    """Plan every combination of a parallelism; `asked` are the options of every plan.
-
-    `elsewhere` are the options of engines and of the storage.
-    """
+def plan_over_parallelism(settings: Settings, derivation: Derivation, asked: PlanLists) -> int:
+    """Plan every combination of a parallelism; `asked` are the options of every plan."""
     from ppopt.cli import output, progress
     from ppopt.derivation.config_json import read_architecture
     from ppopt.derivation.gpus import gpu_named
@@ -69,6 +68,7 @@ def plan_over_parallelism(
         raise InputError("within: not of a plan over the parallelism; leave it out")
     fields = derivation_fields(derivation)
     measured = fields.pop("calibrate", None)
+    elsewhere = {name: fields.pop(name, None) for name in (*ENGINE, *STUDY)}
     trained = {field.name for field in dataclasses.fields(Training)} - set(DIMENSIONS)
     space = ParallelSpace(
         architecture=read_architecture(Path(derivation[FROM])),
@@ -117,19 +117,17 @@ def _calibrated(space: ParallelSpace, file: Path) -> ParallelSpace:
     return dataclasses.replace(space, scale=fitted.scale)
 
 
-def _engine(elsewhere: CombinationOptions, stack: ExitStack) -> Engine | None:
+def _engine(elsewhere: Mapping[str, Any], stack: ExitStack) -> Engine | None:
     """Engine that the options name; None: this process."""
-    jobs, dask, file, *_ = elsewhere
-    if jobs is None and dask is None and file is None:
-        return None
-    return stack.enter_context(engine_of(jobs, dask, file))
+    given = [elsewhere[name] for name in ENGINE]
+    return None if given == [None] * len(ENGINE) else stack.enter_context(engine_of(*given))
 
 
-def _study(elsewhere: CombinationOptions) -> StudyOptions | None:
+def _study(elsewhere: Mapping[str, Any]) -> StudyOptions | None:
     """Storage and study that the options name; None: nothing is stored."""
     from ppopt.studies.parallel_storage import StudyOptions
 
-    storage, name = elsewhere.storage, elsewhere.study_name
+    storage, name = (elsewhere[name] for name in STUDY)
     if storage is None and name is None:
         return None
     return StudyOptions(storage or STORAGE, name, shlex.join(("ppopt", *sys.argv[1:])))

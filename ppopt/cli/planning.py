@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from ppopt.cli.application import command
+from ppopt.cli.application import WithinShare, command
 from ppopt.cli.commands import exit_code, search_options, strategy_options
 from ppopt.cli.derivation_options import (
     FROM,
@@ -16,7 +16,6 @@ from ppopt.cli.derivation_options import (
     refuse_without_configuration,
     with_derivation_options,
 )
-from ppopt.cli.engines import STORAGE, CombinationOptions, combinations_option
 from ppopt.cli.parallel_planning import PlanLists, plan_over_parallelism
 from ppopt.cli.settings import Settings, with_settings_but
 from ppopt.problem.settings import NAMED, Heading
@@ -77,53 +76,7 @@ def plan(
             rich_help_panel=Heading.STRATEGIES,
         ),
     ] = "any",
-    within: Annotated[
-        str | None,
-        typer.Option(
-            "--within",
-            metavar="SHARE",
-            help="Also report the least memory at which a step is at most this much slower than "
-            "the best, e.g. 1%.",
-            rich_help_panel=Heading.SEARCH,
-        ),
-    ] = None,
-    jobs: Annotated[
-        int | None,
-        combinations_option(
-            "--jobs",
-            "N",
-            "processes that search combinations, with one worker each unless --workers is given "
-            "(default: none; this process searches one after the other).",
-        ),
-    ] = None,
-    dask: Annotated[
-        str | None,
-        combinations_option(
-            "--dask", "ADDRESS", "search combinations on the Dask scheduler at this address."
-        ),
-    ] = None,
-    dask_scheduler_file: Annotated[
-        str | None,
-        combinations_option(
-            "--dask-scheduler-file",
-            "FILE",
-            "search combinations on the Dask scheduler that this file names.",
-        ),
-    ] = None,
-    storage: Annotated[
-        str | None,
-        combinations_option(
-            "--storage",
-            "URL",
-            f"database of combinations, e.g. {STORAGE}: the same command continues.",
-        ),
-    ] = None,
-    study_name: Annotated[
-        str | None,
-        combinations_option(
-            "--study-name", "NAME", f"name in --storage ({STORAGE}; default: made from the space)."
-        ),
-    ] = None,
+    within: WithinShare = None,
 ) -> int:
     """Choose partition, placement, chunks, recompute and schedule.
 
@@ -148,11 +101,11 @@ def plan(
         options=strategy_options(settings),
         within=None if within is None else share("within", within),
     )
-    elsewhere = CombinationOptions(jobs, dask, dask_scheduler_file, storage, study_name)
     if FROM in derivation:
-        return plan_over_parallelism(settings, derivation, asked, elsewhere)
-    refuse_without_configuration({**derivation, **_known(elsewhere._asdict())})
-    given = _given(settings) | _known(asked._asdict())
+        return plan_over_parallelism(settings, derivation, asked)
+    refuse_without_configuration(derivation)
+    chosen = {name: value for name, value in asked._asdict().items() if value is not None}
+    given = _given(settings) | chosen
     for name in ("stages", "batches"):
         if name not in given:
             raise InputError(missing(name))
@@ -169,11 +122,6 @@ def plan(
         )
     code = output.show_plan(settings, found)
     return code or exit_code(found.status)
-
-
-def _known(values: dict[str, Any]) -> dict[str, Any]:
-    """The values that are given."""
-    return {name: value for name, value in values.items() if value is not None}
 
 
 def _given(settings: Settings) -> dict[str, Any]:

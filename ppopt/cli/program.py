@@ -48,6 +48,7 @@ def application() -> Typer:
     from ppopt.cli import (  # noqa: F401, PLC0415
         commands,
         init,
+        ordering,
         planning,
         profiling,
         running,

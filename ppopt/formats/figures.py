@@ -158,6 +158,9 @@ class ScheduleFigures:
     recomputed_layers: Sequence[LayerRun] | None = figure("recompute", _Q.LAYERS, "which recompute")
     offload: Sequence[int] | None = figure("offload", _Q.COUNT, "layers that offload", each="stage")
     offloaded_layers: Sequence[LayerRun] | None = figure("offload", _Q.LAYERS, "which offload")
+    order: Sequence[int] | None = figure(
+        "microbatch order", _Q.COUNT, "place in the list, of the k-th that runs", optional=True
+    )
     link_mode: str | None = figure("links", _Q.TEXT, "what links are")
     backward_kind: str | None = figure("backward", _Q.TEXT, "kind of backwards of the search")
     seed: int | None = figure("seed", _Q.COUNT, "seed of the search")
@@ -195,7 +198,7 @@ METRICS = (
 )
 PLACED = (
     *("partition", "layout", "placement", "chunks", "recompute", "recomputed_layers"),
-    *("offload", "offloaded_layers", "link_mode"),
+    *("offload", "offloaded_layers", "order", "link_mode"),
 )
 """Keys of `placed`."""
 
@@ -322,5 +325,6 @@ def placed(pipeline: Pipeline) -> dict[str, Any]:
         "recomputed_layers": None if model is None else list(_runs(model, "recompute")),
         "offload": None if model is None else list(pipeline.offloaded),
         "offloaded_layers": None if model is None else list(_runs(model, "offload")),
+        "order": list(pipeline.order) if isinstance(pipeline.order, tuple) else None,
         "link_mode": pipeline.link_mode.value,
     }

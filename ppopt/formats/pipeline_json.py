@@ -34,7 +34,7 @@ from ppopt.problem.cost_table import STAGE_COSTS, Cost
 from ppopt.problem.costs import MOST_TICKS, is_matrix, times
 from ppopt.problem.field_values import LARGEST_GRID
 from ppopt.problem.link_mode import LinkMode
-from ppopt.problem.microbatches import MEMORY, TIMES
+from ppopt.problem.microbatches import GIVEN_ORDER, MEMORY, TIMES
 from ppopt.problem.offload import HostLink
 from ppopt.problem.pipeline import Pipeline
 from ppopt.problem.settings import COUNTS, LIMIT_1F1B, SETTINGS, Shape
@@ -54,7 +54,7 @@ OPTIONAL = (
     "backward_p2p_time",
     *("name", "placement_name", "chunks", "mem_limit_given", "rounded", "slices", "device_speed"),
     *FACTORS,
-    *("link_mode", "optimizer_barrier", "host_link", "frozen", "training"),
+    *("order", "link_mode", "optimizer_barrier", "host_link", "frozen", "training"),
     *(cost.name for cost in _SOMETIMES),
     *_WHERE_KNOWN,
 )
@@ -87,6 +87,7 @@ def pipeline_to_object(pipeline: Pipeline) -> dict[str, Any]:
         **({} if pipeline.slices is None else {"slices": pipeline.slices}),
         **{key: known for key in _WHERE_KNOWN if (known := getattr(pipeline, key)) is not None},
         **_fraction_lists(pipeline),
+        **({} if pipeline.order == GIVEN_ORDER else {"order": pipeline.order}),
         **({"link_mode": pipeline.link_mode.value} if pipeline.has_links else {}),
         **({"optimizer_barrier": True} if pipeline.optimizer_barrier else {}),
         **({"host_link": host_link.value} if host_link is not HostLink.DUPLEX else {}),
@@ -171,6 +172,7 @@ def pipeline_from_object(value: object, per_unit: int, memory_per_unit: int) -> 
         device_speed=within("device_speed", _read_fractions, file, "device_speed", "devices") or 1,
         microbatch_times=within(TIMES, _read_fractions, file, TIMES, "batches"),
         microbatch_memory=within(MEMORY, _read_fractions, file, MEMORY, "batches"),
+        order=file.get("order", GIVEN_ORDER),
         mem_limit=within("mem_limit_given", _own_limit, file.get("mem_limit_given"), limits),
         routes=file["routes"],
         slices=slices,

@@ -24,6 +24,9 @@ from ppopt.problem.units import Unit
 Factors = tuple[Fraction, ...]
 """One factor per microbatch, above 0."""
 TIMES, MEMORY = "microbatch_times", "microbatch_memory"
+GIVEN_ORDER = "given"
+SEARCH_ORDER = "search"
+"""The values of `order` that mean: as the factors are listed, and: chosen with the schedule."""
 
 
 def read_factors(field: str, given: object, batches: int, reader: FieldReader) -> Factors | None:
@@ -47,6 +50,27 @@ def read_factors(field: str, given: object, batches: int, reader: FieldReader) -
                 "finest that is kept"
             )
     return factors
+
+
+def read_order(given: object, batches: int, routes: int) -> str | tuple[int, ...]:
+    """Read the order of microbatches: `given`, `search`, or the order that was chosen.
+
+    Raises InputError on anything else; ConflictError if an order is chosen on two routes.
+    """
+    if given == GIVEN_ORDER:
+        return GIVEN_ORDER
+    if routes > 1:
+        raise ConflictError("order: search does not go with two routes, which share microbatches")
+    if given == SEARCH_ORDER:
+        return SEARCH_ORDER
+    if is_list(given):
+        order = tuple(as_list(given, "order"))
+        if sorted(order, key=repr) == sorted(range(batches), key=repr):
+            return order
+    raise InputError(
+        f"order: {given!r} is unknown; use {GIVEN_ORDER} or {SEARCH_ORDER}, or list the "
+        f"{batches} microbatches from 0, each once"
+    )
 
 
 def check_memory_known(times: object, memory: object, limit: object) -> None:

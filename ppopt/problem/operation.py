@@ -48,16 +48,6 @@ class AuxiliaryKind(IntEnum):
     RELOAD = UNSHARD + 4
     """Its way back, before its B or BW."""
 
-    @property
-    def opens(self) -> bool:
-        """Whether compute of its stage waits for it, from the first microbatch on."""
-        return self is AuxiliaryKind.UNSHARD
-
-    @property
-    def per_microbatch(self) -> bool:
-        """Whether every microbatch has one; else a step has one."""
-        return self in (AuxiliaryKind.OFFLOAD, AuxiliaryKind.RELOAD)
-
 
 ONCE = -1
 """Microbatch of an operation that a step has once."""

@@ -23,6 +23,7 @@ from ppopt.problem import (
     partition,
     placement,
     recompute,
+    sequence_lengths,
     units,
 )
 from ppopt.problem.cost_table import STAGE_COSTS, STEP_FIELDS
@@ -158,11 +159,13 @@ class Pipeline(PipelineFields):
 
     def _read_microbatches(self, reader: FieldReader) -> None:
         """Read by which factors microbatches differ."""
+        self._set(**sequence_lengths.factors_of(vars(self)))
         given = self.microbatch_times, self.microbatch_memory
         microbatches.check_memory_known(*given, self.mem_limit)
         for field in (microbatches.TIMES, microbatches.MEMORY):
             factors = microbatches.read_factors(field, getattr(self, field), self.batches, reader)
             self._set(**{field: factors})
+        self._set(order=microbatches.read_order(self.order, self.batches, self.routes))
 
     def _read_limit(self, reader: FieldReader) -> None:
         check_limit(self.mem_limit, self.model)
@@ -485,6 +488,21 @@ class Pipeline(PipelineFields):
         return tuple(
             zip(self.microbatch_times or same, self.microbatch_memory or same, strict=True)
         )
+
+    @property
+    def order_is_open(self) -> bool:
+        """Whether an order of microbatches that differ is to be chosen with the schedule."""
+        return self.order == microbatches.SEARCH_ORDER and len(set(self.factors)) > 1
+
+    def reordered(self, order: Sequence[int]) -> Pipeline:
+        """The pipeline whose microbatches run in another order, of the places in this one's."""
+        before = self.order if isinstance(self.order, tuple) else range(self.batches)
+        factors: dict[str, Any] = {
+            field: tuple(given[place] for place in order)
+            for field in (microbatches.TIMES, microbatches.MEMORY)
+            if (given := getattr(self, field)) is not None
+        }
+        return replace(self, **factors, order=tuple(before[place] for place in order))
 
     def ticks_at(self, times: Fraction, memory: Fraction) -> Ticks:
         """Costs of a microbatch with these factors (see `factors`), as integer ticks."""

@@ -9,6 +9,7 @@ from ppopt.problem import cost_table
 from ppopt.problem.cost_table import Cost, CostFields, of_stages
 from ppopt.problem.first_backward import FirstBackward
 from ppopt.problem.link_mode import LinkMode
+from ppopt.problem.microbatches import GIVEN_ORDER
 from ppopt.problem.offload import HostLink
 from ppopt.problem.settings import with_fields
 
@@ -90,6 +91,18 @@ class PipelineFields(CostFields):
     `ppopt.problem.microbatches`)."""
     microbatch_memory: Any = None
     """Factor on the memory of a microbatch, in the same form; None: 1."""
+    microbatch_tokens: Any = None
+    """Lengths of the documents of every microbatch, which give both factors; None once these say
+    so (see `ppopt.problem.sequence_lengths`)."""
+    attention_share: Any = None
+    """Share of the times that grows with the square of a document's length; None: 0."""
+    reference_tokens: Any = None
+    """Tokens of the document of which the times of the stages are; None:
+    `tokens_per_microbatch`."""
+    order: Any = GIVEN_ORDER
+    """Order in which microbatches run: `given`, as their factors are listed; `search`,
+    chosen with the schedule; or the order that was chosen: the factors are in that order, and entry
+    k is the place in the list asked for of the microbatch that runs k-th."""
     slices: int | None = None
     """Equal parts of every microbatch along the sequence, in causal order; None: 1."""
     routes: int = 1

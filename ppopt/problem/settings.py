@@ -61,6 +61,8 @@ class Shape(Enum):
     """True or false for all stages, or a list with one of these per stage."""
     PER_DEVICE = "NUMBER|LIST"
     """One number for all devices, or microbatches, or a list with one number for each."""
+    LENGTHS = "LENGTHS"
+    """A list with one entry per microbatch: a whole number, or a list of these."""
     PLACEMENT = "NAME|LIST"
     """A name, or a list with the device of every stage."""
     LAYERS = "LAYERS"
@@ -390,6 +392,38 @@ SETTINGS = (
         "1",
         least=0,
         under=Heading.MEMORY,
+    ),
+    Setting(
+        "microbatch_tokens",
+        Shape.LENGTHS,
+        "lengths of the documents of every microbatch, which give both factors: a list with one "
+        "entry per microbatch, its tokens or a list of lengths",
+        has_flag=False,
+    ),
+    Setting(
+        "attention_share",
+        Shape.NUMBER,
+        "share of the times that grows with the square of the length of a document (attention)",
+        "0",
+        least=0,
+        under=Heading.TIMES,
+    ),
+    Setting(
+        "reference_tokens",
+        Shape.COUNT,
+        "tokens of the one document of which the times of the stages are",
+        "tokens_per_microbatch",
+        least=1,
+        under=Heading.TIMES,
+    ),
+    Setting(
+        "order",
+        Shape.CHOICE,
+        "order in which microbatches that differ run, on every stage: given, as their factors are "
+        "listed, or search (chosen with the schedule)",
+        "given",
+        choices=("given", "search"),
+        under=Heading.TIMES,
     ),
     _size(
         "slices",

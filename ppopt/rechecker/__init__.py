@@ -123,7 +123,7 @@ def check(
 ) -> Recheck:
     """Check a claim by arithmetic, then by search; see `recheck`."""
     began = monotonic()
-    if stated.of_layers or stated.placements:
+    if stated.of_several:
         return _check_configurations(stated, time_limit, workers, seed, progress)
     if stated.bound is not None and stated.has_only(MODELLED):
         stated = stated._replace(bound=min(stated.bound, stated.horizon + 1))
@@ -152,14 +152,18 @@ def check(
 
 
 def at_once(stated: Claim) -> tuple[int, str] | None:
-    """A device that proves a claim by arithmetic, and how; None if that takes a search."""
+    """A device that proves a claim by arithmetic, and how; None if that takes a search.
+
+    The argument holds in every order of the microbatches: it takes the work of all of them, and the
+    smallest for what comes before and after.
+    """
     routes: list[tuple[Claim, int | None]]
     if stated.bound is None and Trait.MICROBATCHES in stated.traits:
         routes = [(one, route) for route, one in enumerate(microbatches.of_largest(stated))]
     else:
         routes = [(one, None) for one in microbatches.simpler(stated)]
     for one, route in routes:
-        simple = mixed.of_one_kind(one)
+        simple = mixed.of_least_work(mixed.of_one_kind(one))
         known = None if simple.mixed else by_arithmetic(simple, route)
         if known is not None:
             return known
@@ -169,7 +173,7 @@ def at_once(stated: Claim) -> tuple[int, str] | None:
 def _check_configurations(
     stated: Claim, time_limit: float, workers: int, seed: int, progress: Callable[[int], None]
 ) -> Recheck:
-    """Check a claim of all partitions, choices of recompute, or placements."""
+    """Check a claim of all partitions, choices of recompute, placements, or orders."""
     from ppopt.rechecker import configurations  # noqa: PLC0415  loads on use
 
     def check_one(one: Claim, seconds: float) -> Recheck:
@@ -177,6 +181,9 @@ def _check_configurations(
 
     if stated.of_layers:
         return configurations.check_partitions(stated, time_limit, check_one)
+    if stated.orders:
+        known = at_once(stated)
+        return configurations.check_orders(stated, known, time_limit, check_one)
     return configurations.check_placements(stated, time_limit, check_one)
 
 

@@ -44,6 +44,8 @@ class Claim(NamedTuple):
     """Whether it is of every choice of the layers that offload."""
     placements: bool = False
     """Whether it is of every placement of the stages on the devices, within the same limits."""
+    orders: bool = False
+    """Whether it is of every order of the microbatches."""
     bound_time: Fraction | None = None
     """The bound in the user's unit, if it is of several pipelines: their ticks differ."""
     either: bool = False
@@ -54,6 +56,11 @@ class Claim(NamedTuple):
     def of_layers(self) -> bool:
         """Whether it is of every partition or of every choice of recompute or offload."""
         return self.partitions or self.recompute or self.offload
+
+    @property
+    def of_several(self) -> bool:
+        """Whether it is of several pipelines."""
+        return self.of_layers or self.placements or self.orders
 
     @property
     def configurations(self) -> str:
@@ -343,9 +350,10 @@ def of_every(claim: Claim, argument: Argument, bound: Fraction | None) -> Claim:
         in (Argument.RECOMPUTE, Argument.PARTITIONS_RECOMPUTE, Argument.RECOMPUTE_OFFLOAD),
         offload=argument in (Argument.OFFLOAD, Argument.RECOMPUTE_OFFLOAD),
         placements=argument is Argument.PLACEMENTS,
+        orders=argument is Argument.ORDERS,
         bound_time=bound,
     )
-    return made if made.of_layers or made.placements else claim
+    return made if made.of_several else claim
 
 
 def bound_in_ticks(pipeline: Pipeline, bound: Fraction) -> int:

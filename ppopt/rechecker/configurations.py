@@ -8,7 +8,7 @@ from time import monotonic
 
 from ppopt.problem.partition import SEARCH
 from ppopt.problem.traits import unhandled
-from ppopt.rechecker import partitions, placements
+from ppopt.rechecker import microbatches, partitions, placements
 from ppopt.rechecker.arithmetic import by_arithmetic, over_limit
 from ppopt.rechecker.claim import Claim
 from ppopt.rechecker.mixed import of_one_kind
@@ -91,6 +91,27 @@ def check_placements(stated: Claim, time_limit: float, check: Check) -> Recheck:
         f"out, arithmetic rules out {confirmed}; the schedules of {len(claims)} were searched"
     )
     found = _check_each(claims, check, began + time_limit)
+    return found or Recheck(Verdict.CONFIRMED, reason, every, monotonic() - began)
+
+
+def check_orders(
+    stated: Claim, known: tuple[int, str] | None, time_limit: float, check: Check
+) -> Recheck:
+    """Check a claim of all orders of the microbatches, each by itself.
+
+    `known`: a device that proves it by arithmetic, whatever the order, and how.
+    """
+    began = monotonic()
+    if known is not None:
+        reason = f"in any order of the microbatches, {known[1]}"
+        return Recheck(Verdict.CONFIRMED, reason, known[:1], monotonic() - began)
+    every = tuple(range(stated.pipeline.num_devices))
+    claims = microbatches.claims_of_orders(stated)
+    if claims is None:
+        reason = "there are more orders of the microbatches than can be enumerated"
+        return Recheck(Verdict.UNDECIDED, reason, every, monotonic() - began)
+    found = _check_each(claims, check, began + time_limit)
+    reason = f"the schedules of all {len(claims)} orders of the microbatches were searched"
     return found or Recheck(Verdict.CONFIRMED, reason, every, monotonic() - began)
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from fractions import Fraction
+from itertools import permutations
 from operator import sub
 from typing import Any
 
@@ -19,6 +20,8 @@ from ppopt.problem.traits import Trait
 from ppopt.rechecker.claim import Claim
 from ppopt.verifier.whole_backward import runs_whole_in_weight
 
+MOST_ENUMERATED = 6
+"""Most microbatches whose orders are looked at one by one."""
 _TIMES = (
     *("forward", "backward_input", "weight", "backward", "recompute_time"),
     *("overlap", "overlap_input"),
@@ -44,6 +47,21 @@ def of_largest(claim: Claim) -> list[Claim]:
     """Per route, the claim in which all microbatches are as its largest."""
     routes = (claim.factors[route.start : route.stop] for route in claim.routes())
     return [_equal(claim, *map(max, zip(*factors, strict=True))) for factors in routes]
+
+
+def claims_of_orders(claim: Claim) -> dict[str, Claim] | None:
+    """The claim of every order of the microbatches, by its name; None if there are too many."""
+    places = range(claim.pipeline.batches)
+    if len(places) > MOST_ENUMERATED:
+        return None
+    factors = claim.factors
+    orders = {tuple(factors[place] for place in order): order for order in permutations(places)}
+    return {
+        f"order {','.join(map(str, order))}": claim._replace(
+            pipeline=claim.pipeline.reordered(order), orders=False
+        )
+        for order in orders.values()
+    }
 
 
 def _equal(claim: Claim, time: Fraction, memory: Fraction) -> Claim:

@@ -50,6 +50,17 @@ def of_one_kind(claim: Claim) -> Claim:
     return claim._replace(pipeline=_relaxed(claim), backward_kind=BackwardKind.SPLIT)
 
 
+def of_least_work(claim: Claim) -> Claim:
+    """A claim of one kind of backward whose devices work no longer, whatever their order.
+
+    In a schedule of microbatches that differ, B' and W' may not take the places of backwards: those
+    of W would come in another order. Their times are still in the work of a device.
+    """
+    if not claim.mixed or not claim.has_only(HANDLES | {Trait.MICROBATCHES}):
+        return claim
+    return claim._replace(pipeline=_relaxed(claim), backward_kind=BackwardKind.SPLIT)
+
+
 def by_layers(claim: Claim) -> Claim:
     """A claim of all partitions, of split backwards, that implies a mixed one.
 

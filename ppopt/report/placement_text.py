@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING
 
 from ppopt.formats.figures import LayerRun, ScheduleFigures
 from ppopt.problem.exact import plain, plain_or_none
+from ppopt.problem.microbatches import GIVEN_ORDER
 from ppopt.problem.partition import RULES
 from ppopt.problem.pipeline import Pipeline
+from ppopt.problem.traits import Trait
 from ppopt.report.labels import clean
 from ppopt.report.numbers import NONE, number, percent, spread
 from ppopt.report.schedule_report import ScheduleReport
@@ -26,6 +28,8 @@ def describe_unsearched(pipeline: Pipeline) -> str:
     kept = _kept_of_layers(pipeline)
     if "placement" not in open_choices(pipeline).names:
         kept = {"placement": pipeline.resolved_placement} | kept
+    if pipeline.order == GIVEN_ORDER and Trait.MICROBATCHES in pipeline.traits:
+        kept["order"] = GIVEN_ORDER
     sizes: dict[str, object] = {"routes": pipeline.routes}
     if pipeline.named_placement:
         sizes = {"chunks": pipeline.num_chunks, **sizes}

@@ -110,6 +110,7 @@ _LINES: Mapping[str, _Cell] = {
         "partition": lambda report: describe_partition(report.partition, report.layout),
         "recompute": lambda report: describe_layers(report.recompute, report.recomputed_layers),
         "offload": lambda report: describe_layers(report.offload, report.offloaded_layers),
+        "order": lambda report: ",".join(map(str, report.order or ())),
         "partition_search": lambda report: describe_partition_search(
             report.partition_search, limited=report.mem_limit is not None
         ),

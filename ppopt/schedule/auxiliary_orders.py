@@ -19,7 +19,7 @@ import numpy as np
 
 from ppopt.problem.arrays import Ints
 from ppopt.problem.instance import ABSENT, SPLIT_MODE, WHOLE_MODE, Instance
-from ppopt.problem.kinds import ResourceKind
+from ppopt.problem.kinds import RECORDS, ResourceKind
 from ppopt.problem.operation import ONCE, AuxiliaryKind
 from ppopt.problem.pipeline import Pipeline
 from ppopt.schedule.metrics import memory_of, memory_profile
@@ -118,7 +118,7 @@ def releases(instance: Instance, position: Ints, named: Ints) -> dict[int, int]:
 
 def _opens(instance: Instance, number: int) -> bool:
     kind = instance.classes[number].kind
-    return isinstance(kind, AuxiliaryKind) and kind.opens
+    return kind is not None and RECORDS[kind].opens
 
 
 def _compute(instance: Instance, position: Ints, links: tuple[tuple[int, int], ...]) -> list[int]:

@@ -17,9 +17,10 @@ import numpy as np
 
 from ppopt.errors import DeadlockError, InputError
 from ppopt.problem.arrays import Ints
+from ppopt.problem.kinds import RECORDS
 from ppopt.problem.link_mode import LinkMode
 from ppopt.problem.objective import Objective
-from ppopt.problem.operation import AuxiliaryKind, OpKind
+from ppopt.problem.operation import OpKind
 from ppopt.problem.pipeline import Pipeline
 from ppopt.schedule import timing
 from ppopt.schedule.actions import POSTS, Action, ActionKind, ActionRow, Cell
@@ -31,6 +32,7 @@ from ppopt.schedule.link_queues import (
     receiving_stage,
     sending_stage,
 )
+from ppopt.schedule.operations import Operation, Operations
 from ppopt.schedule.orders import Orders
 from ppopt.schedule.origin import Origin
 from ppopt.schedule.schedule import Schedule
@@ -178,12 +180,13 @@ def with_own_stage_actions(schedule: Schedule) -> list[list[Cell]]:
     stage. A frozen stage reduces nothing, and one without backward ends with its last F.
     """
     rows = computations(schedule.pipeline, schedule.orders)
-    given, found = schedule.auxiliary, []
+    table, found = schedule.operations, []
+    opens = table.of(lambda record: record.opens)
     for device, row in enumerate(rows):
         starts = schedule.start[(schedule.device == device) & ~schedule.seconds]
-        opens = (given.device == device) & (given.kind == AuxiliaryKind.UNSHARD)
-        before = np.searchsorted(starts, given.start[opens]).tolist()
-        gathered = list(zip(before, given.stage[opens].tolist(), strict=True))
+        own = table.where(opens & (table.device == device))
+        before = np.searchsorted(starts, own.start).tolist()
+        gathered = list(zip(before, own.stage.tolist(), strict=True))
         found.append(list(_around(schedule.pipeline, row, gathered)))
     return found
 
@@ -285,24 +288,24 @@ def posted_rows(
     posts: list[dict[int, list[Action]]] = [{} for _ in rows]
     for pair, order in zip(links.pairs, queues.order, strict=True):
         reached = dict.fromkeys(pair, 0)
-        for number in order.tolist():
-            for device, at, action in _posts(pipeline, links, number, place):
+        for transfer in Operations.untimed(pipeline, order).rows():
+            for device, at, action in _posts(transfer, place):
                 reached[device] = max(reached[device], at)
                 posts[device].setdefault(reached[device], []).append(action)
     return tuple(tuple(_merged(row, posts[device])) for device, row in enumerate(rows))
 
 
 def _posts(
-    pipeline: Pipeline, links: LinkQueues, number: int, place: dict[Action, tuple[int, int]]
+    transfer: Operation, place: Mapping[Action, tuple[int, int]]
 ) -> Iterator[tuple[int, int, Action]]:
     """Both ends of a transfer: device, first cell before which it may stand, action."""
-    kind, stage, microbatch, _ = links.transfer(number)
+    kind, stage, microbatch = RECORDS[transfer.kind].carries, transfer.stage, transfer.microbatch
+    assert kind is not None, "links carry transfers"
     makers = (ActionKind.F,) if kind is OpKind.F else (ActionKind.B, ActionKind.BW)
     made = (place.get(Action(maker, stage, microbatch)) for maker in makers)
     device, at = next(found for found in made if found is not None)
-    other = receiving_stage(kind, stage)
     yield device, at + 1, Action(_SEND[kind], stage, microbatch)
-    yield pipeline.hosts[0][other], 0, Action(_RECEIVE[kind], other, microbatch)
+    yield transfer.target, 0, Action(_RECEIVE[kind], receiving_stage(kind, stage), microbatch)
 
 
 def _merged(row: Sequence[Cell], posts: dict[int, list[Action]]) -> Iterator[Cell]:
@@ -316,7 +319,7 @@ def _merged(row: Sequence[Cell], posts: dict[int, list[Action]]) -> Iterator[Cel
 def of_schedule(schedule: Schedule) -> tuple[ActionRow, ...]:
     """The communication order of a schedule's own times (see `as_streams`)."""
     made = as_streams(schedule)
-    if (made.auxiliary.kind == AuxiliaryKind.UNSHARD).any():
+    if made.operations.of(lambda record: record.opens).any():
         rows = with_own_stage_actions(made)
     else:
         batches = made.pipeline.batches

@@ -21,9 +21,8 @@ from ppopt.problem.kinds import ResourceKind
 from ppopt.problem.operation import OpKind, TransferKind
 from ppopt.problem.operation_classes import Criterion, DispatchRule
 from ppopt.problem.pipeline import Pipeline
-from ppopt.schedule.operations import split_codes
+from ppopt.schedule.operations import Operation, Operations, split_codes
 from ppopt.schedule.timetable import Timetable
-from ppopt.schedule.transfers import Transfer, Transfers
 
 MISSING = -1
 """Link of a transfer that does not exist: between stages of one device, or past the ends."""
@@ -72,20 +71,10 @@ class LinkQueues:
         """Number of what a stage sends, where microbatches are not cut into slices."""
         return int(self.pipeline.code(SENT_AS[kind], stage, microbatch))
 
-    def transfer(self, number: int) -> Transfer:
-        """The transfer of this number."""
-        kind, *place = (int(column[0]) for column in self.parts(np.array([number])))
-        return Transfer(OpKind(kind), *place)
-
-    def parts(self, numbers: Ints) -> tuple[Ints, Ints, Ints, Ints]:
-        """Kind (F: an activation, B: a gradient), sending stage, microbatch, slice of transfers."""
-        kind, stage, microbatch, part = split_codes(self.pipeline, numbers)
-        forward = kind == TransferKind.SEND_F
-        return np.where(forward, int(OpKind.F), int(OpKind.B)), stage, microbatch, part
-
-    def numbers_of(self, carried: Transfers) -> Ints:
-        """Number of every transfer of a schedule."""
-        return transfer_numbers(self.pipeline, carried, carried.microbatch)
+    def transfer(self, number: int) -> Operation:
+        """The transfer of this number, at 0."""
+        (transfer,) = Operations.untimed(self.pipeline, [number]).rows()
+        return transfer
 
     def ends(self, split: Bools) -> tuple[Ints, Ints]:
         """Numbers of the operations that make and that need each of `numbers`.
@@ -116,13 +105,6 @@ class Queues(NamedTuple):
         return np.concatenate([*self.order, np.empty(0, dtype=np.int64)])
 
 
-def transfer_numbers(pipeline: Pipeline, carried: Transfers, microbatch: Ints) -> Ints:
-    """Number of every transfer of a schedule, were it of these microbatches."""
-    forward, backward = SENT_AS[OpKind.F], SENT_AS[OpKind.B]
-    kind = np.where(carried.kind == OpKind.F, int(forward), int(backward))
-    return np.asarray(pipeline.code(kind, carried.stage, microbatch, carried.slice))
-
-
 def queues_of_orders(links: LinkQueues, order: Iterable[Ints]) -> Queues:
     """Queues of these orders: a transfer waits for what it carries and for its link alone."""
     none = np.empty(0, dtype=np.int64)
@@ -131,10 +113,10 @@ def queues_of_orders(links: LinkQueues, order: Iterable[Ints]) -> Queues:
 
 def queues_of_schedule(schedule: Timetable) -> Queues:
     """The order in which links carry the transfers of a schedule."""
-    links = LinkQueues(schedule.pipeline)
-    number = links.numbers_of(schedule.transfers)
-    link = links.link[number]
-    return queues_of_orders(links, (number[link == index] for index in range(len(links.pairs))))
+    links, table = LinkQueues(schedule.pipeline), schedule.operations
+    numbers = table.where(table.on(ResourceKind.LINK)).numbers
+    link = links.link[numbers]
+    return queues_of_orders(links, (numbers[link == index] for index in range(len(links.pairs))))
 
 
 class QueuedOrder(NamedTuple):
@@ -173,9 +155,8 @@ class _Dispatch:
 
     def __init__(self, links: LinkQueues, job: QueuedOrder, rule: DispatchRule) -> None:
         self.job, self.rule = job, rule
-        self.microbatch = dict(
-            zip(links.numbers.tolist(), links.parts(links.numbers)[2].tolist(), strict=True)
-        )
+        _, _, microbatch, _ = split_codes(links.pipeline, links.numbers)
+        self.microbatch = dict(zip(links.numbers.tolist(), microbatch.tolist(), strict=True))
         self.link, self.duration = links.link.tolist(), links.duration.tolist()
         self.device = _device_of(job)
         self.missing = [0] * len(job.duration)

@@ -38,7 +38,7 @@ class Operation(NamedTuple):
 
     @property
     def op(self) -> Op:
-        """The operation without its place and time."""
+        """Compute of a microbatch, without its place and time."""
         return Op(OpKind(self.kind), self.stage, self.microbatch, self.slice)
 
     def __str__(self) -> str:
@@ -87,6 +87,13 @@ class Operations:
         once = of_per(Per.STAGE, Per.DEVICE)[kind]
         place = (kind, stage, np.where(once, ONCE, microbatch), device)
         return cls.complete(pipeline, (*place, start, end, part, pair, route))
+
+    @classmethod
+    def untimed(cls, pipeline: Pipeline, numbers: Sequence[int] | Ints) -> Operations:
+        """Operations by number (`Instance.codes`), all at 0."""
+        none = np.zeros(len(numbers), dtype=np.int64)
+        alone = np.full_like(none, ALONE)
+        return cls.of_numbers(pipeline, np.array(numbers, dtype=np.int64), none, none, alone)
 
     @classmethod
     def complete(cls, pipeline: Pipeline, columns: Sequence[Ints]) -> Operations:

@@ -40,6 +40,8 @@ class Argument(StrEnum):
     """No choice of recompute and offload has a smaller value; no devices are named."""
     PLACEMENTS = "placements"
     """No placement of the stages on the devices has a smaller value; no devices are named."""
+    ORDERS = "orders"
+    """No order of the microbatches has a smaller value; no devices are named."""
     MEMORY = "memory"
     """No schedule is within the memory limits; no devices are named."""
 

@@ -9,14 +9,10 @@ from functools import cached_property
 import numpy as np
 
 from ppopt.problem.arrays import Bools, Ints
-from ppopt.problem.kinds import ResourceKind
 from ppopt.problem.objective import Objective
-from ppopt.problem.operation import OpKind, TransferKind
 from ppopt.problem.pipeline import Pipeline
-from ppopt.schedule.auxiliary import AuxiliaryOperations
 from ppopt.schedule.operations import Operation, Operations
 from ppopt.schedule.origin import Origin
-from ppopt.schedule.transfers import Transfers
 
 
 @dataclass(frozen=True, eq=False)
@@ -110,21 +106,3 @@ class Timetable:
     def rows(self) -> Iterator[Operation]:
         """The compute of microbatches, sorted by device, then start."""
         return self.compute.rows()
-
-    @cached_property
-    def transfers(self) -> Transfers:
-        """What links carry."""
-        sent = self.operations.where(self.operations.on(ResourceKind.LINK))
-        kind = np.where(sent.kind == TransferKind.SEND_F, int(OpKind.F), int(OpKind.B))
-        places = (sent.device, sent.target, sent.start, sent.end, sent.slice)
-        return Transfers(kind, sent.stage, sent.microbatch, *places)
-
-    @cached_property
-    def auxiliary(self) -> AuxiliaryOperations:
-        """What devices run besides."""
-        besides = ~self.operations.computed & ~self.operations.on(ResourceKind.LINK)
-        more = self.operations.where(besides)
-        columns = (more.route, more.microbatch, more.slice)
-        return AuxiliaryOperations(
-            more.kind, more.stage, more.device, more.start, more.end, *columns
-        ).ordered()

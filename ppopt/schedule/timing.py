@@ -18,12 +18,12 @@ import numpy as np
 from ppopt.errors import DeadlockError, InputError
 from ppopt.problem.arrays import Bools, Ints
 from ppopt.problem.instance import Instance
+from ppopt.problem.kinds import ResourceKind
 from ppopt.problem.objective import Objective
-from ppopt.problem.operation import AuxiliaryKind, Op, OpKind
+from ppopt.problem.operation import Op, OpKind
 from ppopt.problem.operation_classes import Constraints
 from ppopt.problem.partition_costs import link_number
 from ppopt.problem.pipeline import Pipeline
-from ppopt.schedule.auxiliary import AuxiliaryOp
 from ppopt.schedule.auxiliary_orders import (
     as_memory_admits,
     auxiliary_orders,
@@ -39,11 +39,10 @@ from ppopt.schedule.link_queues import (
     queues_of_orders,
     queues_of_schedule,
 )
-from ppopt.schedule.operations import ALONE, Operations, split_codes
+from ppopt.schedule.operations import ALONE, Operation, Operations, split_codes
 from ppopt.schedule.orders import Orders, codes, existing, overlapped_pairs, split_of
 from ppopt.schedule.origin import Origin
 from ppopt.schedule.schedule import Schedule
-from ppopt.schedule.transfers import Transfer
 
 FREE = -1
 
@@ -90,33 +89,28 @@ class Network:
     def owner(self) -> list[int]:
         """Device of every machine; FREE: it is a link, between devices or to a host."""
         devices, links = self.pipeline.num_devices, [FREE] * self._links
-        queues = [
-            FREE if first.kind.per_microbatch else self.pipeline.hosts[first.route][first.stage]
-            for first in self._first_of_queues
-        ]
+        first = self._first_of_queues
+        queues = np.where(first.on(ResourceKind.HOST), FREE, first.device).tolist()
         return [*range(devices), *links, *queues]
 
     @cached_property
     def opening(self) -> Ints:
         """Machine whose first operation is the first of every device: its queue, or itself."""
-        devices = self.pipeline.num_devices
-        found = list(range(devices))
-        for number, first in enumerate(self._first_of_queues):
-            if first.kind.opens:
-                machine = devices + self._links + number
-                found[self.owner[machine]] = machine
-        return np.array(found)
+        devices, first = self.pipeline.num_devices, self._first_of_queues
+        opening = np.arange(devices)
+        opens = np.flatnonzero(first.of(lambda record: record.opens))
+        opening[first.device[opens]] = devices + self._links + opens
+        return opening
 
     @property
     def _links(self) -> int:
         return 0 if self.queues is None else len(self.queues.order)
 
     @cached_property
-    def _first_of_queues(self) -> list[AuxiliaryOp]:
-        """First operation of every queue of auxiliary operations."""
+    def _first_of_queues(self) -> Operations:
+        """First operation of every machine behind the devices and their links."""
         steps = self.bounds[self.pipeline.num_devices + self._links : -1]
-        first = (self.op(int(position)) for position in self.first[steps])
-        return [operation for operation in first if isinstance(operation, AuxiliaryOp)]
+        return self.at(self.first[steps])
 
     @cached_property
     def host(self) -> list[int]:
@@ -144,19 +138,10 @@ class Network:
         """Positions of devices; those of links come behind them."""
         return int(self.first[self.bounds[self.pipeline.num_devices]])
 
-    def op(self, position: int) -> Op | Transfer | AuxiliaryOp:
-        """Operation at a position, of a pair the F; or the transfer, or auxiliary operation."""
-        number = self.ops[np.searchsorted(self.place, position)]
-        if position < self.computed:
-            return self.pipeline.op(number)
-        kind, stage, microbatch, part = (
-            int(part[0]) for part in split_codes(self.pipeline, np.array([number]))
-        )
-        if kind in tuple(AuxiliaryKind):
-            route = self.pipeline.route(microbatch)
-            return AuxiliaryOp(AuxiliaryKind(kind), stage, route, microbatch, part)
-        assert self.queues is not None, "transfers are on links"
-        return self.queues.links.transfer(number)
+    def at(self, positions: Sequence[int] | Ints) -> Operations:
+        """Operations at some positions, of pairs the F; all at 0."""
+        numbers = self.ops[np.searchsorted(self.place, positions)]
+        return Operations.untimed(self.pipeline, numbers)
 
 
 def _numbered(bounds: Ints) -> Ints:
@@ -363,16 +348,15 @@ def _run_all(net: Network, devices: Sequence[Iterator[int]], idle: Sequence[obje
                 waiting[here] = False
 
 
-def _cycle(
-    net: Network, stack: list[int], idle: Sequence[object]
-) -> tuple[Op | Transfer | AuxiliaryOp, ...]:
+def _cycle(net: Network, stack: list[int], idle: Sequence[object]) -> tuple[Op | Operation, ...]:
     """Operations of the cycle closed by the last device of the stack, first to last."""
     blocked = [idle.index(None, net.bounds[device]) for device in stack]
     first = stack.index(net.host[net.needed[blocked[-1]]])
     cycle: list[int] = []
     for step in reversed(blocked[first:]):
         cycle += [int(net.before[step]), int(net.first[step])]
-    return tuple(net.op(p) for i, p in enumerate(cycle) if p != cycle[i - 1])
+    rows = net.at([p for i, p in enumerate(cycle) if p != cycle[i - 1]]).rows()
+    return tuple(row.op if isinstance(row.kind, OpKind) else row for row in rows)
 
 
 def schedule(

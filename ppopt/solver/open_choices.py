@@ -25,6 +25,7 @@ class Chosen(Flag):
     PLACEMENT = auto()
     RECOMPUTE = auto()
     OFFLOAD = auto()
+    ORDER = auto()
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -36,7 +37,10 @@ NONE_CHOSEN = Chosen(0)
 
 
 def open_choices(pipeline: Pipeline) -> Chosen:
-    """Decisions that a pipeline leaves open."""
+    """Decisions that a pipeline leaves open.
+
+    Raises NotApplicableError if the order of microbatches is open beside others.
+    """
     choices = NONE_CHOSEN
     if pipeline.placement == placement.SEARCH:
         choices |= Chosen.PLACEMENT
@@ -46,7 +50,16 @@ def open_choices(pipeline: Pipeline) -> Chosen:
         choices |= Chosen.RECOMPUTE
     if pipeline.offload == SEARCH_OFFLOAD:
         choices |= Chosen.OFFLOAD
-    return choices
+    return _with_order(choices) if pipeline.order_is_open else choices
+
+
+def _with_order(choices: Chosen) -> Chosen:
+    if choices:
+        raise NotApplicableError(
+            f"order: search does not go with a search of the {choices.names[0]}; search that one "
+            "first, then the order for what is found"
+        )
+    return Chosen.ORDER
 
 
 def choice_of(problem: Problem, deadline: Deadline, further: Chosen = NONE_CHOSEN) -> Choice | None:
@@ -56,6 +69,11 @@ def choice_of(problem: Problem, deadline: Deadline, further: Chosen = NONE_CHOSE
     search does not apply. The classes load on use.
     """
     choices = open_choices(problem.pipeline) | further
+    if Chosen.ORDER in choices:
+        _with_order(choices & ~Chosen.ORDER)
+        from ppopt.solver.microbatch_orders.order_choice import OrderChoice  # noqa: PLC0415
+
+        return OrderChoice(problem, deadline)
     if Chosen.PLACEMENT in choices:
         return _placements(problem, deadline, alone=choices == Chosen.PLACEMENT)
     if Chosen.PARTITION | Chosen.OFFLOAD in choices:

@@ -55,11 +55,11 @@ def _scheduled(
 ) -> Schedule:
     """Schedule of a pipeline with the order for the times of another one, perhaps cached."""
     make = _cached if placed.num_codes <= MOST_OPERATIONS else _timed
-    if placed.mem_limit is None or placed.traits & BESIDE_COMPUTE:
-        return make(strategy, placed, ordered, objective, options)
-    unlimited, ordered = (replace(each, mem_limit=None) for each in (placed, ordered))
-    schedule = make(strategy, unlimited, ordered, objective, options)
-    return replace(schedule, pipeline=placed)
+    free, free_order = placed, ordered
+    if placed.mem_limit is not None and not placed.traits & BESIDE_COMPUTE:
+        free, free_order = (replace(each, mem_limit=None) for each in (placed, ordered))
+    schedule = make(strategy, free, free_order, objective, options)
+    return schedule if schedule.pipeline is placed else replace(schedule, pipeline=placed)
 
 
 def _timed(

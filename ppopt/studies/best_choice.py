@@ -44,7 +44,7 @@ class StrategyChoice:
     partitions: int
     """Number of partitions to choose from."""
     evaluations: int
-    """Number of points that were evaluated; some perhaps twice."""
+    """Number of configurations that were evaluated; some perhaps twice."""
     proved: bool
     """Whether the schedule is proved to be the best within the memory limits or, if none was found,
     whether it is proved that there is none."""
@@ -61,7 +61,7 @@ class StrategyChoice:
 
 def has_open_choices(pipeline: Pipeline) -> bool:
     """Whether a pipeline leaves its partition or its recompute open."""
-    return bool(open_choices(pipeline) & ~Chosen.PLACEMENT)
+    return bool(open_choices(pipeline) & ~(Chosen.PLACEMENT | Chosen.ORDER))
 
 
 @interrupts.recorded(inner=True)

@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from fractions import Fraction
 
+import numpy as np
+
+from ppopt.problem.microbatches import GIVEN_ORDER
 from ppopt.problem.objective import Objective
 from ppopt.problem.partition import refuse_partition_search
 from ppopt.problem.pipeline import Pipeline
+from ppopt.problem.traits import refuse_unhandled
+from ppopt.schedule.reordered_timing import HANDLES, ReorderedTiming
 from ppopt.schedule.schedule import Schedule
+from ppopt.solver.microbatch_orders.local_search import OrderSearch
 from ppopt.strategies import Options, resolve
 from ppopt.strategies.schedules import schedules
 from ppopt.verifier import checked
+
+EVALUATIONS = 2000
+"""Orders of microbatches that are timed, where the order is searched."""
 
 
 def evaluate(
@@ -23,7 +33,8 @@ def evaluate(
 
     The strategy prescribes chunks and placement. Operations start as early as possible or, for
     device span, so that the span is least. If a strategy has several orders, the best by the
-    objective is taken. A memory limit is not enforced. Raises InputError if the strategy is
+    objective is taken. If the order of microbatches is open, it is the best that a local search
+    finds. A memory limit is not enforced. Raises InputError if the strategy is
     unknown, and NotApplicableError if it does not apply to the pipeline.
     """
     refuse_partition_search(pipeline.partition, "evaluate (ppopt.best_choice does)")
@@ -35,11 +46,32 @@ def timed(
     pipeline: Pipeline, strategy: str, objective: Objective | str, options: Options | None = None
 ) -> Schedule:
     """Return the schedule of `evaluate` before it is verified."""
+    if pipeline.order_is_open:
+        return _in_best_order(replace(pipeline, order=GIVEN_ORDER), strategy, objective, options)
     options, rule, objective = options or Options(), resolve(strategy), Objective(objective)
     placed = rule.apply(pipeline, options)
     return min(
         schedules(rule, placed, objective, options),
         key=lambda schedule: schedule.metrics.value_ticks(objective),
+    )
+
+
+def _in_best_order(
+    pipeline: Pipeline, strategy: str, objective: Objective | str, options: Options | None
+) -> Schedule:
+    """Return the schedule in the best order of the microbatches that local search finds.
+
+    Schedules within the memory limits come first. Raises NotApplicableError if the timing of orders
+    does not apply.
+    """
+    refuse_unhandled("order: search", pipeline.traits, HANDLES, "give `order: given`")
+    given, objective = timed(pipeline, strategy, objective, options), Objective(objective)
+    factors = np.array([float(factor) for factor, _ in pipeline.factors])
+    best = OrderSearch(ReorderedTiming.of(given), factors, objective).run(EVALUATIONS)
+    reordered = timed(pipeline.reordered(best.order), strategy, objective, options)
+    return min(
+        (reordered, given),
+        key=lambda schedule: (not schedule.fits_limits, schedule.metrics.value_ticks(objective)),
     )
 
 

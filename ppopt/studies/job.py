@@ -35,22 +35,21 @@ _APPEARANCE = (
 """Keys of a pipeline's JSON object that are not content: how the user gave it."""
 NO_OPTIONS = Options()
 _SEARCH = (
-    *("problem", "schedule", "solver", "strategies"),
-    *("studies/evaluate.py", "studies/best_choice.py", "studies/strategy_search.py"),
-    *("studies/strategy_configurations.py", "studies/strategy_evaluator.py"),
+    *("problem", "schedule", "solver", "strategies", "studies"),
+    *("formats/megatron_schedule.py", "formats/trainer_partition.py"),
 )
-"""Sources that determine the schedule of a job."""
+"""Sources that determine the schedule of a job, or the plan of a combination."""
 
 
 @cache
-def search_version(further: tuple[str, ...] = ()) -> str:
-    """SHA-256 of the sources of the search and the strategies, and of further sources.
+def search_version() -> str:
+    """SHA-256 of the sources of the search, the strategies and the studies.
 
     The version changes with the sources, so that results of other sources, perhaps with a bound
     that turned out to be wrong, are never reused.
     """
     digest = hashlib.sha256()
-    for name in (*_SEARCH, *further):
+    for name in _SEARCH:
         for path, text in _sources(name, files("ppopt").joinpath(name)):
             digest.update(f"{path} {len(text)}\n".encode())
             digest.update(text)

@@ -7,13 +7,13 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from ppopt.solver.options import SolveOptions
+from ppopt.studies.job import version
 from ppopt.studies.parallel_space import Parallelism, ParallelSpace
 from ppopt.studies.parallel_task import (
     CombinationDone,
     CombinationState,
     figures,
     from_record,
-    plan_version,
     space_text,
 )
 from ppopt.studies.plan_space import PlanSpace
@@ -108,4 +108,4 @@ class CombinationStorage:
 
 
 def _digest(content: object) -> str:
-    return hashlib.sha256(repr((plan_version(), content)).encode()).hexdigest()
+    return hashlib.sha256(repr((version(), content)).encode()).hexdigest()

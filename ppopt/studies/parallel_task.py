@@ -21,7 +21,7 @@ from ppopt.solver.deadline import Callback, Deadline
 from ppopt.solver.options import SolveOptions
 from ppopt.solver.result import Status
 from ppopt.studies import outcome, plan_record
-from ppopt.studies.job import search_version, version
+from ppopt.studies.job import version
 from ppopt.studies.outcome import PLAN, fraction
 from ppopt.studies.plan import search_plan_space
 from ppopt.studies.plan_result import Plan
@@ -29,24 +29,7 @@ from ppopt.studies.plan_space import PlanSpace
 from ppopt.studies.records import StoredResult, damage, packed
 from ppopt.studies.task import Done
 
-_SOURCES = (
-    *(f"studies/{name}.py" for name in ("plan", "parallel_plan", "parallel_task", "quick_bound")),
-    *(
-        f"studies/plan_{name}.py"
-        for name in (
-            *("search", "set_up", "product", "candidate", "strategy", "space"),
-            *("baselines", "reports"),
-        )
-    ),
-    *("studies/baselines.py", "formats/trainer_partition.py", "formats/megatron_schedule.py"),
-)
-"""Sources that determine the plan of a combination and its bound, besides those of a search."""
 _RECORD = ("lower_bound", "seconds", "exhausted", "known_value", "plan")
-
-
-def plan_version() -> str:
-    """Version of ppopt with those of its search and of its plans."""
-    return f"{version()}+{search_version(_SOURCES)[:12]}"
 
 
 class CombinationState(NamedTuple):
@@ -102,7 +85,7 @@ class CombinationTask:
     """Key of the result to store; None: it is not stored."""
     tell: Callback | None = None
     """Progress callback of a search in this process."""
-    version: str = field(default_factory=plan_version)
+    version: str = field(default_factory=version)
     """Version of the process that made the task; another one refuses it."""
 
     @property
@@ -121,7 +104,7 @@ class CombinationTask:
 
     def perform(self) -> CombinationDone:
         """Search the combination."""
-        own = plan_version()
+        own = version()
         if self.version != own:
             return CombinationDone(failed=f"its worker has ppopt {own}, not {self.version} as here")
         turn = Deadline.after(self.seconds, progress=self.tell)

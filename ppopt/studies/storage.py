@@ -132,22 +132,21 @@ def named_by(url: str) -> list[str]:
 class Storage:
     """An open storage.
 
-    A missing file is created, unless `create` is False. `readonly` opens an existing file without
-    changing it. Raises StorageError if the file is not a ppopt storage, has a newer version, or
-    cannot be used, and later if it cannot be read or written.
+    A missing file is created. `readonly` opens an existing file without changing it. Raises
+    StorageError if the file is not a ppopt storage, has a newer version, or cannot be used, and
+    later if it cannot be read or written.
     """
 
     def __init__(
         self,
         url: str = DEFAULT,
         *,
-        create: bool = True,
         readonly: bool = False,
         patience: float = PATIENCE,
     ) -> None:
         self.url = url
         self.path = path_of(url)
-        if not self.path.exists() and (readonly or not create):
+        if readonly and not self.path.exists():
             raise StorageError(
                 f"storage: {self.path} does not exist in {self.path.absolute().parent}; "
                 "`ppopt sweep` makes one"

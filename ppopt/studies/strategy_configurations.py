@@ -252,19 +252,8 @@ class StrategyConfigurations(Choice):
 
         Every stage keeps the number of its option, or has the last one.
         """
-        return self._after(key, self._moves)
-
-    def moved_twice(self, key: Key, number: int) -> Ints:
-        """Keys after `number` random pairs of moves of one layer."""
-        if not len(self._moves):
-            return self._after(key, self._moves)
-        pairs = self.random.integers(0, len(self._moves), (2, number))
-        return self._after(key, self._moves[pairs].sum(axis=0))
-
-    def _after(self, key: Key, moves: Ints) -> Ints:
-        """Keys after changes of the layers of every stage, as far as every stage has a layer."""
         start, numbers = self.split(np.array([key]))
-        counts = start + moves if self.cut else start[:0]
+        counts = start + self._moves if self.cut else start[:0]
         counts = counts[(counts >= 1).all(axis=1)]
         numbers = np.tile(numbers, (len(counts), 1))
         if self.optional and len(counts):

@@ -28,8 +28,6 @@ from ppopt.studies.strategy_configurations import StrategyConfigurations
 
 NEAR = 64
 """Most neighbours that are ranked at once: the best of them is next, if it is better."""
-TWICE = 256
-"""Most configurations in which two layers move."""
 FULL = 2**31
 """More recompute options than any stage has."""
 REFUSED = 2**60
@@ -87,7 +85,7 @@ class StrategyEvaluator:
         self._best: Rank | None = None
         """Rank of the schedule that has this order; None: the order is that of the base."""
         self._exceeded: Bools = np.zeros(base.num_devices, dtype=bool)
-        """Whether the last schedule exceeds the limit of every device."""
+        """Whether every device exceeds its limit in the configuration that was ranked last."""
 
     @property
     def together(self) -> int:
@@ -101,7 +99,7 @@ class StrategyEvaluator:
     def ranks(self, keys: Ints) -> Ints:
         """Exact rank of every configuration: `[configuration, field of Rank]`."""
         if self.one_by_one:
-            return np.array([self._rank(tuple(key)) for key in keys.tolist()])
+            return np.concatenate([self._own_rank(key) for key in keys[:, None]])
         return self.estimates(keys)
 
     def best_estimate(self, keys: Ints) -> tuple[Rank, Key]:
@@ -117,34 +115,35 @@ class StrategyEvaluator:
         return np.concatenate([self._estimates(part) for part in parts])
 
     def _estimates(self, keys: Ints) -> Ints:
-        table, limits = self._space.table(keys), self._space.limits
-        peaks = self._order.peaks(table)
+        table = self._space.table(keys)
+        values = self._order.values(table, self._objective)
+        return self._ranks_of(keys, values, self._order.peaks(table))
+
+    def _own_rank(self, keys: Ints) -> Ints:
+        """Rank of one configuration by the schedule with its own order."""
+        pipeline, costs = self._space.pipeline(tuple(keys[0].tolist())), self._space.costs
+        schedule = timed(pipeline, self._rule.name, self._objective, self._options)
+        ticks, metrics = pipeline.ticks, schedule.metrics
+        value = ticks.time(metrics.value_ticks(self._objective)) * costs.per_unit
+        amounts = map(ticks.memory, metrics.peak_memory_ticks)
+        peaks = np.array([[int(peak * costs.memory_per_unit)] for peak in amounts])
+        ranks = self._ranks_of(keys, np.array([int(value)]), peaks)
+        rank = Rank(*ranks[0].tolist())
+        if self._own_orders and (self._best is None or rank < self._best):
+            self._best, self._order = rank, FixedOrder(self._space.base, portable(schedule))
+        return ranks
+
+    def _ranks_of(self, keys: Ints, values: Ints, peaks: Ints) -> Ints:
+        """Ranks of configurations by their values and by their peaks, `[device, configuration]`."""
+        limits = self._space.limits
         excess = np.maximum(peaks - (peaks if limits is None else limits), 0)
+        self._exceeded = excess[:, -1] > 0
         largest = excess.max(axis=0)
         if self._accepts_partition is not None:
             counts, _ = self._space.split(keys)
             accepted = [self._accepts_partition(tuple(row)) for row in counts.tolist()]
             largest = np.where(accepted, largest, REFUSED)
-        values = self._order.values(table, self._objective)
         return np.stack([largest, excess.sum(axis=0), values, peaks.max(axis=0)], axis=1)
-
-    def _rank(self, key: Key) -> Rank:
-        """Rank of the schedule with its own order, in ticks of the costs of all configurations."""
-        pipeline, costs = self._space.pipeline(key), self._space.costs
-        schedule = timed(pipeline, self._rule.name, self._objective, self._options)
-        ticks, metrics = pipeline.ticks, schedule.metrics
-        value = ticks.time(metrics.value_ticks(self._objective)) * costs.per_unit
-        amounts = map(ticks.memory, metrics.peak_memory_ticks)
-        peaks = np.array([int(peak * costs.memory_per_unit) for peak in amounts])
-        limits = self._space.limits
-        excess = np.maximum(peaks - (peaks if limits is None else limits[:, 0]), 0)
-        accepted = self._accepts_partition is None or self._accepts_partition(pipeline.counts)
-        largest = int(excess.max()) if accepted else REFUSED
-        rank = Rank(largest, int(excess.sum()), int(value), int(peaks.max()))
-        self._exceeded = excess > 0
-        if self._own_orders and (self._best is None or rank < self._best):
-            self._best, self._order = rank, FixedOrder(self._space.base, portable(schedule))
-        return rank
 
     def start(self, key: Key) -> Key:
         """Key of the same partition with the least recompute within the limits."""
@@ -167,8 +166,8 @@ class StrategyEvaluator:
     def neighbours(self, key: Key) -> Iterator[Ints]:
         """Neighbours of a configuration in batches, in random order.
 
-        First keys in which one layer moves, each with its recompute kept and with the least that
-        fits, and keys with other recompute; at last some in which layers move twice.
+        Keys in which one layer moves, each with its recompute kept and with the least that fits,
+        and keys with other recompute.
         """
         space, together = self._space, self._order.together
         moved, rechosen = map(space.random.permutation, (space.moved(key), space.rechosen(key)))
@@ -180,9 +179,6 @@ class StrategyEvaluator:
                 keys += [own, rechosen[number::batches]]
             if any(map(len, keys)):
                 yield np.concatenate(keys)
-        twice = space.moved_twice(key, min(together, len(moved) ** 2, TWICE))
-        if len(twice):
-            yield self._with_least_recompute(twice)
 
     def perturbed(self, key: Key) -> Key:
         """Key some random moves away, with its recompute kept or with the least that fits."""

@@ -42,8 +42,6 @@ FEW_ORDERS = 30
 """Most configurations that are all evaluated, if each has its own order."""
 PATIENCE = 40
 """Descents without a better configuration after which a search stalls."""
-PATIENCE_OF_OWN_ORDERS = 30
-"""The same, if every configuration has its own order."""
 BARREN = 15
 """Descents without improvement after which the search descends from another start."""
 REPAIRS = 6
@@ -87,9 +85,8 @@ class StrategySearch(ConfigurationSearch):
         """Number of configurations that were ranked; one that was ranked twice counts twice."""
         self.barren = 0
         """Descents since the best configuration was found."""
-        own_orders = self._evaluator.one_by_one
-        self._patience = PATIENCE_OF_OWN_ORDERS if own_orders else PATIENCE
-        self._every = choice.every(FEW_ORDERS if own_orders else FEW, self._evaluator.together)
+        few = FEW_ORDERS if self._evaluator.one_by_one else FEW
+        self._every = choice.every(few, self._evaluator.together)
         """Remaining batches of all configurations; None: there are too many."""
         self._first_starts = choice.first()
         self._starts: list[Key] = []
@@ -146,7 +143,7 @@ class StrategySearch(ConfigurationSearch):
     @property
     def stalled(self) -> bool:
         """Whether several descents found nothing better."""
-        return self.barren >= self._patience
+        return self.barren >= PATIENCE
 
     @property
     def ordered(self) -> bool:

@@ -189,13 +189,13 @@ def wrong_claims(rows: Rows, figures: Figures, claims: Mapping[str, object]) -> 
     if objective not in ("makespan", "device-span"):
         yield claim("objective", objective, "neither makespan nor device-span")
         objective = "makespan"
+    shown = {"makespan": rows.clock, "device_span": rows.clock, "busy": rows.clock}
+    shown["peak_memory"] = rows.amount
     for key, claimed in claims.items():
-        if key in ("makespan", "device_span"):
-            yield from _whole(key, claimed, getattr(figures, key), rows.clock)
-        elif key == "busy":
-            yield from _per_device(key, claimed, figures.busy, rows.clock)
-        elif key == "peak_memory":
-            yield from _per_device(key, claimed, figures.peak_memory, rows.amount)
+        if key in shown:
+            figure = getattr(figures, key)
+            check = _per_device if isinstance(figure, tuple) else _whole
+            yield from check(key, claimed, figure, shown[key])
         elif key == "bubble_rate":
             yield from _rate(key, claimed, figures.bubble_rate(str(objective)))
         elif key == "bubble_overhead":

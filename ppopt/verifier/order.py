@@ -13,6 +13,8 @@ from ppopt.verifier.expected import frozen_stages
 from ppopt.verifier.rows import ABSENT, Rows
 from ppopt.verifier.violation import Rule, Violation
 
+_BACKWARDS = (OpKind.B, OpKind.BW)
+
 
 class Edges(NamedTuple):
     """Operations that start a lag or more after the end of others; arrays of rows that broadcast.
@@ -37,19 +39,19 @@ def out_of_order(named: Rows) -> Iterator[Violation]:
 
 def _backward(named: Rows) -> Ints:
     """B or BW of every stage, microbatch and slice; if both run, others wait for B."""
-    split, whole = named.index(OpKind.B), named.index(OpKind.BW)
+    split, whole = map(named.index, _BACKWARDS)
     return np.where(split != ABSENT, split, whole)
 
 
 def _compute(named: Rows) -> Iterator[Edges]:
     """Data flow, and the order of slices."""
-    forward, b, w, full = map(named.index, OpKind)
+    forward, b, w = map(named.index, (OpKind.F, OpKind.B, OpKind.W))
     down, up = (ticks[..., None] for ticks in named.expected.delays)
     backward = _backward(named)
     yield Edges(Rule.FORWARD, forward[:-1], forward[1:], down)
     yield Edges(Rule.SLICE, forward[..., :-1], forward[..., 1:])
     yield Edges(Rule.WEIGHT, b, w)
-    for either in (b, full):
+    for either in map(named.index, _BACKWARDS):
         yield Edges(Rule.BACKWARD, backward[1:], either[:-1], up)
         yield Edges(Rule.BACKWARD, forward, either)
         yield Edges(Rule.SLICE, backward[..., 1:], either[..., :-1])
@@ -64,7 +66,8 @@ def _transfers(named: Rows) -> Iterator[Edges]:
     yield Edges(Rule.SEND, forward, down)
     yield Edges(Rule.SEND, backward, up)
     yield Edges(Rule.RECEIVE, down[:-1], forward[1:], ends_late=True)
-    yield Edges(Rule.RECEIVE, up[1:], backward[:-1], ends_late=True)
+    for either in map(named.index, _BACKWARDS):
+        yield Edges(Rule.RECEIVE, up[1:], either[:-1], ends_late=True)
 
 
 def _moves(named: Rows) -> Iterator[Edges]:
@@ -73,7 +76,8 @@ def _moves(named: Rows) -> Iterator[Edges]:
         out, back = named.index(AuxiliaryKind.OFFLOAD), named.index(AuxiliaryKind.RELOAD)
         yield Edges(Rule.OFFLOAD, named.index(OpKind.F), out)
         yield Edges(Rule.RELOAD, out, back)
-        yield Edges(Rule.RELOAD, back, _backward(named), ends_late=True)
+        for either in map(named.index, _BACKWARDS):
+            yield Edges(Rule.RELOAD, back, either, ends_late=True)
 
 
 def _steps(named: Rows) -> Iterator[Edges]:
@@ -127,27 +131,19 @@ def _broken(named: Rows, edges: Edges) -> Iterator[Violation]:
     for before, after, ticks in zip(*columns, strict=True):
         row, cause = (before, after) if edges.ends_late else (after, before)
         ops = (*named.ops(row), *named.ops(cause))
-        message = _early(named, row, cause, ticks)
-        if not named.computes[row]:
-            message = _beside_compute(named, row, cause, ends_late=edges.ends_late)
-        place = int(named.device[row]), int(named.start[row])
-        yield Violation(edges.rule, ops, *place, message)
+        message = _message(named, row, cause, ticks, ends_late=edges.ends_late)
+        yield Violation(edges.rule, ops, int(named.device[row]), int(named.start[row]), message)
 
 
-def _early(named: Rows, row: int, cause: int, lag: int) -> str:
-    delay = f" and p2p takes {named.clock(lag)}" if lag else ""
-    return (
-        f"{named.name(row)} starts at {named.clock(named.start[row])} on device "
-        f"{named.device[row]}, but {named.name(cause)} ends at {named.clock(named.end[cause])} "
-        f"on device {named.device[cause]}{delay}"
-    )
-
-
-def _beside_compute(named: Rows, row: int, cause: int, *, ends_late: bool) -> str:
-    elsewhere = named.device[cause] not in (named.device[row], named.target[row])
-    where = f" on device {named.device[cause]}" if elsewhere else ""
+def _message(named: Rows, row: int, cause: int, lag: int, *, ends_late: bool) -> str:
+    end, where = named.clock(named.end[cause]), f" on device {named.device[cause]}"
+    if named.computes[row]:
+        delay = f" and p2p takes {named.clock(lag)}" if lag else ""
+        start = f"{named.name(row)} starts {named.place(row)}"
+        return f"{start}, but {named.name(cause)} ends at {end}{where}{delay}"
+    if named.device[cause] in (named.device[row], named.target[row]):
+        where = ""
     if ends_late:
         start = named.clock(named.start[cause])
         return f"{named.span(row)} ends after {named.name(cause)} starts at {start}{where}"
-    end = named.clock(named.end[cause])
     return f"{named.span(row)} starts before {named.name(cause)} ends at {end}{where}"

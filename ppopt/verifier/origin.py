@@ -46,7 +46,9 @@ def wrong_origin(rows: Rows, figures: Figures, origin: Origin) -> Iterator[Viola
     if origin.status == "optimal" and bound != ticks:
         yield claim("origin status", "optimal", f"the bound is not the value {value}")
     if origin.gap is not None and bound is not None and ticks:
-        yield from _wrong_gap(origin.gap, float(1 - bound / ticks))
+        right = float(1 - bound / ticks)
+        if not isclose(origin.gap, right, rel_tol=CLOSE, abs_tol=ROUNDING):
+            yield _wrong("gap", origin.gap, f"value and bound make it {right:.9g}")
 
 
 def _wrong_kind(rows: Rows, stated: BackwardKind) -> Iterator[Violation]:
@@ -57,11 +59,6 @@ def _wrong_kind(rows: Rows, stated: BackwardKind) -> Iterator[Violation]:
         yield claim("origin backward_kind", stated.value, "some backwards are split (B and W)")
     if stated is BackwardKind.SPLIT and whole.any():
         yield claim("origin backward_kind", stated.value, "some backwards are one operation (BW)")
-
-
-def _wrong_gap(gap: Fraction, right: float) -> Iterator[Violation]:
-    if not isclose(gap, right, rel_tol=CLOSE, abs_tol=ROUNDING):
-        yield _wrong("gap", gap, f"value and bound make it {right:.9g}")
 
 
 def _wrong(key: str, stated: Fraction, why: str) -> Violation:

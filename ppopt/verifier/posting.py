@@ -17,16 +17,14 @@ from ppopt.problem.pipeline import Pipeline
 from ppopt.schedule.actions import POSTS, Action, ActionKind, ActionRow
 from ppopt.verifier.expected import existing_kinds
 
-_SENDS = {ActionKind.F: ActionKind.SEND_F, ActionKind.B: ActionKind.SEND_B}
-_SENDS[ActionKind.BW] = ActionKind.SEND_B
-_RECEIVES = {ActionKind.F: ActionKind.RECV_F, ActionKind.B: ActionKind.RECV_B}
-_RECEIVES[ActionKind.BW] = ActionKind.RECV_B
-_WAYS = (
-    (ActionKind.SEND_F, ActionKind.RECV_F),
-    (ActionKind.SEND_B, ActionKind.RECV_B),
-)
-_STEP = {ActionKind.F: 1, ActionKind.B: -1, ActionKind.BW: -1}
-"""From the stage of an operation to the one that it hands its result."""
+_HANDED = {
+    ActionKind.F: (1, ActionKind.SEND_F, ActionKind.RECV_F),
+    ActionKind.B: (-1, ActionKind.SEND_B, ActionKind.RECV_B),
+    ActionKind.BW: (-1, ActionKind.SEND_B, ActionKind.RECV_B),
+}
+"""Of an operation: the way from its stage to the one that it hands its result, what sends this, and
+what receives its own input."""
+_SENDS = (ActionKind.SEND_F, ActionKind.SEND_B)
 
 
 class PostingRule(StrEnum):
@@ -64,7 +62,7 @@ def posting_faults(pipeline: Pipeline, rows: Sequence[ActionRow]) -> list[Postin
         *_unknown(rows, wanted),
         *_repeated(rows, wanted),
         *_misplaced(rows),
-        *_unmatched(pipeline, rows, wanted),
+        *_unmatched(rows, wanted),
     ]
     return found or list(_stuck(pipeline, rows, wanted))
 
@@ -87,20 +85,13 @@ def _wanted(pipeline: Pipeline) -> dict[Action, _Ends]:
     has_backward = existing_kinds(pipeline)[OpKind.B]
     found: dict[Action, _Ends] = {}
     for stage, (here, there) in enumerate(pairwise(hosts)):
-        if here == there:
-            continue
-        ways = _WAYS[: 2 if has_backward[stage] else 1]
-        for microbatch in range(pipeline.batches):
-            ends = (stage, here), (stage + 1, there)
-            for send, receive in ways:
-                down = send is ActionKind.SEND_F
-                (sender, source), (receiver, target) = ends if down else ends[::-1]
-                transfer = _Ends(
-                    Action(send, sender, microbatch),
-                    Action(receive, receiver, microbatch),
-                    *(source, target),
-                )
-                found[transfer.send] = found[transfer.receive] = transfer
+        ways = ((ActionKind.SEND_F, ActionKind.RECV_F), (ActionKind.SEND_B, ActionKind.RECV_B))
+        for microbatch in range(pipeline.batches if here != there else 0):
+            for send, receive in ways[: 1 + has_backward[stage]]:
+                ends = (stage, here), (stage + 1, there)
+                (sender, source), (receiver, target) = ends[:: 1 if send == _SENDS[0] else -1]
+                post = Action(send, sender, microbatch), Action(receive, receiver, microbatch)
+                found |= dict.fromkeys(post, _Ends(*post, source, target))
     return found
 
 
@@ -139,13 +130,11 @@ def _misplaced(rows: Sequence[ActionRow]) -> Iterator[PostingFault]:
     for device, row in enumerate(rows):
         place = {action: number for number, cell in enumerate(row) for action in cell}
         for action, number in place.items():
-            step = _STEP.get(action.kind)
-            if step is None:
+            if action.kind not in _HANDED:
                 continue
-            send = action._replace(kind=_SENDS[action.kind])
+            send, receive = (action._replace(kind=kind) for kind in _HANDED[action.kind][1:])
             if place.get(send, number) < number:
                 yield PostingFault(PostingRule.AFTER, device, f"{send} stands before {action}")
-            receive = action._replace(kind=_RECEIVES[action.kind])
             if place.get(receive, number) > number:
                 yield PostingFault(PostingRule.BEFORE, device, f"{receive} stands behind {action}")
 
@@ -164,9 +153,7 @@ def _queues(
     return found
 
 
-def _unmatched(
-    _: Pipeline, rows: Sequence[ActionRow], wanted: dict[Action, _Ends]
-) -> Iterator[PostingFault]:
+def _unmatched(rows: Sequence[ActionRow], wanted: dict[Action, _Ends]) -> Iterator[PostingFault]:
     for pair, (mine, theirs) in sorted(_queues(rows, wanted).items()):
         for place, (one, other) in enumerate(zip_longest(mine, theirs)):
             if one != other:
@@ -187,7 +174,7 @@ def _effect(pair: tuple[int, int], one: _Ends | None, other: _Ends | None) -> st
     first, second = pair
     here = one.send if one.source == first else one.receive
     there = other.send if other.source == second else other.receive
-    sends = [post.kind in _SENDS.values() for post in (here, there)]
+    sends = [post.kind in _SENDS for post in (here, there)]
     if sends[0] == sends[1]:
         return (
             f"; both wait forever (deadlock): device {first} at {here}, device {second} at {there}"
@@ -199,63 +186,44 @@ def _effect(pair: tuple[int, int], one: _Ends | None, other: _Ends | None) -> st
 def _stuck(
     pipeline: Pipeline, rows: Sequence[ActionRow], wanted: dict[Action, _Ends]
 ) -> Iterator[PostingFault]:
-    """Run the order without times, as far as it gets; every device that does not end is named."""
-    run = _Run(pipeline, rows, wanted)
-    run.to_the_end()
-    for device, row in enumerate(rows):
-        if run.reached[device] < len(row):
-            waiting = ", ".join(map(str, row[run.reached[device]]))
+    """Run the order without times, as far as it gets; every device that does not end is named.
+
+    Operations end and transfers arrive as soon as nothing is missing.
+    """
+    queues = [deque(mine) for mine, _ in _queues(rows, wanted).values()]
+    left = [deque(row) for row in rows]
+    done: set[Action] = set()
+    """Operations that have ended, and receives that have arrived."""
+    posted: set[Action] = set()
+    moved = True
+    while moved:
+        moved = False
+        for cells in left:
+            while cells and all(_ready(pipeline, action, wanted, done) for action in cells[0]):
+                for action in cells.popleft():
+                    (posted if action.kind in POSTS else done).add(action)
+                moved = True
+        for queue in queues:
+            while queue and {queue[0].send, queue[0].receive} <= posted:
+                done.add(queue.popleft().receive)
+                moved = True
+    for device, cells in enumerate(left):
+        if cells:
+            waiting = ", ".join(map(str, cells[0]))
             yield PostingFault(PostingRule.DEADLOCK, device, f"{waiting} waits forever")
 
 
-class _Run:
-    """A run without times: operations end and transfers arrive as soon as nothing is missing."""
-
-    def __init__(
-        self, pipeline: Pipeline, rows: Sequence[ActionRow], wanted: dict[Action, _Ends]
-    ) -> None:
-        self.pipeline, self.rows, self.wanted = pipeline, rows, wanted
-        self.queues = {pair: deque(mine) for pair, (mine, _) in _queues(rows, wanted).items()}
-        self.reached = [0 for _ in rows]
-        self.done: set[Action] = set()
-        """Operations that have ended, posts that have been reached, receives that have arrived."""
-        self.posted: set[Action] = set()
-
-    def to_the_end(self) -> None:
-        moved = True
-        while moved:
-            moved = any([*map(self._device, range(len(self.rows))), *map(self._link, self.queues)])
-
-    def _device(self, device: int) -> bool:
-        """Run a device as far as it gets; whether it moved."""
-        row, before = self.rows[device], self.reached[device]
-        while self.reached[device] < len(row):
-            cell = row[self.reached[device]]
-            if not all(map(self._ready, cell)):
-                break
-            for action in cell:
-                (self.posted if action.kind in POSTS else self.done).add(action)
-            self.reached[device] += 1
-        return self.reached[device] > before
-
-    def _link(self, pair: tuple[int, int]) -> bool:
-        """Carry what a link can; whether it carried anything."""
-        queue, moved = self.queues[pair], False
-        while queue and {queue[0].send, queue[0].receive} <= self.posted:
-            self.done.add(queue.popleft().receive)
-            moved = True
-        return moved
-
-    def _ready(self, action: Action) -> bool:
-        """Whether the input of an operation is there; other actions need none."""
-        step = _STEP.get(action.kind)
-        if step is None:
-            return True
-        source = action.stage - step
-        if not 0 <= source < self.pipeline.num_stages:
-            return True
-        receive = action._replace(kind=_RECEIVES[action.kind])
-        if receive in self.wanted:
-            return receive in self.done
-        kinds = (ActionKind.F,) if step == 1 else (ActionKind.B, ActionKind.BW)
-        return any(Action(kind, source, action.microbatch) in self.done for kind in kinds)
+def _ready(
+    pipeline: Pipeline, action: Action, wanted: dict[Action, _Ends], done: set[Action]
+) -> bool:
+    """Whether the input of an operation is there; other actions need none."""
+    if action.kind not in _HANDED:
+        return True
+    step, _, receives = _HANDED[action.kind]
+    source, receive = action.stage - step, action._replace(kind=receives)
+    if not 0 <= source < pipeline.num_stages:
+        return True
+    if receive in wanted:
+        return receive in done
+    kinds = (ActionKind.F,) if step == 1 else (ActionKind.B, ActionKind.BW)
+    return any(Action(kind, source, action.microbatch) in done for kind in kinds)

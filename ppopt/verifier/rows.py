@@ -13,14 +13,7 @@ from ppopt.errors import InputError
 from ppopt.problem.arrays import Bools, Ints
 from ppopt.problem.link_mode import LinkMode
 from ppopt.problem.offload import HostLink
-from ppopt.problem.operation import (
-    KINDS,
-    NUM_KINDS,
-    AuxiliaryKind,
-    Op,
-    OpKind,
-    TransferKind,
-)
+from ppopt.problem.operation import KINDS, NUM_KINDS, AuxiliaryKind, Op, OpKind, TransferKind
 from ppopt.problem.pipeline import Pipeline
 from ppopt.schedule.operations import ALONE
 from ppopt.schedule.timetable import Timetable
@@ -89,12 +82,17 @@ class Rows:
         return operation_name(self.pipeline, *(int(column[row]) for column in fields))
 
     def span(self, row: int) -> str:
-        """Name and times of an operation besides compute; of a transfer also the devices."""
-        ends = ""
+        """Name, devices and times of such a row."""
+        times = f"at {self.clock(self.start[row])}..{self.clock(self.end[row])}"
         if self.sends[row]:
-            ends = f" from device {self.device[row]} to {self.target[row]}"
-        times = f"{self.clock(self.start[row])}..{self.clock(self.end[row])}"
-        return f"{self.name(row)}{ends} at {times}"
+            ends = f"from device {self.device[row]} to {self.target[row]}"
+            return f"{self.name(row)} {ends} {times}"
+        where = f" on device {self.device[row]}" if self.computes[row] else ""
+        return f"{self.name(row)} {times}{where}"
+
+    def place(self, row: int) -> str:
+        """Where and when a row starts."""
+        return f"at {self.clock(self.start[row])} on device {self.device[row]}"
 
     def clock(self, ticks: int | np.int64) -> str:
         """Write a time with the user's unit."""

@@ -102,7 +102,7 @@ def _repeated(known: Rows) -> Iterator[Violation]:
         rule = _of_kind(known.kind[row], Rule.DUPLICATE, Rule.TRANSFER, Rule.AUXILIARY)
         message = f"{known.span(row)} is there twice"
         if rule is Rule.DUPLICATE:
-            places = f"{_place(known, first[row])} and again {_place(known, row)}"
+            places = f"{known.place(first[row])} and again {known.place(row)}"
             message = f"{known.op(row)} runs {places}"
         yield _at(known, rule, row, message)
 
@@ -113,14 +113,10 @@ def _two_backwards(known: Rows) -> Iterator[Violation]:
         both = (whole != ABSENT) & (part != ABSENT)
         for row, full in zip(part[both].tolist(), whole[both].tolist(), strict=True):
             beside = (
-                f"{known.op(row)} runs {_place(known, row)} beside {known.op(full)} "
-                f"{_place(known, full)}; BW is B and W in one"
+                f"{known.op(row)} runs {known.place(row)} beside {known.op(full)} "
+                f"{known.place(full)}; BW is B and W in one"
             )
             yield _at(known, Rule.DUPLICATE, row, beside, known.op(full))
-
-
-def _place(rows: Rows, row: int) -> str:
-    return f"at {rows.clock(rows.start[row])} on device {rows.device[row]}"
 
 
 class _Gap(NamedTuple):
@@ -181,7 +177,7 @@ def _missing(known: Rows) -> Iterator[Violation]:
 def _misplaced(known: Rows) -> Iterator[Violation]:
     for row in _where(known.placed & (known.device != known.home)):
         stage = f"its stage sits on device {known.home[row]}"
-        yield _at(known, Rule.DEVICE, row, f"{known.op(row)} runs {_place(known, row)}; {stage}")
+        yield _at(known, Rule.DEVICE, row, f"{known.op(row)} runs {known.place(row)}; {stage}")
 
 
 def _pairs(known: Rows) -> Iterator[Violation]:
@@ -192,19 +188,14 @@ def _pairs(known: Rows) -> Iterator[Violation]:
         sharing.setdefault(int(known.pair[row]), []).append(row)
     for row in faulty:
         others = [other for other in sharing[int(known.pair[row])][:4] if other != row][:3]
-        shown = ", ".join(_span(known, other) for other in others)
+        shown = ", ".join(known.span(other) for other in others)
         message = (
-            f"{_span(known, row)} is to run as one with {shown or 'no other'}; "
+            f"{known.span(row)} is to run as one with {shown or 'no other'}; "
             "a pair is one F and one B or BW of different microbatches, on one device, with one "
             "start and one end"
         )
         ops = [op for other in others for op in known.ops(other)]
         yield _at(known, Rule.PAIR, row, message, *ops)
-
-
-def _span(rows: Rows, row: int) -> str:
-    times = f"{rows.clock(rows.start[row])}..{rows.clock(rows.end[row])}"
-    return f"{rows.name(row)} at {times} on device {rows.device[row]}"
 
 
 def _ticks(known: Rows) -> Ints:
@@ -252,7 +243,7 @@ def _durations(known: Rows) -> Iterator[Violation]:
 
 def _out_of_time(known: Rows) -> Iterator[Violation]:
     for row in _where(known.computes & ((known.start < 0) | ~known.timed)):
-        where = f"{known.op(row)} starts {_place(known, row)}"
+        where = f"{known.op(row)} starts {known.place(row)}"
         why = "before 0" if known.start[row] < 0 else f"and ends beyond {LATEST} ticks, not exact"
         yield _at(known, Rule.START, row, f"{where}, {why}")
 
@@ -286,7 +277,7 @@ def _overlap(sane: Rows, row: int, running: int) -> Violation:
     kind, others = sane.kind[row], sane.ops(running)
     if kind < NUM_KINDS or kind == AuxiliaryKind.OPTIMIZER:
         message = (
-            f"{sane.name(row)} starts {_place(sane, row)} while {sane.name(running)} runs from "
+            f"{sane.name(row)} starts {sane.place(row)} while {sane.name(running)} runs from "
             f"{sane.clock(sane.start[running])} to {sane.clock(sane.end[running])}"
         )
         return _at(sane, Rule.OVERLAP, row, message, *others)

@@ -135,9 +135,6 @@ def in_order(violations: Iterable[Violation]) -> list[Violation]:
 
 
 def _key(violation: Violation) -> tuple[object, ...]:
-    place = _first_without(violation.device), _first_without(violation.time)
+    """What has no place, or no time, comes first."""
+    place = ((number is not None, number or 0) for number in (violation.device, violation.time))
     return *place, violation.ops, violation.message
-
-
-def _first_without(value: int | None) -> tuple[bool, int]:
-    return value is not None, value or 0

@@ -6,7 +6,7 @@ import pytest
 
 from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.instance import Instance
-from ppopt.problem.kinds import RECORDS, Per
+from ppopt.problem.kinds import RECORDS
 from ppopt.problem.operation import KINDS, AuxiliaryKind, OpKind, TransferKind
 from ppopt.problem.pipeline import Pipeline
 from ppopt.problem.resources import resources_of
@@ -20,12 +20,6 @@ def test_every_kind_has_a_record_at_its_code() -> None:
     assert [record.kind for record in RECORDS] == kinds
     assert list(map(int, kinds)) == list(range(KINDS))
     assert len({record.letter for record in RECORDS}) == KINDS
-
-
-@pytest.mark.parametrize("kind", AuxiliaryKind)
-def test_what_every_microbatch_has(kind: AuxiliaryKind) -> None:
-    assert kind.per_microbatch == (RECORDS[kind].per is Per.MICROBATCH)
-    assert kind.opens == RECORDS[kind].opens
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ import pytest
 
 from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.instance import Instance
+from ppopt.problem.kinds import RECORDS
 from ppopt.problem.link_mode import LinkMode
 from ppopt.problem.operation_classes import Criterion, DispatchRule
 from ppopt.problem.pipeline import Pipeline
@@ -48,13 +49,13 @@ def needs(links: LinkQueues, orders: Orders) -> dict[int, int]:
     made = timing.schedule(replace(links.pipeline, link_mode="delay"), orders)
     columns = (made.kind, made.stage, made.microbatch, made.start)
     begins = {tuple(row): start for *row, start in np.stack(columns, axis=1).tolist()}
-    sent = map(links.transfer, links.numbers.tolist())
-    return {
-        links.number(one.kind, one.stage, one.microbatch): begins[
-            (one.kind, receiving_stage(one.kind, one.stage), one.microbatch)
-        ]
-        for one in sent
-    }
+    found = {}
+    for number in links.numbers.tolist():
+        kind, stage, microbatch, *_ = links.transfer(number)
+        carried = RECORDS[kind].carries
+        assert carried is not None
+        found[number] = begins[carried, receiving_stage(carried, stage), microbatch]
+    return found
 
 
 def generated(links: LinkQueues, orders: Orders, rule: DispatchRule) -> list[list[int]]:

@@ -21,11 +21,12 @@ from ppopt.derivation.gpus import gpu_named
 from ppopt.solver.result import Progress
 from ppopt.studies.engines.engine import STOPPED, DirectEngine
 from ppopt.studies.engines.local import LocalEngine
+from ppopt.studies.job import version
 from ppopt.studies.parallel_plan import CLOSE, PlanArguments, plan_parallelism
 from ppopt.studies.parallel_result import ParallelPlan
 from ppopt.studies.parallel_space import DIMENSIONS, Parallelism, ParallelSpace
 from ppopt.studies.parallel_storage import StudyOptions
-from ppopt.studies.parallel_task import CombinationTask, plan_version
+from ppopt.studies.parallel_task import CombinationTask
 from ppopt.studies.storage import Storage
 from ppopt.studies.task import Done, Work
 from tests.tiers import slow
@@ -166,7 +167,7 @@ def test_a_worker_of_another_version_is_told() -> None:
     plan = planned(engine=OtherVersion())
     assert plan.value is not None
     failed = {row.failed for row in plan.rows if row.failed is not None}
-    assert failed == {f"its worker has ppopt {plan_version()}, not 9.9.9 as here"}
+    assert failed == {f"its worker has ppopt {version()}, not 9.9.9 as here"}
 
 
 def test_searches_that_somebody_cancels_are_not_repeated() -> None:

@@ -180,9 +180,8 @@ def test_a_migration_that_fails_changes_nothing(url: str, monkeypatch: pytest.Mo
 
 class TestRefused:
     def test_a_missing_file(self, url: str) -> None:
-        for options in ({"readonly": True}, {"create": False}):
-            with pytest.raises(StorageError, match="does not exist"):
-                Storage(url, **options)
+        with pytest.raises(StorageError, match="does not exist"):
+            Storage(url, readonly=True)
         assert not path_of(url).exists()
 
     def test_a_missing_folder(self, tmp_path: Path) -> None:

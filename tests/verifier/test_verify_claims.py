@@ -166,10 +166,7 @@ SHARED = {
         f"ppopt.problem.{name}"
         for name in ("placement", "recompute", "settings", "traits", "units")
     ),
-    *(
-        f"ppopt.schedule{name}"
-        for name in ("", ".auxiliary", ".operations", ".origin", ".timetable", ".transfers")
-    ),
+    *(f"ppopt.schedule{name}" for name in ("", ".operations", ".origin", ".timetable")),
 }
 """What the verifier stands on: problems, and the columns of a schedule."""
 POSTED = {"ppopt.schedule.actions"}

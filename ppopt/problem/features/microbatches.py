@@ -44,6 +44,6 @@ def _maker(draft: InstanceDraft, op_class: OperationClass, mode: Mode | None) ->
     if isinstance(kind, OpKind):
         with_host = draft.all_resources
         return lambda ticks: compute_mode(ticks, kind, stage, with_host=with_host)
-    if isinstance(kind, AuxiliaryKind) and kind.per_microbatch:
+    if isinstance(kind, AuxiliaryKind) and op_class.per_microbatch:
         return lambda ticks: move_mode(ticks, kind, stage)
     return None

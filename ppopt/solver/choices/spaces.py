@@ -32,6 +32,16 @@ PARTITIONS = ChoiceSpace("partition", "counts, or balanced", _ON_ONE_ROUTE)
 PLACEMENTS = ChoiceSpace("placement", "a named one, or a list", _ON_ONE_ROUTE | {Trait.SLICES})
 RECOMPUTE = ChoiceSpace("recompute", "none or full", _ON_ONE_ROUTE | {Trait.SLICES})
 OFFLOAD = ChoiceSpace("offload", "none or all", _ON_ONE_ROUTE | {Trait.SLICES})
+ORDERS = ChoiceSpace(
+    "order",
+    "given",
+    frozenset(
+        {
+            *(Trait.LINKS, Trait.STEP_WORK, Trait.MIXED, Trait.PAIRS, Trait.SHORT_PAIRS),
+            *(Trait.SLICES, Trait.FROZEN, Trait.SPAN, Trait.MICROBATCHES),
+        }
+    ),
+)
 
 
 def traits_of_any(problem: Problem) -> Traits:

@@ -1,0 +1,90 @@
+"""The command that orders the microbatches of training steps."""
+# ruff: noqa: PLC0415  libraries load inside the commands
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ppopt.cli.application import command
+from ppopt.cli.settings import Settings, with_settings_but
+from ppopt.formats.documents import label, parse_json, read_text
+from ppopt.formats.fields import within
+from ppopt.problem.settings import Heading
+from ppopt.solver import interrupts
+
+if TYPE_CHECKING:
+    from ppopt.studies.microbatch_order import MicrobatchOrders
+
+LARGEST_FILE = 2**28
+DIGITS = 9
+"""Significant digits of the figures in lines."""
+
+
+@command
+@with_settings_but(
+    *("mem_limit", "objective", "backward_kind", "time_limit", "workers", "seed", "output"),
+    *("microbatch_times", "microbatch_memory", "order", "json", "quiet"),
+    batches="ignored: every line has its own number of microbatches",
+)
+def order(
+    settings: Settings,
+    file: Annotated[
+        str,
+        typer.Argument(
+            metavar="FILE",
+            help="One training step per line: a list of JSON with one entry per microbatch, its "
+            "number of tokens or a list with the lengths of its documents. `-`: standard input.",
+        ),
+    ],
+    strategy: Annotated[
+        str,
+        typer.Option(
+            "--strategy",
+            metavar="STRATEGY",
+            help="Hand strategy that the trainer runs; `ppopt strategies` lists them.",
+            show_default=True,
+            rich_help_panel=Heading.STRATEGIES,
+        ),
+    ] = "1f1b",
+) -> int:
+    """Order the microbatches of training steps.
+
+    For every line it prints one line of JSON: `order` (the microbatch that runs k-th),
+    `makespan`, `given` (the makespan in the order of the line) and `lower_bound` (in any order).
+    The times of the stages are those of one document of --reference-tokens. Example: `ppopt order
+    steps.jsonl --stages 8 --reference-tokens 8192 --attention-share 0.2`.
+    """
+    from ppopt.formats.config import pipeline_of
+    from ppopt.studies.microbatch_order import MicrobatchOrders
+
+    values = {**settings.values, "batches": 1}
+    lengths = {key: values.pop(key, None) for key in ("attention_share", "reference_tokens")}
+    orders = MicrobatchOrders(pipeline_of(values), strategy, **lengths)
+    interrupts.only_record()
+    if file == "-":
+        for number, line in enumerate(sys.stdin, 1):
+            print(_line(orders, line, f"standard input: line {number}"), end="", flush=True)
+        return 0
+    text = read_text(Path(file), LARGEST_FILE)
+    lines = enumerate(text.splitlines(), 1)
+    printed = [_line(orders, line, f"{label(Path(file))}: line {number}") for number, line in lines]
+    print("".join(printed), end="")
+    return 0
+
+
+def _line(orders: MicrobatchOrders, line: str, where: str) -> str:
+    """The order of a step as a line of JSON; nothing for an empty line."""
+    if not line.strip():
+        return ""
+    found = within(where, orders.of_lengths, parse_json(line, where))
+    return json.dumps({key: _rounded(value) for key, value in asdict(found).items()}) + "\n"
+
+
+def _rounded(value: Any) -> Any:
+    return float(f"{value:.{DIGITS}g}") if isinstance(value, float) else value

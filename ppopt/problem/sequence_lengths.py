@@ -1,0 +1,97 @@
+"""Factors of microbatches from the lengths of their documents.
+
+The times of the stages are those of one document of R tokens (`reference_tokens`), of which
+attention takes a share a (`attention_share`), which grows with the square of the length of a
+document; all else grows with the tokens. A microbatch of documents of d tokens each then has, on
+times, the factor (1 - a) sum(d) / R + a sum(d^2) / R^2, and sum(d) / R on memory: with attention
+that does not store its scores (FlashAttention) activations grow with the tokens.
+"""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from typing import Any
+
+from ppopt.errors import ConflictError, InputError
+from ppopt.problem import exact
+from ppopt.problem.field_values import as_list, is_list
+
+Lengths = tuple[tuple[int, ...], ...]
+"""Lengths of the documents of every microbatch, in tokens."""
+DIGITS = 4
+"""Decimals to which factors are rounded: ticks must be as fine."""
+
+
+def read_lengths(given: object, field: str = "microbatch_tokens") -> Lengths:
+    """Read a list with one entry per microbatch: its tokens, or a list of lengths of documents.
+
+    Raises InputError on anything else.
+    """
+    if not is_list(given):
+        raise InputError(f"{field}: give a list with one entry per microbatch, as [[4096, 28672]]")
+    entries = as_list(given, field)
+    documents = [as_list(entry, field) if is_list(entry) else [entry] for entry in entries]
+    for microbatch, lengths in enumerate(documents):
+        if not lengths:
+            raise InputError(f"{field}: microbatch {microbatch} has no document")
+        for length in lengths:
+            if isinstance(length, bool) or not isinstance(length, int) or length < 1:
+                raise InputError(
+                    f"{field}: microbatch {microbatch}: {length!r} is no number of tokens above 0"
+                )
+    return tuple(map(tuple, documents))
+
+
+def read_share(given: object) -> Fraction:
+    """Read a share of time between 0 and 1; None is 0. Raises InputError on anything else."""
+    share: Fraction = exact.read(0 if given is None else given, "attention_share").value
+    if not 0 <= share <= 1:
+        raise InputError(f"attention_share: {exact.plain(share)} is not between 0 and 1")
+    return share
+
+
+def time_factors(lengths: Lengths, reference: int, share: Fraction) -> tuple[Fraction, ...]:
+    """Factor on the times of every microbatch."""
+    return tuple(
+        (1 - share) * Fraction(sum(documents), reference)
+        + share * Fraction(sum(length**2 for length in documents), reference**2)
+        for documents in lengths
+    )
+
+
+def memory_factors(lengths: Lengths, reference: int) -> tuple[Fraction, ...]:
+    """Factor on the memory of every microbatch."""
+    return tuple(Fraction(sum(documents), reference) for documents in lengths)
+
+
+def factors_of(fields: dict[str, Any]) -> dict[str, Any]:
+    """The factors that the fields of a pipeline give by lengths, in place of these; perhaps none.
+
+    Raises InputError if they are no lengths or the reference is missing, ConflictError beside
+    `microbatch_times`.
+    """
+    lengths = fields["microbatch_tokens"]
+    if lengths is None:
+        for field in ("attention_share", "reference_tokens"):
+            if fields[field] is not None:
+                raise ConflictError(f"{field}: goes with microbatch_tokens; give it, too")
+        return {}
+    if fields["microbatch_times"] is not None:
+        raise ConflictError("microbatch_tokens: gives microbatch_times; keep one of them")
+    given = fields["reference_tokens"] or fields["tokens_per_microbatch"]
+    if given is None:
+        raise InputError(
+            "reference_tokens: missing; the tokens of the one document of which the times of the "
+            "stages are"
+        )
+    reference = exact.count(given, "reference_tokens")
+    documents = read_lengths(lengths)
+    times = time_factors(documents, reference, read_share(fields["attention_share"]))
+    factors = {"microbatch_times": times}
+    if fields["microbatch_memory"] is None:
+        factors["microbatch_memory"] = memory_factors(documents, reference)
+    rounded = {
+        field: tuple(max(Fraction(1, 10**DIGITS), round(factor, DIGITS)) for factor in values)
+        for field, values in factors.items()
+    }
+    return rounded | dict.fromkeys(("microbatch_tokens", "attention_share", "reference_tokens"))

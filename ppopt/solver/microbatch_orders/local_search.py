@@ -1,0 +1,156 @@
+"""Local search over the orders of microbatches: exchanges and moves, many timed at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from heapq import nsmallest
+from itertools import islice
+from typing import NamedTuple
+
+import numpy as np
+
+from ppopt.problem.arrays import Floats, Ints
+from ppopt.problem.objective import Objective
+from ppopt.schedule.reordered_timing import ReorderedTiming
+
+TOGETHER = 64
+"""Orders that are timed together: their times fit the caches of a processor."""
+MOST_NEAR = 16
+"""Most batches of neighbours of which the best are named."""
+KICK = 3
+"""Exchanges away from the best order where no neighbour is better."""
+Order = tuple[int, ...]
+"""Microbatch that runs k-th, by k."""
+
+
+class ValuedOrder(NamedTuple):
+    """An order and its value in ticks."""
+
+    value: float
+    order: Order
+
+
+def rule_orders(factors: Floats) -> dict[str, Order]:
+    """Orders that follow a rule: by factor, or large and small ones by turns."""
+    ascending = sorted(range(len(factors)), key=lambda microbatch: factors[microbatch])
+    half = (len(ascending) + 1) // 2
+    small, large = ascending[:half], ascending[: half - 1 : -1]
+    turns = [microbatch for pair in zip(large, small, strict=False) for microbatch in pair]
+    return {
+        "given": tuple(range(len(factors))),
+        "ascending": tuple(ascending),
+        "descending": tuple(reversed(ascending)),
+        "alternating": (*turns, *small[len(large) :]),
+        "largest in the middle": (*ascending[::2], *reversed(ascending[1::2])),
+        "smallest in the middle": (*reversed(ascending[::2]), *ascending[1::2]),
+    }
+
+
+class OrderSearch:
+    """Local search from the orders that follow a rule; every call to `run` resumes it.
+
+    Devices keep the order of a schedule, and other microbatches run at its places. `factors`:
+    factor on the times of every microbatch. The search ends early when `stop` holds.
+    """
+
+    def __init__(
+        self,
+        timing: ReorderedTiming,
+        factors: Floats,
+        objective: Objective,
+        stop: Callable[[], bool] = lambda: False,
+        seed: int = 0,
+    ) -> None:
+        self._timing, self._factors = timing, factors
+        self._objective, self._stop = objective, stop
+        self._random = np.random.default_rng(seed)
+        self._steps = _steps(len(factors))
+        self.evaluated = 0
+        """Number of orders timed."""
+        self.by_rule = self._timed(np.array(list(rule_orders(factors).values())))
+        """The orders that follow a rule, that of the list first."""
+        self.best = min(self.by_rule)
+
+    def run(self, evaluations: int, bound: float = 0) -> ValuedOrder:
+        """Search until so many more orders are timed, or one is as good as the bound."""
+        end, here = self.evaluated + evaluations, self.best
+        while self.evaluated < end and self.best.value > bound and not self._stop():
+            self.best = min(self.best, self._descend(here))
+            here = self._kicked(self.best.order, KICK)
+        return self.best
+
+    def local_optimum(self, order: Order, kicks: int) -> Order:
+        """Local optimum some random exchanges away from an order."""
+        return self._descend(self._kicked(order, kicks)).order
+
+    def near(self, order: Order, count: int) -> list[Order]:
+        """The best neighbours of an order, of as many as are looked at."""
+        steps = islice(self._shuffled(), min(MOST_NEAR, self._batches))
+        timed = [
+            valued
+            for batch in steps
+            if not self._stop()
+            for valued in self._timed(self._neighbours(order, batch))
+        ]
+        return [valued.order for valued in nsmallest(count, timed)]
+
+    def _descend(self, here: ValuedOrder) -> ValuedOrder:
+        """Take the best of every few neighbours that is better, until none is."""
+        failed, steps = 0, self._shuffled()
+        while failed < self._batches and not self._stop():
+            tried = min(self._timed(self._neighbours(here.order, next(steps))))
+            failed = 0 if tried.value < here.value else failed + 1
+            here = min(here, tried)
+        return here
+
+    @property
+    def _batches(self) -> int:
+        """Number of batches that all neighbours make."""
+        return -(-len(self._steps) // TOGETHER)
+
+    def _shuffled(self) -> Iterator[Ints]:
+        """Steps to neighbours in random order, a batch at a time, over and over."""
+        while True:
+            shuffled = self._random.permutation(self._steps)
+            yield from np.split(shuffled, range(TOGETHER, len(shuffled), TOGETHER))
+
+    @staticmethod
+    def _neighbours(order: Order, steps: Ints) -> Ints:
+        """The orders to which steps lead, `[step, place]`."""
+        neighbours = np.tile(np.array(order), (len(steps), 1))
+        for row, (source, target, moves) in zip(neighbours, steps.tolist(), strict=True):
+            if moves:
+                row[:] = np.insert(np.delete(row, source), target, row[source])
+            else:
+                row[[source, target]] = row[[target, source]]
+        return neighbours
+
+    def _kicked(self, order: Order, kicks: int) -> ValuedOrder:
+        """The order after some random exchanges."""
+        exchanged = np.array(order)
+        for _ in range(kicks if len(order) > 1 else 0):
+            places = self._random.choice(len(order), 2, replace=False)
+            exchanged[places] = exchanged[places[::-1]]
+        return self._timed(exchanged[None])[0]
+
+    def _timed(self, orders: Ints) -> list[ValuedOrder]:
+        self.evaluated += len(orders)
+        values = self._timing.values(self._factors[orders.T], self._objective).tolist()
+        return [
+            ValuedOrder(value, tuple(order))
+            for value, order in zip(values, orders.tolist(), strict=True)
+        ]
+
+
+def _steps(size: int) -> Ints:
+    """Every exchange of two places, and every move of one to a place that is not beside it.
+
+    A row has the two places, and whether it is a move.
+    """
+    source, target = np.meshgrid(np.arange(size), np.arange(size))
+    exchanged, moved = source < target, abs(source - target) > 1
+    exchanges, moves = (
+        np.stack([source[there], target[there], np.full(there.sum(), kind)], axis=1)
+        for kind, there in enumerate((exchanged, moved))
+    )
+    return np.concatenate([exchanges, moves])

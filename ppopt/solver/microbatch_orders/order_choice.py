@@ -1,0 +1,178 @@
+"""Orders of microbatches that differ, as configurations of a search.
+
+A few orders are enumerated. Of more, those are searched whose baselines are best: the order of
+every device in a hand strategy stays as it is, and local search exchanges the microbatches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterable, Iterator, Sequence
+from dataclasses import replace
+from fractions import Fraction
+from functools import cached_property
+from math import factorial, prod
+from random import Random
+
+import numpy as np
+
+from ppopt.problem.microbatches import GIVEN_ORDER
+from ppopt.problem.pipeline import Pipeline
+from ppopt.problem.problem import Problem
+from ppopt.schedule.origin import Argument
+from ppopt.schedule.reordered_timing import ReorderedTiming
+from ppopt.schedule.schedule import Schedule
+from ppopt.solver.bounds import device_bounds
+from ppopt.solver.choices.choice import Choice
+from ppopt.solver.choices.configuration import Configuration, SearchedConfigurations
+from ppopt.solver.choices.enumeration import (
+    NONE_LEFT,
+    Complete,
+    Enumeration,
+    Key,
+    Partial,
+    Rest,
+)
+from ppopt.solver.choices.spaces import ORDERS
+from ppopt.solver.deadline import Deadline
+from ppopt.solver.heuristics.construction import initial_schedules
+from ppopt.solver.microbatch_orders.local_search import Order, OrderSearch
+
+MOST_LISTED = 1000
+"""Most orders that are enumerated."""
+EVALUATIONS = 2000
+"""Orders that a local search times before the next search of schedules."""
+MOST_BASELINES = 4
+"""Baselines whose orders of microbatches are searched: the best with orders that follow a rule."""
+BASELINE_SHARE = 0.2
+"""Share of the time after which no further baseline is begun."""
+NEAR = 8
+"""Neighbours of an order that are tried."""
+KICKS = 2
+"""Exchanges from one local optimum to the next."""
+
+
+class OrderChoice(Choice):
+    """The orders in which every stage runs every kind of operation of the microbatches."""
+
+    name = "order"
+    argument = Argument.ORDERS
+
+    def __init__(self, problem: Problem, deadline: Deadline) -> None:
+        """Raises NotApplicableError if orders cannot be searched."""
+        ORDERS.check(problem)
+        self._base = replace(problem.pipeline, order=GIVEN_ORDER)
+        self._problem, self._deadline = replace(problem, pipeline=self._base), deadline
+        self._alike = {
+            factors: [place for place, other in enumerate(self._base.factors) if other == factors]
+            for factors in self._base.factors
+        }
+        self._bound = device_bounds.known_bound(self._problem)
+        self._infeasible = device_bounds.infeasibility(self._problem.instance)
+        self._searches: list[OrderSearch] = []
+
+    def pipeline(self, key: Key) -> Pipeline:
+        """Pipeline whose microbatches run in this order."""
+        return self._base.reordered(key)
+
+    def key(self, pipeline: Pipeline) -> Key | None:
+        """Order of a pipeline of these microbatches; None if it has others."""
+        order = pipeline.order if isinstance(pipeline.order, tuple) else self._given
+        same = self._base.reordered(order).factors == pipeline.factors
+        return self._representative(order) if same else None
+
+    def _representative(self, order: Sequence[int]) -> Order:
+        """The order in which microbatches that are alike keep the order of the list."""
+        alike = {factors: iter(places) for factors, places in self._alike.items()}
+        return tuple(next(alike[self._base.factors[place]]) for place in order)
+
+    @property
+    def _given(self) -> Order:
+        return tuple(range(self._base.batches))
+
+    @property
+    def size(self) -> int:
+        """Number of orders, microbatches that are alike exchanged."""
+        alike = (factorial(len(places)) for places in self._alike.values())
+        return factorial(self._base.batches) // prod(alike)
+
+    @property
+    def lower_bound(self) -> Fraction:
+        """Lower bound of all orders, in the user's unit."""
+        return self._base.ticks.time(self._bound.value)
+
+    def configurations(self, keys: Sequence[Key]) -> Iterable[Configuration]:
+        """Orders with the bound of all."""
+        impossible = self._infeasible is not None
+        return [Configuration(key, self.lower_bound, impossible) for key in keys]
+
+    def listed(self) -> Enumeration[Key]:
+        """All orders; partial if there are too many."""
+        return self._listed
+
+    @cached_property
+    def _listed(self) -> Enumeration[Key]:
+        if self.size > MOST_LISTED:
+            return Partial()
+        orders: list[Order] = [()]
+        for _ in range(self._base.batches):
+            orders = [(*order, place) for order in orders for place in self._next(order)]
+        return Complete(orders)
+
+    def _next(self, order: Order) -> list[int]:
+        """Microbatches that may run next, of those that are alike the first one that is left."""
+        left = (
+            [place for place in places if place not in order] for places in self._alike.values()
+        )
+        return [places[0] for places in left if places]
+
+    def rest(self, known: Container[Key], ceiling: Fraction | None) -> Rest:
+        """Orders that are not listed; none where memory rules out all of them."""
+        return NONE_LEFT if self._infeasible is not None else super().rest(known, ceiling)
+
+    def first(self) -> Iterator[Order]:
+        """Local optima of the best baselines, and the given order."""
+        self._searches = self._baselines()
+        for search in self._searches:
+            yield self._representative(search.run(EVALUATIONS, self._bound.value).order)
+        self._searches.sort(key=lambda search: search.best)
+        yield self._given
+
+    def _baselines(self) -> list[OrderSearch]:
+        """Local searches over orders, one from each of the best baselines."""
+        searches = []
+        for baseline in initial_schedules(self._problem, self._deadline.share(BASELINE_SHARE).end):
+            if self._deadline.over:
+                break
+            if baseline is not None:
+                searches.append(self._search_from(baseline.schedule))
+        return sorted(searches, key=lambda search: search.best)[:MOST_BASELINES]
+
+    def _search_from(self, baseline: Schedule) -> OrderSearch:
+        factors = np.array([float(factor) for factor, _ in self._base.factors])
+        timing = ReorderedTiming.of(baseline)
+        return OrderSearch(timing, factors, self._problem.objective, lambda: self._deadline.over)
+
+    def moves(self, key: Key) -> Iterator[Order]:
+        """The best neighbours of an order, in the order of operations of the best baseline."""
+        if self._searches:
+            yield from map(self._representative, self._searches[0].near(key, NEAR))
+
+    def perturbed(self, key: Key, random: Random) -> Order | None:
+        """Local optimum some random exchanges away; None if all orders are enumerated."""
+        if isinstance(self._listed, Complete) or not self._searches:
+            return None
+        search = random.choice(self._searches)
+        return self._representative(search.local_optimum(key, KICKS))
+
+    def proof(self, search: SearchedConfigurations) -> str:
+        """Text of the argument behind the bound over all orders."""
+        scope = f"{self.size} orders of {self._base.batches} microbatches"
+        if search.infeasible:
+            reason = f": {self._infeasible}" if self._infeasible else ""
+            return f"none of the {scope} fits the memory limits{reason}"
+        if isinstance(self._listed, Complete) and search.closed:
+            return (
+                f"over all {scope}: {search.ruled_out} are ruled out by bounds alone, the "
+                f"schedules of {search.searched} were searched"
+            )
+        return f"in any of the {scope} {self._bound.proof}; {search.searched} were searched"

@@ -1,0 +1,177 @@
+"""Orders of the microbatches of one step after another, fast enough for a trainer to ask each time.
+
+A strategy fixes the order of operations on every device. Local search chooses which microbatch runs
+at which place (`ppopt.solver.microbatch_orders`), with the exact times of the strategy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from ppopt.errors import InputError
+from ppopt.problem import exact
+from ppopt.problem.arrays import Floats
+from ppopt.problem.microbatches import GIVEN_ORDER
+from ppopt.problem.objective import Objective
+from ppopt.problem.operation import OpKind
+from ppopt.problem.pipeline import Pipeline
+from ppopt.problem.sequence_lengths import read_lengths, read_share, time_factors
+from ppopt.problem.traits import refuse_unhandled
+from ppopt.schedule.reordered_timing import HANDLES, ReorderedTiming
+from ppopt.solver.microbatch_orders.local_search import OrderSearch
+from ppopt.strategies import resolve
+from ppopt.studies.evaluate import evaluate
+
+EVALUATIONS = 1000
+"""Orders that are timed for a step by default."""
+
+
+@dataclass(frozen=True)
+class MicrobatchOrder:
+    """An order of the microbatches of a step; times in the user's unit."""
+
+    order: tuple[int, ...]
+    """Microbatch of the step that runs k-th, by k."""
+    makespan: float
+    given: float
+    """Makespan of the order of the list."""
+    lower_bound: float | None
+    """Lower bound on the makespan of the strategy in any order; None where pairs overlap."""
+
+    @property
+    def gain(self) -> float:
+        """Relative decrease of the makespan against the order of the list."""
+        return 1 - self.makespan / self.given
+
+
+class MicrobatchOrders:
+    """Chooses orders of microbatches for the steps of one pipeline under one strategy.
+
+    The operations of every device keep the order that the strategy has for equal microbatches.
+    """
+
+    def __init__(
+        self,
+        pipeline: Pipeline,
+        strategy: str = "1f1b",
+        *,
+        reference_tokens: Any = None,
+        attention_share: Any = None,
+        evaluations: int = EVALUATIONS,
+    ) -> None:
+        """Take a pipeline, whose number of microbatches and whose memory limit do not matter.
+
+        `reference_tokens` and `attention_share` say what lengths of documents mean
+        (`ppopt.problem.sequence_lengths`). `evaluations`: number of orders that are timed for every
+        step, at least 1. Raises InputError if the strategy is unknown, NotApplicableError if it
+        does not apply.
+        """
+        if evaluations < 1:
+            raise InputError(f"evaluations: {evaluations} is below 1")
+        self._pipeline = replace(
+            pipeline, microbatch_times=None, microbatch_memory=None, order=GIVEN_ORDER
+        )
+        refuse_unhandled("order: search", self._pipeline.traits, HANDLES, "leave it out")
+        resolve(strategy)
+        self._strategy, self._evaluations = strategy, evaluations
+        self._share = read_share(attention_share)
+        self._reference = None
+        if reference_tokens is not None:
+            self._reference = exact.count(reference_tokens, "reference_tokens")
+        self._steps: dict[int, _Step] = {}
+
+    def of_lengths(self, lengths: object) -> MicrobatchOrder:
+        """Order of the microbatches of a step by the lengths of their documents, in tokens.
+
+        `lengths` has one entry per microbatch: its tokens, or a list with the length of every
+        document. Raises InputError if it has not, or if there is no `reference_tokens`.
+        """
+        if self._reference is None:
+            raise InputError(
+                "reference_tokens: missing; the tokens of the one document of which the times of "
+                "the stages are"
+            )
+        documents = read_lengths(lengths, "lengths")
+        factors = time_factors(documents, self._reference, self._share)
+        return self.order([float(factor) for factor in factors])
+
+    def order(self, times: Sequence[float]) -> MicrobatchOrder:
+        """Order of the microbatches with these factors on their times, one or more.
+
+        Raises InputError if a factor is not above 0, or NotApplicableError if the strategy does
+        not run so many microbatches.
+        """
+        factors = np.array(times, dtype=np.float64)
+        if factors.ndim != 1 or not len(factors) or not (factors > 0).all():
+            raise InputError("times: give one factor above 0 per microbatch")
+        if not np.isfinite(factors).all():
+            raise InputError("times: give finite factors")
+        if len(factors) not in self._steps:
+            step = replace(self._pipeline, batches=len(factors))
+            self._steps[len(factors)] = _Step.of(step, self._strategy)
+        return self._steps[len(factors)].order(factors, self._evaluations)
+
+
+@dataclass(frozen=True)
+class _Step:
+    """A strategy on a number of equal microbatches."""
+
+    pipeline: Pipeline
+    timing: ReorderedTiming
+    whole: bool
+    """Whether all its backwards are whole."""
+
+    @classmethod
+    def of(cls, pipeline: Pipeline, strategy: str) -> _Step:
+        schedule = evaluate(pipeline, strategy)
+        whole = OpKind.B not in schedule.kind
+        return cls(schedule.pipeline, ReorderedTiming.of(schedule), whole)
+
+    def order(self, factors: Floats, evaluations: int) -> MicrobatchOrder:
+        """Order of microbatches with these factors."""
+        bound = self._bound(factors)
+        search = OrderSearch(self.timing, factors, Objective.MAKESPAN)
+        best = search.run(evaluations, bound or 0)
+        per_unit = self.pipeline.ticks.per_unit
+        return MicrobatchOrder(
+            best.order,
+            best.value / per_unit,
+            search.by_rule[0].value / per_unit,
+            None if bound is None else bound / per_unit,
+        )
+
+    def _bound(self, factors: Floats) -> float | None:
+        """Largest head + work + tail of a device in any order, in ticks.
+
+        The first microbatch must come down to the device. Where all backwards are whole, the
+        gradient of the last one, which is another one if there are two, must go up from it.
+        """
+        if self.pipeline.overlap is not None:
+            return None
+        head, work, tail, links = self._device_times
+        first, last = np.sort(factors)[[0, -1 if len(factors) == 1 else 1]]
+        ends = np.minimum(head * first + tail * last, head * last + tail * first)
+        return float((links + work * factors.sum() + ends).max())
+
+    @cached_property
+    def _device_times(self) -> Floats:
+        """Head, work and tail of every device by compute, and its links at both ends, in ticks."""
+        pipeline = self.pipeline
+        forward, b, weight, full = np.array(pipeline.ticks.durations, dtype=np.float64)
+        down, up = (
+            np.array([float(delay * pipeline.ticks.per_unit) for delay in way[0]])
+            for way in (pipeline.links.down, pipeline.links.up)
+        )
+        work = (forward + np.minimum(full, b + weight)) * pipeline.num_slices
+        rows = []
+        for hosted in pipeline.hosted[0]:
+            above = slice(hosted[0])
+            tail = (full[above].sum(), up[above].sum()) if self.whole else (0.0, 0.0)
+            ends = (forward[above].sum(), work[list(hosted)].sum(), tail[0])
+            rows.append((*ends, down[above].sum() + tail[1]))
+        return np.array(rows).T

@@ -1,0 +1,138 @@
+"""Orders of microbatches chosen with the schedule, against trying every order."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from fractions import Fraction
+from itertools import permutations
+from random import Random
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ppopt import (
+    ConflictError,
+    InputError,
+    NotApplicableError,
+    Objective,
+    Pipeline,
+    Verdict,
+    evaluate,
+    recheck,
+    solve,
+)
+from ppopt.schedule.reordered_timing import ReorderedTiming
+from ppopt.solver.microbatch_orders.local_search import OrderSearch, rule_orders
+from ppopt.solver.result import Status
+from tests.oracles.different_exhaustive import Different, least_makespan
+from tests.solver.test_microbatches_differ import cases, pipeline_of
+
+DYNAPIPE = Pipeline(
+    stages=4,
+    batches=8,
+    forward=[8000, 8000, 4000, 4000],
+    backward=[16000, 16000, 8000, 8000],
+    microbatch_times=[1, 0.8, 1.2, 0.9, 1.1, 0.7, 1.4, 0.6],
+)
+"""A test of DynaPipe (Jiang et al., EuroSys 2024): 1F1B takes 240800 in the given order, and 208800
+in the best of its search."""
+KINDS = {"split": False, "whole": True, "mixed": None}
+
+
+def least_of_all(case: Different, *, whole: bool | None) -> Fraction | None:
+    """The least makespan over all orders, by trying every schedule of every order."""
+    values = (
+        least_makespan(
+            case._replace(
+                times=[case.times[place] for place in order],
+                memory=[case.memory[place] for place in order],
+            ),
+            whole=whole,
+        )
+        for order in permutations(range(len(case.times)))
+    )
+    return min((value for value in values if value is not None), default=None)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@settings(max_examples=5, deadline=None)
+@given(case=cases())
+def test_search_finds_the_best_order_and_proves_it(kind: str, case: Different) -> None:
+    best = least_of_all(case, whole=KINDS[kind])
+    pipeline = replace(pipeline_of(case), order="search")
+    result = solve(pipeline, backward_kind=kind, workers=1, time_limit=600)
+    assert result.value == best
+    assert result.status is (Status.INFEASIBLE if best is None else Status.OPTIMAL)
+    assert recheck(result, workers=1).verdict is Verdict.CONFIRMED
+
+
+def test_local_search_reaches_the_best_order_of_dynapipe() -> None:
+    schedule = evaluate(DYNAPIPE, "1f1b")
+    times = ReorderedTiming.of(schedule)
+    factors = np.array([float(factor) for factor in DYNAPIPE.microbatch_times])
+    search = OrderSearch(times, factors, Objective.MAKESPAN)
+    per_unit = DYNAPIPE.ticks.per_unit
+    assert search.by_rule[0].value == 240800 * per_unit
+    assert search.run(3000).value == 208800 * per_unit
+    reordered = evaluate(DYNAPIPE.reordered(search.best.order), "1f1b")
+    assert reordered.makespan == 208800
+
+
+@given(st.lists(st.sampled_from((0.5, 1.0, 2.0)), min_size=1, max_size=9))
+def test_orders_by_rule_are_permutations(factors: list[float]) -> None:
+    for name, order in rule_orders(np.array(factors)).items():
+        assert sorted(order) == list(range(len(factors))), name
+
+
+def test_bound_holds_for_any_order_of_many_microbatches() -> None:
+    random = Random(5)
+    factors = [random.choice((1, 2, 3, 5, 8)) for _ in range(10)]
+    pipeline = Pipeline(stages=3, batches=10, microbatch_times=factors, order="search", p2p=1)
+    result = solve(pipeline, workers=1, time_limit=5)
+    assert sorted(result.pipeline.order) == list(range(10))
+    assert result.proof.startswith("in any of the")
+    assert recheck(result, workers=1).verdict is Verdict.CONFIRMED
+    for _ in range(20):
+        order = random.sample(range(10), 10)
+        alone = solve(replace(pipeline, order="given").reordered(order), workers=1, time_limit=0.2)
+        assert alone.value is None or alone.value >= result.lower_bound
+
+
+def test_reordering_twice_names_the_microbatches_of_the_list() -> None:
+    pipeline = Pipeline(
+        stages=2, batches=3, microbatch_times=[1, 2, 3], microbatch_memory=[3, 2, 1]
+    )
+    reordered = pipeline.reordered((2, 0, 1)).reordered((1, 2, 0))
+    assert reordered.order == (0, 1, 2)
+    assert reordered.factors == pipeline.factors
+
+
+def test_equal_microbatches_leave_nothing_open() -> None:
+    pipeline = Pipeline(stages=3, batches=6, microbatch_times=2, order="search")
+    assert not pipeline.order_is_open
+    assert solve(pipeline, workers=1).status is Status.OPTIMAL
+
+
+@pytest.mark.parametrize(
+    ("fields", "error", "message"),
+    [
+        ({"order": "random"}, InputError, "order: 'random' is unknown; use given or search"),
+        ({"order": [0, 1, 1]}, InputError, "list the 3 microbatches from 0, each once"),
+        ({"order": "search", "routes": 2, "batches": 4}, ConflictError, "two routes"),
+    ],
+)
+def test_wrong_orders_are_refused(
+    fields: dict[str, object], error: type[Exception], message: str
+) -> None:
+    with pytest.raises(error, match=message.replace("(", r"\(")):
+        Pipeline(**{"stages": 2, "batches": 3, "microbatch_times": 1, **fields})
+
+
+def test_search_of_placement_and_order_together_is_refused() -> None:
+    pipeline = Pipeline(
+        stages=2, batches=3, microbatch_times=[1, 2, 3], order="search", placement="search"
+    )
+    with pytest.raises(NotApplicableError, match="order: search does not go with a search of the"):
+        solve(pipeline)
