@@ -339,7 +339,7 @@ class Instance:
         """Classes of every place, in the order in which its operations run."""
         rows = range(len(self.rows))
         found = [[row * self.places + place for row in rows] for place in range(self.places)]
-        for number in self.auxiliary:
+        for number in self.further_classes:
             op_class = self.classes[number]
             if op_class.per_microbatch:
                 mine = found[self.number(OpKind.F, *op_class[:3])]
@@ -462,18 +462,18 @@ class Instance:
         return not all(all(row) for rows in self._times for row in rows)
 
     @property
-    def auxiliary(self) -> range:
-        """Classes of auxiliary operations; they come last."""
+    def further_classes(self) -> range:
+        """Classes of operations besides compute and on links; they come last."""
         count = sum(isinstance(op_class.kind, AuxiliaryKind) for op_class in self.classes)
         return range(len(self.classes) - count, len(self.classes))
 
     @cached_property
     def lasting(self) -> tuple[Holding, ...]:
-        """What is held once in a step, from one auxiliary class of a stage to another one."""
+        """What is held once in a step, from one class of a stage to another one."""
         classes = {
-            number: auxiliary
-            for number in self.auxiliary
-            if not (auxiliary := self.classes[number]).per_microbatch
+            number: op_class
+            for number in self.further_classes
+            if not (op_class := self.classes[number]).per_microbatch
         }
         takers = {op_class[:2]: number for number, op_class in classes.items() if op_class.takes}
         return tuple(

@@ -203,7 +203,7 @@ class Pipeline(PipelineFields):
         return any(self.costs.offload_memory)
 
     @property
-    def has_auxiliary(self) -> bool:
+    def has_further_operations(self) -> bool:
         """Whether a step has operations besides compute and transfers."""
         return self.has_gradient_work or self.has_offload
 

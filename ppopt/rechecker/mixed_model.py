@@ -71,7 +71,7 @@ class MixedModel:
             self._add_flow(op)
         for row in rows:
             self._add_order(row)
-        self.once = self._once() if pipeline.has_auxiliary else None
+        self.once = self._once() if pipeline.has_further_operations else None
         for device in range(pipeline.num_devices):
             self._add_device([op for op in forwards if claim.device(op) == device])
         if claim.bound is not None:

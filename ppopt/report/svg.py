@@ -149,7 +149,7 @@ def caption(schedule: Schedule) -> str:
     name = schedule.pipeline.name
     missing = set(range(schedule.pipeline.num_devices)) - set(schedule.device.tolist())
     if missing or not schedule.operations.known.all():
-        words = [name, f"incomplete or defective: {len(schedule)} operations"]
+        words = [name, f"incomplete or defective: {len(schedule.operations)} operations"]
     else:
         report = report_caption(schedule)
         limits, unit = report.mem_limit, report.memory_unit

@@ -300,7 +300,7 @@ def _posts(
 ) -> Iterator[tuple[int, int, Action]]:
     """Both ends of a transfer: device, first cell before which it may stand, action."""
     kind, stage, microbatch = RECORDS[transfer.kind].carries, transfer.stage, transfer.microbatch
-    assert kind is not None, "links carry transfers"
+    assert kind is not None, "it is on a link"
     makers = (ActionKind.F,) if kind is OpKind.F else (ActionKind.B, ActionKind.BW)
     made = (place.get(Action(maker, stage, microbatch)) for maker in makers)
     device, at = next(found for found in made if found is not None)

@@ -16,7 +16,7 @@ def critical_path(schedule: Schedule, flow: Waits | None = None) -> Ints:
     From the operation that ends last, back through what each waited for longest: the operation
     before it on its device, or the one whose data arrive last (the device where both end at one
     time). If every operation starts as early as it can, the chain begins at 0 and leaves out no
-    time but transfers; elsewhere the schedule itself waits between two of its operations.
+    time but that of links; elsewhere the schedule itself waits between two of its operations.
 
     The chain leads through operations of all resources. Those that are no compute of a microbatch
     have no row and are left out. `flow` is `waits(schedule)`, if it is known.

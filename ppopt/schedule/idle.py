@@ -77,7 +77,7 @@ class Idle(NamedTuple):
     """Row of the schedule that the device runs next; FREE after its last compute."""
     subject: Ints
     """Row of the operation that the cause names: the one waited for, or the one that is ready and
-    does not fit (memory); FREE if there is none, or if it is auxiliary."""
+    does not fit (memory); FREE if there is none, or if it computes no microbatch."""
 
 
 class Arrivals(NamedTuple):

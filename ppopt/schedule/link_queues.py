@@ -17,8 +17,8 @@ import numpy as np
 from ppopt.problem.arrays import Bools, Ints
 from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.instance import Instance
-from ppopt.problem.kinds import ResourceKind
-from ppopt.problem.operation import OpKind, TransferKind
+from ppopt.problem.kinds import RECORDS, ResourceKind
+from ppopt.problem.operation import OpKind
 from ppopt.problem.operation_classes import Criterion, DispatchRule
 from ppopt.problem.pipeline import Pipeline
 from ppopt.schedule.operations import Operation, Operations, split_codes
@@ -26,7 +26,7 @@ from ppopt.schedule.timetable import Timetable
 
 MISSING = -1
 """Link of a transfer that does not exist: between stages of one device, or past the ends."""
-SENT_AS = {OpKind.F: TransferKind.SEND_F, OpKind.B: TransferKind.SEND_B}
+SENT_AS = {record.carries: record.kind for record in RECORDS if record.carries is not None}
 """What makes something to hand on -> kind of the transfer."""
 _STEP = {OpKind.F: 1, OpKind.B: -1}
 """Activations go to the next stage, gradients to the one before."""

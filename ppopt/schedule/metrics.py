@@ -195,7 +195,7 @@ def memory_of(operations: Operations) -> Memory:
     pipeline, kinds = operations.pipeline, np.bincount(operations.kind, minlength=KINDS)
     uniform = not (kinds[OpKind.B] and kinds[OpKind.BW])
     kind = BackwardKind.uniform(fused=kinds[OpKind.BW] > 0) if uniform else BackwardKind.MIXED
-    whole = pipeline.has_auxiliary or bool(kinds[NUM_KINDS:].any())
+    whole = pipeline.has_further_operations or bool(kinds[NUM_KINDS:].any())
     instance, numbers = Instance.of(pipeline, kind, all_resources=whole), operations.numbers
     in_pairs = instance.pair_workspaces[numbers]
     return instance.allocations[numbers] + in_pairs, instance.frees[numbers] + in_pairs

@@ -84,6 +84,10 @@ class Operations:
         kind, stage, microbatch, part = split_codes(pipeline, numbers)
         route = pipeline.route(microbatch)
         device = np.array(pipeline.hosts, dtype=np.int64)[route, stage]
+        if numbers.max(initial=0) < pipeline.num_codes:
+            return cls(
+                *(pipeline, kind, stage, microbatch, device, start, end, part, pair, route, device)
+            )
         once = of_per(Per.STAGE, Per.DEVICE)[kind]
         place = (kind, stage, np.where(once, ONCE, microbatch), device)
         return cls.complete(pipeline, (*place, start, end, part, pair, route))
@@ -215,11 +219,13 @@ class Operations:
 
     def _places(self, *, compute_in_order: bool) -> Ints:
         """Rows in the order of `ordered`."""
-        forward = self.of(lambda record: OpKind.F in (record.kind, record.carries))
+        computed = self.computed
+        forward = self.kind == OpKind.F
+        if not computed.all():
+            forward |= self.of(lambda record: record.carries is OpKind.F)
         depth = np.where(forward, self.stage, 2 * self.pipeline.num_stages - self.stage)
         part = np.where(forward, self.slice, -self.slice)
         keys = (self.kind == OpKind.W, part, self.microbatch, depth)
-        computed = self.computed
         if computed.all():
             return np.lexsort((*keys, self.end, self.start, self.device))
         flows = self.on(ResourceKind.LINK) | (False if compute_in_order else computed)
@@ -252,12 +258,12 @@ def split_codes(pipeline: Pipeline, codes: Ints) -> tuple[Ints, Ints, Ints, Ints
 
 
 def receivers(kind: Ints, stage: Ints) -> Ints:
-    """Stage that gets what an operation hands on; of all but transfers, its own."""
+    """Stage that gets what an operation on a link carries; of other operations, its own."""
     return np.asarray(stage + _STEPS[kind])
 
 
 def _targets(pipeline: Pipeline, kind: Ints, stage: Ints, device: Ints, route: Ints) -> Ints:
-    """Devices that receive: of transfers, the host of the next stage, if the pipeline has it."""
+    """Devices that receive: of what links carry, the host of the next stage, if there is one."""
     sent = (kind >= NUM_KINDS) & (kind < KINDS)
     if not sent.any():
         return device

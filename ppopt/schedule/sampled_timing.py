@@ -50,7 +50,7 @@ class SampledTiming:
 
     Rows: one per device for its release (the instant at which it may begin), then one per
     operation, by level. The two operations of an overlapped pair share a row. If links are
-    resources they count as devices, and their transfers as operations whose times are not random:
+    resources they count as devices, and what they carry as operations whose times are not random:
     every link keeps its order. So do the collective queues of devices, with their optimizers.
     """
 

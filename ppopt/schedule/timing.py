@@ -1,7 +1,7 @@
 """Timing of a fixed order: earliest starts by longest path through the precedence constraints.
 
-If links are resources, they are machines like devices, and their transfers operations: the order
-in which they carry them is fixed too. So are the queues of auxiliary operations, with the optimizer
+If links are resources, they are machines like devices, and what they carry operations: the order
+in which they carry it is fixed too. So are the queues of all other operations, with the optimizer
 of the device at their end: all its compute is over by then.
 """
 
@@ -24,12 +24,6 @@ from ppopt.problem.operation import Op, OpKind
 from ppopt.problem.operation_classes import Constraints
 from ppopt.problem.partition_costs import link_number
 from ppopt.problem.pipeline import Pipeline
-from ppopt.schedule.auxiliary_orders import (
-    as_memory_admits,
-    auxiliary_orders,
-    lookahead_waits,
-    releases,
-)
 from ppopt.schedule.host_orders import HostOrders, Prefetch, host_orders, just_in_time
 from ppopt.schedule.link_queues import (
     LinkQueues,
@@ -43,6 +37,12 @@ from ppopt.schedule.operations import ALONE, Operation, Operations, split_codes
 from ppopt.schedule.orders import Orders, codes, existing, overlapped_pairs, split_of
 from ppopt.schedule.origin import Origin
 from ppopt.schedule.schedule import Schedule
+from ppopt.schedule.step_orders import (
+    as_memory_admits,
+    lookahead_waits,
+    releases,
+    step_orders,
+)
 
 FREE = -1
 
@@ -55,8 +55,7 @@ class Network:
     An operation that waits for several others is preceded by steps without operations. Operations
     are numbered by their position in the concatenated orders, where the two of an overlapped pair
     share one position; steps are numbered in the same sequence. Links come behind the devices, and
-    queues of auxiliary operations behind these; transfers and auxiliary operations are positions
-    too.
+    queues of all other operations behind these; what they run has positions too.
 
     The idle time of a step is the time that its device has been idle before its operations: their
     start less the work done before. It never decreases along a device, and step s satisfies
@@ -65,7 +64,7 @@ class Network:
 
     pipeline: Pipeline
     ops: Ints
-    """Number of every operation, transfers included, by position; of a pair, F comes first."""
+    """Number of every operation, by position; of a pair, F comes first."""
     place: Ints
     """Position of every operation."""
     duration: Ints
@@ -200,7 +199,7 @@ class ListedOrders(NamedTuple):
     duration: Ints
     """Ticks of every position."""
     starts: Ints
-    """First position of every device, link and queue of auxiliary operations, and the end."""
+    """First position of every device, link and queue, and the end."""
     position: Ints
     """Position of every operation number."""
     split: Bools
@@ -231,14 +230,14 @@ def listed_orders(
     """Join orders and precedence; raises InputError if the orders are not complete.
 
     Operations that the pipeline does not have are left out of the orders. `compute_alone`: links
-    are delays, and auxiliary operations are left out.
+    are delays, and other operations are left out.
     """
     if len(orders) != pipeline.num_devices:
         raise InputError(f"{len(orders)} orders for {pipeline.num_devices} devices; give one each")
     orders = existing(pipeline, orders)
     split = split_of(pipeline, orders)
     pairs = overlapped_pairs(pipeline, orders)
-    whole = pipeline.has_auxiliary and not compute_alone
+    whole = pipeline.has_further_operations and not compute_alone
     instance = (
         Instance.with_backwards(pipeline, split, all_resources=whole)
         if queues is None
@@ -247,7 +246,7 @@ def listed_orders(
     rows = [*orders, *(queues.order if queues else ())]
     host = None
     if whole:
-        rows += auxiliary_orders(instance, _positions(instance, orders))
+        rows += step_orders(instance, _positions(instance, orders))
         if pipeline.has_offload:
             host = (
                 prefetch
@@ -398,7 +397,7 @@ def schedule(
     table = Operations.of_numbers(pipeline, net.ops, *times, _pair_numbers(net))
     instants = ((table.start == table.end) & (table.kind == OpKind.F)).any()
     made = Schedule(pipeline, table.ordered(compute_in_order=not instants), origin or Origin())
-    if not pipeline.has_auxiliary:
+    if not pipeline.has_further_operations:
         return made
     return as_memory_admits(just_in_time(made) if pipeline.has_offload else made)
 

@@ -3,7 +3,7 @@
 Every schedule of a restriction (all backwards split, or all whole) is a schedule of the searched
 problem. Every bound of a relaxation is a bound of it: of `Problem.relaxed` if backwards are mixed
 or some overlapped pair is shorter than one of its operations, and of compute alone if there are
-other operations (transfers on links, work around the microbatches). An order of compute alone can
+other operations (those of links, work around the microbatches). An order of compute alone can
 be completed to a schedule of all operations. A view passes schedules and bounds on to the incumbent
 of the searched problem; that may itself be a view.
 """

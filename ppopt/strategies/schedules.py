@@ -29,13 +29,23 @@ MOST_OPERATIONS = 50_000
 
 
 def own_schedule(
-    strategy: Strategy, placed: Pipeline, objective: Objective, options: Options
+    strategy: Strategy,
+    placed: Pipeline,
+    objective: Objective,
+    options: Options,
+    ordered: Pipeline | None = None,
 ) -> Schedule:
-    """Schedule of the order that a strategy gives for its own pipeline, timed for the objective.
+    """Schedule of a strategy's own pipeline, with the order for its times or for those of another.
 
     Raises NotApplicableError if the strategy cannot run on the pipeline.
     """
-    return _scheduled(strategy, placed, placed, objective, options)
+    ordered = placed if ordered is None else ordered
+    make = _cached if placed.num_codes <= MOST_OPERATIONS else _timed
+    free, free_order = placed, ordered
+    if placed.mem_limit is not None and not placed.traits & BESIDE_COMPUTE:
+        free, free_order = (replace(each, mem_limit=None) for each in (placed, ordered))
+    schedule = make(strategy, free, free_order, objective, options)
+    return schedule if schedule.pipeline is placed else replace(schedule, pipeline=placed)
 
 
 def schedules(
@@ -47,19 +57,7 @@ def schedules(
         orders = np.concatenate(strategy.built(pipeline, strategy.with_defaults(placed, options)))
         distinct.setdefault(orders.tobytes(), pipeline)
     for pipeline in distinct.values():
-        yield _scheduled(strategy, placed, pipeline, objective, options)
-
-
-def _scheduled(
-    strategy: Strategy, placed: Pipeline, ordered: Pipeline, objective: Objective, options: Options
-) -> Schedule:
-    """Schedule of a pipeline with the order for the times of another one, perhaps cached."""
-    make = _cached if placed.num_codes <= MOST_OPERATIONS else _timed
-    free, free_order = placed, ordered
-    if placed.mem_limit is not None and not placed.traits & BESIDE_COMPUTE:
-        free, free_order = (replace(each, mem_limit=None) for each in (placed, ordered))
-    schedule = make(strategy, free, free_order, objective, options)
-    return schedule if schedule.pipeline is placed else replace(schedule, pipeline=placed)
+        yield own_schedule(strategy, placed, objective, options, pipeline)
 
 
 def _timed(

@@ -299,7 +299,7 @@ def test_the_rechecker_sends_one_result_at_a_time(link_mode: str, broken: set[st
     pipeline = replace(crossing().pipeline, link_mode=link_mode)
     claim = Claim(pipeline, span=False, backward_kind=BackwardKind.MIXED, bound=None)
     sent = list(_sent(claim, crossing(), {}))
-    made = joined(pipeline, table(crossing()), transfers=sent)
+    made = Schedule.from_rows(pipeline, [*crossing().rows(), *sent])
     assert {one.rule for one in verify(made)} == broken
 
 

@@ -25,16 +25,17 @@ CHOICES, PARTITIONS = "solver/choices", "solver/partitions"
 COMPLETE_AT = {
     f"{CHOICES}/choice.py": 1,
     f"{CHOICES}/enumeration.py": 3,
-    f"{CHOICES}/evaluated_search.py": 1,
     f"{CHOICES}/given.py": 1,
     f"{CHOICES}/product.py": 1,
     f"{PARTITIONS}/partition_choice.py": 3,
     f"{PARTITIONS}/partition_recompute_choice.py": 1,
+    "solver/microbatch_orders/order_choice.py": 2,
     "solver/placements/space.py": 1,
     "solver/recompute/recompute_choice.py": 1,
     "studies/plan_product.py": 1,
     "studies/plan_reports.py": 1,
     "studies/plan_set_up.py": 1,
+    "studies/strategy_search.py": 1,
 }
 """Where a list is said to be complete, and how often: each is the end of an enumeration."""
 CHECKED = (

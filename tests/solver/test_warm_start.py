@@ -43,7 +43,7 @@ from tests.cli.cli_json import FLAG, LIST, NUMBER, OF_SOLVE, assert_types
 from tests.cli.cli_run import done, run, shown
 from tests.factories import schedules
 from tests.factories.instances import tiny_cases
-from tests.factories.tables import besides_of
+from tests.factories.tables import besides_of, changed
 from tests.oracles.least_limit import least_limit
 from tests.verifier.verify_fixtures import schedule_of
 
@@ -307,7 +307,7 @@ def test_a_hint_of_another_pipeline_is_refused(pipeline: Pipeline, words: str) -
 
 def test_a_hint_that_breaks_a_rule_is_refused() -> None:
     given = slow()
-    early = replace(given, start=given.start - (given.start == 4), end=given.end)
+    early = changed(given, start=given.start - (given.start == 4))
     with pytest.raises(InputError, match=r"hint: duration: .*`ppopt verify` lists all"):
         solve(given.pipeline, hint=early)
 

@@ -14,7 +14,7 @@ from ppopt import Options, Pipeline
 from ppopt.schedule import timing
 from ppopt.solver.parameters import SolveParams
 from ppopt.solver.portfolio import NAMES
-from ppopt.strategies import registry, schedules
+from ppopt.strategies import registry
 from ppopt.studies.baselines import baseline, best_other_placement
 
 HAND_STRATEGIES_ALONE = SolveParams(without=frozenset(NAMES) - {"hand strategies"})
@@ -65,7 +65,6 @@ def test_every_hand_strategy_is_timed_once(
             counts[np.concatenate(order).tobytes()] += 1
         return time_orders(timed, order, *more, **options)
 
-    schedules.clear_cache()
     monkeypatch.setattr(timing, "schedule", counted)
     study(pipeline)
     sharing = Counter(orders.values())

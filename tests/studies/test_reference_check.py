@@ -221,7 +221,7 @@ class TestAssertions:
         assert_schedule_equal(one_f_one_b(), one_f_one_b())
         named = evaluate(Pipeline(stages=2, batches=2), "1f1b")
         with pytest.raises(AssertionError, match=r"differ: times: was .* from 0 to 1"):
-            assert_schedule_equal(replace(named, start=named.start + 1), named)
+            assert_schedule_equal(changed(named, start=named.start + 1), named)
 
     FAILS: tuple[tuple[Callable[[], Schedule], str], ...] = (
         (lambda: evaluate(Pipeline(stages=2, batches=3), "1f1b"), "differ in batches: 2 is exp"),
@@ -231,7 +231,7 @@ class TestAssertions:
         ),
         (lambda: evaluate(Pipeline(stages=2, batches=2, p2p=1), "1f1b"), "differ in p2p"),
         (lambda: evaluate(Pipeline(stages=3, batches=2), "1f1b"), "differ in hosts"),
-        (lambda: replace(one_f_one_b(), start=one_f_one_b().start - 1), "not a schedule of its"),
+        (lambda: changed(one_f_one_b(), start=one_f_one_b().start - 1), "not a schedule of its"),
         (
             lambda: evaluate(Pipeline(stages=2, batches=2, mem_limit=1), "gpipe"),
             "memory-limit: ",

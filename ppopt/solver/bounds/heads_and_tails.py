@@ -1,4 +1,4 @@
-"""Heads and tails that transfers, collectives and optimizer steps add to bounds on compute.
+"""Heads and tails that links, collectives and optimizer steps add to bounds on compute.
 
 The head of an operation class is the least time from 0 to its first start; the tail is the least
 time from any of its ends to the end of all: longest paths through the precedence of all operations.

@@ -318,8 +318,9 @@ class ConfigurationSearch:
         while not self._over and not self._quick_spent:
             in_time = takewhile(lambda _: not self._over, self.choice.moves(begin.key))
             moves = list(dict.fromkeys(in_time))
-            self._add(moves)
-            fresh = [move for move in map(self._at, moves) if not move.searched]
+            self._add(moves, until=lambda: self._over)
+            known = (self.state.known[move] for move in moves if move in self.state.known)
+            fresh = [move for move in known if not move.searched]
             for move in by_bound(fresh):
                 if self._over or tried >= most or self._left < reserve:
                     return
@@ -377,12 +378,13 @@ class ConfigurationSearch:
 
     # What is known.
 
-    def _add(self, keys: Iterable[Key]) -> None:
-        """Add configurations that are not enumerated yet."""
+    def _add(self, keys: Iterable[Key], until: Callable[[], bool] = lambda: False) -> None:
+        """Add configurations that are not enumerated yet, the first one and others until then."""
         fresh = [key for key in dict.fromkeys(keys) if key not in self.state.known]
-        self.state.known |= {
-            configuration.key: configuration for configuration in self.choice.configurations(fresh)
-        }
+        for configuration in self.choice.configurations(fresh):
+            self.state.known[configuration.key] = configuration
+            if until():
+                break
         self._raise_bound()
 
     def _at(self, key: Key) -> Configuration:

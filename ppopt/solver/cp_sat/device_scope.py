@@ -83,15 +83,15 @@ class DeviceScope:
         of two devices always overlap, and no device starts a whole span after another.
 
         Not so if stages have no backward. If no device is between its first operation and its
-        last, transfers alone are left, and a time in which there are none can be cut out.
+        last, delays alone are left, and a time in which there are none can be cut out.
         """
         if not self._spans:
             return self.horizon
         if all(self.pipeline.has_operations[OpKind.B]):
             return 2 * self.horizon
         pieces = self.pipeline.batches * self.pipeline.num_slices
-        transfers = pieces * sum(map(sum, self.pipeline.ticks.down))
-        return self.pipeline.num_devices * self.horizon + transfers
+        delays = pieces * sum(map(sum, self.pipeline.ticks.down))
+        return self.pipeline.num_devices * self.horizon + delays
 
     @property
     def _links(self) -> range:
@@ -236,7 +236,7 @@ class DeviceScope:
         yield ObjectiveCuts(device_relaxation.objective_cuts(subset, self.problem.objective))
         if not self._spans:
             return
-        own = len(self.instance.auxiliary) > 0
+        own = len(self.instance.further_classes) > 0
         routes = [
             route for route in range(self.pipeline.routes) if own or route != subset.delays.route
         ]
@@ -269,7 +269,7 @@ class DeviceScope:
     def _is_last(self, number: int) -> bool:
         """Whether operations of a class may end last on their device."""
         op_class = self.instance.classes[number]
-        if number in self.instance.auxiliary:
+        if number in self.instance.further_classes:
             return not self.instance.successors[number]
         *_, last = (
             other
@@ -293,9 +293,8 @@ class DeviceScope:
         instance, hosts = self.instance, self.pipeline.hosts[route]
         lowest = next(stage for stage, host in enumerate(hosts) if host in devices)
         number = instance.number(OpKind.F, lowest, route)
-        waits = (
-            before for before, _ in instance.predecessors[number] if before in instance.auxiliary
-        )
+        further = instance.further_classes
+        waits = (before for before, _ in instance.predecessors[number] if before in further)
         return int(instance.codes[next(waits, number)][0])
 
     def _origin(self) -> Origin:
@@ -304,7 +303,7 @@ class DeviceScope:
         It precedes everything else of its route, but for what runs before the compute of others.
         """
         opened = [self.devices]
-        if len(self.instance.auxiliary):
+        if len(self.instance.further_classes):
             opened = [frozenset((device,)) for device in sorted(self.devices)]
         routes = range(self.pipeline.routes)
         return Origin([self._first(devices, route) for devices in opened for route in routes])
@@ -338,7 +337,7 @@ class DeviceScope:
     def _moving(self) -> set[int]:
         """Devices whose memory moves to the host and back."""
         instance = self.instance
-        moves = (n for n in instance.auxiliary if instance.classes[n].per_microbatch)
+        moves = (n for n in instance.further_classes if instance.classes[n].per_microbatch)
         return {instance.device(number) for number in moves}
 
     @cached_property

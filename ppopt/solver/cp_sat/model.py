@@ -14,7 +14,7 @@ Durations play no part in this, so slots of one class may differ in their modes.
 split or whole, whichever is better, the class of backwards has the slots of B and of BW. W is there
 only beside a B: the k-th W goes to the k-th microbatch that is split.
 
-If links are resources, their transfers are operations: the slots of one class (kind, sending
+If links are resources, what they carry are operations: the slots of one class (kind, sending
 stage, route and slice) all run on one link, one at a time, and precedence has constant lags from
 what they carry and to what needs it. So the k-th transfer of a class goes to microbatch k, by the
 same argument.
@@ -90,8 +90,8 @@ def build_model(
     The model treats objectives within the same `step` ticks from the bound as equal. `devices` are
     those kept (default all): a subset gives a relaxation
     (`ppopt.solver.relaxation.device_relaxation`) of problems whose backwards are all split, or all
-    whole, and not cut into slices. If links are resources, the model of all devices has their
-    transfers; that of a subset has delays.
+    whole, and not cut into slices. If links are resources, the model of all devices has them;
+    that of a subset has delays.
     """
     every = range(problem.pipeline.num_devices)
     scope = DeviceScope(problem, frozenset(every if devices is None else devices), horizon)

@@ -126,7 +126,7 @@ def _horizon(state: Incumbent) -> int:
     """Best value; without one, more than the best schedule needs if there is any.
 
     A time in which no operation and no transfer runs can be cut out of a schedule. So the best
-    schedule takes at most the sum of all operations and transfers. The horizon is one tick more,
+    schedule takes at most the sum of all operations and delays. The horizon is one tick more,
     because a bound that reaches the horizon ends a search.
     """
     if state.value is not None:
@@ -141,7 +141,7 @@ def _horizon(state: Incumbent) -> int:
         for stage in range(len(d.host))
     ) + max(sum(d.weight) for d in routes)
     full = state.problem.full_instance
-    further = sum(sum(full.times(number)) for number in full.auxiliary)
+    further = sum(sum(full.times(number)) for number in full.further_classes)
     further += sum(_differences(problem.instance) for problem in kinds)
     return pipeline.batches * pipeline.num_slices * each + further + 1
 

@@ -70,7 +70,7 @@ class CriticalSwaps:
 
 
 class LongerDelays:
-    """Orders from searches in which links are longer delays, as if transfers waited for others."""
+    """Orders from searches in which links are longer delays, as if data waited for other data."""
 
     name = "longer delays"
     handles = ORDERS

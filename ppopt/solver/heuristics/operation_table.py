@@ -1,6 +1,6 @@
 """Mode-independent arrays of the operations of a problem on all its resources.
 
-If links are resources, transfers are operations of links. Operations are numbered 0, 1, ... in the
+If links are resources, what they carry are operations. Operations are numbered 0, 1, ... in the
 order of their operation numbers. The two operations of an overlapped pair run as one, in place of
 the F: the backward is left out, and what waits for it waits for the F.
 """

@@ -1,4 +1,4 @@
-"""In which order a device runs its auxiliary operations, given the order of its compute.
+"""In which order a device runs what it has once in a step, given the order of its compute.
 
 Those that compute waits for come first, in the order in which it needs them; then those that wait
 for compute, in the order in which it is done; then the optimizer. With one route this loses
@@ -20,24 +20,26 @@ import numpy as np
 from ppopt.problem.arrays import Ints
 from ppopt.problem.instance import ABSENT, SPLIT_MODE, WHOLE_MODE, Instance
 from ppopt.problem.kinds import RECORDS, ResourceKind
-from ppopt.problem.operation import ONCE, AuxiliaryKind
+from ppopt.problem.operation import ONCE
 from ppopt.problem.pipeline import Pipeline
 from ppopt.schedule.metrics import memory_of, memory_profile
 from ppopt.schedule.operations import Operations, split_codes
 from ppopt.schedule.orders import Orders, codes
 from ppopt.schedule.schedule import Schedule
 
+_OPENING = next(record.kind for record in RECORDS if record.opens)
 
-def auxiliary_classes(instance: Instance) -> list[list[int]]:
+
+def step_classes(instance: Instance) -> list[list[int]]:
     """Classes of what devices run once in a step; of the devices that have any."""
     mine: list[list[int]] = [[] for _ in range(instance.pipeline.num_devices)]
-    for number in instance.auxiliary:
+    for number in instance.further_classes:
         if not instance.classes[number].per_microbatch:
             mine[instance.device(number)].append(number)
     return list(filter(None, mine))
 
 
-def auxiliary_orders(instance: Instance, position: Ints) -> list[Ints]:
+def step_orders(instance: Instance, position: Ints) -> list[Ints]:
     """Numbers of what devices run once in a step, in order; of the devices that run any.
 
     `position` says of every number of a compute operation when its device runs it, in any measure
@@ -54,7 +56,7 @@ def auxiliary_orders(instance: Instance, position: Ints) -> list[Ints]:
 
     return [
         np.array([instance.codes[number][0] for number in sorted(mine, key=key)], dtype=np.int64)
-        for mine in auxiliary_classes(instance)
+        for mine in step_classes(instance)
     ]
 
 
@@ -68,7 +70,7 @@ def lookahead_waits(pipeline: Pipeline, orders: Orders, ahead: int) -> tuple[Int
     operation counts.
     """
     waits = [
-        (code, int(pipeline.code(AuxiliaryKind.UNSHARD, stage, first)))
+        (code, int(pipeline.code(_OPENING, stage, first)))
         for device, order in enumerate(orders)
         for stage, first, code in _issues(pipeline, order, device + ahead)
     ]
@@ -98,20 +100,20 @@ def _issues(pipeline: Pipeline, order: Ints, window: int) -> Iterator[tuple[int,
 
 
 def releases(instance: Instance, position: Ints, named: Ints) -> dict[int, int]:
-    """When auxiliary operations let compute start at the earliest, in ticks.
+    """When what devices run once in a step lets compute start at the earliest, in ticks.
 
-    By `named`, which has a name for every operation number; `position` as in `auxiliary_orders`.
+    By `named`, which has a name for every operation number; `position` as in `step_orders`.
     """
-    number_of = {int(instance.codes[number][0]): number for number in instance.auxiliary}
+    number_of = {int(instance.codes[number][0]): number for number in instance.further_classes}
     found: dict[int, int] = {}
-    for order in auxiliary_orders(instance, position):
+    for order in step_orders(instance, position):
         end = 0
         for number in (number_of[code] for code in order.tolist()):
             if not _opens(instance, number):
                 break
             end += instance.times(number)[0]
             for after, _ in instance.successors[number]:
-                if after not in instance.auxiliary:
+                if after not in instance.further_classes:
                     found[int(named[instance.codes[after][0]])] = end
     return found
 
@@ -125,7 +127,7 @@ def _compute(instance: Instance, position: Ints, links: tuple[tuple[int, int], .
     """Positions of the operations of the classes of compute among some classes."""
     found: list[int] = []
     for number, _ in links:
-        if number not in instance.auxiliary:
+        if number not in instance.further_classes:
             for option in (SPLIT_MODE, WHOLE_MODE):
                 codes = instance.codes_in(number, option)
                 places = position[codes[codes != ABSENT]]
