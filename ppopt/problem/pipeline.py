@@ -31,6 +31,7 @@ from ppopt.problem.costs import Links, StageCosts, Ticks, costs_of, links_of, ti
 from ppopt.problem.field_values import FieldReader, check_grid, whole
 from ppopt.problem.first_backward import FirstBackward
 from ppopt.problem.hosting import Hosts, Layout
+from ppopt.problem.kinds import ResourceKind
 from ppopt.problem.layers import Layers
 from ppopt.problem.link_mode import LinkMode
 from ppopt.problem.memory import check_limit, limits_of, static_of
@@ -38,7 +39,7 @@ from ppopt.problem.operation import Op, OperationNumbers, OpKind
 from ppopt.problem.pipeline_fields import PipelineFields
 from ppopt.problem.settings import COUNTS, accepts_every_name
 from ppopt.problem.training_sizes import read_training
-from ppopt.problem.traits import Traits, of_pipeline
+from ppopt.problem.traits import RESOURCES, Traits, of_pipeline
 from ppopt.problem.units import Unit
 
 
@@ -205,7 +206,8 @@ class Pipeline(PipelineFields):
     @property
     def has_further_operations(self) -> bool:
         """Whether a step has operations besides compute and transfers."""
-        return self.has_gradient_work or self.has_offload
+        kinds = {RESOURCES[trait] for trait in self.traits if trait in RESOURCES}
+        return not kinds <= {ResourceKind.LINK}
 
     @property
     def streams(self) -> bool:

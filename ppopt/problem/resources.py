@@ -10,6 +10,7 @@ from ppopt.problem.link_mode import LinkMode
 from ppopt.problem.offload import HostLink
 from ppopt.problem.operation import OpKind
 from ppopt.problem.pipeline import Pipeline
+from ppopt.problem.traits import RESOURCES
 
 
 class Resource(NamedTuple):
@@ -25,14 +26,15 @@ class Resource(NamedTuple):
 def resources_of(pipeline: Pipeline) -> tuple[Resource, ...]:
     """The resources of a pipeline, by number; devices come first."""
     devices = range(pipeline.num_devices)
+    kinds = {RESOURCES[trait] for trait in pipeline.traits if trait in RESOURCES}
     resources = [Resource(ResourceKind.COMPUTE, (device,)) for device in devices]
-    if pipeline.has_links:
+    if ResourceKind.LINK in kinds:
         one_way = pipeline.link_mode is LinkMode.EXCLUSIVE
         links = sorted(_links(pipeline, one_way=one_way))
         resources += [Resource(ResourceKind.LINK, link, one_way) for link in links]
-    if pipeline.has_gradient_work:
+    if ResourceKind.COLLECTIVE in kinds:
         resources += [Resource(ResourceKind.COLLECTIVE, (device,)) for device in devices]
-    if pipeline.has_offload:
+    if ResourceKind.HOST in kinds:
         ways = 1 if pipeline.host_link is HostLink.SHARED else 2
         resources += [
             Resource(ResourceKind.HOST, (device,)) for device in devices for _ in range(ways)

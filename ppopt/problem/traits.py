@@ -13,6 +13,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from ppopt.errors import NotApplicableError
+from ppopt.problem.kinds import ResourceKind
 
 if TYPE_CHECKING:
     from ppopt.problem.pipeline import Pipeline
@@ -60,6 +61,12 @@ PER_OPERATION = frozenset({Trait.FROZEN, Trait.MICROBATCHES})
 every operation there, and runs microbatches in their given order, handles them."""
 BESIDE_COMPUTE = frozenset({Trait.LINKS, Trait.STEP_WORK, Trait.OFFLOAD})
 """Traits of problems with operations beside compute."""
+RESOURCES: Mapping[Trait, ResourceKind] = {
+    Trait.LINKS: ResourceKind.LINK,
+    Trait.STEP_WORK: ResourceKind.COLLECTIVE,
+    Trait.OFFLOAD: ResourceKind.HOST,
+}
+"""The resources beside compute that a pipeline with a trait has."""
 OF_PIPELINE: Mapping[Trait, Callable[[Pipeline], bool]] = {
     Trait.SLICES: lambda pipeline: pipeline.num_slices > 1,
     Trait.ROUTES: lambda pipeline: pipeline.routes > 1,
