@@ -18,7 +18,6 @@ from ppopt.problem.backward_memory import RecomputeUnit
 from ppopt.problem.layer_settings import LAYER_NAMES, LAYER_SETTINGS, flat
 from ppopt.problem.phases import PARTS, Machine, Phase, Phases
 from ppopt.problem.pipeline import Model, Pipeline
-from ppopt.problem.sequence_lengths import read_lengths
 from ppopt.problem.settings import LIMIT_1F1B, NAMED, SETTINGS, Part, Setting, Shape, same_setting
 from ppopt.problem.training_sizes import TrainingSizes, read_training
 from ppopt.problem.units import Unit, attached
@@ -299,11 +298,6 @@ def _training(value: object, _: Setting) -> dict[str, int]:
     return read_training(value).in_file()
 
 
-def _lengths(value: object, setting: Setting) -> object:
-    read_lengths(value, setting.field)
-    return value
-
-
 def _choice(value: object, setting: Setting) -> str:
     if value not in setting.choices:
         *others, last = map(str, setting.choices)
@@ -341,7 +335,7 @@ _CHECKS: dict[Shape, _Check] = {
     Shape.LINK: _link,
     Shape.DEVICES: _limit,
     Shape.PER_DEVICE: _numbers,
-    Shape.LENGTHS: _lengths,
+    Shape.LENGTHS: lambda value, _: value,
     Shape.PLACEMENT: _name_or_numbers,
     Shape.CHOICE: _choice,
     Shape.FLAG: lambda value, _: flag(value),

@@ -38,6 +38,8 @@ SAMPLES = {
     "recompute_unit": "stage",
     "frozen": True,
     "training": {"tensor": 2, "data": 4, "sequence": 4096},
+    "microbatch_tokens": [[1, 2], 3, 4, 5],
+    "order": "search",
 }
 LAYERED = ("partition", "recompute", "recompute_unit", "link", "first_backward", "offload")
 NEEDS: dict[str, dict[str, object]] = {
@@ -45,6 +47,9 @@ NEEDS: dict[str, dict[str, object]] = {
     "overlap_input": {"overlap_times": 3},
     "offload_memory": {"offload_time": 1},
     "offload_time": {"offload_memory": 1},
+    "microbatch_tokens": {"reference_tokens": 4},
+    "attention_share": {"reference_tokens": 4, "microbatch_tokens": [1, 2, 3, 4]},
+    "reference_tokens": {"microbatch_tokens": [1, 2, 3, 4]},
 }
 """What a setting does not go without."""
 ALIASED = [

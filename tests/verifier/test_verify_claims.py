@@ -160,6 +160,7 @@ SHARED = {
             "offload",
             "phases",
             "phase_pairs",
+            "sequence_lengths",
         )
     ),
     *(
