@@ -66,14 +66,14 @@ def order(
     values = {**settings.values, "batches": 1}
     lengths = {key: values.pop(key, None) for key in ("attention_share", "reference_tokens")}
     orders = MicrobatchOrders(pipeline_of(values), strategy, **lengths)
-    interrupts.only_record()
-    if file == "-":
-        for number, line in enumerate(sys.stdin, 1):
-            print(_line(orders, line, f"standard input: line {number}"), end="", flush=True)
-        return 0
-    text = read_text(Path(file), LARGEST_FILE)
-    lines = enumerate(text.splitlines(), 1)
-    printed = [_line(orders, line, f"{label(Path(file))}: line {number}") for number, line in lines]
+    with interrupts.heard():
+        if file == "-":
+            for number, line in enumerate(sys.stdin, 1):
+                print(_line(orders, line, f"standard input: line {number}"), end="", flush=True)
+            return 0
+        text, where = read_text(Path(file), LARGEST_FILE), label(Path(file))
+        lines = enumerate(text.splitlines(), 1)
+        printed = [_line(orders, line, f"{where}: line {number}") for number, line in lines]
     print("".join(printed), end="")
     return 0
 

@@ -57,16 +57,15 @@ def read_order(given: object, batches: int, routes: int) -> str | tuple[int, ...
 
     Raises InputError on anything else; ConflictError if an order is chosen on two routes.
     """
-    if given == GIVEN_ORDER:
+    if isinstance(given, str) and given == GIVEN_ORDER:
         return GIVEN_ORDER
     if routes > 1:
         raise ConflictError("order: search does not go with two routes, which share microbatches")
-    if given == SEARCH_ORDER:
+    if isinstance(given, str) and given == SEARCH_ORDER:
         return SEARCH_ORDER
-    if is_list(given):
-        order = tuple(as_list(given, "order"))
-        if sorted(order, key=repr) == sorted(range(batches), key=repr):
-            return order
+    order = tuple(as_list(given, "order")) if is_list(given) else ()
+    if all(type(place) is int for place in order) and sorted(order) == list(range(batches)):
+        return order
     raise InputError(
         f"order: {given!r} is unknown; use {GIVEN_ORDER} or {SEARCH_ORDER}, or list the "
         f"{batches} microbatches from 0, each once"

@@ -36,7 +36,7 @@ from ppopt.problem.layers import Layers
 from ppopt.problem.link_mode import LinkMode
 from ppopt.problem.memory import check_limit, limits_of, static_of
 from ppopt.problem.operation import Op, OperationNumbers, OpKind
-from ppopt.problem.pipeline_fields import PipelineFields
+from ppopt.problem.pipeline_fields import LATER_FIELDS, PipelineFields
 from ppopt.problem.settings import COUNTS, accepts_every_name
 from ppopt.problem.training_sizes import read_training
 from ppopt.problem.traits import RESOURCES, Traits, of_pipeline
@@ -160,7 +160,7 @@ class Pipeline(PipelineFields):
 
     def _read_microbatches(self, reader: FieldReader) -> None:
         """Read by which factors microbatches differ."""
-        self._set(**sequence_lengths.factors_of(vars(self)))
+        self._set(**sequence_lengths.factors_of(vars(self), reader))
         given = self.microbatch_times, self.microbatch_memory
         microbatches.check_memory_known(*given, self.mem_limit)
         for field in (microbatches.TIMES, microbatches.MEMORY):
@@ -566,11 +566,15 @@ class Pipeline(PipelineFields):
         return units.with_unit(self.ticks.memory(ticks), self.memory_unit)
 
     def spelled_out(self) -> str:
-        """Every field with its value: the words that tell pipelines apart."""
+        """Every field with its value: the words that tell pipelines apart.
+
+        Fields that earlier versions had not stand only where they are given.
+        """
         values = (
             f"{field.name}={getattr(self, field.name)!r}"
             for field in dataclasses.fields(self)
             if field.repr
+            and (field.name not in LATER_FIELDS or getattr(self, field.name) != field.default)
         )
         return f"{type(self).__name__}({', '.join(values)})"
 

@@ -19,6 +19,10 @@ def _fields(*costs: Cost) -> dict[str, int | None]:
     return {cost.field: cost.default.value for cost in of_stages(costs)}
 
 
+LATER_FIELDS = ("microbatch_tokens", "attention_share", "reference_tokens", "order")
+"""Fields that studies of earlier versions do not name."""
+
+
 @dataclass(frozen=True, init=False, repr=False, eq=False)
 @with_fields(
     p2p=_fields(*cost_table.TIMES),

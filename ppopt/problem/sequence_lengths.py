@@ -14,10 +14,12 @@ from typing import Any
 
 from ppopt.errors import ConflictError, InputError
 from ppopt.problem import exact
-from ppopt.problem.field_values import as_list, is_list
+from ppopt.problem.field_values import FieldReader, as_list, is_list
 
 Lengths = tuple[tuple[int, ...], ...]
 """Lengths of the documents of every microbatch, in tokens."""
+LARGEST = 10**12
+"""Most tokens of a document."""
 DIGITS = 4
 """Decimals to which factors are rounded: ticks must be as fine."""
 
@@ -35,9 +37,10 @@ def read_lengths(given: object, field: str = "microbatch_tokens") -> Lengths:
         if not lengths:
             raise InputError(f"{field}: microbatch {microbatch} has no document")
         for length in lengths:
-            if isinstance(length, bool) or not isinstance(length, int) or length < 1:
+            if type(length) is not int or not 0 < length <= LARGEST:
                 raise InputError(
-                    f"{field}: microbatch {microbatch}: {length!r} is no number of tokens above 0"
+                    f"{field}: microbatch {microbatch}: {str(length)[:40]} is no number of tokens "
+                    "from 1 to 10^12"
                 )
     return tuple(map(tuple, documents))
 
@@ -64,11 +67,11 @@ def memory_factors(lengths: Lengths, reference: int) -> tuple[Fraction, ...]:
     return tuple(Fraction(sum(documents), reference) for documents in lengths)
 
 
-def factors_of(fields: dict[str, Any]) -> dict[str, Any]:
+def factors_of(fields: dict[str, Any], reader: FieldReader) -> dict[str, Any]:
     """The factors that the fields of a pipeline give by lengths, in place of these; perhaps none.
 
-    Raises InputError if they are no lengths or the reference is missing, ConflictError beside
-    `microbatch_times`.
+    The reader remembers which factors were rounded. Raises InputError if they are no lengths of all
+    microbatches or the reference is missing, ConflictError beside `microbatch_times`.
     """
     lengths = fields["microbatch_tokens"]
     if lengths is None:
@@ -86,6 +89,10 @@ def factors_of(fields: dict[str, Any]) -> dict[str, Any]:
         )
     reference = exact.count(given, "reference_tokens")
     documents = read_lengths(lengths)
+    if len(documents) != fields["batches"]:
+        raise InputError(
+            f"microbatch_tokens: has {len(documents)} entries for {fields['batches']} microbatches"
+        )
     times = time_factors(documents, reference, read_share(fields["attention_share"]))
     factors = {"microbatch_times": times}
     if fields["microbatch_memory"] is None:
@@ -94,4 +101,5 @@ def factors_of(fields: dict[str, Any]) -> dict[str, Any]:
         field: tuple(max(Fraction(1, 10**DIGITS), round(factor, DIGITS)) for factor in values)
         for field, values in factors.items()
     }
+    reader.note(field for field, values in factors.items() if rounded[field] != values)
     return rounded | dict.fromkeys(("microbatch_tokens", "attention_share", "reference_tokens"))

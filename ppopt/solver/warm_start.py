@@ -161,7 +161,7 @@ def _on(problem: Problem, schedule: Schedule) -> tuple[Schedule, list[str]]:
     if _times(problem.pipeline) != _times(schedule.pipeline):
         moved = timing.schedule(problem.pipeline, portable(schedule), problem.objective)
         notes.append(RETIMED)
-    if _costs(problem.pipeline, Unit.MEMORY) != _costs(schedule.pipeline, Unit.MEMORY):
+    if _memory(problem.pipeline) != _memory(schedule.pipeline):
         notes.append(OTHER_MEMORY)
     return moved, notes
 
@@ -171,7 +171,13 @@ def _times(pipeline: Pipeline) -> object:
     lags = Instance(pipeline, BackwardKind.MIXED).flow.lag.tolist()
     rules = pipeline.link_mode, pipeline.host_link, pipeline.optimizer_barrier
     operations = any(pipeline.costs.unshard_memory), pipeline.frozen_stages
-    return pipeline.ticks.per_unit, _costs(pipeline, Unit.TIME), lags, rules, operations
+    costs = _costs(pipeline, Unit.TIME), pipeline.factors
+    return pipeline.ticks.per_unit, costs, lags, rules, operations
+
+
+def _memory(pipeline: Pipeline) -> object:
+    """Data that the memory of a schedule depends on."""
+    return _costs(pipeline, Unit.MEMORY), [memory for _, memory in pipeline.factors]
 
 
 def _costs(pipeline: Pipeline, unit: Unit) -> list[object]:

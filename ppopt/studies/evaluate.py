@@ -64,8 +64,8 @@ def _in_best_order(
     Schedules within the memory limits come first. Raises NotApplicableError if the timing of orders
     does not apply.
     """
-    refuse_unhandled("order: search", pipeline.traits, HANDLES, "give `order: given`")
     given, objective = timed(pipeline, strategy, objective, options), Objective(objective)
+    refuse_unhandled("order: search", given.pipeline.traits, HANDLES, "give `order: given`")
     factors = np.array([float(factor) for factor, _ in pipeline.factors])
     best = OrderSearch(ReorderedTiming.of(given), factors, objective).run(EVALUATIONS)
     reordered = timed(pipeline.reordered(best.order), strategy, objective, options)

@@ -15,6 +15,7 @@ from ppopt.errors import InputError, NotApplicableError
 from ppopt.formats import model_json, pipeline_json
 from ppopt.problem import partition, placement
 from ppopt.problem.backward_kind import BackwardKind
+from ppopt.problem.microbatches import GIVEN_ORDER
 from ppopt.problem.objective import Objective
 from ppopt.problem.offload import SEARCH_OFFLOAD
 from ppopt.problem.pipeline import Pipeline
@@ -139,7 +140,9 @@ class SolveJob:
         return None if open_choices(requested) else self.resolved_pipeline(requested)
 
     def resolved_pipeline(self, found: Pipeline) -> Pipeline:
-        """Pipeline of the job with the placement, partition, recompute and offload of `found`.
+        """Pipeline of the job with what was chosen in `found`.
+
+        Chosen are placement, partition, recompute, offload, and the order of microbatches.
 
         What is not searched is as in the job; a strategy sets its chunks and placement. Raises
         InputError if these do not fit.
@@ -150,6 +153,8 @@ class SolveJob:
             requested = replace(requested, mem_limit=limits).placed(found.hosts[0])
         if requested.partition == partition.SEARCH:
             requested = replace(requested, partition=found.counts, mem_limit=limits)
+        if requested.order_is_open and isinstance(found.order, tuple):
+            requested = replace(requested, order=GIVEN_ORDER).reordered(found.order)
         again, moved = requested.recompute == SEARCH_RECOMPUTE, requested.offload == SEARCH_OFFLOAD
         if again or moved:
             layers = found.model.layers if found.model else ()

@@ -129,6 +129,7 @@ class _Step:
     @classmethod
     def of(cls, pipeline: Pipeline, strategy: str) -> _Step:
         schedule = evaluate(pipeline, strategy)
+        refuse_unhandled("order: search", schedule.pipeline.traits, HANDLES, "leave it out")
         whole = OpKind.B not in schedule.kind
         return cls(schedule.pipeline, ReorderedTiming.of(schedule), whole)
 

@@ -6,11 +6,13 @@ import json
 from itertools import permutations
 from pathlib import Path
 from random import Random
+from signal import SIGINT
 from subprocess import PIPE, Popen
 
 import pytest
 
 from ppopt import InputError, NotApplicableError, Pipeline, evaluate
+from ppopt.cli.application import EXIT_UNKNOWN
 from ppopt.studies.microbatch_order import MicrobatchOrders
 from tests.cli.cli_run import ENTRY, Ran, done, run, words
 
@@ -61,8 +63,10 @@ def test_lengths_of_documents() -> None:
     [
         (7, "lengths: give a list with one entry per microbatch"),
         ([[]], "lengths: microbatch 0 has no document"),
-        ([1, [2, 0]], "lengths: microbatch 1: 0 is no number of tokens above 0"),
-        ([1, "a"], "lengths: microbatch 1: 'a' is no number of tokens above 0"),
+        ([1, [2, 0]], "lengths: microbatch 1: 0 is no number of tokens from 1 to 10"),
+        ([1, 10**13], "lengths: microbatch 1: 10000000000000 is no number of tokens"),
+        ([True], "lengths: microbatch 0: True is no number of tokens"),
+        ([1, "a"], "lengths: microbatch 1: a is no number of tokens"),
     ],
 )
 def test_wrong_lengths_are_refused(lengths: object, message: str) -> None:
@@ -82,6 +86,22 @@ def test_traits_that_the_timing_does_not_know_are_refused() -> None:
 
 
 OPTIONS = "--stages 2 --reference-tokens 8192 --attention-share 0.5"
+
+
+@pytest.mark.parametrize("strategy", ["chimera", "dualpipe"])
+def test_strategies_of_two_routes_are_refused(strategy: str) -> None:
+    """Their routes own their microbatches."""
+    orders = MicrobatchOrders(Pipeline(stages=4, batches=1), strategy)
+    with pytest.raises(NotApplicableError, match="order: search knows no routes above 1"):
+        orders.order([1, 2, 1, 3] * 2)
+
+
+def test_many_microbatches_take_the_orders_that_are_asked_for() -> None:
+    """Neighbours are drawn from places that are near: there are too many to list all of them."""
+    orders = MicrobatchOrders(Pipeline(stages=2, batches=1), evaluations=130)
+    best = orders.order([1 + place % 7 for place in range(1500)])
+    assert sorted(best.order) == list(range(1500))
+    assert best.makespan <= best.given
 
 
 def test_a_line_per_step(tmp_path: Path) -> None:
@@ -105,8 +125,18 @@ def test_standard_input_is_answered_line_by_line() -> None:
         assert process.wait() == 0
 
 
+def test_a_signal_ends_the_command_between_lines() -> None:
+    command = [*ENTRY, "order", "-", *words(OPTIONS)]
+    with Popen(command, stdin=PIPE, stdout=PIPE, stderr=PIPE, text=True) as process:
+        assert process.stdin is not None and process.stdout is not None
+        print("[8192]", file=process.stdin, flush=True)
+        assert json.loads(process.stdout.readline())["order"] == [0]
+        process.send_signal(SIGINT)
+        assert process.wait() == EXIT_UNKNOWN
+
+
 def test_a_defective_line_is_one_line_of_error(tmp_path: Path) -> None:
     file = tmp_path / "steps.jsonl"
     file.write_text("[8192]\n[1, -2]\n")
-    text = "line 2: lengths: microbatch 1: -2 is no number of tokens above 0"
+    text = "line 2: lengths: microbatch 1: -2 is no number of tokens from 1 to 10^12"
     assert run(f"order {OPTIONS}", file) == Ran(2, "", f"error: {file}: {text}\n")

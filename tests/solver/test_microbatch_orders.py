@@ -120,6 +120,8 @@ def test_equal_microbatches_leave_nothing_open() -> None:
     [
         ({"order": "random"}, InputError, "order: 'random' is unknown; use given or search"),
         ({"order": [0, 1, 1]}, InputError, "list the 3 microbatches from 0, each once"),
+        ({"order": [0, True, 2]}, InputError, "list the 3 microbatches from 0, each once"),
+        ({"order": [0.0, 1, 2]}, InputError, "list the 3 microbatches from 0, each once"),
         ({"order": "search", "routes": 2, "batches": 4}, ConflictError, "two routes"),
     ],
 )
@@ -136,3 +138,27 @@ def test_search_of_placement_and_order_together_is_refused() -> None:
     )
     with pytest.raises(NotApplicableError, match="order: search does not go with a search of the"):
         solve(pipeline)
+
+
+def test_a_hint_of_other_factors_is_timed_again() -> None:
+    """So is one of the same factors in another order."""
+    given = Pipeline(stages=3, batches=4, microbatch_times=[1, 2, 3, 1])
+    hint = solve(given, workers=1, time_limit=60).schedule
+    for pipeline in (
+        replace(given, microbatch_times=[3, 2, 1, 1]),
+        replace(given, microbatch_times=None),
+        given.reordered((3, 2, 1, 0)),
+    ):
+        result = solve(pipeline, hint=hint, workers=1, time_limit=60)
+        assert result.status is Status.OPTIMAL
+        assert result.hint is not None and result.hint.notes
+
+
+def test_lengths_round_factors_and_say_so() -> None:
+    fields = {"stages": 2, "batches": 2, "reference_tokens": 3}
+    third = Pipeline(microbatch_tokens=[1, 3], **fields)
+    assert third.microbatch_times == (Fraction("0.3333"), 1)
+    assert third.rounded == ("microbatch_times", "microbatch_memory")
+    assert Pipeline(microbatch_tokens=[3, 6], **fields).rounded == ()
+    with pytest.raises(InputError, match="microbatch_tokens: has 1 entries for 2 microbatches"):
+        Pipeline(microbatch_tokens=[1], **fields)

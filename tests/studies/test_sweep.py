@@ -676,3 +676,12 @@ def test_stored_results_are_plain() -> None:
     stored = outcome.stored(job, outcome.run_job(job))
     assert isinstance(stored, StoredResult)
     assert {type(value) for value in stored} <= {str, bytes, bool, float, int, outcome.Status}
+
+
+def test_rows_whose_order_of_microbatches_was_searched_are_read_back(tmp_path: Path) -> None:
+    pipeline = ppopt.Pipeline(stages=2, batches=3, microbatch_times=[1, 2, 1], order="search")
+    storage = f"sqlite:///{tmp_path}/a.db"
+    axes = {"strategy": ["1f1b", "optimal"]}
+    first, second = (ppopt.sweep(pipeline, axes, storage=storage) for _ in range(2))
+    assert (first.cached, second.cached) == (0, 2)
+    assert [row.figures for row in first.rows] == [row.figures for row in second.rows]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from heapq import nsmallest
 from itertools import islice
+from math import inf
 from typing import NamedTuple
 
 import numpy as np
@@ -15,6 +16,8 @@ from ppopt.schedule.reordered_timing import ReorderedTiming
 
 TOGETHER = 64
 """Orders that are timed together: their times fit the caches of a processor."""
+MOST_STEPS = 2**20
+"""Most neighbours of an order, about."""
 MOST_NEAR = 16
 """Most batches of neighbours of which the best are named."""
 KICK = 3
@@ -75,13 +78,13 @@ class OrderSearch:
         """Search until so many more orders are timed, or one is as good as the bound."""
         end, here = self.evaluated + evaluations, self.best
         while self.evaluated < end and self.best.value > bound and not self._stop():
-            self.best = min(self.best, self._descend(here))
+            self.best = min(self.best, self._descend(here, end))
             here = self._kicked(self.best.order, KICK)
         return self.best
 
     def local_optimum(self, order: Order, kicks: int) -> Order:
         """Local optimum some random exchanges away from an order."""
-        return self._descend(self._kicked(order, kicks)).order
+        return self._descend(self._kicked(order, kicks), inf).order
 
     def near(self, order: Order, count: int) -> list[Order]:
         """The best neighbours of an order, of as many as are looked at."""
@@ -94,10 +97,13 @@ class OrderSearch:
         ]
         return [valued.order for valued in nsmallest(count, timed)]
 
-    def _descend(self, here: ValuedOrder) -> ValuedOrder:
-        """Take the best of every few neighbours that is better, until none is."""
+    def _descend(self, here: ValuedOrder, end: float) -> ValuedOrder:
+        """Take the best of every few neighbours that is better, until none is.
+
+        It ends once `end` orders are timed in all.
+        """
         failed, steps = 0, self._shuffled()
-        while failed < self._batches and not self._stop():
+        while failed < self._batches and self.evaluated < end and not self._stop():
             tried = min(self._timed(self._neighbours(here.order, next(steps))))
             failed = 0 if tried.value < here.value else failed + 1
             here = min(here, tried)
@@ -145,12 +151,15 @@ class OrderSearch:
 def _steps(size: int) -> Ints:
     """Every exchange of two places, and every move of one to a place that is not beside it.
 
-    A row has the two places, and whether it is a move.
+    A row has the two places, and whether it is a move. Of many microbatches only those of places
+    that are near each other, about `MOST_STEPS` in all.
     """
-    source, target = np.meshgrid(np.arange(size), np.arange(size))
-    exchanged, moved = source < target, abs(source - target) > 1
-    exchanges, moves = (
-        np.stack([source[there], target[there], np.full(there.sum(), kind)], axis=1)
-        for kind, there in enumerate((exchanged, moved))
-    )
-    return np.concatenate([exchanges, moves])
+    reach = min(size - 1, max(1, MOST_STEPS // (3 * size)))
+    rows = [np.zeros((0, 3), dtype=np.int64)]
+    for apart in range(1, reach + 1):
+        low = np.arange(size - apart)
+        pairs = [(low, low + apart, 0)]
+        if apart > 1:
+            pairs += [(low, low + apart, 1), (low + apart, low, 1)]
+        rows += [np.stack([*places, np.full_like(low, kind)], axis=1) for *places, kind in pairs]
+    return np.concatenate(rows)
