@@ -13,6 +13,8 @@ from dataclasses import replace
 from fractions import Fraction
 from typing import NamedTuple
 
+from ppopt.problem.backward_kind import BackwardKind
+from ppopt.problem.operation import OpKind
 from ppopt.problem.partition import SEARCH
 from ppopt.problem.pipeline import Pipeline
 from ppopt.problem.problem import Problem
@@ -150,6 +152,9 @@ class OrdersCandidate(PlanCandidate):
     def contains(self, schedule: Schedule) -> bool:
         """Whether a schedule belongs to the configuration."""
         own, pipeline = self.problem.pipeline, schedule.pipeline
+        other = {BackwardKind.SPLIT: OpKind.BW, BackwardKind.WHOLE: OpKind.B}
+        if other.get(self.problem.backward_kind) in schedule.kind:
+            return False
         return self.allows(pipeline) and (own.partition == SEARCH or pipeline.counts == own.counts)
 
     def start_from(self, schedule: Schedule) -> None:

@@ -699,3 +699,21 @@ def test_a_plan_keeps_the_optimizer_barrier() -> None:
     assert found.schedule is not None
     assert found.schedule.pipeline.optimizer_barrier
     assert found.value == ppopt.solve(pipeline, workers=1).value
+
+
+def test_split_backwards_take_no_baseline_that_runs_some_of_them_whole() -> None:
+    layers = [
+        {"forward": 4, "backward": 6, "activation": 1},
+        {"forward": 2, "backward": 4, "activation": 1},
+        {"forward": 3, "backward": 3, "activation": 1},
+    ]
+    choices = {"placement": ["linear", "v"], "chunks": [1, 2], "recompute": ["none"]}
+    found = ppopt.plan(
+        Model(layers), devices=1, batches=[1, 2], p2p=1, backward_kind="split",
+        strategies=["optimal"], workers=1, time_limit=5, **choices,
+    )  # fmt: skip
+    assert all(
+        ppopt.OpKind.BW not in row.result.schedule.kind
+        for row in found.rows
+        if row.result is not None and row.result.schedule is not None
+    )
