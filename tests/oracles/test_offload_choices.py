@@ -71,7 +71,7 @@ def test_the_bound_of_a_choice_holds_for_its_schedules(pipeline: Pipeline) -> No
         made = choice.pipeline(configuration.key)
         value = least_value(made, whole=True)
         if value is not None:
-            assert choice.bound_of_all <= configuration.bound <= made.ticks.time(value)
+            assert choice.lower_bound <= configuration.bound <= made.ticks.time(value)
 
 
 def test_a_choice_is_left_out_where_another_takes_its_place() -> None:

@@ -20,6 +20,7 @@ NAMES = {
     Chosen.PARTITION | Chosen.RECOMPUTE: "partition with recompute",
     Chosen.OFFLOAD: "offload",
     Chosen.RECOMPUTE | Chosen.OFFLOAD: "recompute and offload",
+    Chosen.ORDER: "order",
     Chosen.PLACEMENT: "placement",
     Chosen.PLACEMENT | Chosen.PARTITION: "placement with partition",
     Chosen.PLACEMENT | Chosen.RECOMPUTE: "placement with recompute",
@@ -34,8 +35,10 @@ NAMES = {
 
 def pipeline(choices: Chosen) -> Pipeline:
     """A model of four layers on two devices, whose choices are `search`."""
-    fields = {one.name.lower(): "search" for one in choices}
+    fields: dict[str, object] = {one.name.lower(): "search" for one in choices}
     layers = [{"forward": 1, "activation": 1, "count": 4, "offload_time": 1}]
+    if Chosen.ORDER in choices:
+        fields |= {"microbatch_times": [1, 2], "microbatch_memory": 1}
     return Pipeline(stages=2, batches=2, model=layers, mem_limit=9, **fields)
 
 
@@ -53,13 +56,22 @@ def test_every_choice_is_in_the_table() -> None:
         reduce(or_, (one for one, taken in zip(Chosen, some, strict=True) if taken), NONE_CHOSEN)
         for some in product((False, True), repeat=len(Chosen))
     }
-    assert {*NAMES, NONE_CHOSEN} == {choices for choices in every if REFUSED not in choices}
+    alone = {choices for choices in every if Chosen.ORDER in choices} - {Chosen.ORDER}
+    refused = {choices for choices in every if REFUSED in choices} | alone
+    assert {*NAMES, NONE_CHOSEN} == every - refused
 
 
 @pytest.mark.parametrize("further", [NONE_CHOSEN, Chosen.RECOMPUTE, Chosen.PLACEMENT], ids=str)
 def test_offload_and_partition_are_not_chosen_together(further: Chosen) -> None:
     with pytest.raises(NotApplicableError, match="offload: search does not go with a search of"):
         candidates(pipeline(REFUSED | further))
+
+
+@pytest.mark.parametrize("choices", NAMES, ids=str)
+def test_orders_of_microbatches_are_chosen_alone(choices: Chosen) -> None:
+    if choices != Chosen.ORDER:
+        with pytest.raises(NotApplicableError, match="order: search does not go with a search of"):
+            candidates(pipeline(choices | Chosen.ORDER))
 
 
 @pytest.mark.parametrize("choices", NAMES, ids=str)
@@ -70,7 +82,9 @@ def test_every_choice_has_its_candidates(choices: Chosen) -> None:
     assert found.name == NAMES[choices]
 
 
-@pytest.mark.parametrize("choices", [NONE_CHOSEN, *NAMES], ids=str)
+@pytest.mark.parametrize(
+    "choices", [NONE_CHOSEN, *(each for each in NAMES if each != Chosen.ORDER)], ids=str
+)
 def test_placements_may_be_searched_in_addition(choices: Chosen) -> None:
     found = candidates(pipeline(choices), Chosen.PLACEMENT)
     assert found.name == NAMES[choices | Chosen.PLACEMENT]

@@ -8,8 +8,20 @@ from typing import Any
 
 import pytest
 
-from ppopt import Model, Options, Pipeline, Result, Schedule, evaluate, read_pipeline, solve
+from ppopt import (
+    Model,
+    Objective,
+    Options,
+    Pipeline,
+    Result,
+    Schedule,
+    evaluate,
+    read_pipeline,
+    solve,
+)
 from ppopt.formats import schedule_json
+from ppopt.problem.backward_kind import BackwardKind
+from ppopt.problem.problem import Problem
 from ppopt.solver import deadline
 from ppopt.solver.heuristics import construction
 from ppopt.strategies import base, names
@@ -69,10 +81,12 @@ def test_a_search_builds_no_order_of_an_evaluation_again(name: str) -> None:
     made = evaluate(Pipeline(stages=2, batches=6, forward=[3, 4]), name)
     built = base._built.cache_info().misses
     rule = base.resolve(name)
-    again = construction._strategy_orders(rule, made.pipeline)
+    problem = Problem(made.pipeline, Objective.MAKESPAN, BackwardKind.MIXED)
+    unlimited = construction.with_explicit_placement(made.pipeline)
+    again = construction._hand_schedule(problem, rule, unlimited)
     assert again is not None
     assert base._built.cache_info().misses == built
-    assert rule.built(made.pipeline, Options()) is again
+    assert rule.built(made.pipeline, Options()) is again.orders
 
 
 def test_a_table_waits_for_no_native_form(monkeypatch: pytest.MonkeyPatch) -> None:
