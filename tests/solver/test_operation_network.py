@@ -41,7 +41,7 @@ def test_a_class_of_one_operation_waits_for_all_and_takes_memory_of_its_device(
 
     def with_one(pipeline: Pipeline, backward: BackwardKind) -> InstanceDraft:
         draft = plainly(pipeline, backward)
-        draft.resources.append(Resource(ResourceKind.LINK, (0,)))
+        vars(draft)["resources"] = (*draft.resources, Resource(ResourceKind.LINK, (0,)))
         modes = (Mode(TransferKind.SEND_F, 5, takes, takes),)
         number = len(draft.classes)
         weight = next(n for n, one in enumerate(draft.classes) if one.kind is OpKind.W)
