@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from ppopt.problem.arrays import Bools
-from ppopt.problem.kinds import ResourceKind
+from ppopt.problem.kinds import RECORDS, ResourceKind
 from ppopt.problem.operation import ONCE, OpKind, TransferKind
 from ppopt.problem.pipeline import Pipeline
 from ppopt.schedule.operations import ALONE, Operations
@@ -55,7 +55,7 @@ def joined(
         place = (kind, stage, microbatch, device)
         both.append((*place, start, end, *(more or (0, ALONE)), route, device))
     for kind, stage, microbatch, device, target, start, end, *more in transfers:
-        route, sent = pipeline.route(microbatch), _SENT[OpKind(kind)]
+        route, sent = pipeline.route(microbatch), _SENT.get(kind, len(RECORDS))
         place = (sent, stage, microbatch, device)
         both.append((*place, start, end, *(more or (0,)), ALONE, route, target))
     for kind, stage, device, start, end, *more in auxiliary:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import ppopt
-from ppopt.report import plan_page as pages
+from ppopt.report import html
 from ppopt.report.plan_page import plan_page
 from tests.browser import View, serious
 from tests.clock import SHORT, work_clock
@@ -92,7 +92,7 @@ def test_several_batches_compare_per_microbatch() -> None:
 def test_of_many_operations_the_best_are_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
     plan = planned((2, 4))
     assert sum(row.schedule is not None for row in plan.rows) == 4
-    monkeypatch.setattr(pages, "MOST_OPERATIONS", 1)
+    monkeypatch.setattr(html, "MOST_OPERATIONS", 1)
     found = data(page_of(plan))
     assert [row["section"] for row in found["rows"]][:2] == ["schedule-1", None]
 

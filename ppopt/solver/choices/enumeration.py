@@ -4,7 +4,7 @@ Time, Ctrl-C and limits of size cut an enumeration. A proof, "infeasible" and a 
 need every member of a set, so a function that makes one has a parameter of type `Complete`. The
 members known before a cut are `Partial`: candidates to try, which prove nothing.
 
-`Complete` is made where an enumeration ends by itself, and nowhere else.
+`Complete` is made only where an enumeration ends by itself.
 """
 
 from __future__ import annotations
