@@ -106,9 +106,9 @@ def solve(
     """Find the best schedule, with a lower bound and a proof.
 
     It searches the order of operations. With the value `search`, --placement, --partition,
-    --recompute and --offload are chosen, too. Chunks and routes are as given. `ppopt plan` also
-    chooses the chunks of a model in layers. Example: `ppopt solve --stages 4 --batches 8
-    --mem-limit -o best.html`.
+    --recompute, --offload and --order (of microbatches) are chosen, too. Chunks and routes are as
+    given. `ppopt plan` also chooses the chunks of a model in layers. Example: `ppopt solve --stages
+    4 --batches 8 --mem-limit -o best.html`.
     """
     from ppopt.cli import output, progress
     from ppopt.report.objects import of_result
