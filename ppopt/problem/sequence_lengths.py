@@ -53,6 +53,16 @@ def read_share(given: object) -> Fraction:
     return share
 
 
+def read_reference(given: object) -> int:
+    """Read the tokens of the document of the times; raises InputError if it is no count."""
+    if given is None:
+        raise InputError(
+            "reference_tokens: missing; the tokens of the one document of which the times of the "
+            "stages are"
+        )
+    return exact.count(given, "reference_tokens")
+
+
 def time_factors(lengths: Lengths, reference: int, share: Fraction) -> tuple[Fraction, ...]:
     """Factor on the times of every microbatch."""
     return tuple(
@@ -81,13 +91,7 @@ def factors_of(fields: dict[str, Any], reader: FieldReader) -> dict[str, Any]:
         return {}
     if fields["microbatch_times"] is not None:
         raise ConflictError("microbatch_tokens: gives microbatch_times; keep one of them")
-    given = fields["reference_tokens"] or fields["tokens_per_microbatch"]
-    if given is None:
-        raise InputError(
-            "reference_tokens: missing; the tokens of the one document of which the times of the "
-            "stages are"
-        )
-    reference = exact.count(given, "reference_tokens")
+    reference = read_reference(fields["reference_tokens"] or fields["tokens_per_microbatch"])
     documents = read_lengths(lengths)
     if len(documents) != fields["batches"]:
         raise InputError(

@@ -203,6 +203,12 @@ def split_whole(pipeline: Pipeline, orders: Orders) -> Orders:
     return parts
 
 
+def is_of_kind(kinds: Ints, kind: BackwardKind) -> bool:
+    """Whether schedules of a kind of backward may have operations of all these kinds."""
+    excluded = {BackwardKind.SPLIT: (OpKind.BW,), BackwardKind.WHOLE: (OpKind.B,)}
+    return not np.isin(kinds, excluded.get(kind, ())).any()
+
+
 def of_kind(pipeline: Pipeline, orders: Orders, kind: BackwardKind) -> Orders:
     """The orders with every backward split, or whole; as they are where the kind is mixed."""
     if kind is BackwardKind.SPLIT:

@@ -16,12 +16,11 @@ from ppopt.errors import InputError
 from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.cost_table import STAGE_COSTS
 from ppopt.problem.instance import Instance
-from ppopt.problem.operation import OpKind
 from ppopt.problem.pipeline import Pipeline
 from ppopt.problem.problem import Problem
 from ppopt.problem.units import Unit
 from ppopt.schedule import timing
-from ppopt.schedule.orders import Orders, of_kind, portable
+from ppopt.schedule.orders import Orders, is_of_kind, of_kind, portable
 from ppopt.schedule.origin import HintRecord
 from ppopt.schedule.schedule import Schedule
 from ppopt.solver.bound import Bound
@@ -73,10 +72,9 @@ def read_hint(problem: Problem, schedule: Schedule) -> Hint:
     schedule, notes = _on(problem, schedule)
     orders = None
     kind = problem.reduced.backward_kind
-    strange = {BackwardKind.WHOLE: (OpKind.B, JOINED), BackwardKind.SPLIT: (OpKind.BW, SPLIT)}
-    if kind in strange and strange[kind][0] in schedule.kind:
+    if not is_of_kind(schedule.kind, kind):
         orders = of_kind(problem.pipeline, schedule.orders, kind)
-        notes.append(strange[kind][1])
+        notes.append(JOINED if kind is BackwardKind.WHOLE else SPLIT)
     return Hint(schedule, orders, tuple(notes))
 
 

@@ -5,14 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 from fractions import Fraction
 
-import numpy as np
-
 from ppopt.problem.microbatches import GIVEN_ORDER
 from ppopt.problem.objective import Objective
 from ppopt.problem.partition import refuse_partition_search
 from ppopt.problem.pipeline import Pipeline
 from ppopt.problem.traits import refuse_unhandled
-from ppopt.schedule.reordered_timing import HANDLES, ReorderedTiming
+from ppopt.schedule.reordered_timing import HANDLES
 from ppopt.schedule.schedule import Schedule
 from ppopt.solver.microbatch_orders.local_search import OrderSearch
 from ppopt.strategies import Options, resolve
@@ -66,8 +64,7 @@ def _in_best_order(
     """
     given, objective = timed(pipeline, strategy, objective, options), Objective(objective)
     refuse_unhandled("order: search", given.pipeline.traits, HANDLES, "give `order: given`")
-    factors = np.array([float(factor) for factor, _ in pipeline.factors])
-    best = OrderSearch(ReorderedTiming.of(given), factors, objective).run(EVALUATIONS)
+    best = OrderSearch.of_schedule(given, objective).run(EVALUATIONS)
     reordered = timed(pipeline.reordered(best.order), strategy, objective, options)
     return min(
         (reordered, given),

@@ -14,13 +14,17 @@ from typing import Any
 import numpy as np
 
 from ppopt.errors import InputError
-from ppopt.problem import exact
 from ppopt.problem.arrays import Floats
 from ppopt.problem.microbatches import GIVEN_ORDER
 from ppopt.problem.objective import Objective
 from ppopt.problem.operation import OpKind
 from ppopt.problem.pipeline import Pipeline
-from ppopt.problem.sequence_lengths import read_lengths, read_share, time_factors
+from ppopt.problem.sequence_lengths import (
+    read_lengths,
+    read_reference,
+    read_share,
+    time_factors,
+)
 from ppopt.problem.traits import refuse_unhandled
 from ppopt.schedule.reordered_timing import HANDLES, ReorderedTiming
 from ppopt.solver.microbatch_orders.local_search import OrderSearch
@@ -80,9 +84,7 @@ class MicrobatchOrders:
         resolve(strategy)
         self._strategy, self._evaluations = strategy, evaluations
         self._share = read_share(attention_share)
-        self._reference = None
-        if reference_tokens is not None:
-            self._reference = exact.count(reference_tokens, "reference_tokens")
+        self._reference = reference_tokens and read_reference(reference_tokens)
         self._steps: dict[int, _Step] = {}
 
     def of_lengths(self, lengths: object) -> MicrobatchOrder:
@@ -91,13 +93,8 @@ class MicrobatchOrders:
         `lengths` has one entry per microbatch: its tokens, or a list with the length of every
         document. Raises InputError if it has not, or if there is no `reference_tokens`.
         """
-        if self._reference is None:
-            raise InputError(
-                "reference_tokens: missing; the tokens of the one document of which the times of "
-                "the stages are"
-            )
-        documents = read_lengths(lengths, "lengths")
-        factors = time_factors(documents, self._reference, self._share)
+        reference, documents = read_reference(self._reference), read_lengths(lengths, "lengths")
+        factors = time_factors(documents, reference, self._share)
         return self.order([float(factor) for factor in factors])
 
     def order(self, times: Sequence[float]) -> MicrobatchOrder:

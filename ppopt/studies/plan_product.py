@@ -13,11 +13,10 @@ from dataclasses import replace
 from fractions import Fraction
 from typing import NamedTuple
 
-from ppopt.problem.backward_kind import BackwardKind
-from ppopt.problem.operation import OpKind
 from ppopt.problem.partition import SEARCH
 from ppopt.problem.pipeline import Pipeline
 from ppopt.problem.problem import Problem
+from ppopt.schedule.orders import is_of_kind
 from ppopt.schedule.origin import Argument
 from ppopt.schedule.schedule import Schedule
 from ppopt.solver.choices.choice import Choice
@@ -152,8 +151,7 @@ class OrdersCandidate(PlanCandidate):
     def contains(self, schedule: Schedule) -> bool:
         """Whether a schedule belongs to the configuration."""
         own, pipeline = self.problem.pipeline, schedule.pipeline
-        other = {BackwardKind.SPLIT: OpKind.BW, BackwardKind.WHOLE: OpKind.B}
-        if other.get(self.problem.backward_kind) in schedule.kind:
+        if not is_of_kind(schedule.kind, self.problem.backward_kind):
             return False
         return self.allows(pipeline) and (own.partition == SEARCH or pipeline.counts == own.counts)
 

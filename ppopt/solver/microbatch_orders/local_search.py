@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import lru_cache
 from heapq import nsmallest
 from itertools import islice
 from math import inf
@@ -13,6 +14,7 @@ import numpy as np
 from ppopt.problem.arrays import Floats, Ints
 from ppopt.problem.objective import Objective
 from ppopt.schedule.reordered_timing import ReorderedTiming
+from ppopt.schedule.schedule import Schedule
 
 TOGETHER = 64
 """Orders that are timed together: their times fit the caches of a processor."""
@@ -73,6 +75,14 @@ class OrderSearch:
         self.by_rule = self._timed(np.array(list(rule_orders(factors).values())))
         """The orders that follow a rule, that of the list first."""
         self.best = min(self.by_rule)
+
+    @classmethod
+    def of_schedule(
+        cls, schedule: Schedule, objective: Objective, stop: Callable[[], bool] = lambda: False
+    ) -> OrderSearch:
+        """Search from the order of the operations, and the factors, of a schedule."""
+        factors = np.array([float(times) for times, _ in schedule.pipeline.factors])
+        return cls(ReorderedTiming.of(schedule), factors, objective, stop)
 
     def run(self, evaluations: int, bound: float = 0) -> ValuedOrder:
         """Search until so many more orders are timed, or one is as good as the bound."""
@@ -148,6 +158,7 @@ class OrderSearch:
         ]
 
 
+@lru_cache(maxsize=4)
 def _steps(size: int) -> Ints:
     """Every exchange of two places, and every move of one to a place that is not beside it.
 

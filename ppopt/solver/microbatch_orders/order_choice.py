@@ -13,14 +13,10 @@ from functools import cached_property
 from math import factorial, prod
 from random import Random
 
-import numpy as np
-
 from ppopt.problem.microbatches import GIVEN_ORDER
 from ppopt.problem.pipeline import Pipeline
 from ppopt.problem.problem import Problem
 from ppopt.schedule.origin import Argument
-from ppopt.schedule.reordered_timing import ReorderedTiming
-from ppopt.schedule.schedule import Schedule
 from ppopt.solver.bounds import device_bounds
 from ppopt.solver.choices.choice import Choice
 from ppopt.solver.choices.configuration import Configuration, SearchedConfigurations
@@ -144,13 +140,9 @@ class OrderChoice(Choice):
             if self._deadline.over:
                 break
             if baseline is not None:
-                searches.append(self._search_from(baseline.schedule))
+                objective, stop = self._problem.objective, lambda: self._deadline.over
+                searches.append(OrderSearch.of_schedule(baseline.schedule, objective, stop))
         return sorted(searches, key=lambda search: search.best)[:MOST_BASELINES]
-
-    def _search_from(self, baseline: Schedule) -> OrderSearch:
-        factors = np.array([float(factor) for factor, _ in self._base.factors])
-        timing = ReorderedTiming.of(baseline)
-        return OrderSearch(timing, factors, self._problem.objective, lambda: self._deadline.over)
 
     def moves(self, key: Key) -> Iterator[Order]:
         """The best neighbours of an order, in the order of operations of the best baseline."""
