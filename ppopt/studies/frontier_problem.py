@@ -222,7 +222,7 @@ class FrontierProblem:
 
 
 class OrdersProblem(FrontierProblem):
-    """A pipeline that leaves the order of its microbatches open: peaks have the same sums in any."""
+    """A pipeline that leaves the order of its microbatches open: all have the same sums of memory."""
 
     def __init__(self, problem: Problem) -> None:
         """Raises InputError if orders cannot be searched."""
@@ -305,8 +305,8 @@ def frontier_problem_of(problem: Problem) -> FrontierProblem:
 def _by_rule(pipeline: Pipeline) -> Iterator[Pipeline]:
     """Pipelines with open decisions made by rules.
 
-    Layers are cut by `balanced`, stages placed in turn, microbatches run as listed; no layer recomputes or offloads, then
-    all do one of both.
+    Layers are cut by `balanced`, stages placed in turn, microbatches run as listed; no layer
+    recomputes or offloads, then all do one of both.
     """
     if not open_choices(pipeline):
         yield pipeline
