@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from fractions import Fraction
-from math import ceil, inf
+from math import ceil
 from random import Random
 from typing import Any
 
@@ -25,7 +25,7 @@ from ppopt.solver.parameters import SolveParams
 from tests.factories.schedules import build
 from tests.fuzz import judge, pipelines
 from tests.fuzz.category import Case, Category, Finding, SkippedError
-from tests.oracles import exhaustive, exhaustive_pairs, pyjobshop
+from tests.oracles import exhaustive, exhaustive_pairs
 
 FINE_OPERATIONS = 12
 """Most operations for which the oracle tries parts of a tick."""
@@ -164,32 +164,6 @@ class Pairs(Search):
     def optimum(self, pipeline: Pipeline, case: Case) -> int | None:
         """Least makespan in ticks."""
         return exhaustive_pairs.best(pipeline, fused=is_fused(case["options"])).makespan
-
-
-class Middle(Search):
-    """Up to 40 operations, beside a model of PyJobShop."""
-
-    name = "middle"
-    goal = 60
-    ops = 40
-    proved = inf
-    tries = 40
-
-    def fields(self, rng: Random, *, fused: bool) -> dict[str, Any]:
-        """Draw more devices and microbatches."""
-        return pipelines.draw(rng, ops=self.ops, fused=fused, devices=(2, 3, 4, 5))
-
-    def optimum(self, pipeline: Pipeline, case: Case) -> int | None:
-        """Least value in ticks."""
-        fused = is_fused(case["options"])
-        span = case["options"]["objective"] == "device-span"
-        if span and any(pipeline.frozen_stages):
-            raise SkippedError("the oracle's backwards of frozen stages wait for gradients")
-        best = pyjobshop.best_device_span if span else pyjobshop.best_makespan
-        try:
-            return best(pipeline, fused=fused, seconds=20)
-        except pyjobshop.UndecidedError:
-            raise SkippedError("PyJobShop was not done in time") from None
 
 
 class Bounds(Category):
