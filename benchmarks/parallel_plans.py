@@ -66,7 +66,7 @@ def main() -> None:
         best = min((v for v in (best, one.value) if v is not None), default=None)
         print(
             f"| {row.parallelism} | {words(row.value)} | {words(row.lower_bound)} "
-            f"| {row.seconds:.1f} | {words(one.value)} | {words(one.lower_bound)} | {spent:.1f} |",
+            f"| {row.state.seconds:.1f} | {words(one.value)} | {words(one.lower_bound)} | {spent:.1f} |",
             flush=True,
         )
     print(
