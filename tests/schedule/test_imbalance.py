@@ -6,7 +6,7 @@ from fractions import Fraction
 from itertools import islice, permutations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ppopt.problem.pipeline import Model, Pipeline
@@ -17,6 +17,7 @@ from ppopt.schedule.schedule import Schedule
 from ppopt.studies.evaluate import evaluate
 from tests.cli.cli_run import done, shown
 from tests.factories.schedules import schedules
+from tests.tiers import examples
 
 LAYERS = [{"forward": 1, "activation": 1, "count": 6}]
 
@@ -73,7 +74,7 @@ def test_a_device_with_two_stages_is_balanced_as_a_whole() -> None:
 
 
 @pytest.mark.parametrize("placement", ["v", "interleaved"])
-@settings(max_examples=40, deadline=None)
+@examples(40)
 @given(works=st.lists(st.integers(1, 9), min_size=4, max_size=9), routes=st.sampled_from([1, 2]))
 def test_a_balanced_partition_is_a_local_optimum(
     works: list[int], routes: int, placement: str
@@ -112,7 +113,7 @@ def test_layers_are_not_moved_over_the_memory_limit() -> None:
     assert imbalance(evaluate(over, "gpipe")).relief is not None, "the limit is exceeded either way"
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(schedules())
 def test_it_is_a_part_of_all_idle_time(schedule: Schedule) -> None:
     found = imbalance(schedule)
