@@ -163,7 +163,7 @@ def check(
     from ppopt.cli import progress
     from ppopt.cli.files import valid_schedule
     from ppopt.cli.output import print_json
-    from ppopt.formats.figures import json_object
+    from ppopt.formats.origin_json import json_object
     from ppopt.studies.reference_check import check_reference
 
     references = [valid_schedule(file) for file in files]
