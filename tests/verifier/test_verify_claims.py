@@ -146,7 +146,7 @@ SHARED = {
         for name in ("layout", "layers", "link", "link_mode", "memory", "objective", "operation")
     ),
     *(f"ppopt.problem.{name}" for name in ("kinds", "resources")),
-    *(f"ppopt.problem.{name}" for name in ("cost_table", "layer", "layer_costs", "layer_settings")),
+    *(f"ppopt.problem.{name}" for name in ("cost_table", "layer", "layer_choices", "layer_costs")),
     *(
         f"ppopt.problem.{name}"
         for name in ("cost_fields", "hosting", "partition", "pipeline", "pipeline_fields")
@@ -157,7 +157,6 @@ SHARED = {
             "distinct",
             "microbatches",
             "named_enum",
-            "offload",
             "phases",
             "phase_pairs",
             "sequence_lengths",
@@ -165,7 +164,7 @@ SHARED = {
     ),
     *(
         f"ppopt.problem.{name}"
-        for name in ("placement", "recompute", "settings", "traits", "units")
+        for name in ("layer_settings", "placement", "settings", "traits", "units")
     ),
     *(f"ppopt.schedule{name}" for name in ("", ".operations", ".origin", ".timetable")),
 }
