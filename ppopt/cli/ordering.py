@@ -26,7 +26,7 @@ DIGITS = 9
 """Significant digits of the figures in lines."""
 
 
-@command
+@command()
 @with_settings_but(
     *("mem_limit", "objective", "backward_kind", "time_limit", "workers", "seed", "output"),
     *("microbatch_times", "microbatch_memory", "order", "json", "quiet"),

@@ -28,7 +28,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +38,7 @@ from ppopt.errors import DeadlockError, InputError, NotApplicableError
 from ppopt.formats.config import pipeline_of
 from ppopt.formats.documents import label, read_text
 from ppopt.formats.fields import shown, within
+from ppopt.formats.loader_order import microbatch_numbers, read_beside
 from ppopt.problem import placement
 from ppopt.problem.cost_table import STAGE_COSTS
 from ppopt.problem.field_values import LARGEST_GRID
@@ -124,14 +125,6 @@ def check_planned(schedule: Schedule, form: str) -> None:
         raise InputError(f"{form}: not a schedule of its pipeline: {found[0]}; mend it first")
 
 
-def microbatch_numbers(schedule: Schedule) -> dict[int, int]:
-    """Map each microbatch to PyTorch's number: its index among the last stage's forwards."""
-    last = schedule.pipeline.num_stages - 1
-    forwards = (schedule.kind == OpKind.F) & (schedule.stage == last)
-    order = schedule.microbatch[forwards].tolist()
-    return {microbatch: number for number, microbatch in enumerate(order)}
-
-
 @dataclass(frozen=True)
 class Order:
     """A compute order without times: complete and well-formed, though it may still deadlock."""
@@ -144,6 +137,8 @@ class Order:
     """Microbatches."""
     overlapped: frozenset[Op] = frozenset()
     """Backwards that form an overlapped pair with the forward before them."""
+    microbatches: tuple[int, ...] | None = None
+    """Microbatch of the user's list that is number j, by j; None: number j."""
 
     def codes(self, pipeline: Pipeline) -> Orders:
         """Encode the order as operation numbers (see `ppopt.schedule.orders.Orders`)."""
@@ -156,8 +151,9 @@ class Order:
 
 
 def read_order(path: Path) -> Order:
-    """Read a file; see `parse_order`."""
-    return parse_order(read_text(path, LARGEST_FILE, encoding="utf-8"), label(path))
+    """Read a file, and the order of microbatches beside it; see `parse_order`."""
+    order = parse_order(read_text(path, LARGEST_FILE, encoding="utf-8"), label(path))
+    return replace(order, microbatches=read_beside(path, order.batches))
 
 
 def parse_order(content: str, where: str) -> Order:
@@ -175,6 +171,7 @@ def schedule(
     """Time an order on the pipeline that canonical settings describe (`ppopt.formats.config`).
 
     Stages, microbatches and placement default to those of the order, costs to ppopt's defaults.
+    Lists per microbatch are in the user's order, and follow `Order.microbatches`.
     Raises InputError if order and settings contradict each other, and DeadlockError if
     operations wait for each other in a cycle.
     """
@@ -356,7 +353,7 @@ def pipeline_of_order(order: Order, settings: Mapping[str, object]) -> Pipeline:
             f"the order puts its stages on the ranks {_listed(order.placement)}, the pipeline on "
             f"{' and '.join(map(_listed, pipeline.hosts))}; give a pipeline of the same placement"
         )
-    return pipeline
+    return pipeline if order.microbatches is None else pipeline.reordered(order.microbatches)
 
 
 def _shape(order: Order, given: Mapping[str, Any]) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from torch import distributed
 from torch.distributed.pipelining import PipelineStage
 
 from ppopt.errors import NotApplicableError, VerificationError
-from ppopt.formats import torch_csv
+from ppopt.formats.loader_order import microbatch_numbers
 from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.instance import Instance
 from ppopt.problem.objective import Objective
@@ -275,8 +275,8 @@ def run_synthetic_step(made: Any, stages: Sequence[Any], batches: int) -> RankRe
 
 
 def renumbered(schedule: Schedule, records: Sequence[Record]) -> tuple[Record, ...]:
-    """Restore the schedule's numbers of the microbatches (see `torch_csv.microbatch_numbers`)."""
-    numbers = torch_csv.microbatch_numbers(schedule)
+    """Restore the schedule's numbers of the microbatches (see `microbatch_numbers`)."""
+    numbers = microbatch_numbers(schedule)
     original = {number: microbatch for microbatch, number in numbers.items()}
     return tuple(record._replace(microbatch=original[record.microbatch]) for record in records)
 

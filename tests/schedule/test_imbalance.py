@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fractions import Fraction
 
-from hypothesis import given, settings
+from hypothesis import given
 
 from ppopt.problem.pipeline import Model, Pipeline
 from ppopt.schedule.idle import share
@@ -13,6 +13,7 @@ from ppopt.schedule.schedule import Schedule
 from ppopt.studies.evaluate import evaluate
 from tests.cli.cli_run import done, shown
 from tests.factories.schedules import schedules
+from tests.tiers import examples
 
 LAYERS = [{"forward": 1, "activation": 1, "count": 6}]
 
@@ -63,7 +64,7 @@ def test_layers_are_not_moved_over_the_memory_limit() -> None:
     assert imbalance(evaluate(over, "gpipe")).relief is not None, "the limit is exceeded either way"
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(schedules())
 def test_it_is_a_part_of_all_idle_time(schedule: Schedule) -> None:
     found = imbalance(schedule)

@@ -1,7 +1,4 @@
-"""Bounds beside optima, and wrong ones planted: no bound is too high, and one that is gets caught.
-
-`tests/fuzz` (`every-bound`) does the first on thousands of instances.
-"""
+"""Bounds beside optima, and wrong ones planted: none is too high, and one that is gets caught."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator

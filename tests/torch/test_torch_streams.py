@@ -14,6 +14,7 @@ needed("torch")
 from ppopt import Pipeline, evaluate, solve, verify
 from ppopt.errors import RunError
 from ppopt.formats import torch_comms, torch_csv
+from ppopt.formats.loader_order import microbatch_numbers
 from ppopt.schedule.actions import Action, ActionKind
 from ppopt.torch import execution
 from ppopt.torch.world import World
@@ -66,7 +67,7 @@ def test_any_order_of_posts(world: World, seed: int) -> None:
         stages=len(hosts), batches=3, placement=hosts, p2p="0.5", link_mode="streams"
     )
     made = append_all(pipeline, random)
-    numbers = torch_csv.microbatch_numbers(made.schedule)
+    numbers = microbatch_numbers(made.schedule)
     rows = [
         (*row, *((Action(ActionKind.REDUCE_GRAD, stage),) for stage in pipeline.hosted[0][rank]))
         for rank, row in enumerate(made.rows)

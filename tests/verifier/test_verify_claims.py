@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ppopt import InputError, recheck, solve
@@ -22,14 +22,9 @@ from tests.factories.schedules import BW, B, F, W, peaks, schedules, table
 from tests.verifier import verify_naive
 from tests.verifier.verify_fixtures import one_f_one_b
 
-SLOW = settings(deadline=None)
-"""The machine may be busy: no deadline for one example."""
-
-
 # Claims
 
 
-@SLOW
 @given(schedules(), st.sampled_from(["makespan", "device-span"]))
 def test_true_claims_pass(schedule: Schedule, objective: str) -> None:
     busy, makespan, span = verify_naive.busy_and_span(schedule)
