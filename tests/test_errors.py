@@ -26,12 +26,10 @@ CAUGHT = {
     "cli/studies_output.py schedule_of": "leaves a damaged row out of a page, and says so",
     "studies/sweep.py _following": "a row of a sweep: the settings of this row",
     "studies/task.py perform": "a row of a sweep: its search or evaluation",
-    "studies/task.py _stored_outcome": "a stored result that is damaged: the row is searched again",
+    "studies/task.py solve_stored": "a storage that fails: the result is given anyway",
+    "studies/outcome.py reused_or_run": "a stored result that is damaged: it is searched again",
     "studies/sweep.py _submit": "a storage that fails: the sweep ends with what is stored",
     "studies/sweep.py _end": "a storage that fails: the sweep ends with what is stored",
-    "studies/cached_solve.py solve_stored": "a storage that fails: the result is given anyway",
-    "studies/cached_solve.py _stored_outcome": "a damaged stored result: it is searched again",
-    "studies/sweep.py _stored": "a stored result that is damaged: it is searched again",
     "studies/parallel_task.py perform": "a combination of a plan: its search",
     "studies/parallel_plan.py _checked_space": "a combination of one device: no plan space goes "
     "with it",
@@ -39,7 +37,7 @@ CAUGHT = {
     "studies/parallel_storage.py save": "a storage that fails: the plan is given anyway",
     "derivation/config_json.py _similar": "a family that does not read the keys is left out",
     "studies/storage.py _sound_results": "a stored result that is damaged: merging leaves it out",
-    "studies/storage.py _sound_result": "a stored result that is damaged: a merge replaces it",
+    "studies/storage.py sound_result": "a stored result that is damaged: it is made again",
     "testing/plugin.py load": "a test fails with the line",
     "torch/world.py _serve": "goes to the process that asked, which raises it",
     # Readers that add the place to the message.

@@ -57,15 +57,6 @@ def sweep(
             "batches=8,16 chunks=range(1,5) strategy=optimal,1f1b.",
         ),
     ] = None,
-    where: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--where",
-            metavar="CONDITION",
-            help="Keep combinations that satisfy it, e.g. 'chunks < 2 or batches >= 16'; may be "
-            "repeated.",
-        ),
-    ] = None,
     storage: StorageOption = STORAGE,
     study_name: StudyNameOption = None,
     jobs: JobsOption = None,
@@ -79,12 +70,6 @@ def sweep(
             help="Retries of a row whose process dies.",
         ),
     ] = RETRIES,
-    memory_per_job: Annotated[
-        str | None,
-        typer.Option(
-            "--memory-per-job", metavar="SIZE", help="Memory limit of each process, e.g. 4GiB."
-        ),
-    ] = None,
     dask: DaskOption = None,
     dask_scheduler_file: DaskFileOption = None,
     shard: Annotated[
@@ -103,10 +88,9 @@ def sweep(
         raise InputError(
             "sweep: nothing varies; name settings that vary, without dashes: batches=8,16"
         )
-    grid = _grid(settings, values, where or [], shard)
-    memory = None if memory_per_job is None else _bytes(memory_per_job)
+    grid = _grid(settings, values, shard)
     with ExitStack() as stack:
-        engine = stack.enter_context(engine_of(jobs, dask, dask_scheduler_file, retries, memory))
+        engine = stack.enter_context(engine_of(jobs, dask, dask_scheduler_file, retries))
         interrupts.only_record()
         line = stack.enter_context(progress.shown(quiet=settings.quiet))
         found = sweeps.run(
@@ -119,7 +103,7 @@ def sweep(
     return code or _exit_code(found)
 
 
-def _grid(settings: Settings, values: list[str], where: list[str], shard: str) -> Grid:
+def _grid(settings: Settings, values: list[str], shard: str) -> Grid:
     from ppopt.problem.settings import same_setting
     from ppopt.studies.grid import Base, grid_of
     from ppopt.studies.overrides import parse
@@ -133,18 +117,7 @@ def _grid(settings: Settings, values: list[str], where: list[str], shard: str) -
             raise same_setting(override.key, override.key)
         axes[override.key] = override.values
     base = {key: value for key, value in settings.values.items() if key != "output"}
-    return grid_of(Base(base), axes, where, (int(found[1]), int(found[2])))
-
-
-def _bytes(size: str) -> int:
-    from ppopt.problem import exact
-    from ppopt.problem.units import Unit, resolve
-
-    found = resolve(Unit.MEMORY, "B", {"memory_per_job": size}).values["memory_per_job"]
-    number = int(exact.read(found, "memory_per_job").value)
-    if number < 2**28:
-        raise InputError(f"memory_per_job: {size} is below 256MiB, which Python alone takes")
-    return number
+    return grid_of(Base(base), axes, (int(found[1]), int(found[2])))
 
 
 def _exit_code(found: Study) -> int:

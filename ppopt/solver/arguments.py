@@ -58,7 +58,7 @@ LAYER_WORK = BoundArgument(
 )
 PEAKS = BoundArgument(
     "the peak of a device is a sum of what microbatches hold between and during operations",
-    _RELAXED | {Trait.MIXED, Trait.SHORT_PAIRS},
+    _RELAXED | {Trait.MIXED, Trait.SHORT_PAIRS, Trait.MICROBATCHES},
 )
 ARGUMENTS = (
     *(WORK, FORCED_IDLE, HEADS_AND_TAILS, MINIMUM_MEMORY),

@@ -34,6 +34,7 @@ _CLAIMED_OVER = {
     Argument.OFFLOAD: "choices of offload",
     Argument.RECOMPUTE_OFFLOAD: "choices of recompute and offload",
     Argument.PLACEMENTS: "placements",
+    Argument.ORDERS: "orders of the microbatches",
 }
 """Objects that a bound may be claimed over, by its argument."""
 

@@ -230,12 +230,6 @@ LINES = {
     "sweep: range": (f"{SWEEP} 'batches=range(0,1e999999999)'", "'1e999999999' is out of range"),
     "sweep: deep": (f"{SWEEP} partition={'[' * 500}1{']' * 500}", "nested too deeply"),
     "sweep: long": (f"{SWEEP} {'x' * 5000}", "is no sweep of a setting"),
-    "sweep: deep condition": (f"{SWEEP} batches=2 --where {'-' * 990}1", "nested too deeply"),
-    "sweep: condition of a row": (
-        f"{SWEEP} batches=2 --where 'batches < p2p_time / 3'",
-        "cannot be computed for batches=2, p2p_time=",
-    ),
-    "sweep: half a letter": (f"{SWEEP} batches=2 --where '\udcff'", "'\\udcff' cannot be read"),
     "studies: unprintable": ("studies '\u202e'", "\\u202e: write `ppopt studies show"),
 }
 

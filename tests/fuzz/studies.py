@@ -35,43 +35,40 @@ WORDS = (
     "strategy=optimal,1f1b",
 )
 """Sound words of a sweep."""
-CONDITIONS = ("batches % 2 == 0", "batches in [1, 2] and not stages < 2", "-batches < p2p_time / 3")
 HUGE = ("1e999999999", "-1e-999999999", "9" * 5000, "[" * 500 + "1" + "]" * 500, "-" * 990 + "1")
 """What is far too large or too deep."""
 
 
 class SweepWords(Category):
-    """Words and conditions of a sweep, mutated as text: refused in one line, or done."""
+    """Words of a sweep, mutated as text: refused in one line, or done."""
 
     name = "sweep-words"
     goal = 60
     tries = 60
 
     def draw(self, rng: Random) -> Case:
-        """Draw a word and a condition, one of them damaged."""
-        texts = [rng.choice(WORDS), rng.choice(CONDITIONS)]
-        place = rng.randrange(2)
+        """Draw a word, and damage it."""
+        word = rng.choice(WORDS)
         for _ in range(rng.randint(1, 2)):
-            texts[place] = _damaged(rng, texts[place])
-        return {"word": texts[0], "where": texts[1]}
+            word = _damaged(rng, word)
+        return {"word": word}
 
     def check(self, case: Case) -> Iterator[Finding]:
         """Run the sweep with little memory and time."""
-        if "\0" in case["word"] + case["where"]:
+        if "\0" in case["word"]:
             raise SkippedError("no word of a command holds this")
         line = ["sweep", "--stages", "2", "--batches", "2", "--jobs", "1", "--time-limit", "1"]
-        words = [*line, f"--where={case['where']}", "--json", "--", case["word"]]
+        words = [*line, "--json", "--", case["word"]]
         with command.folder() as where:
             ran = command.forked(words, where, SECONDS)
             yield from judged(ran, where, "sweep", given=(), accepted=(0, 7))
 
     def smaller(self, case: Case) -> Iterator[Case]:
         """Yield the case with parts of a text left out."""
-        for key in ("word", "where"):
-            text, size = case[key], len(case[key])
-            for part in (2, 4, 8, 16):
-                for start in range(0, size, size // part or 1):
-                    yield case | {key: text[:start] + text[start + (size // part or 1) :]}
+        text, size = case["word"], len(case["word"])
+        for part in (2, 4, 8, 16):
+            for start in range(0, size, size // part or 1):
+                yield {"word": text[:start] + text[start + (size // part or 1) :]}
 
 
 def _damaged(rng: Random, text: str) -> str:
