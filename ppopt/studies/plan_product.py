@@ -27,9 +27,7 @@ class PlanProduct(ProductChoice):
     name = "configuration"
     argument = Argument.SEARCH
 
-    def __init__(
-        self, candidates: Sequence[PlanCandidate], margin: Fraction = Fraction(1)
-    ) -> None:
+    def __init__(self, candidates: Sequence[PlanCandidate], margin: Fraction = Fraction(1)) -> None:
         """Bounds are exact up to `margin` times the ceiling. Prefixes are indices of candidates."""
         self._candidates: dict[Key, PlanCandidate] = {
             (index,): candidate for index, candidate in enumerate(candidates)

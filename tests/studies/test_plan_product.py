@@ -37,9 +37,7 @@ def drawn(seed: int) -> PlanSpace:
     )  # fmt: skip
 
 
-def candidates_of(
-    space: PlanSpace, kind: BackwardKind = BackwardKind.WHOLE
-) -> list[PlanCandidate]:
+def candidates_of(space: PlanSpace, kind: BackwardKind = BackwardKind.WHOLE) -> list[PlanCandidate]:
     """The candidate of every configuration."""
     candidates = []
     for configuration in space:
