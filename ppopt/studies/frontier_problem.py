@@ -222,7 +222,7 @@ class FrontierProblem:
 
 
 class OrdersProblem(FrontierProblem):
-    """A pipeline that leaves the order of its microbatches open; peaks have the same sums in all."""
+    """A pipeline that leaves the order of its microbatches open: peaks are the same sums in all."""
 
     def __init__(self, problem: Problem) -> None:
         """Raises InputError if orders cannot be searched."""
