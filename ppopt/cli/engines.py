@@ -5,10 +5,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-import typer
-
+from ppopt.cli.options import option
 from ppopt.errors import InputError
 
 if TYPE_CHECKING:
@@ -18,34 +17,13 @@ STORAGE = "sqlite:///ppopt.db"
 RETRIES = 1
 """Retries of a search whose process dies."""
 
-StorageOption = Annotated[
-    str,
-    typer.Option("--storage", metavar="URL", help="Database of results."),
-]
-StudyNameOption = Annotated[
-    str | None,
-    typer.Option(
-        "--study-name",
-        metavar="NAME",
-        help="Name of the study (default: made from the settings).",
-    ),
-]
-JobsOption = Annotated[
-    int | None,
-    typer.Option("--jobs", metavar="N", min=1, max=1024, help="Processes (one per processor)."),
-]
-DaskOption = Annotated[
-    str | None,
-    typer.Option("--dask", metavar="ADDRESS", help="Run on the Dask scheduler at this address."),
-]
-DaskFileOption = Annotated[
-    str | None,
-    typer.Option(
-        "--dask-scheduler-file",
-        metavar="FILE",
-        help="Run on the Dask scheduler that this file names.",
-    ),
-]
+ENGINE_OPTIONS = {
+    "storage": option("URL", "Database of results."),
+    "study_name": option("NAME", "Name of the study (default: made from the settings)."),
+    "jobs": option("N", "Processes (one per processor).", min=1, max=1024),
+    "dask": option("ADDRESS", "Run on the Dask scheduler at this address."),
+    "dask_scheduler_file": option("FILE", "Run on the Dask scheduler that this file names."),
+}
 
 
 @contextmanager

@@ -18,7 +18,13 @@ from typing import Any
 from ppopt.errors import ConflictError, InputError
 from ppopt.problem.cost_table import STAGE_COSTS
 from ppopt.problem.costs import Number, StageCosts
-from ppopt.problem.field_values import FieldReader, as_list, is_list
+from ppopt.problem.field_values import (
+    FieldReader,
+    as_list,
+    check_above_0,
+    check_count,
+    is_list,
+)
 from ppopt.problem.units import Unit
 
 Factors = tuple[Fraction, ...]
@@ -37,18 +43,9 @@ def read_factors(field: str, given: object, batches: int, reader: FieldReader) -
     if given is None:
         return None
     listed = as_list(given, field) if is_list(given) else [given] * batches
-    if len(listed) != batches:
-        raise InputError(
-            f"{field}: has {len(listed)} entries for {batches} microbatches; give one per "
-            "microbatch"
-        )
+    check_count(field, listed, batches, "microbatch")
     factors = reader.numbers(field, listed)
-    for microbatch, factor in enumerate(factors):
-        if not factor:
-            raise InputError(
-                f"{field}: microbatch {microbatch}: 0 is not above 0, or finer than 10^-6, the "
-                "finest that is kept"
-            )
+    check_above_0(field, factors, "microbatch")
     return factors
 
 
