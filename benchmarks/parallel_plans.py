@@ -64,9 +64,9 @@ def main() -> None:
         spent = time.monotonic() - began
         total += spent
         best = min((v for v in (best, one.value) if v is not None), default=None)
+        together = f"{words(row.value)} | {words(row.lower_bound)} | {row.state.seconds:.1f}"
         print(
-            f"| {row.parallelism} | {words(row.value)} | {words(row.lower_bound)} "
-            f"| {row.state.seconds:.1f} | {words(one.value)} | {words(one.lower_bound)} | {spent:.1f} |",
+            f"| {row.parallelism} | {together} | {words(one.value)} | {words(one.lower_bound)} | {spent:.1f} |",
             flush=True,
         )
     print(
