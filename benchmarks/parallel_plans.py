@@ -65,10 +65,8 @@ def main() -> None:
         total += spent
         best = min((v for v in (best, one.value) if v is not None), default=None)
         together = f"{words(row.value)} | {words(row.lower_bound)} | {row.state.seconds:.1f}"
-        print(
-            f"| {row.parallelism} | {together} | {words(one.value)} | {words(one.lower_bound)} | {spent:.1f} |",
-            flush=True,
-        )
+        apart = f"{words(one.value)} | {words(one.lower_bound)} | {spent:.1f}"
+        print(f"| {row.parallelism} | {together} | {apart} |", flush=True)
     print(
         f"\nTimes in ms. Together: {words(found.value)} in {together:.0f} s, no combination below"
     )
