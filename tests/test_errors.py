@@ -22,6 +22,7 @@ CAUGHT = {
     "app/search_process.py serve": "goes to the server that asked, which tells it",
     "cli/application.py main": "the command line: one line and exit code 2",
     "cli/commands.py _strategies": "names the flag that was typed",
+    "cli/ordering.py _parsed": "names the line of a file of steps once",
     "cli/output.py write_each": "writes the other files, and exits with an error",
     "cli/studies_output.py schedule_of": "leaves a damaged row out of a page, and says so",
     "studies/sweep.py _following": "a row of a sweep: the settings of this row",
