@@ -17,7 +17,6 @@ from ppopt.problem.cost_table import LAYER_COSTS, ZERO, Cost, OverLayers
 from ppopt.problem.distinct import distinct, map_distinct
 from ppopt.problem.frozen import num_forward_only
 from ppopt.problem.layer import (
-    COST_FIELDS,
     MOST_LAYERS,
     Layer,
     backward_peak,
@@ -147,7 +146,7 @@ class Layers:
             raise InputError("layers: the list is empty; give one layer or more")
 
     def _in_one_unit(self, layers: list[Layer]) -> list[Layer]:
-        for measure, fields in COST_FIELDS.items():
+        for measure in Unit:
             key = f"{measure}_unit"
             if all(getattr(layer, key) == getattr(self, key) for layer in layers):
                 continue
@@ -155,18 +154,8 @@ class Layers:
                 f"layers: layer {index}": layer.quantities(measure)
                 for index, layer in enumerate(layers)
             }
-            found = units.resolve(measure, getattr(self, key), given)
-            if any(getattr(layer, key) != found.unit for layer in layers):
-                layers = [
-                    replace(
-                        layer,
-                        **{key: found.unit, **dict(zip(fields, values, strict=True))},
-                        phases=layer.phases_in(found.unit)
-                        if measure is Unit.TIME
-                        else layer.phases,
-                    )
-                    for layer, values in zip(layers, found.values.values(), strict=True)
-                ]
+            unit = units.resolve(measure, getattr(self, key), given).unit
+            layers = [layer.in_unit(measure, unit) for layer in layers]
         return layers
 
     def __len__(self) -> int:
