@@ -27,12 +27,11 @@ from ppopt.report.drawing import (
 )
 from ppopt.report.entries import PageSchedule
 from ppopt.report.labels import CAUSE_WORDS
-from ppopt.schedule.critical_path import critical_path
 from ppopt.schedule.idle import Cause, idle
 from ppopt.schedule.metrics import memory_of
 from ppopt.schedule.operations import of_per
 from ppopt.schedule.schedule import Schedule
-from ppopt.schedule.waits import FREE, Waits, waits
+from ppopt.schedule.waits import FREE, Waits, critical_path, waits
 
 _TYPES = ("i1", "i2", "i4")
 

@@ -13,9 +13,9 @@ from ppopt.problem.operation import OpKind
 from ppopt.problem.pipeline import Pipeline
 from ppopt.report import colours
 from ppopt.report.html import page
-from ppopt.schedule.critical_path import critical_path
 from ppopt.schedule.operations import ALONE
 from ppopt.schedule.schedule import Schedule
+from ppopt.schedule.waits import critical_path
 from ppopt.solver.solve import solve
 from ppopt.studies.evaluate import evaluate
 from ppopt.verifier import verify
