@@ -115,6 +115,22 @@ def test_hover_tells_figures_and_causes(view: View) -> None:
     ]
 
 
+def test_microbatches_that_differ_have_their_factors_and_their_order(view: View) -> None:
+    """1F1B of 2 x 2: microbatch 1 of the list runs first, three times as long as the other."""
+    pipeline = Pipeline(stages=2, batches=2, microbatch_times=[1, 3]).reordered([1, 0])
+    view.open(page([evaluate(pipeline, "1f1b")]))
+    assert view.point(0, 1.5, 0).splitlines() == [
+        "0F0 forward",
+        "stage 0 · microbatch 0 · device 0",
+        "start 0 · end 3 · duration 3",
+        "memory 1 while it runs, 1 after it",
+        "microbatch 1 of the list: times x 3, memory x 1",
+    ]
+    shown = str(view.run("return document.body.textContent"))
+    assert "linear placement; microbatch order 1, 0" in shown
+    assert "Factors on the times of microbatches 0, 1, ...: 3, 1" in shown
+
+
 @pytest.mark.slow
 def test_a_limit_is_named_as_the_cause(view: View) -> None:
     view.open(page([hand("zb-1p", mem_limit="1f1b")]))
