@@ -437,14 +437,16 @@ class Instance:
     def pair_time(self, forward: int, backward: int) -> int:
         """Duration of two operation numbers run as one, in ticks.
 
-        Where microbatches differ, as much of both overlaps as if both had the smaller factor.
+        Where microbatches or slices differ, as much overlaps as if both had the smaller factor.
         """
         first, second = self.pipeline.op(forward), self.pipeline.op(backward)
         ticks, place = self.pipeline.ticks, (first.stage, second.kind, second.stage)
-        factors = self.pipeline.microbatch_times
-        if factors is None:
+        if not self.traits & {Trait.MICROBATCHES, Trait.UNEQUAL_SLICES}:
             return ticks.pair_time(*place)
-        smaller = min(factors[first.microbatch], factors[second.microbatch])
+        smaller = min(
+            self.pipeline.factors[op.microbatch][0] * self.pipeline.slice_factor(op.slice)
+            for op in (first, second)
+        )
         alone = self.durations[[forward, backward]].sum()
         return int(alone) - microbatches.scaled(ticks.pair_saving(*place), smaller)
 
