@@ -65,7 +65,7 @@ class ConstructionParams(NamedTuple):
     submitting: float = 1.5e-6
     """Seconds per operation to time and keep a schedule that is built."""
     grace: float = 0.5
-    """Seconds by which a rule may overrun the time limit."""
+    """Seconds by which rules and hand strategies may overrun the time limit."""
 
 
 class PriorityRuleParams(NamedTuple):

@@ -12,9 +12,9 @@ from fractions import Fraction
 from itertools import combinations, pairwise, product
 
 from ppopt.problem import placement
+from ppopt.problem.layer_choices import SEARCH_RECOMPUTE
 from ppopt.problem.partition import SEARCH
 from ppopt.problem.pipeline import Pipeline
-from ppopt.problem.recompute import SEARCH_RECOMPUTE
 from tests.factories.models import sets_that_recompute
 from tests.oracles import exhaustive
 

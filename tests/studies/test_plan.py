@@ -20,6 +20,7 @@ from ppopt.formats.megatron_schedule import runs_order
 from ppopt.formats.models import read_settings
 from ppopt.formats.trainer_partition import megatron_arguments
 from ppopt.report.plan_objects import of_plan
+from ppopt.report.plan_text import describe_space
 from ppopt.solver.choices.configuration import Configuration
 from ppopt.solver.choices.search import ConfigurationSearch
 from ppopt.studies.plan_baselines import PlanBaselines
@@ -684,3 +685,52 @@ def test_split_backwards_take_no_baseline_that_runs_some_of_them_whole() -> None
         for row in found.rows
         if row.result is not None and row.result.schedule is not None
     )
+
+
+MICROBATCHES: dict[str, Any] = {
+    "devices": 2,
+    "batches": 4,
+    "partition": "even",
+    "microbatch_times": [1, 4, 1, 2],
+    "microbatch_memory": 1,
+    "workers": 1,
+}
+
+
+def test_order_of_microbatches_is_one_more_choice() -> None:
+    """74: device 1 works 6 x 3 / 2 x 8 = 72 behind the F of stage 0 of a microbatch of factor 1."""
+    model = ppopt.Model([ppopt.Layer(forward=1, count=6, activation=1)])
+    plan = ppopt.plan(model, order="search", time_limit=600, **MICROBATCHES)
+    assert (plan.status, plan.value) == (Status.OPTIMAL, 74)
+    assert sorted(plan.schedule.pipeline.order) == [0, 1, 2, 3]
+    given = ppopt.plan(model, time_limit=600, **MICROBATCHES)
+    assert given.value > 74
+    text = of_plan(plan)["space"]
+    assert text["order"] == "search"
+    assert "order of microbatches" in describe_space(plan).partition("Fixed")[0]
+    assert "order of microbatches" in describe_space(given).partition("Fixed")[2]
+
+
+def test_local_search_over_orders_proves_nothing_of_a_strategy() -> None:
+    model = ppopt.Model([ppopt.Layer(forward=1, count=6, activation=1)])
+    plan = ppopt.plan(
+        model, order="search", strategies="1f1b,interleaved", time_limit=10, **MICROBATCHES
+    )
+    assert plan.status is Status.FEASIBLE
+    assert plan.lower_bound < plan.value
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"partition": "search"}, "partition: search knows no microbatches that differ"),
+        ({"recompute": "search", "order": "search"}, "recompute: search does not go with"),
+        ({"batches": [4, 8]}, "microbatch_times: has 4 entries for 8 microbatches"),
+    ],
+)
+def test_what_a_plan_of_microbatches_that_differ_refuses(
+    fields: dict[str, Any], message: str
+) -> None:
+    model = ppopt.Model([ppopt.Layer(forward=1, count=6, activation=1)])
+    with pytest.raises(ppopt.InputError, match=message):
+        ppopt.plan(model, **MICROBATCHES | {"mem_limit": 20, "time_limit": 5} | fields)
