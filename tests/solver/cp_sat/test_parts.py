@@ -1,4 +1,4 @@
-"""Parts of models: precedence, microbatches, memory, one operation at a time, order literals, hints."""
+"""Parts of models: precedence, microbatches, memory, one task at a time, order literals, hints."""
 
 from __future__ import annotations
 
