@@ -18,10 +18,7 @@ from tests.fuzz.choices import Compositions, Layers, Mixed, Phases, Placements, 
 from tests.fuzz.deadlines import Deadlines, StudyDeadlines
 from tests.fuzz.draws import Draws, Record, simpler
 from tests.fuzz.group_sizes import GroupSizes
-from tests.fuzz.hostile import Traps
 from tests.fuzz.interrupted import Interrupted
-from tests.fuzz.plans import Plans
-from tests.fuzz.schedules import Edited, Valid
 from tests.fuzz.searches import Bounds, Pairs, Strategies, Tiny
 from tests.fuzz.short_plans import ParallelPlans, ShortPlans
 from tests.fuzz.streams import Streams
@@ -29,10 +26,9 @@ from tests.fuzz.streams import Streams
 CATEGORIES: Mapping[str, Category] = {
     one.name: one
     for one in (
-        Tiny(), Mixed(), Placements(), Layers(), Recompute(), Pairs(), Bounds(),
-        Strategies(), Deadlines(), Valid(), Edited(), Traps(), Streams(), Plans(),
-        Compositions(), Interrupted(), StudyDeadlines(), Phases(), GroupSizes(), ShortPlans(),
-        ParallelPlans(),
+        Tiny(), Mixed(), Placements(), Layers(), Recompute(), Pairs(), Bounds(), Strategies(),
+        Deadlines(), Streams(), Compositions(), Interrupted(), StudyDeadlines(), Phases(),
+        GroupSizes(), ShortPlans(), ParallelPlans(),
     )
 }  # fmt: skip
 """All categories by name."""

@@ -22,7 +22,7 @@ from ppopt.studies.parallel_space import ParallelSpace
 from ppopt.studies.plan_result import Plan, RowStatus
 from tests.clock import stepping_clock
 from tests.factories.configs import SMALL
-from tests.fuzz import configs, judge
+from tests.fuzz import judge, layers
 from tests.fuzz.category import Case, Category, Finding, SkippedError
 
 READINGS = (1, 3, 10, 30, 100, 300, 1000)
@@ -41,7 +41,9 @@ class ShortPlans(Category):
 
     def draw(self, rng: Random) -> Case:
         """Draw a model whose partitions are mostly over the limits."""
-        fields = configs.draw(rng, devices=2, stages=4, more_layers=3, batches=rng.randint(1, 3))
+        fields = layers.draw_stated(
+            rng, devices=2, stages=4, more_layers=3, batches=rng.randint(1, 3)
+        )
         whole = sum(layer["activation"] + layer["static"] for layer in fields["model"])
         fields["mem_limit"] = [rng.randint(1 + whole // 4, 1 + 2 * whole) for _ in range(2)]
         return {
