@@ -32,8 +32,8 @@ COMPLETE_AT = {
     "solver/microbatch_orders/order_choice.py": 2,
     "solver/placements/space.py": 1,
     "solver/recompute/recompute_choice.py": 1,
+    "studies/plan_memory.py": 1,
     "studies/plan_product.py": 1,
-    "studies/plan_reports.py": 1,
     "studies/plan_set_up.py": 1,
     "studies/strategy_search.py": 1,
 }
@@ -88,7 +88,7 @@ MISTAKES = (
         "if bounds.least < FOREVER:\n            order = PartitionOrder(self._space, bounds)",
     ),
     Mistake(
-        "studies/plan_reports.py",
+        "studies/plan_memory.py",
         "lower_bound_of(bounds) if isinstance(bounds, Complete) else None",
         "lower_bound_of(bounds)",
     ),
