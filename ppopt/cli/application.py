@@ -10,13 +10,14 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
-from typing import Annotated, Any, NoReturn
+from typing import Annotated, Any, NoReturn, TypeVar
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 
 from ppopt.cli import streams
 from ppopt.cli.help_text import by_heading, in_order_of_work, write_sections
+from ppopt.cli.options import Extended, Function, with_options
 from ppopt.errors import ALSO, InputError, NotApplicableError, RunError, VerificationError
 from ppopt.problem.layer_settings import LAYER_SETTINGS
 from ppopt.problem.settings import LIMIT_1F1B, NAMED, SETTINGS, Heading, Setting, nearest
@@ -48,66 +49,36 @@ _FIELD = re.compile(rf"(?<![\w./-])({'|'.join(_FIELDS)})(?![\w./-])")
 """Such a name in Python, standing alone: no part of the name of a file."""
 _EXAMPLE = re.compile(r"Example: `(ppopt [^`]*)`")
 
-JsonFlag = Annotated[
-    bool,
-    typer.Option(
-        "--json", help="Print one JSON object and nothing else.", rich_help_panel=Heading.OUTPUT
-    ),
-]
-QuietFlag = Annotated[
-    bool,
-    typer.Option(
-        "--quiet",
-        help="Print neither progress nor results; --json still prints its object.",
-        rich_help_panel=Heading.OUTPUT,
-    ),
-]
-WithinShare = Annotated[
-    str | None,
-    typer.Option(
-        "--within",
-        metavar="SHARE",
-        help="Also report the least memory at which a step is at most this much slower than "
-        "the best, e.g. 1%.",
-        rich_help_panel=Heading.SEARCH,
-    ),
-]
-ScheduleFile = Annotated[Path, typer.Argument(metavar="FILE", help="A schedule file (.json).")]
-
 
 class _BuiltOnUse(Mapping[str, Any]):
     """The registered commands by name, each built when it is asked for: that takes a while."""
 
     def __init__(self) -> None:
-        self._functions: dict[str, Callable[..., int]] = {}
+        self.functions: dict[str, tuple[Function | Extended, Mapping[str, Any]]] = {}
+        """Commands with their options."""
         self._built: dict[str, Any] = {}
-
-    def register(self, name: str, function: Callable[..., int]) -> None:
-        """Add a command."""
-        self._functions[name] = function
 
     def __getitem__(self, name: str) -> Any:
         if name not in self._built:
             alone = typer.Typer(rich_markup_mode=None, add_completion=False)
-            alone.command(name, cls=Command)(self._functions[name])
+            build = alone.command(name, cls=Command, help=self._help(name))
+            build(with_options(*self.functions[name]))
             self._built[name] = typer.main.get_command(alone)
         return self._built[name]
 
     def __iter__(self) -> Iterator[str]:
-        return iter(in_order_of_work(self._functions))
+        return iter(in_order_of_work(self.functions))
 
     def __len__(self) -> int:
-        return len(self._functions)
+        return len(self.functions)
+
+    def _help(self, name: str) -> str | None:
+        return inspect.getdoc(self.functions[name][0])
 
     def short_helps(self, width: int) -> list[tuple[str, str]]:
         """The first sentence on every command, cut to a width; none is built for it."""
-        return [
-            (
-                name,
-                Command(name, help=inspect.getdoc(self._functions[name])).get_short_help_str(width),
-            )
-            for name in self
-        ]
+        helps = {name: Command(name, help=self._help(name)) for name in self}
+        return [(name, command.get_short_help_str(width)) for name, command in helps.items()]
 
 
 _COMMANDS = _BuiltOnUse()
@@ -336,7 +307,17 @@ def _root(
         print(context.get_help())
 
 
-def command(function: Callable[..., int]) -> Callable[..., int]:
-    """Register a function as the command of its name (a final underscore dropped)."""
-    _COMMANDS.register(function.__name__.rstrip("_"), function)
-    return function
+Registered = TypeVar("Registered", bound=Function | Extended)
+
+
+def command(**options: Any) -> Callable[[Registered], Registered]:
+    """Register a function as the command of its name (a final underscore dropped).
+
+    `options` are those of its parameters, by name.
+    """
+
+    def register(function: Registered) -> Registered:
+        _COMMANDS.functions[function.__name__.rstrip("_")] = function, options
+        return function
+
+    return register

@@ -11,24 +11,11 @@ from contextlib import suppress
 from enum import StrEnum
 from pathlib import Path
 from time import monotonic
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-import typer
-
-from ppopt.cli.application import (
-    EXIT_INCOMPLETE,
-    EXIT_INFEASIBLE,
-    EXIT_UNKNOWN,
-    WithinShare,
-    command,
-)
-from ppopt.cli.settings import (
-    OF_STRATEGIES,
-    Settings,
-    note_equal_chunks,
-    one_of,
-    with_settings_but,
-)
+from ppopt.cli.application import EXIT_INCOMPLETE, EXIT_INFEASIBLE, EXIT_UNKNOWN, command
+from ppopt.cli.options import argument, flag, one_of, option
+from ppopt.cli.settings import OF_STRATEGIES, Settings, note_equal_chunks, with_settings_but
 from ppopt.errors import InputError
 from ppopt.problem.settings import Heading
 from ppopt.solver import interrupts
@@ -47,26 +34,6 @@ _OUTPUT = (
     "(.json); may be repeated"
 )
 
-JitterOption = Annotated[
-    str | None,
-    typer.Option(
-        "--jitter",
-        metavar="SHARE",
-        help="Also run each order under random times of this relative standard deviation, "
-        "e.g. 0.1.",
-        rich_help_panel=Heading.STRATEGIES,
-    ),
-]
-
-IdleDetails = Annotated[
-    bool,
-    typer.Option(
-        "--details",
-        help="Print why every device is idle: a table of its idle time by cause.",
-        rich_help_panel=Heading.OUTPUT,
-    ),
-]
-
 
 def _strategy_names(incomplete: str) -> list[str]:
     """Complete the name of a strategy in a shell."""
@@ -75,33 +42,28 @@ def _strategy_names(incomplete: str) -> list[str]:
     return one_of(names())(incomplete)
 
 
-@command
+@command(
+    hint=option(
+        "FILE",
+        "Start from this schedule, .json or PyTorch's .csv, and report the improvement. Without "
+        "flags of a pipeline, the pipeline of the file is searched.",
+        Heading.SEARCH,
+    ),
+    storage=option(
+        "URL",
+        "Reuse the result of this storage, or else store it there: sqlite:///ppopt.db.",
+        Heading.SEARCH,
+    ),
+    without=option("METHOD", "", hidden=True),
+)
 @with_settings_but(*OF_STRATEGIES)
 def solve(
     settings: Settings,
-    hint: Annotated[
-        Path | None,
-        typer.Option(
-            "--hint",
-            metavar="FILE",
-            help="Start from this schedule, .json or PyTorch's .csv, and report the improvement. "
-            "Without flags of a pipeline, the pipeline of the file is searched.",
-            rich_help_panel=Heading.SEARCH,
-        ),
-    ] = None,
-    storage: Annotated[
-        str | None,
-        typer.Option(
-            "--storage",
-            metavar="URL",
-            help="Reuse the result of this storage, or else store it there: sqlite:///ppopt.db.",
-            rich_help_panel=Heading.SEARCH,
-        ),
-    ] = None,
-    without: Annotated[
-        list[str] | None, typer.Option("--without", metavar="METHOD", hidden=True)
-    ] = None,
-    details: IdleDetails = False,
+    *,
+    hint: Path | None = None,
+    storage: str | None = None,
+    without: list[str] | None = None,
+    details: bool = False,
 ) -> int:
     """Find the best schedule, with a lower bound and a proof.
 
@@ -155,15 +117,15 @@ def _stored(
     """The result from a storage, or of a search that is stored; and the exit code of storing."""
     from ppopt import processors
     from ppopt.cli.streams import note
-    from ppopt.studies.cached_solve import solve_stored
     from ppopt.studies.job import job_of
     from ppopt.studies.storage import Storage
+    from ppopt.studies.task import solve_stored
 
     options = {"workers": processors.available()} | search_options(settings)
     with Storage(url) as storage:
         found = solve_stored(job_of(pipeline, options), storage, update, settings.began)
-    if found.damaged is not None:
-        note(f"note: {found.damaged}; it was solved again")
+    for reason in found.damaged:
+        note(f"note: {reason}; it was solved again")
     if found.not_stored is not None:
         note(f"error: {found.not_stored}")
     elif found.cached and not (settings.quiet or settings.json):
@@ -171,7 +133,13 @@ def _stored(
     return found.result, EXIT_INCOMPLETE if found.not_stored else 0
 
 
-@command
+@command(
+    strategy=argument(
+        "STRATEGY",
+        "Name of the strategy; `ppopt strategies` lists them.",
+        autocompletion=_strategy_names,
+    )
+)
 @with_settings_but(
     "workers",
     time_limit="seconds of a search of partition, recompute or offload (default: 30)",
@@ -187,17 +155,7 @@ def _stored(
     "(default: as the layers say)",
 )
 def eval_(
-    settings: Settings,
-    strategy: Annotated[
-        str,
-        typer.Argument(
-            metavar="STRATEGY",
-            help="Name of the strategy; `ppopt strategies` lists them.",
-            autocompletion=_strategy_names,
-        ),
-    ],
-    jitter: JitterOption = None,
-    details: IdleDetails = False,
+    settings: Settings, *, strategy: str, jitter: str | None = None, details: bool = False
 ) -> int:
     """Evaluate one hand strategy.
 
@@ -260,39 +218,32 @@ def eval_(
     return output.show_result(settings, report, of_evaluation, details=details, last=last)
 
 
-@command
+@command(
+    placement=option(
+        "LIST",
+        "Placements whose best schedule is searched (default: linear): linear, interleaved, v, "
+        "several of them, or the device of every stage.",
+        Heading.PIPELINE,
+    ),
+    strategies=option(
+        "LIST",
+        "Hand strategies to evaluate, e.g. 1f1b,zb-1p (default: all that apply).",
+        Heading.STRATEGIES,
+    ),
+    details=flag(
+        "Print further tables: causes of idle time, memory of every device, throughput, layers of "
+        "every stage, and why strategies do not apply.",
+        Heading.OUTPUT,
+    ),
+)
 @with_settings_but(time_limit=_IN_ALL, output=_OUTPUT)
 def compare(
     settings: Settings,
-    placement: Annotated[
-        str | None,
-        typer.Option(
-            "--placement",
-            metavar="LIST",
-            help="Placements whose best schedule is searched (default: linear): linear, "
-            "interleaved, v, several of them, or the device of every stage.",
-            rich_help_panel=Heading.PIPELINE,
-        ),
-    ] = None,
-    strategies: Annotated[
-        str | None,
-        typer.Option(
-            "--strategies",
-            metavar="LIST",
-            help="Hand strategies to evaluate, e.g. 1f1b,zb-1p (default: all that apply).",
-            rich_help_panel=Heading.STRATEGIES,
-        ),
-    ] = None,
-    jitter: JitterOption = None,
-    details: Annotated[
-        bool,
-        typer.Option(
-            "--details",
-            help="Print further tables: causes of idle time, memory of every device, throughput, "
-            "layers of every stage, and why strategies do not apply.",
-            rich_help_panel=Heading.OUTPUT,
-        ),
-    ] = False,
+    *,
+    placement: str | None = None,
+    strategies: str | None = None,
+    jitter: str | None = None,
+    details: bool = False,
 ) -> int:
     """Compare hand strategies with the best schedule found.
 
@@ -326,14 +277,11 @@ def compare(
     return code or exit_code(comparison.status)
 
 
-@command
+@command()
 @with_settings_but(
     time_limit=_IN_ALL, output="file to write: page (.html) or data (.json); may be repeated"
 )
-def frontier(
-    settings: Settings,
-    within: WithinShare = None,
-) -> int:
+def frontier(settings: Settings, *, within: str | None = None) -> int:
     """Show how much faster a step gets with more memory.
 
     Finds every memory limit at which the best schedule changes, each with a bound, and compares
@@ -363,7 +311,7 @@ def frontier(
     return code or exit_code(found.status)
 
 
-@command
+@command()
 def strategies() -> int:
     """List the hand strategies, each with its rule and source."""
     import ppopt
@@ -371,7 +319,7 @@ def strategies() -> int:
     return _print_lines(ppopt.strategies())
 
 
-@command
+@command()
 def models() -> int:
     """List the bundled pipelines and models."""
     import ppopt
@@ -387,17 +335,14 @@ class SchemaOf(StrEnum):
     RESULT = "result"
 
 
-@command
-def schema(
-    of: Annotated[
-        SchemaOf,
-        typer.Argument(
-            metavar="[config|schedule|result]",
-            help="Files for --config (the default), native schedule files (.json), or what --json "
-            "prints of a schedule: of solve, eval, and a row of compare.",
-        ),
-    ] = SchemaOf.CONFIG,
-) -> int:
+@command(
+    of=argument(
+        "[config|schedule|result]",
+        "Files for --config (the default), native schedule files (.json), or what --json prints "
+        "of a schedule: of solve, eval, and a row of compare.",
+    )
+)
+def schema(of: SchemaOf = SchemaOf.CONFIG) -> int:
     """Print the JSON Schema of config files, schedules or results.
 
     Example: `ppopt schema > ppopt-schema.json`; files of `ppopt init` name it, so

@@ -12,9 +12,8 @@ from functools import partial
 from inspect import Parameter
 from typing import Annotated, Any, NamedTuple
 
-import typer
-
 from ppopt.cli.engines import STORAGE
+from ppopt.cli.options import Extended, Function, option, optional, with_parameters
 from ppopt.errors import InputError
 from ppopt.formats.typed_values import share, whole
 from ppopt.problem.settings import Heading
@@ -42,39 +41,31 @@ class DerivationOption(NamedTuple):
     """One option: its name, its value, and the commands that have it."""
 
     name: str
-    metavar: str
+    placeholder: str
     meaning: str
-    read: Callable[[str, str], Any] | None = _text
-    """Reads one value from the name of the option and text; None: a flag without a value."""
-    listed: bool = False
-    """Whether `plan` takes a list of values, with commas."""
+    read: Callable[[str, str], Any] = _text
+    """Reads one value from the name of the option and text."""
     commands: tuple[str, ...] = (INIT, PLAN)
     plan_meaning: str = ""
     """Meaning in `plan`, if that differs."""
     heading: Heading = Heading.DERIVATION
+    listed: bool = False
+    """Whether `plan` takes a list of values, with commas."""
 
     def parameter(self, command: str) -> Parameter:
-        """Parameter of a command."""
-        in_list = self.listed and command == PLAN
-        words = (command == PLAN and self.plan_meaning) or self.meaning
-        option = typer.Option(
-            f"--{self.name.replace('_', '-')}",
-            metavar="LIST" if in_list else self.metavar or None,
-            help=words,
-            show_default=False,
-            rich_help_panel=self.heading,
+        """Parameter of a command; without a placeholder, a flag."""
+        shown = option(
+            "LIST" if self.listed and command == PLAN else self.placeholder,
+            (command == PLAN and self.plan_meaning) or self.meaning,
+            self.heading,
+            names=(f"--{self.name.replace('_', '-')}",),
         )
-        kind: Any = bool if self.read is None else str | None
-        return Parameter(
-            _PREFIX + self.name,
-            Parameter.KEYWORD_ONLY,
-            default=False if self.read is None else None,
-            annotation=Annotated[kind, option],
-        )
+        kind, default = (str | None, None) if self.placeholder else (bool, False)
+        return optional(_PREFIX + self.name, Annotated[kind, shown], default)
 
     def value(self, command: str, text: str | bool) -> Any:
         """Value of the option; raises InputError if the text is none."""
-        if self.read is None or isinstance(text, bool):
+        if isinstance(text, bool):
             return text
         read = partial(self.read, self.name)
         if self.listed and command == PLAN:
@@ -82,25 +73,28 @@ class DerivationOption(NamedTuple):
         return read(text)
 
 
+def _flag(name: str, meaning: str) -> DerivationOption:
+    return DerivationOption(name, "", meaning)
+
+
+def _number(
+    name: str, meaning: str, commands: tuple[str, ...] = (INIT, PLAN), placeholder: str = "N"
+) -> DerivationOption:
+    return DerivationOption(name, placeholder, meaning, whole, commands)
+
+
 def _search(
-    name: str, metavar: str, meaning: str, read: Callable[[str, str], Any] = _text
+    name: str, placeholder: str, meaning: str, read: Callable[[str, str], Any] = _text
 ) -> DerivationOption:
     """An option of `plan` that says where combinations are searched and stored."""
-    return DerivationOption(
-        name, metavar, f"With --from: {meaning}", read, commands=(PLAN,), heading=Heading.SEARCH
-    )
+    meaning = f"With --from: {meaning}"
+    return DerivationOption(name, placeholder, meaning, read, (PLAN,), heading=Heading.SEARCH)
 
 
-def _size(name: str, meaning: str, default: str = "1", plan_default: str = "") -> DerivationOption:
+def _size(name: str, meaning: str, plan_default: str) -> DerivationOption:
     """A dimension of the parallelism, of which `plan` takes a list."""
-    return DerivationOption(
-        name,
-        "N",
-        f"{meaning} ({default}).",
-        whole,
-        listed=True,
-        plan_meaning=f"{meaning}, one or several (default: {plan_default}).",
-    )
+    listed = f"{meaning}, one or several (default: {plan_default})."
+    return _number(name, f"{meaning} (1).")._replace(plan_meaning=listed, listed=True)
 
 
 OPTIONS = (
@@ -116,32 +110,24 @@ OPTIONS = (
     DerivationOption(
         "gpu", "GPU", "Required: h100 or another (`ppopt init --gpu` lists them), or my-gpu.toml."
     ),
-    DerivationOption("gpus", "N", "Total number of GPUs (required).", whole, commands=(PLAN,)),
-    DerivationOption(
-        "global_batch",
-        "N",
-        "Sequences of a step, over all GPUs (required).",
-        whole,
-        commands=(PLAN,),
-    ),
-    DerivationOption("devices", "N", "Pipeline parallel size (4).", whole, commands=(INIT,)),
-    DerivationOption(
-        "batches", "N", "Microbatches of a step, per data rank (16).", whole, commands=(INIT,)
-    ),
-    _size("tensor", "Tensor parallel size", plan_default="all within a node"),
+    _number("gpus", "Total number of GPUs (required).", (PLAN,)),
+    _number("global_batch", "Sequences of a step, over all GPUs (required).", (PLAN,)),
+    _number("devices", "Pipeline parallel size (4).", (INIT,)),
+    _number("batches", "Microbatches of a step, per data rank (16).", (INIT,)),
+    _size("tensor", "Tensor parallel size", "all within a node"),
     _size(
         "context",
         "Context parallel size",
-        plan_default="all within a node with 4096 tokens or more per rank",
+        "all within a node with 4096 tokens or more per rank",
     ),
-    _size("data", "Data parallel size", plan_default="all"),
+    _size("data", "Data parallel size", "all"),
     _size(
         "expert",
         "Expert parallel size, of data x context ranks (with --expert-tensor, of more)",
-        plan_default="all divisors of the experts",
+        "all divisors of the experts",
     ),
-    _size("microbatch", "Sequences of a microbatch", plan_default="1,2,4"),
-    DerivationOption("sequence", "N", "Tokens of a sequence (4096).", whole),
+    _size("microbatch", "Sequences of a microbatch", "1,2,4"),
+    _number("sequence", "Tokens of a sequence (4096)."),
     DerivationOption(
         "precision", "NAME", "Number format of matrix products: bf16 (default) or fp8."
     ),
@@ -150,12 +136,11 @@ OPTIONS = (
         "NAME",
         "Fusion of kernels and bytes of a parameter: megatron (default), torch or torch-compile.",
     ),
-    DerivationOption(
+    _number(
         "zero",
-        "0|1|2|3",
         "ZeRO stage: data and context parallel ranks share nothing, optimizer states (1, default), "
         "gradients too, parameters too (gathered for the whole step).",
-        whole,
+        placeholder="0|1|2|3",
     ),
     DerivationOption(
         "context_type",
@@ -163,53 +148,38 @@ OPTIONS = (
         "Exchange of keys and values between context parallel ranks: ring (default), all-gather or "
         "all-to-all.",
     ),
-    DerivationOption(
-        "no_sequence_parallel",
-        "",
-        "Tensor parallel ranks do not share the tokens between matrices.",
-        None,
+    _flag(
+        "no_sequence_parallel", "Tensor parallel ranks do not share the tokens between matrices."
     ),
-    DerivationOption(
-        "no_flash_attention", "", "Attention writes its scores to the memory of the GPU.", None
-    ),
-    DerivationOption(
-        "dropout", "", "Attention and feed-forward pass dropout, whose masks are kept.", None
-    ),
-    DerivationOption(
-        "expert_tensor", "N", "Tensor parallel size of experts (that of --tensor).", whole
-    ),
+    _flag("no_flash_attention", "Attention writes its scores to the memory of the GPU."),
+    _flag("dropout", "Attention and feed-forward pass dropout, whose masks are kept."),
+    _number("expert_tensor", "Tensor parallel size of experts (that of --tensor)."),
     DerivationOption(
         "dispatcher",
         "NAME",
         "Exchange of tokens between experts: alltoall (default), or flex (DeepEP), which sends a "
         "token to a node once.",
     ),
-    DerivationOption("gpus_per_node", "N", "GPUs of a node (default: as the GPU is sold).", whole),
-    DerivationOption(
+    _number("gpus_per_node", "GPUs of a node (default: as the GPU is sold)."),
+    _number(
         "lora",
-        "RANK",
         "Rank of low-rank adapters of attention and dense networks, which alone are trained (0: "
         "none).",
-        whole,
+        placeholder="RANK",
     ),
     DerivationOption(
-        "freeze",
-        "NAMES",
-        "Parts that are not trained: embedding, encoder, decoder, head.",
-        _names,
+        "freeze", "NAMES", "Parts that are not trained: embedding, encoder, decoder, head.", _names
     ),
-    DerivationOption("no_mtp", "", "Leave out the modules that predict further tokens.", None),
-    DerivationOption(
-        "images", "N", "Images of a sequence, for models with an image encoder (1).", whole
-    ),
+    _flag("no_mtp", "Leave out the modules that predict further tokens."),
+    _number("images", "Images of a sequence, for models with an image encoder (1)."),
     DerivationOption(
         "efficiency",
         "SHARE",
         "Share of the GPU's peak that large matrix products reach (default: as the GPU has it).",
         _share,
-        listed=True,
         plan_meaning="Share of the GPU's peak that large matrix products reach, one for all or one "
         "for each of --tensor (default: as the GPU has it).",
+        listed=True,
     ),
     DerivationOption(
         "calibrate",
@@ -225,21 +195,15 @@ OPTIONS = (
         "of communication.",
         commands=(PLAN,),
     ),
-    DerivationOption(
+    _flag(
         "explain",
-        "",
         "Print the kernels and collectives of every layer, with their times, in place of the file.",
-        None,
-        commands=(INIT,),
-    ),
+    )._replace(commands=(INIT,)),
     DerivationOption(
         "link", "LINK", "Link between devices (default: as the GPU has it).", commands=(INIT,)
     ),
     DerivationOption(
-        "partition",
-        "LIST",
-        "Layers of every stage; see `ppopt solve --help`.",
-        commands=(INIT,),
+        "partition", "LIST", "Layers of every stage; see `ppopt solve --help`.", commands=(INIT,)
     ),
     _search(
         "jobs",
@@ -268,11 +232,11 @@ Derivation = Mapping[str, Any]
 """The options that are given, by their names; values as `DerivationOption.value` reads them."""
 
 
-def with_derivation_options(command: str) -> Callable[[Callable[..., int]], Callable[..., int]]:
+def with_derivation_options(command: str) -> Callable[[Function], Extended]:
     """Give a command the options of its table in place of its parameter `derivation`."""
     options = [option for option in OPTIONS if command in option.commands]
 
-    def decorate(function: Callable[..., int]) -> Callable[..., int]:
+    def extend(function: Function) -> Function:
         def run(**values: Any) -> int:
             texts = {option: values.pop(_PREFIX + option.name) for option in options}
             derivation = {
@@ -282,15 +246,11 @@ def with_derivation_options(command: str) -> Callable[[Callable[..., int]], Call
             }
             return function(derivation=derivation, **values)
 
-        own = inspect.signature(function, eval_str=True)
-        kept = [item for name, item in own.parameters.items() if name != "derivation"]
-        parameters = [*kept, *(option.parameter(command) for option in options)]
-        run.__name__, run.__doc__ = function.__name__, function.__doc__
-        run.__signature__ = own.replace(parameters=parameters)  # type: ignore[attr-defined]
-        run.__annotations__ = {item.name: item.annotation for item in parameters}
-        return run
+        own = inspect.signature(function, eval_str=True).parameters
+        kept = [item for name, item in own.items() if name != "derivation"]
+        return with_parameters(run, [*kept, *(option.parameter(command) for option in options)])
 
-    return decorate
+    return lambda function: Extended(function, extend)
 
 
 def derivation_fields(derivation: Derivation) -> dict[str, Any]:

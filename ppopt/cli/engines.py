@@ -5,10 +5,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-import typer
-
+from ppopt.cli.options import option
 from ppopt.errors import InputError
 
 if TYPE_CHECKING:
@@ -18,34 +17,13 @@ STORAGE = "sqlite:///ppopt.db"
 RETRIES = 1
 """Retries of a search whose process dies."""
 
-StorageOption = Annotated[
-    str,
-    typer.Option("--storage", metavar="URL", help="Database of results."),
-]
-StudyNameOption = Annotated[
-    str | None,
-    typer.Option(
-        "--study-name",
-        metavar="NAME",
-        help="Name of the study (default: made from the settings).",
-    ),
-]
-JobsOption = Annotated[
-    int | None,
-    typer.Option("--jobs", metavar="N", min=1, max=1024, help="Processes (one per processor)."),
-]
-DaskOption = Annotated[
-    str | None,
-    typer.Option("--dask", metavar="ADDRESS", help="Run on the Dask scheduler at this address."),
-]
-DaskFileOption = Annotated[
-    str | None,
-    typer.Option(
-        "--dask-scheduler-file",
-        metavar="FILE",
-        help="Run on the Dask scheduler that this file names.",
-    ),
-]
+ENGINE_OPTIONS = {
+    "storage": option("URL", "Database of results."),
+    "study_name": option("NAME", "Name of the study (default: made from the settings)."),
+    "jobs": option("N", "Processes (one per processor).", min=1, max=1024),
+    "dask": option("ADDRESS", "Run on the Dask scheduler at this address."),
+    "dask_scheduler_file": option("FILE", "Run on the Dask scheduler that this file names."),
+}
 
 
 @contextmanager
@@ -54,24 +32,21 @@ def engine_of(
     dask: str | None,
     scheduler_file: str | None,
     retries: int = RETRIES,
-    memory: int | None = None,
 ) -> Iterator[Engine]:
     """Open the engine that the options name: Dask, or else processes of this machine.
 
-    `memory` is the limit of a process, in bytes. Raises InputError if options contradict.
+    Raises InputError if options contradict.
     """
     if dask is None and scheduler_file is None:
         from ppopt import processors
         from ppopt.studies.engines.local import LocalEngine
 
         number = processors.available() if jobs is None else jobs
-        with closing(LocalEngine(number, retries, memory)) as engine:
+        with closing(LocalEngine(number, retries)) as engine:
             yield engine
         return
-    if (dask and scheduler_file) or jobs or memory:
-        raise InputError(
-            "dask: excludes --jobs and --memory-per-job; give an address or a file, not both"
-        )
+    if (dask and scheduler_file) or jobs:
+        raise InputError("dask: excludes --jobs; give an address or a file, not both")
     from ppopt.studies.engines.dask import DaskEngine, connect
 
     with ExitStack() as stack:

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
-
-import typer
+from typing import TYPE_CHECKING
 
 from ppopt.cli.application import command
 from ppopt.cli.derivation_options import (
@@ -17,6 +15,7 @@ from ppopt.cli.derivation_options import (
     refuse_without_configuration,
     with_derivation_options,
 )
+from ppopt.cli.options import argument
 from ppopt.cli.streams import note
 from ppopt.errors import InputError
 from ppopt.problem import exact
@@ -30,14 +29,9 @@ SCHEMA = "ppopt-schema.json"
 """The JSON Schema beside a new file: editors complete its keys by it."""
 
 
-@command
+@command(file=argument("[FILE]", "The file to write (.yaml)."))
 @with_derivation_options(INIT)
-def init(
-    derivation: Derivation,
-    file: Annotated[
-        Path | None, typer.Argument(metavar="[FILE]", help="The file to write (.yaml).")
-    ] = None,
-) -> int:
+def init(derivation: Derivation, file: Path | None = None) -> int:
     """Write a commented model file, ready to solve.
 
     Without FILE, print it. The JSON Schema of model files is written to the same folder, so that

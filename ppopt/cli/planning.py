@@ -3,11 +3,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Any
 
-import typer
-
-from ppopt.cli.application import WithinShare, command
+from ppopt.cli.application import command
 from ppopt.cli.commands import exit_code, search_options, strategy_options
 from ppopt.cli.derivation_options import (
     FROM,
@@ -16,22 +14,37 @@ from ppopt.cli.derivation_options import (
     refuse_without_configuration,
     with_derivation_options,
 )
+from ppopt.cli.options import option
 from ppopt.cli.parallel_planning import PlanLists, plan_over_parallelism
 from ppopt.cli.settings import Settings, with_settings_but
+from ppopt.errors import InputError
 from ppopt.problem.settings import NAMED, Heading
 from ppopt.solver import interrupts
 
 
-def _list(flag: str, words: str) -> Any:
-    """An option that takes a list; it stands with the setting of its name, if there is one."""
-    setting = NAMED.get(flag.removeprefix("--"))
-    heading = Heading.STRATEGIES if setting is None else setting.heading
-    return typer.Option(
-        flag, metavar="LIST", help=words, show_default=False, rich_help_panel=heading
-    )
-
-
-@command
+@command(
+    batches=option("LIST", "Numbers of microbatches to try, e.g. 16,32.", Heading.PIPELINE),
+    placement=option("LIST", "Placements to try (linear,interleaved,v).", Heading.PIPELINE),
+    chunks=option("LIST", "Stages per device to try (1,2).", Heading.PIPELINE),
+    recompute=option(
+        "LIST",
+        "Recompute modes to try: none, full (every decoder and mtp layer), search (chosen per "
+        "stage), layers (as the layers say). Default: layers if any layer recomputes; else none, "
+        "and with a memory limit also full and, but for Megatron-LM, search.",
+        NAMED["recompute"].heading,
+    ),
+    strategies=option(
+        "LIST",
+        "Schedules to try: optimal (the best of any order), 1f1b, zb-1p, ...",
+        Heading.STRATEGIES,
+    ),
+    runtime=option(
+        "NAME",
+        "Only schedules that this runtime runs: any, torch, or megatron (1F1B and interleaved "
+        "1F1B).",
+        Heading.STRATEGIES,
+    ),
+)
 @with_settings_but(
     time_limit="time limit of the whole plan in seconds (default: 60)",
     partition="layers of each stage: search (chosen with the schedule), balanced (the slowest "
@@ -44,39 +57,13 @@ def _list(flag: str, words: str) -> Any:
 def plan(
     settings: Settings,
     derivation: Derivation,
-    batches: Annotated[
-        str | None, _list("--batches", "Numbers of microbatches to try, e.g. 16,32.")
-    ] = None,
-    placement: Annotated[
-        str | None, _list("--placement", "Placements to try (linear,interleaved,v).")
-    ] = None,
-    chunks: Annotated[str | None, _list("--chunks", "Stages per device to try (1,2).")] = None,
-    recompute: Annotated[
-        str | None,
-        _list(
-            "--recompute",
-            "Recompute modes to try: none, full (every decoder and mtp layer), search (chosen per "
-            "stage), layers (as the layers say). Default: layers if any layer recomputes; else "
-            "none, and with a memory limit also full and, but for Megatron-LM, search.",
-        ),
-    ] = None,
-    strategies: Annotated[
-        str | None,
-        _list(
-            "--strategies", "Schedules to try: optimal (the best of any order), 1f1b, zb-1p, ..."
-        ),
-    ] = None,
-    runtime: Annotated[
-        str,
-        typer.Option(
-            "--runtime",
-            metavar="NAME",
-            help="Only schedules that this runtime runs: any, torch, or megatron (1F1B and "
-            "interleaved 1F1B).",
-            rich_help_panel=Heading.STRATEGIES,
-        ),
-    ] = "any",
-    within: WithinShare = None,
+    batches: str | None = None,
+    placement: str | None = None,
+    chunks: str | None = None,
+    recompute: str | None = None,
+    strategies: str | None = None,
+    runtime: str = "any",
+    within: str | None = None,
 ) -> int:
     """Choose partition, placement, chunks, recompute and schedule.
 
@@ -86,7 +73,6 @@ def plan(
     Example: `ppopt plan --model llama-3.1-8b --stages 8 --batches 32 --mem-limit 64GiB`.
     """
     from ppopt.cli import output, progress
-    from ppopt.errors import InputError
     from ppopt.formats.config import missing, model_of
     from ppopt.formats.typed_values import share
     from ppopt.studies.plan import plan as search

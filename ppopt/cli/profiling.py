@@ -7,13 +7,14 @@ from collections.abc import Sequence
 from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
-
-import typer
+from typing import TYPE_CHECKING, Any
 
 from ppopt.cli.application import command
-from ppopt.cli.running import Compile, Device, StagesFrom, elapsed_notes
+from ppopt.cli.options import argument, option
+from ppopt.cli.options import output as output_option
+from ppopt.cli.running import elapsed_notes
 from ppopt.cli.streams import note
+from ppopt.errors import InputError
 
 if TYPE_CHECKING:
     from ppopt.problem.pipeline import Pipeline
@@ -34,84 +35,55 @@ class Source(StrEnum):
     STRAGGLER = "straggler"
 
 
-@command
+@command(
+    output=output_option(
+        "Pipeline file (.yaml). Of traces also the median step as a schedule (.json), or a page of "
+        "the prediction and the measured steps (.html).",
+        "OUT",
+    ),
+    files=argument(
+        "FILE",
+        "Files of measurements: one trace per rank or the folder that has them, a log, or the "
+        "dump_pp_data folder of Primus. With --stages-from: a schedule file, whose stages are "
+        "measured.",
+    ),
+    source=option("", "Format of the measurements.", names=("--from",)),
+    steps=option("N", "With --stages-from: steps to measure.", min=1, max=1000),
+    roles=option(
+        "LAYOUT",
+        "With --stages-from: roles of the modules, as letters of a layout: Et*6L is an embedding, "
+        "six decoder layers and a head (default: found from the input of the first module and the "
+        "output of the last).",
+    ),
+    description=option("TEXT", "What was measured."),
+    layers=option(
+        "LAYOUT",
+        "Layers of each stage that ran, as a layout (Et*8|t*8L) or as numbers of decoder layers "
+        "(8,8): the file is in layers, so that ppopt finds a better partition, and a page shows "
+        "one.",
+    ),
+    stages=option("P", "Devices; for timers and with --stages-from.", min=1),
+    batches=option("M", "Microbatches; for timers and with --stages-from.", min=1),
+)
 def profile(
-    output: Annotated[
-        str,
-        typer.Option(
-            "-o",
-            "--output",
-            metavar="OUT",
-            help="Pipeline file (.yaml). Of traces also the median step as a schedule (.json), or "
-            "a page of the prediction and the measured steps (.html).",
-        ),
-    ],
-    files: Annotated[
-        list[Path] | None,
-        typer.Argument(
-            metavar="FILE",
-            help="Files of measurements: one trace per rank or the folder that has them, a log, or "
-            "the dump_pp_data folder of Primus. "
-            "With --stages-from: a schedule file, whose stages are measured.",
-        ),
-    ] = None,
-    source: Annotated[
-        Source | None,
-        typer.Option("--from", help="Format of the measurements.", show_default=False),
-    ] = None,
-    stages_from: StagesFrom = None,
-    compile: Compile = None,  # noqa: A002  the name of the flag
-    device: Device = "cpu",
-    steps: Annotated[
-        int,
-        typer.Option(
-            "--steps", metavar="N", min=1, max=1000, help="With --stages-from: steps to measure."
-        ),
-    ] = 5,
-    roles: Annotated[
-        str | None,
-        typer.Option(
-            "--roles",
-            metavar="LAYOUT",
-            help="With --stages-from: roles of the modules, as letters of a layout: Et*6L is an "
-            "embedding, six decoder layers and a head (default: found from the input of the first "
-            "module and the output of the last).",
-            show_default=False,
-        ),
-    ] = None,
-    description: Annotated[
-        str, typer.Option("--description", metavar="TEXT", help="What was measured.")
-    ] = "measured pipeline",
-    layers: Annotated[
-        str | None,
-        typer.Option(
-            "--layers",
-            metavar="LAYOUT",
-            help="Layers of each stage that ran, as a layout (Et*8|t*8L) or as numbers of decoder "
-            "layers (8,8): the file is in layers, so that ppopt finds a better partition, and a "
-            "page shows one.",
-            show_default=False,
-        ),
-    ] = None,
-    stages: Annotated[
-        int | None,
-        typer.Option(
-            "--stages", metavar="P", min=1, help="Devices; for timers and with --stages-from."
-        ),
-    ] = None,
-    batches: Annotated[
-        int | None,
-        typer.Option(
-            "--batches", metavar="M", min=1, help="Microbatches; for timers and with --stages-from."
-        ),
-    ] = None,
+    output: str,
+    files: list[Path] | None = None,
+    source: Source | None = None,
+    stages_from: str | None = None,
+    compile: str | None = None,  # noqa: A002  the name of the flag
+    device: str = "cpu",
+    steps: int = 5,
+    roles: str | None = None,
+    description: str = "measured pipeline",
+    layers: str | None = None,
+    stages: int | None = None,
+    batches: int | None = None,
 ) -> int:
     """Make a pipeline file of measurements or your own model.
 
     `ppopt solve --config FILE` reads it.
     """
     from ppopt.cli.files import check_place
-    from ppopt.errors import InputError
     from ppopt.formats.files import write
 
     target, given = Path(output), files or []
@@ -148,7 +120,6 @@ def profile(
 
 
 def _check_counts(source: Source, stages: int | None, batches: int | None) -> None:
-    from ppopt.errors import InputError
 
     timers = source is Source.MEGATRON_TIMERS
     if timers != (stages is not None) or timers != (batches is not None):
@@ -161,7 +132,6 @@ def _check_counts(source: Source, stages: int | None, batches: int | None) -> No
 
 def _roles(files: Sequence[Path], text: str | None) -> tuple[str, ...] | None:
     """The roles of the modules of the user's model; None: they are to be found."""
-    from ppopt.errors import InputError
     from ppopt.problem import layout
 
     if text is None:
@@ -183,7 +153,6 @@ def _of_job(
 ) -> str:
     """Measure the modules of the user's model, or the stages of a schedule made of them."""
     from ppopt.cli.files import valid_schedule
-    from ppopt.errors import InputError
     from ppopt.profiles import pipeline_file
     from ppopt.torch.world import PATIENCE, World
 
@@ -198,10 +167,10 @@ def _of_job(
         raise InputError("stages, batches: give both, --stages 4 --batches 8, or a schedule file")
     progress = elapsed_notes(quiet=False)
     with World(stages, PATIENCE * (1 if backend is None else 10), device) as world:
-        from ppopt.torch import job_execution
+        from ppopt.torch import execution
 
-        model = job_execution.UserModel(spec, batches, backend)
-        found, layers = job_execution.measure(
+        model = execution.UserModel(spec, batches, backend)
+        found, layers = execution.measure(
             world, model, schedule, steps=steps, roles=roles, note=progress
         )
     for warning in pipeline_file.warnings(found):
@@ -238,7 +207,6 @@ def _measured_on(device: str, backend: str | None) -> str:
 def _steps(files: Sequence[Path]) -> tuple[Measurements, Pipeline]:
     """What ran in measured steps, and the pipeline of the schedule that ran."""
     from ppopt.cli.files import valid_schedule
-    from ppopt.errors import InputError
     from ppopt.formats.documents import label
     from ppopt.formats.fields import within
     from ppopt.profiles.estimate import Measurements
@@ -300,7 +268,6 @@ def _read(
     files: Sequence[Path], source: Source
 ) -> tuple[Measurements, Pipeline | None, Sequence[str]]:
     """What ran, the pipeline whose memory is known, and what is to be said of it."""
-    from ppopt.errors import InputError
     from ppopt.profiles.estimate import Measurements
     from ppopt.profiles.primus import read_run
     from ppopt.profiles.straggler import read_timeline
@@ -381,7 +348,6 @@ def _named(step: Schedule, name: str) -> Schedule:
 def _of_timers(
     files: Sequence[Path], stages: int, batches: int, description: str, suffix: str
 ) -> str:
-    from ppopt.errors import InputError
     from ppopt.profiles.megatron_timers import read_timers
     from ppopt.profiles.pipeline_file import dumps_timers
 

@@ -9,12 +9,13 @@ from itertools import permutations
 from pathlib import Path
 from statistics import median
 from time import monotonic
-from typing import TYPE_CHECKING, Annotated, NamedTuple
-
-import typer
+from typing import TYPE_CHECKING, NamedTuple
 
 from ppopt.cli import streams
-from ppopt.cli.application import JsonFlag, QuietFlag, command
+from ppopt.cli.application import command
+from ppopt.cli.options import argument, flag, option
+from ppopt.cli.options import output as output_option
+from ppopt.errors import InputError
 from ppopt.solver import interrupts
 
 if TYPE_CHECKING:
@@ -24,82 +25,41 @@ if TYPE_CHECKING:
     from ppopt.schedule.schedule import Schedule
     from ppopt.torch.execution import RunResult
 
-StagesFrom = Annotated[
-    str | None,
-    typer.Option(
-        "--stages-from",
-        metavar="FILE:FUNCTION",
-        help="Your own model: a function that returns a ppopt.torch.Job (docs/pytorch.md).",
-    ),
-]
-Compile = Annotated[
-    str | None,
-    typer.Option(
-        "--compile",
-        metavar="BACKEND",
-        help="With --stages-from: compile every stage with this backend, such as inductor.",
-    ),
-]
-Device = Annotated[
-    str,
-    typer.Option(
-        "--device",
-        metavar="NAME",
-        help="With --stages-from: cpu (with gloo), or cuda (with NCCL, a GPU per process).",
-    ),
-]
 
-
-@command
+@command(
+    files=argument(
+        "FILE", "A schedule file (.json); with --stages-from also several, run in turn."
+    ),
+    sleep=option(
+        "SECONDS",
+        "Simulate: stages and links sleep for the pipeline's times, this many seconds per unit of "
+        "time.",
+    ),
+    unchecked=flag("With --stages-from: skip the comparison with the whole model in one process."),
+    steps=option("N", "Steps to measure.", min=1, max=1000),
+    output=output_option(
+        "The measured step: a schedule file (.json), or a page with it and the predicted one "
+        "(.html); repeatable."
+    ),
+)
 def run(
-    files: Annotated[
-        list[Path],
-        typer.Argument(
-            metavar="FILE",
-            help="A schedule file (.json); with --stages-from also several, run in turn.",
-        ),
-    ],
-    sleep: Annotated[
-        str | None,
-        typer.Option(
-            "--sleep",
-            metavar="SECONDS",
-            help="Simulate: stages and links sleep for the pipeline's times, this many seconds per "
-            "unit of time.",
-        ),
-    ] = None,
-    stages_from: StagesFrom = None,
-    compile: Compile = None,  # noqa: A002  the name of the flag
-    device: Device = "cpu",
-    unchecked: Annotated[
-        bool,
-        typer.Option(
-            "--unchecked",
-            help="With --stages-from: skip the comparison with the whole model in one process.",
-        ),
-    ] = False,
-    steps: Annotated[
-        int, typer.Option("--steps", metavar="N", min=1, max=1000, help="Steps to measure.")
-    ] = 3,
-    output: Annotated[
-        list[str] | None,
-        typer.Option(
-            "-o",
-            "--output",
-            metavar="FILE",
-            help="The measured step: a schedule file (.json), or a page with it and "
-            "the predicted one (.html); repeatable.",
-        ),
-    ] = None,
-    json: JsonFlag = False,
-    quiet: QuietFlag = False,
+    files: list[Path],
+    *,
+    sleep: str | None = None,
+    stages_from: str | None = None,
+    compile: str | None = None,  # noqa: A002  the name of the flag
+    device: str = "cpu",
+    unchecked: bool = False,
+    steps: int = 3,
+    output: list[str] | None = None,
+    json: bool = False,
+    quiet: bool = False,
 ) -> int:
     """Run a schedule in PyTorch and check every gradient.
 
     Each device is a process.
     """
     from ppopt.cli.files import valid_schedule, writable
-    from ppopt.errors import InputError
     from ppopt.formats import torch_csv
     from ppopt.torch.world import World
 
@@ -126,18 +86,17 @@ def run(
     note = elapsed_notes(quiet=quiet)
     _note(f"starting {ranks} processes", quiet=quiet)
     with World(ranks, _patience(schedules, steps, seconds, compile), device) as world:
-        from ppopt.torch import execution, job_execution
+        from ppopt.torch import execution
+        from ppopt.torch.simulation import SleepingModel
 
         lengths = [float(execution.predicted_makespan(schedule)) for schedule in schedules]
         if stages_from is None:
             longest = f" of {max(lengths) * seconds:.3g} s each at least" if seconds else ""
             _note(f"running {steps + 1} steps{longest}", quiet=quiet)
-            ran = [
-                execution.run_synthetic(world, schedules[0], steps=steps, seconds_per_unit=seconds)
-            ]
+            ran = execution.run(world, schedules, SleepingModel(schedules[0], seconds), steps=steps)
         else:
-            model = job_execution.UserModel(stages_from, schedules[0].pipeline.batches, compile)
-            ran = job_execution.run(
+            model = execution.UserModel(stages_from, schedules[0].pipeline.batches, compile)
+            ran = execution.run(
                 world, schedules, model, steps=steps, check=not unchecked, note=note
             )
         interrupts.only_record()
@@ -206,8 +165,6 @@ def _check_together(
     schedules: Sequence[Schedule], stages_from: str | None, backend: str | None, device: str
 ) -> None:
     """Raise InputError if the options or the schedules do not go together."""
-    from ppopt.errors import InputError
-
     if stages_from is None and (backend is not None or device != "cpu"):
         name = "device" if backend is None else "compile"
         raise InputError(f"{name}: only with your own model; give --stages-from too")
@@ -224,7 +181,6 @@ def _check_together(
 
 def _seconds(sleep: str | None, schedules: Sequence[Schedule], stages_from: str | None) -> float:
     """Seconds of a unit of time; 0 if nothing is predicted."""
-    from ppopt.errors import InputError
     from ppopt.problem import exact, units
 
     if stages_from is not None:

@@ -7,21 +7,16 @@ from collections.abc import Callable, Iterator
 from enum import StrEnum
 from pathlib import Path
 from time import monotonic
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
-from ppopt.cli.application import (
-    EXIT_CHANGED,
-    EXIT_UNKNOWN,
-    EXIT_VIOLATIONS,
-    JsonFlag,
-    QuietFlag,
-    ScheduleFile,
-    command,
-)
+from ppopt.cli.application import EXIT_CHANGED, EXIT_UNKNOWN, EXIT_VIOLATIONS, command
+from ppopt.cli.options import argument, flag, option
+from ppopt.cli.options import output as output_option
 from ppopt.cli.settings import OF_SEARCHES, OF_STRATEGIES, Settings, with_settings_but
 from ppopt.cli.streams import note
+from ppopt.errors import InputError
 
 if TYPE_CHECKING:
     from ppopt.rechecker import Recheck
@@ -51,23 +46,25 @@ class ImportFormat(StrEnum):
     TORCH_COMMS = "torch-comms"
 
 
-@command
+FILE = argument("FILE", "A schedule file (.json).")
+FILES = argument("FILE", "Schedule files (.json).")
+
+
+@command(
+    file=FILE,
+    bound=flag("Also prove the lower bound again, by the re-checker."),
+    time_limit=option("SECONDS", "Time limit of --bound, in seconds."),
+    workers=option("N", "Threads of --bound."),
+)
 def verify(
     context: typer.Context,
-    file: ScheduleFile,
-    json: JsonFlag = False,
-    quiet: QuietFlag = False,
-    bound: Annotated[
-        bool,
-        typer.Option("--bound", help="Also prove the lower bound again, by the re-checker."),
-    ] = False,
-    time_limit: Annotated[
-        float,
-        typer.Option("--time-limit", metavar="SECONDS", help="Time limit of --bound, in seconds."),
-    ] = 60.0,
-    workers: Annotated[
-        int | None, typer.Option("--workers", metavar="N", help="Threads of --bound.")
-    ] = None,
+    file: Path,
+    *,
+    json: bool = False,
+    quiet: bool = False,
+    bound: bool = False,
+    time_limit: float = 60.0,
+    workers: int | None = None,
 ) -> int:
     """Check every rule and every claimed figure of a schedule file.
 
@@ -119,26 +116,17 @@ def _recheck(
         )
 
 
-@command
-def view(
-    files: Annotated[list[Path], typer.Argument(metavar="FILE", help="Schedule files (.json).")],
-    output: Annotated[
-        str,
-        typer.Option(
-            "-o",
-            "--output",
-            metavar="FILE",
-            help="Page to write (.html), or a picture of one schedule (.svg, .png).",
-        ),
-    ],
-) -> int:
+@command(
+    files=FILES,
+    output=output_option("Page to write (.html), or a picture of one schedule (.svg, .png)."),
+)
+def view(files: list[Path], output: str) -> int:
     """Draw schedule files as one page or a picture.
 
     Example: `ppopt view best.json 1f1b.json -o both.html`.
     """
     from ppopt.cli.files import valid_schedule, writable
     from ppopt.cli.output import picture_of, write_target
-    from ppopt.errors import InputError
     from ppopt.report.html import page
 
     (target,) = writable([output])
@@ -150,12 +138,8 @@ def view(
     return 0
 
 
-@command
-def check(
-    files: Annotated[list[Path], typer.Argument(metavar="FILE", help="Schedule files (.json).")],
-    json: JsonFlag = False,
-    quiet: QuietFlag = False,
-) -> int:
+@command(files=FILES)
+def check(files: list[Path], *, json: bool = False, quiet: bool = False) -> int:
     """Compute reference schedules again and list what changed.
 
     A reference is a schedule file of ppopt, which holds the settings that it was made with.
@@ -163,7 +147,7 @@ def check(
     from ppopt.cli import progress
     from ppopt.cli.files import valid_schedule
     from ppopt.cli.output import print_json
-    from ppopt.formats.figures import json_object
+    from ppopt.formats.origin_json import json_object
     from ppopt.studies.reference_check import check_reference
 
     references = [valid_schedule(file) for file in files]
@@ -200,28 +184,23 @@ def _print_check(file: Path, found: ReferenceCheck) -> None:
         print(f"note: {said}")
 
 
-@command
-def export(
-    file: ScheduleFile,
-    to: Annotated[ExportFormat, typer.Option("--to", help="What to write.", show_default=False)],
-    output: Annotated[str, typer.Option("-o", "--output", metavar="OUT", help="File to write.")],
-    time_unit: Annotated[
-        str | None,
-        typer.Option(
-            "--time-unit",
-            metavar="UNIT",
-            help="Unit of time of a trace if the file has none: s, ms (default), us, ns.",
-        ),
-    ] = None,
-) -> int:
+@command(
+    file=FILE,
+    to=option("", "What to write."),
+    output=output_option("File to write.", "OUT"),
+    time_unit=option(
+        "UNIT", "Unit of time of a trace if the file has none: s, ms (default), us, ns."
+    ),
+)
+def export(file: Path, to: ExportFormat, output: str, time_unit: str | None = None) -> int:
     """Write a schedule in the format of another tool.
 
     Example: `ppopt export best.json --to perfetto -o trace.json`.
     """
     from ppopt.cli.files import check_place, valid_schedule
-    from ppopt.errors import InputError
     from ppopt.formats import perfetto, schedule_json, torch_comms, torch_csv
     from ppopt.formats.files import write
+    from ppopt.formats.loader_order import describe_loader_order, file_beside
     from ppopt.formats.megatron_schedule import stated_group_size
     from ppopt.formats.trainer_partition import megatron_arguments, torchtitan_keys
 
@@ -241,15 +220,23 @@ def export(
     if time_unit is not None and to is not ExportFormat.PERFETTO:
         raise InputError(f"time-unit: {to} holds no times in another unit; leave it out")
     made = valid_schedule(file)
-    text = writers[to](made)
+    texts = {Path(output): writers[to](made)}
+    loader, notes = describe_loader_order(made), list(_left_out(made, to))
     if to is ExportFormat.TORCHTITAN:
         if order == Path(output):
             raise InputError(f"output: {output}: the order goes there; end the name in .toml")
-        check_place(order)
-        write(order, torch_csv.order_csv(made))
-    write(Path(output), text)
-    for missing in _left_out(made, to):
-        note(f"note: {missing}")
+        texts = {order: torch_csv.order_csv(made), **texts}
+        texts[Path(output)] += loader and f"# {loader}\n"
+    if to not in (ExportFormat.JSON, ExportFormat.PERFETTO):
+        beside = file_beside(Path(output), made)
+        notes += [f"{loader}: {path}" for path in beside if loader]
+        texts = {**beside, **texts}
+    for path in texts:
+        check_place(path)
+    for path, text in texts.items():
+        write(path, text)
+    for text in notes:
+        note(f"note: {text}")
     return 0
 
 
@@ -296,7 +283,10 @@ def _left_out(schedule: Schedule, to: ExportFormat) -> Iterator[str]:
         )
 
 
-@command
+@command(
+    file=argument("FILE", "The file to read."),
+    source=option("", "Format of the file.", names=("--from",)),
+)
 @with_settings_but(
     *OF_STRATEGIES,
     *(name for name in OF_SEARCHES if name != "objective"),
@@ -309,13 +299,7 @@ def _left_out(schedule: Schedule, to: ExportFormat) -> Iterator[str]:
     offload="which layers of the model move their activation to the host between F and the "
     "backward: none, or all that have an `offload_time` (default: as the layers say)",
 )
-def import_(
-    settings: Settings,
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="The file to read.")],
-    source: Annotated[
-        ImportFormat, typer.Option("--from", help="Format of the file.", show_default=False)
-    ],
-) -> int:
+def import_(settings: Settings, file: Path, source: ImportFormat) -> int:
     """Read an operation order of another tool, time and verify it.
 
     Example: `ppopt import order.csv --from torch-csv --forward-times 1.2 -o mine.json`.

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import socket
-from typing import Annotated
-
-import typer
 
 from ppopt.cli.application import command
+from ppopt.cli.options import flag, option
 from ppopt.cli.streams import note
 from ppopt.errors import InputError
 from ppopt.solver import interrupts
@@ -15,34 +13,24 @@ from ppopt.solver import interrupts
 PORTS = range(1, 2**16)
 
 
-@command
+@command(
+    host=option("ADDRESS", "Address to listen at."),
+    port=option("", "Port to listen at."),
+    allow_host=option(
+        "NAME", "Also accept requests for this host name, e.g. of a proxy; may be repeated."
+    ),
+    searches=option("N", "Maximum number of searches at once."),
+    time_limit=option("SECONDS", "Time limit of a search in seconds."),
+    quiet=flag("Do not print the address."),
+)
 def app(
-    host: Annotated[
-        str, typer.Option(help="Address to listen at.", metavar="ADDRESS", show_default=True)
-    ] = "127.0.0.1",
-    port: Annotated[int, typer.Option(help="Port to listen at.", show_default=True)] = 8000,
-    allow_host: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--allow-host",
-            metavar="NAME",
-            help="Also accept requests for this host name, e.g. of a proxy; may be repeated.",
-        ),
-    ] = None,
-    searches: Annotated[
-        int,
-        typer.Option(help="Maximum number of searches at once.", metavar="N", show_default=True),
-    ] = 2,
-    time_limit: Annotated[
-        float,
-        typer.Option(
-            "--time-limit",
-            help="Time limit of a search in seconds.",
-            metavar="SECONDS",
-            show_default=True,
-        ),
-    ] = 60.0,
-    quiet: Annotated[bool, typer.Option("--quiet", help="Do not print the address.")] = False,
+    *,
+    host: str = "127.0.0.1",
+    port: int = 8000,
+    allow_host: list[str] | None = None,
+    searches: int = 2,
+    time_limit: float = 60.0,
+    quiet: bool = False,
 ) -> int:
     """Serve an interactive page.
 

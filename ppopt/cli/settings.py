@@ -1,19 +1,19 @@
 """The options that commands share, made from `ppopt.problem.settings`, and their result."""
+# ruff: noqa: PLC0415  libraries load inside the commands
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import partial
 from inspect import Parameter
 from pathlib import Path
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ppopt.cli.application import JsonFlag, QuietFlag
+from ppopt.cli.options import Extended, Function, one_of, option, optional, with_parameters
 from ppopt.cli.streams import note
 from ppopt.errors import InputError
 from ppopt.formats.typed_values import WHOLE, typed_value
@@ -45,7 +45,7 @@ class Settings:
 
         Raises InputError if they do neither.
         """
-        from ppopt.formats.config import pipeline_of  # noqa: PLC0415  commands load on use
+        from ppopt.formats.config import pipeline_of
 
         given = {
             setting.field for setting in SETTINGS if setting.part is Part.PIPELINE
@@ -78,7 +78,7 @@ class Settings:
 
     def _placed(self, placement: str) -> Settings:
         """The settings with the placement of a flag."""
-        from ppopt.formats.config import canonical  # noqa: PLC0415  commands load on use
+        from ppopt.formats.config import canonical
 
         given = canonical({"placement": _value(NAMED["placement"], placement)})
         return replace(self, values=self.values | given)
@@ -86,7 +86,7 @@ class Settings:
     @property
     def seconds(self) -> float:
         """The time limit of a search."""
-        from ppopt.solver.options import TIME_LIMIT  # noqa: PLC0415  commands load on use
+        from ppopt.solver.options import TIME_LIMIT
 
         return float(self.get("time_limit", TIME_LIMIT))
 
@@ -114,7 +114,7 @@ def _note_unknown_rates(pipeline: Pipeline) -> None:
 
 def _note_slow_pairs(pipeline: Pipeline) -> None:
     """Print a note if an F and a BW as one take longer than one after the other."""
-    from ppopt.problem.exact import plain  # noqa: PLC0415  commands load on use
+    from ppopt.problem.exact import plain
 
     if slow := list(_slow_pairs(pipeline)):
         place, pair, apart = slow[0]
@@ -135,41 +135,19 @@ def _slow_pairs(pipeline: Pipeline) -> Iterator[tuple[str, Fraction, Fraction]]:
                 yield f"stage {stage}" + f" with stage {other}" * matrix, time, apart
 
 
-def one_of(words: Iterable[str | int]) -> Callable[[str], list[str]]:
-    """Complete the beginning of a word, in a shell, to one of some words."""
-
-    def complete(incomplete: str) -> list[str]:
-        return [str(word) for word in words if str(word).startswith(incomplete.lower())]
-
-    return complete
-
-
-def _model_names(incomplete: str) -> list[str]:
-    from ppopt.formats.models import models  # noqa: PLC0415  commands load on use
-
-    return one_of(models())(incomplete)
-
-
 def _parameter(setting: Setting, *, hidden: bool, meaning: str | None) -> Parameter:
     """Make the option of a setting; `meaning`: what it means to the command, if that differs."""
-    names = ("-o", setting.flag) if setting.shape is Shape.FILES else (setting.flag,)
-    metavar = setting.placeholder or setting.shape.value or None
     kind: Any = {Shape.FLAG: bool, Shape.FILES: list[str] | None}.get(setting.shape, str | None)
     meaning = meaning or setting.described
-    words = f"{meaning[0].upper()}{meaning[1:]}."
-    option = typer.Option(
-        *names,
-        help=words,
-        metavar=metavar,
-        show_default=False,
-        rich_help_panel=setting.heading,
+    shown = option(
+        setting.placeholder or setting.shape.value,
+        f"{meaning[0].upper()}{meaning[1:]}.",
+        setting.heading,
+        names=("-o", setting.flag) if setting.shape is Shape.FILES else (setting.flag,),
         hidden=hidden,
         autocompletion=one_of(setting.choices) if setting.choices else None,
     )
-    default = False if setting.shape is Shape.FLAG else None
-    return Parameter(
-        setting.field, Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[kind, option]
-    )
+    return optional(setting.field, Annotated[kind, shown], False if kind is bool else None)
 
 
 _FLAGS = tuple(setting for setting in SETTINGS if setting.has_flag)
@@ -177,111 +155,60 @@ OF_STRATEGIES = tuple(setting.field for setting in _FLAGS if setting.heading is 
 OF_SEARCHES = tuple(setting.field for setting in _FLAGS if setting.heading is Heading.SEARCH)
 
 
-class _WithSettings:
-    """A command with the options of all settings, made when its signature is asked for."""
+def with_settings_but(*unused: str, **meanings: str) -> Callable[[Function | Extended], Extended]:
+    """Give a command the options of all settings in place of its parameter `settings`.
 
-    def __init__(
-        self,
-        function: Callable[..., int],
-        unused: Sequence[str] = (),
-        meanings: Mapping[str, str] = MappingProxyType({}),
-    ) -> None:
-        self._function, self._unused, self._meanings = function, unused, meanings
-        self.__name__, self.__doc__ = function.__name__, function.__doc__
-
-    @cached_property
-    def _own(self) -> inspect.Signature:
-        return inspect.signature(self._function, eval_str=True)
-
-    @cached_property
-    def _shared(self) -> list[Parameter]:
-        theirs = inspect.signature(_settings, eval_str=True).parameters
-        flags = [setting for setting in _FLAGS if setting.field not in self._own.parameters]
-        options = [
-            _parameter(
-                flag, hidden=flag.field in self._unused, meaning=self._meanings.get(flag.field)
-            )
-            for flag in flags
-        ]
-        return [theirs["config"], theirs["model"], *options, theirs["json"], theirs["quiet"]]
-
-    @cached_property
-    def __signature__(self) -> inspect.Signature:
-        mine = [item for name, item in self._own.parameters.items() if name != "settings"]
-        parameters = sorted(
-            (item.replace(kind=Parameter.KEYWORD_ONLY) for item in (*mine, *self._shared)),
-            key=lambda item: (item.default is not Parameter.empty, _place_in_help(item)),
-        )
-        context = Parameter("context", Parameter.KEYWORD_ONLY, annotation=typer.Context)
-        return self._own.replace(parameters=[context, *parameters])
-
-    @property
-    def __annotations__(self) -> dict[str, Any]:  # type: ignore[override]
-        return {name: item.annotation for name, item in self.__signature__.parameters.items()}
-
-    def __call__(self, **values: Any) -> int:
-        began = values.pop("context").obj
-        shared = {item.name: values.pop(item.name) for item in self._shared}
-        settings = _settings(**shared, began=began)
-        return self._function(settings=settings, **values)
-
-
-def with_settings_but(
-    *unused: str, **meanings: str
-) -> Callable[[Callable[..., int]], Callable[..., int]]:
-    """The same, the help leaving out settings that make no difference to the command.
-
-    They are accepted, so that all commands can be called with the same options. `meanings` says
-    what settings mean to the command, if that differs.
+    The help leaves out those of `unused`, which make no difference to the command. They are
+    accepted, so that all commands can be called with the same options. `meanings` says what
+    settings mean to the command, if that differs.
     """
-    return partial(_WithSettings, unused=unused, meanings=meanings)
+    extend = partial(_with_settings, unused=unused, meanings=meanings)
+    return lambda function: Extended(function, extend)
 
 
-def _place_in_help(item: Parameter) -> int:
-    """Position of the group of an option; options of no group come first."""
-    (option,) = item.annotation.__metadata__
-    panel = getattr(option, "rich_help_panel", None)
-    return list(Heading).index(panel) if panel in set(Heading) else -1
+def _with_settings(
+    function: Function, unused: Sequence[str], meanings: Mapping[str, str]
+) -> Function:
+    own = dict(inspect.signature(function, eval_str=True).parameters)
+    del own["settings"]
+    shared = [
+        optional("config", Path | None),
+        optional("model", str | None),
+        *(
+            _parameter(flag, hidden=flag.field in unused, meaning=meanings.get(flag.field))
+            for flag in _FLAGS
+            if flag.field not in own
+        ),
+        optional("json", bool, False),
+        optional("quiet", bool, False),
+    ]
+
+    def run(context: typer.Context, **values: Any) -> int:
+        given = {item.name: values.pop(item.name) for item in shared}
+        return function(settings=_settings(**given, began=context.obj), **values)
+
+    context = Parameter("context", Parameter.KEYWORD_ONLY, annotation=typer.Context)
+    return with_parameters(run, [context, *own.values(), *shared])
 
 
 def _settings(
-    config: Annotated[
-        Path | None,
-        typer.Option(
-            help="Read a pipeline or a model from a YAML, JSON or TOML file; flags override it.",
-            metavar="FILE",
-            rich_help_panel=Heading.PIPELINE,
-        ),
-    ] = None,
-    model: Annotated[
-        str | None,
-        typer.Option(
-            help="Read a bundled pipeline or model; see `ppopt models`.",
-            metavar="NAME",
-            rich_help_panel=Heading.PIPELINE,
-            autocompletion=_model_names,
-        ),
-    ] = None,
-    json: JsonFlag = False,
-    quiet: QuietFlag = False,
     *,
+    config: Path | None,
+    model: str | None,
+    json: bool,
+    quiet: bool,
     began: float,
     **flags: Any,
 ) -> Settings:
     """Merge model, config file and flags; the later override the earlier."""
-    from ppopt.formats.config import (  # noqa: PLC0415  commands load on use
-        canonical,
-        merged,
-        read_config,
-    )
-    from ppopt.formats.models import read_settings  # noqa: PLC0415
+    from ppopt.cli.files import writable
+    from ppopt.formats.config import canonical, merged, read_config
+    from ppopt.formats.models import read_settings
 
     given = {setting.name: _value(setting, flags.get(setting.field)) for setting in _FLAGS}
     values: dict[str, Any] = {} if model is None else read_settings(model)
     for layer in ({} if config is None else read_config(config), canonical(given)):
         values = merged(values, layer)
-    from ppopt.cli.files import writable  # noqa: PLC0415  commands load on use
-
     return Settings(values, writable(values.get("output") or []), json, quiet, began)
 
 

@@ -7,27 +7,12 @@ import re
 import shlex
 import sys
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-import typer
-
-from ppopt.cli.application import (
-    EXIT_INCOMPLETE,
-    EXIT_UNKNOWN,
-    JsonFlag,
-    QuietFlag,
-    command,
-)
-from ppopt.cli.engines import (
-    RETRIES,
-    STORAGE,
-    DaskFileOption,
-    DaskOption,
-    JobsOption,
-    StorageOption,
-    StudyNameOption,
-    engine_of,
-)
+from ppopt.cli.application import EXIT_INCOMPLETE, EXIT_UNKNOWN, command
+from ppopt.cli.engines import ENGINE_OPTIONS, RETRIES, STORAGE, engine_of
+from ppopt.cli.options import argument, option
+from ppopt.cli.options import output as output_option
 from ppopt.cli.settings import Settings, with_settings_but
 from ppopt.cli.streams import note
 from ppopt.errors import InputError
@@ -40,7 +25,21 @@ if TYPE_CHECKING:
 _SHARD = re.compile(r"([0-9]{1,6})/([0-9]{1,6})")
 
 
-@command
+@command(
+    values=argument(
+        "KEY=VALUES...",
+        "Settings that vary, named as their flags without dashes, and `strategy`, e.g. "
+        "batches=8,16 chunks=range(1,5) strategy=optimal,1f1b.",
+    ),
+    where=option(
+        "CONDITION",
+        "Keep combinations that satisfy it, e.g. 'chunks < 2 or batches >= 16'; may be repeated.",
+    ),
+    retries=option("N", "Retries of a row whose process dies.", min=0, max=100),
+    memory_per_job=option("SIZE", "Memory limit of each process, e.g. 4GiB."),
+    shard=option("I/N", "Only rows I, I + N, I + 2N, ..."),
+    **ENGINE_OPTIONS,
+)
 @with_settings_but(
     time_limit="time limit of the search of a row in seconds (default: 60)",
     workers="processors of every search; with 1, a search that ends before its time limit gives "
@@ -49,47 +48,14 @@ _SHARD = re.compile(r"([0-9]{1,6})/([0-9]{1,6})")
 )
 def sweep(
     settings: Settings,
-    values: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="KEY=VALUES...",
-            help="Settings that vary, named as their flags without dashes, and `strategy`, e.g. "
-            "batches=8,16 chunks=range(1,5) strategy=optimal,1f1b.",
-        ),
-    ] = None,
-    where: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--where",
-            metavar="CONDITION",
-            help="Keep combinations that satisfy it, e.g. 'chunks < 2 or batches >= 16'; may be "
-            "repeated.",
-        ),
-    ] = None,
-    storage: StorageOption = STORAGE,
-    study_name: StudyNameOption = None,
-    jobs: JobsOption = None,
-    retries: Annotated[
-        int,
-        typer.Option(
-            "--retries",
-            metavar="N",
-            min=0,
-            max=100,
-            help="Retries of a row whose process dies.",
-        ),
-    ] = RETRIES,
-    memory_per_job: Annotated[
-        str | None,
-        typer.Option(
-            "--memory-per-job", metavar="SIZE", help="Memory limit of each process, e.g. 4GiB."
-        ),
-    ] = None,
-    dask: DaskOption = None,
-    dask_scheduler_file: DaskFileOption = None,
-    shard: Annotated[
-        str, typer.Option("--shard", metavar="I/N", help="Only rows I, I + N, I + 2N, ...")
-    ] = "1/1",
+    values: list[str] | None = None,
+    storage: str = STORAGE,
+    study_name: str | None = None,
+    jobs: int | None = None,
+    retries: int = RETRIES,
+    dask: str | None = None,
+    dask_scheduler_file: str | None = None,
+    shard: str = "1/1",
 ) -> int:
     """Solve every combination of a grid and store the results.
 
@@ -103,10 +69,9 @@ def sweep(
         raise InputError(
             "sweep: nothing varies; name settings that vary, without dashes: batches=8,16"
         )
-    grid = _grid(settings, values, where or [], shard)
-    memory = None if memory_per_job is None else _bytes(memory_per_job)
+    grid = _grid(settings, values, shard)
     with ExitStack() as stack:
-        engine = stack.enter_context(engine_of(jobs, dask, dask_scheduler_file, retries, memory))
+        engine = stack.enter_context(engine_of(jobs, dask, dask_scheduler_file, retries))
         interrupts.only_record()
         line = stack.enter_context(progress.shown(quiet=settings.quiet))
         found = sweeps.run(
@@ -119,7 +84,7 @@ def sweep(
     return code or _exit_code(found)
 
 
-def _grid(settings: Settings, values: list[str], where: list[str], shard: str) -> Grid:
+def _grid(settings: Settings, values: list[str], shard: str) -> Grid:
     from ppopt.problem.settings import same_setting
     from ppopt.studies.grid import Base, grid_of
     from ppopt.studies.overrides import parse
@@ -133,18 +98,7 @@ def _grid(settings: Settings, values: list[str], where: list[str], shard: str) -
             raise same_setting(override.key, override.key)
         axes[override.key] = override.values
     base = {key: value for key, value in settings.values.items() if key != "output"}
-    return grid_of(Base(base), axes, where, (int(found[1]), int(found[2])))
-
-
-def _bytes(size: str) -> int:
-    from ppopt.problem import exact
-    from ppopt.problem.units import Unit, resolve
-
-    found = resolve(Unit.MEMORY, "B", {"memory_per_job": size}).values["memory_per_job"]
-    number = int(exact.read(found, "memory_per_job").value)
-    if number < 2**28:
-        raise InputError(f"memory_per_job: {size} is below 256MiB, which Python alone takes")
-    return number
+    return grid_of(Base(base), axes, (int(found[1]), int(found[2])))
 
 
 def _exit_code(found: Study) -> int:
@@ -153,27 +107,21 @@ def _exit_code(found: Study) -> int:
     return EXIT_UNKNOWN if found.interrupted and not found.done else 0
 
 
-@command
+@command(
+    words=argument(
+        "[show NAME | merge URL...]",
+        "Show the rows of a study, or copy the results of other storages into this one.",
+    ),
+    output=output_option("File for the rows of the study: .html, .csv or .json."),
+    **ENGINE_OPTIONS,
+)
 def studies(
-    words: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="[show NAME | merge URL...]",
-            help="Show the rows of a study, or copy the results of other storages into this one.",
-        ),
-    ] = None,
-    storage: StorageOption = STORAGE,
-    output: Annotated[
-        list[str] | None,
-        typer.Option(
-            "-o",
-            "--output",
-            metavar="FILE",
-            help="File for the rows of the study: .html, .csv or .json.",
-        ),
-    ] = None,
-    json: JsonFlag = False,
-    quiet: QuietFlag = False,
+    words: list[str] | None = None,
+    *,
+    storage: str = STORAGE,
+    output: list[str] | None = None,
+    json: bool = False,
+    quiet: bool = False,
 ) -> int:
     """List, show, merge and export stored sweeps.
 

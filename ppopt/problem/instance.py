@@ -22,6 +22,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import product
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -280,8 +281,12 @@ class Instance:
         """
         if not self.mixed:
             return self.operation_flow
+        microbatch = np.arange(self.batches)
         present = [
-            np.where(split[op_class.stage, self._microbatches(op_class), op_class.slice], *both)
+            np.where(
+                split[op_class.stage, op_class.route * self.batches + microbatch, op_class.slice],
+                *both,
+            )
             if len(op_class.modes) > 1 and op_class.size
             else both[0]
             for op_class, *both in zip(self.classes, self.codes, self._codes_of_whole, strict=True)
@@ -290,15 +295,11 @@ class Instance:
         there = (flow.before != ABSENT) & (flow.after != ABSENT)
         return Constraints(*(column[there] for column in flow))
 
-    def _microbatches(self, op_class: OperationClass) -> Ints:
-        """Microbatches of a class that has one operation for each."""
-        return op_class.route * self.batches + np.arange(self.batches)
-
     def _between(self, codes: Sequence[Ints]) -> Constraints:
         """Precedence between operations of these numbers, [class][microbatch]."""
         before, after, lag = self.flow
         pairs = [
-            _joined(codes[first], codes[second])
+            np.broadcast_arrays(codes[first], codes[second])
             for first, second in zip(before.tolist(), after.tolist(), strict=True)
         ]
         sizes = [len(first) for first, _ in pairs]
@@ -368,40 +369,29 @@ class Instance:
 
         Empty if the class has no operation in this option.
         """
-        return self._times[option][number]
+        return self._amounts["duration"][option][number]
 
     def allocated(self, number: int, option: int = SPLIT_MODE) -> tuple[int, ...]:
         """Memory that each allocates at its start, in the form of `times`, in ticks of memory."""
-        return self._allocated[option][number]
+        return self._amounts["takes"][option][number]
 
     def freed(self, number: int, option: int = SPLIT_MODE) -> tuple[int, ...]:
         """Memory that each frees at its end, in the form of `times`, in ticks of memory."""
-        return self._freed[option][number]
+        return self._amounts["gives"][option][number]
 
     def changes(self, number: int, option: int = SPLIT_MODE) -> tuple[int, ...]:
         """Net change of memory by each, in the form of `times`, in ticks of memory."""
-        return self._changes[option][number]
+        return self._amounts["change"][option][number]
 
     @cached_property
-    def _times(self) -> Amounts:
-        return self._amounts(lambda mode: mode.duration)
-
-    @cached_property
-    def _allocated(self) -> Amounts:
-        return self._amounts(lambda mode: mode.takes)
-
-    @cached_property
-    def _freed(self) -> Amounts:
-        return self._amounts(lambda mode: mode.gives)
-
-    @cached_property
-    def _changes(self) -> Amounts:
-        return self._amounts(lambda mode: mode.change)
-
-    def _amounts(self, amount: Callable[[Mode], int]) -> Amounts:
-        """An amount of every operation, [option][class][microbatch]."""
-        split = self._rows(SPLIT_MODE, amount)
-        return split, self._rows(WHOLE_MODE, amount) if self.mixed else split
+    def _amounts(self) -> dict[str, Amounts]:
+        """Amounts of every operation, by the name that they have in its mode."""
+        found: dict[str, Amounts] = {}
+        for name in ("duration", "takes", "gives", "change"):
+            split = self._rows(SPLIT_MODE, attrgetter(name))
+            whole = self._rows(WHOLE_MODE, attrgetter(name)) if self.mixed else split
+            found[name] = split, whole
+        return found
 
     def _rows(self, option: int, amount: Callable[[Mode], int]) -> tuple[tuple[int, ...], ...]:
         found = []
@@ -461,7 +451,7 @@ class Instance:
     @property
     def has_instants(self) -> bool:
         """Whether operations may have no length."""
-        return not all(all(row) for rows in self._times for row in rows)
+        return not all(all(row) for rows in self._amounts["duration"] for row in rows)
 
     @property
     def further_classes(self) -> range:
@@ -500,14 +490,6 @@ OF_INSTANCE: Mapping[Trait, Callable[[Instance], bool]] = {
 }
 """How the traits are recognised that depend on the kind of backwards
 (`ppopt.problem.traits.OF_PIPELINE` has those of a pipeline)."""
-
-
-def _joined(before: Ints, after: Ints) -> tuple[Ints, Ints]:
-    """Operations of two classes that precedence joins: one by one, or all with the only one."""
-    if len(before) == len(after):
-        return before, after
-    both = np.broadcast_arrays(before, after)
-    return both[0], both[1]
 
 
 def _held(modes: Mapping[int, Mode]) -> Iterator[Holding]:

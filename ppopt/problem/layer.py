@@ -128,8 +128,7 @@ class Layer(CostFields):
             if (value := getattr(self, cost.field)) is not None:
                 self._set(cost.field, self._number(value, cost.layer_name, cost.field, cost.least))
         self._sum_phases()
-        self._complete_times()
-        self._fill_in()
+        self._complete()
         if self.memory_b < -self.activation:
             raise InputError(
                 f"memory_b: {exact.plain(self.memory_b)} gives back more than the activation "
@@ -154,7 +153,8 @@ class Layer(CostFields):
                 )
             self._set(field, value)
 
-    def _complete_times(self) -> None:
+    def _complete(self) -> None:
+        """Give costs that are not given what follows from the others."""
         given = (self.forward, self.backward, self.weight, self.backward_input)
         if self.forward is None:
             raise InputError(
@@ -164,9 +164,6 @@ class Layer(CostFields):
             ("backward", "weight", "backward_input"), complete(*given), strict=True
         ):
             self._set(field, value)
-
-    def _fill_in(self) -> None:
-        """Give costs that are not given what follows from the others."""
         for cost in LAYER_COSTS:
             if getattr(self, cost.field) is None:
                 self._set(cost.field, cost.layer_default.of_layer(vars(self)))

@@ -33,7 +33,11 @@ class LayerCosts:
             for cost in LAYER_COSTS
         }
         """What each layer adds to the costs of its stage, by field."""
-        self._sums = {field: _first_sums(amounts) for field, amounts in self.amounts.items()}
+        self._sums = {
+            field: tuple(accumulate(amounts, initial=ZERO)) if any(distinct(amounts)) else ()
+            for field, amounts in self.amounts.items()
+        }
+        """Sums of the first 0, 1, ... amounts by field; empty: all are 0."""
 
     def of(self, stages: Stages) -> dict[str, Row | None]:
         """Costs of stages by field; None: no layer has any."""
@@ -64,7 +68,7 @@ class LayerCosts:
         amounts, sums = self.amounts[cost.field], self._sums[cost.field]
         if cost.over_layers is OverLayers.MAXIMUM:
             return tuple(max(distinct(amounts[s:e]), default=ZERO) for s, e in stages)
-        if sums[-1] is ZERO:
+        if not sums:
             return (ZERO,) * len(stages)
         return tuple(
             amounts[start] if end == start + 1 else sums[end] - sums[start] for start, end in stages
@@ -91,10 +95,3 @@ class LayerCosts:
             "backward_workspace": workspace if any(workspace) else None,
             "recompute_memory": tuple(map(sub, allocated, workspace)),
         }
-
-
-def _first_sums(amounts: Row) -> Row:
-    """Sums of the first 0, 1, ... amounts; the same object each if all amounts are 0."""
-    if not any(distinct(amounts)):
-        return (ZERO,) * (len(amounts) + 1)
-    return tuple(accumulate(amounts, initial=ZERO))

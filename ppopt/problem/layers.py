@@ -48,7 +48,10 @@ class Layers:
             raise InputError(f"name: {self.name!r} is not text")
         object.__setattr__(self, "recompute_unit", RecomputeUnit(self.recompute_unit))
         declared = {"time_unit": self.time_unit, "memory_unit": self.memory_unit}
-        read = self._in_one_unit(_read_all(self.layers, declared))
+        if not isinstance(self.layers, Sequence) or isinstance(self.layers, str):
+            raise InputError(f"layers: {self.layers!r} is not a list of layers")
+        read = [_read(entry, index, declared) for index, entry in enumerate(self.layers)]
+        read = self._in_one_unit(read)
         object.__setattr__(self, "layers", tuple(_expanded(read)))
         if not self.layers:
             raise InputError("layers: the list is empty; give one layer or more")
@@ -175,10 +178,7 @@ class Layers:
 
     def with_recompute(self, choice: str) -> Self:
         """The layers of a choice: `none` recomputes, or all that may (`full`)."""
-        full = choice == "full"
-        if all(layer.recompute == (full and layer.recomputable) for layer in self.layers):
-            return self
-        return self.recomputing(lambda layer: full and layer.recomputable)
+        return self.recomputing(lambda layer: choice == "full" and layer.recomputable)
 
     def with_choice(self, recompute: Container[int], offload: Container[int]) -> Self:
         """The layers, of which exactly those at these places recompute, and offload."""
@@ -281,12 +281,6 @@ class Layers:
     def num_decoders(self) -> int:
         """How many layers are decoder layers."""
         return sum(layer.role == DECODER for layer in self.layers)
-
-
-def _read_all(given: object, declared: Mapping[str, Any]) -> list[Layer]:
-    if not isinstance(given, Sequence) or isinstance(given, str):
-        raise InputError(f"layers: {given!r} is not a list of layers")
-    return [_read(entry, index, declared) for index, entry in enumerate(given)]
 
 
 def _expanded(layers: Iterable[Layer]) -> Iterable[Layer]:

@@ -21,7 +21,13 @@ from typing import Any
 from ppopt.errors import ConflictError, InputError
 from ppopt.problem.cost_table import STAGE_COSTS
 from ppopt.problem.costs import Number, StageCosts
-from ppopt.problem.field_values import FieldReader, as_list, is_list
+from ppopt.problem.field_values import (
+    FieldReader,
+    as_list,
+    check_above_0,
+    check_count,
+    is_list,
+)
 from ppopt.problem.units import Unit
 
 Factors = tuple[Fraction, ...]
@@ -42,19 +48,11 @@ def read_factors(field: str, given: object, count: int, reader: FieldReader) -> 
     """
     if given is None:
         return None
-    one, several = ("slice", "slices") if field == SLICE_TIMES else ("microbatch", "microbatches")
+    what = "slice" if field == SLICE_TIMES else "microbatch"
     listed = as_list(given, field) if is_list(given) else [given] * count
-    if len(listed) != count:
-        raise InputError(
-            f"{field}: has {len(listed)} entries for {count} {several}; give one per {one}"
-        )
+    check_count(field, listed, count, what)
     factors = reader.numbers(field, listed)
-    for place, factor in enumerate(factors):
-        if not factor:
-            raise InputError(
-                f"{field}: {one} {place}: 0 is not above 0, or finer than 10^-6, the finest that "
-                "is kept"
-            )
+    check_above_0(field, factors, what)
     return factors
 
 

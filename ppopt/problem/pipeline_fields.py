@@ -8,9 +8,8 @@ from typing import Any
 from ppopt.problem import cost_table
 from ppopt.problem.cost_table import Cost, CostFields, of_stages
 from ppopt.problem.first_backward import FirstBackward
-from ppopt.problem.link_mode import LinkMode
+from ppopt.problem.link_mode import HostLink, LinkMode
 from ppopt.problem.microbatches import GIVEN_ORDER
-from ppopt.problem.offload import HostLink
 from ppopt.problem.settings import with_fields
 
 

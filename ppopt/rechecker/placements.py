@@ -11,9 +11,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 from itertools import permutations, product
 
-from ppopt.problem.offload import SEARCH_OFFLOAD
+from ppopt.problem.layer_choices import SEARCH_OFFLOAD, SEARCH_RECOMPUTE
 from ppopt.problem.partition import SEARCH
-from ppopt.problem.recompute import SEARCH_RECOMPUTE
 from ppopt.problem.traits import BESIDE_COMPUTE, Trait
 from ppopt.rechecker.claim import Claim, bound_in_ticks
 

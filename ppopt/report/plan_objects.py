@@ -9,8 +9,9 @@ from fractions import Fraction
 from typing import Any
 
 from ppopt.errors import NotApplicableError
-from ppopt.formats.figures import ScheduleFigures, json_object
+from ppopt.formats.figures import ScheduleFigures
 from ppopt.formats.megatron_schedule import stated_group_size
+from ppopt.formats.origin_json import json_object
 from ppopt.formats.trainer_partition import deepspeed_module, megatron_arguments, torchtitan_keys
 from ppopt.problem.exact import plain, plain_or_none
 from ppopt.problem.pipeline import Pipeline

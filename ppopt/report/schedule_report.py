@@ -10,11 +10,10 @@ from ppopt.formats.figures import (
     Quantity,
     ScheduleFigures,
     figure,
-    json_form,
     known,
     measured,
 )
-from ppopt.formats.origin_json import number
+from ppopt.formats.origin_json import json_form, number
 from ppopt.problem.exact import plain, plain_or_none
 from ppopt.schedule.communication import Loss
 from ppopt.schedule.exposed import exposed

@@ -10,7 +10,7 @@ import numpy as np
 from ppopt.problem.arrays import Bools, Ints
 from ppopt.problem.instance import ABSENT, Instance
 from ppopt.problem.kinds import ResourceKind
-from ppopt.schedule.orders import rows_by_code, split_backwards
+from ppopt.schedule.orders import split_backwards
 from ppopt.schedule.schedule import Schedule
 
 FREE = -1
@@ -57,7 +57,6 @@ def waits(schedule: Schedule) -> Waits:
 
     Raises InputError if an operation of a microbatch is missing.
     """
-    rows_by_code(schedule)
     table, split = schedule.operations, split_backwards(schedule)
     whole = len(table) > len(schedule)
     instance = Instance.with_backwards(schedule.pipeline, split, all_resources=whole)

@@ -65,7 +65,7 @@ class ConstructionParams(NamedTuple):
     submitting: float = 1.5e-6
     """Seconds per operation to time and keep a schedule that is built."""
     grace: float = 0.5
-    """Seconds by which a rule may overrun the time limit."""
+    """Seconds by which rules and hand strategies may overrun the time limit."""
 
 
 class PriorityRuleParams(NamedTuple):
@@ -517,8 +517,6 @@ class PlanParams(NamedTuple):
     bounding: float = 0.6
     """Share of a turn that bounds may take in a round. A configuration that needs longer has a
     weaker bound until a later round, which continues."""
-    more_bounding: float = 0.8
-    """Share for bounds in the search with more memory: there, bounds matter more."""
     margin: Fraction = Fraction(11, 10)
     """Multiple of the best value up to which bounds are exact, to report by how much a
     configuration is slower."""

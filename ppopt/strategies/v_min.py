@@ -6,7 +6,7 @@ from functools import partial
 
 from ppopt.problem.pipeline import Pipeline
 from ppopt.schedule.orders import Orders
-from ppopt.strategies.base import Options, Strategy, equal_times, register
+from ppopt.strategies.base import Options, equal_times, register
 from ppopt.strategies.building_block import Block, split_orders
 from ppopt.strategies.paced import paced_sequences
 
@@ -14,6 +14,14 @@ PACES = (100, 105, 110, 115, 120, 125)
 """Percent of the busiest device's time at which microbatches enter where passes differ."""
 
 
+@register(
+    name="v-min",
+    summary="building block in a V, about a third of the memory of 1F1B",
+    source="Controllable Memory, arXiv 2405.15362, section 3",
+    placement="v",
+    chunks=2,
+    adaptive=True,
+)
 def build(pipeline: Pipeline, _: Options) -> Orders:
     """Every pass of a microbatch follows its input at once: the shortest life of an activation.
 
@@ -41,16 +49,3 @@ def v_min_block(devices: int) -> Block:
         ),
         back=1,
     )
-
-
-register(
-    Strategy(
-        name="v-min",
-        summary="building block in a V, about a third of the memory of 1F1B",
-        source="Controllable Memory, arXiv 2405.15362, section 3",
-        build=build,
-        placement="v",
-        chunks=2,
-        adaptive=True,
-    )
-)

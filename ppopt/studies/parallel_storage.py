@@ -17,7 +17,7 @@ from ppopt.studies.parallel_task import (
     space_text,
 )
 from ppopt.studies.plan_space import PlanSpace
-from ppopt.studies.records import DamagedError, SweepRow
+from ppopt.studies.records import DamagedError, SweepRow, one_line
 from ppopt.studies.storage import Storage, StorageError
 
 
@@ -90,7 +90,7 @@ class CombinationStorage:
                         record, self._spaces[combination], self._options
                     )
             except DamagedError as error:
-                self._damaged.append(" ".join(str(error).split()))
+                self._damaged.append(one_line(error))
         self._loaded = len(states)
         return states
 

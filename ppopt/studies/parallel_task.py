@@ -26,7 +26,7 @@ from ppopt.studies.outcome import PLAN, fraction
 from ppopt.studies.plan import search_plan_space
 from ppopt.studies.plan_result import Plan
 from ppopt.studies.plan_space import PlanSpace
-from ppopt.studies.records import StoredResult, damage, packed
+from ppopt.studies.records import StoredResult, damage, one_line, packed
 from ppopt.studies.task import Done
 
 _RECORD = ("lower_bound", "seconds", "exhausted", "known_value", "plan")
@@ -119,7 +119,7 @@ class CombinationTask:
                 starts=_schedules(plan),
             )
         except (InputError, VerificationError) as error:
-            return CombinationDone(failed=" ".join(str(error).split()))
+            return CombinationDone(failed=one_line(error))
         spent = turn.spent
         state = self.state.after(plan, spent)._replace(
             exhausted=spent < self.seconds and not plan.interrupted, known_value=self.known_value

@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 from ppopt.errors import InputError, NotApplicableError, not_applicable
 from ppopt.formats import megatron_schedule, trainer_partition
 from ppopt.formats.megatron_schedule import STRATEGIES as MEGATRON
+from ppopt.problem.layer_choices import refuse_search
 from ppopt.problem.microbatches import GIVEN_ORDER, SEARCH_ORDER
-from ppopt.problem.offload import refuse_offload_search
 from ppopt.problem.partition import SEARCH, Counts
 from ppopt.problem.pipeline import Model, Pipeline
 from ppopt.problem.pipeline_fields import PipelineFields
@@ -87,7 +87,7 @@ class PlanSpace:
     def __post_init__(self) -> None:
         _check("placement", self.placements, PLACEMENTS)
         self._check_recompute()
-        refuse_offload_search(self.fields.get("offload"), "a plan")
+        refuse_search("offload", self.fields.get("offload"), "a plan")
         for name in ("batches", "chunks"):
             if not getattr(self, name):
                 raise InputError(f"{name}: the list is empty")

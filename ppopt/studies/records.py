@@ -48,6 +48,11 @@ def damage(what: str, advice: str = "") -> Iterator[None]:
         raise DamagedError(f"{what} is damaged ({error}){more}") from None
 
 
+def one_line(error: Exception) -> str:
+    """Text of an error in one line."""
+    return " ".join(str(error).split())
+
+
 class StoredResult(NamedTuple):
     """A search or an evaluation as it is stored; see `ppopt.studies.outcome`."""
 

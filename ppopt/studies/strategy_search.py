@@ -96,6 +96,13 @@ class StrategySearch(ConfigurationSearch):
         self._failed = 0
         """Descents since one was better than the one before it."""
 
+    def on(self, pipeline: Pipeline) -> StrategySearch:
+        """Make a new search of the strategy on another pipeline."""
+        return StrategySearch(
+            pipeline, self._strategy, self._problem.objective, self._strategy_options,
+            accepts_partition=self._evaluator.accepts_partition, seed=self._options.seed,
+        )  # fmt: skip
+
     @property
     def fits(self) -> bool:
         """Whether the best configuration is within the limits, and the runtime supports it."""

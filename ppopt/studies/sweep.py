@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import logging
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -20,7 +19,7 @@ from ppopt.studies.engines.engine import Engine
 from ppopt.studies.engines.local import LocalEngine
 from ppopt.studies.grid import Grid, Overrides, Row, base_of, grid_of
 from ppopt.studies.job import SolveJob
-from ppopt.studies.records import DamagedError, StoredResult, SweepRow
+from ppopt.studies.records import SweepRow, one_line
 from ppopt.studies.storage import DEFAULT, Storage, StorageError
 from ppopt.studies.task import Done, Task
 
@@ -33,7 +32,6 @@ PAUSE = 0.2
 """Seconds between two checks for Ctrl-C."""
 GRACE = 10.0
 """Seconds that searches have to end after Ctrl-C."""
-_LOG = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -115,10 +113,8 @@ def sweep(
     *,
     storage: str = DEFAULT,
     study_name: str | None = None,
-    where: Sequence[str] = (),
     jobs: int | None = None,
     retries: int = RETRIES,
-    memory_per_job: int | None = None,
     dask: Any = None,
     progress: Callable[[str], None] | None = None,
     **settings: Any,
@@ -127,21 +123,20 @@ def sweep(
 
     `grid` gives the values of every setting that varies, by the name of its flag; the key
     `strategy` takes `optimal` (a search, the default) and names of hand strategies. `settings` are
-    what all rows share, as in a config file: `stages=8, time_limit=10`. `where` are conditions that
-    leave combinations out (see `ppopt.studies.conditions`).
+    what all rows share, as in a config file: `stages=8, time_limit=10`. Sweeps of one `study_name`
+    and one source add their rows to one study.
 
     Rows run in `jobs` processes (default: the processors available), each search with one worker by
     default. Stored results are verified and reused; a search that had less time continues from its
-    schedule and its bound. A row whose process dies is retried `retries` times, then it has failed;
-    `memory_per_job` bounds the memory of a process, in bytes. With `dask`, a `distributed.Client`,
-    rows run on the workers of its cluster, and `jobs` and `memory_per_job` do not matter. Ctrl-C
-    ends the sweep and keeps all rows that are done. Raises InputError on misuse, and if the storage
-    cannot be used.
+    schedule and its bound. A row whose process dies is retried `retries` times, then it has failed.
+    With `dask`, a `distributed.Client`, rows run on the workers of its cluster, and `jobs` does not
+    matter. Ctrl-C ends the sweep and keeps all rows that are done. Raises InputError on misuse, and
+    if the storage cannot be used.
     """
-    rows = grid_of(base_of(source, settings), grid, tuple(where))
+    rows = grid_of(base_of(source, settings), grid)
     if dask is None:
         number = processors.available() if jobs is None else jobs
-        executor: Engine = LocalEngine(number, retries, memory_per_job)
+        executor: Engine = LocalEngine(number, retries)
     else:
         from ppopt.studies.engines.dask import DaskEngine  # noqa: PLC0415  an extra
 
@@ -233,21 +228,13 @@ class _Sweep:
                 return
             number, job = next_row
             try:
-                stored = self._stored(job)
+                stored = self._storage.sound_result(job.key, self.damaged)
             except StorageError as error:
                 self.not_stored = str(error)
                 return
             self._running.add(job.key)
             self._jobs[number] = job
             self._engine.submit(number, Task(job, stored))
-
-    def _stored(self, job: SolveJob) -> StoredResult | None:
-        """Stored result of a job; None if there is none, or it is damaged."""
-        try:
-            return self._storage.result(job.key)
-        except DamagedError as error:
-            self.damaged.append(str(error))
-            return None
 
     def _following(self) -> tuple[int, SolveJob] | None:
         """Next row that can run now; None if there is none."""
@@ -257,7 +244,7 @@ class _Sweep:
             try:
                 job = self._grid.base.job(self._rows[number].settings).checked
             except (InputError, NotApplicableError) as error:
-                self._end(number, None, Done(failed=" ".join(str(error).split())))
+                self._end(number, None, Done(failed=one_line(error)))
                 if self.not_stored:
                     return None
                 continue

@@ -15,7 +15,7 @@ from tests.fuzz.campaign import CATEGORIES, Tally
 
 TINY = (
     *("tiny", "mixed", "placements", "layers", "recompute", "compositions", "streams"),
-    *("gradient-work", "offload", "offload-choices", "phases"),
+    "phases",
 )
 """Categories of instances that are searched exhaustively."""
 

@@ -1,6 +1,6 @@
 """Renew the gallery: pictures of every strategy and of solved optima, and the page in a browser.
 
-    python docs/gallery.py
+    python docs/scripts/gallery.py
 
 Everything comes from real runs of the `ppopt` installed beside this Python. The pictures of
 schedules repeat themselves; the screenshots need Chromium and its driver, Pillow and selenium.
@@ -24,8 +24,8 @@ from ppopt.report.html import page
 from ppopt.report.svg import svg
 from ppopt.strategies import registry
 
-FOLDER = Path(__file__).parent / "gallery"
-DOCUMENT = Path(__file__).parent / "gallery.md"
+FOLDER = Path(__file__).parents[1] / "gallery"
+DOCUMENT = Path(__file__).parents[1] / "gallery.md"
 SHOTS = {
     "page": "One schedule: causes of idle time as hatching, memory below, time by use beside it.",
     "path": "The critical path of 1F1B, and the way of one microbatch with its transfers.",
@@ -110,7 +110,11 @@ def write_pictures(shown: dict[str, ppopt.Schedule]) -> None:
 
 def document(shown: dict[str, ppopt.Schedule]) -> str:
     """The gallery as Markdown."""
-    lines = ["# Gallery\n", "Made by `python docs/gallery.py` from real runs.\n", "## The page\n"]
+    lines = [
+        "# Gallery\n",
+        "Made by `python docs/scripts/gallery.py` from real runs.\n",
+        "## The page\n",
+    ]
     for name, caption in SHOTS.items():
         lines.append(f"{caption}\n\n![{caption}](gallery/{name}.png)\n")
     lines.append("## Schedules\n")

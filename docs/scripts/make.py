@@ -1,6 +1,6 @@
 """Renew what the documents show: the picture, the tables, the output of commands.
 
-    python docs/make.py [GUIDE...]
+    python docs/scripts/make.py [GUIDE...]
 
 Everything comes from real runs of the `ppopt` installed beside this Python. In README.md and every
 guide of this folder each ```console block is run, its commands in order, all blocks of a document
@@ -25,7 +25,7 @@ from ppopt.problem.settings import SETTINGS, Setting
 from ppopt.report.svg import svg
 from ppopt.strategies import registry
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 README = ROOT / "README.md"
 MODELS = ROOT / "models" / "README.md"
 STRATEGIES = ROOT / "docs" / "strategies.md"
@@ -39,15 +39,17 @@ _FROZEN = ppopt.Model(
     ]
 )
 PICTURES = {
-    ROOT / "docs" / "solve-4x8.svg": ppopt.Pipeline(stages=4, batches=8, mem_limit="1f1b"),
-    ROOT / "docs" / "llama-3.1-8b.svg": replace(
+    ROOT / "docs" / "pictures" / "solve-4x8.svg": ppopt.Pipeline(
+        stages=4, batches=8, mem_limit="1f1b"
+    ),
+    ROOT / "docs" / "pictures" / "llama-3.1-8b.svg": replace(
         ppopt.read_pipeline("llama-3.1-8b"), batches=12, mem_limit="1f1b"
     ),
-    ROOT / "docs" / "pairs-stages.svg": replace(_PAIRS, overlap=[12, 12, 8, 8]),
-    ROOT / "docs" / "pairs-matrix.svg": replace(
+    ROOT / "docs" / "pictures" / "pairs-stages.svg": replace(_PAIRS, overlap=[12, 12, 8, 8]),
+    ROOT / "docs" / "pictures" / "pairs-matrix.svg": replace(
         _PAIRS, overlap=[[12, 12, 8, 8], [12, 12, 8, 8], [10, 10, 8, 8], [10, 10, 8, 8]]
     ),
-    ROOT / "docs" / "offload-3.svg": ppopt.Pipeline(
+    ROOT / "docs" / "pictures" / "offload-3.svg": ppopt.Pipeline(
         stages=4,
         batches=6,
         forward=1,
@@ -56,7 +58,7 @@ PICTURES = {
         offload_time=[2, 2, 0, 0],
         mem_limit=3,
     ),
-    ROOT / "docs" / "frozen-layers.svg": _FROZEN.pipeline(
+    ROOT / "docs" / "pictures" / "frozen-layers.svg": _FROZEN.pipeline(
         devices=4, batches=8, partition=(13, 4, 4, 4)
     ),
 }

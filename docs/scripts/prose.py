@@ -1,6 +1,6 @@
 """Prose that is hard to read: long sentences, and words that make one read a sentence twice.
 
-    python docs/prose.py
+    python docs/scripts/prose.py
 
 Prints every such place. Reads the paragraphs, lists and tables of the documents, and the docstrings
 and messages of the package: errors, help, what is printed. Formulas of docstrings may take longer
@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 from markdown_it import MarkdownIt
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 LONGEST = 30
 """Most words of a sentence."""
 LONGEST_IN_CODE = 45

@@ -1,0 +1,141 @@
+"""Options of commands: how parameters of functions are shown, and those that commands share."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from inspect import Parameter
+from typing import Annotated, Any
+
+import typer
+
+from ppopt.problem.settings import Heading
+
+Function = Callable[..., int]
+"""A command: its parameters are its options, its value is the exit code."""
+
+
+def option(placeholder: str, meaning: str, heading: Heading | None = None, **more: Any) -> Any:
+    """An option with a value, named as its parameter; `more` are arguments of `typer.Option`."""
+    names = more.pop("names", ())
+    return typer.Option(
+        *names, metavar=placeholder or None, help=meaning, rich_help_panel=heading, **more
+    )
+
+
+def flag(meaning: str, heading: Heading | None = None) -> Any:
+    """An option without a value."""
+    return option("", meaning, heading)
+
+
+def argument(placeholder: str, meaning: str, **more: Any) -> Any:
+    """A word without a name."""
+    return typer.Argument(metavar=placeholder, help=meaning, **more)
+
+
+def output(meaning: str, placeholder: str = "FILE") -> Any:
+    """The option with the file to write."""
+    return option(placeholder, meaning, names=("-o", "--output"))
+
+
+def one_of(words: Iterable[str | int]) -> Callable[[str], list[str]]:
+    """Complete the beginning of a word, in a shell, to one of some words."""
+
+    def complete(incomplete: str) -> list[str]:
+        return [str(word) for word in words if str(word).startswith(incomplete.lower())]
+
+    return complete
+
+
+def _model_names(incomplete: str) -> list[str]:
+    from ppopt.formats.models import models  # noqa: PLC0415  commands load on use
+
+    return one_of(models())(incomplete)
+
+
+SHARED = {
+    "config": option(
+        "FILE",
+        "Read a pipeline or a model from a YAML, JSON or TOML file; flags override it.",
+        Heading.PIPELINE,
+    ),
+    "model": option(
+        "NAME",
+        "Read a bundled pipeline or model; see `ppopt models`.",
+        Heading.PIPELINE,
+        autocompletion=_model_names,
+    ),
+    "json": flag("Print one JSON object and nothing else.", Heading.OUTPUT),
+    "quiet": flag(
+        "Print neither progress nor results; --json still prints its object.", Heading.OUTPUT
+    ),
+    "jitter": option(
+        "SHARE",
+        "Also run each order under random times of this relative standard deviation, e.g. 0.1.",
+        Heading.STRATEGIES,
+    ),
+    "details": flag(
+        "Print why every device is idle: a table of its idle time by cause.", Heading.OUTPUT
+    ),
+    "within": option(
+        "SHARE",
+        "Also report the least memory at which a step is at most this much slower than the best, "
+        "e.g. 1%.",
+        Heading.SEARCH,
+    ),
+    "stages_from": option(
+        "FILE:FUNCTION",
+        "Your own model: a function that returns a ppopt.torch.Job (docs/pytorch.md).",
+    ),
+    "compile": option(
+        "BACKEND", "With --stages-from: compile every stage with this backend, such as inductor."
+    ),
+    "device": option(
+        "NAME", "With --stages-from: cpu (with gloo), or cuda (with NCCL, a GPU per process)."
+    ),
+}
+"""Options of several commands, by the names of their parameters."""
+
+
+class Extended:
+    """A command with further parameters, which are made when it is built: that takes a while."""
+
+    def __init__(
+        self, function: Function | Extended, extend: Callable[[Function], Function]
+    ) -> None:
+        self.build: Callable[[], Function] = lambda: extend(_built(function))
+        self.__name__: str = function.__name__
+        self.__doc__ = function.__doc__
+
+
+def _built(command: Function | Extended) -> Function:
+    return command.build() if isinstance(command, Extended) else command
+
+
+def optional(name: str, kind: Any, default: Any = None) -> Parameter:
+    """A parameter of a command that need not be given."""
+    return Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=kind)
+
+
+def with_parameters(function: Function, parameters: Iterable[Parameter]) -> Function:
+    """A function for typer, which reads a signature and annotations."""
+    shown = [item.replace(kind=Parameter.KEYWORD_ONLY) for item in parameters]
+    run = partial(function)
+    annotations = {item.name: item.annotation for item in shown}
+    run.__dict__.update(__signature__=inspect.Signature(shown), __annotations__=annotations)
+    return run
+
+
+def with_options(command: Function | Extended, options: Mapping[str, Any]) -> Function:
+    """The command as typer takes it: every parameter with its option, or that of `SHARED`."""
+    function = _built(command)
+    known = {**SHARED, **options}
+    parameters = []
+    for name, item in inspect.signature(function, eval_str=True).parameters.items():
+        shown = known.get(name)
+        if shown is not None and item.annotation is bool:
+            shown.param_decls = (f"--{name.replace('_', '-')}",)  # and no `--no-...`
+        kind = item.annotation if shown is None else Annotated[item.annotation, shown]
+        parameters.append(item.replace(annotation=kind))
+    return with_parameters(function, parameters)
