@@ -156,30 +156,6 @@ class JustificationParams(NamedTuple):
     """Largest value of an expedited schedule that is kept, as a multiple of the best value."""
 
 
-class CyclicParams(NamedTuple):
-    """Search for cyclic schedules.
-
-    Tuned on pipelines of the core suite with tight memory.
-    """
-
-    close: float = 1.01
-    """The bisection of periods stops at this ratio of the shortest period with a schedule to the
-    longest period without one."""
-    effort: float = 0.2
-    """Largest number of deterministic units of CP-SAT for one period."""
-    longest: float = 2.0
-    """Largest number of seconds for one period, with several workers."""
-    overhead: float = 0.2
-    """Overhead of a period besides CP-SAT, in deterministic units."""
-    fineness: int = 256
-    """Least number of coarse time units in a period. Times are rounded to coarse units, because
-    only the order of a cycle is used and CP-SAT is slow on fine units."""
-    reach: int = 3
-    """Longest time of a microbatch through the pipeline, as a multiple of the shortest."""
-    kept: int = 2
-    """Number of unrolled cyclic schedules that are kept for window LNS."""
-
-
 class SteadyStateParams(NamedTuple):
     """Unrolling of the steady state of a short run to a long run.
 
@@ -386,8 +362,6 @@ class Share(NamedTuple):
     """Seconds after a turn without improvement; None: same as `later`."""
     most: float = 1.0
     """Largest number of seconds of a turn, as a share of the whole search."""
-    since: int = 0
-    """First round with a turn; rounds are numbered from 0."""
 
 
 class RoundParams(NamedTuple):
@@ -415,13 +389,11 @@ class RoundParams(NamedTuple):
     annealing: Share = Share(1 / 3)
     beam: Share = Share(2, 0)
     dynamic_program: Share = Share(2)
-    cyclic: Share = Share(4, since=1)
     windows: Share = Share(3)
     full_model: Share = Share(12)
     questions: Share = Share(4)
     swaps: Share = Share(2 / 3)
     swaps_over_links: Share = Share(8)
-    longer_delays: Share = Share(1)
     lagging: float = 0.25
     """Part of its turn that a method for one kind of backward uses, if backwards are mixed and
     schedules of another kind, or of both, are better."""
@@ -463,15 +435,6 @@ class ConfigurationParams(NamedTuple):
     """Units of work spent on one configuration before the least bound is looked for again."""
     kicks: int = 50
     """Random moves in a row that may end at known configurations."""
-
-
-class LinkParams(NamedTuple):
-    """Additional searches if links are resources, besides the view of links as delays."""
-
-    factors: tuple[Fraction, ...] = (Fraction(3, 2), Fraction(2))
-    """Multiples of the delays that are searched, too."""
-    factor_share: float = 0.1
-    """Part of the time limit of each of these searches, at most."""
 
 
 class MoveParams(NamedTuple):
@@ -574,7 +537,6 @@ class SolveParams:
     steady_state: SteadyStateParams = field(default_factory=SteadyStateParams)
     pool: PoolParams = field(default_factory=PoolParams)
     justification: JustificationParams = field(default_factory=JustificationParams)
-    cyclic: CyclicParams = field(default_factory=CyclicParams)
     local_search: LocalSearchParams = field(default_factory=LocalSearchParams)
     annealing: AnnealingParams = field(default_factory=AnnealingParams)
     windows: WindowParams = field(default_factory=WindowParams)
@@ -585,7 +547,6 @@ class SolveParams:
     questions: QuestionParams = field(default_factory=QuestionParams)
     remote: RemoteParams = field(default_factory=RemoteParams)
     configurations: ConfigurationParams = field(default_factory=ConfigurationParams)
-    links: LinkParams = field(default_factory=LinkParams)
     moves: MoveParams = field(default_factory=MoveParams)
     frontier: FrontierParams = field(default_factory=FrontierParams)
     plan: PlanParams = field(default_factory=PlanParams)

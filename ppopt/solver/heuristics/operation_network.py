@@ -479,10 +479,6 @@ class OperationNetwork:
             if resource in users or len(users) > 1
         )
 
-    def keeps_limits(self, start: list[int]) -> bool:
-        """Whether all devices hold no more than their limits."""
-        return all(self._keeps_limit(start, device) for device in self.table.memory_users)
-
     def _keeps_limit(self, start: list[int], device: int) -> bool:
         """Whether a device is within its limit; at one instant it first gives back."""
         events = [(start[op], takes) for op, takes, _ in self._changes[device]]
