@@ -41,17 +41,6 @@ CP_SAT = CpSatParams()
 """Default CP-SAT settings."""
 
 
-class DominanceParams(NamedTuple):
-    """Dominance between states of a dynamic program."""
-
-    max_comparisons: int = 16
-    """Largest number of states that one state is compared with."""
-
-
-DOMINANCE = DominanceParams()
-"""Default dominance parameters."""
-
-
 class ConstructionParams(NamedTuple):
     """The first schedules, within the time limit."""
 
@@ -101,17 +90,6 @@ class PriorityRuleParams(NamedTuple):
     chunk; chosen by the time that all rules take."""
 
 
-class NetworkParams(NamedTuple):
-    """Parameters of `ppopt.solver.heuristics.operation_network`."""
-
-    busy_share: float = 0.97
-    """Least work of a busy device, as a share of the largest work of all devices. Windows are drawn
-    around the idle gaps of busy devices. Tuned on the core suite."""
-    least_skew: float = 0.25
-    """Least skew of an order, as a share of the mean duration of an operation: windows of a
-    smaller skew hardly differ from unskewed ones."""
-
-
 class PoolParams(NamedTuple):
     """Schedules and rules from which local search starts."""
 
@@ -131,8 +109,6 @@ class PoolParams(NamedTuple):
     annealing; each turn takes twice as many steps as the last."""
     first_operations: int = 1_000_000
     """Operations to place in these steps, within `first_steps`."""
-
-    network: NetworkParams = NetworkParams()
 
     def steps(self, operations: int) -> int:
         """Number of steps from each start in a first turn, for schedules of so many operations."""
@@ -399,17 +375,6 @@ class RoundParams(NamedTuple):
     schedules of another kind, or of both, are better."""
 
 
-class RemoteParams(NamedTuple):
-    """Parameters of `ppopt.solver.subset_dp_process`."""
-
-    pause: float = 0.05
-    """Least number of seconds between two exchanges of messages."""
-    first_round: float = 6.0
-    """Seconds of the first round; each round takes twice as long."""
-    least: float = 3.0
-    """Least number of seconds left to start the process, which takes half a second."""
-
-
 class ConfigurationParams(NamedTuple):
     """The search over configurations, such as partitions, placements and recompute."""
 
@@ -545,7 +510,6 @@ class SolveParams:
     dynamic_program: DynamicProgramParams = field(default_factory=DynamicProgramParams)
     full_model: FullModelParams = field(default_factory=FullModelParams)
     questions: QuestionParams = field(default_factory=QuestionParams)
-    remote: RemoteParams = field(default_factory=RemoteParams)
     configurations: ConfigurationParams = field(default_factory=ConfigurationParams)
     moves: MoveParams = field(default_factory=MoveParams)
     frontier: FrontierParams = field(default_factory=FrontierParams)

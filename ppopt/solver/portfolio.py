@@ -93,7 +93,7 @@ class _Portfolio:
         """The incumbent, or the view of it whose bounds are proved by relaxations."""
         self._subsets = SubsetDP(relaxed.problem, self._params.subset)
         several = options.workers > 1 and relaxed is (view or incumbent)
-        self._remote = SubsetDPProxy(self._subsets, self._params.remote) if several else None
+        self._remote = SubsetDPProxy(self._subsets) if several else None
 
     def entries(self) -> list[TurnTaker]:
         """Methods of a round in the order of their turns."""
