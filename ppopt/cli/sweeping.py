@@ -20,7 +20,6 @@ from ppopt.solver import interrupts
 
 if TYPE_CHECKING:
     from ppopt.studies.grid import Grid
-    from ppopt.studies.sweep import Study
 
 _SHARD = re.compile(r"([0-9]{1,6})/([0-9]{1,6})")
 
@@ -84,7 +83,9 @@ def sweep(
     code = studies_output.show_study(
         settings.output, found, as_json=settings.json, quiet=settings.quiet
     )
-    return code or _exit_code(found)
+    if found.failed or found.not_stored:
+        return EXIT_INCOMPLETE
+    return code or (EXIT_UNKNOWN if found.interrupted and not found.done else 0)
 
 
 def _grid(settings: Settings, values: list[str], where: list[str], shard: str) -> Grid:
@@ -113,12 +114,6 @@ def _bytes(size: str) -> int:
     if number < 2**28:
         raise InputError(f"memory_per_job: {size} is below 256MiB, which Python alone takes")
     return number
-
-
-def _exit_code(found: Study) -> int:
-    if found.failed or found.not_stored:
-        return EXIT_INCOMPLETE
-    return EXIT_UNKNOWN if found.interrupted and not found.done else 0
 
 
 @command(
