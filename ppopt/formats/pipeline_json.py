@@ -10,7 +10,8 @@ the sequence; `slices`, the costs that are optional (`ppopt.problem.settings`), 
 throughput is computed from are left out if they have their defaults. `device_speed` has a
 fraction [numerator, denominator] per device, and is left out if all are 1: times are those at
 speed 1, and an operation takes its time / the speed of its device, a whole number of ticks.
-`microbatch_times` and `microbatch_memory` have such a fraction per microbatch, if they are given.
+`microbatch_times` and `microbatch_memory` have such a fraction per microbatch, and `slice_times`
+one per slice, if they are given.
 `link_mode` is left out if it is `delay`, and `host_link` if it is `duplex`. `frozen` says per stage
 whether it is frozen, and is left out if none is. The costs are those that frozen stages
 have: a cost of an operation that a stage does not have is 0.
@@ -34,7 +35,7 @@ from ppopt.problem.cost_table import STAGE_COSTS, Cost
 from ppopt.problem.costs import MOST_TICKS, is_matrix, times
 from ppopt.problem.field_values import LARGEST_GRID, is_list
 from ppopt.problem.link_mode import HostLink, LinkMode
-from ppopt.problem.microbatches import GIVEN_ORDER, MEMORY, TIMES
+from ppopt.problem.microbatches import GIVEN_ORDER, MEMORY, SLICE_TIMES, TIMES
 from ppopt.problem.pipeline import Pipeline
 from ppopt.problem.settings import COUNTS, LIMIT_1F1B, SETTINGS, Shape
 from ppopt.problem.units import Unit
@@ -54,8 +55,8 @@ _DEFAULTS = {
     "host_link": HostLink.DUPLEX,
 }
 """Fields that are left out if they have these values."""
-FACTORS = (TIMES, MEMORY)
-"""Keys of the factors of microbatches that differ."""
+FACTORS = (TIMES, MEMORY, SLICE_TIMES)
+"""Keys of the factors of microbatches and slices that differ."""
 OPTIONAL = (
     "backward_p2p_time",
     *("name", "placement_name", "chunks", "mem_limit_given", "rounded", "slices", "device_speed"),
@@ -173,6 +174,7 @@ def pipeline_from_object(value: object, per_unit: int, memory_per_unit: int) -> 
         device_speed=within("device_speed", _read_fractions, file, "device_speed", "devices") or 1,
         microbatch_times=within(TIMES, _read_fractions, file, TIMES, "batches"),
         microbatch_memory=within(MEMORY, _read_fractions, file, MEMORY, "batches"),
+        slice_times=within(SLICE_TIMES, _read_fractions, file, SLICE_TIMES, "slices"),
         mem_limit=within("mem_limit_given", _own_limit, file.get("mem_limit_given"), limits),
         routes=file["routes"],
         slices=slices,
@@ -260,8 +262,8 @@ def _read_p2p(value: object, file: dict[str, Any], per_unit: int) -> object:
 
 
 def _read_fractions(file: dict[str, Any], key: str, per: str) -> list[Fraction] | None:
-    """A fraction [numerator, denominator] for each of the devices, or microbatches (`per`)."""
-    value, count = file.get(key), file[per]
+    """A fraction [numerator, denominator] for each device, microbatch or slice (`per`)."""
+    value, count = file.get(key), file.get(per) or 1
     if value is None:
         return None
     if not isinstance(value, list) or len(value) != count:

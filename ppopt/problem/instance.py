@@ -154,8 +154,8 @@ class Instance:
 
     @cached_property
     def _draft(self) -> InstanceDraft:
-        build = features.on_all_resources if self.all_resources else features.on_devices
-        return build(self.pipeline, self.backward_kind)
+        pipeline, all_resources = self.pipeline, self.all_resources
+        return features.draft_of(pipeline, self.backward_kind, all_resources=all_resources)
 
     @cached_property
     def resources(self) -> tuple[Resource, ...]:
@@ -437,14 +437,16 @@ class Instance:
     def pair_time(self, forward: int, backward: int) -> int:
         """Duration of two operation numbers run as one, in ticks.
 
-        Where microbatches differ, as much of both overlaps as if both had the smaller factor.
+        Where microbatches or slices differ, as much overlaps as if both had the smaller factor.
         """
         first, second = self.pipeline.op(forward), self.pipeline.op(backward)
         ticks, place = self.pipeline.ticks, (first.stage, second.kind, second.stage)
-        factors = self.pipeline.microbatch_times
-        if factors is None:
+        if not self.traits & {Trait.MICROBATCHES, Trait.UNEQUAL_SLICES}:
             return ticks.pair_time(*place)
-        smaller = min(factors[first.microbatch], factors[second.microbatch])
+        smaller = min(
+            self.pipeline.factors[op.microbatch][0] * self.pipeline.slice_factor(op.slice)
+            for op in (first, second)
+        )
         alone = self.durations[[forward, backward]].sum()
         return int(alone) - microbatches.scaled(ticks.pair_saving(*place), smaller)
 

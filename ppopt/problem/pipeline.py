@@ -27,7 +27,7 @@ from ppopt.problem import (
 )
 from ppopt.problem.cost_table import STAGE_COSTS, STEP_FIELDS
 from ppopt.problem.costs import Links, StageCosts, Ticks, costs_of, links_of, ticks_of
-from ppopt.problem.field_values import FieldReader, check_grid, whole
+from ppopt.problem.field_values import FieldReader, check_grid, is_list, whole
 from ppopt.problem.first_backward import FirstBackward
 from ppopt.problem.hosting import Hosts, Layout
 from ppopt.problem.kinds import ResourceKind
@@ -76,6 +76,7 @@ class Pipeline(PipelineFields):
         self._set(rounded=reader.rounded)
         front = any(self.model.passing) if self.model else not all(self.has_operations[OpKind.B])
         microbatches.check_no_frozen_front(self.microbatch_memory, front)
+        microbatches.check_no_pairs(self.slice_times, self.costs)
         _ = self.ticks
 
     def _set(self, **fields: object) -> None:
@@ -90,6 +91,8 @@ class Pipeline(PipelineFields):
         self._read_model()
         self._set(placement=hosting.read_placement(self.placement, self.chunks, self.stages))
         hosting.check_devices(self.num_devices)
+        if self.slices is None and is_list(self.slice_times):
+            self._set(slices=len(self.slice_times))
         if self.slices is not None:
             self._set(slices=whole(self.slices, "slices"))
         check_grid(self.stages * self.num_chunks, self.batches * self.num_slices)
@@ -160,13 +163,15 @@ class Pipeline(PipelineFields):
             self._set(**{field: read})
 
     def _read_microbatches(self, reader: FieldReader) -> None:
-        """Read by which factors microbatches differ."""
+        """Read by which factors microbatches and their slices differ."""
         self._set(**sequence_lengths.factors_of(vars(self), reader))
         given = self.microbatch_times, self.microbatch_memory
         microbatches.check_memory_known(*given, self.mem_limit)
         for field in (microbatches.TIMES, microbatches.MEMORY):
             factors = microbatches.read_factors(field, getattr(self, field), self.batches, reader)
             self._set(**{field: factors})
+        slices = microbatches.read_slice_times(self.slice_times, self.num_slices, reader)
+        self._set(slice_times=slices)
         self._set(order=microbatches.read_order(self.order, self.batches, self.routes))
 
     @cached_property
@@ -475,9 +480,11 @@ class Pipeline(PipelineFields):
         static = tuple(self.static_of(device) for device in range(self.num_devices))
         speeds = tuple(self.device_speed[host] for host in self.hosts[0])
         factors = (self.microbatch_times or (), self.microbatch_memory or ())
-        pieces = self.num_slices * max(self.batches, *(ceil(sum(each)) for each in factors))
+        pieces = max(self.batches, *(ceil(sum(each)) for each in factors))
+        pieces *= max(self.num_slices, ceil(sum(self.slice_times or ())))
         of_memory = microbatches.denominator(self.microbatch_memory)
         of_times = microbatches.denominator(self.microbatch_times)
+        of_times *= microbatches.denominator(self.slice_times)
         of_times *= of_memory if self.has_offload else 1
         divisors = {Unit.TIME: self.tick_divisor * of_times, Unit.MEMORY: of_memory}
         rest = (static, self.limits, pieces, divisors)
@@ -490,6 +497,10 @@ class Pipeline(PipelineFields):
         return tuple(
             zip(self.microbatch_times or same, self.microbatch_memory or same, strict=True)
         )
+
+    def slice_factor(self, part: int) -> Fraction:
+        """Factor on the times of a slice, on top of that of its microbatch."""
+        return self.slice_times[part] if self.slice_times else Fraction(1)
 
     @property
     def order_is_open(self) -> bool:

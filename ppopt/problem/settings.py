@@ -59,7 +59,7 @@ class Shape(Enum):
     SWITCHES = "true|LIST"
     """True or false for all stages, or a list with one of these per stage."""
     PER_DEVICE = "NUMBER|LIST"
-    """One number for all devices, or microbatches, or a list with one number for each."""
+    """One number for all devices, microbatches or slices, or a list with one number for each."""
     LENGTHS = "LENGTHS"
     """A list with one entry per microbatch: a whole number, or a list of these."""
     PLACEMENT = "NAME|LIST"
@@ -406,7 +406,8 @@ SETTINGS = (
     Setting(
         "attention_share",
         Shape.NUMBER,
-        "share of the times that grows with the square of the length of a document (attention)",
+        "share of the times that grows with the square of the length of a document (attention); "
+        "with slices, with the tokens that a slice attends to",
         "0",
         least=0,
         under=Heading.TIMES,
@@ -433,6 +434,15 @@ SETTINGS = (
         "Q",
         "parts into which each microbatch is cut along the sequence",
         default="1",
+    ),
+    Setting(
+        "slice_times",
+        Shape.PER_DEVICE,
+        "relative times of the slices of a microbatch, one number each, where they differ (causal "
+        "attention); all together take the time of the microbatch",
+        "equal, or by attention_share",
+        least=0,
+        under=Heading.TIMES,
     ),
     Setting(
         "routes",

@@ -196,8 +196,8 @@ class Strategy:
 
         Raises NotApplicableError if the pipeline has none such, as with delays listed per stage.
         """
-        slices = None if self.slices == 1 else pipeline.slices
-        pipeline = _changed(pipeline, routes=1, slices=slices)
+        fields = dict.fromkeys(("slices", "slice_times")) if self.slices == 1 else {}
+        pipeline = _changed(pipeline, routes=1, **fields)
         if not pipeline.named_placement:
             return pipeline
         keep = pipeline.chunks if self.chunks is None and (pipeline.chunks or 1) > 1 else None
