@@ -11,8 +11,8 @@ from ppopt.errors import InputError
 from ppopt.problem import exact
 from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.cost_table import OTHER_TIMES
+from ppopt.problem.layer_choices import SEARCH_OFFLOAD
 from ppopt.problem.objective import Objective
-from ppopt.problem.offload import SEARCH_OFFLOAD
 from ppopt.problem.operation import Op, OpKind
 from ppopt.problem.partition import SEARCH
 from ppopt.problem.pipeline import Pipeline
