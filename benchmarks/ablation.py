@@ -1,10 +1,12 @@
-"""What each method of the search brings: the core without it, one method at a time.
+"""What each method of the search brings: the same rounds without it, one method at a time.
 
-python -m benchmarks.ablation run -o ablation.jsonl --seconds 10 --seed 0
+python -m benchmarks.ablation run -o ablation.jsonl --seconds 3 --every 2
 python -m benchmarks.ablation report ablation.jsonl
 
-One worker, whose turns go by work and not by the clock. Times and the time limit are those of the
-processor, so that other processes disturb them little. A run is resumed where it was left.
+One worker, on a clock that stands still: work alone decides, on a busy machine, too.
+An instance is searched with all methods by one more round at a time until it is proved or has taken
+`--seconds` of the processor; then by as many rounds without each method that had a turn. A run is
+resumed where it was left.
 """
 
 from __future__ import annotations
@@ -12,18 +14,26 @@ from __future__ import annotations
 import argparse
 import time
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from itertools import chain, islice, product
 from pathlib import Path
 from typing import NamedTuple
 
 import ppopt
 from benchmarks import suite
-from benchmarks.record import add_line, number, processor_clock, read_lines, table
-from ppopt.solver.parameters import SolveParams
+from benchmarks.record import add_line, number, read_lines, table
+from ppopt.solver.parameters import RoundParams, SolveParams
 from ppopt.solver.portfolio import NAMES
+from ppopt.solver.result import Progress, Result
+from tests.equivalence.runs import standing_clock
 
 NOTHING = "nothing"
-METHODS = (NOTHING, *NAMES)
+
+ROUNDS = range(2, 6)
+"""Numbers of rounds; the first one has a turn of every method."""
+PER_OPERATION = 5e-5
+"""Unit of the first round per operation: shorter than usual, for more rounds of the same work."""
+TIME_LIMIT = 60.0
 
 
 class Row(NamedTuple):
@@ -32,7 +42,9 @@ class Row(NamedTuple):
     without: str
     instance: str
     group: str
-    seed: int
+    rounds: int
+    turns: list[str]
+    """Methods that had a turn."""
     status: str
     value: float | None
     bound: float | None
@@ -40,32 +52,62 @@ class Row(NamedTuple):
     """Of the processor."""
 
 
-Runs = dict[tuple[str, int], Row]
-"""By instance and seed."""
+def run(
+    path: Path, methods: Iterable[str], seconds: float, instances: list[suite.Instance]
+) -> None:
+    """Solve instances with all methods, then without each; what the record holds is kept."""
+    done = {(row.without, row.instance): row for row in read(path)}
 
-
-def run(path: Path, without: str, seconds: float, seed: int, groups: str) -> None:
-    """Solve the core without a method; what the record holds is not solved again."""
-    done = {(row.without, row.instance, row.seed) for row in read(path)}
-    params = SolveParams(without=frozenset({without}) - {NOTHING})
-    for instance in suite.core():
-        known = (without, instance.name, seed) in done
-        if known or instance.group == "large" or not instance.group.startswith(groups):
-            continue
-        began = time.process_time()
-        with processor_clock():
-            result = ppopt.solve(
-                instance.pipeline,
-                objective=instance.objective,
-                time_limit=seconds,
-                workers=1,
-                seed=seed,
-                params=params,
-            )
-        spent = round(time.process_time() - began, 4)
-        figures = (number(result.value), number(result.lower_bound), spent)
-        row = Row(without, instance.name, instance.group, seed, result.status.value, *figures)
+    def add(row: Row) -> None:
+        done[row.without, row.instance] = row
         add_line(path, row._asdict())
+
+    for instance in instances:
+        if (NOTHING, instance.name) not in done:
+            add(_base(instance, seconds))
+    for method, instance in product(methods, instances):
+        base = done[NOTHING, instance.name]
+        if method in base.turns and (method, instance.name) not in done:
+            add(_row(instance, method, base.rounds))
+
+
+def _base(instance: suite.Instance, seconds: float) -> Row:
+    """Search with all methods, with one more round than the proof or the time takes."""
+    for most in ROUNDS:
+        row = _row(instance, NOTHING, most)
+        if suite.is_proved(row.status) or row.seconds > seconds:
+            break
+    return row._replace(rounds=most + 1) if suite.is_proved(row.status) else row
+
+
+def _row(instance: suite.Instance, without: str, most: int) -> Row:
+    rounds = RoundParams(most=most, first_per_operation=PER_OPERATION)
+    params = SolveParams(without=frozenset({without}) - {NOTHING}, rounds=rounds)
+    turns: dict[str, None] = {}
+
+    def note(progress: Progress) -> bool:
+        turns[progress.phase] = None
+        return False
+
+    began = time.process_time()
+    with standing_clock():
+        result = _solve(instance, params, note)
+    spent = round(time.process_time() - began, 3)
+    figures = (number(result.value), number(result.lower_bound), spent)
+    head = (without, instance.name, instance.group, most, list(turns))
+    return Row(*head, result.status.value, *figures)
+
+
+def _solve(instance: suite.Instance, params: SolveParams, note: ppopt.stop.Criterion) -> Result:
+    return ppopt.solve(
+        instance.pipeline,
+        objective=instance.objective,
+        backward_kind=instance.backward_kind,
+        time_limit=TIME_LIMIT,
+        workers=1,
+        stop=note,
+        params=params,
+    )
 
 
 def read(path: Path) -> list[Row]:
@@ -75,26 +117,41 @@ def read(path: Path) -> list[Row]:
 
 def report(rows: list[Row]) -> Iterator[str]:
     """A table in Markdown: what changes where a method is left out, over the instances of both."""
-    found: dict[str, Runs] = defaultdict(dict)
+    found: dict[str, dict[str, Row]] = defaultdict(dict)
     for row in rows:
-        found[row.without][row.instance, row.seed] = row
+        found[row.without][row.instance] = row
     base = found.pop(NOTHING, {})
-    columns = ("without", "runs", "proved", "time", "mean gap, %", "value worse", "value better")
-    return table(columns, (_cells(without, base, rest) for without, rest in found.items()))
+    columns = ("without", "turns", "worse", "better", "proved", "time", "worse on")
+    body = sorted(_cells(method, base, rest) for method, rest in found.items())
+    return table(columns, body)
 
 
-def _cells(without: str, base: Runs, rest: Runs) -> tuple[object, ...]:
-    common = [key for key in rest if key in base]
-    old, new = [base[key] for key in common], [rest[key] for key in common]
-    ratio = sum(row.seconds for row in new) / max(1e-9, sum(row.seconds for row in old))
-    gaps = [suite.mean_gap((row.value, row.bound) for row in rows) for rows in (old, new)]
-    proved = [sum(suite.is_proved(row.status) for row in rows) for rows in (old, new)]
-    pairs = [(a.value or 0, b.value or 0) for a, b in zip(old, new, strict=True)]
+def _cells(method: str, base: dict[str, Row], rest: dict[str, Row]) -> tuple[object, ...]:
+    pairs = [(base[name], row) for name, row in rest.items() if name in base]
+    worse = [new.instance for old, new in pairs if _is_worse(new, old)]
+    better = [new.instance for old, new in pairs if _is_worse(old, new)]
+    proved = [sum(suite.is_proved(row.status) for row in side) for side in zip(*pairs, strict=True)]
+    times = [sum(row.seconds for row in side) for side in zip(*pairs, strict=True)]
+    shown = ", ".join(worse[:4]) + (", ..." if len(worse) > 4 else "")
     return (
-        *(without, len(common), f"{proved[0]} to {proved[1]}", f"{ratio:.3f}"),
-        f"{gaps[0]:.3f} to {gaps[1]:.3f}",
-        *(sum(b > a for a, b in pairs), sum(b < a for a, b in pairs)),
+        *(method, f"{len(pairs)} of {len(base)}", len(worse), len(better)),
+        *(f"{proved[0]} to {proved[1]}", f"{times[1] / times[0]:.3f}", shown),
     )
+
+
+def _is_worse(row: Row, than: Row) -> bool:
+    """Whether the value or the bound of a row is worse, or the proof is lost."""
+    infinity = float("inf")
+    values = [infinity if each.value is None else each.value for each in (row, than)]
+    bounds = [infinity if each.bound is None else each.bound for each in (row, than)]
+    return values[0] > values[1] or bounds[0] < bounds[1]
+
+
+def sample(every: int, groups: str = "") -> list[suite.Instance]:
+    """Every n-th instance of the core without the large ones, and all varied ones."""
+    core = (instance for instance in suite.core() if instance.group != "large")
+    instances = chain(suite.varied(), islice(core, 0, None, every))
+    return [instance for instance in instances if instance.group.startswith(groups)]
 
 
 def main() -> None:
@@ -103,9 +160,9 @@ def main() -> None:
     commands = parser.add_subparsers(dest="command", required=True)
     running = commands.add_parser("run")
     running.add_argument("-o", "--output", type=Path, required=True)
-    running.add_argument("--without", nargs="*", default=METHODS, choices=METHODS)
-    running.add_argument("--seconds", type=float, default=10.0)
-    running.add_argument("--seed", type=int, default=0)
+    running.add_argument("--without", nargs="*", default=NAMES, choices=NAMES)
+    running.add_argument("--seconds", type=float, default=3.0)
+    running.add_argument("--every", type=int, default=2)
     running.add_argument("--group", default="", help="start of the groups' names")
     reporting = commands.add_parser("report")
     reporting.add_argument("records", type=Path, nargs="+")
@@ -114,8 +171,7 @@ def main() -> None:
         rows = [row for path in given.records for row in read(path)]
         print("\n".join(report(rows)))
         return
-    for without in given.without:
-        run(given.output, without, given.seconds, given.seed, given.group)
+    run(given.output, given.without, given.seconds, sample(given.every, given.group))
 
 
 if __name__ == "__main__":

@@ -27,6 +27,7 @@ class Instance(NamedTuple):
     group: str
     pipeline: Pipeline
     objective: Objective = Objective.MAKESPAN
+    backward_kind: str | None = None
 
 
 def is_proved(status: str) -> bool:
@@ -149,6 +150,55 @@ def core() -> Iterator[Instance]:
     """The part of it for every day: chosen by place in the lists, not by result."""
     for name, instances in lists().items():
         yield from islice(instances, 0, None, CORE_STEPS[name])
+
+
+TRAITS: dict[str, dict[str, Any]] = {
+    "mixed": {"memory_b": "0.5"},
+    "recompute": {"recompute_time": 4, "kept": "0.25"},
+    "step work": {"unshard": 30, "gradient_sync": 40, "optimizer": 15, "optimizer_barrier": True},
+    "offload": {"offload_memory": "0.5", "offload_time": 9},
+    "streams": {"link_mode": "streams", "p2p": 5},
+    "exclusive links": {"link_mode": "exclusive", "p2p": 6},
+    "routes": {"routes": 2},
+    "routes with pairs": {"routes": 2, "overlap": 27},
+    "slices": {"slices": 2},
+    "frozen": {"frozen": True},
+    "microbatches": {"microbatch_times": True},
+    "device span": {},
+    "whole": {},
+    "long": {"batches": 300},
+}
+"""Fields of the pipelines of `varied`, by what they have beside plain pipelines."""
+
+
+def varied() -> Iterator[Instance]:
+    """Pipelines with what the other lists lack: two sizes, and two limits where memory is tight."""
+    for trait, size, share in product(TRAITS, (4, 8), (Fraction(3, 4), Fraction(5, 4))):
+        rng, fields = Random(f"{trait} {size} {share}"), dict(TRAITS[trait])
+        rows = ([rng.randint(8, 14) for _ in range(size)] for _ in range(3))
+        forward, backward_input, weight = rows
+        fields = {"batches": 3 * size - size % 2, "p2p": 1, "mem_limit": int(share * size)} | fields
+        if trait == "mixed":
+            both = zip(backward_input, weight, strict=True)
+            fields["backward"] = [sum(pair) - rng.randint(1, 6) for pair in both]
+        if "frozen" in fields:
+            fields["frozen"] = [stage < size // 2 for stage in range(size)]
+        if "microbatch_times" in fields:
+            fields["microbatch_times"] = rng.choices(("0.5", 1, 1, "1.5"), k=fields["batches"])
+            fields["microbatch_memory"] = [1] * fields["batches"]
+        name = f"{trait} p={size} K={fields['mem_limit']}"
+        pipeline = Pipeline(
+            stages=size,
+            forward=forward,
+            backward_input=backward_input,
+            weight=weight,
+            name=name,
+            **fields,
+        )
+        span = trait == "device span"
+        objective = Objective.DEVICE_SPAN if span else Objective.MAKESPAN
+        kind = "whole" if trait in ("whole", "recompute") else "mixed" if trait == "mixed" else None
+        yield Instance(name, trait, pipeline, objective, kind)
 
 
 def race() -> Iterator[Instance]:

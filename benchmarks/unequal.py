@@ -52,11 +52,11 @@ class Example:
     @property
     def file(self) -> Path:
         """Where the best schedule found is kept."""
-        return DOCS / f"unequal-{self.name}.json"
+        return DOCS / "pictures" / f"unequal-{self.name}.json"
 
     def picture(self, which: str) -> Path:
         """Where the picture of `hand` or `best` is kept."""
-        return DOCS / f"unequal-{self.name}-{which}.svg"
+        return DOCS / "pictures" / f"unequal-{self.name}-{which}.svg"
 
 
 EXAMPLES = (
@@ -195,8 +195,8 @@ def example_text(example: Example, seconds: float) -> str:
             *rows,
             f"\nThe best schedule found takes {float(100 * less):.1f} % less time than "
             f"`{fitting[0].name}`, the best hand strategy within the limit.\n",
-            f"![{fitting[0].name}]({example.picture('hand').name})\n",
-            f"![best found]({example.picture('best').name})\n",
+            f"![{fitting[0].name}](pictures/{example.picture('hand').name})\n",
+            f"![best found](pictures/{example.picture('best').name})\n",
         )
     )
 

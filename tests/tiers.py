@@ -1,11 +1,16 @@
-"""Cases that only the whole run has: those with the marker `slow`."""
+"""Cases that only the whole run has, and how many examples a property has."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
 from typing import Any
 
 import pytest
+from hypothesis import settings
+
+MULTIPLE = int(os.environ.get("PPOPT_EXAMPLES", "1"))
+"""How many times more examples than usual are drawn: a long run finds what is rare."""
 
 
 def slow(*values: Any) -> Any:
@@ -16,3 +21,8 @@ def slow(*values: Any) -> Any:
 def first(fast: int, cases: Iterable[Any]) -> list[Any]:
     """Cases of one value each, of which all but the first few are slow."""
     return [case if place < fast else slow(case) for place, case in enumerate(cases)]
+
+
+def examples(count: int) -> settings:
+    """Draw so many examples of a property that takes longer than most."""
+    return settings(max_examples=count * MULTIPLE)

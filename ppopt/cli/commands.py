@@ -117,15 +117,15 @@ def _stored(
     """The result from a storage, or of a search that is stored; and the exit code of storing."""
     from ppopt import processors
     from ppopt.cli.streams import note
-    from ppopt.studies.cached_solve import solve_stored
     from ppopt.studies.job import job_of
     from ppopt.studies.storage import Storage
+    from ppopt.studies.task import solve_stored
 
     options = {"workers": processors.available()} | search_options(settings)
     with Storage(url) as storage:
         found = solve_stored(job_of(pipeline, options), storage, update, settings.began)
-    if found.damaged is not None:
-        note(f"note: {found.damaged}; it was solved again")
+    for reason in found.damaged:
+        note(f"note: {reason}; it was solved again")
     if found.not_stored is not None:
         note(f"error: {found.not_stored}")
     elif found.cached and not (settings.quiet or settings.json):

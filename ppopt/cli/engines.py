@@ -32,24 +32,21 @@ def engine_of(
     dask: str | None,
     scheduler_file: str | None,
     retries: int = RETRIES,
-    memory: int | None = None,
 ) -> Iterator[Engine]:
     """Open the engine that the options name: Dask, or else processes of this machine.
 
-    `memory` is the limit of a process, in bytes. Raises InputError if options contradict.
+    Raises InputError if options contradict.
     """
     if dask is None and scheduler_file is None:
         from ppopt import processors
         from ppopt.studies.engines.local import LocalEngine
 
         number = processors.available() if jobs is None else jobs
-        with closing(LocalEngine(number, retries, memory)) as engine:
+        with closing(LocalEngine(number, retries)) as engine:
             yield engine
         return
-    if (dask and scheduler_file) or jobs or memory:
-        raise InputError(
-            "dask: excludes --jobs and --memory-per-job; give an address or a file, not both"
-        )
+    if (dask and scheduler_file) or jobs:
+        raise InputError("dask: excludes --jobs; give an address or a file, not both")
     from ppopt.studies.engines.dask import DaskEngine, connect
 
     with ExitStack() as stack:

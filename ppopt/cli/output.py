@@ -21,6 +21,7 @@ from ppopt.formats import origin_json, schedule_json, torch_csv
 from ppopt.formats.documents import label
 from ppopt.formats.figures import ScheduleFigures
 from ppopt.formats.files import write
+from ppopt.formats.loader_order import describe_loader_order, file_beside
 from ppopt.problem.kinds import ResourceKind
 from ppopt.problem.operation import ONCE
 from ppopt.report import table, text
@@ -352,7 +353,16 @@ def _files(
     targets = [
         target.as_page() if instead and target.is_picture else target for target in settings.output
     ]
-    return write_each((target, partial(content, target)) for target in targets)
+    orders = [target.path for target in targets if target.is_order]
+    beside = dict(pair for order in orders for pair in file_beside(order, schedules[0]).items())
+    if beside and (loader := describe_loader_order(schedules[0])):
+        note(f"note: {loader}: {', '.join(map(str, beside))}")
+    return write_each(
+        [
+            *((target, partial(content, target)) for target in targets),
+            *((Target(path, path), partial(str, text)) for path, text in beside.items()),
+        ]
+    )
 
 
 def write_each(files: Iterable[tuple[Target, Callable[[], str | bytes]]]) -> int:

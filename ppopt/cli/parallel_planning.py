@@ -42,7 +42,7 @@ def plan_over_parallelism(
     from ppopt.derivation.training import Training
     from ppopt.studies.parallel_plan import PlanArguments, plan_parallelism
     from ppopt.studies.parallel_space import DIMENSIONS, ParallelSpace
-    from ppopt.studies.parallel_storage import StudyOptions
+    from ppopt.studies.parallel_task import StudyOptions
 
     _check(settings, derivation)
     if "batches" in asked:

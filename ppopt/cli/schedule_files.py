@@ -129,7 +129,7 @@ def check(files: list[Path], *, json: bool = False, quiet: bool = False) -> int:
     from ppopt.cli import progress
     from ppopt.cli.files import valid_schedule
     from ppopt.cli.output import print_json
-    from ppopt.formats.figures import json_object
+    from ppopt.formats.origin_json import json_object
     from ppopt.studies.reference_check import check_reference
 
     references = [valid_schedule(file) for file in files]
@@ -182,6 +182,7 @@ def export(file: Path, to: ExportFormat, output: str, time_unit: str | None = No
     from ppopt.cli.files import check_place, valid_schedule
     from ppopt.formats import perfetto, schedule_json, torch_comms, torch_csv
     from ppopt.formats.files import write
+    from ppopt.formats.loader_order import describe_loader_order, file_beside
     from ppopt.formats.megatron_schedule import stated_group_size
     from ppopt.formats.trainer_partition import megatron_arguments, torchtitan_keys
 
@@ -201,15 +202,23 @@ def export(file: Path, to: ExportFormat, output: str, time_unit: str | None = No
     if time_unit is not None and to is not ExportFormat.PERFETTO:
         raise InputError(f"time-unit: {to} holds no times in another unit; leave it out")
     made = valid_schedule(file)
-    text = writers[to](made)
+    texts = {Path(output): writers[to](made)}
+    loader, notes = describe_loader_order(made), list(_left_out(made, to))
     if to is ExportFormat.TORCHTITAN:
         if order == Path(output):
             raise InputError(f"output: {output}: the order goes there; end the name in .toml")
-        check_place(order)
-        write(order, torch_csv.order_csv(made))
-    write(Path(output), text)
-    for missing in _left_out(made, to):
-        note(f"note: {missing}")
+        texts = {order: torch_csv.order_csv(made), **texts}
+        texts[Path(output)] += loader and f"# {loader}\n"
+    if to not in (ExportFormat.JSON, ExportFormat.PERFETTO):
+        beside = file_beside(Path(output), made)
+        notes += [f"{loader}: {path}" for path in beside if loader]
+        texts = {**beside, **texts}
+    for path in texts:
+        check_place(path)
+    for path, text in texts.items():
+        write(path, text)
+    for text in notes:
+        note(f"note: {text}")
     return 0
 
 

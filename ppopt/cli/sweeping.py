@@ -48,12 +48,10 @@ _SHARD = re.compile(r"([0-9]{1,6})/([0-9]{1,6})")
 def sweep(
     settings: Settings,
     values: list[str] | None = None,
-    where: list[str] | None = None,
     storage: str = STORAGE,
     study_name: str | None = None,
     jobs: int | None = None,
     retries: int = RETRIES,
-    memory_per_job: str | None = None,
     dask: str | None = None,
     dask_scheduler_file: str | None = None,
     shard: str = "1/1",
@@ -70,10 +68,9 @@ def sweep(
         raise InputError(
             "sweep: nothing varies; name settings that vary, without dashes: batches=8,16"
         )
-    grid = _grid(settings, values, where or [], shard)
-    memory = None if memory_per_job is None else _bytes(memory_per_job)
+    grid = _grid(settings, values, shard)
     with ExitStack() as stack:
-        engine = stack.enter_context(engine_of(jobs, dask, dask_scheduler_file, retries, memory))
+        engine = stack.enter_context(engine_of(jobs, dask, dask_scheduler_file, retries))
         interrupts.only_record()
         line = stack.enter_context(progress.shown(quiet=settings.quiet))
         found = sweeps.run(
@@ -88,7 +85,7 @@ def sweep(
     return code or (EXIT_UNKNOWN if found.interrupted and not found.done else 0)
 
 
-def _grid(settings: Settings, values: list[str], where: list[str], shard: str) -> Grid:
+def _grid(settings: Settings, values: list[str], shard: str) -> Grid:
     from ppopt.problem.settings import same_setting
     from ppopt.studies.grid import Base, grid_of
     from ppopt.studies.overrides import parse
@@ -102,18 +99,7 @@ def _grid(settings: Settings, values: list[str], where: list[str], shard: str) -
             raise same_setting(override.key, override.key)
         axes[override.key] = override.values
     base = {key: value for key, value in settings.values.items() if key != "output"}
-    return grid_of(Base(base), axes, where, (int(found[1]), int(found[2])))
-
-
-def _bytes(size: str) -> int:
-    from ppopt.problem import exact
-    from ppopt.problem.units import Unit, resolve
-
-    found = resolve(Unit.MEMORY, "B", {"memory_per_job": size}).values["memory_per_job"]
-    number = int(exact.read(found, "memory_per_job").value)
-    if number < 2**28:
-        raise InputError(f"memory_per_job: {size} is below 256MiB, which Python alone takes")
-    return number
+    return grid_of(Base(base), axes, (int(found[1]), int(found[2])))
 
 
 @command(

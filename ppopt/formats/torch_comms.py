@@ -17,12 +17,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
 from ppopt.errors import InputError
 from ppopt.formats import torch_csv
 from ppopt.formats.documents import label, read_text
+from ppopt.formats.loader_order import microbatch_numbers, read_beside
 from ppopt.problem.link_mode import LinkMode
 from ppopt.problem.objective import Objective
 from ppopt.problem.operation import Op
@@ -48,7 +50,7 @@ def communication_csv(schedule: Schedule) -> str:
     rows = communication.of_schedule(schedule)
     check(schedule.pipeline, rows)
     found = communication.with_empty_backwards(schedule.pipeline, rows, received=True)
-    return torch_csv.written(found, torch_csv.microbatch_numbers(schedule))
+    return torch_csv.written(found, microbatch_numbers(schedule))
 
 
 def check(pipeline: Pipeline, rows: Sequence[ActionRow]) -> None:
@@ -67,10 +69,12 @@ class CommunicationOrder(NamedTuple):
 
 
 def read_communication_order(path: Path) -> CommunicationOrder:
-    """Read a file; see `parse_order`."""
-    return parse_communication_order(
+    """Read a file, and the order of microbatches beside it; see `parse_communication_order`."""
+    found = parse_communication_order(
         read_text(path, torch_csv.LARGEST_FILE, encoding="utf-8"), label(path)
     )
+    microbatches = read_beside(path, found.order.batches)
+    return found._replace(order=replace(found.order, microbatches=microbatches))
 
 
 def parse_communication_order(content: str, where: str) -> CommunicationOrder:

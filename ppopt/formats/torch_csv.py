@@ -27,8 +27,8 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +38,7 @@ from ppopt.errors import DeadlockError, InputError, NotApplicableError
 from ppopt.formats.config import pipeline_of
 from ppopt.formats.documents import label, read_text
 from ppopt.formats.fields import shown, within
+from ppopt.formats.loader_order import microbatch_numbers, read_beside
 from ppopt.problem import placement
 from ppopt.problem.cost_table import STAGE_COSTS
 from ppopt.problem.field_values import LARGEST_GRID
@@ -92,17 +93,16 @@ def order_csv(schedule: Schedule) -> str:
 
 def written(rows: Sequence[Sequence[Cell]], numbers: Mapping[int, int]) -> str:
     """The text of rows of operations and of communication, with PyTorch's microbatch numbers."""
-    return "".join(",".join(_written_cell(cell, numbers) for cell in row) + "\n" for row in rows)
 
+    def word(action: Action) -> str:
+        number = "" if action.microbatch is None else numbers[action.microbatch]
+        return f"{action.stage}{_LETTERS.get(action.kind, action.kind.value)}{number}"
 
-def _written_cell(cell: Cell, numbers: Mapping[int, int]) -> str:
-    words = [_word(action, numbers) for action in cell]
-    return words[0] if len(words) == 1 else f"({';'.join(words)})OVERLAP_F_B"
+    def written_cell(cell: Cell) -> str:
+        both = ";".join(map(word, cell))
+        return both if len(cell) == 1 else f"({both})OVERLAP_F_B"
 
-
-def _word(action: Action, numbers: Mapping[int, int]) -> str:
-    number = "" if action.microbatch is None else numbers[action.microbatch]
-    return f"{action.stage}{_LETTERS.get(action.kind, action.kind.value)}{number}"
+    return "".join(",".join(map(written_cell, row)) + "\n" for row in rows)
 
 
 def check_pipeline(pipeline: Pipeline) -> None:
@@ -125,14 +125,6 @@ def check_planned(schedule: Schedule, form: str) -> None:
         raise InputError(f"{form}: not a schedule of its pipeline: {found[0]}; mend it first")
 
 
-def microbatch_numbers(schedule: Schedule) -> dict[int, int]:
-    """Map each microbatch to PyTorch's number: its index among the last stage's forwards."""
-    last = schedule.pipeline.num_stages - 1
-    forwards = (schedule.kind == OpKind.F) & (schedule.stage == last)
-    order = schedule.microbatch[forwards].tolist()
-    return {microbatch: number for number, microbatch in enumerate(order)}
-
-
 @dataclass(frozen=True)
 class Order:
     """A compute order without times: complete and well-formed, though it may still deadlock."""
@@ -145,6 +137,8 @@ class Order:
     """Microbatches."""
     overlapped: frozenset[Op] = frozenset()
     """Backwards that form an overlapped pair with the forward before them."""
+    microbatches: tuple[int, ...] | None = None
+    """Microbatch of the user's list that is number j, by j; None: number j."""
 
     def codes(self, pipeline: Pipeline) -> Orders:
         """Encode the order as operation numbers (see `ppopt.schedule.orders.Orders`)."""
@@ -157,8 +151,9 @@ class Order:
 
 
 def read_order(path: Path) -> Order:
-    """Read a file; see `parse_order`."""
-    return parse_order(read_text(path, LARGEST_FILE, encoding="utf-8"), label(path))
+    """Read a file, and the order of microbatches beside it; see `parse_order`."""
+    order = parse_order(read_text(path, LARGEST_FILE, encoding="utf-8"), label(path))
+    return replace(order, microbatches=read_beside(path, order.batches))
 
 
 def parse_order(content: str, where: str) -> Order:
@@ -176,6 +171,7 @@ def schedule(
     """Time an order on the pipeline that canonical settings describe (`ppopt.formats.config`).
 
     Stages, microbatches and placement default to those of the order, costs to ppopt's defaults.
+    Lists per microbatch are in the user's order, and follow `Order.microbatches`.
     Raises InputError if order and settings contradict each other, and DeadlockError if
     operations wait for each other in a cycle.
     """
@@ -223,8 +219,6 @@ def _row(line: str) -> list[tuple[Op, ...]]:
 
 def _cell(text: str) -> tuple[Op, ...]:
     """Parse the operations of a cell: none, one, or an overlapped pair."""
-    if match := _OP.fullmatch(text):
-        return (Op(KINDS[match[2]], int(match[1]), int(match[3])),)
     if not text or _COMMUNICATION.fullmatch(text):
         return ()
     if overlap := _OVERLAP.fullmatch(text):
@@ -359,7 +353,7 @@ def pipeline_of_order(order: Order, settings: Mapping[str, object]) -> Pipeline:
             f"the order puts its stages on the ranks {_listed(order.placement)}, the pipeline on "
             f"{' and '.join(map(_listed, pipeline.hosts))}; give a pipeline of the same placement"
         )
-    return pipeline
+    return pipeline if order.microbatches is None else pipeline.reordered(order.microbatches)
 
 
 def _shape(order: Order, given: Mapping[str, Any]) -> dict[str, Any]:
@@ -371,18 +365,12 @@ def _shape(order: Order, given: Mapping[str, Any]) -> dict[str, Any]:
     lists = [given[cost.field] for cost in STAGE_COSTS if isinstance(given.get(cost.field), list)]
     per_stage = any(len(costs) == stages for costs in lists)
     if stages == devices or not per_stage:
-        for name in _placement_names(order):
-            chunks = {} if name == "linear" else {"placement": name, "chunks": stages // devices}
-            return {"stages": devices, **given, **chunks}
+        for name in placement.NAMED:
+            fits = stages == devices if name == "linear" else stages % devices == 0
+            if fits and placement.named(name, devices, stages // devices) == order.placement:
+                chunks = {"placement": name, "chunks": stages // devices}
+                return {"stages": devices, **given, **({} if name == "linear" else chunks)}
     return {"stages": stages, **given, "placement": list(order.placement)}
-
-
-def _placement_names(order: Order) -> Iterator[str]:
-    stages, devices = len(order.placement), len(order.rows)
-    for name in placement.NAMED:
-        fits = stages == devices if name == "linear" else stages % devices == 0
-        if fits and placement.named(name, devices, stages // devices) == order.placement:
-            yield name
 
 
 def _listed(numbers: tuple[int, ...]) -> str:

@@ -97,16 +97,11 @@ class Problem:
 
     @cached_property
     def _of_one_kind(self) -> Problem:
-        """The relaxation of `ShortPairs.relaxed` if some pair is shorter than an operation of it.
-
-        Else, where backwards are mixed, that of `BackwardChoice.relaxed`, which splits them all.
-        """
-        if self.short_pairs.need_matrix:
-            kind = BackwardKind.uniform(fused=self.fused)
-            return replace(self, pipeline=self.short_pairs.relaxed, backward_kind=kind)
-        if not self.mixed:
+        """The relaxation if backwards are mixed, or a pair is shorter than an operation of it."""
+        if not (self.mixed or self.short_pairs.exist):
             return self
-        return replace(self, pipeline=self.choice.relaxed, backward_kind=BackwardKind.SPLIT)
+        kind = BackwardKind.uniform(fused=self.fused)
+        return replace(self, pipeline=self.short_pairs.relaxed, backward_kind=kind)
 
     @cached_property
     def restrictions(self) -> tuple[Problem, ...]:

@@ -22,20 +22,20 @@ the place of every BW; B' in the place of B, and W' in the place of W. It fits:
 - W' takes no longer than W, than what B' leaves of the smaller of BW and B + W, and than what F
   with B' leaves of any F with BW.
 
-B' and W' allocate no more than B, W and BW (`ppopt.problem.backward_choice.memory_of_either`).
+B' and W' allocate no more than B, W and BW (`memory_of_either`).
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from fractions import Fraction
 from functools import cached_property
 from itertools import product
 from typing import Any
 
-from ppopt.problem.backward_choice import memory_of_either
 from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.cost_table import OTHER_TIMES
-from ppopt.problem.costs import is_matrix
+from ppopt.problem.costs import StageCosts
 from ppopt.problem.link_mode import LinkMode
 from ppopt.problem.operation import OpKind
 from ppopt.problem.pipeline import Pipeline
@@ -49,6 +49,23 @@ KINDS = {
 Row = list[int]
 
 
+def memory_of_either(costs: StageCosts[Fraction]) -> dict[str, tuple[Fraction, ...]]:
+    """Memory of split backwards, B' and W', in whose place B and W may run, or BW, by field.
+
+    While B' or W' runs, and between them, a microbatch holds no more than in B, in W or between
+    them, and no more than in BW.
+    """
+    zero, found = Fraction(0), []
+    for stage, kept in enumerate(costs.kept):
+        most = costs.recompute_memory[stage] + costs.backward_workspace[stage]
+        missing = min(costs.activation[stage] - kept, most)
+        workspaces = (costs.input_workspace[stage], costs.weight_workspace[stage])
+        change = max(min(costs.memory_b[stage], zero), -(kept + missing))
+        found.append((kept + missing, change, *(min(own, most - missing) for own in workspaces)))
+    fields = ("activation", "memory_b", "input_workspace", "weight_workspace")
+    return dict(zip(fields, zip(*found, strict=True), strict=True)) | {"recompute_memory": ()}
+
+
 @dataclass(frozen=True, eq=False)
 class ShortPairs:
     """The pairs of a pipeline whose backwards are of some kind."""
@@ -59,31 +76,22 @@ class ShortPairs:
     @cached_property
     def save_time(self) -> bool:
         """Whether some pair takes less time than its operations one after the other."""
-        times = self.pipeline.ticks.durations
-        return any(
-            self._time(one, kind, other) < times[OpKind.F][one] + times[kind][other]
-            for one, other in self.places
-            for kind in KINDS[self.backward_kind]
-        )
+        return any(together < f + backward for together, f, backward in self._times)
 
     @cached_property
     def exist(self) -> bool:
         """Whether some pair takes less time than one of its operations alone."""
+        return any(together < max(f, backward) for together, f, backward in self._times)
+
+    @cached_property
+    def _times(self) -> list[tuple[int, int, int]]:
+        """Time of every pair, and of its F and its backward alone."""
         times = self.pipeline.ticks.durations
-        return any(
-            self._time(one, kind, other) < max(times[OpKind.F][one], times[kind][other])
+        return [
+            (self._time(one, kind, other), times[OpKind.F][one], times[kind][other])
             for one, other in self.places
             for kind in KINDS[self.backward_kind]
-        )
-
-    @property
-    def need_matrix(self) -> bool:
-        """Whether the relaxation must state the time of every pair."""
-        if self.pipeline.overlap is None:
-            return False
-        mixed = self.backward_kind is BackwardKind.MIXED
-        stated = is_matrix(self.pipeline.overlap) or self.pipeline.overlap_input is not None
-        return self.exist or (mixed and stated)
+        ]
 
     @cached_property
     def places(self) -> list[tuple[int, int]]:
@@ -108,22 +116,25 @@ class ShortPairs:
         if self.backward_kind is BackwardKind.WHOLE:
             backward, weight = self._least(OpKind.BW), [0] * given.num_stages
         else:
-            backward = self._least_partial()
+            rows = [self._least(kind) for kind in KINDS[self.backward_kind]]
+            backward = [min(times) for times in zip(*rows, strict=True)]
             weight = self._weight(backward)
-        matrix = [[one + other for other in backward] for one in forward]
-        for one, other in self.places:
-            matrix[one][other] = self._pair_time(one, other)
         times: dict[str, Any] = {
             **{cost.field: ticks.costs[cost.field] for cost in OTHER_TIMES},
             "forward": forward,
             "backward": backward,
             "backward_input": backward,
             "weight": weight,
-            "overlap": matrix,
-            "overlap_input": (),
             "recompute_time": [0] * given.num_stages,
         }
-        costs = self._memory | {field: _in_units(given, row) for field, row in times.items()}
+        if self.places:
+            matrix = [[one + other for other in backward] for one in forward]
+            for one, other in self.places:
+                matrix[one][other] = self._pair_time(one, other)
+            times |= {"overlap": matrix, "overlap_input": ()}
+        costs = {field: _in_units(given, row) for field, row in times.items()}
+        if self.backward_kind is BackwardKind.MIXED:
+            costs |= memory_of_either(given.costs)
         return given.with_stage_costs(costs, device_speed=1, link_mode=LinkMode.DELAY)
 
     def _least(self, kind: OpKind) -> Row:
@@ -136,11 +147,6 @@ class ShortPairs:
             for backward in KINDS[self.backward_kind]:
                 found[one] = min(found[one], self._time(one, backward, other))
         return found
-
-    def _least_partial(self) -> Row:
-        """Time of B': the least of B, and where backwards may be whole, of BW."""
-        rows = [self._least(kind) for kind in KINDS[self.backward_kind]]
-        return list(map(min, *rows)) if len(rows) > 1 else rows[0]
 
     def _pair_time(self, forward: int, backward: int) -> int:
         """Time of F with B', or BW'."""
@@ -159,13 +165,6 @@ class ShortPairs:
                 left = self._time(one, OpKind.BW, other) - self._pair_time(one, other)
                 found[other] = min(found[other], left)
         return found
-
-    @property
-    def _memory(self) -> dict[str, Any]:
-        """Memory of the stages that changes: where backwards may be either, the least of both."""
-        if self.backward_kind is not BackwardKind.MIXED:
-            return {}
-        return dict(memory_of_either(self.pipeline.costs))
 
 
 def _in_units(pipeline: Pipeline, values: Any) -> Any:

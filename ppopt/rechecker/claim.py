@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from fractions import Fraction
 from math import ceil, comb
 from typing import NamedTuple
@@ -12,8 +12,11 @@ from ppopt.problem import exact
 from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.cost_table import OTHER_TIMES
 from ppopt.problem.objective import Objective
+from ppopt.problem.offload import SEARCH_OFFLOAD
 from ppopt.problem.operation import Op, OpKind
+from ppopt.problem.partition import SEARCH
 from ppopt.problem.pipeline import Pipeline
+from ppopt.problem.recompute import SEARCH_RECOMPUTE
 from ppopt.problem.traits import Trait, Traits
 from ppopt.rechecker.pair_times import Row, least_times, pair_time, pairs_save
 from ppopt.schedule.origin import Argument
@@ -83,6 +86,20 @@ class Claim(NamedTuple):
         cuts = comb(len(self.pipeline.model) - 1, self.pipeline.num_stages - 1)
         return f"{cuts} partitions" + (" and choices of recompute" if self.recompute else "")
 
+    def of_pipeline(self, pipeline: Pipeline) -> Claim:
+        """The claim of one of its pipelines, and of every choice that this one leaves open."""
+        bound = self.bound_time
+        return self._replace(
+            pipeline=pipeline,
+            bound=None if bound is None else bound_in_ticks(pipeline, bound),
+            devices=(),
+            partitions=pipeline.partition == SEARCH,
+            recompute=pipeline.recompute == SEARCH_RECOMPUTE,
+            offload=pipeline.offload == SEARCH_OFFLOAD,
+            placements=False,
+            orders=False,
+        )
+
     @property
     def fused(self) -> bool:
         """Whether every backward is whole."""
@@ -151,8 +168,9 @@ class Claim(NamedTuple):
         for cost in OTHER_TIMES:
             times = cost.runs * sum(ticks.costs[cost.field])
             each, once = (each + times, once) if cost.per_microbatch else (each, once + times)
-        longest = [max(ONE, time, memory) for time, memory in self.factors]
-        return ceil(sum(longest)) * pipeline.num_slices * each + pipeline.routes * once
+        longest = sum((max(ONE, time, memory) for time, memory in self.factors), Fraction(0))
+        longest *= sum(max(ONE, self.of_slice(part)) for part in range(pipeline.num_slices))
+        return ceil(longest) * each + pipeline.routes * once
 
     @property
     def factors(self) -> list[tuple[Fraction, Fraction]]:
@@ -162,12 +180,23 @@ class Claim(NamedTuple):
         return list(zip(*rows, strict=True))
 
     def pieces(self, route: int) -> Fraction:
-        """Slices of a route, each as often as the factor on the times of its microbatch says."""
+        """Slices of a route, each as often as its factors on times say."""
         microbatches, times = self.routes()[route], self.pipeline.microbatch_times
+        slices = sum(map(self.of_slice, range(self.pipeline.num_slices)), Fraction(0))
         if times is None:
-            return Fraction(self.pipeline.num_slices * len(microbatches))
+            return slices * len(microbatches)
         own = times[microbatches.start : microbatches.stop]
-        return self.pipeline.num_slices * sum(own, Fraction(0))
+        return slices * sum(own, Fraction(0))
+
+    def of_slice(self, part: int) -> Fraction:
+        """Factor on the times of a slice."""
+        factors = self.pipeline.slice_times
+        return ONE if factors is None else factors[part]
+
+    def factor(self, op: Op) -> Fraction:
+        """Factor on the times of an operation: that of its microbatch times that of its slice."""
+        times = self.pipeline.microbatch_times
+        return self.of_slice(op.slice) * (ONE if times is None else times[op.microbatch])
 
     def memory(self, microbatch: int) -> Fraction:
         """Factor on the memory of a microbatch."""
@@ -190,10 +219,7 @@ class Claim(NamedTuple):
 
     def time(self, op: Op) -> int:
         """Time of an operation alone, in ticks."""
-        time = self.pipeline.ticks.durations[op.kind][op.stage]
-        if self.pipeline.microbatch_times is None:
-            return time
-        return int(time * self.pipeline.microbatch_times[op.microbatch])
+        return int(self.factor(op) * self.pipeline.ticks.durations[op.kind][op.stage])
 
     def time_of_pair(self, forward: Op, backward: Op) -> int:
         """Time of an F and a B or BW run as one, in ticks.
@@ -201,12 +227,9 @@ class Claim(NamedTuple):
         As much of both overlaps as of two with the smaller of their factors on times.
         """
         time = pair_time(self.pipeline, forward.stage, backward.kind, backward.stage)
-        factors = self.pipeline.microbatch_times
-        if factors is None:
-            return time
         ticks = self.pipeline.ticks.durations
         saved = ticks[OpKind.F][forward.stage] + ticks[backward.kind][backward.stage] - time
-        smaller = min(factors[forward.microbatch], factors[backward.microbatch])
+        smaller = min(self.factor(forward), self.factor(backward))
         return self.time(forward) + self.time(backward) - int(smaller * saved)
 
     @property
@@ -286,6 +309,27 @@ class Claim(NamedTuple):
     def unfinished(self, stage: int) -> int:
         """Memory that a slice of a microbatch holds between B and W, in ticks."""
         return self.gives(OpKind.W, stage) - self.takes(OpKind.W, stage)
+
+    def holdings(self, forward: Op, kinds: Iterable[OpKind]) -> Iterator[tuple[Op, Op, int]]:
+        """What a slice holds at a stage: from the start of one operation to the end of another.
+
+        `kinds` are those that the slice runs there, in order; amounts are in ticks. What an
+        operation takes is held from its start. What one gives back is held until its end, and is
+        what was taken first.
+        """
+        taken: list[tuple[OpKind, int]] = []
+        factor = self.memory(forward.microbatch)
+        for kind in kinds:
+            taken.append((kind, self.takes(kind, forward.stage, factor)))
+            left = self.gives(kind, forward.stage, factor)
+            while left:
+                first, amount = taken.pop(0)
+                if amount > left:
+                    taken.insert(0, (first, amount - left))
+                given = min(amount, left)
+                left -= given
+                if given:
+                    yield forward._replace(kind=first), forward._replace(kind=kind), given
 
     def work(self, times: Mapping[OpKind, int]) -> int:
         """Least time that one device takes for operations of so much time per kind.

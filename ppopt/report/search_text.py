@@ -68,7 +68,7 @@ def describe_imbalance(report: ScheduleReport) -> str:
     if found.relief is None:
         return text
     less = percent(found.relief.idle_share)
-    return f"{text}; a partition that balances the devices takes {less} of the makespan off it"
+    return f"{text}; partition balanced takes {less} of the makespan off it"
 
 
 def describe_status(report: ScheduleReport) -> str:

@@ -22,6 +22,9 @@ class Argument(StrEnum):
     """The one device named must wait for its first input (makespan), then do all its work."""
     ENDS = "ends"
     """The same, and idle at its two ends because memory holds too little to do there."""
+    ROUND_TRIP = "round-trip"
+    """A microbatch goes from the one device named to the last stage and back; the device works on
+    those before it until it goes, and on those behind it once it is back."""
     DEVICES = "devices"
     """The devices named need that long, all others taken as delays."""
     SEARCH = "search"
@@ -55,19 +58,19 @@ class Certificate:
     """The devices that the argument speaks of, ascending."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class HintRecord:
     """The schedule that a search was given to start from; figures in the user's unit."""
 
     value: Fraction
     """Its objective."""
-    peak_memory: tuple[Fraction, ...]
-    """Per device."""
-    fits_limit: bool
-    notes: tuple[str, ...]
-    """What was changed to start from it, in words."""
     gain: Fraction | None = None
     """Share by which the result is better, (hint - result) / hint; None without a result."""
+    fits_limit: bool
+    peak_memory: tuple[Fraction, ...]
+    """Per device."""
+    notes: tuple[str, ...]
+    """What was changed to start from it, in words."""
 
 
 @dataclass(frozen=True)

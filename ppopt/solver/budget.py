@@ -39,11 +39,10 @@ class SolverLimits:
 class Clock:
     """The time limit of a search, and whether the search was interrupted."""
 
-    def __init__(self, deadline: Deadline) -> None:
-        self._deadline = deadline
+    def __init__(self, deadline: Deadline, stopped: Callable[[], bool] = lambda: False) -> None:
+        """`stopped` is the stop criterion of the caller."""
+        self._deadline, self._stopped = deadline, stopped
         self._interrupted = False
-        self.stopped: Callable[[], bool] = lambda: False
-        """The stop criterion of the caller."""
         self.poll: Callable[[], None] = lambda: None
         """Called at every stop check: receives what another process has found."""
 
@@ -75,7 +74,7 @@ class Clock:
     def over(self) -> bool:
         """Whether time is up, or the search was interrupted or stopped."""
         self.poll()
-        return self.left <= 0 or self.stopped()
+        return self.left <= 0 or self._stopped()
 
 
 class Budget:

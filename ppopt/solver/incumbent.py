@@ -53,6 +53,10 @@ class Incumbent:
         """Ticks between the bound and the value; None without a schedule."""
         return None if self.value is None else self.value - self.bound.value
 
+    def may_improve(self, value: int) -> bool:
+        """Whether a schedule of this value may be better than the best one."""
+        return self.value is None or value < self.value
+
     def submit(self, schedule: Schedule) -> None:
         """Keep a schedule at its own times if it fits the limits and beats the best one."""
         value = schedule.metrics.value_ticks(self.problem.objective)

@@ -72,6 +72,10 @@ class View(Incumbent):
         both = self._lift_schedule is not None and self._lift_bound is not None
         return both and super().closed
 
+    def may_improve(self, value: int) -> bool:
+        """Whether a schedule of this value may be better, here or for the target."""
+        return super().may_improve(value) or self._target.may_improve(value)
+
     def submit(self, schedule: Schedule) -> None:
         """Keep a schedule if it is better, and pass it on if it may be better for the target.
 
@@ -80,8 +84,7 @@ class View(Incumbent):
         if self._lift_schedule is None:
             return
         super().submit(schedule)
-        known = self._target.value
-        if known is None or schedule.metrics.value_ticks(self.problem.objective) < known:
+        if self._target.may_improve(schedule.metrics.value_ticks(self.problem.objective)):
             self._target.submit(self._lift_schedule(schedule))
 
     def raise_bound(self, bound: Bound) -> None:
@@ -172,6 +175,9 @@ class OnView:
 
     method: Method
     view: View
+    constructs: bool = False
+    """Whether it goes on if the problem of the view is solved: a schedule that is worse there may
+    be better for the target."""
 
     def __post_init__(self) -> None:
         self.name = self.method.name
@@ -189,7 +195,7 @@ class OnView:
         """Let the method work on the view, unless nothing is left to do there."""
         before = incumbent.value, incumbent.bound.value
         self.view.sync()
-        if self.view.solved:
+        if self.view.solved and not self.constructs:
             return Outcome(exhausted=True)
         outcome = self.method.run(self.view, budget.part(self.view.share, self.view))
         improved = before != (incumbent.value, incumbent.bound.value)
@@ -242,6 +248,6 @@ def relaxed_for(handles: Traits, incumbent: Incumbent) -> Incumbent:
     return incumbent
 
 
-def on(incumbent: Incumbent | None, method: Method) -> Method:
+def on(incumbent: Incumbent | None, method: Method, *, constructs: bool = False) -> Method:
     """Let a method work on a view; if there is none, return the method."""
-    return OnView(method, incumbent) if isinstance(incumbent, View) else method
+    return OnView(method, incumbent, constructs) if isinstance(incumbent, View) else method

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import replace
 from functools import cached_property
 
@@ -38,6 +39,9 @@ from ppopt.verifier import checked
 
 MOST_OPERATIONS = 2_000_000
 """Largest number of operations of a problem."""
+_PORTFOLIO = "ppopt.solver.portfolio"
+_IMPORT_SECONDS = 0.5
+"""Seconds to import CP-SAT for the first search of a process."""
 _LOG = logger(__name__)
 
 
@@ -76,7 +80,7 @@ class Search:
         """Problem that is searched: its optimum is that of the requested problem."""
         self.options = options
         self.params = options.params
-        self.clock = Clock(options.deadline)
+        self.clock = Clock(options.deadline, self._stopped)
         bound = device_bounds.known_bound(self.problem)
         arguments = applicable(self.problem.relaxed.traits)
         _LOG.debug("arguments for bounds: %s", "; ".join(each.text for each in arguments))
@@ -85,8 +89,6 @@ class Search:
         self.view: View | None = compute_view(self.incumbent) if further else None
         """View of compute alone, if there are other operations: most methods work on that."""
         self._phase = "bounds"
-        if options.deadline.stop is not None:
-            self.clock.stopped = self._stopped
 
     def _announced(self, value: int | None, bound: int) -> None:
         if self.options.deadline.progress is not None:
@@ -101,16 +103,12 @@ class Search:
         shown = None if value is None else ticks.time(value)
         return Progress(self.options.deadline.spent, self._phase, shown, ticks.time(bound))
 
-    def budget(self, seconds: float = float("inf")) -> Budget:
-        """Budget of `seconds` of the time left, or with one worker of units of work."""
-        options = self.options
-        return Budget(self.incumbent, self.clock, options.workers, options.seed, seconds)
-
     def run(self, start: WarmStart) -> None:
         """Search until proof, until the time is up, or until Ctrl-C.
 
-        With any time limit there is a schedule: the hint, or one microbatch at a time, if memory
-        allows that.
+        With any time limit there is a schedule if memory allows one microbatch at a time. Priority
+        rules and hand strategies may take `params.construction.grace` seconds more, because a
+        schedule of one microbatch at a time is several times as long as theirs.
         """
         problem, incumbent = self.problem, self.incumbent
         incumbent.infeasible = device_bounds.infeasibility(problem.instance) or ""
@@ -119,8 +117,9 @@ class Search:
             with interrupts.heard():
                 if problem.operations >= self.params.construction.first_schedule:
                     self._schedule_one_at_a_time()
-                self._take(self._construction())
-                self._take(self._improvement())
+                self._take(self._unrolling(), self.clock)
+                self._take(self._construction(), self._construction_clock)
+                self._take(self._improvement(), self.clock)
                 self._schedule_one_at_a_time()
         except KeyboardInterrupt:
             self.clock.interrupted = True
@@ -135,44 +134,50 @@ class Search:
             for restriction in self.problem.restrictions:
                 incumbent.submit_orders(list_scheduling.one_at_a_time(restriction.instance))
 
-    def _take(self, turns: Turns) -> None:
-        """Take turns until there are none left or the search is over.
+    @cached_property
+    def _construction_clock(self) -> Clock:
+        grace = self.params.construction.grace
+        return Clock(self.options.deadline.longer(grace), self._stopped)
+
+    def _take(self, turns: Turns, clock: Clock) -> None:
+        """Take turns until there are none left, the problem is solved, or time is up.
 
         Of a search that is over none is asked for: what takes the turns takes long to import.
         """
-        turn = None if self._over else next(turns, None)
-        while turn is not None and not self._over:
-            outcome = self._turn(turn)
+        turn = None if clock.over or self.incumbent.closed else next(turns, None)
+        while turn is not None and not (clock.over or self.incumbent.closed):
+            outcome = self._turn(turn, clock)
             try:
                 turn = turns.send(outcome)
             except StopIteration:
                 return
 
-    @property
-    def _over(self) -> bool:
-        return self.clock.over or self.incumbent.closed
-
-    def _turn(self, turn: Turn) -> Outcome:
+    def _turn(self, turn: Turn, clock: Clock) -> Outcome:
         self._phase = turn.method.name
         _LOG.debug("method %s", self._phase)
         self.incumbent.announce(self.incumbent.value, self.incumbent.bound.value)
-        return turn.method.run(self.incumbent, self.budget(turn.seconds))
+        options = self.options
+        budget = Budget(self.incumbent, clock, options.workers, options.seed, turn.seconds)
+        return turn.method.run(self.incumbent, budget)
+
+    def _unrolling(self) -> Turns:
+        """Unroll a shorter run, if the run is long."""
+        for _, view in self.parts:
+            short = ShortRunUnrolling(self._solve_for, self.params.steady_state)
+            for method in self._supported(on(view, short)):
+                yield Turn(method, 0.0)
 
     def _construction(self) -> Turns:
-        """Unroll a shorter run, if the run is long; then rules and hand strategies in turn.
+        """Rules and hand strategies in turn.
 
         If backwards are mixed, all of these for split and for whole ones, and the strategies that
         mix them as they are.
         """
         params = self.params
-        for _, view in self.parts:
-            short = ShortRunUnrolling(self._solve_for, params.steady_state)
-            for method in self._supported(on(view, short)):
-                yield Turn(method, 0.0)
         yield from alternate(
             *self._supported(
                 *(
-                    on(view, method)
+                    on(view, method, constructs=True)
                     for pool, view in self.parts
                     for method in (
                         ListScheduling(pool, params.priority_rules, params.construction),
@@ -196,6 +201,8 @@ class Search:
 
     def _improvement(self) -> Turns:
         """Local search, bounds and exact methods. They need CP-SAT, which takes long to import."""
+        if _PORTFOLIO not in sys.modules and self.clock.left < _IMPORT_SECONDS:
+            return
         with interrupts.deferred():
             from ppopt.solver import portfolio  # noqa: PLC0415
         paired = Trait.PAIRS in self.problem.traits
@@ -203,7 +210,7 @@ class Search:
         if paired and too_many and self.incumbent.value is not None:
             return
         yield from portfolio.improvement_turns(
-            self.incumbent, self.view, self.parts, self.options, self.clock, self._solve_for
+            self.incumbent, self.view, self.parts, self.options, self.clock
         )
 
     def _solve_for(self, problem: Problem, seconds: float) -> Result:

@@ -40,8 +40,7 @@ class SubsetBounding:
 
         `seconds` is the time left.
         """
-        incumbent, clock = self._incumbent, Clock(Deadline.after(seconds))
-        clock.stopped = stopped
+        incumbent, clock = self._incumbent, Clock(Deadline.after(seconds), stopped)
         incumbent.value = least_possible_value(incumbent.problem, value)
         budget = Budget(incumbent, clock, 1, 0, work)
         outcome = self._method.run(incumbent, budget)

@@ -15,10 +15,10 @@ from math import floor
 from ppopt.problem import exact, placement
 from ppopt.problem.cost_table import LAYER_COSTS
 from ppopt.problem.costs import WORKSPACES
-from ppopt.problem.offload import SEARCH_OFFLOAD
+from ppopt.problem.layer_choices import SEARCH_OFFLOAD, SEARCH_RECOMPUTE
+from ppopt.problem.microbatches import GIVEN_ORDER
 from ppopt.problem.pipeline import Pipeline
 from ppopt.problem.problem import Problem
-from ppopt.problem.recompute import SEARCH_RECOMPUTE
 from ppopt.problem.traits import refuse_unhandled
 from ppopt.problem.units import Unit
 from ppopt.schedule import timing
@@ -33,7 +33,7 @@ from ppopt.solver.bounds import device_bounds, proof_scope
 from ppopt.solver.choices.search import ANY_EFFORT, ConfigurationSearch, Effort
 from ppopt.solver.choices.spaces import traits_of_any
 from ppopt.solver.deadline import Deadline
-from ppopt.solver.open_choices import choice_of, open_choices
+from ppopt.solver.open_choices import Chosen, choice_of, open_choices
 from ppopt.solver.options import SolveOptions
 from ppopt.solver.result import Progress, Result
 from ppopt.solver.search import search_from
@@ -220,6 +220,23 @@ class FrontierProblem:
         return Bound(value, proved.proof, proved.certificate)
 
 
+class OrdersProblem(FrontierProblem):
+    """A pipeline that leaves the order of its microbatches open; peaks hold in any order."""
+
+    def __init__(self, problem: Problem) -> None:
+        """Raises InputError if orders cannot be searched."""
+        super().__init__(problem)
+        given = replace(problem, pipeline=replace(problem.pipeline, order=GIVEN_ORDER))
+        self._given = FixedPipelineProblem(given)
+        self.impossible, self.backward_kinds = self._given.impossible, self._given.backward_kinds
+        self.infeasible_below = self._given.infeasible_below
+
+    @property
+    def limits(self) -> Sequence[int]:
+        """Limits from sums of what devices can hold."""
+        return self._given.limits
+
+
 class FixedPipelineProblem(FrontierProblem):
     """A pipeline that leaves nothing open: more is known before a search."""
 
@@ -278,24 +295,25 @@ def frontier_problem_of(problem: Problem) -> FrontierProblem:
     """
     traits = traits_of_any(problem)
     refuse_unhandled("frontier: it", traits, PEAKS.handles, "solve within single limits")
-    return (
-        FrontierProblem(problem)
-        if open_choices(problem.pipeline)
-        else FixedPipelineProblem(problem)
-    )
+    choices = open_choices(problem.pipeline)
+    if choices == Chosen.ORDER:
+        return OrdersProblem(problem)
+    return FrontierProblem(problem) if choices else FixedPipelineProblem(problem)
 
 
 def _by_rule(pipeline: Pipeline) -> Iterator[Pipeline]:
     """Pipelines with open decisions made by rules.
 
-    Layers are cut by `balanced` and stages placed in turn; no layer recomputes or offloads, then
-    all do one of both.
+    Layers are cut by `balanced`, stages placed in turn, microbatches run as listed; no layer
+    recomputes or offloads, then all do one of both.
     """
     if not open_choices(pipeline):
         yield pipeline
         return
     counts = None if pipeline.model is None else pipeline.counts
     chosen = replace(pipeline, partition=counts, mem_limit=pipeline.limits)
+    if pipeline.order_is_open:
+        chosen = chosen.reordered(range(pipeline.batches))
     if pipeline.placement == placement.SEARCH:
         chosen = chosen.placed(pipeline.hosts[0])
     again, moved = pipeline.recompute == SEARCH_RECOMPUTE, pipeline.offload == SEARCH_OFFLOAD

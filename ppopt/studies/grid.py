@@ -1,12 +1,12 @@
-"""The rows of a sweep: combinations of values of settings that no condition excludes."""
+"""The rows of a sweep: combinations of values of settings."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from decimal import Decimal
-from itertools import product
+from itertools import islice, product
 from math import prod
 from typing import Any, NamedTuple
 
@@ -18,7 +18,6 @@ from ppopt.problem.pipeline import Model, Pipeline
 from ppopt.problem.settings import NAMED, SETTINGS, Part, Setting, same_setting
 from ppopt.schedule.origin import SEARCHED
 from ppopt.strategies import resolve
-from ppopt.studies.conditions import Condition, Settings
 from ppopt.studies.job import SolveJob, job_of
 from ppopt.studies.overrides import Value
 from ppopt.studies.records import canonical as json_text
@@ -33,6 +32,8 @@ _FLAGS = {
     for setting in SETTINGS
     if setting.has_flag and setting.field != "output"
 }
+Settings = Mapping[str, Any]
+"""Values of settings by their names in Python."""
 Overrides = Settings
 """Settings of one row, by the names of their flags with `_`, in JSON form."""
 
@@ -147,17 +148,6 @@ class Base:
         text = f"({sorted(kept.items())!r}, {said})"
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
-    def values(self) -> dict[str, Any]:
-        """Settings of the base by the names that a condition may use."""
-        values: dict[str, Any] = {}
-        for setting in SETTINGS:
-            value = self.settings.get(setting.field)
-            if value is None and self.pipeline is not None and setting.part is Part.PIPELINE:
-                value = getattr(self.pipeline, setting.field)
-            flag = setting.flag.removeprefix("--").replace("-", "_")
-            values[flag if setting.has_flag else setting.name] = value
-        return {STRATEGY: SEARCHED} | values
-
 
 def base_of(source: Model | Pipeline, settings: Settings) -> Base:
     """Base of a model or a pipeline with further settings under any of their names.
@@ -185,8 +175,6 @@ class Grid:
 
     base: Base
     axes: tuple[Axis, ...]
-    conditions: tuple[Condition, ...] = ()
-    """Conditions, all of which must hold for a row."""
     shard: tuple[int, int] = (1, 1)
     """(I, N): only rows I, I + N, I + 2N, ..."""
 
@@ -204,32 +192,24 @@ class Grid:
         number, shards = self.shard
         if not 1 <= number <= shards:
             raise InputError(f"shard: {number}/{shards} is not between 1/{shards} and the last")
-        known = self.base.values()
-        for condition in self.conditions:
-            for name in condition.names - known.keys():
-                raise InputError(
-                    f"where: {condition.shown}: {name:.40} is no setting; put text in quotes, as "
-                    "in placement == 'v'"
-                )
 
     @property
     def size(self) -> int:
-        """Number of combinations, including those that conditions exclude."""
+        """Number of combinations."""
         return prod(len(axis.points) for axis in self.axes)
 
     def rows(self) -> list[Row]:
         """Rows of this shard in order, the last setting varying fastest."""
         number, shards = self.shard
-        return list(self._kept())[number - 1 :: shards]
-
-    def _kept(self) -> Iterator[Row]:
-        values = self.base.values() if self.conditions else {}
         names = [axis.name for axis in self.axes]
-        for points in product(*(axis.points for axis in self.axes)):
-            overrides = dict(zip(names, (point.json_form for point in points), strict=True))
-            if all(condition.holds(values | overrides) for condition in self.conditions):
-                settings = {key: value for point in points for key, value in point.settings.items()}
-                yield Row(overrides, settings)
+        combinations = product(*(axis.points for axis in self.axes))
+        return [
+            Row(
+                overrides=dict(zip(names, (point.json_form for point in points), strict=True)),
+                settings={key: value for point in points for key, value in point.settings.items()},
+            )
+            for points in islice(combinations, number - 1, None, shards)
+        ]
 
     @property
     def study_name(self) -> str:
@@ -237,7 +217,6 @@ class Grid:
         said = (
             self.base.digest,
             [(axis.name, [point.json_form for point in axis.points]) for axis in self.axes],
-            [condition.text for condition in self.conditions],
         )
         digest = hashlib.sha256(repr(said).encode()).hexdigest()[:8]
         return f"{'-'.join(self.base.name.split())}-{digest}"
@@ -246,13 +225,7 @@ class Grid:
 def grid_of(
     base: Base,
     axes: Mapping[str, Iterable[Any]],
-    where: Sequence[str] = (),
     shard: tuple[int, int] = (1, 1),
 ) -> Grid:
     """Make a grid from keys and their values; raises InputError."""
-    return Grid(
-        base,
-        tuple(axis(key, values) for key, values in axes.items()),
-        tuple(map(Condition, where)),
-        shard,
-    )
+    return Grid(base, tuple(axis(key, values) for key, values in axes.items()), shard)

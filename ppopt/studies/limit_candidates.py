@@ -32,16 +32,20 @@ class _Held(NamedTuple):
     """Amounts that a device may hold, in ticks of memory."""
 
     between: list[tuple[int, ...]]
-    """Per hosted stage, route and slice: amounts that a microbatch may hold between operations."""
+    """Per hosted stage, route and slice, and per microbatch if they differ: amounts that each of
+    `alike` microbatches may hold between operations."""
     during: list[int]
     """Amounts that a microbatch may hold only while one of its operations runs."""
     gathered: list[int]
     """Gathered weights of every hosted stage and route."""
+    alike: int
+    """Microbatches of a route that hold the same; 1 if they differ."""
 
-    def upper_bound(self, batches: int) -> int:
-        """Upper bound on the memory, beside static memory, with this many microbatches."""
+    @property
+    def upper_bound(self) -> int:
+        """Upper bound on the memory, beside static memory."""
         each = sum(map(max, self.between))
-        return batches * each + max(self.during, default=0) + sum(self.gathered)
+        return self.alike * each + max(self.during, default=0) + sum(self.gathered)
 
 
 def candidates(problem: Problem) -> Sequence[int]:
@@ -50,16 +54,16 @@ def candidates(problem: Problem) -> Sequence[int]:
     A schedule meets one limit for every device exactly when its largest peak does. A peak is static
     memory plus what some numbers of microbatches hold between two of their operations, what one
     more may hold only while an operation of it runs (workspace, and what recompute restores), and
-    gathered weights of some stages. The limits run from the least one under which every device can
+    gathered weights of some stages. In another order of the microbatches the sums are the same. The
+    limits run from the least one under which every device can
     run at all to what no schedule exceeds, or to the largest limit of the pipeline itself. Some
     sums may not be reachable; if there are too many, every whole tick is a candidate.
     """
     pipeline = problem.pipeline
     instances = [restriction.instance for restriction in problem.restrictions]
-    batches = instances[0].batches
     devices, static = range(pipeline.num_devices), pipeline.ticks.static
     held = [_held(instances, device) for device in devices]
-    tops = [static[device] + held[device].upper_bound(batches) for device in devices]
+    tops = [static[device] + held[device].upper_bound for device in devices]
     own_limits = pipeline.ticks.limits
     if own_limits is not None:
         tops = [min(pair) for pair in zip(tops, own_limits, strict=True)]
@@ -67,7 +71,7 @@ def candidates(problem: Problem) -> Sequence[int]:
     top = max(*tops, least)
     sums = [np.array([top])]
     for device in devices:
-        device_sums = _sums(held[device], batches, top - static[device])
+        device_sums = _sums(held[device], top - static[device])
         if device_sums is None:
             return range(least, top + 1)
         sums.append(static[device] + device_sums)
@@ -84,25 +88,27 @@ def _held(instances: Sequence[Instance], device: int) -> _Held:
     """
     places: dict[tuple[int, ...], set[int]] = defaultdict(set)
     during = set()
+    pipeline, batches = instances[0].pipeline, instances[0].batches
     for instance in instances:
         now: dict[tuple[int, ...], int] = defaultdict(int)
         for number in instance.hosted[device]:
-            operations = instance.classes[number]
-            key = operations.stage, operations.route, operations.slice
-            during.add(now[key] + operations.takes)
-            now[key] += operations.change
-            places[key].add(now[key])
-    pipeline = instances[0].pipeline
-    for (stage, *_), amounts in places.items():
-        moved = pipeline.ticks.costs.offload_memory[stage]
+            stage, route, part, *_ = instance.classes[number]
+            for place, mode in enumerate(instance.operation_modes(number)):
+                key = stage, route, part, route * batches + place
+                during.add(now[key] + mode.takes)
+                now[key] += mode.change
+                places[key].add(now[key])
+    for (stage, *_, microbatch), amounts in places.items():
+        moved = int(pipeline.factors[microbatch][1] * pipeline.ticks.costs.offload_memory[stage])
         amounts |= {amount + moved for amount in amounts}
     between = [tuple(sorted(amounts)) for amounts in places.values()]
     memory = pipeline.ticks.costs.unshard_memory
     gathered = [memory[stage] for hosted in pipeline.hosted for stage in hosted[device]]
-    return _Held(between, sorted(during.difference(*between)), gathered)
+    alike = batches if all(instance.alike for instance in instances) else 1
+    return _Held(between, sorted(during.difference(*between)), gathered, alike)
 
 
-def _sums(held: _Held, batches: int, room: int) -> Ints | None:
+def _sums(held: _Held, room: int) -> Ints | None:
     """Every sum up to `room` that microbatches may hold; None if there are too many."""
     amounts = [amount for place in held.between for amount in place if amount]
     unit = gcd(*amounts, *held.during, *held.gathered) or 1
@@ -111,7 +117,7 @@ def _sums(held: _Held, batches: int, room: int) -> Ints | None:
         return None
     reached, mask = 1, (1 << max(steps, 0) + 1) - 1
     for amount in amounts:
-        for times in _doubling(batches):
+        for times in _doubling(held.alike):
             reached |= reached << (amount // unit * times) & mask
     for amount in held.during + held.gathered:
         reached |= reached << amount // unit & mask

@@ -33,7 +33,7 @@ from ppopt.solver.warm_start import WarmStart
 from ppopt.studies.best_choice import best_choice, has_open_choices
 from ppopt.studies.evaluate import objective_value
 from ppopt.studies.job import SolveJob, instance_of, version
-from ppopt.studies.records import StoredResult, damage, packed, unpacked
+from ppopt.studies.records import DamagedError, StoredResult, damage, one_line, packed, unpacked
 from ppopt.verifier import checked, verify
 
 SCHEMA = 1
@@ -75,6 +75,29 @@ def with_origin(result: Result) -> Result:
     if schedule is None:
         return result
     return replace(result, schedule=checked(replace(schedule, origin=result.origin())))
+
+
+def reused_or_run(
+    job: SolveJob,
+    stored: StoredResult | None,
+    damaged: list[str],
+    progress: Callback | None = None,
+    began: float | None = None,
+) -> tuple[Result, bool]:
+    """Reuse a stored result, continue from it, or run the job; also say whether it was reused.
+
+    A stored result that cannot be used does not count; the reason is added to `damaged`. The other
+    arguments and the errors are those of `run_job`.
+    """
+    earlier = None
+    if stored is not None:
+        try:
+            earlier = read(stored, job)
+        except DamagedError as error:
+            damaged.append(one_line(error))
+    if earlier is not None and covers(earlier, job):
+        return earlier, True
+    return run_job(job, earlier, progress, began), False
 
 
 def run_job(
@@ -207,7 +230,7 @@ def to_document(result: Result) -> dict[str, Any]:
         "schema": SCHEMA,
         "lower_bound": None if bound is None else str(bound),
         "proof": result.proof,
-        "certificate": origin_json.certificate_to_object(result.certificate),
+        "certificate": origin_json.json_form(result.certificate),
         "versions": result.provenance.versions,
         "schedule": None if schedule is None else schedule_json.schedule_to_object(schedule),
     }

@@ -1,27 +1,52 @@
 """A candidate: all that a plan knows of one configuration.
 
-It owns the best schedule, the lower bound and what is proved of them. The configuration covers all
-orders of operations (`ppopt.studies.plan_product`), or the order of one hand strategy
-(`ppopt.studies.plan_strategy`).
+It owns the best schedule, the lower bound and what is proved of them. One search serves all
+configurations whose orders are open (`ppopt.studies.plan_product`). The configuration of a hand
+strategy has a search of its own, for the partition and recompute of the strategy.
 """
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from collections.abc import Container
 from dataclasses import replace
 from fractions import Fraction
+from typing import NamedTuple
 
+from ppopt.problem.partition import SEARCH
+from ppopt.problem.pipeline import Pipeline
 from ppopt.problem.problem import Problem
+from ppopt.schedule.orders import is_of_kind
 from ppopt.schedule.schedule import Schedule
+from ppopt.solver.choices.choice import Choice
+from ppopt.solver.choices.configuration import Configuration, SearchedConfigurations, by_value
+from ppopt.solver.choices.enumeration import Complete, Key, Rest, Unlisted, bounds_of_all
+from ppopt.solver.choices.given import ONLY
+from ppopt.solver.choices.result import known_result, result_of
 from ppopt.solver.deadline import Deadline
 from ppopt.solver.options import SolveOptions
-from ppopt.solver.result import Result
+from ppopt.solver.result import Result, Status
 from ppopt.studies.evaluate import objective_value, peak_memory
-from ppopt.studies.plan_result import LeastMemory, PlanRow, RowStatus, WithinShare
+from ppopt.studies.plan_result import PlanRow, RowStatus
 from ppopt.studies.plan_space import OPTIMAL, PlanConfiguration
+from ppopt.studies.strategy_search import Ranked, StrategySearch
+from ppopt.verifier import checked
+
+DESCENTS = 4
+"""Descents of a hand strategy to its best partition and recompute at level 0; doubled at every
+level."""
+SEARCHING = 0.5
+"""Share of a turn that these descents may take; the proof has the rest."""
 
 
-class PlanCandidate(ABC):
+class PlanChoice(NamedTuple):
+    """One configuration of a plan, with the choice of its partitions and recompute."""
+
+    configuration: PlanConfiguration
+    problem: Problem
+    choice: Choice
+
+
+class PlanCandidate:
     """State of one configuration of a plan; values in the user's unit."""
 
     impossible = False
@@ -32,23 +57,36 @@ class PlanCandidate(ABC):
     """Whether Ctrl-C ended a search for less memory."""
 
     def __init__(
-        self, configuration: PlanConfiguration, problem: Problem, options: SolveOptions
+        self, given: PlanChoice, options: SolveOptions, strategy: StrategySearch | None = None
     ) -> None:
-        self.configuration, self.problem, self._options = configuration, problem, options
-        self.bound = Fraction(0)
-        """Lower bound of all schedules."""
-        self.bound_alone = Fraction(0)
-        """Lower bound by bounds alone, without searches."""
+        self.configuration, self.problem, self.choice = given
+        self.options = options
+        self.strategy = strategy
+        """Search of a hand strategy; None: orders are open."""
+        if strategy is not None and self.problem.pipeline.partition == SEARCH:
+            strategy.choice.bounds = self.choice
+        self.hints: list[Schedule] = []
+        """Schedules of the placement from which the next search of all orders starts."""
+        self._floor = Fraction(0)
+        """Lower bound of a relaxation by bounds alone, per microbatch."""
+        self._taken: Configuration | None = None
+        """Configuration of the best schedule that the search of all orders does not know."""
+        self._ranked: Ranked | None = None
+        """Best configuration of the hand strategy as it was last seen."""
+        self.state = SearchedConfigurations(self.least)
+        """Best schedule, bound and partitions of that search; times are per microbatch."""
+        self.update(None)
 
     @property
-    @abstractmethod
+    def least(self) -> Fraction:
+        """Lower bound per microbatch, by bounds alone."""
+        return max(self.per_microbatch(self.choice.lower_bound), self._floor)
+
+    @property
     def schedule(self) -> Schedule | None:
         """Best schedule."""
-
-    @property
-    @abstractmethod
-    def result(self) -> Result:
-        """Result of the best schedule, or why there is none."""
+        best = self.state.best
+        return None if best is None or best.result is None else best.result.schedule
 
     @property
     def value(self) -> Fraction | None:
@@ -67,56 +105,177 @@ class PlanCandidate(ABC):
         return time / self.configuration.batches
 
     @property
+    def bound(self) -> Fraction:
+        """Lower bound of all schedules."""
+        return self.state.least * self.configuration.batches
+
+    @property
     def bound_per_microbatch(self) -> Fraction:
         """Lower bound of the time per microbatch."""
-        return self.per_microbatch(self.bound)
+        return self.state.least
 
     def is_open(self, ceiling: Fraction | None) -> bool:
         """Whether the configuration may be below a ceiling, per microbatch."""
         return not self.impossible and (ceiling is None or self.bound_per_microbatch < ceiling)
 
-    @abstractmethod
-    def raise_to(self, other: PlanCandidate) -> None:
-        """Raise the bound to that of a relaxation, whose schedules include all of this one."""
+    def may_be_below(self, ceiling: Fraction | None) -> bool:
+        """Whether bounds alone leave open that a schedule is below a ceiling, per microbatch."""
+        return ceiling is None or self.least < ceiling
 
-    @abstractmethod
-    def hint(self, schedule: Schedule) -> None:
-        """Provide a schedule of the same placement as a start."""
+    # Bounds.
 
-    @abstractmethod
+    def raise_floor(self, bound: Fraction) -> None:
+        """Raise the bound by bounds alone to that of a relaxation, per microbatch."""
+        self._floor = max(self._floor, bound)
+
+    def raise_to(self, wider: PlanCandidate) -> None:
+        """Raise bounds to those of a configuration whose schedules include all of this one."""
+        self.impossible |= wider.impossible
+        if not wider.impossible:
+            self.raise_floor(wider.least)
+            self.state.raise_least(max(self.least, wider.state.least))
+
+    def add(self, configuration: Configuration) -> None:
+        """Add a configuration of the search; its bound becomes one per microbatch."""
+        configuration.batches = self.configuration.batches
+        configuration.bound = max(self.per_microbatch(configuration.bound), self._floor)
+        self.state.known[configuration.key] = configuration
+
+    def rest(self, known: Container[Key], ceiling: Fraction | None) -> Rest:
+        """Partitions and recompute not in `known`; those at or above the ceiling do not count."""
+        batches = self.configuration.batches
+        rest = self.choice.rest(known, None if ceiling is None else ceiling * batches)
+        if isinstance(rest, Complete):
+            return rest
+        return Unlisted(max(self.per_microbatch(rest.bound), self._floor), rest.key)
+
+    def update(self, ceiling: Fraction | None) -> None:
+        """Update best schedule and bounds after a search; `ceiling` is the best value of all.
+
+        Bounds above the ceiling need not be exact.
+        """
+        state, search = self.state, self.strategy
+        if search is not None and search.fits and search.best != self._ranked:
+            self._ranked = search.best
+            self._take(search.schedule())
+        best = _best([*state.known.values(), *filter(None, (self._taken,))])
+        if best is not None:
+            state.take(best)
+        state.raise_least(self.least)
+        if search is None:
+            self._raise_to_open(ceiling)
+            self.searches, self.impossible = state.searched, state.infeasible
+        else:
+            state.raise_least(self.per_microbatch(search.state.lower_bound))
+            self.impossible |= search.proved and not (search.fits or search.refused)
+
+    def _raise_to_open(self, ceiling: Fraction | None) -> None:
+        """Raise the bound to that of the partitions that may be better than the best schedule."""
+        state = self.state
+        if state.value is None and not state.open:
+            state.raise_to(state.bounds_with(self.rest(state.known, None)))
+        if not state.none_better and self.may_be_below(ceiling):
+            ends = [end for end in (state.value, ceiling) if end is not None]
+            bounds = [configuration.bound for configuration in state.open]
+            rest = self.rest(state.known, min(ends, default=None))
+            state.raise_to(bounds_of_all([*bounds, *ends], rest))
+
+    # Schedules.
+
+    def allows(self, pipeline: Pipeline) -> bool:
+        """Whether a pipeline has the layout, microbatches and recompute of the configuration."""
+        own = self.problem.pipeline
+        return (own.layout, own.batches) == (pipeline.layout, pipeline.batches) and (
+            own.recompute == SEARCH or pipeline.model.layers == own.model.layers
+        )
+
+    def contains(self, schedule: Schedule) -> bool:
+        """Whether a schedule belongs to the configuration, if its orders are open."""
+        own, pipeline = self.problem.pipeline, schedule.pipeline
+        if not is_of_kind(schedule.kind, self.problem.backward_kind):
+            return False
+        return self.allows(pipeline) and (own.partition == SEARCH or pipeline.counts == own.counts)
+
+    def start_from(self, schedule: Schedule) -> None:
+        """Start from a schedule that belongs to the configuration."""
+        self.hints.append(schedule)
+        self.take(schedule)
+
     def take(self, schedule: Schedule) -> None:
         """Take a schedule that belongs to the configuration, if none is better.
 
         Of equal values, the one of less memory is better.
         """
+        self._take(schedule)
+        self.update(None)
 
-    def _is_better(self, schedule: Schedule) -> bool:
-        """Whether a schedule is better than the best one."""
-        return self.schedule is None or self._rank(schedule) < self._rank(self.schedule)
+    def _take(self, schedule: Schedule) -> None:
+        """Take a better schedule; the name of its placement becomes that of the configuration.
+
+        That of a strategy may differ: interleaved stages, one per device, have the layout of linear
+        ones.
+        """
+        if self.schedule is None or self._rank(schedule) < self._rank(self.schedule):
+            own = self.problem.pipeline
+            named = replace(schedule.pipeline, placement=own.placement, chunks=own.chunks)
+            result = known_result(self.problem, replace(schedule, pipeline=named), self.options)
+            self._taken = Configuration((), Fraction(0), batches=own.batches, result=result)
 
     def _rank(self, schedule: Schedule) -> tuple[Fraction, Fraction]:
         return objective_value(schedule, self.problem.objective), peak_memory(schedule)
 
-    @abstractmethod
-    def minimize_memory(self, deadline: Deadline) -> LeastMemory:
-        """Minimise memory at the best value or a lower one, until the deadline.
+    # The search of a hand strategy.
 
-        The best schedule is then that of least memory.
+    @property
+    def exhausted(self) -> bool:
+        """Whether more effort on a strategy cannot help: no known partition may be better."""
+        search = self.strategy
+        return search is None or search.proved or (search.stalled and not search.ordered)
+
+    def raise_bound(self, deadline: Deadline, ceiling: Fraction | None) -> None:
+        """Bound all partitions until the deadline; above a ceiling, bounds need not be exact."""
+        assert self.strategy is not None
+        if self.problem.pipeline.partition == SEARCH and not self.impossible:
+            self.strategy.bound(deadline, ceiling)
+        self.update(None)
+
+    def search(self, level: int, turn: Deadline) -> None:
+        """Search near the best partition, then in the order of bounds, from the last search on."""
+        assert self.strategy is not None
+        self.searches += 1
+        turn = replace(turn, progress=None)
+        self.strategy.descend(DESCENTS * 2**level, turn.share(SEARCHING))
+        self.strategy.prove(turn)
+        self.update(None)
+        if self.strategy.interrupted:
+            raise KeyboardInterrupt
+
+    # What is reported.
+
+    @property
+    def result(self) -> Result:
+        """Result of the best schedule, or why there is none.
+
+        A bound of a hand strategy is no bound of other schedules, so its result states none.
         """
+        state = self.state
+        own = None if state.best is None else state.best.result
+        if self.strategy is not None:
+            return self._result_of_strategy(self.strategy, own)
+        bound = state.lower_bound * self.configuration.batches
+        if own and own.lower_bound == bound and state.best is state.known.get(ONLY):
+            return own
+        return result_of(self.choice, self.problem, state, self.options)
 
-    def least_within(
-        self,
-        value: Fraction,
-        deadline: Deadline,  # noqa: ARG002
-    ) -> WithinShare | None:
-        """Find the least memory at which `value` is reached; None if it is not reached.
-
-        The best schedule does not change.
-        """
-        schedule, peak = self.schedule, self.peak
-        if schedule is None or peak is None or self.value is None or self.value > value:
-            return None
-        return WithinShare(self.configuration, self.value, peak, None)
+    def _result_of_strategy(self, search: StrategySearch, own: Result | None) -> Result:
+        if own is not None and own.schedule is not None:
+            proof = f"of {self.configuration.strategy} alone: {search.proof}"
+            return replace(own, schedule=checked(own.schedule), proof=proof)
+        result = result_of(self.choice, self.problem, self.state, self.options)
+        if self.impossible:
+            proof = "no partition is within the memory limits"
+            return replace(result, status=Status.INFEASIBLE, lower_bound=None, proof=proof)
+        return replace(result, lower_bound=None)
 
     def row(self, best: Fraction | None) -> PlanRow:
         """Row of the plan; `best` is the least time per microbatch of any configuration."""
@@ -129,10 +288,20 @@ class PlanCandidate(ABC):
             status = RowStatus.INFEASIBLE
         elif self.value is not None and self.bound >= self.value:
             status = RowStatus.OPTIMAL
-        elif best is not None and self.bound_per_microbatch >= best:
+        elif not self.is_open(best):
             status = RowStatus.PRUNED
         else:
             status = RowStatus.UNKNOWN if self.value is None else RowStatus.FEASIBLE
-        alone = best is not None and self.per_microbatch(self.bound_alone) >= best
-        ruled_out = status is RowStatus.PRUNED and alone
+        ruled_out = status is RowStatus.PRUNED and not self.may_be_below(best)
         return PlanRow(self.configuration, status, result, bound, self.searches, ruled_out)
+
+
+def _best(configurations: list[Configuration]) -> Configuration | None:
+    """Configuration of the best schedule; of several, that of the least memory."""
+
+    def rank(configuration: Configuration) -> tuple[Fraction | None, Fraction, Key]:
+        assert configuration.result is not None and configuration.result.schedule is not None
+        peak = peak_memory(configuration.result.schedule)
+        return configuration.value, peak, configuration.key
+
+    return min(by_value(configurations), key=rank, default=None)

@@ -6,21 +6,21 @@ is enough for its value, or for a given slowdown, and what more memory may bring
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from fractions import Fraction
 
 from ppopt.solver import interrupts
-from ppopt.solver.choices.enumeration import Complete, Enumeration, Partial, lower_bound_of
 from ppopt.solver.deadline import Deadline
 from ppopt.solver.parameters import PlanParams
 from ppopt.studies.baselines import BEYOND, GRACE
 from ppopt.studies.plan_baselines import PlanBaselines
-from ppopt.studies.plan_candidate import PlanCandidate
-from ppopt.studies.plan_result import MoreMemory, Plan, WithinShare
+from ppopt.studies.plan_memory import minimize_memory, within_share
+from ppopt.studies.plan_result import MoreMemory, Plan
 from ppopt.studies.plan_search import PlanSearch
-from ppopt.studies.plan_space import PlanSpace
+
+MORE_ROUNDS = 2
+"""Rounds of the search with more memory."""
 
 
 def share_of_search(params: PlanParams, *, limited: bool, within: bool) -> float:
@@ -96,7 +96,7 @@ class PlanReports:
         useful = max(params.less_left * limit, spent)
         seconds = max(params.less * limit, min(search.left + params.less * limit, useful))
         with interrupts.recorded() as pressed:
-            least = best.minimize_memory(search.told(Deadline.after(seconds)))
+            least = minimize_memory(best, search.told(Deadline.after(seconds)))
         search.interrupted |= best.interrupted or bool(pressed)
         return replace(search.plan(), least_memory=least)
 
@@ -119,19 +119,19 @@ class PlanReports:
         if limits is None or 2 * set_up.seconds > self._deadline.left:
             return plan
         assert plan.best is not None and plan.value is not None
-        more = [limit * self._params.more_memory for limit in limits]
+        more = tuple(limit * self._params.more_memory for limit in limits)
         spent = plan.solve_seconds / limit
         share = max(self._params.more, min(1 - spent, spent / 2))
         search = PlanSearch(
-            _with_limits(set_up.space, more), set_up.objective, set_up.backward_kind,
-            self._options.by(Deadline.after(limit)), share,
+            replace(set_up.space, fields={**set_up.space.fields, "mem_limit": more}),
+            set_up.objective, set_up.backward_kind, self._options.by(Deadline.after(limit)), share,
         )  # fmt: skip
         search.set_known_value(plan.best.per_microbatch)
-        search.hint(self._search.candidates)
-        in_time = 2 * search.set_up.seconds <= search.left
-        value, least = search.run_briefly(_with_limits(set_up.space, None) if in_time else None)
-        batches = plan.best.configuration.batches
-        return replace(plan, more_memory=MoreMemory(tuple(more), value * batches, least * batches))
+        search.start_from(row.schedule for row in plan.rows if row.schedule is not None)
+        search.run_rounds(MORE_ROUNDS)
+        value, least, batches = search.ceiling, search.lower_bound, plan.best.configuration.batches
+        assert value is not None and least is not None
+        return replace(plan, more_memory=MoreMemory(more, value * batches, least * batches))
 
     def _with_baselines(self, plan: Plan) -> Plan:
         """Add the hand strategies; the remaining ones may slightly exceed the time limit."""
@@ -143,61 +143,3 @@ class PlanReports:
         return replace(
             self._baselines.add_to(plan), interrupted=deadline.pressed, solve_seconds=deadline.spent
         )
-
-
-def _with_limits(space: PlanSpace, limits: Sequence[Fraction] | None) -> PlanSpace:
-    """A plan space with other memory limits, or with none."""
-    fields = {key: value for key, value in space.fields.items() if key != "mem_limit"}
-    return replace(space, fields=fields if limits is None else {**fields, "mem_limit": limits})
-
-
-def within_share(
-    candidates: Sequence[PlanCandidate], max_time: Fraction, deadline: Deadline
-) -> WithinShare | None:
-    """Minimise the memory of every configuration whose time per microbatch is at most `max_time`.
-
-    The configurations of least memory so far come first, each with an equal part of the time left
-    until the deadline. Returns None if no configuration is fast enough, or if Ctrl-C ends the
-    search before the first. The bound covers all configurations; it is None if one may be fast
-    enough but no such schedule of it was found.
-    """
-    waiting = sorted(
-        (candidate for candidate in candidates if _reaches(candidate, max_time)),
-        key=lambda candidate: (candidate.peak, candidate.configuration),
-    )
-    results: list[WithinShare] = []
-    for index, candidate in enumerate(waiting):
-        share = deadline.share(1 / (len(waiting) - index))
-        result = candidate.least_within(max_time * candidate.configuration.batches, share)
-        if result is not None:
-            results.append(result)
-        if candidate.interrupted:
-            break
-    least = min(results, key=lambda result: (result.memory, result.value), default=None)
-    if least is None:
-        return None
-    bounds = _memory_bounds(results, candidates, max_time)
-    proved = lower_bound_of(bounds) if isinstance(bounds, Complete) else None
-    return least._replace(lower_bound=proved)
-
-
-def _reaches(candidate: PlanCandidate, max_time: Fraction) -> bool:
-    return candidate.value is not None and candidate.per_microbatch(candidate.value) <= max_time
-
-
-def _memory_bounds(
-    results: Sequence[WithinShare], candidates: Sequence[PlanCandidate], max_time: Fraction
-) -> Enumeration[Fraction]:
-    """Lower bounds of the memory; complete if they cover all schedules that are fast enough."""
-    bounded = {
-        result.configuration: result.lower_bound
-        for result in results
-        if result.lower_bound is not None
-    }
-    fast_enough = {
-        candidate.configuration
-        for candidate in candidates
-        if not candidate.impossible and candidate.bound_per_microbatch <= max_time
-    }
-    bounds = tuple(bounded.values())
-    return Complete(bounds) if fast_enough <= bounded.keys() else Partial(bounds)

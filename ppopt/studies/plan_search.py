@@ -12,7 +12,7 @@ partition may be better.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import replace
 from fractions import Fraction
 from itertools import count
@@ -94,14 +94,6 @@ class PlanSearch:
             if best is not None and (value is None or objective_value(best, objective) < value):
                 candidate.start_from(best)
 
-    def hint(self, earlier: Sequence[PlanCandidate]) -> None:
-        """Start from what was found for the same configurations under other limits."""
-        schedules = {candidate.configuration: candidate.schedule for candidate in earlier}
-        for candidate in self.candidates:
-            schedule = schedules.get(candidate.configuration)
-            if schedule is not None:
-                candidate.hint(schedule)
-
     def run(self) -> Plan:
         """Search until proof, until the time is up, or until Ctrl-C."""
         try:
@@ -110,35 +102,24 @@ class PlanSearch:
             for number in count():
                 if self._over:
                     break
-                before = self._least, self._ceiling
-                self._round(number, self._params.bounding)
+                before = self.lower_bound, self.ceiling
+                self._round(number)
                 if number == 0 and not self._over:
                     self._search_best_partition(self._deadline.share(self._params.polishing))
-                if self._exhausted and before == (self._least, self._ceiling):
+                if self._exhausted and before == (self.lower_bound, self.ceiling):
                     break
         except KeyboardInterrupt:
             self.interrupted = True
         return self.plan()
 
-    def run_briefly(self, relaxed: PlanSpace | None) -> tuple[Fraction, Fraction]:
-        """Run two rounds beside a known value; return the best time per microbatch and the bound.
-
-        Bounds are first raised to those of the relaxed space, if there is one.
-        """
-        bounding = self._params.more_bounding
+    def run_rounds(self, number: int) -> None:
+        """Search for some rounds at most; a value is known."""
         try:
-            if relaxed is not None:
-                with interrupts.heard():
-                    share = self._deadline.share(bounding)
-                    self.set_up.raise_to_relaxed(relaxed, share, self._ceiling)
-            for number in range(2):
+            for effort in range(number):
                 if not self._over:
-                    self._round(number, bounding)
+                    self._round(effort)
         except KeyboardInterrupt:
             self.interrupted = True
-        ceiling, least = self._ceiling, self._least
-        assert ceiling is not None and least is not None
-        return ceiling, least
 
     # The rounds.
 
@@ -159,13 +140,13 @@ class PlanSearch:
             if latest.over:
                 return
 
-    def _round(self, number: int, bounding: float) -> None:
+    def _round(self, number: int) -> None:
         """Bound the configurations that may be best, and search them.
 
         The search of all orders has the turns of all of its open configurations.
         """
         with interrupts.heard():
-            self._bound(self._deadline.share(bounding))
+            self._bound(self._deadline.share(self._params.bounding))
         waiting, opened = (sum(map(self._is_open, own)) for own in (self._strategies, self._orders))
         if opened:
             each = self._params.few * 2 ** (number - 1) if number else self._params.short
@@ -186,11 +167,11 @@ class PlanSearch:
         if self._orders:
             opened = sum(map(self._is_open, self._orders))
             share = deadline.share(opened / ((opened + len(waiting)) or 1))
-            self._search.bound(share, self._ceiling)
+            self._search.bound(share, self.ceiling)
             self._update_orders()
             self._note("bounds")
         for place, candidate in enumerate(waiting):
-            ceiling = self._ceiling
+            ceiling = self.ceiling
             if ceiling is not None:
                 ceiling *= candidate.configuration.batches * self._params.margin
             candidate.raise_bound(deadline.turn(len(waiting) - place - 1), ceiling)
@@ -218,11 +199,10 @@ class PlanSearch:
 
     def _begin(self, turn: Deadline) -> None:
         """Begin a search of all orders, from the hints of the candidates."""
-        self._turn, self._cutoff = turn, self._ceiling
+        self._turn, self._cutoff = turn, self.ceiling
         for candidate in self._orders:
-            for schedule in candidate.hints:
-                self._search.hint(schedule)
-            candidate.hints.clear()
+            while candidate.hints:
+                self._search.hint(candidate.hints.pop(0))
 
     def _ends(self, state: Progress) -> bool:
         """Whether the search of all orders ends: with its turn, or as the user says."""
@@ -233,7 +213,7 @@ class PlanSearch:
 
     def _update_orders(self) -> None:
         """Update the candidates of all orders after a search."""
-        values = (self._ceiling, self._search.state.value)
+        values = (self.ceiling, self._search.state.value)
         ceiling = min((value for value in values if value is not None), default=None)
         for candidate in self._orders:
             candidate.update(ceiling)
@@ -267,10 +247,10 @@ class PlanSearch:
         return min(scheduled, key=rank, default=None)
 
     @property
-    def _least(self) -> Fraction | None:
+    def lower_bound(self) -> Fraction | None:
         """Lower bound of the times per microbatch of all configurations; None: none is feasible."""
         least = lower_bound_of(bounds_of_all(map(_by_bound, self._possible), self.set_up.late))
-        return least if least is None or self._ceiling is None else min(least, self._ceiling)
+        return least if least is None or self.ceiling is None else min(least, self.ceiling)
 
     @property
     def _possible(self) -> list[PlanCandidate]:
@@ -279,10 +259,10 @@ class PlanSearch:
 
     def _is_open(self, candidate: PlanCandidate) -> bool:
         """Whether a configuration may be better than the best one, or is the best one, unproved."""
-        return candidate.is_open(self._ceiling)
+        return candidate.is_open(self.ceiling)
 
     @property
-    def _ceiling(self) -> Fraction | None:
+    def ceiling(self) -> Fraction | None:
         """Least time per microbatch that is known to be possible."""
         best = self.best
         times = [None if best is None else _value(best), self._known_value]
@@ -316,7 +296,7 @@ class PlanSearch:
 
         `orders` is the state of the running search of all orders, per microbatch.
         """
-        best, bound = self.best, self._least or Fraction(0)
+        best, bound = self.best, self.lower_bound or Fraction(0)
         known = [None if best is None else _value(best)]
         if orders is not None:
             others = [_by_bound(other) for other in self._strategies if not other.impossible]
@@ -356,7 +336,7 @@ class PlanSearch:
     def plan(self) -> Plan:
         """The plan as it is known now."""
         self._take_included()
-        best, least, set_up = self.best, self._least, self.set_up
+        best, least, set_up = self.best, self.lower_bound, self.set_up
         ceiling = None if best is None else _value(best)
         rows = [candidate.row(ceiling) for candidate in self.candidates]
         rows.sort(key=lambda row: row.sort_key)
@@ -372,7 +352,7 @@ class PlanSearch:
             status=status,
             rows=tuple(rows),
             lower_bound=None if least is None else least * batches,
-            proof=f"{counted(rows, set_up.num_late)}{self._least_words}{scope}",
+            proof=f"{counted(rows, set_up.num_late)}{self._open_text}{scope}",
             skipped=tuple(set_up.skipped),
             provenance=self.options.provenance,
             solve_seconds=self._deadline.spent,
@@ -380,9 +360,9 @@ class PlanSearch:
         )
 
     @property
-    def _least_words(self) -> str:
+    def _open_text(self) -> str:
         """Text that names the configuration whose bound leaves the gap open, if any."""
-        least, best = self._least, self.best
+        least, best = self.lower_bound, self.best
         if least is None or best is None or least == _value(best) or self.set_up.num_late:
             return ""
         return f"; the least bound is that of {min(self._possible, key=_by_bound).configuration}"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from fractions import Fraction
 from functools import cached_property
 
@@ -21,11 +20,10 @@ from ppopt.solver.options import SolveOptions
 from ppopt.solver.search import problem_of
 from ppopt.strategies import resolve
 from ppopt.studies.baselines import OUT_OF_TIME
-from ppopt.studies.plan_candidate import PlanCandidate
-from ppopt.studies.plan_product import OrdersCandidate, PlanChoice, PlanProduct
+from ppopt.studies.plan_candidate import PlanCandidate, PlanChoice
 from ppopt.studies.plan_space import OPTIMAL, PlanConfiguration, PlanSpace, partitions_on
-from ppopt.studies.plan_strategy import StrategyCandidate
 from ppopt.studies.quick_bound import minimum_work
+from ppopt.studies.strategy_search import StrategySearch
 
 
 class PlanSetUp:
@@ -43,9 +41,9 @@ class PlanSetUp:
         began = Deadline.after()
         self.space, self.objective, self.backward_kind = space, objective, backward_kind
         self._options, self._deadline = options, deadline
-        self.orders: list[OrdersCandidate] = []
+        self.orders: list[PlanCandidate] = []
         """Configurations of all orders."""
-        self.strategies: list[StrategyCandidate] = []
+        self.strategies: list[PlanCandidate] = []
         """Configurations of hand strategies."""
         self.skipped: list[tuple[str, str]] = []
         """Configurations that are not set up, each with the reason."""
@@ -67,20 +65,23 @@ class PlanSetUp:
 
     def _add(self, configuration: PlanConfiguration) -> None:
         """Set up a configuration; raises NotApplicableError if it cannot be searched."""
-        choice = self._choice_of(self.space, configuration)
-        if configuration.strategy == OPTIMAL:
-            self.orders.append(OrdersCandidate(choice, self._options))
-            return
-        accepts_partition = partitions_on(self.space.runtime, choice.problem.pipeline)
-        options = self.space.options_of(configuration)
-        candidate = StrategyCandidate(choice, self._options, options, accepts_partition)
-        self.strategies.append(candidate)
-
-    def _choice_of(self, space: PlanSpace, configuration: PlanConfiguration) -> PlanChoice:
+        space, pipeline = self.space, self.space.pipeline(configuration)
         kind = backward_kind_of(configuration, self.backward_kind)
-        problem = problem_of(space.pipeline(configuration), self.objective, kind)
+        problem = problem_of(pipeline, self.objective, kind)
         choice = choice_of(problem, self._deadline) or GivenPipeline(problem)
-        return PlanChoice(configuration, problem, choice)
+        given = PlanChoice(configuration, problem, choice)
+        if configuration.strategy == OPTIMAL:
+            self.orders.append(PlanCandidate(given, self._options))
+            return
+        search = StrategySearch(
+            problem.pipeline,
+            configuration.strategy,
+            self.objective,
+            space.options_of(configuration),
+            accepts_partition=partitions_on(space.runtime, problem.pipeline),
+            seed=self._options.seed,
+        )
+        self.strategies.append(PlanCandidate(given, self._options, search))
 
     @property
     def candidates(self) -> list[PlanCandidate]:
@@ -105,22 +106,6 @@ class PlanSetUp:
             return Unlisted(Fraction(0))
         work = exact.total(map(minimum_work, pipeline.model.costed))
         return Unlisted(work / sum(pipeline.device_speed))
-
-    def raise_to_relaxed(
-        self, space: PlanSpace, deadline: Deadline, ceiling: Fraction | None
-    ) -> None:
-        """Raise bounds to those of a relaxed space, such as one without memory limits."""
-        relaxed = []
-        for configuration in space:
-            with suppress(NotApplicableError):
-                choice = self._choice_of(space, configuration)
-                relaxed.append(OrdersCandidate(choice, self._options))
-        PlanProduct(relaxed, self._options.params.plan.margin).bound(deadline, ceiling)
-        bounded = {candidate.configuration: candidate for candidate in relaxed}
-        for candidate in self.candidates:
-            if candidate.configuration in bounded:
-                bounded[candidate.configuration].update(ceiling)
-                candidate.raise_to(bounded[candidate.configuration])
 
 
 def backward_kind_of(configuration: PlanConfiguration, kind: BackwardKind) -> BackwardKind:

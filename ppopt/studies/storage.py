@@ -37,6 +37,7 @@ from ppopt.studies.records import (
     SweepRow,
     canonical,
     damage,
+    one_line,
 )
 
 DEFAULT = "sqlite:///ppopt.db"
@@ -227,6 +228,14 @@ class Storage:
             row = self._link.execute(query, (key,)).fetchone()
         return None if row is None else self._result(row)
 
+    def sound_result(self, key: str, damaged: list[str]) -> StoredResult | None:
+        """Result of a key; if it is damaged, None, and the reason is added to `damaged`."""
+        try:
+            return self.result(key)
+        except DamagedError as error:
+            damaged.append(one_line(error))
+            return None
+
     def _result(self, row: Sequence[object]) -> StoredResult:
         with damage(f"storage: {self.path}: a result"):
             return records.result_of(row)
@@ -389,7 +398,7 @@ class Storage:
         left_out: list[str] = []
         with self._errors(), self._transaction():
             for theirs in other._sound_results(left_out):
-                ours = self._sound_result(theirs.key)
+                ours = self.sound_result(theirs.key, [])
                 if ours is None or theirs.effort > ours.effort:
                     self._put(theirs)
             for study, trials in studies:
@@ -405,12 +414,6 @@ class Storage:
                     yield self._result(row)
                 except DamagedError as error:
                     damaged.append(str(error))
-
-    def _sound_result(self, key: str) -> StoredResult | None:
-        try:
-            return self.result(key)
-        except DamagedError:
-            return None
 
     # SQLite.
 

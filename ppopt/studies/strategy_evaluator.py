@@ -62,7 +62,7 @@ class StrategyEvaluator:
         accepts_partition: AcceptsPartition | None,
     ) -> None:
         self._space, self._rule, self._options = configurations, rule, options
-        self._objective, self._accepts_partition = objective, accepts_partition
+        self._objective, self.accepts_partition = objective, accepts_partition
         space, base = configurations, configurations.base
         orders = rule.built(base, options)
         if not base.has_all_operations:
@@ -79,7 +79,9 @@ class StrategyEvaluator:
         )
         """Whether the rank by the order of another configuration is an estimate."""
         by_rule = self._own_orders or bool({*not_timed} - {Trait.STEP_WORK})
-        self.complete = not (space.offloaded or (by_rule and space.leaves_out))
+        self.exact = not base.order_is_open
+        """Whether no order of the microbatches may have a better rank than the one found."""
+        self.complete = self.exact and not (space.offloaded or (by_rule and space.leaves_out))
         self._order = FixedOrder(base, orders)
         """Order by which ranks are estimated."""
         self._best: Rank | None = None
@@ -139,9 +141,9 @@ class StrategyEvaluator:
         excess = np.maximum(peaks - (peaks if limits is None else limits), 0)
         self._exceeded = excess[:, -1] > 0
         largest = excess.max(axis=0)
-        if self._accepts_partition is not None:
+        if self.accepts_partition is not None:
             counts, _ = self._space.split(keys)
-            accepted = [self._accepts_partition(tuple(row)) for row in counts.tolist()]
+            accepted = [self.accepts_partition(tuple(row)) for row in counts.tolist()]
             largest = np.where(accepted, largest, REFUSED)
         return np.stack([largest, excess.sum(axis=0), values, peaks.max(axis=0)], axis=1)
 

@@ -96,6 +96,13 @@ class StrategySearch(ConfigurationSearch):
         self._failed = 0
         """Descents since one was better than the one before it."""
 
+    def on(self, pipeline: Pipeline) -> StrategySearch:
+        """Make a new search of the strategy on another pipeline."""
+        return StrategySearch(
+            pipeline, self._strategy, self._problem.objective, self._strategy_options,
+            accepts_partition=self._evaluator.accepts_partition, seed=self._options.seed,
+        )  # fmt: skip
+
     @property
     def fits(self) -> bool:
         """Whether the best configuration is within the limits, and the runtime supports it."""
@@ -332,12 +339,16 @@ class StrategySearch(ConfigurationSearch):
         self._raise_bound()
 
     def _close(self, configuration: Configuration, rank: Rank) -> None:
-        """Set the value of a configuration, which is its bound, or that it is infeasible."""
+        """Set the value of a configuration, which is its bound, or that it is infeasible.
+
+        It is neither if another order of the microbatches may be better.
+        """
         if rank.excess:
-            configuration.impossible = True
+            configuration.impossible = self._evaluator.exact
         else:
             configuration.evaluated = self._evaluator.time(rank.value)
-            configuration.raise_bound(configuration.evaluated)
+            if self._evaluator.exact:
+                configuration.raise_bound(configuration.evaluated)
         configuration.level = 0
 
     def _tell(self) -> None:

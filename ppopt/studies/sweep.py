@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing
@@ -16,11 +15,11 @@ from ppopt.problem.pipeline import Model, Pipeline
 from ppopt.schedule.schedule import Schedule
 from ppopt.solver import interrupts
 from ppopt.studies import outcome
-from ppopt.studies.engines.engine import Engine
+from ppopt.studies.engines.engine import Engine, run_tasks
 from ppopt.studies.engines.local import LocalEngine
 from ppopt.studies.grid import Grid, Overrides, Row, base_of, grid_of
 from ppopt.studies.job import SolveJob
-from ppopt.studies.records import DamagedError, StoredResult, SweepRow
+from ppopt.studies.records import SweepRow, one_line
 from ppopt.studies.storage import DEFAULT, Storage, StorageError
 from ppopt.studies.task import Done, Task
 
@@ -29,11 +28,6 @@ if TYPE_CHECKING:
 
 RETRIES = 1
 """Retries of a row whose process died."""
-PAUSE = 0.2
-"""Seconds between two checks for Ctrl-C."""
-GRACE = 10.0
-"""Seconds that searches have to end after Ctrl-C."""
-_LOG = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -115,10 +109,8 @@ def sweep(
     *,
     storage: str = DEFAULT,
     study_name: str | None = None,
-    where: Sequence[str] = (),
     jobs: int | None = None,
     retries: int = RETRIES,
-    memory_per_job: int | None = None,
     dask: Any = None,
     progress: Callable[[str], None] | None = None,
     **settings: Any,
@@ -127,21 +119,20 @@ def sweep(
 
     `grid` gives the values of every setting that varies, by the name of its flag; the key
     `strategy` takes `optimal` (a search, the default) and names of hand strategies. `settings` are
-    what all rows share, as in a config file: `stages=8, time_limit=10`. `where` are conditions that
-    leave combinations out (see `ppopt.studies.conditions`).
+    what all rows share, as in a config file: `stages=8, time_limit=10`. Sweeps of one `study_name`
+    and one source add their rows to one study.
 
     Rows run in `jobs` processes (default: the processors available), each search with one worker by
     default. Stored results are verified and reused; a search that had less time continues from its
-    schedule and its bound. A row whose process dies is retried `retries` times, then it has failed;
-    `memory_per_job` bounds the memory of a process, in bytes. With `dask`, a `distributed.Client`,
-    rows run on the workers of its cluster, and `jobs` and `memory_per_job` do not matter. Ctrl-C
-    ends the sweep and keeps all rows that are done. Raises InputError on misuse, and if the storage
-    cannot be used.
+    schedule and its bound. A row whose process dies is retried `retries` times, then it has failed.
+    With `dask`, a `distributed.Client`, rows run on the workers of its cluster, and `jobs` does not
+    matter. Ctrl-C ends the sweep and keeps all rows that are done. Raises InputError on misuse, and
+    if the storage cannot be used.
     """
-    rows = grid_of(base_of(source, settings), grid, tuple(where))
+    rows = grid_of(base_of(source, settings), grid)
     if dask is None:
         number = processors.available() if jobs is None else jobs
-        executor: Engine = LocalEngine(number, retries, memory_per_job)
+        executor: Engine = LocalEngine(number, retries)
     else:
         from ppopt.studies.engines.dask import DaskEngine  # noqa: PLC0415  an extra
 
@@ -213,17 +204,11 @@ class _Sweep:
 
     def run(self, pressed: list[int]) -> None:
         """Run all rows, or end early: after Ctrl-C, or if the storage cannot be written."""
-        engine = self._engine
-        while not (pressed or self.not_stored):
-            self._submit()
-            if not engine.busy:
-                return
-            self._take(engine.wait(PAUSE))
-        engine.stop()
-        left = int(GRACE / PAUSE)
-        while engine.busy and left and len(pressed) < 2:
-            self._take(engine.wait(PAUSE))
-            left -= 1
+
+        def ends() -> bool:
+            return bool(pressed or self.not_stored)
+
+        run_tasks(self._engine, self._submit, self._take, ends, pressed)
 
     def _submit(self) -> None:
         """Submit as many rows as the engine accepts."""
@@ -233,21 +218,13 @@ class _Sweep:
                 return
             number, job = next_row
             try:
-                stored = self._stored(job)
+                stored = self._storage.sound_result(job.key, self.damaged)
             except StorageError as error:
                 self.not_stored = str(error)
                 return
             self._running.add(job.key)
             self._jobs[number] = job
             self._engine.submit(number, Task(job, stored))
-
-    def _stored(self, job: SolveJob) -> StoredResult | None:
-        """Stored result of a job; None if there is none, or it is damaged."""
-        try:
-            return self._storage.result(job.key)
-        except DamagedError as error:
-            self.damaged.append(str(error))
-            return None
 
     def _following(self) -> tuple[int, SolveJob] | None:
         """Next row that can run now; None if there is none."""
@@ -257,7 +234,7 @@ class _Sweep:
             try:
                 job = self._grid.base.job(self._rows[number].settings).checked
             except (InputError, NotApplicableError) as error:
-                self._end(number, None, Done(failed=" ".join(str(error).split())))
+                self._end(number, None, Done(failed=one_line(error)))
                 if self.not_stored:
                     return None
                 continue
@@ -266,7 +243,7 @@ class _Sweep:
             self._behind[job.key].append((number, job))
         return None
 
-    def _take(self, ended: list[tuple[int, Done]]) -> None:
+    def _take(self, ended: Sequence[tuple[int, Done]]) -> None:
         for number, done in ended:
             job = self._jobs.pop(number)
             self._running.discard(job.key)

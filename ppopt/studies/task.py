@@ -1,19 +1,18 @@
-"""Units of work for worker processes: their protocol, and the rows of a sweep."""
+"""Units of work: the protocol of worker processes, a row of a sweep, and one stored search."""
 
 from __future__ import annotations
 
-import logging
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from ppopt.errors import InputError, NotApplicableError, VerificationError
 from ppopt.formats.figures import ScheduleFigures
+from ppopt.solver.deadline import Callback
 from ppopt.solver.result import Result
 from ppopt.studies import outcome
 from ppopt.studies.job import SolveJob
-from ppopt.studies.records import DamagedError, StoredResult
-
-_LOG = logging.getLogger(__name__)
+from ppopt.studies.records import StoredResult, one_line
+from ppopt.studies.storage import Storage, StorageError
 
 
 @dataclass(frozen=True)
@@ -63,30 +62,51 @@ class Task:
         return repr((self.job.key, self.job, self.job.pipeline.spelled_out()))
 
     def perform(self) -> Done:
-        """Perform the task; see `perform`."""
-        return perform(self)
+        """Reuse the stored result if it is sound and enough, else search or evaluate."""
+        job, damaged = self.job, list[str]()
+        try:
+            result, cached = outcome.reused_or_run(job, self.stored, damaged)
+        except (InputError, NotApplicableError, VerificationError) as error:
+            return Done(failed=one_line(error), damaged=next(iter(damaged), None))
+        stored = None if cached else outcome.stored(job, result)
+        return Done(
+            row=outcome.row(job, result),
+            result=stored,
+            damaged=next(iter(damaged), None),
+            interrupted=result.interrupted and not cached,
+        )
 
 
-def perform(task: Task) -> Done:
-    """Perform a task: reuse the stored outcome if it is sound, else search or evaluate."""
-    job = task.job
-    stored_outcome, damaged = _stored_outcome(task)
-    if stored_outcome is not None and outcome.covers(stored_outcome, job):
-        return Done(outcome.row(job, stored_outcome))
+class StoredSolve(NamedTuple):
+    """A result, and whether it was cached, damaged or not stored."""
+
+    result: Result
+    cached: bool
+    """Whether the result was in the storage."""
+    damaged: tuple[str, ...]
+    """Why the stored result could not be used; empty if there was none, or it was used."""
+    not_stored: str | None
+    """Why the result could not be stored; None if it was stored, or read from the storage."""
+
+
+def solve_stored(
+    job: SolveJob,
+    storage: Storage,
+    progress: Callback | None = None,
+    began: float | None = None,
+) -> StoredSolve:
+    """Read the result of a search from the storage, or search and store it.
+
+    The time limit counts from `began` (of `time.monotonic`), or else from now. A stored result is
+    verified again. If it had less effort than the job, the search continues from it. Raises
+    InputError on misuse, and if the storage cannot be read.
+    """
+    damaged: list[str] = []
+    stored, not_stored = storage.sound_result(job.key, damaged), None
+    result, cached = outcome.reused_or_run(job, stored, damaged, progress, began)
     try:
-        new_outcome = outcome.run_job(job, stored_outcome)
-    except (InputError, NotApplicableError, VerificationError) as error:
-        return Done(failed=" ".join(str(error).split()), damaged=damaged)
-    shown, result = outcome.row(job, new_outcome), outcome.stored(job, new_outcome)
-    return Done(shown, result, damaged=damaged, interrupted=new_outcome.interrupted)
-
-
-def _stored_outcome(task: Task) -> tuple[Result | None, str | None]:
-    """Stored outcome, checked; or why it is not used."""
-    if task.stored is None:
-        return None, None
-    try:
-        return outcome.read(task.stored, task.job), None
-    except DamagedError as error:
-        _LOG.warning("%s: %s", task.job.key, error)
-        return None, " ".join(str(error).split())
+        if not cached:
+            storage.put(outcome.stored(job, result))
+    except StorageError as error:
+        not_stored = str(error)
+    return StoredSolve(outcome.with_origin(result), cached, tuple(damaged), not_stored)

@@ -47,7 +47,10 @@ def assert_not_worse_than(actual: Schedule, reference: Schedule, *, tolerance: f
 
 
 def _assert_same_problem(actual: Schedule, expected: Schedule) -> None:
-    """Assert equal placement, microbatches and costs, however they are given; not the limits."""
+    """Assert equal placement, microbatches and costs, however they are given; not the limits.
+
+    If the order of microbatches was chosen, any order of the same ones will do.
+    """
     mine, theirs = actual.pipeline, expected.pipeline
     for what in ("hosts", "num_slices", "batches"):
         new, old = getattr(mine, what), getattr(theirs, what)
@@ -59,6 +62,10 @@ def _assert_same_problem(actual: Schedule, expected: Schedule) -> None:
     assert not costs, f"the pipelines differ in {words}"
     links = [(pipeline.links.down, pipeline.links.up) for pipeline in (mine, theirs)]
     assert links[0] == links[1], "the pipelines differ in p2p"
+    chosen = all(isinstance(pipeline.order, tuple) for pipeline in (mine, theirs))
+    factors = [list(pipeline.factors) for pipeline in (mine, theirs)]
+    new, old = map(sorted, factors) if chosen else factors
+    assert new == old, "the pipelines differ in the factors of their microbatches"
 
 
 def _differing(cost: Cost, expected: Pipeline, actual: Pipeline) -> list[int]:

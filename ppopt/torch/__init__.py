@@ -6,6 +6,8 @@
     runtime = ppopt.torch.runtime(stages, schedule, loss_fn)
     runtime.step(batch)                                  as with PyTorch's own schedules
 
+The microbatches of the batch are in the order `ppopt.torch.loader_order(schedule)`.
+
 Needs PyTorch (the extra `torch`; `TESTED` says which). Without it, importing this package raises
 InputError, which says what to install. PyTorch itself is imported on first use.
 """
@@ -19,6 +21,7 @@ from typing import TYPE_CHECKING
 from ppopt.errors import InputError
 
 if TYPE_CHECKING:
+    from ppopt.formats.loader_order import loader_order
     from ppopt.profiles.pipeline_file import write_pipeline
     from ppopt.torch.job import Job
     from ppopt.torch.pipeline_runtime import as_run, placement, runtime
@@ -27,6 +30,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "Job": "torch.job",
     "Profiler": "torch.profiler",
+    "loader_order": "formats.loader_order",
     "as_run": "torch.pipeline_runtime",
     "placement": "torch.pipeline_runtime",
     "probe": "torch.profiler",
@@ -39,6 +43,7 @@ __all__ = [
     "Job",
     "Profiler",
     "as_run",
+    "loader_order",
     "placement",
     "probe",
     "require",

@@ -8,17 +8,12 @@ github.com/bigscience-workshop/bigscience at 9e64ede), Table 4 of arXiv 2407.217
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 
 import pytest
 
-from benchmarks.derived_measured import aims, compare, parts, ranking, report, runs, zero_bubble
-from benchmarks.derived_measured.__main__ import main, record
-from benchmarks.derived_measured.architectures import architecture_of
+from benchmarks.derived_measured import parts, report, runs, zero_bubble
 from benchmarks.derived_measured.outcomes import calibrated, hardware_flops, outcome_of
-from benchmarks.derived_measured.predict import predicted, setup_of
-from benchmarks.derived_measured.runs import BIGSCIENCE, CARDS, LLAMA_3, Run, read_runs
-from ppopt.derivation.layer_costs import Scale
+from benchmarks.derived_measured.runs import BIGSCIENCE, LLAMA_3, Run, read_runs
 
 SIMUMAX = {
     "source": runs.SIMUMAX,
@@ -104,17 +99,6 @@ def test_two_stages_calibrated_on_eight_microbatches() -> None:
     assert calibrated(outcomes, outcomes[1]) == pytest.approx([0, 0], abs=0.08)
 
 
-def test_a_calibrated_row_sets_the_factor_on_kernels_of_the_others() -> None:
-    """A reference that kernels 1.5 times as long explain, which itself has no error then."""
-    reference, second, _ = B200[:3]
-    slower = Scale(compute=1.5)
-    step = predicted(replace(setup_of(reference), scale=slower)).step
-    outcomes = [outcome_of(Run(0, {**reference.row, "step_ms": step})), outcome_of(second)]
-    (error,) = calibrated(outcomes, outcomes[0])
-    expected = predicted(replace(setup_of(second), scale=slower)).step
-    assert second.row["step_ms"] * (1 + error) == pytest.approx(expected, rel=1e-3)
-
-
 @pytest.mark.parametrize(
     ("run", "teraflops"),
     [(CONTENDERS[6], 132.71), (CONTENDERS[2], 130.34), (CONTENDERS[0], 112.49)],
@@ -126,17 +110,6 @@ def test_published_teraflops_follow_from_steps(run: Run, teraflops: float) -> No
     )
     published = Run(0, {**run.row, "tflops_gpu": teraflops, "step_ms": None})
     assert outcome_of(published).measured == pytest.approx(run.row["step_ms"], rel=0.001)
-
-
-def test_dimensions_of_a_wrong_table_are_corrected(tmp_path) -> None:
-    """The head of "GBS Variations" says 72 layers of 14336; 141.27 TFLOP/s follow from them."""
-    values = {"layers": 96, "hidden": 12288, "tflops_gpu": 141.27, "ref": "md, GBS Variations"}
-    path = tmp_path / "runs.json"
-    path.write_text(json.dumps({"rows": [dict(big(6, 4, 114.11, **values).row)]}))
-    (run,) = read_runs(path)
-    architecture = architecture_of(run)
-    assert (architecture.hidden, architecture.runs[0].count) == (14336, 72)
-    assert hardware_flops(run) / (114110 * 384 * 1e9) == pytest.approx(141.27, rel=0.001)
 
 
 def test_cases_of_simumax_are_read_once(tmp_path) -> None:
@@ -210,48 +183,6 @@ def test_what_is_not_predicted_says_why(values: dict[str, object], reason: str) 
     assert any(reason in line for line in report.not_predicted([outcome]))
 
 
-@pytest.mark.parametrize(
-    ("run", "reason"),
-    [
-        (big(1, 2, 130.43, model="GPT 18B", layers=6, gpus=8), "512 sequences"),
-        (big(6, 1, 183.64, hidden=14400), "tile quantization"),
-        (big(12, 2, 120.29, note="02-21; may be swapped upstream"), "swapped"),
-        (big(6, 4, 113.01, gbs=1568), "2048 sequences beside it"),
-        (Run(0, B200[0].row | {"source": CARDS, "model": "llama3-70b (pretrain)"}), "tuned"),
-    ],
-)
-def test_suspect_runs_are_listed_apart_with_the_reason(run: Run, reason: str) -> None:
-    """They are predicted, and no aim is about them."""
-    outcome = outcome_of(run)
-    assert outcome.error is not None and not outcome.compared and not outcome.aimed
-    assert any(reason in line for line in report.apart_table([outcome]))
-
-
-def test_aims_are_about_large_microbatches_in_bf16_without_fsdp() -> None:
-    assert outcome_of(B200[0]).aimed
-    assert outcome_of(TABLE_4[0]).aimed
-    fsdp = Run(0, TABLE_4[0].row | {"fsdp": 64})
-    assert outcome_of(fsdp).compared and not outcome_of(fsdp).aimed
-    for values in ({"precision": "fp8"}, {"seq": 1024}):
-        assert not outcome_of(Run(0, B200[0].row | values)).aimed
-
-
-def test_an_aim_is_met_up_to_its_limit() -> None:
-    assert aims.Aim("steps", 0.1, [0.1, -0.1]).row()[-2] == "pass"
-    assert aims.Aim("steps", 0.1, [0.2, -0.1]).row()[-2] == "FAIL"
-    assert aims.Aim("steps", 0.1, []).row()[-2] == "no runs"
-
-
-def test_ranking_keeps_the_fastest_run_of_a_configuration() -> None:
-    """Seven configurations of 72 layers; the best was pipeline 6 with microbatches of 4."""
-    slower = big(6, 4, 150.0)
-    (group,) = ranking.groups([outcome_of(run) for run in (*CONTENDERS, slower)])
-    assert len(group) == 7
-    lines = list(ranking.ranking_table(group))
-    assert "| tp8 pp6 dp8 mbs4 |" in lines[2]
-    assert ranking.groups([outcome_of(run) for run in CONTENDERS[:3]]) == []
-
-
 def test_zero_bubble_gains_are_those_published() -> None:
     """2590 and 2886 tokens/s a GPU (InternEvo 282); no gain (sail 10)."""
     assert [case.gain for case in zero_bubble.COMPARISONS] == pytest.approx([0.114, 0], abs=0.0005)
@@ -284,30 +215,3 @@ def test_parts_of_layers(tmp_path) -> None:
     assert [part.measured for part in read] == [4.1599, 5.0768, 9.0145, 4.2565]
     assert all(part.derived for part in read[:3])
     assert len(list(parts.part_table(read))) == 2 + 4 + 1
-
-
-def test_a_record_has_every_source_and_single_rows_their_parts(tmp_path, capsys) -> None:
-    path = tmp_path / "runs.json"
-    path.write_text(json.dumps({"rows": [dict(run.row) for run in (*B200, *CONTENDERS)]}))
-    main([str(path), "--rows", "simumax"])
-    printed = capsys.readouterr().out.splitlines()
-    assert len(printed) == 2 + len(B200) + 2
-    assert "compute" in printed[0]
-    lines = list(record([outcome_of(run) for run in read_runs(path)]))
-    titles = [line.split("\n")[1] for line in lines if line.startswith("\n## ")]
-    assert titles == [
-        *("## Aims", "## Machines", "## Zero bubble", "## Ranking", "## Steps", "## Memory"),
-        *("## Not predicted", "## Listed apart"),
-    ]
-    for source, count in ((runs.SIMUMAX, len(B200)), (BIGSCIENCE, len(CONTENDERS))):
-        assert any(line.startswith(f"| {source} | {count} | {count} |") for line in lines)
-
-
-def test_an_earlier_record_stands_beside_the_present_one() -> None:
-    before = "# T\n\n- commit: abc\n\n## Steps\n\n| source | rows | mean |\n|---|---|---|\n"
-    before += "| a | 2 | 30.0 % |\n| b | 1 | - |\n"
-    after = ["\n## Steps\n", "| source | rows | mean |", "|---|---|---|", "| a | 2 | 5.0 % |"]
-    lines = list(compare.comparison(before, after))
-    assert "- commit: abc" in lines
-    assert "| a | 2 | 2 | - | - | 30.0 % | 5.0 % | - | - | - | - |" in lines
-    assert "| b | 1 | - | - | - | - | - | - | - | - | - |" in lines

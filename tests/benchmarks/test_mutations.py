@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import mutations
-from benchmarks.mutations import KINDS, PACKAGES, ROOT, Mutation, Row
+from benchmarks.mutations import KINDS, PACKAGES, ROOT, Mutation
 
 pytestmark = pytest.mark.slow
 
@@ -78,42 +78,4 @@ def test_an_equivalent_mutation_or_one_of_lines_that_are_gone_gives_way_to_its_s
     assert list(mutations.chosen(drawn)) == [(2, drawn[2])]
     assert list(mutations.chosen([drawn[0], drawn[2]._replace(number=2)])) == [
         (0, drawn[2]._replace(number=2))
-    ]
-
-
-def test_what_the_fast_tier_catches_the_whole_catches_too(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(mutations, "ROOT", tmp_path)
-    (tmp_path / "a.py").write_text("a + b | c\n")
-    drawn = [
-        Mutation(number, "sign", "a.py", "f", 3, "a + b | c\n", "a - b\n", 0)
-        for number in (1, 2, 3)
-    ]
-    rows = [
-        Row(1, 0, "fast", caught=True, by="tests/test_a.py::test_b", seconds=2.0),
-        Row(2, 0, "fast", caught=False, by="", seconds=90.0),
-        Row(2, 0, "whole", caught=True, by="hangs", seconds=200.0),
-    ]
-    count, _, *table = mutations.report(drawn, rows)
-    assert count == "fast tier: 1 caught, whole tier: 2 caught"
-    where = "sign | `a.py:3`, `f` | `a + b \\| c` | `a - b`"
-    assert table[2:] == [
-        f"| 1 | {where} | `test_a.py::test_b` | `test_a.py::test_b` |",
-        f"| 2 | {where} | missed | `hangs` |",
-        f"| 3 | {where} | not run | not run |",
-    ]
-
-
-def test_every_test_is_run_once_and_the_nearest_come_first(tmp_path: Path) -> None:
-    texts = {
-        "tests/cli/test_rules.py": "from ppopt.verifier.rules import of_operations",
-        "tests/verifier/test_rows.py": "",
-        "tests/test_processors.py": "",
-    }
-    for name, text in texts.items():
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).write_text(text)
-    assert mutations.groups_of_tests(tmp_path, "ppopt/verifier/rules.py") == [
-        [name] for name in texts
     ]

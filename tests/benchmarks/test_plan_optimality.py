@@ -6,7 +6,7 @@ from fractions import Fraction
 
 import pytest
 
-from benchmarks.plan_optimality import AIM, Case, Outcome, drawn, lines, run
+from benchmarks.plan_optimality import AIM, Case, Outcome, lines, run
 
 SAMPLE = [Case(0, "megatron", limited) for limited in (False, True)]
 
@@ -45,18 +45,3 @@ def test_a_false_claim_is_a_fault(
     outcome = Outcome(Case(1, "any", limited=True), status, *numbers)
     assert words in outcome.fault
     assert any(words in line for line in lines([outcome]))
-
-
-def test_what_is_true_is_no_fault() -> None:
-    case = Case(1, "any", limited=True)
-    ten, nine = Fraction(10), Fraction(9)
-    late = Outcome(case, "feasible", Fraction(11), ten, nine)
-    assert late.loss == pytest.approx(10) and not late.fault and not late.missed
-    none = Outcome(case, "infeasible", None, None, None)
-    assert none.loss is None and not none.fault and not none.missed
-    assert Outcome(case, "unknown", None, ten, nine).missed
-
-
-def test_models_with_and_without_a_limit_are_the_same() -> None:
-    one, other = (drawn(Case(3, "megatron", limited)) for limited in (False, True))
-    assert one == other._replace(limit=None) and other.limit is not None

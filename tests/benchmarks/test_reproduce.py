@@ -29,13 +29,6 @@ def test_published_rates_are_met(monkeypatch: pytest.MonkeyPatch) -> None:
         assert same != line.what.endswith("1F1B-I")
 
 
-def test_a_difference_is_shown() -> None:
-    table = Table("title", "source", (Line("idle", "3", "4"), Line("rate", "", "0.1")))
-    assert [line.wrong for line in table.lines] == [True, False]
-    assert "| idle | 3 | 4 | DIFFERS |" in table.text()
-    assert "| rate | published value not at hand | 0.1 |  |" in table.text()
-
-
 def test_a_limit_may_be_stayed_below() -> None:
     lines = [Line("peak", "at most 8", ours) for ours in ("7.5", "8", "8.5")]
     assert [line.wrong for line in lines] == [False, False, True]

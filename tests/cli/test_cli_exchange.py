@@ -87,6 +87,48 @@ def test_import_needs_the_file_alone(tmp_path: Path) -> None:
     assert "makespan         9\n" in "".join(f"{line.rstrip()}\n" for line in ran.out.splitlines())
 
 
+ORDERED = "--stages 2 --batches 4 --microbatch-times 1,4,1,2"
+
+
+@pytest.mark.parametrize("to", ["torch-csv", "torch-comms", "torchtitan", "megatron-arguments"])
+def test_an_export_says_the_order_of_the_data_loader(to: str, tmp_path: Path) -> None:
+    """Beside the file, on stderr, and in the file of a format that has comments."""
+    model = {"layers": [{"forward": 1, "role": role} for role in ("embedding", "decoder", "head")]}
+    config = tmp_path / "model.json"
+    config.write_text(json.dumps(model))
+    line = f"eval 1f1b {ORDERED} --order search --quiet --config"
+    done(line, config, "-o", tmp_path / "a.json")
+    order = read_schedule(tmp_path / "a.json")[0].pipeline.order
+    assert order != "given"
+    told = f"microbatches of a step in the order {', '.join(map(str, order))}"
+    ran = done(f"export --to {to}", tmp_path / "a.json", "-o", tmp_path / "out.toml")
+    assert (
+        f"note: the data loader must hand out the {told}: {tmp_path / 'out.order.json'}\n"
+        in ran.err
+    )
+    assert json.loads((tmp_path / "out.order.json").read_text()) == {"order": list(order)}
+    assert ((tmp_path / "out.toml").read_text().count(told)) == (to == "torchtitan")
+
+
+@pytest.mark.parametrize("to", ["torch-csv", "torch-comms"])
+def test_import_reads_the_order_of_microbatches(to: str, tmp_path: Path) -> None:
+    """The factors are given as listed; the schedule is the one that was exported."""
+    done(f"eval 1f1b {ORDERED} --order search --quiet -o", tmp_path / "a.json")
+    done(f"export --to {to}", tmp_path / "a.json", "-o", tmp_path / "a.csv")
+    links = "" if to == "torch-csv" else "--p2p-time 0"
+    found = shown(f"import --from {to} {ORDERED} {links}", tmp_path / "a.csv")
+    made = read_schedule(tmp_path / "a.json")[0]
+    assert (found["order"], found["value"]) == (list(made.pipeline.order), made.makespan)
+
+
+def test_orders_that_are_written_with_a_result(tmp_path: Path) -> None:
+    ran = done(f"eval 1f1b {ORDERED} --order search --quiet -o", tmp_path / "a.csv")
+    assert "in the order" in ran.err
+    assert sorted(json.loads((tmp_path / "a.order.json").read_text())["order"]) == [0, 1, 2, 3]
+    assert done(f"eval 1f1b {ORDERED} --quiet -o", tmp_path / "b.csv").err == ""
+    assert not (tmp_path / "b.order.json").exists()
+
+
 def test_import_by_device_span(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("0F0,0F1,0B0,0B1\n1F0,1B0,1F1,1B1\n")
     found = shown("import --from torch-csv --objective device-span", tmp_path / "a.csv")

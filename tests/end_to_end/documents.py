@@ -1,4 +1,4 @@
-"""The scripts of `docs/`, as modules."""
+"""The scripts of `docs/scripts`, as modules."""
 
 from __future__ import annotations
 
@@ -11,8 +11,10 @@ ROOT = Path(__file__).parents[2]
 
 
 def load(name: str) -> ModuleType:
-    """A script of `docs/` by its name."""
-    spec = importlib.util.spec_from_file_location(f"docs_{name}", ROOT / "docs" / f"{name}.py")
+    """A script of `docs/scripts` by its name."""
+    spec = importlib.util.spec_from_file_location(
+        f"docs_{name}", ROOT / "docs" / "scripts" / f"{name}.py"
+    )
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)

@@ -52,7 +52,7 @@ def test_the_sdist_holds_what_the_tests_need(built: tuple[Path, Path]) -> None:
     with tarfile.open(built[0]) as packed:
         names = {name.partition("/")[2] for name in packed.getnames()}
     assert {"pyproject.toml", "README.md", "LICENSE", "CITATION.cff", "tests/conftest.py"} <= names
-    assert {"docs/conf.py", "benchmarks/README.md", "models/README.md", ".ci/run"} <= names
+    assert {"docs/site/conf.py", "benchmarks/README.md", "models/README.md", ".ci/run"} <= names
     assert not any(name.startswith("docs/_site") for name in names)
 
 

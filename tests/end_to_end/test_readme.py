@@ -29,16 +29,16 @@ README = make.README.read_text(encoding="utf-8")
 
 def test_every_strategy_is_in_the_table() -> None:
     table = make.tables_of(make.STRATEGIES.read_text(encoding="utf-8"))["strategies"]
-    assert table == make.strategies_table(), "renew it by `python docs/make.py`"
+    assert table == make.strategies_table(), "renew it by `python docs/scripts/make.py`"
     assert all(f"| `{name}` |" in table for name in names())
 
 
 def test_every_setting_is_in_the_table() -> None:
     tables = make.tables_of(make.MODELS.read_text(encoding="utf-8"))
     written = {"settings": make.settings_table(), "layers": make.layers_table()}
-    assert tables == written, "renew it by `python docs/make.py`"
+    assert tables == written, "renew it by `python docs/scripts/make.py`"
     guide = make.tables_of((ROOT / "docs" / "layers.md").read_text(encoding="utf-8"))
-    assert guide == {"layers": make.layers_table()}, "renew it by `python docs/make.py`"
+    assert guide == {"layers": make.layers_table()}, "renew it by `python docs/scripts/make.py`"
 
 
 @pytest.mark.parametrize("picture", make.PICTURES, ids=lambda path: path.stem)
@@ -55,8 +55,8 @@ def test_picture_is_that_of_its_schedule_which_is_optimal(picture: Path) -> None
 def test_the_readme_is_one_screen_or_two() -> None:
     assert len(README.splitlines()) <= 150
     words = " ".join(README.split())
-    hand = ppopt.evaluate(make.PICTURES[ROOT / "docs" / "llama-3.1-8b.svg"], "1f1b")
-    found, _ = read_schedule(ROOT / "docs" / "llama-3.1-8b.json")
+    hand = ppopt.evaluate(make.PICTURES[ROOT / "docs" / "pictures" / "llama-3.1-8b.svg"], "1f1b")
+    found, _ = read_schedule(ROOT / "docs" / "pictures" / "llama-3.1-8b.json")
     gain = hand.makespan / found.makespan
     assert f"{100 * (gain - 1):.0f} % more throughput than 1F1B in the same memory" in words
 

@@ -84,7 +84,7 @@ def test_what_the_reader_takes_is_valid(name: str, value: object) -> None:
     assert VALIDATOR.is_valid(json.loads(text))
 
 
-SCHEDULES = sorted((Path(__file__).parents[2] / "docs").glob("*.json"))
+SCHEDULES = sorted((Path(__file__).parents[2] / "docs" / "pictures").glob("*.json"))
 
 
 class TestSchedules:

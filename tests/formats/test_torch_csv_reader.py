@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from ppopt import Pipeline, evaluate, verify
 from ppopt.errors import DeadlockError, InputError
 from ppopt.formats import torch_csv
+from ppopt.formats.loader_order import microbatch_numbers
 from ppopt.formats.torch_csv import Order, parse_order, read_order, schedule
 from ppopt.problem.operation import parse
 from ppopt.schedule.orders import codes
@@ -254,7 +255,7 @@ def test_round_trip(made: Schedule) -> None:
     text = torch_csv.order_csv(made)
     order = read(text)
     assert order.placement == made.pipeline.hosts[0]
-    numbers = torch_csv.microbatch_numbers(made)
+    numbers = microbatch_numbers(made)
     for row, listed in zip(order.rows, map(codes, made.orders), strict=True):
         own = [made.pipeline.op(code) for code in listed]
         assert row == tuple(op._replace(microbatch=numbers[op.microbatch]) for op in own)

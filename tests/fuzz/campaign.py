@@ -6,48 +6,33 @@ import signal
 import traceback
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from pprint import pformat
-from random import Random
 from time import monotonic
 from types import FrameType
 
 from tests.fuzz.category import Case, Category, Finding, SkippedError
 from tests.fuzz.choices import Compositions, Layers, Mixed, Phases, Placements, Recompute
-from tests.fuzz.exports import Exports
-from tests.fuzz.gradient_work import GradientWork, Offload, OffloadChoices, StepFrontiers
+from tests.fuzz.deadlines import Deadlines, StudyDeadlines
+from tests.fuzz.draws import Draws, Record, simpler
 from tests.fuzz.group_sizes import GroupSizes
-from tests.fuzz.hands import Hands
-from tests.fuzz.hostile import Hostile, Traps
+from tests.fuzz.hostile import Traps
 from tests.fuzz.interrupted import Interrupted
-from tests.fuzz.plans import Climbs, Megatron, Plans
-from tests.fuzz.processes import ClosedStreams, Killed
-from tests.fuzz.schedules import Damaged, Edited, Mutants, Valid
-from tests.fuzz.searches import (
-    Bounds,
-    Deadlines,
-    EveryBound,
-    Frontiers,
-    Middle,
-    Pairs,
-    Strategies,
-    Tiny,
-)
+from tests.fuzz.plans import Plans
+from tests.fuzz.schedules import Edited, Valid
+from tests.fuzz.searches import Bounds, Pairs, Strategies, Tiny
 from tests.fuzz.short_plans import ParallelPlans, ShortPlans
-from tests.fuzz.streams import Posts, Streams, Transfers
-from tests.fuzz.studies import Storages, StudyDeadlines, SweepWords
+from tests.fuzz.streams import Streams
 
 CATEGORIES: Mapping[str, Category] = {
     one.name: one
     for one in (
-        Tiny(), Mixed(), Placements(), Layers(), Recompute(), Pairs(), Middle(), Bounds(),
-        EveryBound(), Frontiers(), Strategies(), Deadlines(), Valid(), Mutants(), Damaged(),
-        Edited(), Hostile(), Traps(), Killed(), ClosedStreams(), Streams(), Transfers(),
-        GradientWork(), Offload(), OffloadChoices(), StepFrontiers(), Posts(), Plans(), Megatron(),
-        Climbs(), Hands(), Exports(), Compositions(), SweepWords(), Storages(), Interrupted(),
-        StudyDeadlines(), Phases(), GroupSizes(), ShortPlans(), ParallelPlans(),
+        Tiny(), Mixed(), Placements(), Layers(), Recompute(), Pairs(), Bounds(),
+        Strategies(), Deadlines(), Valid(), Edited(), Traps(), Streams(), Plans(),
+        Compositions(), Interrupted(), StudyDeadlines(), Phases(), GroupSizes(), ShortPlans(),
+        ParallelPlans(),
     )
 }  # fmt: skip
 """All categories by name."""
@@ -112,33 +97,31 @@ def findings(category: Category, case: Case) -> list[Finding]:
         return [Finding(f"crash-{type(error).__name__}", words)]
 
 
-def shrunk(category: Category, case: Case, kind: str) -> Case:
-    """The smallest variant found that still gives a finding of this kind."""
-    until, tries = monotonic() + SHRINKING, category.tries
-    improved = True
-    while improved:
-        improved = False
-        for smaller in category.smaller(case):
-            if tries == 0 or monotonic() > until:
-                return case
-            tries -= 1
-            if _gives(category, smaller, kind):
-                case, improved = smaller, True
-                break
+def shrunk(category: Category, record: Record, kind: str) -> Case:
+    """The simplest case found that still gives a finding of this kind."""
+    until, case = monotonic() + SHRINKING, category.draw(Draws("", record))
+    seen, candidates = {repr(case)}, simpler(record)
+    while len(seen) <= category.tries and monotonic() < until:
+        repeated = next(candidates, None)
+        if repeated is None:
+            break
+        draws = Draws("", repeated)
+        with suppress(SkippedError):
+            other = category.draw(draws)
+            shorter = (len(draws.record), draws.record) < (len(record), record)
+            if not shorter or repr(other) in seen:
+                continue
+            seen.add(repr(other))
+            if any(finding.kind == kind for finding in findings(category, other)):
+                case, record, candidates = other, draws.record, simpler(draws.record)
     return case
-
-
-def _gives(category: Category, case: Case, kind: str) -> bool:
-    try:
-        return any(finding.kind == kind for finding in findings(category, case))
-    except SkippedError:
-        return False
 
 
 def attack(category: Category, seed: str, number: int, tally: Tally) -> None:
     """Draw and check the case of a number, and note what is found."""
     began = monotonic()
-    case = category.draw(Random(f"{seed} {category.name} {number}"))
+    draws = Draws(f"{seed} {category.name} {number}")
+    case = category.draw(draws)
     tally.cases += 1
     try:
         found = findings(category, case)
@@ -148,7 +131,7 @@ def attack(category: Category, seed: str, number: int, tally: Tally) -> None:
     for finding in found:
         tally.kinds[finding.kind] += 1
         if finding.kind not in tally.examples:
-            smallest = shrunk(category, case, finding.kind)
+            smallest = shrunk(category, draws.record, finding.kind)
             tally.examples[finding.kind] = finding.words, smallest
             print(_line(category.name, finding.kind, 1, finding.words, smallest), flush=True)
     tally.seconds += monotonic() - began

@@ -1,4 +1,4 @@
-"""What a category of attacks is: it draws cases, checks each, and makes failing ones smaller."""
+"""What a category of attacks is: it draws cases and checks each."""
 
 from __future__ import annotations
 
@@ -40,8 +40,3 @@ class Category(ABC):
     @abstractmethod
     def check(self, case: Case) -> Iterator[Finding]:
         """Attack the product; raises SkippedError if the case cannot be checked."""
-
-    def smaller(self, case: Case) -> Iterator[Case]:
-        """Yield simpler variants of a case, the simplest first."""
-        del case
-        yield from ()

@@ -10,13 +10,13 @@ from random import Random
 from typing import Any
 
 import ppopt
-from ppopt import Objective, Pipeline, Result, Status
+from ppopt import Objective, Pipeline, Result
 from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.partition import SEARCH
 from ppopt.problem.problem import Problem
 from tests.fuzz import configs, judge, layers, pipelines
 from tests.fuzz.category import Case, Category, Finding, SkippedError
-from tests.fuzz.searches import Search, claims, draw_options, optimum
+from tests.fuzz.searches import Search, draw_options, optimum, rechecked
 from tests.oracles import exhaustive_pairs
 from tests.oracles.configurations import partitions, placements
 
@@ -44,16 +44,6 @@ class Mixed(Search):
     def fields(self, rng: Random, *, fused: bool) -> dict[str, Any]:
         """Draw the pipeline."""
         return pipelines.draw(rng, ops=self.ops, fused=fused, free=True)
-
-    def judged(self, found: Result, case: Case) -> Iterator[Finding]:
-        """Re-check the bound, or one that is raised."""
-        yield from rechecked(found, case)
-
-
-def rechecked(found: Result, case: Case) -> Iterator[Finding]:
-    """Re-check the bound of a search that ended, or one that is raised, where the case says so."""
-    if case["more"] is not None and found.status in (Status.OPTIMAL, Status.INFEASIBLE):
-        yield from claims(found, case["more"])
 
 
 class Choice(Category):
@@ -90,17 +80,7 @@ class Choice(Category):
         yield from judge.result(
             found, None if least is None else least * per_unit, proof=used > self.proved
         )
-        yield from rechecked(found, case)
-
-    def smaller(self, case: Case) -> Iterator[Case]:
-        """Yield the case without a re-check, and with a simpler pipeline."""
-        if case["more"]:
-            yield case | {"more": None}
-        yield from self.simpler(case)
-
-    def simpler(self, case: Case) -> Iterator[Case]:
-        """Yield the case with a simpler pipeline."""
-        yield from layers.smaller_cases(case)
+        yield from rechecked(found, case["more"])
 
 
 class Placements(Choice):
@@ -136,10 +116,6 @@ class Placements(Choice):
     def searched(self, case: Case) -> Result:
         """Search over placements."""
         return ppopt.solve(pipelines.made(case), placement="search", workers=1, **case["options"])
-
-    def simpler(self, case: Case) -> Iterator[Case]:
-        """Yield the case with a simpler pipeline."""
-        yield from pipelines.smaller(case)
 
 
 class Layers(Choice):

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import multiprocessing
 import os
 import resource
 import signal
-import subprocess
 import sys
 import time
 import traceback
@@ -15,10 +13,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-ENTRY = (sys.executable, "-c", "from ppopt.cli import main; main()")
-"""What the installed script `ppopt` runs."""
 MEMORY = 3 * 2**30
 """Bytes of address space of a forked command: several times what a small file needs."""
 PATIENCE = 110.0
@@ -47,19 +43,6 @@ class Ran(NamedTuple):
     err: str
     seconds: float
     """Of the wall clock; of the processor for a forked command that was not killed."""
-
-    @property
-    def crashed(self) -> bool:
-        """Whether it ended as bugs of ours end."""
-        return self.code == 1 or "Traceback" in self.err
-
-    @property
-    def shown(self) -> Any:
-        """The JSON on stdout; None if there is none."""
-        try:
-            return json.loads(self.out)
-        except ValueError:
-            return None
 
     @property
     def last(self) -> str:
@@ -118,49 +101,3 @@ def _command(words: list[str], where: Path, streams: Path, seconds: int) -> None
         stream.flush()
     (streams / "seconds").write_text(str(time.process_time()))
     os._exit(code)
-
-
-def started(words: Sequence[str], where: Path, **options: Any) -> subprocess.Popen[str]:
-    """Start a command in a process of its own, which hears Ctrl-C also where this one does not."""
-    streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "stdin": subprocess.DEVNULL}
-    before = options.pop("before", lambda: None)
-
-    def prepare() -> None:
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            signal.signal(number, signal.SIG_DFL)
-        before()
-
-    return subprocess.Popen(
-        [*ENTRY, *words],
-        cwd=where,
-        text=True,
-        preexec_fn=prepare,  # noqa: PLW1509  this process has one thread
-        **(streams | options),
-    )
-
-
-def ended(process: subprocess.Popen[str], began: float, seconds: float = 60.0) -> Ran:
-    """Wait for a command, and kill it after so many seconds."""
-    try:
-        out, err = process.communicate(timeout=seconds)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        out, err = process.communicate()
-    return Ran(process.returncode, out or "", err or "", time.monotonic() - began)
-
-
-def ran(words: Sequence[str], where: Path, **options: Any) -> Ran:
-    """Run a command in a process of its own, to its end."""
-    began = time.monotonic()
-    return ended(started(words, where, **options), began)
-
-
-def is_whole(path: Path) -> bool:
-    """Whether an output file is complete, by its kind."""
-    text = path.read_text(encoding="utf-8")
-    if path.suffix == ".json":
-        try:
-            return "ops" in json.loads(text)
-        except ValueError:
-            return False
-    return text.rstrip().endswith("</html>") if path.suffix == ".html" else text.endswith("\n")

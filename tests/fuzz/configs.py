@@ -16,9 +16,8 @@ import ppopt
 from ppopt import Pipeline, Schedule
 from ppopt.errors import PpoptError
 from tests.cli.cli_run import run
-from tests.fuzz import command, layers
+from tests.fuzz import command, judge, layers
 from tests.fuzz.category import Finding, SkippedError
-from tests.fuzz.command import Ran
 
 LIMITS = ("none", "scalar", "device")
 """A memory limit: none, one number, or one per device."""
@@ -60,23 +59,20 @@ def _layer(rng: Random, role: str) -> dict[str, Any]:
     return layer | ({"recompute": True} if rng.random() < 0.05 else {})
 
 
-def asked(words: Sequence[str], fields: dict[str, Any]) -> Ran:
-    """Run a command on the model in this process; a bug of the product is raised."""
+def answer(words: Sequence[str], fields: dict[str, Any]) -> Any:
+    """The JSON that a command prints of the model; raises SkippedError if it refuses it.
+
+    It runs in this process: a bug of the product is raised.
+    """
     keys = {"model": "layers", "p2p": "p2p_time"}
     said = {keys.get(key, key): value for key, value in fields.items() if value is not None}
     with command.folder() as where:
         path = where / "model.json"
         path.write_text(json.dumps(said), encoding="utf-8")
         code, out, err = run("", *words, "--config", path, "--json")
-    return Ran(code, out, err, 0.0)
-
-
-def answer(words: Sequence[str], fields: dict[str, Any]) -> Any:
-    """The JSON that a command prints; raises SkippedError if it refuses what is asked."""
-    ran = asked(words, fields)
-    if ran.code == 2:
-        raise SkippedError(ran.last)
-    return ran.shown | {"code": ran.code}
+    if code == 2:
+        raise SkippedError(err)
+    return json.loads(out) | {"code": code}
 
 
 def exact(number: float) -> Fraction:
@@ -111,23 +107,6 @@ def value(made: Schedule) -> Fraction:
     return made.pipeline.ticks.time(made.metrics.makespan_ticks)
 
 
-def within(found: Iterator[Schedule | None]) -> Iterator[Schedule]:
-    """The schedules that keep their memory limits."""
-    return (made for made in found if made is not None and made.fits_limits)
-
-
-def ended(ran: Any, *, best: Fraction | None) -> Iterator[Finding]:
+def claimed(ran: Any, *, best: Fraction | None) -> Iterator[Finding]:
     """Compare status, value and bound of an answer with the least value; None: nothing fits."""
-    status, value, bound = ran["status"], stated(ran["value"]), stated(ran["lower_bound"])
-    if best is None:
-        if value is not None:
-            yield Finding("value-of-nothing", f"{status}, {value}, where nothing keeps the limits")
-        return
-    if status == "infeasible":
-        yield Finding("wrong-infeasible", f"infeasible, where {best} is possible")
-    if bound is not None and bound > best:
-        yield Finding("wrong-bound", f"the bound is {bound}, where {best} is possible")
-    if value is not None and value < best:
-        yield Finding("below-optimum", f"the value is {value}, the least is {best}")
-    if status == "optimal" and value != best:
-        yield Finding("wrong-optimum", f"optimal at {value}, where {best} is possible")
+    yield from judge.claimed(ran["status"], stated(ran["value"]), stated(ran["lower_bound"]), best)

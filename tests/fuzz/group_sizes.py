@@ -65,12 +65,6 @@ class GroupSizes(Category):
             if own != promised:
                 yield Finding("megatron-order", f"{own}, promised {promised}")
 
-    def smaller(self, case: Case) -> Iterator[Case]:
-        """Yield the case with fewer microbatches, devices and layers."""
-        for name, least in (("more_layers", 0), ("batches", 1), ("devices", 1), ("chunks", 2)):
-            if case[name] > least:
-                yield case | {name: case[name] - 1}
-
 
 def _runs(devices: int, batches: int, group: int) -> bool:
     """Whether Megatron-LM runs interleaved 1F1B in groups of so many."""

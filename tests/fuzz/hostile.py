@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from random import Random
@@ -22,27 +22,6 @@ LONGEST = 2000
 """Characters of a line of error."""
 LONGEST_OUTPUT = 10**6
 """Characters of output."""
-CONFIG = "stages: 2\nbatches: 2\nforward_times: 1.5\nbackward_times: [2, 3]\np2p_time: 0.25\n"
-TOKENS = (
-    *("1e999", "-1", "NaN", "Infinity", "1_0", "\u0663", "null", "true", "1e-9", "0x10", "9" * 400),
-    *("{}", "[]", '""', "[[[[", "- a", "&a", "*a", "!!python/object", "\\u0000"),
-    *map(chr, (0, 1, 10, 34, 92, 127, 0x202E, 0xFEFF, 0x1F600)),
-)
-"""What is put into files."""
-COMMANDS = {
-    "schedule": (
-        "verify {} --json",
-        "verify {}",
-        "view {} -o out.html",
-        "export {} --to torch-csv -o out.csv",
-        "export {} --to perfetto -o out.json",
-        "solve --stages 2 --batches 2 --hint {} --workers 1 --time-limit 1",
-    ),
-    "config": (
-        "solve --config {} --workers 1 --time-limit 1 --json -o out.json",
-        "eval 1f1b --config {} --json -o out.json",
-    ),
-}
 
 
 @cache
@@ -53,96 +32,24 @@ def _schedule() -> str:
         return (where / "a.json").read_text(encoding="utf-8")
 
 
-class Hostile(Category):
-    """Sound files, mutated as text."""
+def judged(ran: Ran, where: Path, what: str, given: str) -> Iterator[Finding]:
+    """Say what is wrong with how a command refused a file: quickly, in one line, with code 2.
 
-    name = "hostile"
-    goal = 40
-    tries = 60
-
-    def draw(self, rng: Random) -> Case:
-        """Draw a command, and mutate the file it reads."""
-        kind = rng.choice(sorted(COMMANDS))
-        text = _schedule() if kind == "schedule" else _config(rng)
-        for _ in range(rng.randint(1, 3)):
-            text = mutated(rng, text)
-        suffix = ".json" if kind == "schedule" else rng.choice((".yaml", ".json", ".toml"))
-        return {"line": rng.choice(COMMANDS[kind]), "name": f"bad{suffix}", "text": text}
-
-    def check(self, case: Case) -> Iterator[Finding]:
-        """Run the command on the file; what is still a sound file may pass."""
-        with command.folder() as where:
-            ran = _run(case, where)
-            yield from judged(ran, where, case["line"].split()[0], given=[case["name"]])
-
-    def smaller(self, case: Case) -> Iterator[Case]:
-        """Yield the case with parts of the text left out."""
-        text, size = case["text"], len(case["text"])
-        for part in (2, 4, 8, 16):
-            for start in range(0, size, size // part or 1):
-                yield case | {"text": text[:start] + text[start + (size // part or 1) :]}
-
-
-def _config(rng: Random) -> str:
-    form = rng.randrange(3)
-    if form == 0:
-        return CONFIG
-    if form == 1:
-        return json.dumps({"stages": 2, "batches": 2, "forward_times": [1, 1.5]})
-    return 'stages = 2\nbatches = 2\nforward_times = [1.5, 2]\nmem_limit = "1f1b"\n'
-
-
-def mutated(rng: Random, text: str) -> str:
-    """Cut, drop, repeat, insert, replace or shuffle."""
-    numbers = [place for place, letter in enumerate(text) if letter.isdigit()] or [0]
-    place, digit = rng.randrange(len(text) + 1), rng.choice(numbers)
-    before, after = text[:place], text[place:]
-    size, token = rng.choice((1, 2, 10, 50)), rng.choice(TOKENS)
-    lines = text.splitlines(keepends=True)
-    rng.shuffle(lines)
-    variants = (
-        before,
-        before + after[size:],
-        before + after[:size] * rng.choice((2, 30)) + after,
-        before + token + after,
-        text[:digit] + token + text[digit + 1 :],
-        "".join(lines),
-    )
-    return rng.choice(variants)
-
-
-def _run(case: Case, where: Any) -> Ran:
-    (where / case["name"]).write_text(case["text"], encoding="utf-8", newline="")
-    return command.forked(case["line"].format(case["name"]).split(), where, SECONDS)
-
-
-def judged(
-    ran: Ran,
-    where: Path,
-    what: str,
-    *,
-    given: Collection[str],
-    accepted: Collection[int] = (0, 3, 4, 5),
-) -> Iterator[Finding]:
-    """Say what is wrong with how a command ended: what is refused is so quickly, in one line.
-
-    `given`: files that were there before; `accepted`: exit codes besides 2, that of what is
-    refused.
+    `given`: the file, the only one that may be there; exit code 5 is that of a schedule with a
+    fault.
     """
     if ran.code in KILLED or ran.seconds > SLOW:
         yield Finding(f"{what}-slow", f"{ran.seconds:.0f} s; {ran.last}")
-    elif ran.crashed or ran.code < 0:
-        yield Finding(f"{what}-crash", ran.last)
+    elif ran.code not in (2, 5) or "Traceback" in ran.err:
+        yield Finding(f"{what}-exit", ran.last)
     elif ran.code == 2:
         line = ran.err.removesuffix("\n")
-        one = line.startswith("error: ") and "\n" not in line
-        if not one or len(line) > LONGEST or ran.out:
+        is_line = line.startswith("error: ") and "\n" not in line
+        if not is_line or len(line) > LONGEST or ran.out:
             yield Finding(f"{what}-not-one-line", f"{len(ran.err)} characters: {ran.last}")
-        left = sorted(path.name for path in where.iterdir() if path.name not in given)
+        left = sorted(path.name for path in where.iterdir() if path.name != given)
         if left:
             yield Finding(f"{what}-writes-though-refused", str(left))
-    elif ran.code not in accepted:
-        yield Finding(f"{what}-exit", ran.last)
     if len(ran.out) > LONGEST_OUTPUT:
         yield Finding(f"{what}-output-flood", f"{len(ran.out)} characters on stdout")
 
@@ -162,10 +69,10 @@ class Traps(Category):
     def check(self, case: Case) -> Iterator[Finding]:
         """Build the file, and run the command on it."""
         line, name, text = TRAPS[case["trap"]](case["size"], case["number"])
-        made = {"line": line, "name": name, "text": text}
         with command.folder() as where:
-            ran = _run(made, where)
-            for finding in judged(ran, where, line.split()[0], given=[name], accepted=(5,)):
+            (where / name).write_text(text, encoding="utf-8", newline="")
+            ran = command.forked(line.format(name).split(), where, SECONDS)
+            for finding in judged(ran, where, line.split()[0], name):
                 yield Finding(f"{case['trap']}-{finding.kind}", finding.words)
 
 
@@ -245,3 +152,17 @@ TRAPS = {
     "deep": _deep,
     "negative": _negative,
 }
+
+
+WORDS = (
+    "batches=1,2",
+    "batches=range(1,3)",
+    "p2p_time=0.5,1e-3",
+    "mem_limit=null,1f1b,80",
+    "partition=[1,1],even",
+    "name='a','b'",
+    "strategy=optimal,1f1b",
+)
+"""Sound words of a sweep."""
+HUGE = ("1e999999999", "-1e-999999999", "9" * 5000, "[" * 500 + "1" + "]" * 500, "-" * 990 + "1")
+"""What is far too large or too deep."""

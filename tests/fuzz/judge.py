@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Set
+from collections.abc import Iterator
+from dataclasses import replace
 from fractions import Fraction
 
-from ppopt import Pipeline, Result, Rule, Schedule, Status, verify
+import ppopt
+from ppopt import Pipeline, Result, Rule, Schedule, Status, Verdict, verify
 from tests.factories.schedules import peaks
 from tests.fuzz.category import Finding
+from tests.oracles.transfer_rules import broken_rules
 from tests.verifier import verify_naive
 
 
@@ -16,15 +19,12 @@ def ticks(pipeline: Pipeline, value: Fraction) -> Fraction:
     return value * pipeline.ticks.per_unit
 
 
-def broken(
-    schedule: Schedule, *, limit: bool = True, further: Set[Rule] = frozenset()
-) -> Iterator[Finding]:
-    """Say which rules a schedule breaks; `limit`: the memory limit among them.
-
-    `further`: what oracles of further rules have found.
-    """
+def broken(schedule: Schedule, *, limit: bool = True) -> Iterator[Finding]:
+    """Say which rules a schedule breaks; `limit`: the memory limit among them."""
     allowed = set() if limit else {Rule.MEMORY}
-    naive = {finding[0] for finding in verify_naive.findings(schedule)} - allowed | further
+    naive = {finding[0] for finding in verify_naive.findings(schedule)} - allowed
+    if schedule.pipeline.link_mode.has_links:
+        naive |= broken_rules(schedule)
     if naive:
         yield Finding("invalid-schedule", f"it breaks {', '.join(sorted(naive))}")
     found = {violation.rule for violation in verify(schedule)} - allowed
@@ -46,34 +46,48 @@ def result(found: Result, expected: Fraction | int | None, *, proof: bool) -> It
     """
     if found.schedule is not None:
         yield from broken(found.schedule)
-    yield from values(found, expected)
+    per_unit = found.pipeline.ticks.per_unit
+    best = None if expected is None else Fraction(expected, per_unit)
+    yield from claimed(found.status, found.value, found.lower_bound, best)
+    if found.schedule is not None:
+        own = found.schedule.metrics.value_ticks(found.objective)
+        if found.value != Fraction(own, per_unit):
+            yield Finding("wrong-value", f"the value is {found.value}, that of the schedule {own}")
     if proof and found.status not in (Status.OPTIMAL, Status.INFEASIBLE):
         yield Finding("no-proof", f"{found.status} after {found.solve_seconds:.1f} s")
 
 
-def values(found: Result, expected: Fraction | int | None) -> Iterator[Finding]:
-    """Compare status, value and bound with the least value in ticks (None: infeasible)."""
-    if expected is None:
-        if found.schedule is not None or found.status in (Status.OPTIMAL, Status.FEASIBLE):
-            yield Finding("schedule-of-nothing", f"{found.status}, where nothing keeps the limit")
-    elif found.status is Status.INFEASIBLE:
-        yield Finding("wrong-infeasible", f"infeasible, where {expected} ticks are possible")
-    else:
-        yield from _values(found, expected)
+def claimed(
+    status: str, value: Fraction | None, bound: Fraction | None, best: Fraction | None
+) -> Iterator[Finding]:
+    """Compare status, value and bound with the least value (None: nothing keeps the limits)."""
+    if best is None:
+        if value is not None or status in (Status.OPTIMAL, Status.FEASIBLE):
+            yield Finding("value-of-nothing", f"{status}, {value}, where nothing keeps the limits")
+        return
+    if status == Status.INFEASIBLE:
+        yield Finding("wrong-infeasible", f"infeasible, where {best} is possible")
+    if bound is not None and bound > best:
+        yield Finding("wrong-bound", f"the bound is {bound}, where {best} is possible")
+    if value is not None and value < best:
+        yield Finding("below-optimum", f"the value is {value}, the least is {best}")
+    if status == Status.OPTIMAL and value != best:
+        yield Finding("wrong-optimum", f"optimal at {value}, where {best} is possible")
 
 
-def _values(found: Result, expected: Fraction | int) -> Iterator[Finding]:
-    pipeline = found.pipeline
-    bound = None if found.lower_bound is None else ticks(pipeline, found.lower_bound)
-    value = None if found.value is None else ticks(pipeline, found.value)
-    if bound is not None and bound > expected:
-        yield Finding("wrong-bound", f"the bound is {bound} ticks, the optimum {expected}")
-    if value is not None and value < expected:
-        yield Finding("below-optimum", f"the value is {value} ticks, the optimum {expected}")
-    if found.status is Status.OPTIMAL and value != expected:
-        yield Finding("wrong-optimum", f"optimal at {value} ticks, the optimum is {expected}")
-    if found.schedule is not None:
-        metrics = found.schedule.metrics
-        own = metrics.makespan_ticks if found.objective == "makespan" else metrics.device_span_ticks
-        if own != value:
-            yield Finding("wrong-value", f"the value is {value}, that of the schedule {own}")
+def rechecked(
+    found: Result, above: Fraction | None, *, seconds: float, decided: bool = True
+) -> Iterator[Finding]:
+    """The re-checker does not refute the bound, nor confirm one above the least value.
+
+    `decided`: there is time enough to refute that one.
+    """
+    if ppopt.recheck(found, time_limit=seconds, workers=1).verdict is Verdict.WRONG:
+        yield Finding("true-bound-refuted", f"the bound {found.lower_bound} is refuted")
+    if above is None:
+        return
+    again = ppopt.recheck(replace(found, lower_bound=above), time_limit=seconds, workers=1)
+    if again.verdict is Verdict.CONFIRMED or (decided and again.verdict is not Verdict.WRONG):
+        yield Finding(f"inflated-bound-{again.verdict}", f"the bound {above}: {again.reason}")
+    elif again.counterexample is not None:
+        yield from broken(again.counterexample)

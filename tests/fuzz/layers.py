@@ -14,12 +14,11 @@ from operator import add
 from random import Random
 from typing import Any
 
-from ppopt import InputError, Pipeline
+from ppopt import Pipeline
 from ppopt.problem.partition import SEARCH
 from ppopt.problem.phase_pairs import Chain
 from ppopt.problem.phases import Machine
 from tests.fuzz import pipelines
-from tests.fuzz.category import Case
 from tests.oracles import two_machines
 from tests.oracles.configurations import partitions
 
@@ -415,37 +414,3 @@ def _summed(layer: dict[str, Any]) -> dict[str, Any]:
     weight = sum(phase.get("weight", 0) for phase in back)
     times = {"forward": sum(phase["time"] for phase in ahead), "backward": partial + weight}
     return layer | times | {"weight": weight, "input": partial}
-
-
-def smaller_cases(case: Case) -> Iterator[Case]:
-    """Yield the case with simpler pipelines."""
-    for fields in smaller(case["pipeline"]):
-        try:
-            Pipeline(**fields)
-        except InputError:
-            continue
-        yield case | {"pipeline": fields}
-
-
-def smaller(fields: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """Yield simpler fields: fewer microbatches, a layer less, a layer's cost left out."""
-    model = fields["model"]
-    if fields["batches"] > 1:
-        yield fields | {"batches": fields["batches"] - 1}
-    for name, plain in (("p2p", 0), ("recompute", None)):
-        if fields.get(name, plain) != plain:
-            yield fields | {name: plain}
-    for name in ("link", "backward_p2p", "mem_limit", "first_backward"):
-        if name in fields:
-            yield {key: value for key, value in fields.items() if key != name}
-    for index, layer in enumerate(model):
-        for less in ([], *([one] for one in _simpler_layers(layer))):
-            yield fields | {"model": [*model[:index], *less, *model[index + 1 :]]}
-
-
-def _simpler_layers(layer: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    for name in layer.keys() - {"role", *PLAIN}:
-        yield {key: value for key, value in layer.items() if key != name}
-    for name, plain in PLAIN.items():
-        if layer.get(name) != plain:
-            yield layer | {name: plain}

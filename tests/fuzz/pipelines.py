@@ -10,7 +10,7 @@ from math import gcd, lcm
 from random import Random
 from typing import Any
 
-from ppopt import InputError, Pipeline
+from ppopt import Pipeline
 from tests.fuzz.category import Case
 
 SCALES = (1, 1, 1, 1, 1, Decimal("0.5"), Decimal("0.000001"), 10**6, 10**9)
@@ -245,59 +245,3 @@ def parts_of_a_tick(pipeline: Pipeline) -> int:
     of devices.
     """
     return lcm(*range(1, pipeline.num_devices + 1))
-
-
-def smaller(case: Case) -> Iterator[Case]:
-    """Yield the case with simpler pipelines: fewer microbatches, fields left out, small numbers."""
-    for fields in _simpler(case["pipeline"]):
-        try:
-            Pipeline(**fields)
-        except InputError:
-            continue
-        yield case | {"pipeline": fields}
-
-
-def _simpler(fields: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    for size in ("batches", "slices", "chunks"):
-        for value in (1, 2, fields.get(size, 1) - 1):
-            if 1 <= value < fields.get(size, 1):
-                yield fields | {size: value}
-    yield from _without_a_stage(fields)
-    for name in fields.keys() - {"stages", "batches"}:
-        yield {key: value for key, value in fields.items() if key != name}
-    for name, value in fields.items():
-        if name not in SIZES and isinstance(value, list) and name != "placement":
-            for index, entry in enumerate(value):
-                for less in _less(entry):
-                    yield fields | {name: [*value[:index], less, *value[index + 1 :]]}
-
-
-def _without_a_stage(fields: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """Leave out a stage of an explicit list, or the last device of a named placement."""
-    hosts, entries = fields.get("placement"), fields["stages"]
-    listed = isinstance(hosts, list)
-    for gone in range(entries) if listed else (entries - 1,):
-        cut = {
-            name: [*value[:gone], *value[gone + 1 :]]
-            for name, value in fields.items()
-            if isinstance(value, list) and len(value) == entries and name not in LINKS
-        }
-        stages = (entries - 1) * fields.get("chunks", 1)
-        links = {name: fields[name] for name in LINKS if isinstance(fields.get(name), list)}
-        for name, link in links.items():
-            if not any(isinstance(one, list) for one in link):
-                cut[name] = link[: max(0, stages - 1)]
-            elif not listed:
-                cut[name] = [row[:-1] for row in link[:-1]]
-        yield fields | cut | {"stages": entries - 1}
-
-
-def _less(entry: object) -> Iterator[object]:
-    if isinstance(entry, list):
-        for index, one in enumerate(entry):
-            for less in _less(one):
-                yield [*entry[:index], less, *entry[index + 1 :]]
-    elif entry not in (0, 1):
-        yield from (0, 1)
-    elif entry == 1:
-        yield 0

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Mapping
 from fractions import Fraction
-from itertools import pairwise
 from random import Random
 from typing import Any, NamedTuple
 
-from benchmarks.record import processor_clock
 from ppopt.schedule.origin import SEARCHED
 from tests.fuzz import configs, layers
 from tests.fuzz.category import Case, Category, Finding
@@ -18,8 +15,6 @@ from tests.oracles.configurations import partitions
 
 LOSS = Fraction(2, 100)
 """Largest loss against the best configuration that a plan of hand strategies may have."""
-SMALL_LOSS = Fraction(5, 1000)
-"""Largest loss against a short hill climb."""
 FULL_TIME = "10"
 """Seconds of a plan; the tiny ones here end by proof, or when nothing is left to try."""
 
@@ -43,7 +38,6 @@ class Plans(Category):
     name = "plans"
     goal = 60
     tries = 60
-    runtime = "any"
 
     def draw(self, rng: Random) -> Case:
         """Draw a model of few operations: the oracle searches every configuration."""
@@ -58,14 +52,14 @@ class Plans(Category):
 
     def check(self, case: Case) -> Iterator[Finding]:
         """Plan, and compare every row and the whole with the least values."""
-        words = ["plan", "--runtime", self.runtime, "--time-limit", FULL_TIME, "--workers", "1"]
+        words = ["plan", "--runtime", "any", "--time-limit", FULL_TIME, "--workers", "1"]
         found = configs.answer([*words, *case["words"]], case["pipeline"])
         best = {
             one: min(self.values(case, one), default=None)
             for one in map(_configuration, found["rows"])
         }
         known = [value for value in best.values() if value is not None]
-        yield from configs.ended(found, best=min(known, default=None))
+        yield from configs.claimed(found, best=min(known, default=None))
         for row in found["rows"]:
             yield from self._row(row, best)
         yield from self._loss(found, known)
@@ -73,7 +67,7 @@ class Plans(Category):
 
     def _row(self, row: Any, best: Best) -> Iterator[Finding]:
         one = _configuration(row)
-        for kind, words in configs.ended(row, best=best[one]):
+        for kind, words in configs.claimed(row, best=best[one]):
             yield Finding(f"row-{kind}", f"{', '.join(map(str, one))}: {words}")
 
     def _loss(self, found: Any, known: list[Fraction]) -> Iterator[Finding]:
@@ -95,45 +89,9 @@ class Plans(Category):
                 if best is not None:
                     yield Fraction(best, pipeline.ticks.per_unit)
 
-    def smaller(self, case: Case) -> Iterator[Case]:
-        """Yield the case with a simpler model."""
-        yield from layers.smaller_cases(case)
-
-
-class Megatron(Plans):
-    """Plans for Megatron-LM, beside both of its strategies on every partition."""
-
-    name = "megatron"
-    goal = 60
-    runtime = "megatron"
-
-    def draw(self, rng: Random) -> Case:
-        """Draw a model that Megatron-LM takes: its ends recompute in no case."""
-        devices = rng.choice((2, 2, 3))
-        batches = devices * rng.randint(1, 3)
-        stages = 2 * devices
-        fields = configs.draw(rng, devices=devices, stages=stages, more_layers=2, batches=batches)
-        for layer in fields["model"]:
-            layer.pop("recompute", None)
-        words = ["--placement", rng.choice(("linear", "interleaved", "linear,interleaved"))]
-        words += rng.choice(([], [], ["--recompute", rng.choice(("none", "full", "none,full"))]))
-        return {"pipeline": fields, "words": words}
-
-    def values(self, case: Case, one: Configuration) -> Iterator[Fraction]:
-        """Values of the strategy within the limits on every partition."""
-        for made in configs.within(_every(case["pipeline"], one)):
-            yield configs.value(made)
-
 
 def _configuration(row: Any) -> Configuration:
     return Configuration(*(row[name] for name in Configuration._fields))
-
-
-def _every(fields: dict[str, Any], one: Configuration) -> Iterator[Any]:
-    """A hand strategy on every partition, with every choice of recompute."""
-    for counts in partitions(len(fields["model"]), one.chunks * fields["stages"]):
-        for which in configs.chosen(fields, one.recompute):
-            yield configs.schedule(fields, one.strategy, list(counts), which)
 
 
 def gain(fields: dict[str, Any], found: Any) -> Iterator[Finding]:
@@ -166,75 +124,3 @@ def gain(fields: dict[str, Any], found: Any) -> Iterator[Finding]:
             if made is not None and made.fits_limits and configs.value(made) < own:
                 words = f"{named}: {own}, recompute {recompute}, balanced: {configs.value(made)}"
                 yield Finding("hand-slower-than-eval", words)
-
-
-class Climbs(Category):
-    """Plans for Megatron-LM of more layers, beside a short hill climb over their partitions."""
-
-    name = "climbs"
-    goal = 6
-    tries = 0
-    seconds = 8.0
-    """Of the processor, of the plan and of the climb of every strategy."""
-
-    def draw(self, rng: Random) -> Case:
-        """Draw a model of equal blocks with a longer head, and limits that some partitions keep."""
-        devices = rng.choice((6, 8))
-        count = 4 * devices
-        block = {"forward": rng.randint(4, 8), "activation": 3, "static": rng.randint(6, 14)}
-        block |= {"backward": 2 * block["forward"] + 1, "weight": block["forward"], "kept": 1}
-        first = {"role": "embedding", "forward": 1, "activation": 1, "static": 12}
-        last = block | {"role": "head", "forward": rng.randint(8, 14), "backward": 20}
-        fields: dict[str, Any] = {
-            "stages": devices,
-            "batches": devices * rng.choice((2, 4)),
-            "p2p": rng.choice((0, 1)),
-            "model": [first, *([{"role": "decoder", **block}] * count), last],
-        }
-        made = configs.schedule(fields, "interleaved", "balanced", (False,) * (count + 2))
-        assert made is not None
-        need = made.pipeline.ticks.memory(max(made.metrics.peak_memory_ticks))
-        limit = rng.choice((None, 0.8, 0.9, 1))
-        return {"pipeline": fields | ({"mem_limit": int(need * limit)} if limit else {})}
-
-    def check(self, case: Case) -> Iterator[Finding]:
-        """Plan with no recompute, then climb; the two have as much time."""
-        words = ["plan", "--runtime", "megatron", "--recompute", "none", "--workers", "1"]
-        words += ["--placement", "linear,interleaved", "--time-limit", str(self.seconds)]
-        with processor_clock():
-            found = configs.answer(words, case["pipeline"])
-        value, best = configs.stated(found["value"]), None
-        for strategy, chunks in (("1f1b", 1), ("interleaved", 2)):
-            climbed = self._climb(case["pipeline"], strategy, chunks)
-            best = min(filter(None, (best, climbed)), default=None)
-        bound = configs.stated(found["lower_bound"])
-        if best is not None and bound is not None and bound > best:
-            yield Finding("wrong-bound", f"the bound is {bound}, where {best} is possible")
-        if best is not None and (value is None or value > (1 + SMALL_LOSS) * best):
-            yield Finding("slower", f"the plan takes {value}, a climb of {strategy} finds {best}")
-
-    def _climb(self, fields: dict[str, Any], strategy: str, chunks: int) -> Fraction | None:
-        """The least value within the limits by moves of one layer, from random partitions."""
-        size, stages = len(fields["model"]), chunks * fields["stages"]
-        rng, until, best = Random(0), time.process_time() + self.seconds, None
-        which = (False,) * size
-
-        def value(counts: list[int]) -> tuple[bool, Fraction]:
-            made = configs.schedule(fields, strategy, counts, which)
-            assert made is not None
-            return not made.fits_limits, configs.value(made)
-
-        while time.process_time() < until:
-            cuts = sorted(rng.sample(range(1, size), stages - 1))
-            counts = [end - start for start, end in pairwise((0, *cuts, size))]
-            own, failed = value(counts), 0
-            while failed < 4 * stages and time.process_time() < until:
-                here, there = rng.sample(range(stages), 2)
-                moved = list(counts)
-                moved[here], moved[there] = moved[here] - 1, moved[there] + 1
-                failed += 1
-                if min(moved) and (other := value(moved)) < own:
-                    counts, own, failed = moved, other, 0
-            if not own[0] and (best is None or own[1] < best):
-                best = own[1]
-        return best

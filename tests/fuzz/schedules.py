@@ -3,22 +3,17 @@
 from __future__ import annotations
 
 import json
-import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from random import Random
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from hypothesis.errors import UnsatisfiedAssumption
-
-from ppopt import InputError, Rule, Schedule, read_schedule, verify
+from ppopt import InputError, Schedule, read_schedule, verify
 from tests.factories.schedules import BACKWARDS, build, limited, peaks
 from tests.fuzz import judge, layers, pipelines
-from tests.fuzz.category import Case, Category, Finding, SkippedError
+from tests.fuzz.category import Case, Category, Finding
 from tests.verifier import verify_naive
-from tests.verifier.test_verify_hostile import damaged
-from tests.verifier.verify_mutations import GRADIENTS, MUTATIONS, OFFLOADS, Broken
 
 TIMES = {
     *("forward_times", "backward_times", "weight_times", "input_times", "overlap_times"),
@@ -53,13 +48,6 @@ class Schedules(Category):
         pipeline = pipelines.made(case)
         schedule = build(pipeline, Random(case["seed"]), case["backward"])
         return limited(schedule, peaks(schedule)) if case["limited"] else schedule
-
-    def smaller(self, case: Case) -> Iterator[Case]:
-        """Yield the case with a simpler pipeline."""
-        if "model" in case["pipeline"]:
-            yield from layers.smaller_cases(case)
-        else:
-            yield from pipelines.smaller(case)
 
 
 class Valid(Schedules):
@@ -100,63 +88,6 @@ def _times(value: Any, finer: int) -> Any:
     if isinstance(value, list):
         return [_times(one, finer) for one in value]
     return value * finer
-
-
-class Mutants(Schedules):
-    """One rule broken, and no other: the verifier names that rule alone."""
-
-    name = "mutants"
-    goal = 12000
-
-    def draw(self, rng: Random) -> Case:
-        """Draw a schedule and the rule to break."""
-        rules = [rule for rule in MUTATIONS if rule not in GRADIENTS | OFFLOADS]
-        return super().draw(rng) | {"rule": rng.choice(rules).value}
-
-    def check(self, case: Case) -> Iterator[Finding]:
-        """Break the rule and verify."""
-        rule = Rule(case["rule"])
-        if rule is Rule.DEVICE and pipelines.made(case).num_devices == 1:
-            raise SkippedError("there is no other device")
-        mutant = _mutated(rule, Random(case["seed"]), self.made(case))
-        found = {violation.rule for violation in verify(mutant.schedule, mutant.claims)}
-        if rule not in found:
-            yield Finding(f"{rule.value}-missed", f"found: {sorted(found)}")
-        elif found != {rule}:
-            yield Finding(f"{rule.value}-and-more", f"found: {sorted(found)}")
-
-
-def _mutated(rule: Rule, random: Random, schedule: Schedule) -> Broken:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # the mutations assume, which outside a test is deprecated
-        try:
-            return MUTATIONS[rule](random, schedule)
-        except UnsatisfiedAssumption:
-            raise SkippedError("the rule cannot be broken there") from None
-
-
-class Damaged(Schedules):
-    """Rows changed, dropped, repeated: the verifier finds what the rules in plain Python find."""
-
-    name = "damaged"
-    goal = 1800
-
-    def draw(self, rng: Random) -> Case:
-        """Draw a schedule and how many rows are damaged."""
-        return super().draw(rng) | {"times": rng.randint(1, 8)}
-
-    def check(self, case: Case) -> Iterator[Finding]:
-        """Damage the rows and compare."""
-        schedule = damaged(self.made(case), Random(case["seed"]), case["times"])
-        naive = {finding[:3] for finding in verify_naive.findings(schedule)}
-        found = {(one.rule, one.device, one.time) for one in verify(schedule)}
-        if found != naive:
-            yield Finding("verifier-differs", f"{sorted(map(str, found ^ naive))}")
-
-    def smaller(self, case: Case) -> Iterator[Case]:
-        """Yield the case with less damage, and with a simpler pipeline."""
-        yield from (case | {"times": times} for times in range(1, case["times"]))
-        yield from super().smaller(case)
 
 
 class Edited(Schedules):

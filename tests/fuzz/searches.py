@@ -4,33 +4,28 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from dataclasses import replace
 from fractions import Fraction
-from itertools import pairwise
-from math import ceil, inf
+from math import ceil
 from random import Random
 from typing import Any
 
 import ppopt
-from benchmarks.record import processor_clock
 from ppopt import (
     ConflictError,
-    Frontier,
-    FrontierPoint,
     NotApplicableError,
     Objective,
     Pipeline,
     Result,
     Schedule,
     Status,
-    Verdict,
 )
 from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.problem import Problem
+from ppopt.solver.parameters import SolveParams
 from tests.factories.schedules import build
 from tests.fuzz import judge, pipelines
 from tests.fuzz.category import Case, Category, Finding, SkippedError
-from tests.oracles import bounds, exhaustive, exhaustive_pairs, pyjobshop
+from tests.oracles import exhaustive, exhaustive_pairs
 
 FINE_OPERATIONS = 12
 """Most operations for which the oracle tries parts of a tick."""
@@ -81,6 +76,7 @@ class Search(Category):
     """Most operations of a case."""
     proved = 3.0
     """Seconds of the processor after which a search must have ended by proof."""
+    params = SolveParams()
 
     def draw(self, rng: Random) -> Case:
         """Draw a pipeline, how it is searched, and perhaps a schedule to start from."""
@@ -97,41 +93,30 @@ class Search(Category):
         """Least value in ticks; None if nothing keeps the limit."""
         return optimum(pipeline, case)
 
+    def hint(self, pipeline: Pipeline, seed: int, kind: str) -> Schedule:
+        """A random valid schedule of the kind of backward that is searched."""
+        backward = {"whole": "fused"}.get(kind, kind)
+        return build(pipeline, Random(seed), backward, paired=False)
+
     def check(self, case: Case) -> Iterator[Finding]:
         """Search, and compare with the oracle."""
-        pipeline = pipelines.made(case)
-        expected = self.optimum(pipeline, case)
-        hint = _hint(pipeline, case)
+        pipeline, options = pipelines.made(case), case["options"]
+        expected, hint = self.optimum(pipeline, case), None
+        if case["hint"] is not None:
+            hint = self.hint(pipeline, case["hint"], options["backward_kind"])
         began = time.process_time()
-        found = ppopt.solve(pipeline, workers=1, hint=hint, **case["options"])
-        yield from judge.result(found, expected, proof=time.process_time() - began > self.proved)
+        found = ppopt.solve(pipeline, workers=1, hint=hint, params=self.params, **options)
+        used = time.process_time() - began
+        yield from self.judged(found, expected, case, proof=used > self.proved)
         if hint is not None:
             yield from _beside(found, hint)
-        yield from self.judged(found, case)
 
-    def judged(self, found: Result, case: Case) -> Iterator[Finding]:
-        """Say what else is wrong with a result."""
-        del found, case
-        yield from ()
-
-    def smaller(self, case: Case) -> Iterator[Case]:
-        """Yield the case with a simpler pipeline, and with plain options."""
-        plain = {"objective": "makespan", "backward_kind": "split", "seed": 0}
-        for name, value in plain.items():
-            if case["options"][name] != value:
-                yield case | {"options": case["options"] | {name: value}}
-        if case["hint"]:
-            yield case | {"hint": None}
-            yield case | {"hint": 0}
-        yield from pipelines.smaller(case)
-
-
-def _hint(pipeline: Pipeline, case: Case) -> Schedule | None:
-    """A random valid schedule of the kind of backward that is searched."""
-    if case["hint"] is None:
-        return None
-    backward = {"whole": "fused"}.get(kind := case["options"]["backward_kind"], kind)
-    return build(pipeline, Random(case["hint"]), backward, paired=False)
+    def judged(
+        self, found: Result, expected: int | None, case: Case, *, proof: bool
+    ) -> Iterator[Finding]:
+        """Say what is wrong with a result, and with what the re-checker says of it."""
+        yield from judge.result(found, expected, proof=proof)
+        yield from rechecked(found, case.get("more"))
 
 
 def _beside(found: Result, hint: Schedule) -> Iterator[Finding]:
@@ -181,32 +166,6 @@ class Pairs(Search):
         return exhaustive_pairs.best(pipeline, fused=is_fused(case["options"])).makespan
 
 
-class Middle(Search):
-    """Up to 40 operations, beside a model of PyJobShop."""
-
-    name = "middle"
-    goal = 60
-    ops = 40
-    proved = inf
-    tries = 40
-
-    def fields(self, rng: Random, *, fused: bool) -> dict[str, Any]:
-        """Draw more devices and microbatches."""
-        return pipelines.draw(rng, ops=self.ops, fused=fused, devices=(2, 3, 4, 5))
-
-    def optimum(self, pipeline: Pipeline, case: Case) -> int | None:
-        """Least value in ticks."""
-        fused = is_fused(case["options"])
-        span = case["options"]["objective"] == "device-span"
-        if span and any(pipeline.frozen_stages):
-            raise SkippedError("the oracle's backwards of frozen stages wait for gradients")
-        best = pyjobshop.best_device_span if span else pyjobshop.best_makespan
-        try:
-            return best(pipeline, fused=fused, seconds=20)
-        except pyjobshop.UndecidedError:
-            raise SkippedError("PyJobShop was not done in time") from None
-
-
 class Bounds(Category):
     """True bounds, which the re-checker must not refute, and inflated ones, which it must."""
 
@@ -226,123 +185,20 @@ class Bounds(Category):
         found = ppopt.solve(pipeline, workers=1, **case["options"])
         if found.status not in (Status.OPTIMAL, Status.INFEASIBLE):
             raise SkippedError("the search was not done in time")
-        yield from claims(found, case["more"])
-
-    def smaller(self, case: Case) -> Iterator[Case]:
-        """Yield the case with a simpler pipeline."""
-        yield from pipelines.smaller(case)
+        yield from rechecked(found, case["more"])
 
 
-def claims(found: Result, more: int) -> Iterator[Finding]:
-    """Re-check the bound of a search that ended, and that bound raised by some ticks."""
-    verdict = ppopt.recheck(found, time_limit=FULL_TIME, workers=1).verdict
-    if verdict is Verdict.WRONG:
-        yield Finding("true-bound-refuted", f"the bound {found.lower_bound} is refuted")
-    if not more or found.lower_bound is None:
+def rechecked(found: Result, more: int | None) -> Iterator[Finding]:
+    """Re-check the bound of a search that ended, and that bound raised by some ticks.
+
+    `more` is None: neither is re-checked.
+    """
+    if more is None or found.status not in (Status.OPTIMAL, Status.INFEASIBLE):
         return
-    above = found.lower_bound + Fraction(more, found.pipeline.ticks.per_unit)
-    again = ppopt.recheck(replace(found, lower_bound=above), time_limit=FULL_TIME, workers=1)
-    if again.verdict is not Verdict.WRONG:
-        yield Finding(f"inflated-bound-{again.verdict}", f"the bound {above}: {again.reason}")
-    elif again.counterexample is not None:
-        yield from judge.broken(again.counterexample)
-
-
-class EveryBound(Category):
-    """Every bound that the solver can produce, beside the optimum, and what the re-checker says."""
-
-    name = "every-bound"
-    goal = 200
-    tries = 0
-
-    def draw(self, rng: Random) -> Case:
-        """Draw a small pipeline by its seed."""
-        return {"seed": rng.randrange(10**9), "objective": rng.choice(tuple(map(str, Objective)))}
-
-    def check(self, case: Case) -> Iterator[Finding]:
-        """No bound lies above the optimum; the optimum is confirmed, one more is not."""
-        (drawn,), objective = bounds.cases(case["seed"], 1), Objective(case["objective"])
-        try:
-            best = bounds.optimum(drawn, objective)
-        except pyjobshop.UndecidedError:
-            raise SkippedError("PyJobShop was not done in time") from None
-        for sample in bounds.samples(drawn, objective, best):
-            if not sample.sound:
-                yield Finding("wrong-bound", str(sample))
-        stated = bounds.Sample("optimum", best, best, drawn, objective)
-        if bounds.rechecked(stated, (0,)) is Verdict.WRONG:
-            yield Finding("true-bound-refuted", str(stated))
-        above = stated._replace(bound=None if best is None else best + 1)
-        if best is not None and bounds.rechecked(above) is Verdict.CONFIRMED:
-            yield Finding("inflated-bound-confirmed", str(above))
-
-
-class Frontiers(Category):
-    """Every point of a frontier beside the optimum at its limit."""
-
-    name = "frontiers"
-    goal = 100
-    tries = 40
-
-    def draw(self, rng: Random) -> Case:
-        """Draw a tiny pipeline without limits, and how it is searched."""
-        options = draw_options(rng, short=0.1)
-        mixed = rng.random() < 0.3
-        if mixed:
-            options["backward_kind"] = "mixed"
-        fields = pipelines.draw(rng, ops=9 if mixed else 12, fused=is_fused(options), free=mixed)
-        fields.pop("mem_limit", None)
-        return {"pipeline": fields, "options": options}
-
-    def check(self, case: Case) -> Iterator[Finding]:
-        """Ask the oracle at each limit, and just below it; values fall, bounds stay below them."""
-        pipeline, options = pipelines.made(case), case["options"]
-        found = ppopt.frontier(pipeline, workers=1, **options)
-        rows = [
-            (point.limit, value)
-            for point in found.points
-            if (value := point.result.value) is not None
-        ]
-        if len(rows) < len(found.points):
-            yield Finding("point-without-value", f"{len(found.points)} points, {len(rows)} values")
-        for (limit, value), (further, less) in pairwise(rows):
-            if not (limit < further and value > less):
-                yield Finding("not-monotone", f"{value} at {limit}, {less} at {further}")
-        for point in found.points:
-            yield from self._point(point, pipeline, case)
-        for limit, bound in found.bounds:
-            best = self._optimum(pipeline, limit, case)
-            if best is not None and judge.ticks(pipeline, bound) > best:
-                yield Finding("wrong-bound", f"{bound} up to {limit}, where {best} ticks are least")
-        if found.status is Status.OPTIMAL:
-            yield from self._whole(found, pipeline, case)
-
-    def _point(self, point: FrontierPoint, pipeline: Pipeline, case: Case) -> Iterator[Finding]:
-        best = self._optimum(pipeline, point.limit, case)
-        yield from judge.result(point.result, best, proof=False)
-        if point.least:
-            below = point.limit - Fraction(1, pipeline.ticks.memory_per_unit)
-            less, value = self._optimum(pipeline, below, case), point.result.value
-            if less is not None and value is not None and less <= judge.ticks(pipeline, value):
-                yield Finding("not-least", f"{less} ticks at {below} already, below {point.limit}")
-
-    def _whole(self, found: Frontier, pipeline: Pipeline, case: Case) -> Iterator[Finding]:
-        """A proved frontier ends at the least value of all."""
-        least = self._optimum(pipeline, None, case)
-        last = found.points[-1].result.value
-        if least is None or last is None or judge.ticks(pipeline, last) != least:
-            yield Finding("wrong-end", f"it ends at {last}, the least is {least} ticks")
-
-    def _optimum(self, pipeline: Pipeline, limit: Fraction | None, case: Case) -> int | None:
-        """The least value in ticks at a limit for every device; None if there is none."""
-        devices = range(pipeline.num_devices)
-        if limit is not None and limit < max(map(pipeline.static_of, devices)):
-            return None
-        return optimum(replace(pipeline, mem_limit=limit), case)
-
-    def smaller(self, case: Case) -> Iterator[Case]:
-        """Yield the case with a simpler pipeline."""
-        yield from pipelines.smaller(case)
+    above = None
+    if more and found.lower_bound is not None:
+        above = found.lower_bound + Fraction(more, found.pipeline.ticks.per_unit)
+    yield from judge.rechecked(found, above, seconds=FULL_TIME)
 
 
 class Strategies(Category):
@@ -383,44 +239,3 @@ class Strategies(Category):
         except NotApplicableError as refused:
             raise SkippedError(str(refused)) from None
         yield from judge.broken(schedule, limit=False)
-
-    def smaller(self, case: Case) -> Iterator[Case]:
-        """Yield the case with a simpler pipeline."""
-        yield from pipelines.smaller(case)
-
-
-class Deadlines(Category):
-    """Large pipelines at short limits: the time is kept, and there is a schedule."""
-
-    name = "deadlines"
-    goal = 15
-    tries = 0
-    slack = 0.5
-    """Seconds of the processor allowed beyond the promise (10 % and a second): those of a busy
-    processor are longer."""
-
-    def draw(self, rng: Random) -> Case:
-        """Draw many devices and few microbatches, or the other way round."""
-        devices = rng.choice((8, 16, 64, 256, 512, 1024))
-        batches = rng.choice((1, 2, 4, devices // 4, 2 * devices, 4 * devices, 130_000 // devices))
-        fields = {
-            "stages": devices,
-            "batches": min(batches, 130_000 // devices),
-            "p2p": rng.choice((0, "0.5")),
-            "weight": [rng.choice(("0.8", 1, "1.1")) for _ in range(devices)],
-            "mem_limit": rng.choice((None, devices, "1f1b")),
-        }
-        if rng.random() < 0.3:
-            fields |= {"placement": "v", "chunks": 2}
-        return {"pipeline": fields, "time_limit": rng.choice((0.5, 1.0, 2.0))}
-
-    def check(self, case: Case) -> Iterator[Finding]:
-        """Search, and look at the clock."""
-        limit, began = case["time_limit"], time.process_time()
-        with processor_clock():
-            found = ppopt.solve(pipelines.made(case), time_limit=limit, workers=1)
-        used = time.process_time() - began
-        if used > 1.1 * limit + 1 + self.slack:
-            yield Finding("late", f"{used:.1f} s of the processor at a limit of {limit} s")
-        if found.status is Status.UNKNOWN:
-            yield Finding("no-schedule", f"unknown after {used:.1f} s of {limit} s")

@@ -67,13 +67,6 @@ class ShortPlans(Category):
                 raise SkippedError(str(refused)) from None
         yield from _claims(plan, case["placement"])
 
-    def smaller(self, case: Case) -> Iterator[Case]:
-        """Yield the case with a layer less."""
-        layers = case["pipeline"]["model"]
-        for place in range(len(layers)):
-            fewer = layers[:place] + layers[place + 1 :]
-            yield case | {"pipeline": case["pipeline"] | {"model": fewer}}
-
 
 def _claims(plan: Plan, placements: tuple[str, ...]) -> Iterator[Finding]:
     """The bound is that of a row or the best value; the placement is one that was asked for."""
@@ -126,12 +119,6 @@ class ParallelPlans(Category):
             except InputError as refused:
                 raise SkippedError(str(refused)) from None
         yield from _rows(plan)
-
-    def smaller(self, case: Case) -> Iterator[Case]:
-        """Yield the case with one value of a list."""
-        for name, values in (case["lists"] or {}).items():
-            for value in values if len(values) > 1 else ():
-                yield case | {"lists": case["lists"] | {name: (value,)}}
 
 
 def _rows(plan: ParallelPlan) -> Iterator[Finding]:

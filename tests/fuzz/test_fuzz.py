@@ -5,7 +5,7 @@ from __future__ import annotations
 import runpy
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from random import Random
@@ -14,23 +14,22 @@ from typing import Any
 import pytest
 
 import ppopt
-from ppopt import InputError, Pipeline, Verdict
-from ppopt.formats import megatron_schedule, trainer_partition
+from ppopt import Pipeline, Verdict
+from ppopt.formats import megatron_schedule
 from ppopt.problem import partition
-from ppopt.studies import records
 from tests.fuzz import (
     campaign,
-    command,
     configs,
     interrupted,
     layers,
     pipelines,
-    processes,
 )
 from tests.fuzz.__main__ import report
 from tests.fuzz.campaign import CATEGORIES, Tally
 from tests.fuzz.category import Case, Category, Finding, SkippedError
-from tests.oracles import bounds, exhaustive
+from tests.fuzz.draws import Draws
+from tests.fuzz.searches import Tiny
+from tests.oracles import exhaustive
 
 pytestmark = pytest.mark.slow
 
@@ -42,30 +41,16 @@ SLICE = {
     "recompute": 8,
     "pairs": 10,
     "bounds": 10,
-    "every-bound": 4,
-    "frontiers": 4,
     "strategies": 40,
     "valid": 20,
-    "mutants": 120,
-    "damaged": 30,
     "edited": 40,
-    "hostile": 12,
     "traps": 3,
-    "killed": 2,
-    "closed-streams": 3,
     "streams": 8,
-    "transfers": 60,
-    "posts": 40,
     "compositions": 10,
     "plans": 2,
-    "megatron": 4,
     "short-plans": 3,
     "parallel-plans": 2,
-    "hands": 5,
-    "exports": 20,
     "group-sizes": 20,
-    "sweep-words": 8,
-    "storages": 15,
     "interrupted": 1,
     "phases": 10,
 }
@@ -173,14 +158,19 @@ def test_reduced_pipelines_have_the_same_optimum() -> None:
         assert own == (None if found is None else found * tick)
 
 
+BELIEVED = ppopt.Recheck(Verdict.CONFIRMED, "why not", (), 0.0)
+CHANGES: dict[str, tuple[str, Callable[[Any], Any]]] = {
+    "bound": ("solve", lambda one: replace(one, lower_bound=one.value and one.lower_bound + 1)),
+    "value": ("solve", lambda one: replace(one, value=one.value and one.value + 1)),
+    "belief": ("recheck", lambda _: BELIEVED),
+    "points": ("frontier", lambda one: replace(one, points=())),
+    "claim": ("best_choice", lambda one: replace(one, lower_bound=one.value + 1)),
+}
+"""A function of the product, and what is planted into what it returns."""
+
+
 class TestFaults:
     """A product with a planted fault is found out."""
-
-    def kinds(self, name: str, count: int = 30) -> set[str]:
-        tally = Tally()
-        for number in range(count):
-            campaign.attack(CATEGORIES[name], "fault", number, tally)
-        return set(tally.kinds)
 
     def finds(self, name: str, kinds: set[str], count: int = 30) -> bool:
         """Whether a category finds all of some kinds of faults within so many cases."""
@@ -193,40 +183,31 @@ class TestFaults:
 
     @pytest.fixture(autouse=True)
     def _no_shrinking(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(campaign, "shrunk", lambda _category, case, _kind: case)
+        monkeypatch.setattr(campaign, "shrunk", lambda _category, _record, _kind: {})
 
-    def test_a_bound_that_is_too_high(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        solve = ppopt.solve
-
-        def raised(*given: Any, **options: Any) -> ppopt.Result:
-            found = solve(*given, **options)
-            above = found.lower_bound and found.lower_bound + 1
-            return replace(found, lower_bound=above)
-
-        monkeypatch.setattr(ppopt, "solve", raised)
-        assert self.finds("tiny", {"wrong-bound"})
-        assert self.finds("bounds", {"true-bound-refuted"})
-
-    def test_a_bound_of_some_devices_that_is_too_high(
-        self, monkeypatch: pytest.MonkeyPatch
+    @pytest.mark.parametrize(
+        ("name", "change", "kinds", "count"),
+        [
+            ("tiny", "bound", {"wrong-bound"}, 30),
+            ("bounds", "bound", {"true-bound-refuted"}, 30),
+            ("bounds", "belief", {"inflated-bound-confirmed"}, 30),
+            *(
+                (name, "value", {"wrong-optimum", "wrong-value"}, 8)
+                for name in ("mixed", "placements", "layers", "recompute", "compositions")
+            ),
+            ("interrupted", "points", {"crash-AssertionError"}, 1),
+            ("interrupted", "claim", {"wrong-bound"}, 1),
+        ],
+    )
+    def test_a_result_that_is_wrong(
+        self, name: str, change: str, kinds: set[str], count: int, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        right = bounds.relaxation
-        monkeypatch.setattr(bounds, "relaxation", lambda *given, **more: right(*given, **more) + 99)
-        assert self.finds("every-bound", {"wrong-bound"}, 8)
-
-    @pytest.mark.parametrize("name", ["mixed", "placements", "layers", "recompute", "compositions"])
-    def test_a_choice_that_is_called_optimal_and_is_not(
-        self, name: str, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        """Wherever the search claims the value it has."""
-        solve = ppopt.solve
-
-        def worse(*given: Any, **options: Any) -> ppopt.Result:
-            found = solve(*given, **options)
-            return replace(found, value=found.value and found.value + 1)
-
-        monkeypatch.setattr(ppopt, "solve", worse)
-        assert self.finds(name, {"wrong-optimum", "wrong-value"}, 8)
+        function, changed = CHANGES[change]
+        right = getattr(ppopt, function)
+        monkeypatch.setattr(ppopt, function, lambda *args, **more: changed(right(*args, **more)))
+        if name == "interrupted":
+            monkeypatch.setattr(interrupted, "STUDIES", {"one": interrupted.STUDIES[function]})
+        assert self.finds(name, kinds, count)
 
     def test_a_partition_that_is_not_balanced(self, monkeypatch: pytest.MonkeyPatch) -> None:
         def lopsided(_: Any, stages: int, __: Any) -> tuple[int, ...]:
@@ -236,48 +217,17 @@ class TestFaults:
         monkeypatch.setitem(partition.RULES, "even", lopsided)
         assert self.finds("layers", {"not-balanced", "not-even"}, 60)
 
-    def test_a_frontier_whose_bounds_are_too_high(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        frontier = ppopt.frontier
-
-        def raised(*given: Any, **options: Any) -> ppopt.Frontier:
-            found = frontier(*given, **options)
-            return replace(found, bounds=tuple((at, bound + 1) for at, bound in found.bounds))
-
-        monkeypatch.setattr(ppopt, "frontier", raised)
-        assert self.kinds("frontiers", 5) == {"wrong-bound"}
-
-    def test_a_frontier_that_ends_at_its_first_point(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        frontier = ppopt.frontier
-
-        def cut(*given: Any, **options: Any) -> ppopt.Frontier:
-            found = frontier(*given, **options)
-            return replace(found, points=found.points[:1])
-
-        monkeypatch.setattr(ppopt, "frontier", cut)
-        assert self.finds("frontiers", {"wrong-end"}, 60)
-
-    def test_a_rechecker_that_believes_all(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        believed = ppopt.Recheck(Verdict.CONFIRMED, "why not", (), 0.0)
-        monkeypatch.setattr(ppopt, "recheck", lambda *_, **__: believed)
-        assert self.kinds("bounds") == {"inflated-bound-confirmed"}
-
     @pytest.mark.parametrize(
-        ("name", "wrong", "kinds"),
+        ("wrong", "kinds"),
         [
-            ("plans", {"status": "infeasible"}, {"wrong-infeasible"}),
-            ("megatron", {"lower_bound": 10**6}, {"wrong-bound"}),
-            ("megatron", {"status": "optimal", "value": 10**6}, {"wrong-optimum", "slower"}),
-            ("megatron", {"hands": "slower"}, {"wrong-hand"}),
-            ("hands", {"fits_limit": False}, {"over-limit-none", "over-limit-search"}),
-            ("hands", {"value": 1}, {"below-optimum-none", "below-optimum-search"}),
+            ({"status": "infeasible"}, {"wrong-infeasible"}),
+            ({"lower_bound": 10**6}, {"wrong-bound"}),
+            ({"status": "optimal", "value": 10**6}, {"wrong-optimum", "slower"}),
+            ({"hands": "slower"}, {"wrong-hand"}),
         ],
     )
     def test_an_answer_that_is_wrong(
-        self,
-        name: str,
-        wrong: dict[str, Any],
-        kinds: set[str],
-        monkeypatch: pytest.MonkeyPatch,
+        self, wrong: dict[str, Any], kinds: set[str], monkeypatch: pytest.MonkeyPatch
     ) -> None:
         answer = configs.answer
 
@@ -289,59 +239,24 @@ class TestFaults:
             return found | wrong
 
         monkeypatch.setattr(configs, "answer", altered)
-        assert self.finds(name, kinds, 8 if name == "hands" else 4)
-
-    def test_an_export_that_recomputes_other_layers(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(trainer_partition, "_recomputes_fully", lambda *_: False)
-        assert self.finds("exports", {"torchtitan-recompute", "megatron-arguments-recompute"})
+        assert self.finds("plans", kinds, 4)
 
     def test_an_export_for_megatron_without_its_group_size(
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(megatron_schedule, "group_size_of", lambda *_: None)
-        assert {"megatron-stops", "megatron-order"} <= self.kinds("group-sizes", 40)
-
-    def test_a_storage_that_is_believed(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(records, "result_of", lambda row: records.StoredResult(*row))
-        assert any(kind.startswith("crash-") for kind in self.kinds("storages", 40))
-
-    def test_an_interrupted_frontier_that_loses_its_points(
-        self, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        frontier = ppopt.frontier
-
-        def emptied(*given: Any, **options: Any) -> ppopt.Frontier:
-            return replace(frontier(*given, **options), points=())
-
-        monkeypatch.setattr(ppopt, "frontier", emptied)
-        monkeypatch.setattr(interrupted, "STUDIES", {"frontier": interrupted.STUDIES["frontier"]})
-        assert self.kinds("interrupted", 1) == {"crash-AssertionError"}
-
-    def test_an_interrupted_search_whose_bound_is_wrong(
-        self, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        best_choice = ppopt.best_choice
-
-        def claimed(*given: Any, **options: Any) -> ppopt.StrategyChoice:
-            found = best_choice(*given, **options)
-            return replace(found, lower_bound=found.value + 1)
-
-        monkeypatch.setattr(ppopt, "best_choice", claimed)
-        monkeypatch.setattr(interrupted, "STUDIES", {"best": interrupted.STUDIES["best_choice"]})
-        assert self.kinds("interrupted", 1) == {"wrong-bound"}
+        assert self.finds("group-sizes", {"megatron-stops", "megatron-order"}, 40)
 
     def test_a_verifier_that_sees_nothing(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("tests.fuzz.schedules.verify", lambda *_: [])
-        assert self.finds("mutants", {"memory-limit-missed"}, 60)
-        assert self.kinds("damaged") == {"verifier-differs"}
-        assert self.kinds("edited") == {"edit-missed"}
+        assert self.finds("edited", {"edit-missed"})
 
     def test_a_crash_is_a_finding(self, monkeypatch: pytest.MonkeyPatch) -> None:
         def crash(*_: Any, **__: Any) -> None:
             raise ZeroDivisionError("no reason")
 
         monkeypatch.setattr(ppopt, "evaluate", crash)
-        assert self.kinds("strategies", 3) == {"crash-ZeroDivisionError"}
+        assert self.finds("strategies", {"crash-ZeroDivisionError"}, 3)
 
 
 class Large(Category):
@@ -360,11 +275,6 @@ class Large(Category):
             raise SkippedError("seven")
         if case["number"] > 10:
             yield Finding("large", f"{case['number']} is above 10")
-
-    def smaller(self, case: Case) -> Iterator[Case]:
-        """Yield half of it and one less."""
-        yield {"number": case["number"] // 2}
-        yield {"number": case["number"] - 1}
 
 
 class Endless(Large):
@@ -420,42 +330,28 @@ def test_a_report_of_tallies(tmp_path: Path, capsys: pytest.CaptureFixture[str])
 
 
 def test_a_campaign_keeps_the_ratio_of_the_goals() -> None:
-    done = campaign.campaign(["valid", "mutants"], "ratio", 1.0)
+    done = campaign.campaign(["valid", "edited"], "ratio", 1.0)
     shares = [tally.cases / CATEGORIES[name].goal for name, tally in done.items()]
     assert abs(shares[0] - shares[1]) < 0.08
 
 
-def test_smaller_pipelines_are_pipelines_and_simpler_ones_come() -> None:
-    rng = Random(3)
-    for _ in range(20):
-        case = {"pipeline": pipelines.draw(rng, ops=24, fused=False, slices=(1, 2), overlap=True)}
-        found = [one["pipeline"] for one in pipelines.smaller(case)]
-        assert found
-        assert case["pipeline"] not in found
-        for fields in found:
-            try:
-                Pipeline(**fields)
-            except InputError as refused:
-                pytest.fail(f"{fields}: {refused}")
+class Limited(Tiny):
+    """Pipelines with a memory limit are wrong."""
+
+    def check(self, case: Case) -> Iterator[Finding]:
+        """Find the limit; the case is one that could be drawn."""
+        if Pipeline(**case["pipeline"]).mem_limit is not None:
+            yield Finding("limited", "there is a limit")
 
 
-@pytest.mark.parametrize(("heard", "found"), [(False, []), (True, ["traceback-after-int"])])
-@pytest.mark.parametrize("code", [1, -2])
-def test_only_what_python_itself_shows_is_left_out(
-    code: int, heard: bool, found: list[str], tmp_path: Path
-) -> None:
-    """Where the signal came before the first line of `main`."""
-    ran = command.Ran(code, "", "Traceback (most recent call last)\nKeyboardInterrupt", 0.1)
-    case = {"signals": "INT", "outputs": []}
-    told = processes._after_signal(ran, tmp_path, case, heard=heard)
-    assert [one.kind for one in told] == found
-
-
-def test_a_forked_command_behaves_as_one_of_its_own(tmp_path: Path) -> None:
-    ran = command.forked(["solve", "--stages", "2", "--batches", "2", "--json"], tmp_path, 60)
-    own = command.ran(["solve", "--stages", "2", "--batches", "2", "--json"], tmp_path)
-    assert (ran.code, ran.err) == (own.code, own.err) == (0, "")
-    assert ran.shown["value"] == own.shown["value"] == 7
-    refused = command.forked(["solve", "--stages", "none"], tmp_path, 60)
-    assert (refused.code, refused.out) == (2, "")
-    assert refused.err.startswith("error: --stages: 'none'")
+def test_the_smallest_case_has_what_is_wrong_and_little_else() -> None:
+    for number in range(4):
+        draws = Draws(str(number))
+        drawn = Limited().draw(draws)
+        if drawn["pipeline"].get("mem_limit") is None:
+            continue
+        found = campaign.shrunk(Limited(), draws.record, "limited")["pipeline"]
+        pipeline = Pipeline(**found)
+        assert pipeline.mem_limit is not None and pipeline.num_devices == 1
+        assert found.keys().isdisjoint({"frozen", "device_speed", "routes", "backward_p2p"})
+        assert Limited().draw(Draws("", draws.record)) == drawn

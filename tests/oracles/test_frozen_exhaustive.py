@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ppopt import Objective, Pipeline, solve
@@ -13,6 +13,7 @@ from ppopt.problem.operation import AuxiliaryKind
 from ppopt.solver.result import Status
 from tests.oracles.frozen_exhaustive import StageGiven, least_frozen_value
 from tests.oracles.rechecked import assert_solved
+from tests.tiers import examples
 
 PLACEMENTS = ((0,), (0, 1), (0, 0), (0, 1, 0), (0, 0, 1), (0, 1, 1))
 """Device of every stage."""
@@ -82,7 +83,7 @@ def _judge(drawn: Drawn, *, whole: bool, span: bool) -> None:
 
 
 @given(frozen_pipelines(once=False), st.booleans(), st.booleans())
-@settings(deadline=None, max_examples=25)
+@examples(25)
 def test_status_and_value_are_those_of_every_schedule(
     drawn: Drawn, whole: bool, span: bool
 ) -> None:
@@ -90,7 +91,7 @@ def test_status_and_value_are_those_of_every_schedule(
 
 
 @given(frozen_pipelines(once=True), st.booleans())
-@settings(deadline=None, max_examples=12)
+@examples(12)
 def test_so_they_are_with_work_around_the_microbatches(drawn: Drawn, span: bool) -> None:
     whole = drawn.pipeline.num_stages * drawn.pipeline.batches > 2
     if span and whole:

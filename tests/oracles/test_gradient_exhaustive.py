@@ -6,7 +6,7 @@ from dataclasses import replace
 from fractions import Fraction
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ppopt import Objective, Pipeline, frontier, recheck, solve
@@ -14,6 +14,7 @@ from ppopt.rechecker.verdict import Verdict
 from ppopt.solver.result import Status
 from tests.oracles.gradient_exhaustive import least_value
 from tests.oracles.rechecked import assert_solved
+from tests.tiers import examples
 
 PLACEMENTS = ((0,), (0, 1), (0, 0), (0, 1, 0))
 
@@ -51,7 +52,7 @@ def pipelines(draw: st.DrawFn) -> Pipeline:
 
 
 @given(pipelines(), st.booleans(), st.booleans())
-@settings(deadline=None, max_examples=12)
+@examples(12)
 def test_status_and_value_are_those_of_every_schedule(
     pipeline: Pipeline, whole: bool, span: bool
 ) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from fractions import Fraction
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ppopt import Objective, Pipeline
@@ -17,6 +17,7 @@ from ppopt.solver.recompute.stage_options import stage_options
 from tests.oracles.gradient_exhaustive import least_value
 from tests.oracles.offload_choices import least_of_all
 from tests.oracles.rechecked import assert_solved
+from tests.tiers import examples
 
 
 @st.composite
@@ -54,14 +55,14 @@ def pipelines(draw: st.DrawFn) -> Pipeline:
 
 
 @given(pipelines(), st.booleans(), st.booleans())
-@settings(deadline=None, max_examples=12)
+@examples(12)
 def test_no_choice_of_layers_is_better(pipeline: Pipeline, whole: bool, span: bool) -> None:
     expected = least_of_all(pipeline, whole=whole, span=span)
     assert_solved(pipeline, expected, whole=whole, span=span, more=Fraction(1, 2))
 
 
 @given(pipelines())
-@settings(deadline=None, max_examples=12)
+@examples(12)
 def test_the_bound_of_a_choice_holds_for_its_schedules(pipeline: Pipeline) -> None:
     choice = RecomputeChoice(Problem(pipeline, Objective.MAKESPAN, BackwardKind.WHOLE))
     if not all(choice.devices):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from ppopt import Objective, Pipeline, recheck, solve, verify
@@ -12,6 +12,7 @@ from ppopt.rechecker.verdict import Verdict
 from ppopt.solver.result import Status
 from tests.oracles.gradient_exhaustive import least_value
 from tests.oracles.rechecked import assert_solved
+from tests.tiers import examples
 
 PLACEMENTS = ((0,), (0, 1), (0, 0))
 
@@ -44,7 +45,7 @@ def pipelines(draw: st.DrawFn) -> Pipeline:
 
 
 @given(pipelines(), st.booleans(), st.booleans())
-@settings(deadline=None, max_examples=12)
+@examples(12)
 def test_status_and_value_are_those_of_every_schedule(
     pipeline: Pipeline, whole: bool, span: bool
 ) -> None:
@@ -74,7 +75,7 @@ def test_a_device_of_two_stages_fits_one_activation_and_the_other_at_the_host() 
     [0, 0],
     True,
 )  # fmt: skip
-@settings(deadline=None, max_examples=12)
+@examples(12)
 def test_backwards_that_are_free_are_no_worse_and_proved(
     pipeline: Pipeline, backward: list[int], span: bool
 ) -> None:

@@ -6,18 +6,18 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
 from ppopt.problem.operation import Op, OpKind
 from ppopt.problem.pipeline import Pipeline
 from ppopt.schedule import timing
-from ppopt.schedule.critical_path import _causes, critical_path
 from ppopt.schedule.idle import arrivals
 from ppopt.schedule.operations import ALONE
 from ppopt.schedule.schedule import Schedule
-from ppopt.schedule.waits import FREE, waits
+from ppopt.schedule.waits import FREE, _causes, critical_path, waits
 from ppopt.studies.evaluate import evaluate
 from tests.factories.schedules import TableRow, lag_of, op_of, schedules, table
+from tests.tiers import examples
 
 
 def names(schedule: Schedule) -> list[str]:
@@ -45,7 +45,7 @@ def test_through_work_around_the_microbatches() -> None:
     assert names(early) == ["0F0", "1F0", "1BW0", "1F1", "1BW1", "0BW1"]
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(schedules())
 def test_of_earliest_starts_it_leaves_out_no_time(given: Schedule) -> None:
     made = timing.schedule(given.pipeline, given.orders)
@@ -56,7 +56,7 @@ def test_of_earliest_starts_it_leaves_out_no_time(given: Schedule) -> None:
         assert after[4] == before[5] + lag_of(made.pipeline, op_of(before), op_of(after))
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(schedules())
 def test_each_operation_waits_longest_for_the_one_before_it(schedule: Schedule) -> None:
     path = critical_path(schedule).tolist()

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
 from ppopt.errors import InputError
 from ppopt.problem.objective import Objective
@@ -32,6 +32,7 @@ from tests.factories.schedules import (
     schedules,
     table,
 )
+from tests.tiers import examples
 
 Told = list[tuple[int, int, int, str]]
 
@@ -222,7 +223,7 @@ def fits(schedule: Schedule, rows: list[TableRow], done: list[TableRow], row: Ta
     return not taken or ticks.static[row[3]] + held + taken <= ticks.limits[row[3]]
 
 
-@settings(max_examples=100, deadline=None)
+@examples(100)
 @given(schedules())
 def test_every_idle_tick_has_the_cause_that_its_definition_gives(schedule: Schedule) -> None:
     found, rows = idle(schedule), table(schedule)
@@ -235,7 +236,7 @@ def test_every_idle_tick_has_the_cause_that_its_definition_gives(schedule: Sched
     assert ticks == naive(schedule)
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(schedules())
 def test_causes_add_up_to_the_idle_time(schedule: Schedule) -> None:
     figures = schedule.metrics
@@ -245,7 +246,7 @@ def test_causes_add_up_to_the_idle_time(schedule: Schedule) -> None:
     assert sum(share(schedule).values()) == figures.bubble_rate(Objective.MAKESPAN)
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(schedules())
 def test_the_subject_is_what_the_cause_names(schedule: Schedule) -> None:
     found, rows = idle(schedule), table(schedule)

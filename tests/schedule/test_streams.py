@@ -8,7 +8,7 @@ from random import Random
 
 import numpy as np
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from ppopt import Objective, Pipeline, evaluate, verify
@@ -24,8 +24,8 @@ from tests.factories.schedules import BW, F, table
 from tests.factories.streams import Built, append_all, built
 from tests.factories.tables import transfer_table, transfers_of
 from tests.oracles.streams import simulate
+from tests.tiers import examples
 
-SLOW = settings(deadline=None, max_examples=80)
 SMALL = Pipeline(stages=2, batches=2, forward=2, backward=4, p2p=1, link_mode="streams")
 INSTANTS = Pipeline(
     stages=3, batches=4, placement="v", backward_input=0, weight=0, link_mode="streams"
@@ -72,7 +72,7 @@ def test_a_receive_behind_computation_holds_up_its_queue() -> None:
     assert communication.schedule_of(SMALL, better).metrics.makespan_ticks == 20
 
 
-@SLOW
+@examples(80)
 @given(built())
 def test_times_are_those_of_a_plain_simulation(made: Built) -> None:
     pipeline = made.schedule.pipeline
@@ -92,7 +92,7 @@ def test_times_are_those_of_a_plain_simulation(made: Built) -> None:
         assert carried == known.transfers
 
 
-@SLOW
+@examples(80)
 @given(built())
 @example(append_all(INSTANTS, Random(0), "split"))
 def test_posting_early_in_the_order_of_the_times_keeps_the_times(made: Built) -> None:
@@ -110,7 +110,7 @@ def test_posting_early_in_the_order_of_the_times_keeps_the_times(made: Built) ->
     assert all(row[-1] <= latest[row[:-2]] for row in derived)
 
 
-@SLOW
+@examples(80)
 @given(built(), st.sampled_from(Objective))
 def test_streams_only_delay_more(made: Built, objective: Objective) -> None:
     schedule = made.schedule
@@ -124,7 +124,7 @@ def test_streams_only_delay_more(made: Built, objective: Objective) -> None:
     assert verify(Schedule.from_columns(delays, *schedule.compute.columns)) == []
 
 
-@SLOW
+@examples(80)
 @given(built())
 def test_the_lowering_of_pytorch_keeps_all_rules(made: Built) -> None:
     schedule = made.schedule

@@ -6,7 +6,7 @@ from random import Random
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from ortools.sat.python import cp_model
 
 from ppopt.errors import DeadlockError, InputError
@@ -21,6 +21,7 @@ from ppopt.schedule.schedule import Schedule
 from ppopt.strategies import Options, names, resolve
 from ppopt.verifier import verify
 from tests.factories.schedules import build, duration_of, durations, pipelines, schedules
+from tests.tiers import examples
 
 
 def cp_sat_value(pipeline: Pipeline, orders: Orders, objective: Objective) -> int:
@@ -75,7 +76,6 @@ def test_cp_sat_times_every_strategy_alike(name: str, objective: Objective) -> N
     assert metrics(made).value_ticks(objective) == cp_sat_value(pipeline, orders, objective)
 
 
-@settings(deadline=None)
 @given(schedules(pipelines(different=(False, True))))
 def test_earliest_starts_of_any_order_are_valid_and_no_later(given: Schedule) -> None:
     made = timing.schedule(given.pipeline, given.orders)
@@ -85,7 +85,7 @@ def test_earliest_starts_of_any_order_are_valid_and_no_later(given: Schedule) ->
         assert np.array_equal(mine, theirs)
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(schedules())
 def test_least_span_starts_are_valid_and_proved_least(given: Schedule) -> None:
     made = timing.schedule(given.pipeline, given.orders, Objective.DEVICE_SPAN)

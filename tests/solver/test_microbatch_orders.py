@@ -20,12 +20,15 @@ from ppopt import (
     Pipeline,
     Verdict,
     evaluate,
+    frontier,
     recheck,
     solve,
 )
 from ppopt.schedule.reordered_timing import ReorderedTiming
 from ppopt.solver.microbatch_orders.local_search import OrderSearch, rule_orders
 from ppopt.solver.result import Status
+from ppopt.studies.reference_check import check_reference
+from ppopt.testing import assert_not_worse_than
 from tests.oracles.different_exhaustive import Different, least_makespan
 from tests.solver.test_microbatches_differ import cases, pipeline_of
 
@@ -162,3 +165,53 @@ def test_lengths_round_factors_and_say_so() -> None:
     assert Pipeline(microbatch_tokens=[3, 6], **fields).rounded == ()
     with pytest.raises(InputError, match="microbatch_tokens: has 1 entries for 2 microbatches"):
         Pipeline(microbatch_tokens=[1], **fields)
+
+
+@pytest.mark.parametrize("order", ["given", "search"])
+@pytest.mark.parametrize("whole", [False, True])
+def test_frontier_has_every_limit_at_which_the_optimum_changes(order: str, whole: bool) -> None:
+    case = Different(
+        forward=(1, 2),
+        backward_input=(2, 1),
+        weight=(1, 1),
+        backward=(3, 2),
+        activation=(2, 1),
+        memory_b=(-1, 0),
+        workspace=(1, 0),
+        delay=1,
+        times=(Fraction(2), Fraction(1), Fraction(3)),
+        memory=(Fraction(2), Fraction(1), Fraction(3)),
+        limit=None,
+    )
+    oracle = least_makespan if order == "given" else least_of_all
+    kind = "whole" if whole else "split"
+    curve = frontier(
+        replace(pipeline_of(case), order=order), backward_kind=kind, workers=1, time_limit=600
+    )
+    assert curve.status is Status.OPTIMAL
+    assert len(curve.points) > 2
+    before = None
+    for point in curve.points:
+        less = case._replace(limit=point.limit - 1)
+        assert oracle(less, whole=whole) == before
+        before = oracle(case._replace(limit=point.limit), whole=whole)
+        assert point.result.value == before
+        if order == "search":
+            assert sorted(point.result.pipeline.order) == [0, 1, 2]
+    assert before == oracle(case, whole=whole)
+
+
+def test_reference_of_a_chosen_order_is_computed_again_in_that_order() -> None:
+    pipeline = Pipeline(stages=2, batches=4, microbatch_times=[1, 4, 1, 2], order="search")
+    for schedule in (solve(pipeline, workers=1).schedule, evaluate(pipeline, "1f1b")):
+        assert schedule is not None
+        assert check_reference(schedule).differences == ()
+
+
+def test_pins_compare_the_factors_of_microbatches() -> None:
+    given = Pipeline(stages=2, batches=4, microbatch_times=[1, 4, 1, 2])
+    best, hand = solve(replace(given, order="search"), workers=1).schedule, evaluate(given, "1f1b")
+    assert_not_worse_than(best, evaluate(replace(given, order="search"), "1f1b"))
+    for wrong in (evaluate(replace(given, microbatch_times=[1, 4, 1, 1]), "1f1b"), best):
+        with pytest.raises(AssertionError, match="the factors of their microbatches"):
+            assert_not_worse_than(wrong, hand)

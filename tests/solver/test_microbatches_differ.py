@@ -1,19 +1,52 @@
-"""Microbatches that differ, in their given order: the search against trying every schedule."""
+"""Microbatches that differ, in their given order: the search against trying every schedule.
+
+Whatever takes the amounts of a class of operations for those of one of them shows here.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from fractions import Fraction
+from itertools import islice, product
+from random import Random
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from ppopt import Layer, Model, Pipeline, Verdict, evaluate, recheck, solve, verify
+from ppopt import (
+    Layer,
+    Model,
+    Objective,
+    Pipeline,
+    SolveParams,
+    Verdict,
+    evaluate,
+    recheck,
+    solve,
+    verify,
+)
+from ppopt.problem.backward_kind import BackwardKind
+from ppopt.problem.instance import Instance
+from ppopt.problem.operation import OpKind
+from ppopt.problem.operation_classes import OperationClass
+from ppopt.problem.problem import Problem
+from ppopt.schedule import timing
+from ppopt.schedule.list_scheduling import ListScheduler, _RuleGeneration, one_at_a_time
+from ppopt.solver.bounds.device_bounds import device_bound
+from ppopt.solver.dynamic_programming.applicability import is_supported
+from ppopt.solver.heuristics.moves import State
+from ppopt.solver.heuristics.priority_rules import priority_rules
+from ppopt.solver.portfolio import NAMES
 from ppopt.solver.result import Status
+from ppopt.strategies import Options, names, resolve
+from ppopt.strategies.schedules import schedules
+from tests.factories import searches
 from tests.oracles.different_exhaustive import Different, least_makespan
 from tests.oracles.rechecked import assert_proved, assert_solved
+from tests.tiers import examples
 
 FACTORS = (Fraction(1), Fraction(2), Fraction(1, 2), Fraction(3), Fraction(4, 3))
 
@@ -65,13 +98,13 @@ def pipeline_of(case: Different) -> Pipeline:
     )
 
 
-@settings(deadline=None, max_examples=60)
+@examples(60)
 @given(cases(), st.booleans())
 def test_the_search_finds_the_least_makespan(case: Different, whole: bool) -> None:
     assert_solved(pipeline_of(case), least_makespan(case, whole=whole), whole=whole, span=False)
 
 
-@settings(deadline=None, max_examples=40)
+@examples(40)
 @given(cases(most=2), st.data())
 def test_backwards_of_either_kind(case: Different, data: st.DataObject) -> None:
     whole = tuple(
@@ -171,12 +204,129 @@ def test_equal_factors_are_a_change_of_units() -> None:
     assert max(twice.schedule.peak_memory) == 3 * max(plain.schedule.peak_memory)
 
 
-@pytest.mark.parametrize(
-    "strategy", ["1f1b", "gpipe", "zb-h1", "zb-2p", "zbv", "dualpipe", "seq-1f1b"]
-)
-def test_hand_strategies_take_the_given_order(strategy: str) -> None:
-    pipeline = Pipeline(stages=2, batches=4, microbatch_times=[1, 3, 1, 2])
-    made = evaluate(pipeline, strategy)
-    assert verify(made) == []
-    busy = 2 * (1 + 3 + 1 + 2) * 3
-    assert sum(made.metrics.busy_ticks) == busy * made.pipeline.ticks.per_unit
+TIMES, MEMORY = (2, 1, 4, 3, 1, 2, 5, 1) * 8, (1, 3, 2, 1, 2, 1, 1, 4) * 8
+PLAIN = {
+    "stages": 4, "batches": 8, "p2p": 1, "forward": [3, 5, 4, 3], "backward": [8, 9, 7, 8],
+    "weight": [2, 4, 3, 3], "activation": [3, 4, 5, 4], "microbatch_times": TIMES[:8],
+    "microbatch_memory": MEMORY[:8],
+}  # fmt: skip
+V = {"chunks": 2, "placement": "v"}
+FIELDS = {
+    "plain": PLAIN,
+    "transient": PLAIN | {"memory_b": 2},
+    "v": PLAIN | V,
+    "v-transient": PLAIN | V | {"memory_b": 2},
+}
+LONG = PLAIN | {
+    "stages": 2, "batches": 64, "forward": [1, 2], "mem_limit": 9, "microbatch_times": TIMES,
+    "microbatch_memory": MEMORY, "backward": None, "weight": None, "activation": None,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", names())
+def test_hand_strategies_take_the_given_order(name: str) -> None:
+    strategy = resolve(name)
+    pipeline = strategy.apply(Pipeline(**PLAIN), Options())
+    found = list(schedules(strategy, pipeline, Objective.MAKESPAN, Options()))
+    assert found
+    for made in found:
+        assert verify(made, {"peak_memory": list(made.metrics.peak_memory_ticks)}) == []
+
+
+def limits(fields: dict[str, Any], *, fused: bool) -> Iterator[Pipeline]:
+    """The pipeline with the limit that one microbatch at a time needs, and somewhat more."""
+    instance = Instance.uniform(Pipeline(**fields), fused=fused)
+    alone = timing.schedule(instance.pipeline, one_at_a_time(instance))
+    for more in (0, 1, 3, 7, 15):
+        yield replace(instance.pipeline, mem_limit=max(alone.metrics.peak_memory) + more)
+
+
+def test_one_microbatch_at_a_time_splits_what_holds_less_split() -> None:
+    """BW allocates 5 beside the activation of 4, B and W allocate 1 each."""
+    pipeline = Pipeline(
+        stages=2, batches=4, activation=4, input_workspace=1, weight_workspace=1,
+        backward_workspace=5, microbatch_times=1, microbatch_memory=MEMORY[:4],
+    )  # fmt: skip
+    made = timing.schedule(pipeline, one_at_a_time(Instance(pipeline, BackwardKind.MIXED)))
+    assert OpKind.BW not in made.kind
+    assert made.metrics.peak_memory == (4 * max(MEMORY[:4]) + 1,) * 2
+
+
+@pytest.mark.parametrize("fused", [False, True])
+@pytest.mark.parametrize("fields", FIELDS.values(), ids=FIELDS)
+def test_list_scheduling_keeps_times_and_limits(fields: dict[str, Any], *, fused: bool) -> None:
+    """As the event loop of every pipeline, and as that of plain ones."""
+    count = 0
+    for pipeline in (Pipeline(**fields), *limits(fields, fused=fused)):
+        instance = Instance.uniform(pipeline, fused=fused)
+        scheduler = ListScheduler(instance)
+        for rule in islice(priority_rules(instance), 5):
+            built = scheduler.build(rule)
+            if scheduler.plain:
+                assert built == _RuleGeneration(scheduler, rule).result()
+            if built is not None:
+                schedule = timing.schedule(pipeline, built.arrays())
+                assert verify(schedule) == []
+                assert built.makespan >= schedule.metrics.makespan_ticks
+                count += 1
+    assert count > 5
+
+
+@pytest.mark.parametrize("fields", [*FIELDS.values(), LONG], ids=[*FIELDS, "long"])
+@pytest.mark.parametrize("kind", BackwardKind)
+def test_schedules_of_the_whole_search(fields: dict[str, Any], kind: BackwardKind) -> None:
+    """They are larger than what ends by proof, so that every heuristic has its turns."""
+    pipeline = Pipeline(**{"mem_limit": 50, **fields})
+    assert solve(pipeline, backward_kind=kind, workers=1, time_limit=2).schedule is not None
+
+
+@pytest.mark.parametrize("name", NAMES)
+@examples(6)
+@given(case=cases(), whole=st.sampled_from((True, False, None)))
+def test_every_method_alone_keeps_times_and_memory(
+    name: str, case: Different, whole: bool | None
+) -> None:
+    best = least_makespan(case, whole=whole)
+    assume(best is not None)
+    params = replace(SolveParams(), without=frozenset(NAMES) - {name})
+    kind = {True: "whole", False: "split", None: "mixed"}[whole]
+    found = solve(pipeline_of(case), backward_kind=kind, workers=1, time_limit=0.3, params=params)
+    assert found.lower_bound <= best
+    assert found.value is None or found.value >= best
+
+
+@given(cases(), st.booleans(), st.randoms(use_true_random=False))
+def test_bounds_of_devices_and_dynamic_programs_hold(
+    case: Different, whole: bool, rng: Random
+) -> None:
+    least, pipeline = least_makespan(case, whole=whole), pipeline_of(case)
+    assume(least is not None)
+    best = int(least * pipeline.ticks.per_unit)
+    problem = Problem(pipeline, Objective.MAKESPAN, BackwardKind.uniform(fused=whole)).relaxed
+    assert device_bound(problem.instance, Objective.MAKESPAN).value <= best
+    every = range(pipeline.num_devices)
+    some = tuple(sorted(rng.sample(every, rng.randint(1, len(every)))))
+    if is_supported(problem):
+        assert searches.ended(problem, some, best + 1).least <= best
+
+
+def test_makers_of_orders_read_no_amount_of_a_class(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those that read one would take it for that of every microbatch."""
+    pipelines = [Pipeline(**fields, mem_limit=50) for fields in FIELDS.values()]
+    rules = {
+        (pipeline, fused): next(priority_rules(Instance.uniform(pipeline, fused=fused)))
+        for pipeline, fused in product(pipelines, (False, True))
+    }
+    for field in ("duration", "takes", "gives", "change"):
+        monkeypatch.setattr(OperationClass, field, property(lambda _: pytest.fail("of a class")))
+    for name in names():
+        pipeline = resolve(name).apply(Pipeline(**PLAIN), Options())
+        made = timing.schedule(pipeline, resolve(name).build(pipeline, Options()))
+        assert made.metrics.makespan_ticks > 0
+    for (pipeline, fused), rule in rules.items():
+        instance = Instance.uniform(pipeline, fused=fused)
+        built = ListScheduler(instance).build(rule)
+        orders = one_at_a_time(instance) if built is None else built.arrays()
+        made = timing.schedule(pipeline, orders)
+        problem = Problem(pipeline, Objective.MAKESPAN, BackwardKind.uniform(fused=fused))
+        assert State.of_schedule(problem, made).value == made.metrics.makespan_ticks

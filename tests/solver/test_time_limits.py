@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from itertools import count
 from typing import Any
@@ -10,6 +11,7 @@ import pytest
 
 from ppopt import Pipeline, Status, evaluate, solve, verify
 from ppopt.problem.backward_kind import BackwardKind
+from ppopt.solver import portfolio
 from tests.clock import late, work_clock
 from tests.tiers import first
 
@@ -101,6 +103,48 @@ def test_a_hint_is_there_before_the_clock_starts(no_time: float, *, fused: bool)
         pipeline, time_limit=no_time, workers=1, backward_kind=BackwardKind.uniform(fused=fused)
     )
     assert found.value < plain.value
+
+
+TRAITS: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "moves to the host": {"offload_memory": "0.5", "offload_time": 4},
+    "work once in a step": {"unshard": 30, "gradient_sync": 40, "optimizer": 15},
+    "links": {"link_mode": "streams"},
+    "routes": {"routes": 2},
+    "pairs": {"overlap": 25},
+    "slices": {"slices": 2},
+    "microbatches that differ": {"microbatch_times": [1, 2] * 12, "microbatch_memory": [1] * 24},
+}
+
+
+@pytest.mark.parametrize("case", TRAITS)
+def test_rules_and_hand_strategies_run_even_if_time_is_up(
+    case: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One microbatch at a time would be four times as long as the best strategy by hand."""
+    pipeline = Pipeline(stages=8, batches=24, forward=10, weight=7, p2p=1, **TRAITS[case])
+    strategies = ("seq-1f1b",) if case == "slices" else ("1f1b", "gpipe")
+    if case == "routes":
+        strategies = ("chimera",)
+    best = min(evaluate(pipeline, name).makespan for name in strategies)
+    monkeypatch.setattr(time, "monotonic", lambda: 100.0)
+    found = solve(pipeline, time_limit=0.1, began=99.8, workers=1)
+    assert found.value is not None
+    assert found.value <= best
+
+
+@pytest.mark.parametrize("left", [0.1, 5.0])
+def test_what_takes_longer_to_import_than_the_time_left_is_not_imported(
+    left: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No module of the search is loaded yet that needs CP-SAT."""
+    pipeline = Pipeline(stages=4, batches=8, forward=10, weight=7, p2p=1, mem_limit=3)
+    monkeypatch.delitem(sys.modules, portfolio.__name__)
+    monkeypatch.delattr("ppopt.solver.portfolio")
+    monkeypatch.setattr(time, "monotonic", lambda: 100.0)
+    found = solve(pipeline, time_limit=left, workers=1)
+    assert found.schedule is not None
+    assert (portfolio.__name__ in sys.modules) == (left > 1)
 
 
 def test_a_proof_that_there_is_none_needs_no_time(no_time: float) -> None:

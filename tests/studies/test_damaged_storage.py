@@ -60,7 +60,7 @@ def folder() -> Iterator[Path]:
 
 @pytest.fixture(scope="module")
 def sound(folder: Path) -> Path:
-    """A storage of one study, of which one row has failed and one is open."""
+    """A storage of one study, of which two rows have failed and one is open."""
     path = folder / "sound.db"
     study, _ = done(small_grid(), f"sqlite:///{path}", study_name=NAME)
     assert values(study) == VALUES
@@ -233,7 +233,7 @@ def test_a_result_that_is_damaged_is_made_again_and_that_is_said(damaged: Path) 
     """Also where its columns are damaged, and not its record; the next sweep finds it sound."""
     url = changed(damaged, "UPDATE results SET status = 'x', seconds = 'x' WHERE strategy = '1f1b'")
     study, searched = done(small_grid(), url, study_name=NAME)
-    assert (study.failed, len(searched), values(study)) == (1, 2, VALUES)
+    assert (study.failed, len(searched), values(study)) == (2, 2, VALUES)
     assert all("a result is damaged (status: 'x' is unknown" in one for one in study.damaged)
     assert len(study.damaged) == 2
     study, searched = done(small_grid(), url, study_name=NAME)
@@ -247,7 +247,7 @@ def test_merging_leaves_out_what_is_damaged_and_says_so(damaged: Path) -> None:
     assert code == 0
     assert err.count("note: left out: ") == err.count("workers: 'x' is not a whole number") == 2
     with Storage(target) as merged:
-        assert merged.results() == 3
+        assert merged.results() == 4
         assert len(merged.trials(NAME)) == len(VALUES)
 
 

@@ -17,7 +17,7 @@ from ppopt.studies.engines import dask
 from ppopt.studies.engines.dask import DaskEngine
 from ppopt.studies.job import SolveJob, version
 from ppopt.studies.storage import Storage
-from ppopt.studies.task import Done, Task, perform
+from ppopt.studies.task import Done, Task
 from tests.clock import wait_until
 from tests.packages import needed
 from tests.studies.test_parallel_tasks import check_against_enumeration, planned
@@ -136,6 +136,6 @@ def test_where_nobody_answers() -> None:
 
 def test_tasks_are_done_alike_wherever_they_are() -> None:
     task = Task(SolveJob(PIPELINE, "1f1b"))
-    first, second = perform(task), perform(task)
+    first, second = task.perform(), task.perform()
     assert first.row and second.row
     assert replace(first.row, solve_seconds=0) == replace(second.row, solve_seconds=0)

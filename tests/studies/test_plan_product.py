@@ -17,7 +17,8 @@ from ppopt.solver.deadline import NO_DEADLINE, Deadline
 from ppopt.solver.open_choices import choice_of
 from ppopt.solver.options import checked_options
 from ppopt.solver.search import problem_of
-from ppopt.studies.plan_product import OrdersCandidate, PlanChoice, PlanProduct
+from ppopt.studies.plan_candidate import PlanCandidate, PlanChoice
+from ppopt.studies.plan_product import PlanProduct
 from tests.oracles import exhaustive
 from tests.oracles.configurations import partitions
 from tests.tiers import first
@@ -36,16 +37,14 @@ def drawn(seed: int) -> PlanSpace:
     )  # fmt: skip
 
 
-def candidates_of(
-    space: PlanSpace, kind: BackwardKind = BackwardKind.WHOLE
-) -> list[OrdersCandidate]:
+def candidates_of(space: PlanSpace, kind: BackwardKind = BackwardKind.WHOLE) -> list[PlanCandidate]:
     """The candidate of every configuration."""
     candidates = []
     for configuration in space:
         problem = problem_of(space.pipeline(configuration), Objective.MAKESPAN, kind)
         choice = choice_of(problem, Deadline.after(60)) or GivenPipeline(problem)
         given = PlanChoice(configuration, problem, choice)
-        candidates.append(OrdersCandidate(given, checked_options(60, 1)))
+        candidates.append(PlanCandidate(given, checked_options(60, 1)))
     return candidates
 
 

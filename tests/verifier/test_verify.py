@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ppopt import evaluate
@@ -21,8 +21,7 @@ from ppopt.schedule import timing
 from ppopt.schedule.operations import ALONE
 from ppopt.schedule.schedule import Schedule
 from ppopt.verifier import Figures, Rule, explain, figures, verify
-from tests.factories.gradient_work import with_gradient_work
-from tests.factories.offload import with_offload
+from tests.factories.auxiliary import with_gradient_work, with_offload
 from tests.factories.schedules import (
     BW,
     B,
@@ -40,12 +39,11 @@ from tests.factories.schedules import (
 )
 from tests.factories.streams import LINK_MODES, built, linked_pipelines
 from tests.factories.tables import changed
+from tests.tiers import examples
 from tests.verifier import verify_naive
 from tests.verifier.verify_fixtures import one_f_one_b, rules, schedule_of, split_with_p2p
 from tests.verifier.verify_mutations import GRADIENTS, MUTATIONS, OFFLOADS, STREAMS
 
-SLOW = settings(deadline=None)
-"""The machine may be busy: no deadline for one example."""
 SEEDS = st.integers(0, 2**32 - 1)
 EITHER = pipelines(different=(False, True))
 """Pipelines whose microbatches are alike, or differ."""
@@ -57,13 +55,11 @@ SLICED = pipelines(min_devices=2, min_batches=2, max_devices=3, slices=(2,))
 # Valid schedules
 
 
-@SLOW
 @given(schedules(EITHER))
 def test_a_valid_schedule_has_no_violation(schedule: Schedule) -> None:
     assert verify(schedule) == []
 
 
-@SLOW
 @given(schedules(by_boundary()), SEEDS)
 def test_delays_per_boundary(schedule: Schedule, seed: int) -> None:
     """Valid as built; with every operation moved a little, the rules in plain Python agree."""
@@ -111,7 +107,7 @@ def test_every_rule_has_a_mutation() -> None:
 
 
 @pytest.mark.parametrize("rule", Rule)
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(data=st.data(), seed=SEEDS)
 def test_breaking_one_rule_reports_that_rule_alone(
     rule: Rule, data: st.DataObject, seed: int
@@ -299,7 +295,6 @@ def tight_rows(schedule: Schedule) -> list[tuple[Rule, TableRow]]:
     return tight
 
 
-@SLOW
 @given(schedules())
 def test_one_tick_early_is_caught_and_on_time_passes(schedule: Schedule) -> None:
     assert verify(schedule) == []
@@ -378,7 +373,6 @@ def test_every_rule_of_order_is_tight_somewhere() -> None:
     assert set(hit) == ORDER_RULES
 
 
-@SLOW
 @given(schedules())
 def test_the_limit_may_be_reached_but_not_passed(schedule: Schedule) -> None:
     limits = peaks(schedule)

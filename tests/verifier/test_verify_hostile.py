@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ppopt.errors import InputError
@@ -24,8 +24,6 @@ from tests.factories.tables import changed
 from tests.verifier import verify_naive
 from tests.verifier.verify_fixtures import one_f_one_b, rules
 
-SLOW = settings(deadline=None)
-"""The machine may be busy: no deadline for one example."""
 SEEDS = st.integers(0, 2**32 - 1)
 
 
@@ -71,7 +69,6 @@ def _set(row: Any, field: int, value: int) -> list[int]:
     return changed
 
 
-@settings(deadline=None)
 @given(schedules() | schedules(partly_frozen()), SEEDS, st.integers(1, 8))
 def test_damaged_schedules_agree_with_the_rules_in_plain_python(
     schedule: Schedule, seed: int, times: int
@@ -82,7 +79,6 @@ def test_damaged_schedules_agree_with_the_rules_in_plain_python(
     assert explain(broken, found).count("\n") >= len(found)
 
 
-@settings(deadline=None)
 @given(schedules(), SEEDS, st.integers(0, 8))
 def test_figures_agree_with_brute_force(schedule: Schedule, seed: int, times: int) -> None:
     broken = damaged(schedule, Random(seed), times)
@@ -100,7 +96,6 @@ def _rearranged(schedule: Schedule, rows: Ints) -> Schedule:
     return replace(schedule, operations=schedule.operations.where(rows))
 
 
-@SLOW
 @given(schedules(), SEEDS, st.integers(0, 4))
 def test_the_order_of_rows_makes_no_difference(schedule: Schedule, seed: int, times: int) -> None:
     schedule = damaged(schedule, Random(seed), times)
@@ -113,7 +108,6 @@ def test_the_order_of_rows_makes_no_difference(schedule: Schedule, seed: int, ti
 INT64 = st.integers(-(2**63), 2**63 - 1) | st.integers(-2, 5)
 
 
-@SLOW
 @given(pipelines(), st.lists(st.tuples(*[INT64] * 8), max_size=30))
 def test_garbage_is_reported_and_never_crashes(
     pipeline: Pipeline, rows: list[tuple[int, ...]]

@@ -8,7 +8,7 @@ from random import Random
 
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from ppopt import Pipeline, evaluate, verify
@@ -22,21 +22,21 @@ from tests.factories.tables import changed as with_columns
 from tests.factories.tables import joined, transfer_table
 from tests.oracles.streams import simulate
 from tests.oracles.transfer_rules import broken_rules
+from tests.tiers import examples
 from tests.verifier.verify_mutations import STREAMS
 
-SLOW = settings(deadline=None, max_examples=80)
 SEEDS = st.integers(0, 2**32 - 1)
 OVER_LINKS = linked_pipelines(LINK_MODES)
 
 
-@SLOW
+@examples(80)
 @given(built(OVER_LINKS))
 def test_a_schedule_over_links_is_valid(made: Built) -> None:
     assert verify(made.schedule) == []
     assert broken_rules(made.schedule) == set()
 
 
-@SLOW
+@examples(80)
 @given(built(OVER_LINKS), SEEDS)
 def test_moved_transfers_break_the_rules_that_plain_python_names(made: Built, seed: int) -> None:
     random = Random(seed)
@@ -143,21 +143,21 @@ def _changed(made: Built, change: Callable[[list[list[Action]]], None]) -> tuple
     return tuple(tuple((action,) for action in row) for row in rows)
 
 
-@SLOW
+@examples(80)
 @given(built())
 def test_an_order_as_appended_keeps_all_rules(made: Built) -> None:
     assert posting_faults(made.schedule.pipeline, made.rows) == []
 
 
 @pytest.mark.parametrize("rule", POSTING)
-@settings(deadline=None, max_examples=40)
+@examples(40)
 @given(made=built(), seed=SEEDS)
 def test_breaking_a_rule_of_posts_reports_it(rule: PostingRule, made: Built, seed: int) -> None:
     rows = _changed(made, lambda given: POSTING[rule](Random(seed), given))
     assert rule in {one.rule for one in posting_faults(made.schedule.pipeline, rows)}
 
 
-@settings(deadline=None, max_examples=40)
+@examples(40)
 @given(made=built(), seed=SEEDS)
 def test_a_post_that_is_missing(made: Built, seed: int) -> None:
     rows = _changed(made, lambda given: _removed(Random(seed), given))
@@ -165,7 +165,7 @@ def test_a_post_that_is_missing(made: Built, seed: int) -> None:
     assert PostingRule.ONCE in found
 
 
-@SLOW
+@examples(80)
 @given(built(), SEEDS)
 def test_faults_are_found_exactly_where_a_simulation_stops(made: Built, seed: int) -> None:
     """Two neighbours of a row change places; what still runs to its end keeps all rules."""

@@ -29,6 +29,7 @@ export function aboutOperation(schedule, style, row) {
     schedule.times(ops, row),
     `memory ${during} while it runs, ${after} after it`,
   ];
+  if (ops.microbatch[row] in raw.microbatches) lines.push(raw.microbatches[ops.microbatch[row]]);
   if (ops.lane[row]) lines.push(`runs as one with ${partner(schedule, style, row)}`);
   for (const column of ops.needs) {
     const need = column[row];

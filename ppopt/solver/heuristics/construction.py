@@ -56,7 +56,7 @@ class ListScheduling(Method):
         params, left = self._params, inf
         if incumbent.value is not None:
             submitting = params.submitting * self._pool.problem.operations
-            left = budget.clock.left + params.grace - submitting
+            left = budget.clock.left - submitting
         rule = next(self._rules, None)
         if rule is None or left < self._seconds:
             return Outcome(exhausted=True)

@@ -37,7 +37,7 @@ class Pool:
     @cached_property
     def network(self) -> OperationNetwork:
         """Network of operations of the problem."""
-        return OperationNetwork(self.problem, self.params.network)
+        return OperationNetwork(self.problem)
 
     @cached_property
     def scheduler(self) -> ListScheduler:
@@ -99,7 +99,7 @@ class Pool:
 
     def submit(self, value: int, start: Starts, incumbent: Incumbent) -> None:
         """Submit a schedule of this value if it is better than the incumbent."""
-        if incumbent.value is None or value < incumbent.value:
+        if incumbent.may_improve(value):
             incumbent.submit(self.network.schedule(start))
 
     def submit_built(self, built: ListSchedule, incumbent: Incumbent) -> None:
@@ -109,7 +109,7 @@ class Pool:
         first operations can be better.
         """
         value = built.value(self.problem.objective)
-        if incumbent.value is None or value < incumbent.value + self._margin:
+        if incumbent.may_improve(value - self._margin):
             incumbent.submit_orders(built.arrays())
 
     @cached_property

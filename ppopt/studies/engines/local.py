@@ -16,7 +16,7 @@ from typing import NamedTuple
 from ppopt.errors import InputError
 from ppopt.solver import child_process
 from ppopt.studies.engines.engine import STOPPED
-from ppopt.studies.engines.worker import OUT_OF_MEMORY, Start
+from ppopt.studies.engines.worker import OUT_OF_MEMORY
 from ppopt.studies.task import Done, Work
 
 AHEAD = 2
@@ -37,12 +37,11 @@ class _Assignment(NamedTuple):
 class _Worker:
     """A process and its tasks, the one at work first."""
 
-    def __init__(self, python: str, memory: int | None) -> None:
+    def __init__(self, python: str) -> None:
         self.link: Connection
         self.process: subprocess.Popen[bytes]
         self.tasks: deque[_Assignment] = deque()
         self.link, self.process = child_process.start(python, _MODULE, _ONE_THREAD)
-        self.link.send(Start(memory))
 
     def assign(self, assignment: _Assignment) -> None:
         """Assign a task; if the process is dead, reading its pipe shows that."""
@@ -62,17 +61,17 @@ class _Worker:
 class LocalEngine:
     """Engine of up to `jobs` processes, started when they are first needed.
 
-    A task whose process dies is retried `retries` times. `memory` bounds the address space of each
-    process, in bytes. Raises InputError if the system starts no processes.
+    A task whose process dies is retried `retries` times. Raises InputError if the system starts no
+    processes.
     """
 
-    def __init__(self, jobs: int, retries: int, memory: int | None = None) -> None:
+    def __init__(self, jobs: int, retries: int) -> None:
         if jobs < 1:
             raise InputError(f"jobs: {jobs} is below 1")
         python = child_process.interpreter()
         if python is None:
             raise InputError("jobs: this system starts no processes for a sweep; use Dask")
-        self._python, self._jobs, self._retries, self._memory = python, jobs, retries, memory
+        self._python, self._jobs, self._retries = python, jobs, retries
         self._workers: list[_Worker] = []
         self._retried: deque[_Assignment] = deque()
         self._stopped = False
@@ -100,7 +99,7 @@ class LocalEngine:
         least = min(self._workers, key=lambda worker: len(worker.tasks), default=None)
         if least is None or (least.tasks and len(self._workers) < self._jobs):
             try:
-                least = _Worker(self._python, self._memory)
+                least = _Worker(self._python)
             except OSError as error:
                 raise InputError(f"jobs: no process can be started: {error.strerror}") from None
             self._workers.append(least)
@@ -144,18 +143,7 @@ class LocalEngine:
             self._retried.append(assignment._replace(tries=assignment.tries + 1))
             return []
         times = f", {assignment.tries + 1} times" if assignment.tries else ""
-        return [(assignment.number, Done(failed=f"its process {self._cause(status)}{times}"))]
-
-    def _cause(self, status: int) -> str:
-        """Text that says how a process died."""
-        if status == OUT_OF_MEMORY:
-            return "ran out of memory"
-        if status >= 0:
-            return f"ended with exit code {status}"
-        name = signal.Signals(-status).name
-        if self._memory is not None and -status in (signal.SIGABRT, signal.SIGSEGV):
-            return f"died of {name}, as native code does over its bound of memory"
-        return f"was killed by {name}" if -status == signal.SIGKILL else f"died of {name}"
+        return [(assignment.number, Done(failed=f"its process {_cause(status)}{times}"))]
 
     def stop(self) -> None:
         """Ask searches to end with what they have; tasks not begun return as stopped."""
@@ -168,3 +156,13 @@ class LocalEngine:
         for worker in self._workers:
             worker.end()
         self._workers.clear()
+
+
+def _cause(status: int) -> str:
+    """Text that says how a process died."""
+    if status == OUT_OF_MEMORY:
+        return "ran out of memory"
+    if status >= 0:
+        return f"ended with exit code {status}"
+    name = signal.Signals(-status).name
+    return f"was killed by {name}" if -status == signal.SIGKILL else f"died of {name}"

@@ -8,19 +8,11 @@ import signal
 import threading
 from contextlib import suppress
 from multiprocessing.connection import Connection
-from typing import NamedTuple
 
 from ppopt.solver import interrupts
 
 OUT_OF_MEMORY = 77
-"""Exit code of a process that reached its memory bound."""
-
-
-class Start(NamedTuple):
-    """First message to the process."""
-
-    memory: int | None
-    """Most bytes of address space; None: no bound."""
+"""Exit code of a process without memory, as under `ulimit -v`."""
 
 
 def serve(number: int) -> None:
@@ -30,12 +22,6 @@ def serve(number: int) -> None:
     process.
     """
     link = Connection(number)
-    start: Start = link.recv()
-    if start.memory is not None:
-        import resource  # noqa: PLC0415  not on Windows
-
-        _, hard = resource.getrlimit(resource.RLIMIT_AS)
-        resource.setrlimit(resource.RLIMIT_AS, (start.memory, hard))
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     interrupts.hear_terminations()
     with interrupts.recorded(inner=True) as pressed:

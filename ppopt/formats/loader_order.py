@@ -1,0 +1,86 @@
+"""The order in which a data loader hands out the microbatches of a step to an exported schedule.
+
+To PyTorch's and Megatron-LM's runtimes, microbatch j is the j-th of the batch. So an export numbers
+microbatches as they run, and a file beside it says which microbatch of the user's list comes j-th:
+`best.order.json` beside `best.csv` holds `{"order": [3, 0, 2, 1]}`.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from ppopt.errors import InputError
+from ppopt.formats.documents import label, parse_json, read_text
+from ppopt.formats.fields import section, wholes, within
+from ppopt.problem.operation import OpKind
+from ppopt.problem.traits import Trait
+from ppopt.schedule.schedule import Schedule
+
+LARGEST_FILE = 2**24
+LISTED = 64
+"""Most microbatches that a message lists."""
+
+
+def microbatch_numbers(schedule: Schedule) -> dict[int, int]:
+    """Map each microbatch to PyTorch's number: its index among the last stage's forwards."""
+    last = schedule.pipeline.num_stages - 1
+    forwards = (schedule.kind == OpKind.F) & (schedule.stage == last)
+    order = schedule.microbatch[forwards].tolist()
+    return {microbatch: number for number, microbatch in enumerate(order)}
+
+
+def loader_order(schedule: Schedule) -> tuple[int, ...]:
+    """Microbatch of the user's list that an exported schedule numbers j, by j.
+
+    The identity if the microbatches are alike, since any order of them will do.
+    """
+    pipeline = schedule.pipeline
+    before = pipeline.order if isinstance(pipeline.order, tuple) else range(pipeline.batches)
+    if Trait.MICROBATCHES not in pipeline.traits:
+        return tuple(before)
+    return tuple(before[microbatch] for microbatch in microbatch_numbers(schedule))
+
+
+def path_beside(path: Path) -> Path:
+    """The file with the order of microbatches beside an exported file."""
+    return path.with_suffix(".order.json")
+
+
+def file_beside(path: Path, schedule: Schedule) -> dict[Path, str]:
+    """The file that belongs beside an export, and its text.
+
+    None if microbatches run as they are listed, unless the order of an earlier export is there.
+    """
+    order, beside = loader_order(schedule), path_beside(path)
+    if order == tuple(range(len(order))) and not beside.exists():
+        return {}
+    return {beside: json.dumps({"order": order}) + "\n"}
+
+
+def describe_loader_order(schedule: Schedule) -> str:
+    """What a trainer must do for an exported schedule; empty if microbatches run as listed."""
+    order = loader_order(schedule)
+    if order == tuple(range(len(order))):
+        return ""
+    listed = ", ".join(map(str, order[:LISTED])) + (", .." if len(order) > LISTED else "")
+    return f"the data loader must hand out the microbatches of a step in the order {listed}"
+
+
+def read_beside(path: Path, batches: int) -> tuple[int, ...] | None:
+    """Read the order beside a file of so many microbatches; None if there is none.
+
+    Raises InputError, naming the file, if it is no such order.
+    """
+    beside = path_beside(path)
+    if not beside.exists():
+        return None
+    where = label(beside)
+    return within(where, _order, parse_json(read_text(beside, LARGEST_FILE), where), batches)
+
+
+def _order(document: object, batches: int) -> tuple[int, ...]:
+    order = within("order", wholes, section(document, ["order"])["order"], batches, 0, batches - 1)
+    if len(set(order)) < batches:
+        raise InputError(f"order: lists a microbatch twice; list all {batches}, each once")
+    return tuple(order)

@@ -1,0 +1,162 @@
+"""Less memory for a plan: of its best configuration at the same speed, of any at a slowdown."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from fractions import Fraction
+
+from ppopt.problem.partition import SEARCH
+from ppopt.solver.choices.enumeration import Complete, Enumeration, Partial, lower_bound_of
+from ppopt.solver.deadline import Deadline
+from ppopt.solver.partitions.partition_bounds import memory_of_all
+from ppopt.solver.partitions.space import space_of
+from ppopt.studies.best_choice import has_open_choices
+from ppopt.studies.evaluate import peak_memory
+from ppopt.studies.frontier_curve import Curve
+from ppopt.studies.frontier_problem import frontier_problem_of
+from ppopt.studies.frontier_search import ParetoSearch
+from ppopt.studies.plan_candidate import SEARCHING, PlanCandidate
+from ppopt.studies.plan_result import LeastMemory, WithinShare
+from ppopt.studies.strategy_search import StrategySearch
+
+MEMORY_STEP = Fraction(1, 200)
+"""Share of the memory to which the bisection for the least memory of a hand strategy goes."""
+
+
+def minimize_memory(candidate: PlanCandidate, deadline: Deadline) -> LeastMemory:
+    """Minimise memory at the best value or a lower one, until the deadline.
+
+    The best schedule is then that of least memory.
+    """
+    if candidate.strategy is None:
+        search = _search_memory(candidate, None, deadline)
+        point, space = search.curve.points[-1], search.space
+        pipeline = replace(point.schedule.pipeline, mem_limit=candidate.problem.pipeline.limits)
+        candidate.take(replace(point.schedule, pipeline=pipeline))
+        return LeastMemory(space.memory(point.limit), space.memory(search.least_limit))
+    deadline.tell(f"{candidate.configuration}, memory", candidate.value, candidate.bound)
+    candidate.strategy.descend_until_stalled(replace(deadline, progress=None))
+    candidate.update(None)
+    peak = candidate.peak
+    assert peak is not None
+    return LeastMemory(peak, peak if candidate.strategy.conclusive else _least_peak(candidate))
+
+
+def within_share(
+    candidates: Sequence[PlanCandidate], max_time: Fraction, deadline: Deadline
+) -> WithinShare | None:
+    """Minimise the memory of every configuration whose time per microbatch is at most `max_time`.
+
+    The configurations of least memory so far come first, each with an equal part of the time left
+    until the deadline. Returns None if no configuration is fast enough, or if Ctrl-C ends the
+    search before the first. The bound covers all configurations; it is None if one may be fast
+    enough but no such schedule of it was found.
+    """
+    waiting = sorted(
+        (candidate for candidate in candidates if _reaches(candidate, max_time)),
+        key=lambda candidate: (candidate.peak, candidate.configuration),
+    )
+    results: list[WithinShare] = []
+    for index, candidate in enumerate(waiting):
+        share = deadline.share(1 / (len(waiting) - index))
+        results.append(_least_within(candidate, max_time, share))
+        if candidate.interrupted:
+            break
+    least = min(results, key=lambda result: (result.memory, result.value), default=None)
+    if least is None:
+        return None
+    bounds = _memory_bounds(results, candidates, max_time)
+    proved = lower_bound_of(bounds) if isinstance(bounds, Complete) else None
+    return least._replace(lower_bound=proved)
+
+
+def _reaches(candidate: PlanCandidate, max_time: Fraction) -> bool:
+    return candidate.value is not None and candidate.per_microbatch(candidate.value) <= max_time
+
+
+def _memory_bounds(
+    results: Sequence[WithinShare], candidates: Sequence[PlanCandidate], max_time: Fraction
+) -> Enumeration[Fraction]:
+    """Lower bounds of the memory; complete if they cover all schedules that are fast enough."""
+    bounded = {
+        result.configuration: result.lower_bound
+        for result in results
+        if result.lower_bound is not None
+    }
+    fast_enough = {
+        candidate.configuration
+        for candidate in candidates
+        if not candidate.impossible and candidate.bound_per_microbatch <= max_time
+    }
+    bounds = tuple(bounded.values())
+    return Complete(bounds) if fast_enough <= bounded.keys() else Partial(bounds)
+
+
+def _least_within(candidate: PlanCandidate, max_time: Fraction, deadline: Deadline) -> WithinShare:
+    """Find the least memory of a configuration that reaches a time per microbatch.
+
+    The best schedule does not change.
+    """
+    value = max_time * candidate.configuration.batches
+    if candidate.strategy is not None:
+        return _bisect_memory(candidate, candidate.strategy, value, deadline)
+    search = _search_memory(candidate, value, deadline)
+    point, limit = search.least, search.least_limit
+    memory = map(search.space.memory, (point.limit, limit))
+    return WithinShare(candidate.configuration, point.value, *memory)
+
+
+def _search_memory(
+    candidate: PlanCandidate, goal: Fraction | None, deadline: Deadline
+) -> ParetoSearch:
+    """Search all orders for less memory, from the best schedule on; returns the ended search."""
+    schedule, options = candidate.schedule, candidate.options
+    assert schedule is not None
+    space = frontier_problem_of(candidate.problem)
+    seconds = max(deadline.left, options.params.frontier.least)
+    deadline = Deadline.after(seconds, progress=deadline.progress)
+    search = ParetoSearch(
+        space, options.by(deadline), Curve(space.limits),
+        max_level=options.params.plan.less_level, goal=goal,
+    )  # fmt: skip
+    search.minimize_memory(schedule)
+    candidate.interrupted |= search.interrupted
+    return search
+
+
+def _bisect_memory(
+    candidate: PlanCandidate, strategy: StrategySearch, value: Fraction, deadline: Deadline
+) -> WithinShare:
+    """Bisect the memory limit of every device of a hand strategy.
+
+    A limit at which no schedule is found that is as fast may still allow one.
+    """
+    schedule, pipeline = candidate.schedule, candidate.problem.pipeline
+    assert schedule is not None and candidate.value is not None
+    point = WithinShare(candidate.configuration, candidate.value, peak_memory(schedule), None)
+    low = _least_peak(candidate) if has_open_choices(pipeline) else point.memory
+    while point.memory - low > MEMORY_STEP * point.memory and not (
+        deadline.over or deadline.pressed
+    ):
+        limit = (low + point.memory) / 2
+        limits = [min(limit, own) for own in pipeline.limits or (limit,) * pipeline.num_devices]
+        search = strategy.on(replace(pipeline, mem_limit=limits))
+        search.start_from(schedule.pipeline)
+        search.descend_until_stalled(replace(deadline.share(SEARCHING), progress=None))
+        if search.fits and search.value <= value:
+            schedule = search.schedule()
+            point = point._replace(value=search.value, memory=peak_memory(schedule))
+        else:
+            low = limit
+    candidate.interrupted |= deadline.pressed
+    return point
+
+
+def _least_peak(candidate: PlanCandidate) -> Fraction:
+    """Least memory of all devices together, spread evenly over them."""
+    if candidate.problem.pipeline.partition != SEARCH:
+        return Fraction(0)
+    ticks = space_of(candidate.problem)
+    share = Fraction(memory_of_all(ticks.space), ticks.space.num_devices)
+    return share / ticks.memory_per_unit
