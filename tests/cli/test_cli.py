@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ppopt.cli.application import COMMANDS as GROUPS
 
 import ppopt
+from ppopt.cli.application import COMMANDS as GROUPS
 from ppopt.formats.models import model_names
 from ppopt.verifier import Rule, Violation
 from tests.cli.cli_json import OF_SOLVE, UNSOLVED, assert_types
