@@ -14,7 +14,7 @@ from ppopt.cli.derivation_options import (
     refuse_without_configuration,
     with_derivation_options,
 )
-from ppopt.cli.options import option
+from ppopt.cli.options import names, option
 from ppopt.cli.parallel_planning import PlanLists, plan_over_parallelism
 from ppopt.cli.settings import Settings, with_settings_but
 from ppopt.errors import InputError
@@ -79,10 +79,10 @@ def plan(
 
     asked = PlanLists(
         batches=_numbers("batches", batches),
-        placement=_names(placement),
+        placement=names(placement),
         chunks=_numbers("chunks", chunks),
-        recompute=_names(recompute),
-        strategies=_names(strategies),
+        recompute=names(recompute),
+        strategies=names(strategies),
         runtime=runtime.lower(),
         options=strategy_options(settings),
         within=None if within is None else share("within", within),
@@ -121,13 +121,6 @@ def _given(settings: Settings) -> dict[str, Any]:
         and setting.field not in ("model", "name")
         and (value := settings.get(setting.field)) is not None
     }
-
-
-def _names(text: str | None) -> tuple[str, ...] | None:
-    """The words of a list."""
-    if text is None:
-        return None
-    return tuple(word.strip().lower() for word in text.split(",") if word.strip())
 
 
 def _numbers(name: str, text: str | None) -> tuple[int, ...] | None:

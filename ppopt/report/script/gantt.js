@@ -3,12 +3,6 @@
 import { cells } from "./cells.js";
 import { FREE } from "./data.js";
 
-/** @typedef {import("./data.js").Schedule} Schedule */
-/** @typedef {import("./types.d.ts").Style} Style */
-/** @typedef {import("./types.d.ts").Trace} Trace */
-/** @typedef {import("./types.d.ts").View} View */
-/** @typedef {import("./layout.js").Panel} Panel */
-
 /** What is drawn, in the user's unit: more than the view shows.
  * @typedef {{from: number, to: number, pixel: number, view: View}} Window */
 
@@ -39,20 +33,17 @@ export function boxes(yaxis, xaxis = "x") {
     },
     /** @returns {Trace[]} */
     traces: () =>
-      [...paths].map(([name, { look, x, y }]) => ({
-        ...filled(xaxis, yaxis),
-        ...look,
-        name,
-        x,
-        y,
-      })),
+      [...paths].map(([name, { look, x, y }]) => {
+        return { ...scatter("none", yaxis, xaxis), ...look, name, x, y };
+      }),
   };
 }
 
-/** @param {string} xaxis @param {string} yaxis @returns {Trace} */
-export function filled(xaxis, yaxis) {
-  const fixed = { type: "scatter", mode: "none", fill: "toself", hoverinfo: "skip" };
-  return { ...fixed, xaxis, yaxis, showlegend: false };
+/** What all traces but cells have; those without lines and marks are areas.
+ * @param {string} mode @param {string} yaxis @param {string} [xaxis] @returns {Trace} */
+export function scatter(mode, yaxis, xaxis = "x") {
+  const fill = mode === "none" ? "toself" : "none";
+  return { type: "scatter", mode, fill, hoverinfo: "skip", showlegend: false, xaxis, yaxis };
 }
 
 /** @param {Style} style @param {number} cause @returns {Trace} */
@@ -173,13 +164,8 @@ function labels(panel, style, rows, { pixel, view }) {
     return (top + bottom) / 2;
   };
   return [{
+    ...scatter("text", axis),
     name: "microbatch",
-    type: "scatter",
-    mode: "text",
-    hoverinfo: "skip",
-    showlegend: false,
-    xaxis: "x",
-    yaxis: axis,
     x: fitting.map((row) => (ops.start[row] + ops.end[row]) / 2 / unit),
     y: fitting.map(middle),
     text: fitting.map((row) => schedule.label(row, style.kinds)),
@@ -209,8 +195,7 @@ export function path(panel, rows, ink) {
     y.push(ops.device[row] + BELOW, ops.device[row] + BELOW);
   }
   const line = { color: ink, width: 2, shape: "linear", simplify: true };
-  const fixed = { type: "scatter", mode: "lines", hoverinfo: "skip", showlegend: false };
-  return { name: "critical path", ...fixed, xaxis: "x", yaxis: axis, x, y, line };
+  return { ...scatter("lines", axis), name: "critical path", x, y, line };
 }
 
 /** Transfers between devices into the given operations; null where they are too many to read.
@@ -230,13 +215,8 @@ export function arrows(panel, rows, ink) {
   }
   if (x.length > 3 * MOST_ARROWS) return null;
   return {
+    ...scatter("lines+markers", axis),
     name: "transfers",
-    type: "scatter",
-    mode: "lines+markers",
-    hoverinfo: "skip",
-    showlegend: false,
-    xaxis: "x",
-    yaxis: axis,
     x,
     y,
     line: { color: ink, width: 1 },
@@ -257,12 +237,9 @@ export function framed(panel, row, bar, ink) {
   const { schedule: { ops, unit }, axis } = panel;
   const [top, bottom] = edges(ops.device[row], ops.lane[row], bar);
   const [start, end] = [ops.start[row] / unit, ops.end[row] / unit];
-  const fixed = { type: "scatter", mode: "lines", hoverinfo: "skip", showlegend: false };
   return {
+    ...scatter("lines", axis),
     name: "chosen",
-    ...fixed,
-    xaxis: "x",
-    yaxis: axis,
     x: [start, end, end, start, start],
     y: [top, top, bottom, bottom, top],
     line: { color: ink, width: 2.5 },

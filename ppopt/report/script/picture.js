@@ -1,18 +1,11 @@
 // The picture of a view: the traces of all charts with their text.
 
-import { FREE } from "./data.js";
-import { arrows, framed, gantt, path } from "./gantt.js";
+import { FREE, number } from "./data.js";
+import { arrows, framed, gantt, path, scatter } from "./gantt.js";
 import { layoutOf, note, span } from "./layout.js";
 import { busy, links } from "./links.js";
 import { memory, uses } from "./memory.js";
-import { measured, number, percent, plain } from "./words.js";
-
-/** @typedef {import("./types.d.ts").Style} Style */
-/** @typedef {import("./types.d.ts").Theme} Theme */
-/** @typedef {import("./types.d.ts").Trace} Trace */
-/** @typedef {import("./types.d.ts").View} View */
-/** @typedef {import("./layout.js").Panel} Panel */
-/** @typedef {import("./layout.js").Frame} Frame */
+import { percent, plain } from "./words.js";
 
 /** Least distance between texts, in pixels. */
 const LINE = 13;
@@ -70,14 +63,9 @@ function words({ axis, row, low, high }, x, word) {
     (_, at) => low + at * apart,
   );
   return {
-    type: "scatter",
-    mode: "text",
+    ...scatter("text", axis, "x2"),
     name: "words",
-    hoverinfo: "skip",
-    showlegend: false,
     cliponaxis: false,
-    xaxis: "x2",
-    yaxis: axis,
     x: devices.map(() => x),
     y: devices,
     text: devices.map((device) => `\u00a0${word(device)}`),
@@ -123,7 +111,7 @@ function notesOf(panel, frame) {
   const heading = kind === "gantt"
     ? headed(raw.title, raw.note, room, !frame.side)
     : schedule.beside(kind)?.raw.heading ??
-      `memory of every device  (largest peak ${largest(raw)})`;
+      `memory of every device  (largest peak ${schedule.amount(Math.max(...raw.peak))})`;
   const notes = [note(panel, heading, { x: 0, align: "left", font: { size: 12 } })];
   if (!frame.side) return notes;
   const x = 1 - frame.side / (frame.width - frame.left);
@@ -131,11 +119,6 @@ function notesOf(panel, frame) {
   const shares = kind === "gantt" ? "time by use, idle share" : "busy share";
   const beside = kind === "memory" ? peaks : shares;
   return [...notes, note(panel, beside, { x })];
-}
-
-/** @param {import("./types.d.ts").Raw} raw */
-function largest(raw) {
-  return measured(Math.max(...raw.peak) / raw.memoryUnit, raw.memoryName);
 }
 
 /** Title and note in as many letters as there is room for, in one line or two.
@@ -150,7 +133,7 @@ function headed(title, said, letters, two) {
   return `<b>${plain(name)}</b>  ${plain(cut(said, letters - name.length - 2))}`;
 }
 
-/** @param {import("./types.d.ts").Raw} raw @param {number} device */
+/** @param {Raw} raw @param {number} device */
 function peak(raw, device) {
   const held = number(raw.peak[device] / raw.memoryUnit);
   return raw.limits ? `${held} of ${number(raw.limits[device] / raw.memoryUnit)}` : held;

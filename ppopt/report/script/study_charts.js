@@ -3,10 +3,6 @@
 import { FREE } from "./data.js";
 import { aboutRow, bestRow, figureWords, frontOf, keptRows, shortNumber } from "./study_rows.js";
 
-/** @typedef {import("./page.js").Page} Page */
-/** @typedef {import("./types.d.ts").Study} Study */
-/** @typedef {import("./types.d.ts").StudyChoice} StudyChoice */
-/** @typedef {import("./types.d.ts").Trace} Trace */
 /** @typedef {{traces: Trace[], layout: Trace}} Chart */
 
 /** Points and lines that a chart draws at most: the best ones. */

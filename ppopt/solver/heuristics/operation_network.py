@@ -36,13 +36,18 @@ from ppopt.problem.traits import BESIDE_COMPUTE, Trait
 from ppopt.schedule.generation import NEVER
 from ppopt.schedule.schedule import Schedule
 from ppopt.solver.heuristics.operation_table import Links, OperationTable
-from ppopt.solver.parameters import NetworkParams
 from ppopt.solver.relaxation import device_relaxation
 from ppopt.solver.relaxation.delays import Delays
 from ppopt.solver.relaxation.device_relaxation import DeviceSubset
 
 Sequences = list[list[int]]
 """Operations of every resource, in order."""
+BUSY_SHARE = 0.97
+"""Least work of a busy device, as a share of the largest work of all devices. Windows are drawn
+around the idle gaps of busy devices. Tuned on the core suite."""
+LEAST_SKEW = 0.25
+"""Least skew of an order, as a share of the mean duration of an operation: windows of a smaller
+skew hardly differ from unskewed ones."""
 
 
 class Precedence(NamedTuple):
@@ -66,13 +71,11 @@ class OperationNetwork:
     def __init__(
         self,
         problem: Problem,
-        params: NetworkParams = NetworkParams(),
         modes: Ints | None = None,
         table: OperationTable | None = None,
     ) -> None:
         """`modes` has the mode of every choice; None: the first."""
         self.problem = problem
-        self._params = params
         self.table = table or OperationTable(problem)
         self.instance = self.table.instance
         self.size, self.choices = self.table.size, self.table.choices
@@ -148,7 +151,7 @@ class OperationNetwork:
         """Return the network in these modes."""
         if np.array_equal(modes, self.modes):
             return self
-        return OperationNetwork(self.problem, self._params, modes, self.table)
+        return OperationNetwork(self.problem, modes, self.table)
 
     @cached_property
     def present(self) -> list[int]:
@@ -226,7 +229,7 @@ class OperationNetwork:
         """Least and largest skew of the order of starts, in ticks per device.
 
         Adding d x skew to the sort key of operations at position d preserves precedence. Skews
-        of less than `least_skew` are left out, for example with links from the last device to the
+        of less than `LEAST_SKEW` are left out, for example with links from the last device to the
         first.
         """
         low, high, position = -inf, inf, self.table.position
@@ -237,7 +240,7 @@ class OperationNetwork:
                     low = max(low, -apart / ahead)
                 elif ahead < 0:
                     high = min(high, -apart / ahead)
-        least = self._params.least_skew * sum(self.time) / self.size
+        least = LEAST_SKEW * sum(self.time) / self.size
         return [skew for skew in (low, high) if least <= abs(skew) < inf]
 
     @cached_property
@@ -282,7 +285,7 @@ class OperationNetwork:
     @cached_property
     def busy(self) -> list[int]:
         """Resources with about the largest work."""
-        least = self._params.busy_share * self._work.max()
+        least = BUSY_SHARE * self._work.max()
         busy: list[int] = np.flatnonzero(self._work >= least).tolist()
         return busy
 
@@ -478,10 +481,6 @@ class OperationNetwork:
             for device, users in self.table.memory_users.items()
             if resource in users or len(users) > 1
         )
-
-    def keeps_limits(self, start: list[int]) -> bool:
-        """Whether all devices hold no more than their limits."""
-        return all(self._keeps_limit(start, device) for device in self.table.memory_users)
 
     def _keeps_limit(self, start: list[int], device: int) -> bool:
         """Whether a device is within its limit; at one instant it first gives back."""

@@ -37,7 +37,7 @@ class Pool:
     @cached_property
     def network(self) -> OperationNetwork:
         """Network of operations of the problem."""
-        return OperationNetwork(self.problem, self.params.network)
+        return OperationNetwork(self.problem)
 
     @cached_property
     def scheduler(self) -> ListScheduler:

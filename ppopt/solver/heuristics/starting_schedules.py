@@ -1,20 +1,16 @@
-"""Starting schedules of local search: justified ones, earlier backwards, cyclic schedules."""
+"""Starting schedules of local search: justified ones, earlier backwards."""
 
 from __future__ import annotations
 
 from math import ceil
 from operator import itemgetter
-from random import Random
 
-from ppopt.problem.problem import Problem
 from ppopt.problem.traits import PER_OPERATION, Trait
 from ppopt.solver.budget import Budget
-from ppopt.solver.heuristics.cyclic import cycles
 from ppopt.solver.heuristics.pool import Pool
-from ppopt.solver.heuristics.window_lns import windows_apply
 from ppopt.solver.incumbent import Incumbent
 from ppopt.solver.method import Method, Outcome
-from ppopt.solver.parameters import CyclicParams, JustificationParams
+from ppopt.solver.parameters import JustificationParams
 
 
 class DoubleJustification(Method):
@@ -46,8 +42,8 @@ class ExpediteBackwards(Method):
     """Change the start of the best schedule: backwards reach the busiest device sooner.
 
     Idle gaps often cancel the gain until window LNS removes them, so a schedule that is about as
-    good is kept as an alternative. If a memory limit is not a number of microbatches, cyclic
-    schedules are better alternatives.
+    good is kept as an alternative. If a memory limit is not a number of microbatches, this brings
+    nothing.
     """
 
     name = "expedited backwards"
@@ -79,37 +75,3 @@ class ExpediteBackwards(Method):
             if worse[0] <= self._params.alike * known[0]:
                 pool.alternatives = [worse]
         return Outcome(exhausted=True)
-
-
-class CyclicSchedules:
-    """Unroll cyclic schedules of ever shorter periods, as alternatives for window LNS."""
-
-    name = "cyclic schedules"
-    handles = frozenset({Trait.FROZEN})
-
-    def __init__(self, pool: Pool, rng: Random, params: CyclicParams) -> None:
-        self._pool = pool
-        self._rng = rng
-        self._params = params
-
-    def supports(self, problem: Problem) -> bool:
-        """Whether a problem has several microbatches and memory limits, and windows apply."""
-        pipeline = problem.pipeline
-        limited = pipeline.ticks.limits is not None
-        return limited and pipeline.batches > 1 and windows_apply(problem)
-
-    def run(self, incumbent: Incumbent, budget: Budget) -> Outcome:
-        """Search for cycles once; keep the best of their unrolled schedules."""
-        pool, params, found = self._pool, self._params, []
-        if pool.out_of_time(budget):
-            return Outcome(exhausted=True)
-        if incumbent.value is None:
-            return Outcome()
-        most = incumbent.value // pool.problem.pipeline.batches
-        for cycle in cycles(pool.problem, most, budget, lambda: self._rng.getrandbits(31), params):
-            start = cycle.unroll(pool.network)
-            if pool.network.keeps_limits(start):
-                justified = pool.network.double_justified(start)
-                found.append(pool.justify(justified, incumbent, budget))
-        pool.alternatives += sorted(found)[: params.kept]
-        return Outcome(budget.spent, exhausted=True)
