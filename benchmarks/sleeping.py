@@ -10,9 +10,9 @@ for set times, so that the processors stay free and the measured step shows the 
 
 `orders`: schedules by hand and solved, also from a profile of the same stages; links of one
 pipeline sleep, too. `links`: one transfer at a time with delays added
-(`ppopt.torch.stream_links`); every schedule with its own communication order, loaded as
+(`ppopt.torch.simulation`); every schedule with its own communication order, loaded as
 `compute_comms`, and as operations alone, which PyTorch lowers. `steps`: whole steps, with unshard,
-gradient sync and optimizer (`ppopt.torch.collective_queue`), also with an optimizer barrier.
+gradient sync and optimizer, also with an optimizer barrier.
 `frozen`: the first stages frozen, or every other one.
 """
 
@@ -32,6 +32,7 @@ from ppopt.formats import torch_comms, torch_csv
 from ppopt.profiles.estimate import profile
 from ppopt.schedule import communication, timing
 from ppopt.torch import as_run, execution, probe
+from ppopt.torch.simulation import SleepingModel
 from ppopt.torch.world import World
 
 RANKS = 4
@@ -152,9 +153,8 @@ def measured(world: World, pipeline: Pipeline) -> Pipeline:
     """Measure a pipeline by a probing run: times of operations and of links."""
     few = probe(4, pipeline.hosts[0])
     slept = replace(as_run(pipeline), batches=4, mem_limit=None)
-    ran = execution.run_synthetic(
-        world, timing.schedule(slept, few.orders), steps=3, seconds_per_unit=SECONDS
-    )
+    schedule = timing.schedule(slept, few.orders)
+    (ran,) = execution.run(world, [schedule], SleepingModel(schedule, SECONDS), steps=3)
     costs = profile(ran.records).costs(round(SECONDS * 1e9))
     hosts = pipeline.hosts[0]
     return Pipeline(
@@ -237,9 +237,8 @@ def main() -> None:
         found = list(PARTS[given.part](world))
         for _ in range(given.rounds):
             for row in found:
-                ran = execution.run_synthetic(
-                    world, row.schedule, seconds_per_unit=SECONDS, text=row.text
-                )
+                model = SleepingModel(row.schedule, SECONDS)
+                (ran,) = execution.run(world, [row.schedule], model, text=row.text)
                 row.measured.extend(1000 * seconds for seconds in ran.steps)
     print("\n".join(report(found)))
 

@@ -22,6 +22,7 @@ CAUGHT = {
     "app/search_process.py serve": "goes to the server that asked, which tells it",
     "cli/application.py main": "the command line: one line and exit code 2",
     "cli/commands.py _strategies": "names the flag that was typed",
+    "cli/ordering.py _parsed": "names the line of a file of steps once",
     "cli/output.py write_each": "writes the other files, and exits with an error",
     "cli/studies_output.py schedule_of": "leaves a damaged row out of a page, and says so",
     "studies/sweep.py _following": "a row of a sweep: the settings of this row",
@@ -33,8 +34,8 @@ CAUGHT = {
     "studies/parallel_task.py perform": "a combination of a plan: its search",
     "studies/parallel_plan.py _checked_space": "a combination of one device: no plan space goes "
     "with it",
-    "studies/parallel_storage.py load": "a stored result that is damaged: it is searched again",
-    "studies/parallel_storage.py save": "a storage that fails: the plan is given anyway",
+    "studies/parallel_task.py load": "a stored result that is damaged: it is searched again",
+    "studies/parallel_task.py save": "a storage that fails: the plan is given anyway",
     "derivation/config_json.py _similar": "a family that does not read the keys is left out",
     "studies/storage.py _sound_results": "a stored result that is damaged: merging leaves it out",
     "studies/storage.py sound_result": "a stored result that is damaged: it is made again",

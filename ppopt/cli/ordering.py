@@ -13,6 +13,7 @@ import typer
 
 from ppopt.cli.application import command
 from ppopt.cli.settings import Settings, with_settings_but
+from ppopt.errors import InputError
 from ppopt.formats.documents import label, parse_json, read_text
 from ppopt.formats.fields import within
 from ppopt.problem.settings import Heading
@@ -82,8 +83,16 @@ def _line(orders: MicrobatchOrders, line: str, where: str) -> str:
     """The order of a step as a line of JSON; nothing for an empty line."""
     if not line.strip():
         return ""
-    found = within(where, orders.of_lengths, parse_json(line, where))
+    found = within(where, orders.of_lengths, _parsed(line, where))
     return json.dumps({key: _rounded(value) for key, value in asdict(found).items()}) + "\n"
+
+
+def _parsed(line: str, where: str) -> object:
+    """A line of JSON; raises InputError that names the line in the file once."""
+    try:
+        return parse_json(line, where)
+    except InputError as error:
+        raise InputError(str(error).replace(f"{where}: line 1: ", f"{where}: ", 1)) from None
 
 
 def _rounded(value: Any) -> Any:

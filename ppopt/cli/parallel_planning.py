@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from ppopt.studies.engines.engine import Engine
     from ppopt.studies.parallel_result import ParallelPlan
     from ppopt.studies.parallel_space import ParallelSpace
-    from ppopt.studies.parallel_storage import StudyOptions
+    from ppopt.studies.parallel_task import StudyOptions
 
 NEEDED = ("gpu", "gpus", "global_batch")
 ENGINE = ("jobs", "dask", "dask_scheduler_file")
@@ -125,7 +125,7 @@ def _engine(elsewhere: Mapping[str, Any], stack: ExitStack) -> Engine | None:
 
 def _study(elsewhere: Mapping[str, Any]) -> StudyOptions | None:
     """Storage and study that the options name; None: nothing is stored."""
-    from ppopt.studies.parallel_storage import StudyOptions
+    from ppopt.studies.parallel_task import StudyOptions
 
     storage, name = (elsewhere[name] for name in STUDY)
     if storage is None and name is None:

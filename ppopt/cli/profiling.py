@@ -167,10 +167,10 @@ def _of_job(
         raise InputError("stages, batches: give both, --stages 4 --batches 8, or a schedule file")
     progress = elapsed_notes(quiet=False)
     with World(stages, PATIENCE * (1 if backend is None else 10), device) as world:
-        from ppopt.torch import job_execution
+        from ppopt.torch import execution
 
-        model = job_execution.UserModel(spec, batches, backend)
-        found, layers = job_execution.measure(
+        model = execution.UserModel(spec, batches, backend)
+        found, layers = execution.measure(
             world, model, schedule, steps=steps, roles=roles, note=progress
         )
     for warning in pipeline_file.warnings(found):

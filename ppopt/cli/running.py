@@ -86,18 +86,17 @@ def run(
     note = elapsed_notes(quiet=quiet)
     _note(f"starting {ranks} processes", quiet=quiet)
     with World(ranks, _patience(schedules, steps, seconds, compile), device) as world:
-        from ppopt.torch import execution, job_execution
+        from ppopt.torch import execution
+        from ppopt.torch.simulation import SleepingModel
 
         lengths = [float(execution.predicted_makespan(schedule)) for schedule in schedules]
         if stages_from is None:
             longest = f" of {max(lengths) * seconds:.3g} s each at least" if seconds else ""
             _note(f"running {steps + 1} steps{longest}", quiet=quiet)
-            ran = [
-                execution.run_synthetic(world, schedules[0], steps=steps, seconds_per_unit=seconds)
-            ]
+            ran = execution.run(world, schedules, SleepingModel(schedules[0], seconds), steps=steps)
         else:
-            model = job_execution.UserModel(stages_from, schedules[0].pipeline.batches, compile)
-            ran = job_execution.run(
+            model = execution.UserModel(stages_from, schedules[0].pipeline.batches, compile)
+            ran = execution.run(
                 world, schedules, model, steps=steps, check=not unchecked, note=note
             )
         interrupts.only_record()

@@ -147,7 +147,7 @@ def check(files: list[Path], *, json: bool = False, quiet: bool = False) -> int:
     from ppopt.cli import progress
     from ppopt.cli.files import valid_schedule
     from ppopt.cli.output import print_json
-    from ppopt.formats.figures import json_object
+    from ppopt.formats.origin_json import json_object
     from ppopt.studies.reference_check import check_reference
 
     references = [valid_schedule(file) for file in files]

@@ -212,29 +212,16 @@ class LatentAttention:
 
     def matrices(self, hidden: int) -> tuple[Matrix, ...]:
         """The projections down to latents, up to heads, and of the output."""
-        values = Matrix("key-value up", self.latent, self._values, Shard.COLUMNS)
+        latent, queries = self.query_latent, self.heads * self.query
+        values = self.heads * (self.plain + self.value)
+        down = (Matrix("query down", hidden, latent, Shard.NONE),) if latent else ()
         return (
-            *self._queries(hidden),
+            *down,
+            Matrix("query up" if latent else "query", latent or hidden, queries, Shard.COLUMNS),
             Matrix("key-value down", hidden, self.latent + self.position, Shard.NONE),
-            values,
-            *self._index(hidden),
+            Matrix("key-value up", self.latent, values, Shard.COLUMNS),
+            *(self.indexer.matrices(hidden, latent) if self.indexer else ()),
             Matrix("output", self.heads * self.value, hidden, Shard.ROWS),
-        )
-
-    def _index(self, hidden: int) -> tuple[Matrix, ...]:
-        return self.indexer.matrices(hidden, self.query_latent) if self.indexer else ()
-
-    @property
-    def _values(self) -> int:
-        return self.heads * (self.plain + self.value)
-
-    def _queries(self, hidden: int) -> tuple[Matrix, ...]:
-        heads = self.heads * self.query
-        if not self.query_latent:
-            return (Matrix("query", hidden, heads, Shard.COLUMNS),)
-        return (
-            Matrix("query down", hidden, self.query_latent, Shard.NONE),
-            Matrix("query up", self.query_latent, heads, Shard.COLUMNS),
         )
 
     def vectors(self, hidden: int) -> int:

@@ -10,7 +10,6 @@ adapter.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from enum import StrEnum
 from typing import NamedTuple
 
@@ -83,7 +82,7 @@ class Collective(NamedTuple):
     def _moving(self, gpu: Gpu, node: int) -> float:
         ranks, near = self.group.ranks, self.group.in_node(node)
         network = gpu.network_bandwidth * gpu.network_efficiency
-        inside = gpu.node_bandwidth * _share(_shares(gpu, self.pattern), near)
+        inside = gpu.node_bandwidth * _share(gpu, self.pattern, near)
         if self.pattern is Pattern.ALL_TO_ALL:
             outside = self.network * (ranks - near) / network
             return self.size / ranks * max((near - 1) / inside, outside)
@@ -95,12 +94,8 @@ class Collective(NamedTuple):
         return passes * (ranks - 1) / ranks * self.size / bandwidth
 
 
-def _shares(gpu: Gpu, pattern: Pattern) -> Mapping[int, float]:
-    if pattern is Pattern.ALL_REDUCE:
-        return gpu.all_reduce
-    return gpu.all_to_all if pattern is Pattern.ALL_TO_ALL else gpu.all_gather
-
-
-def _share(shares: Mapping[int, float], ranks: int) -> float:
-    """The share of the largest group that is no larger, or of the smallest."""
+def _share(gpu: Gpu, pattern: Pattern, ranks: int) -> float:
+    """The share of bandwidth of the largest group that is no larger, or of the smallest."""
+    known = {Pattern.ALL_REDUCE: gpu.all_reduce, Pattern.ALL_TO_ALL: gpu.all_to_all}
+    shares = known.get(pattern, gpu.all_gather)
     return shares[max((size for size in shares if size <= ranks), default=min(shares))]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from ppopt.derivation.architecture import Decoder, Experts, GroupedQueryAttention
 from ppopt.derivation.config_encoders import EncoderReader
@@ -46,30 +46,11 @@ FAMILIES: dict[str, Family] = {}
 """Architecture, as configurations name it under `architectures` -> its family."""
 
 
-def register(
-    *architectures: str,
-    types: tuple[str, ...],
-    tied: bool = False,
-    aliases: Mapping[str, str] | None = None,
-    positions: Callable[[Keys], int] | None = None,
-    defaults: Mapping[str, int] | None = None,
-    ignored: tuple[str, ...] = (),
-    encoder: EncoderReader | None = None,
-) -> Callable[[Layer], Layer]:
-    """Register the decoder layer of architectures; see `Family`."""
+def register(*architectures: str, types: tuple[str, ...], **more: Any) -> Callable[[Layer], Layer]:
+    """Register the decoder layer of architectures; `more` are further fields of `Family`."""
 
     def add(layer: Layer) -> Layer:
-        family = Family(
-            architectures[0],
-            layer,
-            model_types=types,
-            tied=tied,
-            aliases=aliases or {},
-            positions=positions,
-            defaults=defaults or {},
-            ignored=ignored,
-            encoder=encoder,
-        )
+        family = Family(architectures[0], layer, types, **more)
         FAMILIES.update(dict.fromkeys(architectures, family))
         return layer
 

@@ -16,7 +16,6 @@ from typing import NamedTuple
 from ppopt.derivation.architecture import (
     Architecture,
     Decoder,
-    Encoder,
     Experts,
     LinearAttention,
     Run,
@@ -88,14 +87,14 @@ def architecture_of(config: Mapping[str, object]) -> Architecture:
     if family.encoder is not None and "vision_config" in parts:
         vision, out = parts.pop("vision_config"), architecture.hidden
         encoder = within("vision_config", read_encoder, family.encoder, vision, config, out)
-    notes = (*architecture.notes, *_encoder_notes(encoder), *map(_left_out, parts))
-    return replace(architecture, notes=notes, encoder=encoder)
-
-
-def _encoder_notes(encoder: Encoder | None) -> list[str]:
-    if encoder is None:
-        return []
-    return [f"an image has {encoder.patches} patches, which become {encoder.tokens} tokens"]
+    notes = list(architecture.notes)
+    if encoder is not None:
+        patches, tokens = encoder.patches, encoder.tokens
+        notes.append(f"an image has {patches} patches, which become {tokens} tokens")
+    for name in parts:
+        shown_name = name if name.isprintable() else shown(name)
+        notes.append(f"{shown_name} is left out: only the layers of the language model are derived")
+    return replace(architecture, notes=tuple(notes), encoder=encoder)
 
 
 def _is_part(key: str, *, beside_text: bool) -> bool:
@@ -103,11 +102,6 @@ def _is_part(key: str, *, beside_text: bool) -> bool:
     if beside_text:
         return key.endswith("_config") and key not in NO_PARTS
     return PARTS.fullmatch(key) is not None
-
-
-def _left_out(part: str) -> str:
-    name = part if part.isprintable() else shown(part)
-    return f"{name} is left out: only the layers of the language model are derived"
 
 
 def _names(config: Mapping[str, object], text: Mapping[str, object]) -> list[str]:

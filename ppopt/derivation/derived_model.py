@@ -101,7 +101,10 @@ class DerivedModel:
     def text(self) -> str:
         """The model file, which `--config` reads."""
         return ModelFile(
-            description=json.dumps(self._description()),
+            description=json.dumps(
+                f"{self.architecture.name}, {self.parameters:,} parameters, on "
+                f"{self.training.gpus} x {self.gpu.name}"
+            ),
             source=json.dumps(f"derived from {self.origin} by `ppopt init`, not measured"),
             training=self.training,
             gpu=self.gpu,
@@ -132,13 +135,6 @@ class DerivedModel:
         size = max(layer.output for layer in self.layers)
         return f"p2p_time: {self.costing.transfer(size)}"
 
-    def _description(self) -> str:
-        training = self.training
-        return (
-            f"{self.architecture.name}, {self.parameters:,} parameters, on {training.gpus} x "
-            f"{self.gpu.name}"
-        )
-
     def _settings(self) -> list[str]:
         limit = floor(USABLE * self.gpu.memory * 1024)
         return [
@@ -153,11 +149,14 @@ class DerivedModel:
         products = f"{peak:g} TFLOP/s ({gpu.name}, {training.precision})"
         if training.precision is not Precision.BF16:
             products += f", attention at {gpu.bf16 / 1e12:g} (bf16)"
-        origin = gpu.origins["matrix_efficiency"]
+        predictions, origin = "", gpu.origins["matrix_efficiency"]
+        if self.architecture.predictions:
+            each = self.architecture.prediction_parameters
+            predictions = f"; {each:,} more in each prediction module"
         basis = "as given" if self.efficiency is not None else f"{origin.basis}: {origin.source}"
         return [
             "Every figure below is derived from published dimensions, none is measured on them.",
-            f"parameters: {self.parameters:,}, norms and biases included{self._predictions()}",
+            f"parameters: {self.parameters:,}, norms and biases included{predictions}",
             f"training: {training.gpus} GPUs, parallelism: {training.words()}; ZeRO "
             f"{training.zero}; {training.framework}",
             f"microbatch: {training.microbatch} x {training.sequence} tokens",
@@ -185,12 +184,6 @@ class DerivedModel:
         if training.expert > 1:
             words += f"; experts over {training.expert}"
         return words
-
-    def _predictions(self) -> str:
-        architecture = self.architecture
-        if not architecture.predictions:
-            return ""
-        return f"; {architecture.prediction_parameters:,} more in each prediction module"
 
 
 def derive_model(

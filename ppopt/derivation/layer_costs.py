@@ -85,10 +85,16 @@ class LayerCosts:
     name: str
     role: str
     count: int
-    times: Times
-    """Of its kernels and collectives, rounded to `SHORTEST`."""
+    forward: float
+    """F, in ms, rounded to `SHORTEST`; kernels and collectives, as all times."""
+    input: float
+    """B."""
+    weight: float
+    """W."""
+    backward: float
+    """BW."""
     communication: Times
-    """The part of `times` that is exposed communication."""
+    """The part of the times that is exposed communication."""
     activation: int
     static: int
     output: float = 0
@@ -101,26 +107,6 @@ class LayerCosts:
     flops: float = 0
     """FLOPs of F and BW of a microbatch, of all ranks; not in the file, their sum is."""
     parts: tuple[Part, ...] = ()
-
-    @property
-    def forward(self) -> float:
-        """F, in ms."""
-        return self.times.forward
-
-    @property
-    def backward(self) -> float:
-        """BW, in ms."""
-        return self.times.backward
-
-    @property
-    def weight(self) -> float:
-        """W, in ms."""
-        return self.times.weight
-
-    @property
-    def input(self) -> float:
-        """B, in ms."""
-        return self.times.input
 
 
 class Scale(NamedTuple):
@@ -170,17 +156,16 @@ class Costing:
         embedding = self.embedding(hidden, words)
         return [*encoder, embedding, *runs, self.head(hidden, words, tied=architecture.tied)]
 
-    def run(self, run: Run, hidden: int) -> LayerCosts:
-        """Equal decoder layers."""
-        frozen = Frozen.DECODER in self.training.freeze
+    def run(self, run: Run, hidden: int, part: Frozen = Frozen.DECODER) -> LayerCosts:
+        """Equal layers of a part of the model."""
+        frozen, rank = part in self.training.freeze, self.rank
         return self.layer(
             run.name,
-            self.rank.decoder(run.decoder, hidden, frozen=frozen),
+            rank.decoder(run.decoder, hidden, frozen=frozen),
             run.count,
             hidden=hidden,
             gradients=_gradients(run.decoder, hidden),
-            flops=self._flops(run.decoder, hidden, self.training.sequence, frozen)
-            * self.training.all_tokens,
+            flops=self._flops(run.decoder, hidden, frozen) * rank.sequence * rank.sequences,
             frozen=frozen,
         )
 
@@ -190,7 +175,7 @@ class Costing:
         decoder = architecture.prediction_layer
         frozen = Frozen.DECODER in self.training.freeze
         more = self.matrix_flops(frozen) * (2 * hidden * hidden + hidden * words)
-        each = self._flops(decoder, hidden, self.training.sequence, frozen) + more
+        each = self._flops(decoder, hidden, frozen) + more
         return self.layer(
             "prediction",
             self.rank.prediction(decoder, hidden, words, frozen=frozen),
@@ -260,35 +245,20 @@ class Costing:
         )
         return [
             patches,
-            *(costing.encoder_run(run, encoder.hidden) for run in encoder.runs),
+            *(costing.run(run, encoder.hidden, Frozen.ENCODER) for run in encoder.runs),
             costing.projections(encoder, hidden),
         ]
 
-    def encoder_run(self, run: Run, hidden: int) -> LayerCosts:
-        """Equal layers of an encoder."""
-        frozen = Frozen.ENCODER in self.training.freeze
-        rank = self.rank
-        return self.layer(
-            run.name,
-            rank.decoder(run.decoder, hidden, frozen=frozen),
-            run.count,
-            hidden=hidden,
-            gradients=_gradients(run.decoder, hidden),
-            flops=self._flops(run.decoder, hidden, rank.sequence, frozen)
-            * rank.sequence
-            * rank.sequences,
-            frozen=frozen,
-        )
-
-    def _flops(self, decoder: Decoder, hidden: int, sequence: int, frozen: bool) -> float:
+    def _flops(self, decoder: Decoder, hidden: int, frozen: bool) -> float:
         """FLOPs per token of F and BW that the model needs.
 
         What attention computes again does not count (PaLM, arXiv 2204.02311, appendix B), nor do
         adapters.
         """
-        passed = sum(matrix.parameters for matrix in decoder.attention.matrices(hidden))
+        passed = parameters_of(decoder.attention.matrices(hidden))
         passed += decoder.feed_forward.passed(hidden)
-        return self.matrix_flops(frozen) * passed + 3 * decoder.attention.scores(sequence)
+        attention = 3 * decoder.attention.scores(self.rank.sequence)
+        return self.matrix_flops(frozen) * passed + attention
 
     def projections(self, encoder: Encoder, hidden: int) -> LayerCosts:
         """The matrices behind an encoder, over the tokens of its images."""
@@ -331,7 +301,7 @@ class Costing:
         times = self.computing(parts) + communication
         return LayerCosts(
             *(name, role, count),
-            times=Times(*map(_rounded, times)),
+            **Times(*map(_rounded, times))._asdict(),
             communication=Times(*(round(time, 3) for time in communication)),
             activation=activation,
             static=_mib(sum(map(self._held, parts))),
@@ -362,7 +332,9 @@ class Costing:
 
     def communication(self, parts: Iterable[Part]) -> Times:
         """Exposed time of collectives."""
-        return sum((self._exchanging(part) for part in parts), Times())
+        collectives = (part.collectives for part in parts)
+        times = (Times(*(1000 * self.exposed(kind) for kind in each)) for each in collectives)
+        return sum(times, Times())
 
     def _computing(self, part: Part) -> Times:
         accumulate = self.accumulation(part)
@@ -392,9 +364,6 @@ class Costing:
         moved = self.training.style.accumulated * trained
         return (Kernel("gradient accumulation", Bound.MEMORY, moved=moved),)
 
-    def _exchanging(self, part: Part) -> Times:
-        return Times(*(1000 * self.exposed(collectives) for collectives in part.collectives))
-
     def exposed(self, collectives: Iterable[Collective]) -> float:
         """Exposed seconds of collectives."""
         factors = self.scale._asdict()
@@ -402,14 +371,12 @@ class Costing:
 
     def _held(self, part: Part) -> float:
         """Bytes of a part's parameters, gradients and optimizer states on a rank."""
-        training = self.training
-        held = 0.0
-        for size, group in (
-            (part.parameters, training.data_group),
-            (part.routed, training.expert_data_group),
-        ):
-            held += self._bytes(size, group, trained=part.trained)
-        return held + self._bytes(part.adapters, training.data_group, trained=True)
+        data, experts = self.training.data_group, self.training.expert_data_group
+        return (
+            self._bytes(part.parameters, data, trained=part.trained)
+            + self._bytes(part.routed, experts, trained=part.trained)
+            + self._bytes(part.adapters, data, trained=True)
+        )
 
     def _bytes(self, parameters: float, group: Group, *, trained: bool) -> float:
         style, zero, ranks = self.training.style, self.training.zero, group.ranks
@@ -421,11 +388,13 @@ class Costing:
 
     def step(self, parts: Sequence[Part]) -> StepCosts:
         """What a layer's trained parameters cost once in a step."""
+        gradient, zero = self.training.style.gradient, self.training.zero
         trained = self._sharded(parts, frozen=False)
-        shards_all = self.training.zero == SHARDED_PARAMETERS
+        shards_all = zero == SHARDED_PARAMETERS
         gathered = self._sharded(parts, frozen=True) if shards_all else trained
-        sync = sum(self._synchronizing(size, group) for size, group in trained)
-        gather = sum(self._gathering(size, group) for size, group in gathered)
+        reduce = Pattern.REDUCE_SCATTER if zero else Pattern.ALL_REDUCE
+        sync = self._exchanged("gradients", reduce, gradient, trained)
+        gather = self._exchanged("parameters", Pattern.ALL_GATHER, ELEMENT, gathered) if zero else 0
         moved = sum(self._optimizing(size, group) for size, group in trained)
         memory = ELEMENT * sum(size for size, _ in gathered) if shards_all else 0
         return StepCosts(
@@ -442,21 +411,13 @@ class Costing:
         routed = sum(part.routed for part in counted)
         return [(dense, self.training.data_group), (routed, self.training.expert_data_group)]
 
-    def _synchronizing(self, parameters: float, group: Group) -> float:
-        """Seconds in which gradients are reduced."""
-        if not parameters:
-            return 0.0
-        size = self.training.style.gradient * parameters
-        pattern = Pattern.REDUCE_SCATTER if self.training.zero else Pattern.ALL_REDUCE
-        return Collective("gradients", pattern, size, group).seconds(self.gpu, self.node)
-
-    def _gathering(self, parameters: float, group: Group) -> float:
-        """Seconds in which parameters are gathered."""
-        if not self.training.zero or not parameters:
-            return 0.0
-        size = ELEMENT * parameters
-        gather = Collective("parameters", Pattern.ALL_GATHER, size, group)
-        return gather.seconds(self.gpu, self.node)
+    def _exchanged(
+        self, name: str, pattern: Pattern, each: int, sharded: Sequence[tuple[float, Group]]
+    ) -> float:
+        """Seconds of a collective of so many bytes for each of some parameters."""
+        sizes = ((each * number, group) for number, group in sharded if number)
+        collectives = (Collective(name, pattern, size, group) for size, group in sizes)
+        return sum(collective.seconds(self.gpu, self.node) for collective in collectives)
 
     def _optimizing(self, parameters: float, group: Group) -> float:
         """Seconds of Adam and of the norm of the gradients."""

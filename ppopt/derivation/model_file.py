@@ -29,6 +29,7 @@ class ModelFile(NamedTuple):
     def text(self) -> str:
         """Write the file."""
         training, peak = self.training, self.gpu.peak(self.training.precision)
+        sizes = (f"{name}: {getattr(training, name)}" for name in TrainingSizes._fields)
         return "\n".join(
             [
                 f"description: {self.description}",
@@ -39,7 +40,7 @@ class ModelFile(NamedTuple):
                 *(f"# {line}" if line else "#" for line in self.comments),
                 f"stages: {training.devices}",
                 f"batches: {training.batches}",
-                f"training: {_sizes(training)}",
+                f"training: {{{', '.join(sizes)}}}",
                 f"tokens_per_microbatch: {training.all_tokens}",
                 f"flops_per_microbatch: {round(sum(row.count * row.flops for row in self.layers))}",
                 f"peak_flops: {round(training.tensor * training.context * peak)}",
@@ -51,12 +52,6 @@ class ModelFile(NamedTuple):
                 "",
             ]
         )
-
-
-def _sizes(training: Training) -> str:
-    """Write the sizes of a training as a mapping, in YAML."""
-    sizes = {name: getattr(training, name) for name in TrainingSizes._fields}
-    return f"{{{', '.join(f'{name}: {size}' for name, size in sizes.items())}}}"
 
 
 def layer_text(layer: LayerCosts) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import date
 from decimal import Decimal
 from pathlib import Path
@@ -294,10 +294,6 @@ def _link(value: object, _: Setting) -> object:
     return link.checked(value)
 
 
-def _training(value: object, _: Setting) -> dict[str, int]:
-    return read_training(value).in_file()
-
-
 def _choice(value: object, setting: Setting) -> str:
     if value not in setting.choices:
         *others, last = map(str, setting.choices)
@@ -342,7 +338,7 @@ _CHECKS: dict[Shape, _Check] = {
     Shape.SWITCHES: _one_or_more(lambda value, _: flag(value)),
     Shape.FILES: _files,
     Shape.COUNT: _count,
-    Shape.TRAINING: _training,
+    Shape.TRAINING: lambda value, _: read_training(value).in_file(),
     Shape.LINE: _line,
     Shape.DATE: _date,
 }
@@ -372,12 +368,9 @@ def schema() -> dict[str, Any]:
 
 def _layer_schema() -> dict[str, Any]:
     names = {name: setting for setting in LAYER_SETTINGS for name in setting.names}
-    return {
-        "type": "object",
-        "properties": {name: _property(setting) for name, setting in names.items()},
-        "anyOf": [{"required": ["forward"]}, {"required": ["phases"]}],
-        "additionalProperties": False,
-    }
+    properties = {name: _property(setting) for name, setting in names.items()}
+    needed = {"anyOf": [{"required": ["forward"]}, {"required": ["phases"]}]}
+    return _object(properties) | needed
 
 
 def _property(setting: Setting) -> dict[str, Any]:
@@ -400,6 +393,7 @@ def _forms(setting: Setting) -> list[dict[str, Any]]:
         {"type": "boolean"},
         {"type": "object", "additionalProperties": {"anyOf": number}},
     ]
+    size = {"anyOf": [{"type": "integer", "minimum": 1}, {"type": "null"}]}
     forms: dict[Shape, list[dict[str, Any]]] = {
         Shape.WHOLE: [{"type": "integer", **least}],
         Shape.SECONDS: [{"type": "number", "exclusiveMinimum": 0}, line],
@@ -414,7 +408,7 @@ def _forms(setting: Setting) -> list[dict[str, Any]]:
         Shape.PARTITION: [line, _list({"type": "integer", "minimum": 0})],
         Shape.LINKS: [*number, _list(*numbers)],
         Shape.LINK: [line, _link_schema(number)],
-        Shape.TRAINING: [_training_schema()],
+        Shape.TRAINING: [_object(dict.fromkeys(TrainingSizes._fields, size))],
         Shape.DEVICES: [{"const": True}, *numbers],
         Shape.PER_DEVICE: numbers,
         Shape.LENGTHS: [_list({"type": "integer", "minimum": 1}, _list({"type": "integer"}))],
@@ -428,31 +422,18 @@ def _forms(setting: Setting) -> list[dict[str, Any]]:
 
 def _phases_schema(number: list[dict[str, Any]]) -> dict[str, Any]:
     numbers = {key: {"anyOf": [*number, {"type": "null"}]} for key in Phase._fields}
-    phase = {
-        "type": "object",
-        "properties": numbers | {"on": {"enum": list(Machine)}},
-        "required": ["on", "time"],
-        "additionalProperties": False,
-    }
-    parts = dict.fromkeys(PARTS, _list(phase) | {"minItems": 1})
-    return {
-        "type": "object",
-        "properties": parts,
-        "required": list(PARTS),
-        "additionalProperties": False,
-    }
+    phase = _object(numbers | {"on": {"enum": list(Machine)}}, ["on", "time"])
+    return _object(dict.fromkeys(PARTS, _list(phase) | {"minItems": 1}), list(PARTS))
 
 
 def _link_schema(number: list[dict[str, Any]]) -> dict[str, Any]:
     members = {"latency": {"anyOf": number}, "bandwidth": {"anyOf": number}}
-    back = {"type": "object", "properties": members, "additionalProperties": False}
-    return {**back, "properties": {**members, "backward": back}, "required": ["bandwidth"]}
+    return _object({**members, "backward": _object(members)}, ["bandwidth"])
 
 
-def _training_schema() -> dict[str, Any]:
-    size = {"anyOf": [{"type": "integer", "minimum": 1}, {"type": "null"}]}
-    members = dict.fromkeys(TrainingSizes._fields, size)
-    return {"type": "object", "properties": members, "additionalProperties": False}
+def _object(properties: dict[str, Any], required: Sequence[str] = ()) -> dict[str, Any]:
+    needed = {"required": list(required)} if required else {}
+    return {"type": "object", "properties": properties, "additionalProperties": False} | needed
 
 
 def _list(*entry: dict[str, Any]) -> dict[str, Any]:

@@ -9,18 +9,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from enum import StrEnum
-from fractions import Fraction
 from itertools import groupby
 from typing import Any, NamedTuple, Self, TypeVar
 
-from ppopt.formats.origin_json import hint_to_object, number
+from ppopt.formats.origin_json import json_form
 from ppopt.problem import layout
 from ppopt.problem.exact import plain, plain_or_none
 from ppopt.problem.pipeline import Model, Pipeline
-from ppopt.schedule.exposed import exposed
 from ppopt.schedule.metrics import throughput
-from ppopt.schedule.origin import HintRecord
 from ppopt.schedule.schedule import Schedule
+from ppopt.schedule.timing import exposed
 
 
 class Quantity(StrEnum):
@@ -242,26 +240,6 @@ def known(figure: T | None) -> T:
     """A figure of a schedule, which every schedule has."""
     assert figure is not None
     return figure
-
-
-def json_object(values: Mapping[str, object]) -> dict[str, Any]:
-    """Turn values into an object of JSON."""
-    return {key: json_form(value) for key, value in values.items()}
-
-
-def json_form(value: Any) -> Any:
-    """Turn a value into JSON: records become objects, fractions numbers; schedules stay."""
-    if isinstance(value, Fraction):
-        return number(value)
-    if isinstance(value, HintRecord):
-        return hint_to_object(value)
-    if isinstance(value, tuple) and hasattr(value, "_asdict"):
-        return json_object(value._asdict())
-    if isinstance(value, Mapping):
-        return json_object(value)
-    if isinstance(value, list | tuple):
-        return [json_form(entry) for entry in value]
-    return value
 
 
 def measured(schedule: Schedule) -> dict[str, Any]:

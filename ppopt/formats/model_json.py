@@ -17,7 +17,7 @@ from ppopt.errors import InputError
 from ppopt.formats.fields import section, shown, text, whole, wholes, within
 from ppopt.problem import exact, placement
 from ppopt.problem.backward_memory import RecomputeUnit
-from ppopt.problem.cost_table import LAYER_COSTS, Cost
+from ppopt.problem.cost_table import LAYER_COSTS
 from ppopt.problem.costs import MOST_TICKS
 from ppopt.problem.first_backward import FirstBackward
 from ppopt.problem.layer import MOST_LAYERS, Layer, runs_of
@@ -103,7 +103,8 @@ def _of_layer(layer: Layer, per_unit: dict[Unit, int]) -> dict[str, Any]:
     costs = {
         cost.layer_name: int(getattr(layer, cost.field) * per_unit[cost.unit])
         for cost in LAYER_COSTS
-        if not (cost.optional and _is_default(layer, cost))
+        if not cost.optional
+        or getattr(layer, cost.field) != cost.layer_default.of_layer(vars(layer))
     }
     if layer.phases:
         ticks = (int(number * per_unit[Unit.TIME]) for number in layer.phases.numbers)
@@ -120,11 +121,6 @@ def _phases(value: object, per_unit: int) -> Phases:
         return Fraction(within(name, whole, ticks, 0, MOST_TICKS), per_unit)
 
     return Phases.read(value).each(read)
-
-
-def _is_default(layer: Layer, cost: Cost) -> bool:
-    """Whether an optional cost is what it is if it is not given."""
-    return bool(getattr(layer, cost.field) == cost.layer_default.of_layer(vars(layer)))
 
 
 def restored(pipeline: Pipeline, value: object) -> Pipeline:

@@ -7,8 +7,10 @@ the wrong type; whether the values are true is for `ppopt.verify` and `ppopt.rec
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from enum import Enum, StrEnum
 from fractions import Fraction
+from functools import partial
 from typing import Any, TypeVar
 
 from ppopt.errors import InputError
@@ -29,26 +31,29 @@ LARGEST_EXACT = 2**53
 
 def origin_to_object(origin: Origin) -> dict[str, Any]:
     """Turn an origin into an object of JSON; what is not stated is left out."""
-    members = {
-        "strategy": origin.strategy,
-        "objective": None if origin.objective is None else origin.objective.value,
-        "backward_kind": None if origin.backward_kind is None else origin.backward_kind.value,
-        "status": origin.status,
-        "value": number(origin.value),
-        "lower_bound": number(origin.lower_bound),
-        "gap": number(origin.gap),
-        "proof": origin.proof,
-        "certificate": None
-        if origin.certificate is None
-        else certificate_to_object(origin.certificate),
-        "seed": origin.seed,
-        "workers": origin.workers,
-        "time_limit": origin.time_limit,
-        "versions": None if origin.versions is None else dict(origin.versions),
-        "hint": None if origin.hint is None else hint_to_object(origin.hint),
-        "options": dict(origin.options) or None,
-    }
-    return {key: value for key, value in members.items() if value is not None} | dict(origin.other)
+    stated = {key: getattr(origin, key) for key in _READERS}
+    members = {key: json_form(value) for key, value in stated.items() if value not in (None, {})}
+    return members | dict(origin.other)
+
+
+def json_object(values: Mapping[str, object]) -> dict[str, Any]:
+    """Turn values into an object of JSON."""
+    return {key: json_form(value) for key, value in values.items()}
+
+
+def json_form(value: Any) -> Any:
+    """Turn a value into JSON: records become objects, fractions numbers; schedules stay."""
+    if isinstance(value, Fraction):
+        return number(value)
+    if isinstance(value, Certificate | HintRecord):
+        return json_object(vars(value))
+    if isinstance(value, tuple) and hasattr(value, "_asdict"):
+        return json_object(value._asdict())
+    if isinstance(value, Mapping):
+        return json_object(value)
+    if isinstance(value, list | tuple):
+        return [json_form(entry) for entry in value]
+    return value.value if isinstance(value, Enum) else value
 
 
 def number(figure: Fraction | None) -> int | float | None:
@@ -56,22 +61,6 @@ def number(figure: Fraction | None) -> int | float | None:
     if figure is None:
         return None
     return exact.plain(figure) if abs(figure) <= LARGEST_EXACT else float(figure)
-
-
-def certificate_to_object(certificate: Certificate) -> dict[str, Any]:
-    """Turn a certificate into an object of JSON."""
-    return {"argument": certificate.argument.value, "devices": list(certificate.devices)}
-
-
-def hint_to_object(hint: HintRecord) -> dict[str, Any]:
-    """Turn a hint into an object of JSON."""
-    return {
-        "value": number(hint.value),
-        "gain": number(hint.gain),
-        "fits_limit": hint.fits_limit,
-        "peak_memory": [number(peak) for peak in hint.peak_memory],
-        "notes": list(hint.notes),
-    }
 
 
 def origin_from_object(value: object) -> Origin:
@@ -87,16 +76,15 @@ def origin_from_object(value: object) -> Origin:
     return Origin(**stated, other=other, from_file=True)
 
 
-def _objective(value: object) -> Objective:
-    if not isinstance(value, str) or value not in tuple(Objective):
-        raise InputError(f"{shown(value)} is unknown; use {' or '.join(Objective)}")
-    return Objective(value)
+def _one_of(kind: type[StrEnum]) -> Callable[[object], StrEnum]:
+    """Check for the text of a member."""
 
+    def read(value: object) -> StrEnum:
+        if not isinstance(value, str) or value not in tuple(kind):
+            raise InputError(f"{shown(value)} is unknown; use {' or '.join(kind)}")
+        return kind(value)
 
-def _backward_kind(value: object) -> BackwardKind:
-    if not isinstance(value, str) or value not in tuple(BackwardKind):
-        raise InputError(f"{shown(value)} is unknown; use {' or '.join(BackwardKind)}")
-    return BackwardKind(value)
+    return read
 
 
 def _figure(value: object) -> Fraction:
@@ -115,17 +103,13 @@ def _entries(key: str, value: object, read: Callable[[object], T]) -> tuple[T, .
 
 
 def certificate_from_object(value: object) -> Certificate:
-    """Read an object made by `certificate_to_object`; raises InputError naming the member."""
+    """Read a certificate; raises InputError naming the member."""
     fields = section(value, ("argument", "devices"))
     if fields["argument"] not in tuple(Argument):
         known = ", ".join(Argument)
         raise InputError(f"argument: {shown(fields['argument'])} is unknown; use {known}")
-    devices = _entries("devices", fields["devices"], _device)
-    return Certificate(Argument(fields["argument"]), devices)
-
-
-def _device(value: object) -> int:
-    return whole(value, 0, MOST_DEVICES - 1)
+    device = partial(whole, least=0, most=MOST_DEVICES - 1)
+    return Certificate(Argument(fields["argument"]), _entries("devices", fields["devices"], device))
 
 
 def _hint(value: object) -> HintRecord:
@@ -155,14 +139,10 @@ def versions_from_object(value: object) -> dict[str, str]:
     return _members(value, text)
 
 
-def _options(value: object) -> dict[str, int]:
-    return _members(value, _integer)
-
-
 _READERS: dict[str, Callable[[object], Any]] = {
     "strategy": text,
-    "objective": _objective,
-    "backward_kind": _backward_kind,
+    "objective": _one_of(Objective),
+    "backward_kind": _one_of(BackwardKind),
     "status": text,
     "value": _figure,
     "lower_bound": _figure,
@@ -174,6 +154,6 @@ _READERS: dict[str, Callable[[object], Any]] = {
     "time_limit": finite,
     "versions": versions_from_object,
     "hint": _hint,
-    "options": _options,
+    "options": partial(_members, read=_integer),
 }
 """How every known member is read; the keys are fields of `Origin`."""

@@ -234,6 +234,3 @@ def _memory(schedule: Schedule, device: int, clock: _Clock) -> Iterator[Event]:
             "pid": device,
             "args": {"held": exact.plain(memory(level))},
         }
-
-
-__all__ = ["NANOSECONDS", "chrome_trace"]

@@ -10,7 +10,8 @@ the sequence; `slices`, the costs that are optional (`ppopt.problem.settings`), 
 throughput is computed from are left out if they have their defaults. `device_speed` has a
 fraction [numerator, denominator] per device, and is left out if all are 1: times are those at
 speed 1, and an operation takes its time / the speed of its device, a whole number of ticks.
-`microbatch_times` and `microbatch_memory` have such a fraction per microbatch, if they are given.
+`microbatch_times` and `microbatch_memory` have such a fraction per microbatch, and `slice_times`
+one per slice, if they are given.
 `link_mode` is left out if it is `delay`, and `host_link` if it is `duplex`. `frozen` says per stage
 whether it is frozen, and is left out if none is. The costs are those that frozen stages
 have: a cost of an operation that a stage does not have is 0.
@@ -32,10 +33,9 @@ from ppopt.formats.fields import section, shown, text, whole, wholes, within
 from ppopt.problem import placement
 from ppopt.problem.cost_table import STAGE_COSTS, Cost
 from ppopt.problem.costs import MOST_TICKS, is_matrix, times
-from ppopt.problem.field_values import LARGEST_GRID
-from ppopt.problem.link_mode import LinkMode
-from ppopt.problem.microbatches import GIVEN_ORDER, MEMORY, TIMES
-from ppopt.problem.offload import HostLink
+from ppopt.problem.field_values import LARGEST_GRID, is_list
+from ppopt.problem.link_mode import HostLink, LinkMode
+from ppopt.problem.microbatches import GIVEN_ORDER, MEMORY, SLICE_TIMES, TIMES
 from ppopt.problem.pipeline import Pipeline
 from ppopt.problem.settings import COUNTS, LIMIT_1F1B, SETTINGS, Shape
 from ppopt.problem.units import Unit
@@ -48,13 +48,20 @@ REQUIRED = (
     *(cost.name for cost in _ALWAYS),
     *("p2p_time", "mem_limit"),
 )
-FACTORS = (TIMES, MEMORY)
-"""Keys of the factors of microbatches that differ."""
+_DEFAULTS = {
+    "order": GIVEN_ORDER,
+    "link_mode": LinkMode.DELAY,
+    "optimizer_barrier": False,
+    "host_link": HostLink.DUPLEX,
+}
+"""Fields that are left out if they have these values."""
+FACTORS = (TIMES, MEMORY, SLICE_TIMES)
+"""Keys of the factors of microbatches and slices that differ."""
 OPTIONAL = (
     "backward_p2p_time",
     *("name", "placement_name", "chunks", "mem_limit_given", "rounded", "slices", "device_speed"),
     *FACTORS,
-    *("order", "link_mode", "optimizer_barrier", "host_link", "frozen", "training"),
+    *(*_DEFAULTS, "frozen", "training"),
     *(cost.name for cost in _SOMETIMES),
     *_WHERE_KNOWN,
 )
@@ -65,7 +72,8 @@ _LIMIT_FORMS = (LIMIT_1F1B, "number", "list")
 
 def pipeline_to_object(pipeline: Pipeline) -> dict[str, Any]:
     """Write a pipeline as an object of JSON, costs in the ticks of `pipeline.ticks`."""
-    ticks, host_link = pipeline.ticks, pipeline.host_link
+    ticks, back = pipeline.ticks, pipeline.backward_p2p
+    named = pipeline.named_placement and pipeline.model is None
     further = (cost for cost in _SOMETIMES if getattr(pipeline, cost.field) is not None)
     return {
         "name": pipeline.name,
@@ -74,11 +82,11 @@ def pipeline_to_object(pipeline: Pipeline) -> dict[str, Any]:
         "devices": pipeline.num_devices,
         "routes": pipeline.routes,
         "placement": list(pipeline.hosts[0]),
-        "placement_name": _placement_name(pipeline),
+        "placement_name": (pipeline.placement or _DEFAULT) if named else None,
         "chunks": None if pipeline.model is not None else pipeline.chunks,
         **_in_ticks(pipeline, (cost for cost in _ALWAYS if cost.unit is Unit.TIME)),
         "p2p_time": _whole_ticks(pipeline.p2p, ticks.per_unit),
-        **_backward_p2p(pipeline),
+        **({} if back is None else {_BACK: _whole_ticks(back, ticks.per_unit)}),
         **_in_ticks(pipeline, (cost for cost in _ALWAYS if cost.unit is Unit.MEMORY)),
         "mem_limit": None if ticks.limits is None else list(ticks.limits),
         "mem_limit_given": _limit_form(pipeline),
@@ -87,10 +95,11 @@ def pipeline_to_object(pipeline: Pipeline) -> dict[str, Any]:
         **({} if pipeline.slices is None else {"slices": pipeline.slices}),
         **{key: known for key in _WHERE_KNOWN if (known := getattr(pipeline, key)) is not None},
         **_fraction_lists(pipeline),
-        **({} if pipeline.order == GIVEN_ORDER else {"order": pipeline.order}),
-        **({"link_mode": pipeline.link_mode.value} if pipeline.has_links else {}),
-        **({"optimizer_barrier": True} if pipeline.optimizer_barrier else {}),
-        **({"host_link": host_link.value} if host_link is not HostLink.DUPLEX else {}),
+        **{
+            key: value
+            for key, default in _DEFAULTS.items()
+            if (value := getattr(pipeline, key)) != default
+        },
         **({"frozen": list(pipeline.frozen_stages)} if any(pipeline.frozen_stages) else {}),
         **({} if pipeline.training is None else {"training": pipeline.training.in_file()}),
     }
@@ -123,18 +132,6 @@ def _fraction_lists(pipeline: Pipeline) -> dict[str, list[list[int]]]:
     }
 
 
-def _placement_name(pipeline: Pipeline) -> str | None:
-    if not pipeline.named_placement or pipeline.model is not None:
-        return None
-    return pipeline.placement or _DEFAULT
-
-
-def _backward_p2p(pipeline: Pipeline) -> dict[str, Any]:
-    if pipeline.backward_p2p is None:
-        return {}
-    return {_BACK: _whole_ticks(pipeline.backward_p2p, pipeline.ticks.per_unit)}
-
-
 def _limit_form(pipeline: Pipeline) -> str | None:
     if pipeline.mem_limit is None:
         return None
@@ -163,7 +160,12 @@ def pipeline_from_object(value: object, per_unit: int, memory_per_unit: int) -> 
         for cost in STAGE_COSTS
         if not cost.optional or file.get(cost.name) is not None
     }
-    limits = _limits(file, memory_per_unit)
+    limits = file["mem_limit"]
+    if limits is not None:
+        ticks = within("mem_limit", wholes, limits, file["devices"], 0, MOST_TICKS)
+        limits = tuple(Fraction(value, memory_per_unit) for value in ticks)
+    known: dict[str, Any] = {key: file.get(key) for key in (*_WHERE_KNOWN, "frozen", "training")}
+    known |= {key: file.get(key, default) for key, default in _DEFAULTS.items()}
     pipeline = Pipeline(
         **_own_form(file, costs),
         batches=file["batches"],
@@ -172,32 +174,23 @@ def pipeline_from_object(value: object, per_unit: int, memory_per_unit: int) -> 
         device_speed=within("device_speed", _read_fractions, file, "device_speed", "devices") or 1,
         microbatch_times=within(TIMES, _read_fractions, file, TIMES, "batches"),
         microbatch_memory=within(MEMORY, _read_fractions, file, MEMORY, "batches"),
-        order=file.get("order", GIVEN_ORDER),
+        slice_times=within(SLICE_TIMES, _read_fractions, file, SLICE_TIMES, "slices"),
         mem_limit=within("mem_limit_given", _own_limit, file.get("mem_limit_given"), limits),
         routes=file["routes"],
         slices=slices,
         name=within("name", text, file.get("name", "")),
         rounded=within("rounded", _rounded, file.get("rounded", [])),
-        **_where_known(file),
-        link_mode=file.get("link_mode", LinkMode.DELAY),
-        optimizer_barrier=file.get("optimizer_barrier", False),
-        host_link=file.get("host_link", HostLink.DUPLEX),
-        frozen=file.get("frozen"),
-        training=file.get("training"),
+        **known,
     )
     _check_same(pipeline, file, costs, limits)
     return pipeline
-
-
-def _where_known(file: dict[str, Any]) -> dict[str, Any]:
-    return {key: file.get(key) for key in _WHERE_KNOWN}
 
 
 def _fractions(file: dict[str, Any], cost: Cost, per_unit: int) -> tuple[Any, ...]:
     """Numbers per stage; of a matrix, a row of them per stage."""
     least = -MOST_TICKS if cost.least is None else cost.least
     value, stages = file[cost.name], file["stages"]
-    if cost.of_pairs and isinstance(value, list) and _has_list(value):
+    if cost.of_pairs and is_list(value) and any(map(is_list, value)):
         if len(value) != stages:
             raise InputError(f"{cost.name}: has {len(value)} rows; {stages} are needed")
         rows = [
@@ -207,17 +200,6 @@ def _fractions(file: dict[str, Any], cost: Cost, per_unit: int) -> tuple[Any, ..
         return tuple(tuple(Fraction(entry, per_unit) for entry in row) for row in rows)
     ticks = within(cost.name, wholes, value, stages, least, MOST_TICKS)
     return tuple(Fraction(entry, per_unit) for entry in ticks)
-
-
-def _has_list(value: list[Any]) -> bool:
-    return any(isinstance(entry, list) for entry in value)
-
-
-def _limits(file: dict[str, Any], per_unit: int) -> tuple[Fraction, ...] | None:
-    if file["mem_limit"] is None:
-        return None
-    ticks = within("mem_limit", wholes, file["mem_limit"], file["devices"], 0, MOST_TICKS)
-    return tuple(Fraction(value, per_unit) for value in ticks)
 
 
 def _own_form(file: dict[str, Any], costs: dict[str, tuple[Any, ...]]) -> dict[str, Any]:
@@ -267,7 +249,7 @@ def _read_p2p(value: object, file: dict[str, Any], per_unit: int) -> object:
         return None
     if not isinstance(value, list):
         return Fraction(whole(value, 0, MOST_TICKS), per_unit)
-    if not _has_list(value):
+    if not any(map(is_list, value)):
         numbers = wholes(value, stages - 1, 0, MOST_TICKS)
         return [Fraction(entry, per_unit) for entry in numbers]
     if len(value) != devices:
@@ -280,8 +262,8 @@ def _read_p2p(value: object, file: dict[str, Any], per_unit: int) -> object:
 
 
 def _read_fractions(file: dict[str, Any], key: str, per: str) -> list[Fraction] | None:
-    """A fraction [numerator, denominator] for each of the devices, or microbatches (`per`)."""
-    value, count = file.get(key), file[per]
+    """A fraction [numerator, denominator] for each device, microbatch or slice (`per`)."""
+    value, count = file.get(key), file.get(per) or 1
     if value is None:
         return None
     if not isinstance(value, list) or len(value) != count:

@@ -99,17 +99,17 @@ def schedule_to_object(schedule: Schedule) -> dict[str, Any]:
         "ticks_per_unit": ticks.per_unit,
         "memory_ticks_per_unit": ticks.memory_per_unit,
         "pipeline": pipeline_json.pipeline_to_object(schedule.pipeline),
-        "origin": _origin(schedule),
+        "origin": origin_json.origin_to_object(schedule.origin) | _model(schedule.pipeline),
         "claims": claims(schedule),
         "ops": _ops(schedule),
     }
 
 
-def _origin(schedule: Schedule) -> dict[str, Any]:
-    origin = origin_json.origin_to_object(schedule.origin)
-    if schedule.pipeline.model is None:
-        return origin
-    return origin | {model_json.MEMBER: model_json.model_to_object(schedule.pipeline)}
+def _model(pipeline: Pipeline) -> dict[str, Any]:
+    """The member of the origin that has the model of a pipeline, if that is in layers."""
+    if pipeline.model is None:
+        return {}
+    return {model_json.MEMBER: model_json.model_to_object(pipeline)}
 
 
 def _ops(schedule: Schedule) -> list[list[Any]]:
@@ -238,8 +238,7 @@ def schedule_from_object(
 
 def _said(pipeline: Pipeline) -> tuple[int, int, dict[str, Any], dict[str, Any] | None]:
     """What the object of a schedule says of its pipeline."""
-    model = None if pipeline.model is None else model_json.model_to_object(pipeline)
-    ticks = pipeline.ticks
+    ticks, model = pipeline.ticks, _model(pipeline).get(model_json.MEMBER)
     return ticks.per_unit, ticks.memory_per_unit, pipeline_json.pipeline_to_object(pipeline), model
 
 
@@ -328,9 +327,13 @@ def _row(code: int, values: dict[str, Any], pipeline: Pipeline) -> tuple[int, ..
     if RECORDS[code].per is Per.DEVICE:
         stage, route = _lowest_stage(pipeline, device)
     elif microbatch is not None and 0 <= microbatch < pipeline.batches:
-        if "route" in values:
-            _check_route(pipeline, microbatch, route)
-        route = pipeline.route(microbatch)
+        right = pipeline.route(microbatch)
+        if "route" in values and route != right:
+            raise InputError(
+                f"route: {route} is not {right}, that of microbatch {microbatch}; the first half "
+                "of the batches takes route 0"
+            )
+        route = right
     return (
         *(code, stage, ONCE if microbatch is None else microbatch, device),
         *(values["start"], values["end"], values.get("slice") or 0, pair, route),
@@ -349,15 +352,6 @@ def _lowest_stage(pipeline: Pipeline, device: object) -> tuple[int, int]:
 def _check_number(field: str, number: object) -> None:
     if type(number) is not int or not -LARGEST_INT <= number <= LARGEST_INT:
         raise InputError(f"{field}: {shown(number)} is not a whole number of at most 2^62")
-
-
-def _check_route(pipeline: Pipeline, microbatch: int, route: int) -> None:
-    """Check the route of a microbatch that exists: it follows from its number."""
-    if 0 <= microbatch < pipeline.batches and route != pipeline.route(microbatch):
-        raise InputError(
-            f"route: {route} is not {pipeline.route(microbatch)}, that of microbatch {microbatch}; "
-            "the first half of the batches takes route 0"
-        )
 
 
 def _on_common_tick(pipeline: Pipeline, columns: Operations, unit: int) -> tuple[Pipeline, int]:
@@ -386,7 +380,8 @@ def _claims(value: object, pipeline: Pipeline, coarser: int, memory_coarser: int
     for key, figure in stated.items():
         tick = memory_coarser if key == "peak_memory" else coarser
         if key in TOTALS:
-            checked[key] = within(key, _ticks, figure, tick)
+            ticks = within(key, whole, figure, -LARGEST_INT, LARGEST_INT)
+            checked[key] = within(key, _coarse, ticks, tick)
         elif key in LISTS:
             figures = within(key, wholes, figure, pipeline.num_devices, -LARGEST_INT, LARGEST_INT)
             checked[key] = [within(key, _coarse, entry, tick) for entry in figures]
@@ -395,17 +390,3 @@ def _claims(value: object, pipeline: Pipeline, coarser: int, memory_coarser: int
         else:
             checked[key] = float(within(key, finite, figure))
     return checked
-
-
-def _ticks(value: object, coarser: int) -> int:
-    return _coarse(whole(value, -LARGEST_INT, LARGEST_INT), coarser)
-
-
-__all__ = [
-    "claims",
-    "dumps",
-    "loads",
-    "read_schedule",
-    "schedule_from_object",
-    "schedule_to_object",
-]

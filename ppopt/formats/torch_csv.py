@@ -27,7 +27,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -93,17 +93,16 @@ def order_csv(schedule: Schedule) -> str:
 
 def written(rows: Sequence[Sequence[Cell]], numbers: Mapping[int, int]) -> str:
     """The text of rows of operations and of communication, with PyTorch's microbatch numbers."""
-    return "".join(",".join(_written_cell(cell, numbers) for cell in row) + "\n" for row in rows)
 
+    def word(action: Action) -> str:
+        number = "" if action.microbatch is None else numbers[action.microbatch]
+        return f"{action.stage}{_LETTERS.get(action.kind, action.kind.value)}{number}"
 
-def _written_cell(cell: Cell, numbers: Mapping[int, int]) -> str:
-    words = [_word(action, numbers) for action in cell]
-    return words[0] if len(words) == 1 else f"({';'.join(words)})OVERLAP_F_B"
+    def written_cell(cell: Cell) -> str:
+        both = ";".join(map(word, cell))
+        return both if len(cell) == 1 else f"({both})OVERLAP_F_B"
 
-
-def _word(action: Action, numbers: Mapping[int, int]) -> str:
-    number = "" if action.microbatch is None else numbers[action.microbatch]
-    return f"{action.stage}{_LETTERS.get(action.kind, action.kind.value)}{number}"
+    return "".join(",".join(map(written_cell, row)) + "\n" for row in rows)
 
 
 def check_pipeline(pipeline: Pipeline) -> None:
@@ -220,8 +219,6 @@ def _row(line: str) -> list[tuple[Op, ...]]:
 
 def _cell(text: str) -> tuple[Op, ...]:
     """Parse the operations of a cell: none, one, or an overlapped pair."""
-    if match := _OP.fullmatch(text):
-        return (Op(KINDS[match[2]], int(match[1]), int(match[3])),)
     if not text or _COMMUNICATION.fullmatch(text):
         return ()
     if overlap := _OVERLAP.fullmatch(text):
@@ -368,18 +365,12 @@ def _shape(order: Order, given: Mapping[str, Any]) -> dict[str, Any]:
     lists = [given[cost.field] for cost in STAGE_COSTS if isinstance(given.get(cost.field), list)]
     per_stage = any(len(costs) == stages for costs in lists)
     if stages == devices or not per_stage:
-        for name in _placement_names(order):
-            chunks = {} if name == "linear" else {"placement": name, "chunks": stages // devices}
-            return {"stages": devices, **given, **chunks}
+        for name in placement.NAMED:
+            fits = stages == devices if name == "linear" else stages % devices == 0
+            if fits and placement.named(name, devices, stages // devices) == order.placement:
+                chunks = {"placement": name, "chunks": stages // devices}
+                return {"stages": devices, **given, **({} if name == "linear" else chunks)}
     return {"stages": stages, **given, "placement": list(order.placement)}
-
-
-def _placement_names(order: Order) -> Iterator[str]:
-    stages, devices = len(order.placement), len(order.rows)
-    for name in placement.NAMED:
-        fits = stages == devices if name == "linear" else stages % devices == 0
-        if fits and placement.named(name, devices, stages // devices) == order.placement:
-            yield name
 
 
 def _listed(numbers: tuple[int, ...]) -> str:

@@ -256,7 +256,7 @@ def torchtitan_keys(pipeline: Pipeline, order: str = "") -> str:
 def _torchtitan_model(pipeline: Pipeline) -> list[str]:
     """The modules of every stage, and whether they recompute: torchtitan's default is selective."""
     stages = _module_names(_with_ends(pipeline, "torchtitan"))
-    parts = ([_quoted(name) for layer in stage for name in layer] for stage in stages)
+    parts = ([f'"{name}"' for layer in stage for name in layer] for stage in stages)
     full = _recomputes_fully(pipeline.model, "torchtitan")
     mode, policy = ("full", "FullAC.Config()") if full else ("none", "None")
     return [
@@ -304,10 +304,6 @@ def deepspeed_module(pipeline: Pipeline) -> str:
         f"        self.parts = {parts}\n"
         "        self._set_bounds(self.parts[self.stage_id], self.parts[self.stage_id + 1])\n"
     )
-
-
-def _quoted(name: str) -> str:
-    return f'"{name}"'
 
 
 def _module_names(stages: _ROLES) -> list[list[tuple[str, ...]]]:

@@ -3,37 +3,9 @@
 from __future__ import annotations
 
 from fractions import Fraction
-from typing import NamedTuple
 
 from ppopt.errors import InputError
 from ppopt.problem import exact
-
-Times = tuple[Fraction, ...]
-
-
-class Backward(NamedTuple):
-    """Times per stage of BW, W and B, in the user's unit."""
-
-    full: Times
-    weight: Times
-    partial: Times
-
-
-def derive(
-    forward: Times, full: Times | None, weight: Times | None, partial: Times | None
-) -> Backward:
-    """Fill in the times that are None, stage by stage: see `complete`."""
-    rows = [
-        complete(
-            time,
-            None if full is None else full[stage],
-            None if weight is None else weight[stage],
-            None if partial is None else partial[stage],
-            place=f"stage {stage}: ",
-        )
-        for stage, time in enumerate(forward)
-    ]
-    return Backward(*zip(*rows, strict=True))
 
 
 def complete(
@@ -41,6 +13,7 @@ def complete(
     full: Fraction | None,
     weight: Fraction | None,
     partial: Fraction | None,
+    *,
     place: str = "",
 ) -> tuple[Fraction, Fraction, Fraction]:
     """Times of BW, W and B of one stage or layer, where those that are None follow from the rest.

@@ -12,15 +12,14 @@ from typing import Any
 
 from ppopt.errors import Faults, InputError, NotApplicableError
 from ppopt.problem import units
-from ppopt.problem.backward_times import derive
+from ppopt.problem.backward_times import complete
 from ppopt.problem.cost_table import STAGE_COSTS
 from ppopt.problem.costs import flat, times
 from ppopt.problem.field_values import FieldReader, is_1f1b, is_exact, is_list
 from ppopt.problem.first_backward import FirstBackward, in_weight
 from ppopt.problem.frozen import with_frozen
 from ppopt.problem.layers import Layers
-from ppopt.problem.memory import check_memory
-from ppopt.problem.offload import check_moves
+from ppopt.problem.memory import check_memory, check_moves
 from ppopt.problem.phase_pairs import pair_times
 from ppopt.problem.settings import SETTINGS
 from ppopt.problem.units import Unit
@@ -81,9 +80,14 @@ def of_stages(fields: Fields, stages: int, reader: FieldReader) -> dict[str, Any
     faults.check()
     if costs["overlap_input"] is not None and costs["overlap"] is None:
         raise InputError("overlap_input_times: goes with overlap_times; give these, too")
-    given = (costs[field] for field in ("forward", "backward", "weight", "backward_input"))
-    backward = derive(*given)
-    costs["backward"], costs["weight"], costs["backward_input"] = backward
+    fields_of_times = ("backward", "weight", "backward_input")
+    nothing = (None,) * stages
+    rows = (costs["forward"], *(costs[field] or nothing for field in fields_of_times))
+    times = [
+        complete(*own, place=f"stage {stage}: ")
+        for stage, own in enumerate(zip(*rows, strict=True))
+    ]
+    costs |= dict(zip(fields_of_times, zip(*times, strict=True), strict=True))
     check_memory(costs["activation"], costs["memory_b"], costs["kept"])
     check_moves(
         costs["offload_memory"], costs["offload_time"], costs["kept"] or costs["activation"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from fractions import Fraction
 from itertools import chain, pairwise
 from operator import add, sub
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, NoReturn, TypeVar
 
 from ppopt.errors import ConflictError
 from ppopt.problem import cost_table, exact
-from ppopt.problem.cost_table import OTHER_TIMES, STAGE_COSTS, Cost
+from ppopt.problem.cost_table import OTHER_TIMES, STAGE_COSTS
 from ppopt.problem.distinct import map_distinct
 from ppopt.problem.operation import OpKind
 from ppopt.problem.units import Unit
@@ -101,15 +101,14 @@ def costs_of(
         rows[cost.field] = values
     return StageCosts(
         {
-            cost.field: _cut(rows[cost.field], share, _parts(cost, chunks, slices))
+            cost.field: _cut(
+                rows[cost.field],
+                share,
+                (chunks if cost.cut_by_chunks else 1) * (slices if cost.per_microbatch else 1),
+            )
             for cost in STAGE_COSTS
         }
     )
-
-
-def _parts(cost: Cost, chunks: int, slices: int) -> int:
-    """Parts into which chunks and slices divide a cost of stages."""
-    return (chunks if cost.cut_by_chunks else 1) * (slices if cost.per_microbatch else 1)
 
 
 def _cut(values: tuple[Any, ...], share: Sequence[int], parts: int) -> tuple[Any, ...]:
@@ -341,7 +340,10 @@ def ticks_of(
     times, and that of memory, is divided. Raises ConflictError if times or memory are so large, or
     so finely divided, that sums of ticks would pass `MOST_TICKS`.
     """
-    rows = _on_all_devices(costs, speeds)
+    rows: list[Mapping[str, tuple[Any, ...]]] = [costs]
+    if any(speed != 1 for speed in speeds):
+        timed = (cost.field for cost in STAGE_COSTS if cost.unit is Unit.TIME and cost.on_compute)
+        rows.append(dict(costs) | {field: _on_devices(costs[field], speeds) for field in timed})
     scales = _scales(rows, links, limits, divisors)
     per_unit, memory_per_unit = scales[Unit.TIME], scales[Unit.MEMORY]
     tables = [
@@ -371,7 +373,11 @@ def _by_kind(costs: StageCosts[int]) -> dict[str, Any]:
     forward, *others = (costs[WORKSPACES[kind]] for kind in OpKind)
     workspace = (_sum(forward, moved), *others)
     allocated = _sum(costs.recompute_memory, moved)
-    takes, gives = _memory(costs.activation, kept, allocated, costs.memory_b, workspace)
+    held = zip(costs.activation, kept, allocated, costs.memory_b, strict=True)
+    takes, gives = (
+        tuple(map(_sum, zip(*stages, strict=True), workspace))
+        for stages in zip(*(memory_by_kind(*own) for own in held), strict=True)
+    )
     return {
         "costs": costs,
         "durations": (
@@ -389,16 +395,6 @@ def _by_kind(costs: StageCosts[int]) -> dict[str, Any]:
     }
 
 
-def _on_all_devices(
-    costs: StageCosts[Fraction], speeds: tuple[Fraction, ...]
-) -> list[Mapping[str, tuple[Any, ...]]]:
-    """Costs at speed 1, and on the devices if these differ: the last are those in force."""
-    if all(speed == 1 for speed in speeds):
-        return [costs]
-    timed = (cost.field for cost in STAGE_COSTS if cost.unit is Unit.TIME and cost.on_compute)
-    return [costs, dict(costs) | {field: _on_devices(costs[field], speeds) for field in timed}]
-
-
 def _scales(
     rows: Sequence[Mapping[str, tuple[Any, ...]]],
     links: Links,
@@ -410,16 +406,11 @@ def _scales(
         [row[cost.field] for row in rows for cost in STAGE_COSTS if cost.unit is unit]
         for unit in (Unit.TIME, Unit.MEMORY)
     )
-    numbers = chain(*map(_numbers, times), links.given)
+    numbers = chain(*map(flat, times), links.given)
     return {
         Unit.TIME: divisors[Unit.TIME] * exact.common_denominator(numbers),
         Unit.MEMORY: divisors[Unit.MEMORY] * exact.common_denominator(chain(*memory, limits or ())),
     }
-
-
-def _numbers(row: tuple[Any, ...]) -> Iterable[Fraction]:
-    """The numbers of a row per stage, or of a matrix."""
-    return chain.from_iterable(row) if is_matrix(row) else row
 
 
 def _on_devices(times: tuple[Any, ...], speeds: tuple[Fraction, ...]) -> tuple[Any, ...]:
@@ -443,16 +434,6 @@ def memory_by_kind(
     takes = [kept, missing + taken_by_b, 0 * kept, allocated]
     gives = [0 * kept, taken_by_b - memory_b, activation + memory_b, kept + allocated]
     return takes, gives
-
-
-def _memory(
-    activation: Row, kept: Row, allocated: Row, memory_b: Row, workspace: tuple[Row, ...]
-) -> Iterator[tuple[Row, ...]]:
-    """What operations take at their start and give at their end, [kind][stage]."""
-    rows = zip(activation, kept, allocated, memory_b, strict=True)
-    stages = [memory_by_kind(*own) for own in rows]
-    for tables in zip(*stages, strict=True):
-        yield tuple(map(_sum, zip(*tables, strict=True), workspace))
 
 
 def _sum(one: tuple[Any, ...], other: Row) -> tuple[Any, ...]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence, Sized
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
@@ -48,11 +48,7 @@ class FieldReader:
         numbers = self.numbers(field, as_list(given, field), signed=signed)
         if len(numbers) == 1:
             return numbers * stages
-        if len(numbers) != stages:
-            raise InputError(
-                f"{field}: has {len(numbers)} entries for {stages} stages; "
-                "give one number, or one per stage"
-            )
+        check_count(field, numbers, stages, "stage", "one number, or ")
         return numbers
 
     def pair_times(self, field: str, given: object, stages: int, empty: Container[int] = ()) -> Any:
@@ -115,17 +111,8 @@ class FieldReader:
         """Read the speed of every device; `hosts[route][stage]` is the device of a stage."""
         listed = given if is_list(given) else [given] * devices
         numbers = self.numbers("device_speed", listed)
-        if len(numbers) != devices:
-            raise InputError(
-                f"device_speed: has {len(numbers)} entries for {devices} devices; "
-                "give one number, or one per device"
-            )
-        for device, speed in enumerate(numbers):
-            if not speed:
-                raise InputError(
-                    f"device_speed: device {device}: 0 is not above 0, or finer than 10^-6, "
-                    "the finest that is kept"
-                )
+        check_count("device_speed", numbers, devices, "device", "one number, or ")
+        check_above_0("device_speed", numbers, "device")
         for row in hosts[1:]:
             for one, other in zip(hosts[0], row, strict=True):
                 if numbers[one] != numbers[other]:
@@ -144,11 +131,7 @@ class FieldReader:
         if not is_list(given):
             return self.numbers("mem_limit", [given], down=True)[0]
         numbers = self.numbers("mem_limit", as_list(given, "mem_limit"), down=True)
-        if len(numbers) != devices:
-            raise InputError(
-                f"mem_limit: has {len(numbers)} entries for {devices} devices; "
-                "give one number, or one per device"
-            )
+        check_count("mem_limit", numbers, devices, "device", "one number, or ")
         return numbers
 
 
@@ -161,6 +144,25 @@ def whole(value: object, what: str) -> int:
     if value > LARGEST_GRID:
         raise InputError(f"{what}: {value} is above {LARGEST_GRID}")
     return value
+
+
+def check_count(field: str, entries: Sized, count: int, of: str, also: str = "") -> None:
+    """Raise InputError unless there are so many entries, one of each; `also`: what will do, too."""
+    if len(entries) != count:
+        plural = f"{of}es" if of.endswith("ch") else f"{of}s"
+        raise InputError(
+            f"{field}: has {len(entries)} entries for {count} {plural}; give {also}one per {of}"
+        )
+
+
+def check_above_0(field: str, numbers: Values, of: str) -> None:
+    """Raise InputError if a number, one of each, is 0."""
+    for place, number in enumerate(numbers):
+        if not number:
+            raise InputError(
+                f"{field}: {of} {place}: 0 is not above 0, or finer than 10^-6, the finest that is "
+                "kept"
+            )
 
 
 def check_grid(stages: int, pieces: int) -> None:

@@ -55,27 +55,22 @@ def in_weight(costs: Mapping[str, Costs | None]) -> dict[str, Any]:
     F with that B takes what F takes.
     """
     found: dict[str, Any] = dict(costs)
-    nothing = (Fraction(0),) * len(_known(found, "forward"))
+    nothing = (Fraction(0),) * len(found["forward"])
     again = found["recompute_time"] or nothing
     if found["overlap"] is not None:
         found["overlap"] = tuple((row[0] + again[0], *row[1:]) for row in found["overlap"])
         rows = zip(found["overlap_input"], found["forward"], strict=True)
         found["overlap_input"] = tuple((forward, *row[1:]) for row, forward in rows)
-    whole = _known(found, "backward")[0] + again[0]
+    whole = found["backward"][0] + again[0]
     for field in ("backward", "weight"):
-        found[field] = (whole, *_known(found, field)[1:])
+        found[field] = (whole, *found[field][1:])
     for field in ("backward_input", "memory_b", "recompute_time", "input_workspace"):
         if found[field] is not None:
             found[field] = (Fraction(0), *found[field][1:])
     allocated = (found["backward_workspace"] or nothing)[0]
     if found["recompute_memory"] is not None:
-        found["activation"] = (_known(found, "kept")[0], *_known(found, "activation")[1:])
+        found["activation"] = (found["kept"][0], *found["activation"][1:])
         allocated += found["recompute_memory"][0]
     workspace = (allocated, *(found["weight_workspace"] or nothing)[1:])
     found["weight_workspace"] = workspace if any(workspace) else None
     return found
-
-
-def _known(costs: Mapping[str, Any], field: str) -> Costs:
-    values: Costs = costs[field]
-    return values

@@ -20,7 +20,7 @@ from typing import Any
 
 from ppopt.errors import ConflictError, InputError
 from ppopt.problem.cost_table import COSTS, PAIRS, ZERO, Needs
-from ppopt.problem.field_values import is_list
+from ppopt.problem.field_values import check_count, is_list
 
 
 def num_forward_only(frozen: Iterable[bool]) -> int:
@@ -51,10 +51,7 @@ def read_frozen(given: object, stages: int, chunks: int) -> tuple[bool, ...] | N
     Raises InputError on anything else, ConflictError if chunks cut the shares of devices.
     """
     values: Sequence[object] = given if is_list(given) else [given] * stages  # type: ignore[assignment]
-    if len(values) != stages:
-        raise InputError(
-            f"frozen: has {len(values)} entries for {stages} stages; give true, or one per stage"
-        )
+    check_count("frozen", values, stages, "stage", "true, or ")
     for stage, value in enumerate(values):
         if not isinstance(value, bool):
             raise InputError(f"frozen: stage {stage}: {value!r} is not true or false")

@@ -7,7 +7,7 @@ from typing import Any
 
 from ppopt.errors import ConflictError, InputError
 from ppopt.problem import placement
-from ppopt.problem.field_values import as_list
+from ppopt.problem.field_values import as_list, check_count
 
 MOST_DEVICES = 1024
 """Most devices of a pipeline."""
@@ -37,10 +37,7 @@ def read_placement(given: object, chunks: int | None, stages: int) -> Any:
     if chunks is not None:
         raise InputError("chunks: does not go with a placement list; leave it out")
     devices = placement.explicit(as_list(given, "placement"))
-    if len(devices) != stages:
-        raise InputError(
-            f"placement: has {len(devices)} entries for {stages} stages; give one per stage"
-        )
+    check_count("placement", devices, stages, "stage")
     return devices
 
 

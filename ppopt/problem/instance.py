@@ -22,6 +22,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import product
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -209,17 +210,19 @@ class Instance:
     @cached_property
     def predecessors(self) -> tuple[tuple[tuple[int, int], ...], ...]:
         """Per class: (class that it waits for, lag in ticks)."""
-        found: list[list[tuple[int, int]]] = [[] for _ in self.classes]
-        for before, after, lag in zip(*(column.tolist() for column in self.flow), strict=True):
-            found[after].append((before, lag))
-        return tuple(map(tuple, found))
+        return self._neighbours(self.flow.after, self.flow.before)
 
     @cached_property
     def successors(self) -> tuple[tuple[tuple[int, int], ...], ...]:
         """Per class: (class that waits for it, lag in ticks)."""
+        return self._neighbours(self.flow.before, self.flow.after)
+
+    def _neighbours(self, of: Ints, there: Ints) -> tuple[tuple[tuple[int, int], ...], ...]:
+        """Per class: the classes at the other end of its precedence, and the lag."""
         found: list[list[tuple[int, int]]] = [[] for _ in self.classes]
-        for before, after, lag in zip(*(column.tolist() for column in self.flow), strict=True):
-            found[before].append((after, lag))
+        columns = (column.tolist() for column in (of, there, self.flow.lag))
+        for number, other, lag in zip(*columns, strict=True):
+            found[number].append((other, lag))
         return tuple(map(tuple, found))
 
     @property
@@ -280,8 +283,12 @@ class Instance:
         """
         if not self.mixed:
             return self.operation_flow
+        microbatch = np.arange(self.batches)
         present = [
-            np.where(split[op_class.stage, self._microbatches(op_class), op_class.slice], *both)
+            np.where(
+                split[op_class.stage, op_class.route * self.batches + microbatch, op_class.slice],
+                *both,
+            )
             if len(op_class.modes) > 1 and op_class.size
             else both[0]
             for op_class, *both in zip(self.classes, self.codes, self._codes_of_whole, strict=True)
@@ -290,15 +297,11 @@ class Instance:
         there = (flow.before != ABSENT) & (flow.after != ABSENT)
         return Constraints(*(column[there] for column in flow))
 
-    def _microbatches(self, op_class: OperationClass) -> Ints:
-        """Microbatches of a class that has one operation for each."""
-        return op_class.route * self.batches + np.arange(self.batches)
-
     def _between(self, codes: Sequence[Ints]) -> Constraints:
         """Precedence between operations of these numbers, [class][microbatch]."""
         before, after, lag = self.flow
         pairs = [
-            _joined(codes[first], codes[second])
+            np.broadcast_arrays(codes[first], codes[second])
             for first, second in zip(before.tolist(), after.tolist(), strict=True)
         ]
         sizes = [len(first) for first, _ in pairs]
@@ -368,40 +371,29 @@ class Instance:
 
         Empty if the class has no operation in this option.
         """
-        return self._times[option][number]
+        return self._amounts["duration"][option][number]
 
     def allocated(self, number: int, option: int = SPLIT_MODE) -> tuple[int, ...]:
         """Memory that each allocates at its start, in the form of `times`, in ticks of memory."""
-        return self._allocated[option][number]
+        return self._amounts["takes"][option][number]
 
     def freed(self, number: int, option: int = SPLIT_MODE) -> tuple[int, ...]:
         """Memory that each frees at its end, in the form of `times`, in ticks of memory."""
-        return self._freed[option][number]
+        return self._amounts["gives"][option][number]
 
     def changes(self, number: int, option: int = SPLIT_MODE) -> tuple[int, ...]:
         """Net change of memory by each, in the form of `times`, in ticks of memory."""
-        return self._changes[option][number]
+        return self._amounts["change"][option][number]
 
     @cached_property
-    def _times(self) -> Amounts:
-        return self._amounts(lambda mode: mode.duration)
-
-    @cached_property
-    def _allocated(self) -> Amounts:
-        return self._amounts(lambda mode: mode.takes)
-
-    @cached_property
-    def _freed(self) -> Amounts:
-        return self._amounts(lambda mode: mode.gives)
-
-    @cached_property
-    def _changes(self) -> Amounts:
-        return self._amounts(lambda mode: mode.change)
-
-    def _amounts(self, amount: Callable[[Mode], int]) -> Amounts:
-        """An amount of every operation, [option][class][microbatch]."""
-        split = self._rows(SPLIT_MODE, amount)
-        return split, self._rows(WHOLE_MODE, amount) if self.mixed else split
+    def _amounts(self) -> dict[str, Amounts]:
+        """Amounts of every operation, by the name that they have in its mode."""
+        found: dict[str, Amounts] = {}
+        for name in ("duration", "takes", "gives", "change"):
+            split = self._rows(SPLIT_MODE, attrgetter(name))
+            whole = self._rows(WHOLE_MODE, attrgetter(name)) if self.mixed else split
+            found[name] = split, whole
+        return found
 
     def _rows(self, option: int, amount: Callable[[Mode], int]) -> tuple[tuple[int, ...], ...]:
         found = []
@@ -445,21 +437,23 @@ class Instance:
     def pair_time(self, forward: int, backward: int) -> int:
         """Duration of two operation numbers run as one, in ticks.
 
-        Where microbatches differ, as much of both overlaps as if both had the smaller factor.
+        Where microbatches or slices differ, as much overlaps as if both had the smaller factor.
         """
         first, second = self.pipeline.op(forward), self.pipeline.op(backward)
         ticks, place = self.pipeline.ticks, (first.stage, second.kind, second.stage)
-        factors = self.pipeline.microbatch_times
-        if factors is None:
+        if not self.traits & {Trait.MICROBATCHES, Trait.UNEQUAL_SLICES}:
             return ticks.pair_time(*place)
-        smaller = min(factors[first.microbatch], factors[second.microbatch])
+        smaller = min(
+            self.pipeline.factors[op.microbatch][0] * self.pipeline.slice_factor(op.slice)
+            for op in (first, second)
+        )
         alone = self.durations[[forward, backward]].sum()
         return int(alone) - microbatches.scaled(ticks.pair_saving(*place), smaller)
 
     @property
     def has_instants(self) -> bool:
         """Whether operations may have no length."""
-        return not all(all(row) for rows in self._times for row in rows)
+        return not all(all(row) for rows in self._amounts["duration"] for row in rows)
 
     @property
     def further_classes(self) -> range:
@@ -500,29 +494,17 @@ OF_INSTANCE: Mapping[Trait, Callable[[Instance], bool]] = {
 (`ppopt.problem.traits.OF_PIPELINE` has those of a pipeline)."""
 
 
-def _joined(before: Ints, after: Ints) -> tuple[Ints, Ints]:
-    """Operations of two classes that precedence joins: one by one, or all with the only one."""
-    if len(before) == len(after):
-        return before, after
-    both = np.broadcast_arrays(before, after)
-    return both[0], both[1]
-
-
 def _held(modes: Mapping[int, Mode]) -> Iterator[Holding]:
     """What a microbatch holds, by the modes of its operations in the order in which they run."""
     held: list[Holding] = []
     for number, mode in modes.items():
         if mode.takes:
             held.append(Holding(number, number, mode.takes))
-        yield from _given_back(held, number, mode.gives)
-
-
-def _given_back(held: list[Holding], giver: int, amount: int) -> Iterator[Holding]:
-    """Take an amount off what is held, the last first, and say from whom it was."""
-    while amount:
-        taker, _, most = held.pop()
-        part = min(amount, most)
-        if part < most:
-            held.append(Holding(taker, taker, most - part))
-        amount -= part
-        yield Holding(taker, giver, part)
+        amount = mode.gives
+        while amount:
+            taker, _, most = held.pop()
+            part = min(amount, most)
+            if part < most:
+                held.append(Holding(taker, taker, most - part))
+            amount -= part
+            yield Holding(taker, number, part)

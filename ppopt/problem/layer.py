@@ -128,8 +128,7 @@ class Layer(CostFields):
             if (value := getattr(self, cost.field)) is not None:
                 self._set(cost.field, self._number(value, cost.layer_name, cost.field, cost.least))
         self._sum_phases()
-        self._complete_times()
-        self._fill_in()
+        self._complete()
         if self.memory_b < -self.activation:
             raise InputError(
                 f"memory_b: {exact.plain(self.memory_b)} gives back more than the activation "
@@ -154,7 +153,8 @@ class Layer(CostFields):
                 )
             self._set(field, value)
 
-    def _complete_times(self) -> None:
+    def _complete(self) -> None:
+        """Give costs that are not given what follows from the others."""
         given = (self.forward, self.backward, self.weight, self.backward_input)
         if self.forward is None:
             raise InputError(
@@ -164,9 +164,6 @@ class Layer(CostFields):
             ("backward", "weight", "backward_input"), complete(*given), strict=True
         ):
             self._set(field, value)
-
-    def _fill_in(self) -> None:
-        """Give costs that are not given what follows from the others."""
         for cost in LAYER_COSTS:
             if getattr(self, cost.field) is None:
                 self._set(cost.field, cost.layer_default.of_layer(vars(self)))
@@ -246,13 +243,19 @@ class Layer(CostFields):
             self._set("rounded", (*self.rounded, field))
         return number.value
 
-    def phases_in(self, unit: str | None) -> Phases | None:
-        """Its phases with their times in another unit, where that of its own is known."""
-        if self.phases is None or self.time_unit is None:
-            return self.phases  # type: ignore[no-any-return]
-        numbers = [units.Quantity(number, self.time_unit) for number in self.phases.numbers]
-        found = units.resolve(Unit.TIME, unit, {"phases": numbers})
-        return self.phases.having(found.values["phases"])  # type: ignore[no-any-return]
+    def in_unit(self, measure: Unit, unit: str | None) -> Layer:
+        """The layer with its times, or its memory, in a unit: as they are if its own is unknown."""
+        key, scales = f"{measure}_unit", units.SCALES[measure]
+        own: str | None = getattr(self, key)
+        changed: dict[str, Any] = {key: unit}
+        if own == unit or unit is None:
+            return self
+        if own is not None:
+            factor = scales[own] / scales[unit]
+            changed |= {field: factor * getattr(self, field) for field in COST_FIELDS[measure]}
+            if self.phases is not None and measure is Unit.TIME:
+                changed["phases"] = self.phases.each(lambda number, _: factor * number)
+        return replace(self, **changed)
 
     @property
     def recomputable(self) -> bool:

@@ -48,7 +48,8 @@ def roles(text: str) -> tuple[str, ...]:
 def counts(text: str, model: Layers) -> tuple[int, ...]:
     """Layers per stage; raises InputError if the layers are not those of the model."""
     found = stages(text)
-    named, there = "".join(found), _letters(model)
+    named = "".join(found)
+    there = "".join(LETTERS[layer.role] for layer in model.layers)
     if named != there:
         raise InputError(
             f"partition: the layout names {_counted(named)}; the model has {_counted(there)}"
@@ -67,16 +68,12 @@ def write(model: Layers, partition: Sequence[int]) -> str:
 def write_roles(stages: Iterable[Iterable[str]]) -> str:
     """Layout of the roles of every stage's layers: equal ones in a row are repeats."""
     *before, last = (_runs("".join(LETTERS[role] for role in stage)) for stage in stages)
-    return "".join(map(_repeated, _groups(before))) + last
+    parts = (f"{name}|" if times == 1 else f"({name}|)*{times}" for name, times in _groups(before))
+    return "".join(parts) + last
 
 
 def _groups(names: Iterable[str]) -> list[tuple[str, int]]:
     return [(name, len(list(same))) for name, same in groupby(names)]
-
-
-def _repeated(group: tuple[str, int]) -> str:
-    name, times = group
-    return f"{name}|" if times == 1 else f"({name}|)*{times}"
 
 
 def _runs(letters: str) -> str:
@@ -84,10 +81,6 @@ def _runs(letters: str) -> str:
     return "".join(
         letter * times if times < 3 else f"{letter}*{times}" for letter, times in _groups(letters)
     )
-
-
-def _letters(model: Layers) -> str:
-    return "".join(LETTERS[layer.role] for layer in model.layers)
 
 
 def _counted(letters: str) -> str:

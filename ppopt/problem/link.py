@@ -105,20 +105,17 @@ def _one(
     """One way of a link."""
     if "bandwidth" not in members:
         raise InputError(f"{where}: bandwidth is missing; write {EXAMPLE}")
-    latency = _latency(members.get("latency", 0), f"{where}.latency", time_unit)
+    given = members.get("latency", 0)
+    found = units.resolve(Unit.TIME, time_unit, {f"{where}.latency": given})
+    if found.unit != time_unit:
+        raise InputError(f"{where}.latency: {given} needs the unit of the times; give time_unit")
+    latency = _exact(found.values[f"{where}.latency"], f"{where}.latency")
     bandwidth = _bandwidth(members["bandwidth"], f"{where}.bandwidth", time_unit, memory_unit)
     if latency < 0:
         raise InputError(f"{where}.latency: {exact.plain(latency)} is negative")
     if bandwidth <= 0:
         raise InputError(f"{where}.bandwidth: {exact.plain(bandwidth)} is not above 0")
     return Link(latency, bandwidth)
-
-
-def _latency(given: object, where: str, unit: str | None) -> Fraction:
-    found = units.resolve(Unit.TIME, unit, {where: given})
-    if found.unit != unit:
-        raise InputError(f"{where}: {given} needs the unit of the times; give time_unit")
-    return _exact(found.values[where], where)
 
 
 def _bandwidth(

@@ -45,27 +45,35 @@ from ppopt.problem.named_enum import NamedEnum
 class LinkMode(NamedEnum):
     """What a link does with its transfers."""
 
-    DELAY = "delay"
-    """Each is a delay; a link carries any number at once."""
-    STREAMS = "streams"
-    """One queue for each pair of devices, in posted order."""
-    EXCLUSIVE = "exclusive"
-    """One transfer at a time from a device to another, in an order that is part of the schedule."""
+    meaning: str
+    """For the reference of settings."""
+    words: str
+    """In a few words for tables and pages; empty for the default."""
+
+    def __new__(cls, value: str, meaning: str = "", words: str = "") -> LinkMode:
+        """Make a mode whose text is `value`."""
+        member = str.__new__(cls, value)
+        member._value_, member.meaning, member.words = value, meaning, words
+        return member
+
+    DELAY = "delay", "a transfer delays its receiver and nothing else", ""
+    STREAMS = (
+        "streams",
+        "transfers between two devices, both ways together, run one at a time, in posted order, as "
+        "PyTorch's runtime and NCCL do",
+        "streams: transfers of two devices run one at a time",
+    )
+    EXCLUSIVE = (
+        "exclusive",
+        "each way between two devices carries one transfer at a time, in an order that is part of "
+        "the schedule",
+        "exclusive: transfers of one way run one at a time",
+    )
 
     @property
     def has_links(self) -> bool:
         """Whether links are resources, which carry one transfer at a time; else they are delays."""
         return self is not LinkMode.DELAY
-
-    @property
-    def meaning(self) -> str:
-        """What it is, for the reference of settings."""
-        return _MEANING[self]
-
-    @property
-    def words(self) -> str:
-        """What it is, in a few words for tables and pages; empty for the default."""
-        return _WORDS[self]
 
     def check(self, routes: int, slices: int) -> None:
         """Raise ConflictError if a pipeline of these has no such links."""
@@ -76,15 +84,10 @@ class LinkMode(NamedEnum):
             )
 
 
-_MEANING = {
-    LinkMode.DELAY: "a transfer delays its receiver and nothing else",
-    LinkMode.STREAMS: "transfers between two devices, both ways together, run one at a time, in "
-    "posted order, as PyTorch's runtime and NCCL do",
-    LinkMode.EXCLUSIVE: "each way between two devices carries one transfer at a time, in an order "
-    "that is part of the schedule",
-}
-_WORDS = {
-    LinkMode.DELAY: "",
-    LinkMode.STREAMS: "streams: transfers of two devices run one at a time",
-    LinkMode.EXCLUSIVE: "exclusive: transfers of one way run one at a time",
-}
+class HostLink(NamedEnum):
+    """What runs at once between a device and its host."""
+
+    DUPLEX = "duplex"
+    """One move each way."""
+    SHARED = "shared"
+    """One move."""

@@ -33,6 +33,23 @@ def check_memory(activation: Values, memory_b: Values, kept: Values | None) -> N
             )
 
 
+def check_moves(memory: Values | None, time: Values | None, kept: Values) -> None:
+    """Raise InputError if a stage moves more than F keeps, or memory in no time."""
+    nothing = (Fraction(0),) * len(kept)
+    rows = zip(memory or nothing, time or nothing, kept, strict=True)
+    for stage, (moved, taken, most) in enumerate(rows):
+        if moved > most:
+            raise InputError(
+                f"offload_memory: stage {stage}: {exact.plain(moved)} is more than F keeps, "
+                f"{exact.plain(most)}"
+            )
+        if bool(moved) != bool(taken):
+            what, other = ("time", "memory") if moved else ("memory", "time")
+            raise InputError(
+                f"offload_{what}: stage {stage}: 0, but offload_{other} is above 0; give both"
+            )
+
+
 def static_of(costs: StageCosts[Fraction], stages: Sequence[int]) -> Fraction:
     """Static memory of some stages."""
     return exact.total(costs.static[stage] for stage in stages)

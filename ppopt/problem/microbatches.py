@@ -5,6 +5,9 @@ multiplies every time that a stage takes for its microbatch, recompute included.
 multiplies the activation, the part of it that F keeps, the part that moves to the host with the
 time of that move, and the change of memory by B; not workspace. Of two operations that run as one,
 as much overlaps as of two with the smaller of their factors; the rest of the longer runs alone.
+
+Slices of a microbatch differ in the same way: under causal attention a later one attends to more
+tokens. The factor of a slice, of mean 1, multiplies its times, on top of that of its microbatch.
 """
 
 from __future__ import annotations
@@ -12,44 +15,63 @@ from __future__ import annotations
 from collections.abc import Sequence
 from fractions import Fraction
 from math import lcm
-from operator import sub
+from operator import add, sub
 from typing import Any
 
 from ppopt.errors import ConflictError, InputError
 from ppopt.problem.cost_table import STAGE_COSTS
 from ppopt.problem.costs import Number, StageCosts
-from ppopt.problem.field_values import FieldReader, as_list, is_list
+from ppopt.problem.field_values import (
+    FieldReader,
+    as_list,
+    check_above_0,
+    check_count,
+    is_list,
+)
 from ppopt.problem.units import Unit
 
 Factors = tuple[Fraction, ...]
 """One factor per microbatch, above 0."""
 TIMES, MEMORY = "microbatch_times", "microbatch_memory"
+SLICE_TIMES = "slice_times"
+DIGITS = 4
+"""Decimals to which factors that follow from others are rounded: ticks must be as fine."""
 GIVEN_ORDER = "given"
 SEARCH_ORDER = "search"
 """The values of `order` that mean: as the factors are listed, and: chosen with the schedule."""
 
 
-def read_factors(field: str, given: object, batches: int, reader: FieldReader) -> Factors | None:
-    """Read one factor for all microbatches, or one for each; None if they are not given.
+def read_factors(field: str, given: object, count: int, reader: FieldReader) -> Factors | None:
+    """Read one factor for all microbatches or slices, or one for each; None if none is given.
 
     Raises InputError on anything else.
     """
     if given is None:
         return None
-    listed = as_list(given, field) if is_list(given) else [given] * batches
-    if len(listed) != batches:
-        raise InputError(
-            f"{field}: has {len(listed)} entries for {batches} microbatches; give one per "
-            "microbatch"
-        )
+    of = "slice" if field == SLICE_TIMES else "microbatch"
+    listed = as_list(given, field) if is_list(given) else [given] * count
+    check_count(field, listed, count, of)
     factors = reader.numbers(field, listed)
-    for microbatch, factor in enumerate(factors):
-        if not factor:
-            raise InputError(
-                f"{field}: microbatch {microbatch}: 0 is not above 0, or finer than 10^-6, the "
-                "finest that is kept"
-            )
+    check_above_0(field, factors, of)
     return factors
+
+
+def read_slice_times(given: object, slices: int, reader: FieldReader) -> Factors | None:
+    """Read the relative times of slices as factors on equal parts; None if none is given.
+
+    The mean of the factors is 1: all slices together take as long as the microbatch. The reader
+    remembers if they were rounded. Raises InputError on anything else.
+    """
+    times = read_factors(SLICE_TIMES, given, slices, reader)
+    if times is None:
+        return None
+    factors = [time * slices / sum(times) for time in times]
+    if denominator(factors) <= 10**DIGITS:
+        return tuple(factors)
+    reader.note([SLICE_TIMES])
+    rounded = [max(Fraction(1, 10**DIGITS), round(factor, DIGITS)) for factor in factors]
+    rounded[factors.index(max(factors))] += slices - sum(rounded)
+    return tuple(rounded)
 
 
 def read_order(given: object, batches: int, routes: int) -> str | tuple[int, ...]:
@@ -81,6 +103,15 @@ def check_memory_known(times: object, memory: object, limit: object) -> None:
         )
 
 
+def check_no_pairs(slices: Factors | None, costs: StageCosts[Fraction]) -> None:
+    """Raise ConflictError if slices differ, and an F and a backward take another time as one."""
+    alone = tuple(map(add, costs.forward, costs.backward))
+    if costs.overlap not in ((), alone) and any(factor != 1 for factor in slices or ()):
+        raise ConflictError(
+            f"{SLICE_TIMES}: does not go with overlap_times, which are of equal slices; give one"
+        )
+
+
 def check_no_frozen_front(memory: Factors | None, frozen: bool) -> None:
     """Raise ConflictError if layers run no backward, and microbatches differ in memory."""
     if frozen and any(factor != 1 for factor in memory or ()):
@@ -89,7 +120,7 @@ def check_no_frozen_front(memory: Factors | None, frozen: bool) -> None:
         )
 
 
-def denominator(factors: Factors | None) -> int:
+def denominator(factors: Sequence[Fraction] | None) -> int:
     """The least number by which every factor is a whole one."""
     return lcm(*(factor.denominator for factor in factors or ()))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from enum import IntEnum
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from ppopt.errors import InputError
 
@@ -73,30 +73,6 @@ class Op(NamedTuple):
     def __str__(self) -> str:
         part = f"s{self.slice}" if self.slice else ""
         return f"{self.stage}{self.kind.name}{self.microbatch}{part}"
-
-
-class OperationNumbers(NamedTuple):
-    """Numbers of operations: by kind, then stage, microbatch and slice, each from 0."""
-
-    stages: int
-    batches: int
-    slices: int
-
-    @property
-    def size(self) -> int:
-        """Numbers in all: kinds x stages x microbatches x slices."""
-        return NUM_KINDS * self.stages * self.batches * self.slices
-
-    def code(self, kind: Any, stage: Any, microbatch: Any, slice: Any) -> Any:  # noqa: A002
-        """Number of an operation, 0 .. size - 1; works on integers and on arrays."""
-        return ((kind * self.stages + stage) * self.batches + microbatch) * self.slices + slice
-
-    def op(self, code: int) -> Op:
-        """Operation with this number: the inverse of `code`."""
-        rest, part = divmod(int(code), self.slices)
-        rest, microbatch = divmod(rest, self.batches)
-        kind, stage = divmod(rest, self.stages)
-        return Op(OpKind(kind), stage, microbatch, part)
 
 
 def parse(text: str) -> Op:

@@ -79,7 +79,11 @@ def balanced(model: Layers, stages: int, speeds: Speeds | None = None) -> Counts
     the largest F + BW, and a dynamic program over the first layer of a stage. Raises ConflictError
     if there are fewer layers than stages.
     """
-    _check_stages(model, stages)
+    if len(model) < stages:
+        raise ConflictError(
+            f"partition: {_of(len(model), 'layer')} for {stages} stages; every stage needs one; "
+            "use fewer devices or chunks"
+        )
     per_unit = exact.common_denominator(model.each(lambda layer: layer.work))
     slow = [1 / speed for speed in speeds or (Fraction(1),) * stages]
     per_slow = exact.common_denominator(slow)
@@ -234,25 +238,17 @@ def refuse_without_layers(
     partition: object, recompute: object, offload: object, recompute_unit: object
 ) -> None:
     """Raise InputError if stages that are not of layers have what only layers have."""
-    if partition is not None:
-        raise InputError(
-            "partition: needs a model in layers; give `layers:` in a file, or ppopt.Model"
-        )
-    if recompute is not None:
-        raise InputError(
-            "recompute: needs a model in layers; give `layers:` in a file, or ppopt.Model; "
-            "stages take recompute_time and kept"
-        )
-    if recompute_unit is not None:
-        raise InputError(
-            "recompute_unit: needs a model in layers; give `layers:` in a file, or ppopt.Model; "
-            "stages take recompute_memory"
-        )
-    if offload is not None:
-        raise InputError(
-            "offload: needs a model in layers; give `layers:` in a file, or ppopt.Model; "
-            "stages take offload_time and offload_memory"
-        )
+    for field, given, of_stages in (
+        ("partition", partition, ""),
+        ("recompute", recompute, "; stages take recompute_time and kept"),
+        ("recompute_unit", recompute_unit, "; stages take recompute_memory"),
+        ("offload", offload, "; stages take offload_time and offload_memory"),
+    ):
+        if given is not None:
+            raise InputError(
+                f"{field}: needs a model in layers; give `layers:` in a file, or ppopt.Model"
+                f"{of_stages}"
+            )
 
 
 def normal(partition: Any) -> str | Counts:
@@ -303,14 +299,6 @@ def counts_of(
             "per stage, devices x chunks"
         )
     return model.checked(counts)
-
-
-def _check_stages(model: Layers, stages: int) -> None:
-    if len(model) < stages:
-        raise ConflictError(
-            f"partition: {_of(len(model), 'layer')} for {stages} stages; every stage needs one; "
-            "use fewer devices or chunks"
-        )
 
 
 def _of(count: int, noun: str) -> str:

@@ -128,8 +128,12 @@ class PartitionCosts:
         """Per stage, by how much the times of layers are multiplied on its device."""
         self._check(rows, links.values())
         self._sums = {
-            field: np.append(0, np.cumsum(_ticks(rows[field], self._per_unit_of(field))))
-            for field in (*_TIMES, "recompute_time", *_MEMORY)
+            field: np.append(0, np.cumsum(_ticks(rows[field], per_unit)))
+            for fields, per_unit in (
+                ((*_TIMES, "recompute_time"), self.per_unit_at_speed_1),
+                (_MEMORY, self.memory_per_unit),
+            )
+            for field in fields
         }
         """Sum of each cost over the first 0, 1, ... layers, in ticks."""
         self._links = {number: _ticks(delays, self.per_unit) for number, delays in links.items()}
@@ -164,10 +168,6 @@ class PartitionCosts:
         for cost in costs:
             stated = (getattr(layer, cost.field) for layer in self._pipeline.model.distinct_costed)
             yield from _of_a_slice(stated, cost, self._pipeline.num_slices)
-
-    def _per_unit_of(self, field: str) -> int:
-        """Ticks in one unit of a cost."""
-        return self.memory_per_unit if field in _MEMORY else self.per_unit_at_speed_1
 
     def _check(
         self, rows: Mapping[str, Sequence[Fraction]], links: Iterable[Sequence[Fraction]]

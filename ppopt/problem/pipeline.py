@@ -17,25 +17,24 @@ from ppopt.problem import (
     exact,
     frozen,
     hosting,
+    layer_choices,
     link,
     microbatches,
-    offload,
     partition,
     placement,
-    recompute,
     sequence_lengths,
     units,
 )
 from ppopt.problem.cost_table import STAGE_COSTS, STEP_FIELDS
 from ppopt.problem.costs import Links, StageCosts, Ticks, costs_of, links_of, ticks_of
-from ppopt.problem.field_values import FieldReader, check_grid, whole
+from ppopt.problem.field_values import FieldReader, check_grid, is_list, whole
 from ppopt.problem.first_backward import FirstBackward
 from ppopt.problem.hosting import Hosts, Layout
 from ppopt.problem.kinds import ResourceKind
 from ppopt.problem.layers import Layers
-from ppopt.problem.link_mode import LinkMode
+from ppopt.problem.link_mode import HostLink, LinkMode
 from ppopt.problem.memory import check_limit, limits_of, static_of
-from ppopt.problem.operation import Op, OperationNumbers, OpKind
+from ppopt.problem.operation import NUM_KINDS, Op, OpKind
 from ppopt.problem.pipeline_fields import LATER_FIELDS, PipelineFields
 from ppopt.problem.settings import COUNTS, accepts_every_name
 from ppopt.problem.training_sizes import read_training
@@ -67,14 +66,17 @@ class Pipeline(PipelineFields):
         speeds = reader.speeds(self.device_speed, self.hosts, self.num_devices)
         self._set(device_speed=speeds)
         faults = Faults()
-        reads = (self._read_microbatches, self._read_costs, self._read_delays, self._read_limit)
-        for read in reads:
+        for read in (self._read_microbatches, self._read_costs, self._read_delays):
             with faults.collected():
                 read(reader)
+        with faults.collected():
+            check_limit(self.mem_limit, self.model)
+            self._set(mem_limit=reader.limit(self.mem_limit, self.num_devices))
         faults.check()
         self._set(rounded=reader.rounded)
         front = any(self.model.passing) if self.model else not all(self.has_operations[OpKind.B])
         microbatches.check_no_frozen_front(self.microbatch_memory, front)
+        microbatches.check_no_pairs(self.slice_times, self.costs)
         _ = self.ticks
 
     def _set(self, **fields: object) -> None:
@@ -89,6 +91,8 @@ class Pipeline(PipelineFields):
         self._read_model()
         self._set(placement=hosting.read_placement(self.placement, self.chunks, self.stages))
         hosting.check_devices(self.num_devices)
+        if self.slices is None and is_list(self.slice_times):
+            self._set(slices=len(self.slice_times))
         if self.slices is not None:
             self._set(slices=whole(self.slices, "slices"))
         check_grid(self.stages * self.num_chunks, self.batches * self.num_slices)
@@ -97,7 +101,7 @@ class Pipeline(PipelineFields):
         hosting.check_routes(self.routes, self.batches)
         if not isinstance(self.optimizer_barrier, bool):
             raise InputError(f"optimizer_barrier: {self.optimizer_barrier!r} is not true or false")
-        self._set(host_link=offload.HostLink(self.host_link))
+        self._set(host_link=HostLink(self.host_link))
         self._set(link_mode=LinkMode(self.link_mode))
         self.link_mode.check(self.routes, self.num_slices)
         self._set(first_backward=FirstBackward(self.first_backward))
@@ -123,12 +127,12 @@ class Pipeline(PipelineFields):
             model = Model(model, time_unit=self.time_unit, memory_unit=self.memory_unit)
         if self.recompute_unit is not None:
             model = replace(model, recompute_unit=self.recompute_unit)
-        if self.recompute == "full" and self.offload in ("all", offload.SEARCH_OFFLOAD):
+        if self.recompute == "full" and self.offload in ("all", layer_choices.SEARCH_OFFLOAD):
             raise ConflictError(
                 f"offload: {self.offload} does not go with recompute full; a layer does one of both"
             )
-        again, model = recompute.read(self.recompute, model)
-        moved, model = offload.read(self.offload, model)
+        again, model = layer_choices.read("recompute", self.recompute, model)
+        moved, model = layer_choices.read("offload", self.offload, model)
         cut = partition.of_all_layers(model, partition.normal(self.partition))
         self._set(model=model, recompute=again, offload=moved, partition=cut, recompute_unit=None)
 
@@ -159,18 +163,16 @@ class Pipeline(PipelineFields):
             self._set(**{field: read})
 
     def _read_microbatches(self, reader: FieldReader) -> None:
-        """Read by which factors microbatches differ."""
+        """Read by which factors microbatches and their slices differ."""
         self._set(**sequence_lengths.factors_of(vars(self), reader))
         given = self.microbatch_times, self.microbatch_memory
         microbatches.check_memory_known(*given, self.mem_limit)
         for field in (microbatches.TIMES, microbatches.MEMORY):
             factors = microbatches.read_factors(field, getattr(self, field), self.batches, reader)
             self._set(**{field: factors})
+        slices = microbatches.read_slice_times(self.slice_times, self.num_slices, reader)
+        self._set(slice_times=slices)
         self._set(order=microbatches.read_order(self.order, self.batches, self.routes))
-
-    def _read_limit(self, reader: FieldReader) -> None:
-        check_limit(self.mem_limit, self.model)
-        self._set(mem_limit=reader.limit(self.mem_limit, self.num_devices))
 
     @cached_property
     def traits(self) -> Traits:
@@ -216,8 +218,8 @@ class Pipeline(PipelineFields):
 
     def refuse_search_of_layers(self, what: str) -> None:
         """Raise InputError if recompute or offload is to be searched: `what` searches neither."""
-        recompute.refuse_recompute_search(self.recompute, what)
-        offload.refuse_offload_search(self.offload, what)
+        for field in layer_choices.RULES:
+            layer_choices.refuse_search(field, getattr(self, field), what)
 
     @property
     def recomputed(self) -> tuple[int, ...]:
@@ -423,22 +425,25 @@ class Pipeline(PipelineFields):
         device: int = self.hosts[self.route(microbatch)][stage]
         return device
 
-    @cached_property
-    def _numbers(self) -> OperationNumbers:
-        return OperationNumbers(self.num_stages, self.batches, self.num_slices)
-
     def code(self, kind: Any, stage: Any, microbatch: Any, slice: Any = 0) -> Any:  # noqa: A002
-        """Number of an operation, 0 .. num_codes - 1; works on integers and on arrays."""
-        return self._numbers.code(kind, stage, microbatch, slice)
+        """Number of an operation, 0 .. num_codes - 1, by kind, then stage, microbatch and slice.
+
+        It works on integers and on arrays.
+        """
+        place = (kind * self.num_stages + stage) * self.batches + microbatch
+        return place * self.num_slices + slice
 
     def op(self, code: int) -> Op:
         """Operation with this number: the inverse of `code`."""
-        return self._numbers.op(code)
+        rest, part = divmod(int(code), self.num_slices)
+        rest, microbatch = divmod(rest, self.batches)
+        kind, stage = divmod(rest, self.num_stages)
+        return Op(OpKind(kind), stage, microbatch, part)
 
     @property
     def num_codes(self) -> int:
         """Numbers that `code` can give: kinds x stages x microbatches x slices."""
-        return self._numbers.size
+        return NUM_KINDS * self.num_stages * self.batches * self.num_slices
 
     @cached_property
     def costs(self) -> StageCosts[Fraction]:
@@ -475,9 +480,11 @@ class Pipeline(PipelineFields):
         static = tuple(self.static_of(device) for device in range(self.num_devices))
         speeds = tuple(self.device_speed[host] for host in self.hosts[0])
         factors = (self.microbatch_times or (), self.microbatch_memory or ())
-        pieces = self.num_slices * max(self.batches, *(ceil(sum(each)) for each in factors))
+        pieces = max(self.batches, *(ceil(sum(each)) for each in factors))
+        pieces *= max(self.num_slices, ceil(sum(self.slice_times or ())))
         of_memory = microbatches.denominator(self.microbatch_memory)
         of_times = microbatches.denominator(self.microbatch_times)
+        of_times *= microbatches.denominator(self.slice_times)
         of_times *= of_memory if self.has_offload else 1
         divisors = {Unit.TIME: self.tick_divisor * of_times, Unit.MEMORY: of_memory}
         rest = (static, self.limits, pieces, divisors)
@@ -490,6 +497,10 @@ class Pipeline(PipelineFields):
         return tuple(
             zip(self.microbatch_times or same, self.microbatch_memory or same, strict=True)
         )
+
+    def slice_factor(self, part: int) -> Fraction:
+        """Factor on the times of a slice, on top of that of its microbatch."""
+        return self.slice_times[part] if self.slice_times else Fraction(1)
 
     @property
     def order_is_open(self) -> bool:

@@ -8,9 +8,8 @@ from typing import Any
 from ppopt.problem import cost_table
 from ppopt.problem.cost_table import Cost, CostFields, of_stages
 from ppopt.problem.first_backward import FirstBackward
-from ppopt.problem.link_mode import LinkMode
+from ppopt.problem.link_mode import HostLink, LinkMode
 from ppopt.problem.microbatches import GIVEN_ORDER
-from ppopt.problem.offload import HostLink
 from ppopt.problem.settings import with_fields
 
 
@@ -19,7 +18,10 @@ def _fields(*costs: Cost) -> dict[str, int | None]:
     return {cost.field: cost.default.value for cost in of_stages(costs)}
 
 
-LATER_FIELDS = ("microbatch_tokens", "attention_share", "reference_tokens", "order")
+LATER_FIELDS = (
+    *("microbatch_tokens", "attention_share", "reference_tokens", "order"),
+    "slice_times",
+)
 """Fields that studies of earlier versions do not name."""
 
 
@@ -99,7 +101,8 @@ class PipelineFields(CostFields):
     """Lengths of the documents of every microbatch, which give both factors; None once these say
     so (see `ppopt.problem.sequence_lengths`)."""
     attention_share: Any = None
-    """Share of the times that grows with the square of a document's length; None: 0."""
+    """Share of the times that grows with the square of a document's length, and with slices gives
+    `slice_times`; None: 0, or once the factors say so."""
     reference_tokens: Any = None
     """Tokens of the document of which the times of the stages are; None:
     `tokens_per_microbatch`."""
@@ -109,6 +112,9 @@ class PipelineFields(CostFields):
     k is the place in the list asked for of the microbatch that runs k-th."""
     slices: int | None = None
     """Equal parts of every microbatch along the sequence, in causal order; None: 1."""
+    slice_times: Any = None
+    """Relative times of the slices, one each; factors of mean 1 once they are read. None: equal.
+    They say how many slices there are, too."""
     routes: int = 1
     """2: half of the microbatches run the stages in mirrored placement (bidirectional)."""
     time_unit: str | None = None

@@ -6,8 +6,7 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from ppopt.problem.kinds import ResourceKind
-from ppopt.problem.link_mode import LinkMode
-from ppopt.problem.offload import HostLink
+from ppopt.problem.link_mode import HostLink, LinkMode
 from ppopt.problem.operation import OpKind
 from ppopt.problem.pipeline import Pipeline
 from ppopt.problem.traits import RESOURCES

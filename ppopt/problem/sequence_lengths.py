@@ -15,13 +15,12 @@ from typing import Any
 from ppopt.errors import ConflictError, InputError
 from ppopt.problem import exact
 from ppopt.problem.field_values import FieldReader, as_list, is_list
+from ppopt.problem.microbatches import DIGITS
 
 Lengths = tuple[tuple[int, ...], ...]
 """Lengths of the documents of every microbatch, in tokens."""
 LARGEST = 10**12
 """Most tokens of a document."""
-DIGITS = 4
-"""Decimals to which factors are rounded: ticks must be as fine."""
 
 
 def read_lengths(given: object, field: str = "microbatch_tokens") -> Lengths:
@@ -77,18 +76,31 @@ def memory_factors(lengths: Lengths, reference: int) -> tuple[Fraction, ...]:
     return tuple(Fraction(sum(documents), reference) for documents in lengths)
 
 
+def slice_factors(slices: int, share: Fraction) -> tuple[Fraction, ...]:
+    """Factor on the times of every slice of one document under causal attention.
+
+    Slice q of Q attends on average to q + 1/2 of Q parts of the document, all slices together to
+    Q / 2 each: so attention takes (2 q + 1) / Q times an equal part.
+    """
+    return tuple(1 - share + share * Fraction(2 * part + 1, slices) for part in range(slices))
+
+
 def factors_of(fields: dict[str, Any], reader: FieldReader) -> dict[str, Any]:
     """The factors that the fields of a pipeline give by lengths, in place of these; perhaps none.
 
-    The reader remembers which factors were rounded. Raises InputError if they are no lengths of all
-    microbatches or the reference is missing, ConflictError beside `microbatch_times`.
+    Where microbatches are alike, the share of attention gives the factors of slices. The reader
+    remembers which factors were rounded. Raises InputError if there are no lengths of all
+    microbatches or the reference is missing, ConflictError beside what gives the same factors.
     """
-    lengths = fields["microbatch_tokens"]
+    lengths, slices = fields["microbatch_tokens"], fields["slices"] or 1
+    share = read_share(fields["attention_share"])
     if lengths is None:
-        for field in ("attention_share", "reference_tokens"):
-            if fields[field] is not None:
-                raise ConflictError(f"{field}: goes with microbatch_tokens; give it, too")
-        return {}
+        return _of_slices(fields, slices, share)
+    if share and slices > 1:
+        raise ConflictError(
+            "attention_share: of packed documents no two microbatches have the same slices; give "
+            "microbatch_times and slice_times, or no slices"
+        )
     if fields["microbatch_times"] is not None:
         raise ConflictError("microbatch_tokens: gives microbatch_times; keep one of them")
     reference = read_reference(fields["reference_tokens"] or fields["tokens_per_microbatch"])
@@ -97,7 +109,7 @@ def factors_of(fields: dict[str, Any], reader: FieldReader) -> dict[str, Any]:
         raise InputError(
             f"microbatch_tokens: has {len(documents)} entries for {fields['batches']} microbatches"
         )
-    times = time_factors(documents, reference, read_share(fields["attention_share"]))
+    times = time_factors(documents, reference, share)
     factors = {"microbatch_times": times}
     if fields["microbatch_memory"] is None:
         factors["microbatch_memory"] = memory_factors(documents, reference)
@@ -107,3 +119,18 @@ def factors_of(fields: dict[str, Any], reader: FieldReader) -> dict[str, Any]:
     }
     reader.note(field for field, values in factors.items() if rounded[field] != values)
     return rounded | dict.fromkeys(("microbatch_tokens", "attention_share", "reference_tokens"))
+
+
+def _of_slices(fields: dict[str, Any], slices: int, share: Fraction) -> dict[str, Any]:
+    """The factors of slices that the share of attention gives; none without a share."""
+    if fields["reference_tokens"] is not None:
+        raise ConflictError("reference_tokens: goes with microbatch_tokens; give it, too")
+    if fields["attention_share"] is None:
+        return {}
+    if slices == 1:
+        raise ConflictError(
+            "attention_share: goes with microbatch_tokens, or with slices; give one of them, too"
+        )
+    if fields["slice_times"] is not None:
+        raise ConflictError("attention_share: gives slice_times; keep one of them")
+    return {"slice_times": slice_factors(slices, share), "attention_share": None}

@@ -21,8 +21,7 @@ from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.backward_memory import RecomputeUnit
 from ppopt.problem.cost_table import Cost, of_stages
 from ppopt.problem.first_backward import FirstBackward
-from ppopt.problem.link_mode import LinkMode
-from ppopt.problem.offload import HostLink
+from ppopt.problem.link_mode import HostLink, LinkMode
 from ppopt.problem.units import Unit
 
 T = TypeVar("T")
@@ -60,7 +59,7 @@ class Shape(Enum):
     SWITCHES = "true|LIST"
     """True or false for all stages, or a list with one of these per stage."""
     PER_DEVICE = "NUMBER|LIST"
-    """One number for all devices, or microbatches, or a list with one number for each."""
+    """One number for all devices, microbatches or slices, or a list with one number for each."""
     LENGTHS = "LENGTHS"
     """A list with one entry per microbatch: a whole number, or a list of these."""
     PLACEMENT = "NAME|LIST"
@@ -203,6 +202,18 @@ def _run(field: str, shape: Shape, meaning: str, default: Any = None, **more: An
     return Setting(field, shape, meaning, default, part=Part.RUN, **more)
 
 
+def _choice(field: str, kind: type[StrEnum], meaning: str, default: str, **more: Any) -> Setting:
+    return Setting(
+        field,
+        Shape.CHOICE,
+        meaning,
+        default,
+        choices=tuple(map(str, kind)),
+        placeholder="|".join(kind),
+        **more,
+    )
+
+
 def _text(field: str, shape: Shape, meaning: str, part: Part = Part.ABOUT) -> Setting:
     return Setting(field, shape, meaning, part=part, has_flag=False)
 
@@ -261,14 +272,12 @@ SETTINGS = (
         choices=("none", "full", "search"),
         under=Heading.MEMORY,
     ),
-    Setting(
+    _choice(
         "recompute_unit",
-        Shape.CHOICE,
+        RecomputeUnit,
         "what a whole backward (BW) recomputes at once. `layer`: it recomputes and runs one layer "
         "at a time, last to first, and frees each as it ends. `stage`: all layers of the stage",
         "layer, as trainers do",
-        choices=tuple(map(str, RecomputeUnit)),
-        placeholder="|".join(RecomputeUnit),
         has_flag=False,
         under=Heading.MEMORY,
     ),
@@ -301,23 +310,19 @@ SETTINGS = (
         "back",
         under=Heading.TIMES,
     ),
-    Setting(
+    _choice(
         "link_mode",
-        Shape.CHOICE,
+        LinkMode,
         ". ".join(f"With {mode}, {mode.meaning}" for mode in LinkMode),
         LinkMode.DELAY.value,
-        choices=tuple(map(str, LinkMode)),
-        placeholder="|".join(LinkMode),
         under=Heading.TIMES,
     ),
-    Setting(
+    _choice(
         "first_backward",
-        Shape.CHOICE,
+        FirstBackward,
         "for a model in layers, the split backward of the first stage: B and W (split), or all of "
         "the backward in W and none in B, as PyTorch's runtime does (weight)",
         FirstBackward.SPLIT.value,
-        choices=tuple(map(str, FirstBackward)),
-        placeholder="split|weight",
         under=Heading.TIMES,
     ),
     Setting(
@@ -340,14 +345,12 @@ SETTINGS = (
         under=Heading.MEMORY,
     ),
     *_of_stages(cost_table.OFFLOAD),
-    Setting(
+    _choice(
         "host_link",
-        Shape.CHOICE,
+        HostLink,
         "moves between a device and its host: both ways at once (duplex), or one at a time "
         "(shared)",
         HostLink.DUPLEX.value,
-        choices=tuple(map(str, HostLink)),
-        placeholder="|".join(HostLink),
         under=Heading.TIMES,
     ),
     Setting(
@@ -403,7 +406,8 @@ SETTINGS = (
     Setting(
         "attention_share",
         Shape.NUMBER,
-        "share of the times that grows with the square of the length of a document (attention)",
+        "share of the times that grows with the square of the length of a document (attention); "
+        "with slices, with the tokens that a slice attends to",
         "0",
         least=0,
         under=Heading.TIMES,
@@ -430,6 +434,15 @@ SETTINGS = (
         "Q",
         "parts into which each microbatch is cut along the sequence",
         default="1",
+    ),
+    Setting(
+        "slice_times",
+        Shape.PER_DEVICE,
+        "relative times of the slices of a microbatch, one number each, where they differ (causal "
+        "attention); all together take the time of the microbatch",
+        "equal, or by attention_share",
+        least=0,
+        under=Heading.TIMES,
     ),
     Setting(
         "routes",

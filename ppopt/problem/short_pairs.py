@@ -116,7 +116,8 @@ class ShortPairs:
         if self.backward_kind is BackwardKind.WHOLE:
             backward, weight = self._least(OpKind.BW), [0] * given.num_stages
         else:
-            backward = self._least_partial()
+            rows = [self._least(kind) for kind in KINDS[self.backward_kind]]
+            backward = [min(times) for times in zip(*rows, strict=True)]
             weight = self._weight(backward)
         times: dict[str, Any] = {
             **{cost.field: ticks.costs[cost.field] for cost in OTHER_TIMES},
@@ -146,11 +147,6 @@ class ShortPairs:
             for backward in KINDS[self.backward_kind]:
                 found[one] = min(found[one], self._time(one, backward, other))
         return found
-
-    def _least_partial(self) -> Row:
-        """Time of B': the least of B, and where backwards may be whole, of BW."""
-        rows = [self._least(kind) for kind in KINDS[self.backward_kind]]
-        return list(map(min, *rows)) if len(rows) > 1 else rows[0]
 
     def _pair_time(self, forward: int, backward: int) -> int:
         """Time of F with B', or BW'."""

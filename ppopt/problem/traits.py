@@ -51,12 +51,14 @@ class Trait(StrEnum):
     """Some stages are frozen."""
     MICROBATCHES = "microbatches", "microbatches that differ"
     """Factors multiply the times or the memory of some microbatches."""
+    UNEQUAL_SLICES = "unequal-slices", "slices that differ"
+    """Factors multiply the times of some slices."""
     SPAN = "span", "objective device span"
     """The objective is the device span."""
 
 
 Traits = frozenset[Trait]
-PER_OPERATION = frozenset({Trait.FROZEN, Trait.MICROBATCHES})
+PER_OPERATION = frozenset({Trait.FROZEN, Trait.MICROBATCHES, Trait.UNEQUAL_SLICES})
 """Traits that the instance states operation by operation: what reads times, memory and existence of
 every operation there, and runs microbatches in their given order, handles them."""
 BESIDE_COMPUTE = frozenset({Trait.LINKS, Trait.STEP_WORK, Trait.OFFLOAD})
@@ -77,6 +79,7 @@ OF_PIPELINE: Mapping[Trait, Callable[[Pipeline], bool]] = {
     Trait.MICROBATCHES: lambda pipeline: any(
         factor != 1 for factors in pipeline.factors for factor in factors
     ),
+    Trait.UNEQUAL_SLICES: lambda pipeline: {*(pipeline.slice_times or ())} - {1} != set(),
 }
 """How the traits are recognised that a pipeline has whatever the objective and the kind of its
 backwards; the others are recognised in `ppopt.problem.instance` and `ppopt.problem.problem`."""

@@ -12,6 +12,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from fractions import Fraction
+from functools import partial
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -86,19 +87,29 @@ def resolve(
     with their names in files. Raises InputError, naming the setting, on unknown units, or if a
     number other than 0 has no unit and only others say one.
     """
-    unit = _declared(measure, declared)
+    scales = SCALES[measure]
+    if declared is not None and not (isinstance(declared, str) and declared in scales):
+        hint = suggestion(measure, declared)
+        raise InputError(f"{measure}_unit: {_shown(declared)} is unknown; {hint}")
     carried = set(_carried(measure, given))
     if not carried:
-        return Resolved(unit, dict(given), ())
-    if unit is None:
-        unit = max(carried, key=SCALES[measure].__getitem__)
+        return Resolved(declared, dict(given), ())
+    unit = declared or max(carried, key=scales.__getitem__)
+    if declared is None:
         _check_plain(measure, given, unit, standing)
-    rounded: list[str] = []
-    values = {}
-    for name, value in given.items():
-        read = _reader(measure, name, unit, down=name in down, rounded=rounded)
-        values[name] = _each(value, read)
-    return Resolved(unit, values, tuple(dict.fromkeys(rounded)))
+    rounded: dict[str, None] = {}
+
+    def read(name: str, number: object) -> object:
+        parts = _parts(number)
+        if parts is None:
+            return number
+        found = exact.read(parts[0], name, down=name in down)
+        if found.rounded:
+            rounded[name] = None
+        return found.value * scales[parts[1]] / scales[unit]
+
+    values = {name: _each(value, partial(read, name)) for name, value in given.items()}
+    return Resolved(unit, values, tuple(rounded))
 
 
 def with_unit(value: Fraction, unit: str | None) -> str:
@@ -113,13 +124,6 @@ def attached(value: object, unit: str) -> object:
         return number if _parts(number) or isinstance(number, bool) else f"{number}{unit}"
 
     return _each(value, attach)
-
-
-def _declared(measure: str, declared: object) -> str | None:
-    if declared is None or (isinstance(declared, str) and declared in SCALES[measure]):
-        return declared
-    hint = suggestion(measure, declared)
-    raise InputError(f"{measure}_unit: {_shown(declared)} is unknown; {hint}")
 
 
 def suggestion(measure: str, unit: object) -> str:
@@ -176,23 +180,6 @@ def _check_plain(
             f"{name}: {shown} has no unit, but other numbers of {measure} have, such as {example}; "
             f"write {shown}{unit}, or give {measure}_unit"
         )
-
-
-def _reader(
-    measure: str, name: str, unit: str, *, down: bool, rounded: list[str]
-) -> Callable[[object], object]:
-    """Return the conversion of one number of a setting; it appends to `rounded`."""
-
-    def read(number: object) -> object:
-        parts = _parts(number)
-        if parts is None:
-            return number
-        found = exact.read(parts[0], name, down=down)
-        if found.rounded:
-            rounded.append(name)
-        return found.value * SCALES[measure][parts[1]] / SCALES[measure][unit]
-
-    return read
 
 
 def _is_list(value: object) -> bool:

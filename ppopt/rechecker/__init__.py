@@ -27,6 +27,7 @@ __all__ = ["Recheck", "Verdict", "confirmed", "recheck"]
 MODELLED = BESIDE_COMPUTE | {
     *(Trait.MIXED, Trait.PAIRS, Trait.SHORT_PAIRS),
     *(Trait.SLICES, Trait.ROUTES, Trait.FROZEN, Trait.SPAN, Trait.MICROBATCHES),
+    Trait.UNEQUAL_SLICES,
 }
 """Traits that the models for CP-SAT state."""
 TIME_LIMIT = 60.0

@@ -14,7 +14,7 @@ from ppopt.rechecker.route_times import RouteTimes
 
 HANDLES = BESIDE_COMPUTE | {
     *(Trait.PAIRS, Trait.SHORT_PAIRS, Trait.SLICES),
-    *(Trait.ROUTES, Trait.FROZEN, Trait.SPAN, Trait.MICROBATCHES),
+    *(Trait.ROUTES, Trait.FROZEN, Trait.SPAN, Trait.MICROBATCHES, Trait.UNEQUAL_SLICES),
 }
 """Traits that the arguments on the work and the memory of a device handle."""
 

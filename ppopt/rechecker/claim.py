@@ -11,12 +11,11 @@ from ppopt.errors import InputError
 from ppopt.problem import exact
 from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.cost_table import OTHER_TIMES
+from ppopt.problem.layer_choices import SEARCH_OFFLOAD, SEARCH_RECOMPUTE
 from ppopt.problem.objective import Objective
-from ppopt.problem.offload import SEARCH_OFFLOAD
 from ppopt.problem.operation import Op, OpKind
 from ppopt.problem.partition import SEARCH
 from ppopt.problem.pipeline import Pipeline
-from ppopt.problem.recompute import SEARCH_RECOMPUTE
 from ppopt.problem.traits import Trait, Traits
 from ppopt.rechecker.pair_times import Row, least_times, pair_time, pairs_save
 from ppopt.schedule.origin import Argument
@@ -168,8 +167,9 @@ class Claim(NamedTuple):
         for cost in OTHER_TIMES:
             times = cost.runs * sum(ticks.costs[cost.field])
             each, once = (each + times, once) if cost.per_microbatch else (each, once + times)
-        longest = [max(ONE, time, memory) for time, memory in self.factors]
-        return ceil(sum(longest)) * pipeline.num_slices * each + pipeline.routes * once
+        longest = sum((max(ONE, time, memory) for time, memory in self.factors), Fraction(0))
+        longest *= sum(max(ONE, self.of_slice(part)) for part in range(pipeline.num_slices))
+        return ceil(longest) * each + pipeline.routes * once
 
     @property
     def factors(self) -> list[tuple[Fraction, Fraction]]:
@@ -179,12 +179,23 @@ class Claim(NamedTuple):
         return list(zip(*rows, strict=True))
 
     def pieces(self, route: int) -> Fraction:
-        """Slices of a route, each as often as the factor on the times of its microbatch says."""
+        """Slices of a route, each as often as its factors on times say."""
         microbatches, times = self.routes()[route], self.pipeline.microbatch_times
+        slices = sum(map(self.of_slice, range(self.pipeline.num_slices)), Fraction(0))
         if times is None:
-            return Fraction(self.pipeline.num_slices * len(microbatches))
+            return slices * len(microbatches)
         own = times[microbatches.start : microbatches.stop]
-        return self.pipeline.num_slices * sum(own, Fraction(0))
+        return slices * sum(own, Fraction(0))
+
+    def of_slice(self, part: int) -> Fraction:
+        """Factor on the times of a slice."""
+        factors = self.pipeline.slice_times
+        return ONE if factors is None else factors[part]
+
+    def factor(self, op: Op) -> Fraction:
+        """Factor on the times of an operation: that of its microbatch times that of its slice."""
+        times = self.pipeline.microbatch_times
+        return self.of_slice(op.slice) * (ONE if times is None else times[op.microbatch])
 
     def memory(self, microbatch: int) -> Fraction:
         """Factor on the memory of a microbatch."""
@@ -207,10 +218,7 @@ class Claim(NamedTuple):
 
     def time(self, op: Op) -> int:
         """Time of an operation alone, in ticks."""
-        time = self.pipeline.ticks.durations[op.kind][op.stage]
-        if self.pipeline.microbatch_times is None:
-            return time
-        return int(time * self.pipeline.microbatch_times[op.microbatch])
+        return int(self.factor(op) * self.pipeline.ticks.durations[op.kind][op.stage])
 
     def time_of_pair(self, forward: Op, backward: Op) -> int:
         """Time of an F and a B or BW run as one, in ticks.
@@ -218,12 +226,9 @@ class Claim(NamedTuple):
         As much of both overlaps as of two with the smaller of their factors on times.
         """
         time = pair_time(self.pipeline, forward.stage, backward.kind, backward.stage)
-        factors = self.pipeline.microbatch_times
-        if factors is None:
-            return time
         ticks = self.pipeline.ticks.durations
         saved = ticks[OpKind.F][forward.stage] + ticks[backward.kind][backward.stage] - time
-        smaller = min(factors[forward.microbatch], factors[backward.microbatch])
+        smaller = min(self.factor(forward), self.factor(backward))
         return self.time(forward) + self.time(backward) - int(smaller * saved)
 
     @property

@@ -1,4 +1,6 @@
-"""Claims of microbatches that differ, in their given order, turned into claims of simpler ones.
+"""Claims of microbatches that differ, or of their slices, turned into claims of simpler ones.
+
+Microbatches run in their given order.
 
 A factor multiplies every time of a microbatch, another one what it holds, but no workspace. Take
 any schedule and make every microbatch as short and as small as the smallest: nothing ends later,
@@ -22,6 +24,7 @@ from ppopt.verifier.whole_backward import runs_whole_in_weight
 
 MOST_ENUMERATED = 6
 """Most microbatches whose orders are looked at one by one."""
+DIFFER = frozenset({Trait.MICROBATCHES, Trait.UNEQUAL_SLICES})
 _TIMES = (
     *("forward", "backward_input", "weight", "backward", "recompute_time"),
     *("overlap", "overlap_input"),
@@ -31,16 +34,18 @@ _MEMORY = ("activation", "memory_b", "kept", "recompute_memory", "offload_memory
 
 def simpler(claim: Claim) -> tuple[Claim, ...]:
     """Claims of a bound, each of which implies one; itself, if its microbatches are alike."""
-    if Trait.MICROBATCHES not in claim.traits:
+    if not claim.traits & DIFFER:
         return (claim,)
     return of_smallest(claim), _of_times(claim)
 
 
 def of_smallest(claim: Claim) -> Claim:
-    """A claim of equal microbatches that implies one of microbatches that differ."""
-    if Trait.MICROBATCHES not in claim.traits:
+    """A claim of equal microbatches and slices that implies one of some that differ."""
+    if not claim.traits & DIFFER:
         return claim
-    return _equal(claim, *map(min, zip(*claim.factors, strict=True)))
+    time, memory = map(min, zip(*claim.factors, strict=True))
+    slices = map(claim.of_slice, range(claim.pipeline.num_slices))
+    return _equal(claim, time * min(slices), memory)
 
 
 def of_largest(claim: Claim) -> list[Claim]:
@@ -74,7 +79,8 @@ def _equal(claim: Claim, time: Fraction, memory: Fraction) -> Claim:
     rows["recompute_memory"] = tuple(map(ticks.memory, map(sub, whole, beside)))
     if runs_whole_in_weight(pipeline):
         rows["weight_workspace"] = (ticks.memory(whole[0]), *costs.weight_workspace[1:])
-    alike = pipeline.with_stage_costs(rows, microbatch_times=None, microbatch_memory=None)
+    equal = dict.fromkeys(("microbatch_times", "microbatch_memory", "slice_times"))
+    alike = pipeline.with_stage_costs(rows, **equal)
     return claim._replace(pipeline=alike)
 
 

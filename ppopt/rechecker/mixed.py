@@ -31,7 +31,7 @@ from ppopt.rechecker.pair_times import meet, pair_time
 
 HANDLES = BESIDE_COMPUTE | {
     *(Trait.MIXED, Trait.PAIRS, Trait.SHORT_PAIRS),
-    *(Trait.SLICES, Trait.ROUTES, Trait.FROZEN, Trait.SPAN),
+    *(Trait.SLICES, Trait.ROUTES, Trait.FROZEN, Trait.SPAN, Trait.UNEQUAL_SLICES),
 }
 """Traits of the claims that have such a claim of one kind."""
 RELAXATION_SHARE = 0.5

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from ortools.sat.python import cp_model
 
-from ppopt.problem.offload import HostLink
+from ppopt.problem.link_mode import HostLink
 from ppopt.problem.operation import ONCE, AuxiliaryKind, Op, OpKind
 from ppopt.rechecker.claim import Claim
 from ppopt.rechecker.once import optimizer_time, times_of, trained_stages

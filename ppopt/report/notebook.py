@@ -75,7 +75,7 @@ def notebook_table(table: Table) -> str:
     """A table of the terminal as HTML; its numbers stand to the right as there."""
     columns = [list(column.cells) for column in table.columns]
     sides = [f' style="text-align:{column.justify}"' for column in table.columns]
-    heads = [escape(str(column.header)) for column in table.columns]
+    heads = [escape(str(column.header).replace("_\n", "_")) for column in table.columns]
     head = ""
     if table.show_header:
         cells = (f"<th{side}>{name}</th>" for side, name in zip(sides, heads, strict=True))

@@ -10,7 +10,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from ppopt.formats import origin_json
-from ppopt.formats.figures import METRICS, PLACED, SEARCHED, ScheduleFigures, json_object
+from ppopt.formats.figures import METRICS, PLACED, SEARCHED, ScheduleFigures
+from ppopt.formats.origin_json import json_object
 from ppopt.problem.exact import plain
 from ppopt.schedule.schedule import Schedule
 from ppopt.verifier import Rule, Violation

@@ -9,7 +9,7 @@ from typing import Any
 
 from rich.table import Table
 
-from ppopt.formats.figures import json_object
+from ppopt.formats.origin_json import json_object
 from ppopt.problem.exact import plain, plain_or_none
 from ppopt.report.columns import Column, left, table_of
 from ppopt.report.numbers import grouped, number, percent

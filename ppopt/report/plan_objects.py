@@ -9,11 +9,13 @@ from fractions import Fraction
 from typing import Any
 
 from ppopt.errors import NotApplicableError
-from ppopt.formats.figures import ScheduleFigures, json_object
+from ppopt.formats.figures import ScheduleFigures
 from ppopt.formats.megatron_schedule import stated_group_size
+from ppopt.formats.origin_json import json_object
 from ppopt.formats.trainer_partition import deepspeed_module, megatron_arguments, torchtitan_keys
 from ppopt.problem.exact import plain, plain_or_none
 from ppopt.problem.pipeline import Pipeline
+from ppopt.problem.traits import Trait
 from ppopt.report.objects import RESULT, SCHEMA
 from ppopt.report.schedule_report import ScheduleReport, report_result
 from ppopt.studies.plan_result import Plan, PlanBaseline, PlanRow
@@ -152,14 +154,15 @@ def trainer_text(plan: Plan) -> dict[str, str | None]:
 
 
 def _space(plan: Plan) -> dict[str, Any]:
-    space = plan.space
+    space, pipeline = plan.space, plan.rows[0].result.pipeline
     shown = ("devices", "batches", "chunks", "recompute", "strategies", "runtime", "partition")
     return {
         **{name: getattr(space, name) for name in shown},
         "placement": space.placements,
         "routes": space.fields.get("routes", 1),
-        "p2p_time": common_p2p_time(plan.rows[0].result.pipeline),
+        "p2p_time": common_p2p_time(pipeline),
         "configurations": len(plan.rows),
+        **({"order": space.order} if Trait.MICROBATCHES in pipeline.traits else {}),
     }
 
 

@@ -9,7 +9,9 @@ from itertools import accumulate
 from ppopt.formats.figures import limits
 from ppopt.formats.megatron_schedule import STRATEGIES as MEGATRON
 from ppopt.problem.exact import plain
+from ppopt.problem.microbatches import SEARCH_ORDER
 from ppopt.problem.partition import SEARCH
+from ppopt.problem.traits import Trait
 from ppopt.report.numbers import measured, per_device, percent, spread
 from ppopt.report.placement_text import short_placement
 from ppopt.report.plan_objects import common_p2p_time, speedup_over, trainer_text
@@ -225,6 +227,9 @@ def describe_space(plan: Plan) -> str:
             searched.append(text)
         elif kept != [OPTIMAL]:
             fixed.append(text)
+    if Trait.MICROBATCHES in pipeline.traits:
+        where = searched if space.order == SEARCH_ORDER else fixed
+        where.append("order of microbatches")
     p2p_time = common_p2p_time(pipeline)
     if p2p_time is not None:
         fixed.append(f"p2p time {measured(p2p_time, pipeline.time_unit)}")

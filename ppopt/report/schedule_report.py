@@ -10,18 +10,17 @@ from ppopt.formats.figures import (
     Quantity,
     ScheduleFigures,
     figure,
-    json_form,
     known,
     measured,
 )
-from ppopt.formats.origin_json import number
+from ppopt.formats.origin_json import json_form, number
 from ppopt.problem.exact import plain, plain_or_none
 from ppopt.schedule.communication import Loss
-from ppopt.schedule.exposed import exposed
 from ppopt.schedule.idle import by_cause
 from ppopt.schedule.imbalance import Imbalance, imbalance
 from ppopt.schedule.origin import HintRecord, Origin
 from ppopt.schedule.schedule import Schedule
+from ppopt.schedule.timing import exposed
 from ppopt.solver.options import versions
 from ppopt.solver.result import Result
 

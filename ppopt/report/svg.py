@@ -27,7 +27,13 @@ from ppopt.report.drawing import (
     label_step,
     row_height,
 )
-from ppopt.report.labels import clean, objective_name, title
+from ppopt.report.labels import (
+    clean,
+    describe_microbatches,
+    describe_order,
+    objective_name,
+    title,
+)
 from ppopt.report.numbers import measured, number, percent, spread
 from ppopt.report.raster import png
 from ppopt.report.schedule_report import report_caption
@@ -160,6 +166,7 @@ def caption(schedule: Schedule) -> str:
             f"{objective_name(report.objective)} {measured(report.value, report.time_unit)}",
             f"bubble rate {percent(report.bubble_rate)}",
             memory if limits is None else f"{memory}, limit {spread(limits, unit)}",
+            describe_order(schedule.pipeline),
         ]
     text = clean(" · ".join(filter(None, words)))
     return text if len(text) <= _LONGEST_CAPTION else f"{text[: _LONGEST_CAPTION - 1]}…"
@@ -183,6 +190,7 @@ def _operations(drawn: Drawing, frame: _Frame) -> Iterator[str]:
         for line, half, start, end, label in zip(*lists, drawn.labels, strict=True)
     ]
     operations = list(drawn.bars.rows())
+    microbatches = describe_microbatches(drawn.schedule.pipeline)
     for series in drawn.series:
         rows = series.rows.tolist()
         own = [boxes[row] for row in rows]
@@ -190,7 +198,7 @@ def _operations(drawn: Drawing, frame: _Frame) -> Iterator[str]:
             outlines = "".join(_outline(box.x, box.y, box.end, box.height) for box in own)
             yield f'<path fill="{series.colour}" d="{outlines}"/>'
             continue
-        words = [_hover_text(drawn.schedule, operations[row]) for row in rows]
+        words = [_hover_text(drawn.schedule, operations[row], microbatches) for row in rows]
         yield from _rects(series, own, words)
         yield from _numbers(series, own, frame)
 
@@ -231,7 +239,8 @@ def _numbers(series: Series, boxes: Sequence[_Box], frame: _Frame) -> Iterator[s
     yield "</g>"
 
 
-def _hover_text(schedule: Schedule, row: Operation) -> str:
+def _hover_text(schedule: Schedule, row: Operation, microbatches: Sequence[str]) -> str:
+    """What an operation is and when it runs; `microbatches` is said of each, if they differ."""
     record = RECORDS[row.kind]
     place = f"device {row.device}" if record.per is Per.DEVICE else f"stage {row.stage}"
     if row.microbatch != ONCE:
@@ -239,7 +248,8 @@ def _hover_text(schedule: Schedule, row: Operation) -> str:
         place += f", microbatch {row.microbatch}{part}"
     time, unit = schedule.pipeline.ticks.time, schedule.pipeline.time_unit
     times = f"{number(time(row.start))} to {measured(time(row.end), unit)}"
-    return f"{record.name}, {place}: {times}"
+    differs = f"; {microbatches[row.microbatch]}" if 0 <= row.microbatch < len(microbatches) else ""
+    return f"{record.name}, {place}: {times}{differs}"
 
 
 def _idle(frame: _Frame) -> Iterator[str]:

@@ -290,7 +290,7 @@ def sweep_table(rows: Sequence[SweepRow]) -> Table:
     """
 
     def setting(key: str) -> Column[SweepRow]:
-        return left(key, lambda row: setting_text(row.overrides.get(key)))
+        return left(key.replace("_", "_\n"), lambda row: setting_text(row.overrides.get(key)))
 
     nothing = ScheduleFigures()
     units = next((row.figures for row in rows if row.figures), nothing)

@@ -23,7 +23,7 @@ import numpy as np
 from ppopt.problem.arrays import Ints
 from ppopt.problem.instance import Instance
 from ppopt.problem.kinds import ResourceKind
-from ppopt.problem.offload import HostLink
+from ppopt.problem.link_mode import HostLink
 from ppopt.problem.operation import AuxiliaryKind, OpKind
 from ppopt.schedule.operations import Operations, split_codes
 from ppopt.schedule.orders import Orders, codes
@@ -94,7 +94,8 @@ class _Device:
         gathered = pipeline.ticks.costs.unshard_memory
         hosted = [stage for route in pipeline.hosted for stage in route[device]]
         self.room = None if room is None else room - sum(gathered[stage] for stage in hosted)
-        self.over = self._most_over()
+        self.over = [self._count(self.out, place) for place in range(len(self.first))]
+        """Per position, how many OFFLOAD may be over before it."""
         self.gate = self._gates()
         self.needed = self._needed()
 
@@ -111,10 +112,6 @@ class _Device:
             for number, place, amount, stage, microbatch, part in zip(*columns, strict=True)
             if amount
         ]
-
-    def _most_over(self) -> list[int]:
-        """Per position, how many OFFLOAD may be over before it."""
-        return [self._count(self.out, place) for place in range(len(self.first))]
 
     @staticmethod
     def _count(moves: list[_Move], place: int) -> int:

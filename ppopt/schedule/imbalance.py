@@ -15,13 +15,12 @@ from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.instance import Instance
 from ppopt.problem.pipeline import Pipeline
 from ppopt.schedule import timing
-from ppopt.schedule.device_balance import balanced_by_device
 from ppopt.schedule.orders import portable
 from ppopt.schedule.schedule import Schedule
 
 
 class Relief(NamedTuple):
-    """What a partition that balances the devices would change."""
+    """What the partition `balanced` would change."""
 
     layers: int
     """Layers that it puts on another device."""
@@ -43,8 +42,8 @@ class Imbalance(NamedTuple):
     of_idle_share: Fraction
     """All idle time: 1 - all work / (devices x makespan)."""
     relief: Relief | None
-    """None if no partition is known in which the busiest device works less; if the same order
-    would exceed the memory limits with it, and does not now; or if stages hold no known layers."""
+    """None if the busiest device does not work less with it; if the same order would exceed the
+    memory limits with it, and does not now; or if stages hold no known layers."""
 
 
 def imbalance(schedule: Schedule) -> Imbalance:
@@ -64,28 +63,17 @@ def imbalance(schedule: Schedule) -> Imbalance:
 
 
 def _relief(schedule: Schedule) -> Relief | None:
-    """Compare the partition with the best of a few that balance the work of F and BW."""
+    """Compare the partition with the one that balances the work of F and BW."""
     pipeline = schedule.pipeline
     if pipeline.model is None or len(pipeline.model) < pipeline.num_stages:
         return None
     makespan = pipeline.ticks.time(schedule.metrics.makespan_ticks)
-    work = _most_work(pipeline)
-    for other in sorted(_balanced(pipeline), key=_most_work):
-        less = work - _most_work(other)
-        if less > 0 and (_fits(other, schedule) or not schedule.fits_limits):
-            pairs = zip(_devices_of_layers(pipeline), _devices_of_layers(other), strict=True)
-            return Relief(sum(here != there for here, there in pairs), less / makespan)
-    return None
-
-
-def _balanced(pipeline: Pipeline) -> list[Pipeline]:
-    """Partitions that balance stages and, where a device hosts several, devices."""
-    by_stage = replace(pipeline, partition="balanced")
-    if max(len(stages) for route in pipeline.hosted for stages in route) * pipeline.routes == 1:
-        return [by_stage]
-    starts = {by_stage.counts: by_stage, pipeline.counts: pipeline}.values()
-    by_device = [replace(start, partition=balanced_by_device(start)) for start in starts]
-    return [by_stage, *by_device]
+    other = replace(pipeline, partition="balanced")
+    less = _most_work(pipeline) - _most_work(other)
+    if less <= 0 or (schedule.fits_limits and not _fits(other, schedule)):
+        return None
+    pairs = zip(_devices_of_layers(pipeline), _devices_of_layers(other), strict=True)
+    return Relief(sum(here != there for here, there in pairs), less / makespan)
 
 
 def _fits(other: Pipeline, schedule: Schedule) -> bool:

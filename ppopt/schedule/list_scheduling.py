@@ -13,7 +13,7 @@ List scheduling knows no slices of microbatches.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import product
@@ -22,7 +22,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ppopt.problem.arrays import Bools, Ints
+from ppopt.problem.arrays import Bools
 from ppopt.problem.instance import ABSENT, SPLIT_MODE, WHOLE_MODE, Instance
 from ppopt.problem.objective import Objective
 from ppopt.problem.operation import OpKind
@@ -95,14 +95,6 @@ class ListSchedule(NamedTuple):
         return [np.array(order, dtype=np.int64) for order in self.orders]
 
 
-def _measured(
-    first_start: list[int], free: list[int], orders: tuple[list[int], ...]
-) -> ListSchedule:
-    """A schedule with its figures, by the first start and the last end of every device."""
-    span = max(end - start for end, start in zip(free, first_start, strict=True))
-    return ListSchedule(max(free), span, orders)
-
-
 @dataclass(frozen=True)
 class ListScheduler:
     """List scheduling of one instance, split or whole, by one rule after another.
@@ -147,14 +139,14 @@ class ListScheduler:
         One place on every device, memory taken by F alone, and lags between devices alone.
         """
         one_each = all(len(places) == 1 for places in self.hosted)
-        return one_each and not any(self.transient) and not any(self._lags_on_one_device())
-
-    def _lags_on_one_device(self) -> Iterator[int]:
-        classes = self.instance.classes
-        for before, links in enumerate(self.instance.successors):
-            for after, lag in links:
-                if classes[before].device == classes[after].device:
-                    yield lag
+        classes, successors = self.instance.classes, self.instance.successors
+        lags_on_one_device = (
+            lag
+            for before, links in enumerate(successors)
+            for after, lag in links
+            if classes[before].device == classes[after].device
+        )
+        return one_each and not any(self.transient) and not any(lags_on_one_device)
 
     @cached_property
     def triples(self) -> tuple[tuple[tuple[int, int, int], ...], ...]:
@@ -181,7 +173,12 @@ class ListScheduler:
     @cached_property
     def transient(self) -> list[int]:
         """Largest memory that an operation of a device takes and that is not kept from F on."""
-        largest = [max(_transient(self.instance, number), default=0) for number in self._numbers]
+        instance = self.instance
+        forward = [op_class.kind is OpKind.F for op_class in instance.classes]
+        largest = [
+            max((instance.freed if forward[number] else instance.allocated)(number), default=0)
+            for number in self._numbers
+        ]
         return [max((largest[i] for i in mine), default=0) for mine in self.instance.hosted]
 
     @cached_property
@@ -206,25 +203,15 @@ class ListScheduler:
             for number in numbers
         )
         backwards = range(self.places, 2 * self.places)
+        all_codes = [instance.codes[number] for number in numbers]
         return _Station(
             stage=instance.classes[place].stage,
             time=tuple(instance.times(number) for number in numbers),
             change=tuple((*instance.changes(number), 0) for number in numbers),
-            code=tuple(_first_code(instance.codes[number]) for number in numbers),
+            code=tuple(int(codes[0]) if len(codes) else ABSENT for codes in all_codes),
             next=next(((device, lag) for i, device, lag in f if i in forwards), (-1, 0)),
             previous=next(((device, lag) for i, device, lag in b if i in backwards), (-1, 0)),
         )
-
-
-def _first_code(codes: Ints) -> int:
-    """The first number of a class, or ABSENT."""
-    return int(codes[0]) if len(codes) else ABSENT
-
-
-def _transient(instance: Instance, number: int) -> tuple[int, ...]:
-    """Memory that every operation of a class takes and that is not kept from F on."""
-    forward = instance.classes[number].kind is OpKind.F
-    return instance.freed(number) if forward else instance.allocated(number)
 
 
 class _RuleGeneration:
@@ -470,7 +457,8 @@ def _schedule_plain(  # noqa: C901, PLR0912, PLR0915  the hot loop of the search
             push(events, (end + lag, target))
     if any(done != total for done in (*did_b, *did_w)):
         return None
-    return _measured(first_start, busy, orders)
+    span = max(end - start for end, start in zip(busy, first_start, strict=True))
+    return ListSchedule(max(busy), span, orders)
 
 
 def _smaller(instance: Instance, numbers: Sequence[int]) -> Bools:

@@ -257,17 +257,12 @@ def split_codes(pipeline: Pipeline, codes: Ints) -> tuple[Ints, Ints, Ints, Ints
     return kind, stage, microbatch, part
 
 
-def receivers(kind: Ints, stage: Ints) -> Ints:
-    """Stage that gets what an operation on a link carries; of other operations, its own."""
-    return np.asarray(stage + _STEPS[kind])
-
-
 def _targets(pipeline: Pipeline, kind: Ints, stage: Ints, device: Ints, route: Ints) -> Ints:
     """Devices that receive: of what links carry, the host of the next stage, if there is one."""
     sent = (kind >= NUM_KINDS) & (kind < KINDS)
     if not sent.any():
         return device
-    receiver = receivers(np.where(sent, kind, 0), stage)
+    receiver = stage + _STEPS[np.where(sent, kind, 0)]
     sent &= (receiver != stage) & (receiver >= 0) & (receiver < pipeline.num_stages)
     sent &= (route >= 0) & (route < pipeline.routes)
     hosts = np.array(pipeline.hosts, dtype=np.int64)

@@ -103,36 +103,25 @@ def split_of(pipeline: Pipeline, orders: Orders) -> Bools:
 
 
 def split_backwards(schedule: Schedule) -> Bools:
-    """Which backwards a complete schedule splits, [stage, microbatch, slice]."""
-    pipeline = schedule.pipeline
-    split = np.zeros((pipeline.num_stages, pipeline.batches, pipeline.num_slices), dtype=bool)
-    partial = schedule.kind == OpKind.B
-    places = (schedule.stage, schedule.microbatch, schedule.slice)
-    split[tuple(column[partial] for column in places)] = True
-    return split
-
-
-def rows_by_code(schedule: Schedule) -> Ints:
-    """Row of every operation number of a complete schedule; -1: it has no such operation.
+    """Which backwards a schedule splits, [stage, microbatch, slice].
 
     Raises InputError if an operation is missing.
     """
     pipeline = schedule.pipeline
-    places = (schedule.stage, schedule.microbatch, schedule.slice)
-    row = np.full(pipeline.num_codes, -1)
-    row[pipeline.code(schedule.kind, *places)] = np.arange(len(schedule))
-    present = row.reshape(len(OpKind), -1) >= 0
+    present = np.zeros(pipeline.num_codes, dtype=bool)
+    present[schedule.compute.numbers] = True
+    shape = (len(OpKind), pipeline.num_stages, pipeline.batches, pipeline.num_slices)
+    present = present.reshape(shape)
     split = present[OpKind.B] | present[OpKind.W]
     needed = np.stack((np.ones_like(split), split, split, ~split))
-    exists = np.array(pipeline.has_operations)[..., None]
-    needed = (needed.reshape(*exists.shape[:2], -1) & exists).reshape(present.shape)
+    needed &= np.array(pipeline.has_operations)[:, :, None, None]
     missing = np.flatnonzero(needed & ~present)
     if len(missing):
         raise InputError(
             f"the schedule is incomplete: {pipeline.op(missing[0])} is missing; "
             "`ppopt verify` lists all violations"
         )
-    return row
+    return np.asarray(present[OpKind.B])
 
 
 def codes(order: Ints) -> Ints:

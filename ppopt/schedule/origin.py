@@ -55,19 +55,19 @@ class Certificate:
     """The devices that the argument speaks of, ascending."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class HintRecord:
     """The schedule that a search was given to start from; figures in the user's unit."""
 
     value: Fraction
     """Its objective."""
-    peak_memory: tuple[Fraction, ...]
-    """Per device."""
-    fits_limit: bool
-    notes: tuple[str, ...]
-    """What was changed to start from it, in words."""
     gain: Fraction | None = None
     """Share by which the result is better, (hint - result) / hint; None without a result."""
+    fits_limit: bool
+    peak_memory: tuple[Fraction, ...]
+    """Per device."""
+    notes: tuple[str, ...]
+    """What was changed to start from it, in words."""
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ from ppopt.schedule.schedule import Schedule
 HANDLES = frozenset(
     {
         *(Trait.MIXED, Trait.PAIRS, Trait.SHORT_PAIRS, Trait.SLICES),
-        *(Trait.STEP_WORK, Trait.FROZEN, Trait.SPAN, Trait.MICROBATCHES),
+        *(Trait.STEP_WORK, Trait.FROZEN, Trait.SPAN, Trait.MICROBATCHES, Trait.UNEQUAL_SLICES),
     }
 )
 """Traits of the schedules whose orders of microbatches are timed as a strategy runs them.
@@ -52,8 +52,10 @@ class ReorderedTiming:
         net, ticks = run.net, pipeline.ticks
         computed = net.place < net.computed
         place = net.place[computed]
-        kind, stage, microbatch, _ = split_codes(pipeline, net.ops[computed])
+        kind, stage, microbatch, part = split_codes(pipeline, net.ops[computed])
+        slices = [float(pipeline.slice_factor(each)) for each in range(pipeline.num_slices)]
         row, alone = run.row[place], np.array(ticks.durations, dtype=np.float64)[kind, stage]
+        alone *= np.array(slices)[part]
         second = np.append(False, place[1:] == place[:-1])
         first = np.append(second[1:], False)
         columns = (stage[first], kind[second], stage[second])

@@ -136,7 +136,9 @@ class Schedule(Timetable):
         place = np.lexsort((*(np.where(besides, key, 0) for key in keys), besides))
         table, besides = table.where(place), besides[place]
         per_unit = self.pipeline.ticks.per_unit
-        frame = DataFrame({name: getattr(table, name) for name in self._shown()})
+        used = {"slice": self.pipeline.num_slices > 1, "pair": bool((self.pair != ALONE).any())}
+        names = [name for name in Operation._fields[:8] if used.get(name, True)]
+        frame = DataFrame({name: getattr(table, name) for name in names})
         frame["kind"] = [RECORDS[code].name for code in table.kind.tolist()]
         frame["start"] = table.start / per_unit
         frame["end"] = table.end / per_unit
@@ -148,8 +150,3 @@ class Schedule(Timetable):
         for name in frame.columns.intersection([*absent]):
             frame[name] = frame[name].astype("Int64").mask(absent[name])
         return frame
-
-    def _shown(self) -> tuple[str, ...]:
-        """Fields of the frame: slice and pair only if there are any."""
-        used = {"slice": self.pipeline.num_slices > 1, "pair": bool((self.pair != ALONE).any())}
-        return tuple(name for name in Operation._fields[:8] if used.get(name, True))

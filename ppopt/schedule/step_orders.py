@@ -30,15 +30,6 @@ from ppopt.schedule.schedule import Schedule
 _OPENING = next(record.kind for record in RECORDS if record.opens)
 
 
-def step_classes(instance: Instance) -> list[list[int]]:
-    """Classes of what devices run once in a step; of the devices that have any."""
-    mine: list[list[int]] = [[] for _ in range(instance.pipeline.num_devices)]
-    for number in instance.further_classes:
-        if not instance.classes[number].per_microbatch:
-            mine[instance.device(number)].append(number)
-    return list(filter(None, mine))
-
-
 def step_orders(instance: Instance, position: Ints) -> list[Ints]:
     """Numbers of what devices run once in a step, in order; of the devices that run any.
 
@@ -54,9 +45,14 @@ def step_orders(instance: Instance, position: Ints) -> list[Ints]:
             return 2, 0
         return (1, max(before)) if before else (0, min(after, default=0))
 
+    hosted: list[list[int]] = [[] for _ in range(instance.pipeline.num_devices)]
+    for number in instance.further_classes:
+        if not instance.classes[number].per_microbatch:
+            hosted[instance.device(number)].append(number)
     return [
         np.array([instance.codes[number][0] for number in sorted(mine, key=key)], dtype=np.int64)
-        for mine in step_classes(instance)
+        for mine in hosted
+        if mine
     ]
 
 
@@ -109,18 +105,14 @@ def releases(instance: Instance, position: Ints, named: Ints) -> dict[int, int]:
     for order in step_orders(instance, position):
         end = 0
         for number in (number_of[code] for code in order.tolist()):
-            if not _opens(instance, number):
+            kind = instance.classes[number].kind
+            if kind is None or not RECORDS[kind].opens:
                 break
             end += instance.times(number)[0]
             for after, _ in instance.successors[number]:
                 if after not in instance.further_classes:
                     found[int(named[instance.codes[after][0]])] = end
     return found
-
-
-def _opens(instance: Instance, number: int) -> bool:
-    kind = instance.classes[number].kind
-    return kind is not None and RECORDS[kind].opens
 
 
 def _compute(instance: Instance, position: Ints, links: tuple[tuple[int, int], ...]) -> list[int]:

@@ -30,18 +30,20 @@ _RELAXED = BESIDE_COMPUTE | {
 }
 """Traits of relaxed problems: of one kind of backwards, no pair shorter than an operation of it."""
 WORK = BoundArgument(
-    "a device runs all its operations, one at a time", _RELAXED | {Trait.MICROBATCHES}
+    "a device runs all its operations, one at a time",
+    _RELAXED | {Trait.MICROBATCHES, Trait.UNEQUAL_SLICES},
 )
 FORCED_IDLE = BoundArgument(
     "memory forces a device to wait before its first backward and after its last forward",
     BESIDE_COMPUTE | {Trait.FROZEN, Trait.SPAN},
 )
 HEADS_AND_TAILS = BoundArgument(
-    "the longest paths of all operations lead to the compute of a device, and from it", _RELAXED
+    "the longest paths of all operations lead to the compute of a device, and from it",
+    _RELAXED | {Trait.UNEQUAL_SLICES},
 )
 MINIMUM_MEMORY = BoundArgument(
     "one microbatch holds the activations of all stages of a device at once",
-    _RELAXED | {Trait.MIXED, Trait.SHORT_PAIRS, Trait.MICROBATCHES},
+    _RELAXED | {Trait.MIXED, Trait.SHORT_PAIRS, Trait.MICROBATCHES, Trait.UNEQUAL_SLICES},
 )
 SUBSETS = BoundArgument(
     "the operations of some devices keep their order, their memory limits and the delays through "
@@ -58,7 +60,7 @@ LAYER_WORK = BoundArgument(
 )
 PEAKS = BoundArgument(
     "the peak of a device is a sum of what microbatches hold between and during operations",
-    _RELAXED | {Trait.MIXED, Trait.SHORT_PAIRS, Trait.MICROBATCHES},
+    _RELAXED | {Trait.MIXED, Trait.SHORT_PAIRS, Trait.MICROBATCHES, Trait.UNEQUAL_SLICES},
 )
 ARGUMENTS = (
     *(WORK, FORCED_IDLE, HEADS_AND_TAILS, MINIMUM_MEMORY),

@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING
 
 from ppopt.errors import NotApplicableError
 from ppopt.problem import partition, placement
-from ppopt.problem.offload import SEARCH_OFFLOAD
+from ppopt.problem.layer_choices import SEARCH_OFFLOAD, SEARCH_RECOMPUTE
 from ppopt.problem.pipeline import Pipeline
 from ppopt.problem.problem import Problem
-from ppopt.problem.recompute import SEARCH_RECOMPUTE
 from ppopt.solver.deadline import Deadline
 
 if TYPE_CHECKING:

@@ -169,7 +169,7 @@ def _times(pipeline: Pipeline) -> object:
     lags = Instance(pipeline, BackwardKind.MIXED).flow.lag.tolist()
     rules = pipeline.link_mode, pipeline.host_link, pipeline.optimizer_barrier
     operations = any(pipeline.costs.unshard_memory), pipeline.frozen_stages
-    costs = _costs(pipeline, Unit.TIME), pipeline.factors
+    costs = _costs(pipeline, Unit.TIME), pipeline.factors, pipeline.slice_times
     return pipeline.ticks.per_unit, costs, lags, rules, operations
 
 

@@ -196,8 +196,8 @@ class Strategy:
 
         Raises NotApplicableError if the pipeline has none such, as with delays listed per stage.
         """
-        slices = None if self.slices == 1 else pipeline.slices
-        pipeline = _changed(pipeline, routes=1, slices=slices)
+        fields = dict.fromkeys(("slices", "slice_times")) if self.slices == 1 else {}
+        pipeline = _changed(pipeline, routes=1, **fields)
         if not pipeline.named_placement:
             return pipeline
         keep = pipeline.chunks if self.chunks is None and (pipeline.chunks or 1) > 1 else None
@@ -260,11 +260,15 @@ def equal_times(pipeline: Pipeline) -> bool:
 _REGISTRY: dict[str, Strategy] = {}
 
 
-def register(strategy: Strategy) -> Strategy:
-    """Add a strategy to the registry."""
-    assert strategy.name not in _REGISTRY, f"two strategies are called {strategy.name}"
-    _REGISTRY[strategy.name] = strategy
-    return strategy
+def register(name: str, **fields: Any) -> Callable[[Build], Build]:
+    """Add the strategy of an order to the registry; `fields` are those of `Strategy`."""
+
+    def add(build: Build) -> Build:
+        assert name not in _REGISTRY, f"two strategies are called {name}"
+        _REGISTRY[name] = Strategy(name, build=build, **fields)
+        return build
+
+    return add
 
 
 @cache

@@ -8,9 +8,16 @@ from ppopt.errors import NotApplicableError
 from ppopt.problem.operation import OpKind
 from ppopt.problem.pipeline import Pipeline
 from ppopt.schedule.orders import Orders
-from ppopt.strategies.base import Options, Strategy, register
+from ppopt.strategies.base import Options, register
 
 
+@register(
+    name="chimera",
+    summary="two 1F1B pipelines in opposite directions, merged; two copies of the model",
+    source="Chimera, arXiv 2107.06925, sections 3.1 and 3.5",
+    routes=2,
+    fused=True,
+)
 def build(pipeline: Pipeline, _: Options) -> Orders:
     """Every device: its operations by the slot they have where F and BW take one slot each.
 
@@ -39,15 +46,3 @@ def build(pipeline: Pipeline, _: Options) -> Orders:
             codes += [pipeline.code(kind, stage, microbatch) for kind in (OpKind.F, OpKind.BW)]
         orders.append(np.concatenate(codes)[np.argsort(np.concatenate(slots))])
     return orders
-
-
-register(
-    Strategy(
-        name="chimera",
-        summary="two 1F1B pipelines in opposite directions, merged; two copies of the model",
-        source="Chimera, arXiv 2107.06925, sections 3.1 and 3.5",
-        build=build,
-        routes=2,
-        fused=True,
-    )
-)

@@ -7,10 +7,16 @@ import numpy as np
 from ppopt.errors import NotApplicableError
 from ppopt.problem.pipeline import Pipeline
 from ppopt.schedule.orders import Orders
-from ppopt.strategies.base import Options, Strategy, register
+from ppopt.strategies.base import Options, register
 from ppopt.strategies.eight_steps import Phase, order
 
 
+@register(
+    name="dualpipe",
+    summary="both directions at once, F and BW run as one (--overlap-times); two copies",
+    source="DeepSeek-V3, arXiv 2412.19437, section 3.2.1; github.com/deepseek-ai/DualPipe",
+    routes=2,
+)
 def build(pipeline: Pipeline, _: Options) -> Orders:
     """The eight steps of DualPipe; phase 0 enters at a device's own half of the pipeline.
 
@@ -41,14 +47,3 @@ def build(pipeline: Pipeline, _: Options) -> Orders:
         rank = min(device, devices - 1 - device)
         orders.append(order(pipeline, (own, other), rank, devices // 2))
     return orders
-
-
-register(
-    Strategy(
-        name="dualpipe",
-        summary="both directions at once, F and BW run as one (--overlap-times); two copies",
-        source="DeepSeek-V3, arXiv 2412.19437, section 3.2.1; github.com/deepseek-ai/DualPipe",
-        build=build,
-        routes=2,
-    )
-)

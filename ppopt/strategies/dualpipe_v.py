@@ -7,10 +7,18 @@ import numpy as np
 from ppopt.errors import NotApplicableError
 from ppopt.problem.pipeline import Pipeline
 from ppopt.schedule.orders import Orders
-from ppopt.strategies.base import Options, Strategy, register
+from ppopt.strategies.base import Options, register
 from ppopt.strategies.eight_steps import Phase, order
 
 
+@register(
+    name="dualpipe-v",
+    summary="DualPipe cut in half: one copy of the model in V placement (--overlap-times)",
+    source="github.com/deepseek-ai/DualPipe (dualpipev.py), after arXiv 2412.19437",
+    placement="v",
+    chunks=2,
+    pytorch_name="DualPipeV",
+)
 def build(pipeline: Pipeline, _: Options) -> Orders:
     """The eight steps of DualPipe; phase 0 is a device's stage on the way down, phase 1 the other.
 
@@ -35,16 +43,3 @@ def build(pipeline: Pipeline, _: Options) -> Orders:
         )
         for device in range(devices)
     ]
-
-
-register(
-    Strategy(
-        name="dualpipe-v",
-        summary="DualPipe cut in half: one copy of the model in V placement (--overlap-times)",
-        source="github.com/deepseek-ai/DualPipe (dualpipev.py), after arXiv 2412.19437",
-        build=build,
-        placement="v",
-        chunks=2,
-        pytorch_name="DualPipeV",
-    )
-)

@@ -7,9 +7,16 @@ import numpy as np
 from ppopt.problem.operation import OpKind
 from ppopt.problem.pipeline import Pipeline
 from ppopt.schedule.orders import Orders
-from ppopt.strategies.base import Options, Strategy, by_stage, register, stream
+from ppopt.strategies.base import Options, by_stage, register, stream
 
 
+@register(
+    name="gpipe",
+    summary="all forwards, then all backwards",
+    source="GPipe, arXiv 1811.06965, figure 2",
+    fused=True,
+    pytorch_name="GPipe",
+)
 def build(pipeline: Pipeline, _: Options) -> Orders:
     """Every device: F of all microbatches, then BW of all, both in microbatch order.
 
@@ -22,15 +29,3 @@ def build(pipeline: Pipeline, _: Options) -> Orders:
             [stream(pipeline, OpKind.F, stage), stream(pipeline, OpKind.BW, stage)]
         ),
     )
-
-
-register(
-    Strategy(
-        name="gpipe",
-        summary="all forwards, then all backwards",
-        source="GPipe, arXiv 1811.06965, figure 2",
-        build=build,
-        fused=True,
-        pytorch_name="GPipe",
-    )
-)

@@ -16,7 +16,7 @@ from ppopt.schedule.list_scheduling import (
     uniform_rule,
 )
 from ppopt.schedule.orders import Orders
-from ppopt.strategies.base import Options, Strategy, register
+from ppopt.strategies.base import Options, register
 
 WAVES = 2
 SAMPLE = 4
@@ -28,6 +28,16 @@ def chunks(options: Options) -> int:
     return 2 * (WAVES if options.waves is None else options.waves)
 
 
+@register(
+    name="hanayo",
+    summary="waves down and up the devices, 1F1B-like, whole backwards (--waves)",
+    source="Hanayo, arXiv 2308.15762, section 3",
+    placement="v",
+    chunks=chunks,
+    fused=True,
+    takes=("waves",),
+    defaults=lambda _: Options(waves=WAVES),
+)
 def build(pipeline: Pipeline, _: Options) -> Orders:
     """The shortest list schedule for equal stages, BW = 2 F, within p activations per device.
 
@@ -77,18 +87,3 @@ def _policies(pipeline: Pipeline) -> Iterator[PriorityRule]:
     for cap in dict.fromkeys((devices, devices + 1, 3 * devices // 2, 2 * devices)):
         for forward_first in (False, True):
             yield uniform_rule(pipeline, [cap] * pipeline.num_stages, RuleStyle(forward_first))
-
-
-register(
-    Strategy(
-        name="hanayo",
-        summary="waves down and up the devices, 1F1B-like, whole backwards (--waves)",
-        source="Hanayo, arXiv 2308.15762, section 3",
-        build=build,
-        placement="v",
-        chunks=chunks,
-        fused=True,
-        takes=("waves",),
-        defaults=lambda _: Options(waves=WAVES),
-    )
-)

@@ -12,9 +12,25 @@ from ppopt.problem.arrays import Ints
 from ppopt.problem.operation import OpKind
 from ppopt.problem.pipeline import Pipeline
 from ppopt.schedule.orders import Orders
-from ppopt.strategies.base import Options, Strategy, alternating, register
+from ppopt.strategies.base import Options, alternating, register
 
 
+def defaults(pipeline: Pipeline) -> Options:
+    """The least group that works."""
+    return Options(group_size=least_group(pipeline.num_devices, pipeline.batches))
+
+
+@register(
+    name="interleaved",
+    summary="1F1B over several chunks per device, Megatron order (--group-size)",
+    source="Megatron-LM, arXiv 2104.04473, section 2.2.2",
+    placement="interleaved",
+    chunks=None,
+    fused=True,
+    takes=("group_size",),
+    defaults=defaults,
+    pytorch_name="Interleaved1F1B",
+)
 def build(pipeline: Pipeline, options: Options) -> Orders:
     """Device i: 2(p - 1 - i) + (v - 1)g F; then F, BW in turn; then the BW left.
 
@@ -61,11 +77,6 @@ def least_group(devices: int, batches: int) -> int:
     return next(group for group in count(devices) if _works(group, devices, batches))
 
 
-def defaults(pipeline: Pipeline) -> Options:
-    """The least group that works."""
-    return Options(group_size=least_group(pipeline.num_devices, pipeline.batches))
-
-
 def _works(group: int, devices: int, batches: int) -> bool:
     """Whether every group, the last one included, keeps all devices busy in turn."""
     rest = batches % group
@@ -79,19 +90,3 @@ def sequence(batches: int, chunks: int, group: int) -> tuple[Ints, Ints]:
     members = [grid[start : start + group] for start in starts]
     chunk = np.concatenate([np.repeat(np.arange(chunks), len(part)) for part in members])
     return chunk, np.concatenate([np.tile(part, chunks) for part in members])
-
-
-register(
-    Strategy(
-        name="interleaved",
-        summary="1F1B over several chunks per device, Megatron order (--group-size)",
-        source="Megatron-LM, arXiv 2104.04473, section 2.2.2",
-        build=build,
-        placement="interleaved",
-        chunks=None,
-        fused=True,
-        takes=("group_size",),
-        defaults=defaults,
-        pytorch_name="Interleaved1F1B",
-    )
-)

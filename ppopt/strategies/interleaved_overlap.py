@@ -4,10 +4,20 @@ from __future__ import annotations
 
 from ppopt.problem.pipeline import Pipeline
 from ppopt.schedule.orders import Orders
-from ppopt.strategies.base import Options, Strategy, overlapping, register
+from ppopt.strategies.base import Options, overlapping, register
 from ppopt.strategies.interleaved import defaults, streams
 
 
+@register(
+    name="interleaved-overlap",
+    summary="interleaved 1F1B with each steady F and BW run as one (--overlap-times)",
+    source="Megatron-LM's combined 1F1B, in the order of arXiv 2104.04473, section 2.2.2",
+    placement="interleaved",
+    chunks=None,
+    fused=True,
+    takes=("group_size",),
+    defaults=defaults,
+)
 def build(pipeline: Pipeline, options: Options) -> Orders:
     """Interleaved 1F1B with one more F of warm-up; then the next F and BW as one; then the BW left.
 
@@ -22,18 +32,3 @@ def build(pipeline: Pipeline, options: Options) -> Orders:
         overlapping(forward, backward, min(warm_up + 1, len(forward)))
         for forward, backward, warm_up in streams(pipeline, options)
     ]
-
-
-register(
-    Strategy(
-        name="interleaved-overlap",
-        summary="interleaved 1F1B with each steady F and BW run as one (--overlap-times)",
-        source="Megatron-LM's combined 1F1B, in the order of arXiv 2104.04473, section 2.2.2",
-        build=build,
-        placement="interleaved",
-        chunks=None,
-        fused=True,
-        takes=("group_size",),
-        defaults=defaults,
-    )
-)

@@ -6,10 +6,18 @@ from ppopt.errors import NotApplicableError
 from ppopt.problem.operation import OpKind
 from ppopt.problem.pipeline import Pipeline
 from ppopt.schedule.orders import Orders
-from ppopt.strategies.base import Options, Strategy, alternating, register
+from ppopt.strategies.base import Options, alternating, register
 from ppopt.strategies.interleaved import sequence
 
 
+@register(
+    name="interleaved-zb",
+    summary="interleaved 1F1B with split backward, W as in ZB-H1",
+    source="PyTorch 2.13, `ScheduleInterleavedZeroBubble`, after Zero Bubble, arXiv 2401.10241",
+    placement="interleaved",
+    chunks=None,
+    pytorch_name="InterleavedZeroBubble",
+)
 def build(pipeline: Pipeline, _: Options) -> Orders:
     """Device i: (v - 1)g + p - 1 - i F; then F, B and W in turn; then B and W; then the W left.
 
@@ -41,16 +49,3 @@ def build(pipeline: Pipeline, _: Options) -> Orders:
         warm_up = min((chunks - 1) * group + devices - 1 - device, len(forward))
         orders.append(alternating(forward, backward, warm_up, (weight, device)))
     return orders
-
-
-register(
-    Strategy(
-        name="interleaved-zb",
-        summary="interleaved 1F1B with split backward, W as in ZB-H1",
-        source="PyTorch 2.13, `ScheduleInterleavedZeroBubble`, after Zero Bubble, arXiv 2401.10241",
-        build=build,
-        placement="interleaved",
-        chunks=None,
-        pytorch_name="InterleavedZeroBubble",
-    )
-)

@@ -7,9 +7,18 @@ import numpy as np
 from ppopt.problem.operation import OpKind
 from ppopt.problem.pipeline import Pipeline
 from ppopt.schedule.orders import Orders
-from ppopt.strategies.base import Options, Strategy, register, stream
+from ppopt.strategies.base import Options, register, stream
 
 
+@register(
+    name="looped-bfs",
+    summary="all microbatches through one chunk before the next, forwards before backwards",
+    source="Breadth-First Pipeline Parallelism, arXiv 2211.05953, section 4",
+    placement="interleaved",
+    chunks=None,
+    fused=True,
+    pytorch_name="LoopedBFS",
+)
 def build(pipeline: Pipeline, _: Options) -> Orders:
     """Every device: F of all microbatches on its first chunk, then on its second, and so on.
 
@@ -24,17 +33,3 @@ def build(pipeline: Pipeline, _: Options) -> Orders:
         )
         for hosted in pipeline.hosted[0]
     ]
-
-
-register(
-    Strategy(
-        name="looped-bfs",
-        summary="all microbatches through one chunk before the next, forwards before backwards",
-        source="Breadth-First Pipeline Parallelism, arXiv 2211.05953, section 4",
-        build=build,
-        placement="interleaved",
-        chunks=None,
-        fused=True,
-        pytorch_name="LoopedBFS",
-    )
-)

@@ -6,9 +6,16 @@ from ppopt.problem.arrays import Ints
 from ppopt.problem.operation import OpKind
 from ppopt.problem.pipeline import Pipeline
 from ppopt.schedule.orders import Orders
-from ppopt.strategies.base import Options, Strategy, alternating, by_stage, register, stream
+from ppopt.strategies.base import Options, alternating, by_stage, register, stream
 
 
+@register(
+    name="1f1b",
+    summary="one forward, one backward in turn; p - i activations on device i",
+    source="PipeDream-Flush, arXiv 2006.09503; Megatron-LM, arXiv 2104.04473, section 2.2.1",
+    fused=True,
+    pytorch_name="1F1B",
+)
 def build(pipeline: Pipeline, _: Options) -> Orders:
     """Stage i: min(m, p - 1 - i) F; then F, BW in turn; then the BW left.
 
@@ -23,15 +30,3 @@ def build(pipeline: Pipeline, _: Options) -> Orders:
         return alternating(forward, backward, warm_up)
 
     return by_stage(pipeline, order)
-
-
-register(
-    Strategy(
-        name="1f1b",
-        summary="one forward, one backward in turn; p - i activations on device i",
-        source="PipeDream-Flush, arXiv 2006.09503; Megatron-LM, arXiv 2104.04473, section 2.2.1",
-        build=build,
-        fused=True,
-        pytorch_name="1F1B",
-    )
-)

@@ -6,9 +6,15 @@ from ppopt.problem.arrays import Ints
 from ppopt.problem.operation import OpKind
 from ppopt.problem.pipeline import Pipeline
 from ppopt.schedule.orders import Orders
-from ppopt.strategies.base import Options, Strategy, by_stage, overlapping, register, stream
+from ppopt.strategies.base import Options, by_stage, overlapping, register, stream
 
 
+@register(
+    name="1f1b-overlap",
+    summary="1F1B with each steady F and BW run as one (--overlap-times)",
+    source="pairs after DeepSeek-V3, arXiv 2412.19437, section 3.2.1, in the order of 1F1B",
+    fused=True,
+)
 def build(pipeline: Pipeline, _: Options) -> Orders:
     """Stage i: min(m, 2(p - 1 - i) + 1) F; then the next F and BW as one; then the BW left.
 
@@ -25,14 +31,3 @@ def build(pipeline: Pipeline, _: Options) -> Orders:
         return overlapping(forward, backward, warm_up)
 
     return by_stage(pipeline, order)
-
-
-register(
-    Strategy(
-        name="1f1b-overlap",
-        summary="1F1B with each steady F and BW run as one (--overlap-times)",
-        source="pairs after DeepSeek-V3, arXiv 2412.19437, section 3.2.1, in the order of 1F1B",
-        build=build,
-        fused=True,
-    )
-)

@@ -7,10 +7,18 @@ from ppopt.problem.instance import Instance
 from ppopt.problem.pipeline import Pipeline
 from ppopt.schedule.generation import class_orders
 from ppopt.schedule.orders import Orders
-from ppopt.strategies.base import Options, Strategy, register
+from ppopt.strategies.base import Options, register
 from ppopt.strategies.building_block import Block, Passes, class_sequences
 
 
+@register(
+    name="1f1b-v",
+    summary="building block in a V with whole backwards, two thirds of the memory of 1F1B",
+    source="Controllable Memory, arXiv 2405.15362, appendix",
+    placement="v",
+    chunks=2,
+    fused=True,
+)
 def build(pipeline: Pipeline, _: Options) -> Orders:
     """A building block without split backward.
 
@@ -39,16 +47,3 @@ def one_f_one_b_v_block(devices: int) -> Block:
         ),
         back=2,
     )
-
-
-register(
-    Strategy(
-        name="1f1b-v",
-        summary="building block in a V with whole backwards, two thirds of the memory of 1F1B",
-        source="Controllable Memory, arXiv 2405.15362, appendix",
-        build=build,
-        placement="v",
-        chunks=2,
-        fused=True,
-    )
-)

@@ -8,9 +8,16 @@ from ppopt.problem.arrays import Ints
 from ppopt.problem.operation import OpKind
 from ppopt.problem.pipeline import Pipeline
 from ppopt.schedule.orders import Orders
-from ppopt.strategies.base import Options, Strategy, alternating, by_stage, register
+from ppopt.strategies.base import Options, alternating, by_stage, register
 
 
+@register(
+    name="seq-1f1b",
+    summary="1F1B over slices of microbatches along the sequence (--slices)",
+    source="Seq1F1B, arXiv 2406.03488, section 3.2",
+    slices=2,
+    fused=True,
+)
 def build(pipeline: Pipeline, _: Options) -> Orders:
     """Stage i: min(m k, p - 1 - i + k - 1) F; then F, BW in turn; then the BW left, k slices each.
 
@@ -31,15 +38,3 @@ def build(pipeline: Pipeline, _: Options) -> Orders:
         return alternating(forward, backward, warm_up)
 
     return by_stage(pipeline, order)
-
-
-register(
-    Strategy(
-        name="seq-1f1b",
-        summary="1F1B over slices of microbatches along the sequence (--slices)",
-        source="Seq1F1B, arXiv 2406.03488, section 3.2",
-        build=build,
-        slices=2,
-        fused=True,
-    )
-)

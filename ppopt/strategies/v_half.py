@@ -4,10 +4,18 @@ from __future__ import annotations
 
 from ppopt.problem.pipeline import Pipeline
 from ppopt.schedule.orders import Orders
-from ppopt.strategies.base import Options, Strategy, register
+from ppopt.strategies.base import Options, register
 from ppopt.strategies.building_block import Block, split_orders
 
 
+@register(
+    name="v-half",
+    summary="building block in a V, about half of the memory of 1F1B",
+    source="Controllable Memory, arXiv 2405.15362, section 3",
+    placement="v",
+    chunks=2,
+    adaptive=True,
+)
 def build(pipeline: Pipeline, _: Options) -> Orders:
     """Passes go down the devices at half the speed at which they come up.
 
@@ -35,16 +43,3 @@ def v_half_block(devices: int) -> Block:
         ),
         back=1,
     )
-
-
-register(
-    Strategy(
-        name="v-half",
-        summary="building block in a V, about half of the memory of 1F1B",
-        source="Controllable Memory, arXiv 2405.15362, section 3",
-        build=build,
-        placement="v",
-        chunks=2,
-        adaptive=True,
-    )
-)

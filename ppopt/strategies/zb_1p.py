@@ -6,9 +6,14 @@ from ppopt.problem.arrays import Ints
 from ppopt.problem.operation import OpKind
 from ppopt.problem.pipeline import Pipeline
 from ppopt.schedule.orders import Orders
-from ppopt.strategies.base import Options, Strategy, alternating, by_stage, register, stream
+from ppopt.strategies.base import Options, alternating, by_stage, register, stream
 
 
+@register(
+    name="zb-1p",
+    summary="split backward, W as soon as p activations would be exceeded",
+    source="fixed-rule form of ZB-1p, Zero Bubble, arXiv 2401.10241, section 4.2",
+)
 def build(pipeline: Pipeline, _: Options) -> Orders:
     """Stage i: min(m, p - 1 - i) F; steady F, B and W; cool-down B, W in turn; then the W left.
 
@@ -27,13 +32,3 @@ def build(pipeline: Pipeline, _: Options) -> Orders:
         return alternating(forward, backward, warm_up, (weight, first_weight))
 
     return by_stage(pipeline, order)
-
-
-register(
-    Strategy(
-        name="zb-1p",
-        summary="split backward, W as soon as p activations would be exceeded",
-        source="fixed-rule form of ZB-1p, Zero Bubble, arXiv 2401.10241, section 4.2",
-        build=build,
-    )
-)

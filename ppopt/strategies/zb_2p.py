@@ -13,7 +13,7 @@ from ppopt.schedule import timing
 from ppopt.schedule.generation import Generation
 from ppopt.schedule.metrics import metrics
 from ppopt.schedule.orders import Orders
-from ppopt.strategies.base import Options, Strategy, register
+from ppopt.strategies.base import Options, register
 
 F, B, W = range(3)
 SHORTLIST = 3
@@ -35,6 +35,12 @@ class Choices:
 GRID = tuple(Choices(*choice) for choice in product((True, False), repeat=3))
 
 
+@register(
+    name="zb-2p",
+    summary="the paper's heuristic within 2p activations, by the real stage times",
+    source="Zero Bubble, arXiv 2401.10241, section 3.1",
+    adaptive=True,
+)
 def build(pipeline: Pipeline, _: Options) -> Orders:
     """The order of least device span among the eight of the paper's grid search.
 
@@ -220,14 +226,3 @@ class _Run:
             while stage == 0 and self.done[0][F] == self.batches and self.pending[0]:
                 self._put(0, W)
             self._put(stage, B)
-
-
-register(
-    Strategy(
-        name="zb-2p",
-        summary="the paper's heuristic within 2p activations, by the real stage times",
-        source="Zero Bubble, arXiv 2401.10241, section 3.1",
-        build=build,
-        adaptive=True,
-    )
-)

@@ -9,12 +9,21 @@ from ppopt.problem.instance import Instance
 from ppopt.problem.pipeline import Pipeline
 from ppopt.schedule.orders import Orders
 from ppopt.strategies import weight_filling
-from ppopt.strategies.base import Options, Strategy, register
+from ppopt.strategies.base import Options, register
 from ppopt.strategies.building_block import class_sequences
 
 F_DOWN, F_UP, B_DOWN, B_UP = range(4)
 
 
+@register(
+    name="zbv",
+    summary="zero bubble in a V, within the memory of 1F1B",
+    source="Zero Bubble, arXiv 2401.10241, section 6",
+    placement="v",
+    chunks=2,
+    adaptive=True,
+    pytorch_name="ZBVZeroBubble",
+)
 def build(pipeline: Pipeline, _: Options) -> Orders:
     """F and B in the order of the paper's picture, W by the real times (see `weight_filling`).
 
@@ -54,17 +63,3 @@ def _existing(passes: Iterator[int], batches: int) -> list[int]:
             left[number] -= 1
             order.append(number)
     return order
-
-
-register(
-    Strategy(
-        name="zbv",
-        summary="zero bubble in a V, within the memory of 1F1B",
-        source="Zero Bubble, arXiv 2401.10241, section 6",
-        build=build,
-        placement="v",
-        chunks=2,
-        adaptive=True,
-        pytorch_name="ZBVZeroBubble",
-    )
-)

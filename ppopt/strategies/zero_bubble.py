@@ -8,7 +8,7 @@ from ppopt.problem.arrays import Ints
 from ppopt.problem.operation import OpKind
 from ppopt.problem.pipeline import Pipeline
 from ppopt.schedule.orders import Orders
-from ppopt.strategies.base import Options, Strategy, alternating, by_stage, register, stream
+from ppopt.strategies.base import Options, alternating, by_stage, register, stream
 
 
 def build(depth: int, pipeline: Pipeline, _: Options) -> Orders:
@@ -31,10 +31,7 @@ def build(depth: int, pipeline: Pipeline, _: Options) -> Orders:
 
 for _depth, _memory in ((1, "the memory of 1F1B"), (2, "2p - 1 activations")):
     register(
-        Strategy(
-            name=f"zb-h{_depth}",
-            summary=f"handcrafted zero bubble H{_depth}, within {_memory}",
-            source=f"Zero Bubble, arXiv 2401.10241, section 2.{_depth}, figure {_depth + 1}",
-            build=partial(build, _depth),
-        )
-    )
+        name=f"zb-h{_depth}",
+        summary=f"handcrafted zero bubble H{_depth}, within {_memory}",
+        source=f"Zero Bubble, arXiv 2401.10241, section 2.{_depth}, figure {_depth + 1}",
+    )(partial(build, _depth))

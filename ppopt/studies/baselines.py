@@ -21,11 +21,10 @@ from typing import NamedTuple
 from ppopt.errors import NotApplicableError
 from ppopt.loggers import logger
 from ppopt.problem.backward_kind import BackwardKind
+from ppopt.problem.layer_choices import SEARCH_OFFLOAD, SEARCH_RECOMPUTE
 from ppopt.problem.objective import Objective
-from ppopt.problem.offload import SEARCH_OFFLOAD
 from ppopt.problem.partition import SEARCH
 from ppopt.problem.pipeline import Pipeline
-from ppopt.problem.recompute import SEARCH_RECOMPUTE
 from ppopt.schedule.origin import Argument
 from ppopt.schedule.schedule import Schedule
 from ppopt.solver import interrupts

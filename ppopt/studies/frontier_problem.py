@@ -15,11 +15,10 @@ from math import floor
 from ppopt.problem import exact, placement
 from ppopt.problem.cost_table import LAYER_COSTS
 from ppopt.problem.costs import WORKSPACES
+from ppopt.problem.layer_choices import SEARCH_OFFLOAD, SEARCH_RECOMPUTE
 from ppopt.problem.microbatches import GIVEN_ORDER
-from ppopt.problem.offload import SEARCH_OFFLOAD
 from ppopt.problem.pipeline import Pipeline
 from ppopt.problem.problem import Problem
-from ppopt.problem.recompute import SEARCH_RECOMPUTE
 from ppopt.problem.traits import refuse_unhandled
 from ppopt.problem.units import Unit
 from ppopt.schedule import timing

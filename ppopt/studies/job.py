@@ -15,11 +15,10 @@ from ppopt.errors import InputError, NotApplicableError
 from ppopt.formats import model_json, pipeline_json
 from ppopt.problem import partition, placement
 from ppopt.problem.backward_kind import BackwardKind
+from ppopt.problem.layer_choices import SEARCH_OFFLOAD, SEARCH_RECOMPUTE
 from ppopt.problem.microbatches import GIVEN_ORDER
 from ppopt.problem.objective import Objective
-from ppopt.problem.offload import SEARCH_OFFLOAD
 from ppopt.problem.pipeline import Pipeline
-from ppopt.problem.recompute import SEARCH_RECOMPUTE
 from ppopt.problem.settings import COUNTS
 from ppopt.schedule.origin import SEARCHED
 from ppopt.solver.open_choices import open_choices

@@ -230,7 +230,7 @@ def to_document(result: Result) -> dict[str, Any]:
         "schema": SCHEMA,
         "lower_bound": None if bound is None else str(bound),
         "proof": result.proof,
-        "certificate": origin_json.certificate_to_object(result.certificate),
+        "certificate": origin_json.json_form(result.certificate),
         "versions": result.provenance.versions,
         "schedule": None if schedule is None else schedule_json.schedule_to_object(schedule),
     }

@@ -11,7 +11,8 @@ from typing import Any, NamedTuple
 from ppopt.errors import InputError, NotApplicableError, not_applicable
 from ppopt.formats import megatron_schedule, trainer_partition
 from ppopt.formats.megatron_schedule import STRATEGIES as MEGATRON
-from ppopt.problem.offload import refuse_offload_search
+from ppopt.problem.layer_choices import refuse_search
+from ppopt.problem.microbatches import GIVEN_ORDER, SEARCH_ORDER
 from ppopt.problem.partition import SEARCH, Counts
 from ppopt.problem.pipeline import Model, Pipeline
 from ppopt.problem.pipeline_fields import PipelineFields
@@ -29,7 +30,7 @@ AS_GIVEN = "layers"
 """Value of `recompute` for the recompute that the layers of the model set."""
 CARRIED = (
     *("backward_p2p", "link_mode", "first_backward", "routes", "slices", "optimizer_barrier"),
-    *("offload", "host_link"),
+    *("offload", "host_link", "microbatch_times", "microbatch_memory", "order"),
     *("tokens_per_microbatch", "flops_per_microbatch", "peak_flops", "training"),
 )
 """Fields of a pipeline that a plan from it keeps."""
@@ -86,7 +87,7 @@ class PlanSpace:
     def __post_init__(self) -> None:
         _check("placement", self.placements, PLACEMENTS)
         self._check_recompute()
-        refuse_offload_search(self.fields.get("offload"), "a plan")
+        refuse_search("offload", self.fields.get("offload"), "a plan")
         for name in ("batches", "chunks"):
             if not getattr(self, name):
                 raise InputError(f"{name}: the list is empty")
@@ -118,6 +119,11 @@ class PlanSpace:
 
     def _check_recompute(self) -> None:
         _check("recompute", self.recompute, RECOMPUTE)
+        if SEARCH in self.recompute and self.order == SEARCH_ORDER:
+            raise InputError(
+                "recompute: search does not go with a search of the order of microbatches; use "
+                "none, full or both"
+            )
         for choice in self.recompute:
             if self.runtime == "megatron" and choice == SEARCH:
                 raise InputError(
@@ -130,6 +136,11 @@ class PlanSpace:
                     trainer_partition.check_model(model, trainer_partition.MEGATRON)
                 except NotApplicableError as error:
                     raise InputError(f"runtime: {error}") from None
+
+    @property
+    def order(self) -> Any:
+        """Order of the microbatches of every configuration, as `ppopt.Pipeline` takes it."""
+        return self.fields.get("order", GIVEN_ORDER)
 
     def __iter__(self) -> Iterator[PlanConfiguration]:
         dimensions = (
@@ -226,18 +237,21 @@ def fields_of(pipeline: Pipeline) -> dict[str, Any]:
     return {name: v for name, v in (given | links).items() if v != default[name]} | slow
 
 
-def default_recompute(model: Model, runtime: str, *, limited: bool) -> tuple[str, ...]:
+def default_recompute(
+    model: Model, runtime: str, *, limited: bool, ordered: bool = False
+) -> tuple[str, ...]:
     """Default recompute modes of a plan.
 
     If the model sets recompute for a layer, only that. Without a memory limit none: recompute saves
     memory only, and takes time. Megatron-LM recomputes the same number of layers in every stage, so
-    `search`, which chooses per stage, is left out for it.
+    `search`, which chooses per stage, is left out for it, and where the order of microbatches is
+    searched (`ordered`).
     """
     if any(layer.recompute for layer in model.layers):
         return (AS_GIVEN,)
     if not limited:
         return ("none",)
-    return ("none", "full") if runtime == "megatron" else ("none", "full", "search")
+    return ("none", "full") if runtime == "megatron" or ordered else ("none", "full", "search")
 
 
 def _go_together(placement: str, chunks: int) -> bool:

@@ -18,11 +18,10 @@ from typing import NamedTuple
 import numpy as np
 
 from ppopt.problem.arrays import Bools, Ints
-from ppopt.problem.offload import SEARCH_OFFLOAD
+from ppopt.problem.layer_choices import SEARCH_OFFLOAD, SEARCH_RECOMPUTE
 from ppopt.problem.partition import SEARCH, all_by_rule
 from ppopt.problem.partition_costs import CostTable, PartitionCosts, Recomputed
 from ppopt.problem.pipeline import Pipeline
-from ppopt.problem.recompute import SEARCH_RECOMPUTE
 from ppopt.schedule.origin import Argument
 from ppopt.solver.choices.choice import Choice
 from ppopt.solver.choices.configuration import Configuration, SearchedConfigurations

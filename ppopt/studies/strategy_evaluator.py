@@ -79,7 +79,9 @@ class StrategyEvaluator:
         )
         """Whether the rank by the order of another configuration is an estimate."""
         by_rule = self._own_orders or bool({*not_timed} - {Trait.STEP_WORK})
-        self.complete = not (space.offloaded or (by_rule and space.leaves_out))
+        self.exact = not base.order_is_open
+        """Whether no order of the microbatches may have a better rank than the one found."""
+        self.complete = self.exact and not (space.offloaded or (by_rule and space.leaves_out))
         self._order = FixedOrder(base, orders)
         """Order by which ranks are estimated."""
         self._best: Rank | None = None

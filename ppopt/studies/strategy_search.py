@@ -339,12 +339,16 @@ class StrategySearch(ConfigurationSearch):
         self._raise_bound()
 
     def _close(self, configuration: Configuration, rank: Rank) -> None:
-        """Set the value of a configuration, which is its bound, or that it is infeasible."""
+        """Set the value of a configuration, which is its bound, or that it is infeasible.
+
+        It is neither if another order of the microbatches may be better.
+        """
         if rank.excess:
-            configuration.impossible = True
+            configuration.impossible = self._evaluator.exact
         else:
             configuration.evaluated = self._evaluator.time(rank.value)
-            configuration.raise_bound(configuration.evaluated)
+            if self._evaluator.exact:
+                configuration.raise_bound(configuration.evaluated)
         configuration.level = 0
 
     def _tell(self) -> None:

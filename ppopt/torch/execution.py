@@ -1,55 +1,108 @@
-"""Execute schedules on synthetic stages and compare gradients with a reference."""
+"""Run and profile a model, one process per device, and check its gradients.
+
+The model is the user's own, or one of stages that sleep (`ppopt.torch.sleeping`). A command is a
+few jobs of a `World` in a row: load the model, trace its modules, compute the gradients to compare
+with, run. Each process keeps its `Modules` from one job to the next, so that it builds every module
+once.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from fractions import Fraction
+from functools import partial
+from math import isnan
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
-import numpy as np
 import torch
 from torch import distributed
-from torch.distributed.pipelining import PipelineStage
 
-from ppopt.errors import NotApplicableError, VerificationError
-from ppopt.formats.loader_order import microbatch_numbers
-from ppopt.problem.backward_kind import BackwardKind
-from ppopt.problem.instance import Instance
+from ppopt.errors import InputError, VerificationError
+from ppopt.formats import torch_csv
+from ppopt.formats.loader_order import loader_order, microbatch_numbers
 from ppopt.problem.objective import Objective
-from ppopt.problem.operation import NUM_KINDS
+from ppopt.problem.operation import OpKind
 from ppopt.problem.pipeline import Pipeline
-from ppopt.profiles.estimate import Record, StepRecord
+from ppopt.profiles.estimate import Profile, Record, StepRecord
+from ppopt.profiles.pipeline_file import MeasuredLayer
 from ppopt.schedule import communication, timing
 from ppopt.schedule.origin import Origin
 from ppopt.schedule.schedule import Schedule
-from ppopt.torch.collective_queue import CollectiveQueue, GradientWork, gradient_work
-from ppopt.torch.pipeline_runtime import (
-    as_run,
-    first_announced,
-    load,
-    order_text,
-    placement,
+from ppopt.torch.job import (
+    Cut,
+    Job,
+    Modules,
+    TensorMeta,
+    Trace,
+    as_tuple,
+    boundaries,
+    build_stages,
+    counts_of,
+    load_job,
+    roles_of,
 )
-from ppopt.torch.profiler import Profiler
-from ppopt.torch.stream_links import StreamDelays, stream_delays
-from ppopt.torch.synthetic import (
-    WIDTH,
-    P2PDelays,
-    SleepTimes,
-    Stage,
-    batch,
-    loss,
-    p2p_delays,
-    reference,
-)
+from ppopt.torch.pipeline_runtime import as_run, load, runtime
+from ppopt.torch.profiler import Profiler, probe
+from ppopt.torch.simulation import RankSimulation, Simulation
 from ppopt.torch.world import World
 
-TOLERANCE = 1e-12
-"""Allowed difference of a gradient or a loss from the reference, in float64. Results differ because
-microbatches are summed in another order."""
+TOLERANCES = {torch.float64: 1e-10, torch.float32: 1e-4}
+"""Allowed difference of a gradient from the reference, relative to the largest gradient of its
+module. Results differ because microbatches are summed in another order, and compiled code rounds
+in other places."""
+LOW_PRECISION = 3e-2
+"""The same where a type has fewer bits."""
+
+
+_loaded: dict[str, Modules] = {}
+"""In a process of a world: under `modules`, those of the command that runs."""
+
+
+class Model(Protocol):
+    """A model that runs: `UserModel`, or another that loads in every process."""
+
+    @property
+    def batches(self) -> int:
+        """Microbatches."""
+
+    @property
+    def backend(self) -> str | None:
+        """Of torch.compile; None: eager."""
+
+    def load(self) -> Job:
+        """Make the job."""
+
+    def counts(self, pipeline: Pipeline, modules: int) -> tuple[int, ...]:
+        """Number of modules of every stage, of so many; raises InputError if they do not fit."""
+
+    def simulation(self, schedule: Schedule, folder: Path) -> Simulation | None:
+        """What is simulated around its stages, with files in a folder; None: nothing."""
+
+
+class UserModel(NamedTuple):
+    """The user's model as a command runs it."""
+
+    spec: str
+    """`file.py:function`."""
+    batches: int
+    """Microbatches."""
+    backend: str | None = None
+    """Of torch.compile; None: eager."""
+
+    def load(self) -> Job:
+        """Call the user's function."""
+        return load_job(self.spec, self.batches)
+
+    def counts(self, pipeline: Pipeline, modules: int) -> tuple[int, ...]:
+        """As many as the stages have layers."""
+        return counts_of(pipeline, modules)
+
+    def simulation(self, _: Schedule, __: Path) -> None:
+        """Nothing is simulated."""
 
 
 class RunResult(NamedTuple):
@@ -60,68 +113,99 @@ class RunResult(NamedTuple):
     gradients: int
     """Number of gradients that were compared with the reference."""
     difference: float
-    """Largest difference of a gradient or a loss from the reference."""
+    """Largest difference of a gradient from the reference, relative to the largest gradient of its
+    module."""
     records: tuple[Record, ...]
     """Operations of the measured steps, with the schedule's numbers of microbatches."""
     around: tuple[StepRecord, ...] = ()
     """Unshard, gradient sync and optimizer of the measured steps."""
 
 
-class RankResult(NamedTuple):
-    """Result of one rank."""
-
-    losses: list[float]
-    gradients: dict[str, Any]
-    records: list[Record]
-    around: list[StepRecord]
-    """Unshard, gradient sync and optimizer."""
+def _silent(_: str) -> None:
+    """Say nothing."""
 
 
-def run_synthetic(
+def run(
     world: World,
-    schedule: Schedule,
+    schedules: Sequence[Schedule],
+    model: Model,
     *,
     steps: int = 1,
-    seconds_per_unit: float = 0.0,
+    check: bool = True,
     text: str | None = None,
-) -> RunResult:
-    """Run a schedule: one warm-up step, then `steps` measured ones.
+    note: Callable[[str], None] = _silent,
+) -> list[RunResult]:
+    """Run schedules with a model: a warm-up step each, then `steps` measured ones.
 
-    With `seconds_per_unit` above 0, stages sleep for the pipeline's times and transfers take its
-    p2p times, as delays, or as streams where links are resources; a unit of time lasts
-    `seconds_per_unit`. Unshard, gradient sync and optimizer sleep, too (`CollectiveQueue`). `text`
-    replaces the order that PyTorch is given (`order_text`). Raises InputError if PyTorch cannot
-    run the schedule, and VerificationError if a gradient or a loss differs from the reference.
+    The measured steps of the schedules take turns, so that all see the same machine; all schedules
+    share the weights. The microbatches of the job's batch are handed out in the order of each
+    schedule (`loader_order`). With `check`, gradients and losses of the last step are compared with
+    those of one process, which holds the whole model. `text` replaces the order that PyTorch is
+    given (`order_text`), unchecked. `note` is called with what begins. Raises InputError if the
+    model does not fit a schedule or fails, and VerificationError if a gradient or a loss differs.
     """
-    placement(schedule)
-    given = order_text(schedule) if text is None else text
-    times = sleep_times(schedule, seconds_per_unit)
+    modules = _load_everywhere(world, model)
+    cuts = [
+        Cut(_counts(schedule, model, modules), schedule.pipeline.hosts[0], model.backend)
+        for schedule in schedules
+    ]
+    first = set().union(*(cut.modules_on(0) for cut in cuts))
     with TemporaryDirectory(prefix="ppopt-") as folder:
-        delays = _delays(schedule, seconds_per_unit, Path(folder) / "ends")
-        around = gradient_work(schedule, seconds_per_unit)
-        arguments = [(schedule, given, times, delays, mine, steps) for mine in around]
-        ranks: list[RankResult] = world.run(_run_schedule, arguments)
-    found, difference = compare_with_reference(
-        ranks,
-        schedule.pipeline.num_stages,
-        schedule.pipeline.batches,
-        frozen_stages(schedule.pipeline),
-    )
-    if not difference <= TOLERANCE:
-        raise VerificationError(
-            f"run: gradients or losses differ from the reference by {difference:.3g}"
+        path = Path(folder) / "reference.pt" if check else None
+        metas = _traced(world, model, range(modules) if check else first, note).metas
+        if path is not None:
+            note("computing a step of the whole model in one process, to compare with")
+            _first(world, partial(_write_reference, model.batches, path, first))
+        turns = f" of {len(schedules)} schedules by turns" if len(schedules) > 1 else ""
+        note(f"running {steps + 1} steps{turns}")
+        simulations = [model.simulation(schedule, Path(folder)) for schedule in schedules]
+        ranks: list[list[_Ran]] = world.run(
+            _run, [(schedules, cuts, metas, steps, path, text, simulations)] * world.size
         )
-    records = renumbered(schedule, [record for rank in ranks for record in rank.records])
+    return [
+        _result(schedule, [ran[index] for ran in ranks], steps)
+        for index, schedule in enumerate(schedules)
+    ]
+
+
+def _counts(schedule: Schedule, model: Model, modules: int) -> tuple[int, ...]:
+    """Modules per stage; raises InputError for what cannot run."""
+    torch_csv.order_csv(schedule)  # raises InputError for what PyTorch cannot run
+    if model.backend is not None and bool((schedule.kind == OpKind.B).any()):
+        raise InputError(
+            "compile: a compiled module cannot split its backward; solve with --backward whole"
+        )
+    return model.counts(schedule.pipeline, modules)
+
+
+def _result(schedule: Schedule, ranks: Sequence[_Ran], steps: int) -> RunResult:
+    """Put the ranks together; raises VerificationError if a gradient or a loss differs."""
+    found = _together(ranks)
+    if not found.difference <= 1:
+        raise VerificationError(
+            f"run: {found.worst} differs from that of one process by {found.difference:.3g} times "
+            "what rounding explains; a module that is random (dropout) or keeps state between "
+            "microbatches gives other gradients in a pipeline"
+        )
+    original = {number: microbatch for microbatch, number in microbatch_numbers(schedule).items()}
+    records = tuple(
+        record._replace(microbatch=original[record.microbatch])
+        for rank in ranks
+        for record in rank.records
+    )
     once = tuple(record for rank in ranks for record in rank.around)
-    return RunResult(step_lengths([*records, *once], steps), found, difference, records, once)
+    lengths = _step_lengths([*records, *once], steps)
+    return RunResult(lengths, found.gradients, found.relative, records, once)
 
 
-def _delays(
-    schedule: Schedule, seconds_per_unit: float, path: Path
-) -> P2PDelays | StreamDelays | None:
-    if schedule.pipeline.has_links:
-        return stream_delays(communication.as_streams(schedule), seconds_per_unit, path)
-    return p2p_delays(schedule, seconds_per_unit, path)
+def _step_lengths(records: Sequence[Record | StepRecord], steps: int) -> tuple[float, ...]:
+    """Seconds of every step, from the first start to the last end of an operation."""
+    seconds = []
+    for step in range(steps):
+        ran = [record for record in records if record.step == step]
+        first, last = min(r.start for r in ran), max(r.end for r in ran)
+        seconds.append((last - first) / 1e9)
+    return tuple(seconds)
 
 
 def predicted_schedule(schedule: Schedule) -> Schedule:
@@ -142,150 +226,285 @@ def predicted_makespan(schedule: Schedule) -> Fraction:
     return made.pipeline.ticks.time(made.metrics.makespan_ticks)
 
 
-def compare_with_reference(
-    ranks: Sequence[RankResult], stages: int, batches: int, frozen: Collection[int] = ()
-) -> tuple[int, float]:
-    """Count the gradients, and find the largest difference of a gradient or loss."""
-    wanted = reference(stages, batches, frozen)
-    given = {name: gradient for rank in ranks for name, gradient in rank.gradients.items()}
-    losses = [value for rank in ranks for value in rank.losses]
-    if given.keys() != wanted.gradients.keys() or len(losses) != batches:
-        return len(given), float("inf")
-    differences = [
-        (given[name] - gradient).abs().max().item() for name, gradient in wanted.gradients.items()
-    ]
-    differences += [abs(a - b) for a, b in zip(losses, wanted.losses, strict=True)]
-    return len(given), max(differences)
+def measure(
+    world: World,
+    model: Model,
+    schedule: Schedule | None = None,
+    *,
+    steps: int = 5,
+    roles: Sequence[str] | None = None,
+    note: Callable[[str], None] = _silent,
+) -> tuple[Profile, list[MeasuredLayer]]:
+    """Profile the stages of a schedule, or without one every module as a stage of its own.
 
-
-def sleep_times(schedule: Schedule, seconds_per_unit: float) -> list[SleepTimes]:
-    """Sleep times of every stage; raises NotApplicableError if its microbatches differ."""
-    pipeline = schedule.pipeline
-    instance = Instance.of(pipeline, BackwardKind.MIXED)
-    if not instance.alike:
-        raise NotApplicableError("batches: sleeping stages take the same time for all microbatches")
-    seconds = seconds_per_unit / pipeline.ticks.per_unit
-    stages, kinds = np.arange(pipeline.num_stages)[:, None], np.arange(NUM_KINDS)
-    times = seconds * instance.durations[pipeline.code(kinds, stages, 0)]
-    return [SleepTimes(*row) for row in times.tolist()]
-
-
-def frozen_stages(pipeline: Pipeline) -> frozenset[int]:
-    """The stages of a pipeline that are frozen."""
-    return frozenset(stage for stage, frozen in enumerate(pipeline.frozen_stages) if frozen)
-
-
-def build_synthetic_stages(
-    rank: int, hosts: Sequence[int], times: Sequence[SleepTimes], frozen: Collection[int] = ()
-) -> list[PipelineStage]:
-    """Build the synthetic stages of a rank; `hosts` is the device of every stage.
-
-    The first stages, as long as they are `frozen`, hand on tensors that need no gradient.
+    Modules are spread over the devices of the world in order. Of compiled stages only whole
+    backwards are measured: PyTorch cannot split them. `roles` has the role of every module; None:
+    see `ppopt.torch.job.roles_of`. `note` is called with what begins.
     """
-    tensor = torch.zeros(2, WIDTH, dtype=torch.float64)
-    between = tensor.clone().requires_grad_(True)
-    last = len(hosts) - 1
-    first = next(stage for stage in range(len(hosts) + 1) if stage not in frozen)
-    announced = first_announced(hosts, first)
-    stages = []
-    for index in (index for index, host in enumerate(hosts) if host == rank):
-        module = Stage(index, times[index], frozen=index in frozen)
-        stage = PipelineStage(
-            module,
-            index,
-            len(hosts),
-            torch.device("cpu"),
-            input_args=between if index and index >= first else tensor,
-            output_args=between if announced <= index < last else tensor,
-        )
-        _announce_backward(stage, module)
-        stages.append(stage)
-    return stages
+    modules = _load_everywhere(world, model)
+    if roles is not None and len(roles) != modules:
+        raise InputError(f"roles: they name {len(roles)} layers, the job has {modules} modules")
+    if schedule is None:
+        if modules < world.size:
+            raise InputError(
+                f"stages-from: the job has {modules} modules for {world.size} devices; give each "
+                "device one"
+            )
+        counts = (1,) * modules
+        hosts = tuple(index * world.size // modules for index in range(modules))
+    else:
+        counts, hosts = model.counts(schedule.pipeline, modules), schedule.pipeline.hosts[0]
+    cut = Cut(counts, hosts, model.backend)
+    metas, names = _traced(world, model, cut.modules_on(0), note)
+    order = probe(model.batches, hosts, split=model.backend is None)
+    note(f"running {steps + 1} steps")
+    profile: Profile = world.run(_profile, [(order, cut, metas, steps)] * world.size)[0]
+    sizes = [sum(meta.nbytes for meta in after) for after in metas[1:]]
+    found = roles or roles_of(names, metas)
+    return profile, [MeasuredLayer(*row) for row in zip(names, sizes, found, strict=True)]
 
 
-def _announce_backward(stage: Any, module: Stage) -> None:
-    """Wrap the backwards of a stage so that its module knows whether BW runs."""
-    backward, weight = stage.backward_one_chunk, stage.backward_weight_one_chunk
-
-    def backward_one_chunk(*args: Any, **options: Any) -> Any:
-        module.full_backward = bool(options.get("full_backward", True))
-        return backward(*args, **options)
-
-    def backward_weight_one_chunk(*args: Any, **options: Any) -> Any:
-        module.full_backward = stage.is_first
-        return weight(*args, **options)
-
-    stage.backward_one_chunk = backward_one_chunk
-    stage.backward_weight_one_chunk = backward_weight_one_chunk
+def _load_everywhere(world: World, model: Model) -> int:
+    """Load the job in every process; return how many modules it has."""
+    return int(world.run(_load, [(model, world.device(rank)) for rank in range(world.size)])[0])
 
 
-def _run_schedule(
+def _load(_: int, model: Model, device: str) -> int:
+    _loaded["modules"] = Modules(model.load(), device)
+    return len(_loaded["modules"])
+
+
+def _first(world: World, job: Callable[[], Any]) -> Any:
+    """Run a job on rank 0 alone."""
+    return world.run(_only_first, [(job,)] * world.size)[0]
+
+
+def _only_first(rank: int, job: Callable[[], Any]) -> Any:
+    return None if rank else job()
+
+
+def _traced(
+    world: World, model: Model, keep: Collection[int], note: Callable[[str], None]
+) -> Trace:
+    """Run the forward of every module once, in one process, which keeps these modules."""
+    note(f"loaded the model; building its modules on {world.device(0)}, running each forward once")
+    found: Trace = _first(world, partial(_trace, model.batches, keep))
+    return found
+
+
+def _trace(batches: int, keep: Collection[int]) -> Trace:
+    return boundaries(_loaded["modules"], batches, keep)
+
+
+def _write_reference(batches: int, path: Path, keep: Collection[int]) -> None:
+    """Compute a step in this process, microbatch by microbatch, and write losses and gradients.
+
+    Modules other than those to `keep` are freed.
+    """
+    modules = _loaded["modules"]
+    losses = []
+    for index in range(batches):
+        part = modules.job.microbatch(index, batches, modules.device)
+        output: Any = part.arguments
+        for module in modules:
+            output = module(*as_tuple(output), **part.kwargs)
+        loss = modules.job.loss(output, part.target)
+        if loss.requires_grad:
+            (loss / batches).backward()
+        losses.append(loss.item())
+    gradients = {
+        f"{index}.{name}": None if weight.grad is None else weight.grad.cpu()
+        for index, module in enumerate(modules)
+        for name, weight in module.named_parameters()
+    }
+    exact = all(weight.dtype == torch.float64 for weight in _weights(modules))
+    allowed = TOLERANCES[torch.float64] if exact else LOW_PRECISION
+    torch.save({"losses": losses, "gradients": gradients, "allowed": allowed}, path)
+    modules.zero_grad()
+    modules.keep(keep)
+
+
+def _weights(modules: Modules) -> Iterator[Any]:
+    for module in modules:
+        yield from module.parameters()
+
+
+class _Ran(NamedTuple):
+    """What one rank measured and compared."""
+
+    records: list[Record]
+    gradients: int
+    """Gradients compared."""
+    difference: float
+    """Largest difference / allowed difference."""
+    relative: float
+    """Largest difference / largest gradient of its module."""
+    worst: str
+    """What differs most."""
+    around: Sequence[StepRecord] = ()
+    """Unshard, gradient sync and optimizer."""
+
+
+_EQUAL = _Ran([], 0, 0.0, 0.0, "")
+"""Nothing compared."""
+
+
+def _together(ranks: Sequence[_Ran]) -> _Ran:
+    worst = max(ranks, key=lambda rank: rank.difference)
+    compared = sum(rank.gradients for rank in ranks)
+    largest = max(rank.relative for rank in ranks)
+    return _Ran([], compared, worst.difference, largest, worst.worst)
+
+
+def _run(
     rank: int,
-    schedule: Schedule,
-    text: str,
-    times: Sequence[SleepTimes],
-    delays: P2PDelays | StreamDelays | None,
-    work: GradientWork,
+    schedules: Sequence[Schedule],
+    cuts: Sequence[Cut],
+    metas: Sequence[tuple[TensorMeta, ...]],
     steps: int,
-) -> RankResult:
-    pipeline = schedule.pipeline
-    stages = build_synthetic_stages(rank, pipeline.hosts[0], times, frozen_stages(pipeline))
-    made = load(stages, text, pipeline.batches, loss)
-    around: list[StepRecord] = []
-    with Profiler(stages) as profiler, CollectiveQueue(work, rank, stages) as queue:
-        links = None
-        if isinstance(delays, StreamDelays):
-            links = delays.of_rank(rank, stages)
-        elif delays is not None:
-            delays.apply_to(stages)
+    reference: Path | None,
+    text: str | None,
+    simulations: Sequence[Simulation | None],
+) -> list[_Ran]:
+    """Run the schedules by turns on this rank."""
+    modules = _loaded.pop("modules")
+    modules.keep(set().union(*(cut.modules_on(rank) for cut in cuts)))
+    wanted = None if reference is None else torch.load(reference, map_location="cpu", mmap=True)
+    with ExitStack() as entered:
+        turns = []
+        for schedule, cut, simulation in zip(schedules, cuts, simulations, strict=True):
+            turn = _RankRun(schedule, cut, build_stages(modules, cut, metas, rank), modules, text)
+            turn.profiler = entered.enter_context(Profiler(turn.stages, memory=False))
+            if simulation is not None:
+                turn.simulation = entered.enter_context(simulation.of_rank(rank, turn.stages))
+            turns.append(turn)
         for step in range(-1, steps):
-            distributed.barrier()
-            if links is not None:
-                links.begin_step()
-                distributed.barrier()
-            queue.begin_step(step)
-            found = run_synthetic_step(made, stages, schedule.pipeline.batches)
-            around += queue.end_step()
-            profiler.next_step()
-    measured = [record for record in around if record.step >= 0]
-    return found._replace(records=profiler.records, around=measured)
+            for turn in turns:
+                losses = turn.step(step)
+                if step == steps - 1 and wanted is not None:  # the next one has other gradients
+                    turn.compare(losses, wanted)
+    return [turn.result() for turn in turns]
 
 
-def run_synthetic_step(made: Any, stages: Sequence[Any], batches: int) -> RankResult:
-    """Run one step; return gradients and, on the last stage's rank, losses."""
-    inputs, targets = batch(batches)
-    for stage in stages:
-        stage.submod.zero_grad()
-    first = any(stage.is_first for stage in stages)
+class _RankRun:
+    """One schedule on this rank."""
+
+    profiler: Profiler
+    simulation: RankSimulation | None = None
+
+    def __init__(
+        self, schedule: Schedule, cut: Cut, stages: list[Any], modules: Modules, text: str | None
+    ) -> None:
+        self._cut, self._modules, self.stages = cut, modules, stages
+        self._order = loader_order(schedule)
+        self._job = modules.job.in_order(self._order)
+        self._runtime = (
+            runtime(stages, schedule, self._job.loss)
+            if text is None
+            else load(stages, text, schedule.pipeline.batches, self._job.loss)
+        )
+        self._compared = _EQUAL
+        self._around: list[StepRecord] = []
+
+    def step(self, number: int) -> list[float]:
+        """Run a step of this number, after all ranks got here; return the losses (`run_step`)."""
+        distributed.barrier()
+        if self.simulation is not None:
+            self.simulation.begin_step(number)
+        self.profiler.begin_step()
+        losses = run_step(self._runtime, self.stages, self._modules, self._job)
+        if self.simulation is not None:
+            self._around += self.simulation.end_step()
+        self.profiler.next_step()
+        return losses
+
+    def compare(self, losses: Sequence[float], wanted: Mapping[str, Any]) -> None:
+        """Compare gradients and losses of the last step with those of one process."""
+        found = [
+            _compared_module(index, module, wanted["gradients"])
+            for stage in self.stages
+            for index, module in zip(
+                self._cut.modules(stage.stage_index), _layers(stage.submod), strict=True
+            )
+        ]
+        for place, loss in zip(self._order, losses, strict=bool(losses)):
+            off = abs(loss - wanted["losses"][place]) / max(abs(wanted["losses"][place]), 1e-30)
+            found.append(_EQUAL._replace(difference=off / wanted["allowed"], worst="a loss"))
+        self._compared = _together(found)
+
+    def result(self) -> _Ran:
+        """What was measured and compared."""
+        measured = [record for record in self._around if record.step >= 0]
+        return self._compared._replace(records=self.profiler.records, around=measured)
+
+
+def run_step(
+    made: Any, stages: Sequence[Any], modules: Modules, job: Job | None = None
+) -> list[float]:
+    """Run one step of a job from zero gradients; return the losses on the last stage's rank.
+
+    `job`: that of the modules, or the same with its microbatches in another order.
+    """
+    job, device = job or modules.job, modules.device
+    modules.zero_grad()
+    inputs = job.arguments if any(stage.is_first for stage in stages) else ()
     last = any(stage.is_last for stage in stages)
     losses: list[Any] = []
-    given = (inputs,) if first else ()
-    made.step(*given, target=targets if last else None, losses=losses if last else None)
-    return RankResult(
-        [value.item() for value in losses],
-        {
-            f"{stage.stage_index}.{name}": weight.grad.clone()
-            for stage in stages
-            for name, weight in stage.submod.named_parameters()
-            if weight.grad is not None
-        },
-        [],
-        [],
+    made.step(
+        *(tensor.to(device) for tensor in inputs),
+        target=job.target.to(device) if last else None,
+        losses=losses if last else None,
+        **{name: tensor.to(device) for name, tensor in job.tensor_kwargs.items()},
     )
+    return [value.item() for value in losses]
 
 
-def renumbered(schedule: Schedule, records: Sequence[Record]) -> tuple[Record, ...]:
-    """Restore the schedule's numbers of the microbatches (see `microbatch_numbers`)."""
-    numbers = microbatch_numbers(schedule)
-    original = {number: microbatch for microbatch, number in numbers.items()}
-    return tuple(record._replace(microbatch=original[record.microbatch]) for record in records)
+def _layers(module: Any) -> Any:
+    """The modules of a stage, compiled or not."""
+    return getattr(module, "_orig_mod", module).layers
 
 
-def step_lengths(records: Sequence[Record | StepRecord], steps: int) -> tuple[float, ...]:
-    """Seconds of every step, from the first start to the last end of an operation."""
-    seconds = []
-    for step in range(steps):
-        ran = [record for record in records if record.step == step]
-        first, last = min(r.start for r in ran), max(r.end for r in ran)
-        seconds.append((last - first) / 1e9)
-    return tuple(seconds)
+def _compared_module(index: int, module: Any, wanted: dict[str, Any]) -> _Ran:
+    """Compare the gradients of a module, on its device."""
+    weights = dict(module.named_parameters())
+    expected = {
+        name: None
+        if (gradient := wanted[f"{index}.{name}"]) is None
+        else gradient.to(weight.device)
+        for name, weight in weights.items()
+    }
+    largest = (_largest(gradient) for gradient in expected.values() if gradient is not None)
+    scale = max(largest, default=0.0) or 1.0
+    compared = []
+    for name, weight in weights.items():
+        mine, theirs = weight.grad, expected[name]
+        if mine is not None or theirs is not None:
+            both = mine is not None and theirs is not None
+            off = _largest(mine - theirs) / scale if both else float("inf")
+            allowed = TOLERANCES.get(weight.dtype, LOW_PRECISION)
+            what = f"the gradient of {name} of module {index}"
+            compared.append(_Ran([], 1, off / allowed, off, what))
+    return _together(compared) if compared else _EQUAL
+
+
+def _largest(tensor: Any) -> float:
+    """Largest absolute entry; NaN counts as infinite."""
+    if not tensor.numel():
+        return 0.0
+    found = float(tensor.abs().max().item())
+    return float("inf") if isnan(found) else found
+
+
+def _profile(
+    rank: int, order: Schedule, cut: Cut, metas: Sequence[tuple[TensorMeta, ...]], steps: int
+) -> Profile:
+    modules = _loaded.pop("modules")
+    modules.keep(cut.modules_on(rank))
+    stages = build_stages(modules, cut, metas, rank)
+    built = runtime(stages, order, modules.job.loss)
+    with Profiler(stages) as profiler:
+        for _ in range(1 + steps):
+            distributed.barrier()
+            run_step(built, stages, modules)
+            profiler.next_step()
+    return profiler.gather()

@@ -29,6 +29,7 @@ from torch.distributed.pipelining import PipelineStage
 from ppopt.errors import InputError
 from ppopt.problem.layer_settings import DECODER
 from ppopt.problem.pipeline import Pipeline
+from ppopt.torch.pipeline_runtime import first_announced
 
 _INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 _MODULE = "ppopt_job"
@@ -97,6 +98,20 @@ class Job:
 
         kwargs = {name: part(value) for name, value in self.kwargs.items()}
         return Microbatch(tuple(map(part, self.arguments)), part(self.target), kwargs)
+
+    def in_order(self, order: Sequence[int]) -> Job:
+        """The job whose batch has its microbatches in another order."""
+        if list(order) == list(range(len(order))):
+            return self
+
+        def arranged(value: Any) -> Any:
+            parts = value.tensor_split(len(order))
+            return torch.cat([parts[place] for place in order])
+
+        kwargs = {name: arranged(value) for name, value in self.tensor_kwargs.items()}
+        inputs = tuple(map(arranged, self.arguments))
+        target = arranged(self.target)
+        return replace(self, inputs=inputs, target=target, kwargs={**self.kwargs, **kwargs})
 
 
 def _is_tensor(value: Any) -> bool:
@@ -284,10 +299,11 @@ class TensorMeta(NamedTuple):
         """Its size in bytes."""
         return prod(self.shape) * int(self.dtype.itemsize)
 
-    def tensor(self) -> Any:
-        """An empty tensor like it, without memory."""
+    def tensor(self, announced: bool = False) -> Any:
+        """An empty tensor like it, without memory; if `announced`, floats need a gradient."""
         made = torch.empty(self.shape, dtype=self.dtype, device="meta")
-        return made.requires_grad_(self.requires_grad)
+        needed = announced and self.dtype.is_floating_point
+        return made.requires_grad_(self.requires_grad or needed)
 
 
 class Trace(NamedTuple):
@@ -303,11 +319,12 @@ def boundaries(modules: Modules, microbatches: int, keep: Collection[int] = ()) 
     """Run the forward of every module and the loss once, on one microbatch.
 
     Frees each module after its forward, except those to `keep`. Raises InputError if a module or
-    the loss fails, if a module returns anything but tensors, or if no gradient passes through.
+    the loss fails, if a module returns anything but tensors, or if no gradient passes through
+    behind the frozen modules in front.
     """
     first = modules.job.microbatch(0, microbatches, modules.device)
     tensors = first.arguments
-    found = Trace([_metas(tensors)], [])
+    found, trained = Trace([_metas(tensors)], []), False
     for index in range(len(modules)):
         name = type(modules[index]).__name__
         what = f"module {index} ({name})"
@@ -321,11 +338,12 @@ def boundaries(modules: Modules, microbatches: int, keep: Collection[int] = ()) 
                 raise InputError(f"{what}: returns {type(tensor).__name__}; return tensors")
         found.names.append(name)
         found.metas.append(_metas(tensors))
-        if not any(meta.requires_grad for meta in found.metas[-1]):
+        trained |= any(weight.requires_grad for weight in modules[index].parameters())
+        if trained and not any(meta.requires_grad for meta in found.metas[-1]):
             raise InputError(f"{what}: no tensor that it returns requires a gradient")
         tensors = tuple(tensor.detach().requires_grad_(tensor.requires_grad) for tensor in tensors)
         modules.keep({*keep, *range(index + 1, len(modules))})
-    _check_loss(modules.job, tensors, first.target)
+    _check_loss(modules.job, tensors, first.target, trained=trained)
     return found
 
 
@@ -352,12 +370,12 @@ def _metas(tensors: Sequence[Any]) -> tuple[TensorMeta, ...]:
     )
 
 
-def _check_loss(job: Job, tensors: tuple[Any, ...], target: Any) -> None:
+def _check_loss(job: Job, tensors: tuple[Any, ...], target: Any, *, trained: bool) -> None:
     try:
         value = job.loss(tensors[0] if len(tensors) == 1 else tensors, target)
     except Exception as error:
         raise InputError(f"loss: it raised {described(error)}") from None
-    if not isinstance(value, torch.Tensor) or value.ndim or not value.requires_grad:
+    if not isinstance(value, torch.Tensor) or value.ndim or value.requires_grad < trained:
         raise InputError("loss: it returns no scalar tensor that requires a gradient")
 
 
@@ -405,16 +423,28 @@ def build_stages(
     modules: Modules, cut: Cut, metas: Sequence[tuple[TensorMeta, ...]], rank: int
 ) -> list[PipelineStage]:
     """Build the stages of a rank, in ascending order; `metas` are those of the `Trace`."""
-    stages = []
-    for stage in cut.stages_on(rank):
-        indices = cut.modules(stage)
-        built = PipelineStage(
-            modules.stage(indices, cut.backend),
+    boundary = [metas[cut.modules(stage).start] for stage in range(len(cut.hosts))] + [metas[-1]]
+    needs = [n for n, after in enumerate(boundary[1:]) if _needs_gradient(after)]
+    trained = needs[0] if needs else len(cut.hosts)
+    announced = first_announced(cut.hosts, trained)
+
+    def tensors(place: int, first: int) -> tuple[Any, ...]:
+        """What crosses a boundary of stages; from `first` on, what comes from frozen ones too."""
+        frozen = 0 < place < len(cut.hosts) and not _needs_gradient(boundary[place])
+        return tuple(meta.tensor(frozen and first <= place) for meta in boundary[place])
+
+    return [
+        PipelineStage(
+            modules.stage(cut.modules(stage), cut.backend),
             stage,
             len(cut.hosts),
             torch.device(modules.device),
-            input_args=tuple(meta.tensor() for meta in metas[indices.start]),
-            output_args=tuple(meta.tensor() for meta in metas[indices.stop]),
+            input_args=tensors(stage, trained),
+            output_args=tensors(stage + 1, announced + 1),
         )
-        stages.append(built)
-    return stages
+        for stage in cut.stages_on(rank)
+    ]
+
+
+def _needs_gradient(metas: Sequence[TensorMeta]) -> bool:
+    return any(meta.requires_grad for meta in metas)

@@ -104,7 +104,7 @@ class Expected:
         pipeline = self.pipeline
         exists = existing_kinds(pipeline)
         for kind, ticks in zip(OpKind, ComputeTimes(pipeline).alone.tolist(), strict=True):
-            yield kind, (exists[kind, :, None, None], self._per_lane(ticks, "microbatch_times"))
+            yield kind, (exists[kind, :, None, None], self._compute(ticks))
         if pipeline.has_links:
             yield from self._transfers(exists[OpKind.B])
         yield from self._collectives()
@@ -115,6 +115,19 @@ class Expected:
             times = [time * pipeline.ticks.per_unit for time in pipeline.costs.offload_time]
             for move in MOVES:
                 yield move, (moved, self._per_lane(times, "microbatch_memory"))
+
+    def _compute(self, ticks: Sequence[int]) -> Ints:
+        """Ticks of every stage, times both factors, of microbatch and slice.
+
+        Shape [stage, lane or 1, slice or 1].
+        """
+        if self.pipeline.slice_times is None:
+            return self._per_lane(ticks, "microbatch_times")
+        each = [
+            self._per_lane([time * factor for time in ticks], "microbatch_times")
+            for factor in self.pipeline.slice_times
+        ]
+        return np.concatenate(each, axis=2)
 
     def _per_lane(self, ticks: Sequence[Fraction | int], field: str) -> Ints:
         """Ticks of every stage, times the factor of the microbatch, shape [stage, lane or 1, 1]."""

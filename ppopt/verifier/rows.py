@@ -11,8 +11,7 @@ import numpy.typing as npt
 
 from ppopt.errors import InputError
 from ppopt.problem.arrays import Bools, Ints
-from ppopt.problem.link_mode import LinkMode
-from ppopt.problem.offload import HostLink
+from ppopt.problem.link_mode import HostLink, LinkMode
 from ppopt.problem.operation import KINDS, NUM_KINDS, AuxiliaryKind, Op, OpKind, TransferKind
 from ppopt.problem.pipeline import Pipeline
 from ppopt.schedule.operations import ALONE

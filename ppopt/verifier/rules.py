@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from fractions import Fraction
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -201,8 +202,8 @@ def _pairs(known: Rows) -> Iterator[Violation]:
 def _ticks(known: Rows) -> Ints:
     """Time of every row: that of its kind and place, or that of its pair on one device.
 
-    The factor of a microbatch multiplies its times. A pair saves what it saves at 1 times the
-    smaller factor of its two: so much of both overlaps, and the rest runs alone.
+    The factor of a microbatch, and that of a slice, multiply its times. A pair saves what it saves
+    at 1 times the smaller factor of its two: so much of both overlaps, and the rest runs alone.
     """
     ticks, home = known.expected.ticks[known.cell], known.home
     paired = (known.partner != ABSENT) & (home == home[known.partner])
@@ -213,14 +214,25 @@ def _ticks(known: Rows) -> Ints:
     kind, stages = known.kind[backward], (known.stage[forward], known.stage[backward])
     times = ComputeTimes(known.pipeline)
     together = times.together(kind, *stages)
-    if (factors := known.pipeline.microbatch_times) is not None:
-        places = (known.microbatch[rows].tolist() for rows in (forward, backward))
-        smaller = [min(factors[f], factors[b]) for f, b in zip(*places, strict=True)]
+    if known.pipeline.microbatch_times is not None or known.pipeline.slice_times is not None:
+        smaller = list(map(min, _factors(known, forward), _factors(known, backward)))
         alone = times.alone[OpKind.F, stages[0]] + times.alone[kind, stages[1]]
         saved = scaled(alone - together, smaller)
         together = ticks[forward] + ticks[backward] - saved
     ticks[forward] = ticks[backward] = together
     return ticks
+
+
+def _factors(known: Rows, rows: Ints) -> list[Fraction]:
+    """Factor on the times of every row: that of its microbatch times that of its slice."""
+    pipeline, one = known.pipeline, Fraction(1)
+    times, slices = pipeline.microbatch_times, pipeline.slice_times
+    return [
+        (times[microbatch] if times else one) * (slices[part] if slices else one)
+        for microbatch, part in zip(
+            known.microbatch[rows].tolist(), known.slice[rows].tolist(), strict=True
+        )
+    ]
 
 
 def _durations(known: Rows) -> Iterator[Violation]:

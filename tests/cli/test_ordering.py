@@ -135,8 +135,14 @@ def test_a_signal_ends_the_command_between_lines() -> None:
         assert process.wait() == EXIT_UNKNOWN
 
 
-def test_a_defective_line_is_one_line_of_error(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("line", "text"),
+    [
+        ("[1, -2]", "line 2: lengths: microbatch 1: -2 is no number of tokens from 1 to 10^12"),
+        ("[1,", "line 2: not JSON: Expecting value"),
+    ],
+)
+def test_a_defective_line_is_one_line_of_error(line: str, text: str, tmp_path: Path) -> None:
     file = tmp_path / "steps.jsonl"
-    file.write_text("[8192]\n[1, -2]\n")
-    text = "line 2: lengths: microbatch 1: -2 is no number of tokens from 1 to 10^12"
+    file.write_text(f"[8192]\n{line}\n")
     assert run(f"order {OPTIONS}", file) == Ran(2, "", f"error: {file}: {text}\n")

@@ -49,23 +49,29 @@ def pipelines(
 ) -> Pipeline:
     """Draw a pipeline: every placement, one or two routes, slices, unequal exact costs, no limit.
 
-    `min_batches` is per route; `different` says whether microbatches may differ.
+    `min_batches` is per route; `different` says whether microbatches, and their slices, may differ.
     """
     devices = draw(_integers(min_devices, max_devices))
     routes = draw(_one_of((1, 1, 2)))
     cut = draw(_one_of(tuple(slices)))
     most = max(min_batches, 5 - routes if (cut or 1) == 1 else 2 - routes // 2)
     batches = routes * draw(_integers(min_batches, most))
-    factors = _one_or_all(_FACTORS, batches) if draw(_one_of(different)) else st.none()
+    differ = draw(_one_of(different))
+    factors = _one_or_all(_FACTORS, batches) if differ else st.none()
+    stages = draw(_placements(devices))
+    relative = None
+    if differ and (cut or 1) > 1 and stages["overlap"] is None:
+        relative = draw(st.lists(_integers(1, 3), min_size=cut, max_size=cut))
     return Pipeline(
         batches=batches,
         microbatch_times=draw(factors),
         microbatch_memory=draw(factors),
         routes=routes,
         slices=cut,
+        slice_times=relative,
         p2p=draw(_p2p(devices)),
         device_speed=draw(_one_of(_SPEEDS) if routes == 2 else _one_or_all(_SPEEDS, devices)),
-        **draw(_placements(devices)),
+        **stages,
     )
 
 
@@ -301,14 +307,16 @@ def may_pair(pipeline: Pipeline, one: Op, other: Op) -> bool:
 
 
 def duration_of(pipeline: Pipeline, group: Sequence[Op]) -> int:
-    """Time of one operation, or of a pair, by the factors of the microbatches: DESIGN section 3,
-    rule 16. A pair saves the smaller factor of its two times what it would save at 1."""
-    factors = pipeline.microbatch_times or (1,) * pipeline.batches
-    alone = sum(factors[op.microbatch] * time_at_1(pipeline, [op]) for op in group)
+    """Time of one operation, or of a pair, by the factors of microbatches and slices: DESIGN
+    section 3, rule 16. A pair saves the smaller factor of its two times what it would save at 1."""
+    times = pipeline.microbatch_times or (1,) * pipeline.batches
+    slices = pipeline.slice_times or (1,) * pipeline.num_slices
+    factors = {op: times[op.microbatch] * slices[op.slice] for op in group}
+    alone = sum(factors[op] * time_at_1(pipeline, [op]) for op in group)
     if len(group) == 1:
         return int(alone)
     saved = sum(time_at_1(pipeline, [op]) for op in group) - time_at_1(pipeline, group)
-    return int(alone - min(factors[op.microbatch] for op in group) * saved)
+    return int(alone - min(factors[op] for op in group) * saved)
 
 
 def time_at_1(pipeline: Pipeline, group: Sequence[Op]) -> int:

@@ -73,6 +73,7 @@ SPELLINGS = {
     "reference_tokens": ("reference_tokens",),
     "order": ("order",),
     "slices": ("slices",),
+    "slice_times": ("slice_times",),
     "routes": ("routes",),
     "time_unit": ("time_unit",),
     "memory_unit": ("memory_unit",),

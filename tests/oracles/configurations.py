@@ -12,9 +12,9 @@ from fractions import Fraction
 from itertools import combinations, pairwise, product
 
 from ppopt.problem import placement
+from ppopt.problem.layer_choices import SEARCH_RECOMPUTE
 from ppopt.problem.partition import SEARCH
 from ppopt.problem.pipeline import Pipeline
-from ppopt.problem.recompute import SEARCH_RECOMPUTE
 from tests.factories.models import sets_that_recompute
 from tests.oracles import exhaustive
 
@@ -50,12 +50,18 @@ def configurations(pipeline: Pipeline) -> Iterator[Pipeline]:
 
 
 def least_value(
-    pipeline: Pipeline, *, fused: bool, objective: exhaustive.Goal = "makespan"
+    pipeline: Pipeline, *, fused: bool | None, objective: exhaustive.Goal = "makespan"
 ) -> Fraction | None:
-    """The optimum over all configurations, in the user's unit; None: none has a schedule."""
-    values = (
-        (one, exhaustive.best(one, fused=fused, objective=objective))
-        for one in configurations(pipeline)
-    )
+    """The optimum over all configurations, in the user's unit; None: none has a schedule.
+
+    `fused` is None: every backward is whole or split.
+    """
+
+    def best(one: Pipeline) -> int | None:
+        if fused is None:
+            return exhaustive.best_mixed(one, objective=objective)
+        return exhaustive.best(one, fused=fused, objective=objective)
+
+    values = ((one, best(one)) for one in configurations(pipeline))
     found = (one.ticks.time(value) for one, value in values if value is not None)
     return min(found, default=None)

@@ -7,24 +7,26 @@ from fractions import Fraction
 import ppopt
 from ppopt import Objective, Pipeline, Result, Status, Verdict, solve
 from ppopt.rechecker import check
+from tests.oracles import exhaustive_pairs
 
 
 def assert_solved(
     pipeline: Pipeline,
     least: Fraction | None,
     *,
-    whole: bool,
+    whole: bool | None,
     span: bool,
     more: Fraction | None = None,
-) -> None:
+) -> Result:
     """A search proves the least value, in the user's unit, or that there is none (None).
 
-    The re-checker confirms it, and refutes a bound above it, as `assert_proved` says.
+    The re-checker confirms it, and refutes a bound above it, as `assert_proved` says. `whole` is
+    None: every backward is whole or split.
     """
     found = solve(
         pipeline,
         objective=Objective.DEVICE_SPAN if span else Objective.MAKESPAN,
-        backward_kind="whole" if whole else "split",
+        backward_kind={True: "whole", False: "split", None: "mixed"}[whole],
         workers=1,
         time_limit=600,
     )
@@ -34,6 +36,7 @@ def assert_solved(
         assert found.schedule is not None
         assert ppopt.verify(found.schedule) == []
     assert_proved(found, more)
+    return found
 
 
 def assert_proved(found: Result, more: Fraction | None = None) -> None:
@@ -53,3 +56,11 @@ def assert_proved(found: Result, more: Fraction | None = None) -> None:
     wrong = check(higher, 60.0, 1, 1, lambda _: None)
     assert wrong.verdict is Verdict.WRONG
     assert wrong.counterexample is not None and ppopt.verify(wrong.counterexample) == []
+
+
+def assert_like_every_order(pipeline: Pipeline, *, whole: bool | None, spans: bool) -> None:
+    """A search, and the re-checker, agree with every order of every device, pairs included."""
+    best = exhaustive_pairs.best(pipeline, fused=whole, spans=spans)
+    for span, ticks in ((False, best.makespan), *([(True, best.device_span)] if spans else [])):
+        least = None if ticks is None else pipeline.ticks.time(ticks)
+        assert_solved(pipeline, least, whole=whole, span=span)

@@ -19,22 +19,8 @@ from ppopt.rechecker import configurations, confirmed
 from ppopt.rechecker.claim import Claim
 from ppopt.rechecker.partitions import left_to_search
 from tests.factories.partitions import draw_space
-from tests.oracles.rechecked import assert_proved
 from tests.solver.partitions.over_partitions import over_partitions
-from tests.solver.partitions.test_partition_search import LINKS, layers, pipeline, small_space
-
-
-@pytest.mark.parametrize("seed", range(25))
-def test_a_proved_bound_is_confirmed_and_one_tick_more_is_wrong(seed: int) -> None:
-    """The counterexample may be of another partition than the one found."""
-    rng = Random(500 + seed)
-    space, links = small_space(rng), rng.choice(LINKS)
-    objective = "device-span" if space.span else "makespan"
-    pipe = pipeline(space, "search", **links)
-    found = ppopt.solve(
-        pipe, objective=objective, backward_kind=BackwardKind.uniform(fused=space.whole), workers=1
-    )
-    assert_proved(found)
+from tests.solver.partitions.test_partition_search import LINKS, layers, pipeline
 
 
 def searched() -> ppopt.Result:

@@ -2,38 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from random import Random
 
 import pytest
 
 import ppopt
 from ppopt import Argument, Certificate, InputError, Model, Pipeline, Status, Verdict
-from ppopt.problem.backward_kind import BackwardKind
 from ppopt.rechecker import confirmed
-from tests.oracles.rechecked import assert_proved
-from tests.solver.recompute.test_recompute_search import MODEL, draw, draw_with_ends
-
-
-@pytest.mark.parametrize(
-    ("drawn", "objective"),
-    [(draw, "makespan"), (draw, "device-span"), (draw_with_ends, "makespan")],
-)
-def test_a_proved_bound_is_confirmed_and_one_tick_more_is_wrong(
-    drawn: Callable[[Random], tuple[Pipeline, bool]], objective: str
-) -> None:
-    rng = Random(91)
-    for _ in range(6):
-        pipeline, fused = drawn(rng)
-        found = ppopt.solve(
-            pipeline,
-            backward_kind=BackwardKind.uniform(fused=fused),
-            objective=objective,
-            workers=1,
-        )
-        assert_proved(found)
+from tests.solver.recompute.test_recompute_search import MODEL
 
 
 def test_a_bound_of_one_choice_is_not_one_of_all() -> None:

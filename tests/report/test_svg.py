@@ -96,6 +96,15 @@ def test_caption_axis_and_numbers_are_written() -> None:
     assert Counter(written[13:])["0"] == Counter(written[13:])["1"] == 4
 
 
+def test_microbatches_that_differ_have_their_factors_and_their_order() -> None:
+    pipeline = Pipeline(stages=2, batches=2, microbatch_times=[1, 3]).reordered([1, 0])
+    picture = parsed(evaluate(pipeline, "1f1b"))
+    assert texts(picture)[0].endswith("peak memory 2 1 · microbatch order 1, 0")
+    words = {said for _, _, _, said in rects(picture)}
+    first = "F, stage 0, microbatch 0: 0 to 3; microbatch 1 of the list: times x 3, memory x 1"
+    assert first in words
+
+
 def test_slices_are_told_apart() -> None:
     """Two slices of each of two microbatches: F and BW on each of two devices."""
     written = Counter(texts(parsed(evaluate(Pipeline(stages=2, batches=2), "seq-1f1b"))))

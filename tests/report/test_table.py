@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 import ppopt
-from ppopt.formats.figures import LayerRun
+from ppopt.formats.figures import LayerRun, ScheduleFigures
 from ppopt.report.comparison_report import ComparisonReport
 from ppopt.report.frontier_report import describe_frontier, report_frontier
 from ppopt.report.objects import of_evaluation
@@ -27,9 +27,11 @@ from ppopt.report.table import (
     partitions_table,
     peaks_table,
     result_table,
+    sweep_table,
     why_table,
 )
 from ppopt.schedule.imbalance import Imbalance
+from ppopt.studies.records import SweepRow
 from ppopt.studies.robustness import Jitter
 
 SOLVED = ScheduleReport(
@@ -215,6 +217,21 @@ def test_the_longest_names_fit_80_columns() -> None:
     rows = [replace(ROW, strategy=name, placement="interleaved", chunks=2) for name in names]
     assert len(printed(compare_table(rows))) == 2 + len(rows)
     assert all(len(line) <= 80 for line in printed(compare_table(rows)))
+
+
+def test_the_head_of_a_sweep_breaks_no_word() -> None:
+    """Its last column has the room: why a row failed."""
+    settings = {"batches": 8, "chunks": 2, "strategy": "interleaved", "mem_limit": "72GiB"}
+    settings |= {"link_mode": "delay", "p2p_time": 0.5}
+    figures = ScheduleFigures(value=1234.5, gap=0.01, time_unit="ms", memory_unit="GiB")
+    rows = [
+        SweepRow(settings, figures, None, cached=False),
+        SweepRow(settings, None, "chunks: 2 contradicts strategy 1f1b", cached=False),
+    ]
+    assert " ".join(printed(sweep_table(rows))[:2]).split() == [
+        *("mem_", "link_", "p2p_", "value", "memory", "batches", "chunks", "strategy"),
+        *("limit", "mode", "time", "(ms)", "gap", "bubble", "(GiB)", "status"),
+    ]
 
 
 def test_markup_in_names_is_shown_as_it_is() -> None:

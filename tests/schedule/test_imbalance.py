@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 from fractions import Fraction
-from itertools import islice, permutations
 
-import pytest
 from hypothesis import given
-from hypothesis import strategies as st
 
 from ppopt.problem.pipeline import Model, Pipeline
-from ppopt.schedule.device_balance import balanced_by_device
 from ppopt.schedule.idle import share
 from ppopt.schedule.imbalance import Imbalance, Relief, imbalance
 from ppopt.schedule.schedule import Schedule
@@ -56,51 +52,6 @@ def test_moving_layers() -> None:
     )
     even = evaluate(model.pipeline(devices=2, batches=2), "gpipe")
     assert imbalance(even).relief is None
-
-
-HEADED = [*LAYERS, {"forward": 1, "activation": 1, "count": 4}, {"forward": 4, "activation": 1}]
-"""Ten layers of F + BW = 3, and a last one of 12."""
-
-
-def test_a_device_with_two_stages_is_balanced_as_a_whole() -> None:
-    """A V of two devices, two microbatches. The largest stage is least with 4, 3, 3 and 1 layers:
-    device 0 works 2 x (12 + 12) = 48, device 1 2 x 18. With 3, 4, 3 and 1 both work 42."""
-    model = Model(HEADED)
-    made = evaluate(model.pipeline(devices=2, batches=2, placement="v", chunks=2), "1f1b-v")
-    assert made.pipeline.counts == (4, 3, 3, 1)
-    assert imbalance(made).relief == Relief(1, Fraction(48 - 42, made.metrics.makespan_ticks))
-    cut = model.pipeline(devices=2, batches=2, placement="v", chunks=2, partition=[3, 4, 3, 1])
-    assert imbalance(evaluate(cut, "1f1b-v")).relief is None
-
-
-@pytest.mark.parametrize("placement", ["v", "interleaved"])
-@examples(40)
-@given(works=st.lists(st.integers(1, 9), min_size=4, max_size=9), routes=st.sampled_from([1, 2]))
-def test_a_balanced_partition_is_a_local_optimum(
-    works: list[int], routes: int, placement: str
-) -> None:
-    """No worse than where it starts, nor than any partition with one layer moved between stages."""
-    model = Model([{"forward": work} for work in works])
-    placed = {"devices": 2, "batches": 2, "placement": placement, "chunks": 2, "routes": routes}
-    start = model.pipeline(**placed)
-    counts = balanced_by_device(start)
-
-    def most(cut: tuple[int, ...]) -> int:
-        sizes = iter(works)
-        stages = [sum(islice(sizes, count)) for count in cut]
-        loads = [0, 0]
-        for route in start.hosts:
-            for device, work in zip(route, stages, strict=True):
-                loads[device] += work
-        return max(loads)
-
-    near = [
-        tuple(count - (stage == source) + (stage == target) for stage, count in enumerate(counts))
-        for source, target in permutations(range(4), 2)
-        if counts[source] > 1
-    ]
-    assert sum(counts) == len(works) and min(counts) >= 1
-    assert most(counts) <= min(map(most, [start.counts, *near]))
 
 
 def test_layers_are_not_moved_over_the_memory_limit() -> None:

@@ -34,10 +34,19 @@ def test_whole_backwards_of_equal_stages_need_no_search(stages: int, batches: in
 
 
 @pytest.mark.parametrize("objective", Objective)
-def test_no_bound_is_above_the_optimum(objective: Objective) -> None:
+@pytest.mark.parametrize(
+    "cases",
+    [
+        [*bounds.cases(seed=5, count=10)],
+        [*tiny_cases(42, 8, ops=bounds.EXHAUSTIVE, boundaries=True)],
+        [*tiny_cases(34, 8, ops=bounds.EXHAUSTIVE, heavy=True)],
+    ],
+    ids=["all", "boundaries", "heavy"],
+)
+def test_no_bound_is_above_the_optimum(cases: list[Case], objective: Objective) -> None:
     """Each device and each set of devices alone, the work, and searches ended or cut short."""
     found: Counter[str] = Counter()
-    for case in bounds.cases(seed=5, count=10):
+    for case in cases:
         best = bounds.optimum(case, objective)
         for sample in bounds.samples(case, objective, best):
             assert sample.sound, sample

@@ -25,7 +25,7 @@ from ppopt.solver.cp_sat.cpsat import SolverLimits
 from ppopt.solver.relaxation.pairs import most_saved
 from ppopt.solver.result import Result
 from tests.clock import work_clock
-from tests.oracles.exhaustive_pairs import best
+from tests.oracles.rechecked import assert_like_every_order
 
 
 def tiny(rng: Random, hosts: tuple[int, ...], **fixed: Any) -> Pipeline:
@@ -58,22 +58,6 @@ def assert_sound(result: Result) -> None:
     assert result.lower_bound <= result.value
 
 
-def assert_like_the_oracle(pipeline: Pipeline, *, fused: bool, spans: bool) -> None:
-    expected = best(pipeline, fused=fused, spans=spans)
-    goals = {Objective.MAKESPAN: expected.makespan}
-    if spans:
-        goals[Objective.DEVICE_SPAN] = expected.device_span
-    for goal, value in goals.items():
-        found = solve(
-            pipeline, backward_kind=BackwardKind.uniform(fused=fused), objective=goal, workers=1
-        )
-        if value is None:
-            assert found.status is Status.INFEASIBLE
-            continue
-        assert_sound(found)
-        assert (found.status, found.value) == (Status.OPTIMAL, pipeline.ticks.time(value))
-
-
 @pytest.mark.parametrize(
     ("hosts", "fused", "count", "spans"),
     [
@@ -89,13 +73,13 @@ def test_search_finds_what_trying_everything_finds(
 ) -> None:
     rng = Random(len(hosts) + 10 * fused)
     for _ in range(count):
-        assert_like_the_oracle(tiny(rng, hosts), fused=fused, spans=spans)
+        assert_like_every_order(tiny(rng, hosts), whole=fused, spans=spans)
 
 
 def test_three_microbatches_on_one_device() -> None:
     rng = Random(5)
     for _ in range(2):
-        assert_like_the_oracle(tiny(rng, (0,), batches=3, routes=1), fused=True, spans=True)
+        assert_like_every_order(tiny(rng, (0,), batches=3, routes=1), whole=True, spans=True)
 
 
 @pytest.mark.parametrize("slices", [2, 3])
@@ -104,7 +88,7 @@ def test_slices(slices: int) -> None:
     for _ in range(3):
         given = tiny(rng, (0, 1), batches=1, routes=1, slices=slices, overlap=None)
         given = replace(given, mem_limit=rng.choice((None, slices * 4)))
-        assert_like_the_oracle(given, fused=slices == 3, spans=True)
+        assert_like_every_order(given, whole=slices == 3, spans=True)
 
 
 def test_pairs_that_save_nothing_are_never_needed() -> None:
@@ -116,7 +100,7 @@ def test_pairs_that_save_nothing_are_never_needed() -> None:
             given, overlap=[f + b for f, b in zip(given.forward, given.backward, strict=True)]
         )
         assert Trait.PAIRS not in Instance.uniform(given, fused=True).traits
-        assert_like_the_oracle(given, fused=True, spans=False)
+        assert_like_every_order(given, whole=True, spans=False)
 
 
 @pytest.mark.parametrize("seed", range(8))

@@ -17,7 +17,7 @@ from ppopt.rechecker import SEED, Verdict, check
 from ppopt.rechecker.claim import Claim
 from ppopt.studies.plan import plan
 from tests.oracles.configurations import partitions
-from tests.oracles.exhaustive_pairs import best
+from tests.oracles.rechecked import assert_like_every_order
 from tests.tiers import first
 
 SPLIT, WHOLE, MIXED = BackwardKind.SPLIT, BackwardKind.WHOLE, BackwardKind.MIXED
@@ -48,14 +48,6 @@ def model(rng: Random, layers: int) -> Model:
     return Model(tuple(drawn(rng) for _ in range(layers)))
 
 
-def assert_confirmed(pipeline: Pipeline, kind: BackwardKind, value: int | None) -> None:
-    claim = Claim(pipeline, span=False, backward_kind=kind, bound=value, devices=(0,))
-    assert check(claim, 30, 1, SEED, lambda _: None).verdict is Verdict.CONFIRMED
-    if value is not None:
-        more = claim._replace(bound=value + 1)
-        assert check(more, 30, 1, SEED, lambda _: None).verdict is Verdict.WRONG
-
-
 @pytest.mark.parametrize("kind", [SPLIT, WHOLE, MIXED])
 @pytest.mark.parametrize("seed", first(2, range(10)))
 def test_search_finds_what_trying_everything_finds(seed: int, kind: BackwardKind) -> None:
@@ -71,15 +63,7 @@ def test_search_finds_what_trying_everything_finds(seed: int, kind: BackwardKind
         partition=(3,) if len(hosts) == 1 else (1, 2),
         mem_limit=rng.choice((None, 9)),
     )
-    value = best(given, fused=FUSED[kind], spans=False).makespan
-    found = solve(given, backward_kind=kind, workers=1)
-    assert_confirmed(given, kind, value)
-    if value is None:
-        assert found.status is Status.INFEASIBLE
-        return
-    assert (found.status, found.value) == (Status.OPTIMAL, given.ticks.time(value))
-    assert found.schedule is not None
-    assert verify(found.schedule) == []
+    assert_like_every_order(given, whole=FUSED[kind], spans=False)
 
 
 @pytest.mark.parametrize("kind", [WHOLE, MIXED])

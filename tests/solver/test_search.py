@@ -1,13 +1,15 @@
-"""The search against exhaustive search, PyJobShop and figures of the design."""
+"""The search against exhaustive search and figures of the design."""
 
+import re
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from ppopt import InputError, Objective, Pipeline, Result, Status, solve
+from ppopt import InputError, Objective, Pipeline, Result, Status, evaluate, solve
 from ppopt.formats.schedule_json import read_schedule
 from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.problem import Problem
@@ -31,7 +33,7 @@ def assert_sound(result: Result) -> None:
     if result.status is Status.INFEASIBLE:
         assert result.schedule is None
         assert result.value is None
-        assert "least limit that works" in result.proof
+        assert re.search("least limit that works|one that works .* is at least", result.proof)
         return
     assert verify(result.schedule) == []
     assert ticks(result) == result.schedule.metrics.value_ticks(result.objective)
@@ -43,18 +45,31 @@ def assert_sound(result: Result) -> None:
 MODEL_ALONE = SolveParams(without=frozenset(NAMES) - {"list scheduling", "full model"})
 
 
-@pytest.mark.parametrize("count", [64, slow(160)])
-@pytest.mark.parametrize("objective", Objective)
-def test_agrees_with_exhaustive_search(objective: Objective, count: int) -> None:
+@pytest.mark.parametrize(
+    ("objective", "count", "fixed"),
+    [
+        *((objective, 64, {"ops": 14}) for objective in Objective),
+        *(slow(objective, 160, {"ops": 14}) for objective in Objective),
+        (Objective.MAKESPAN, 120, {"heavy": True}),
+        (Objective.DEVICE_SPAN, 30, {"heavy": True, "ops": 12}),
+        (Objective.MAKESPAN, 20, {"heavy": True, "ops": 16, "routes": 2}),
+        (Objective.MAKESPAN, 60, {"boundaries": True, "ops": 14}),
+        (Objective.DEVICE_SPAN, 15, {"boundaries": True, "ops": 14}),
+    ],
+)
+def test_agrees_with_exhaustive_search(
+    objective: Objective, count: int, fixed: dict[str, Any]
+) -> None:
     """Value and infeasibility, over unequal times, links, limits, chunks, fused and split.
 
-    Each twice: by all methods, and by the model of all devices alone.
+    Plain ones twice: by all methods, and by the model of all devices alone.
     """
     infeasible = searched = 0
-    for case in tiny_cases(seed=2, count=count, ops=14):
+    is_plain = fixed.keys() == {"ops"}
+    for case in tiny_cases(seed=2, count=count, **fixed):
         expected = exhaustive.best(case.pipeline, fused=case.fused, objective=objective.value)
         infeasible += expected is None
-        for params in (SolveParams(), MODEL_ALONE):
+        for params in (SolveParams(), MODEL_ALONE)[: 1 + is_plain]:
             result = solve(
                 case.pipeline,
                 objective=objective,
@@ -67,8 +82,8 @@ def test_agrees_with_exhaustive_search(objective: Objective, count: int) -> None
             proved = Status.INFEASIBLE if expected is None else Status.OPTIMAL
             assert result.status is proved, case
         searched += "CP-SAT" in result.proof
-    assert count < 32 * infeasible < 15 * count
-    assert 32 * searched > 5 * count
+    assert count < 32 * infeasible < 18 * count
+    assert not is_plain or 32 * searched > 5 * count
 
 
 def test_devices_of_unequal_speeds_agree_with_exhaustive_search() -> None:
@@ -313,3 +328,22 @@ def test_time_to_a_proof_does_not_grow_with_the_number_of_ticks(name: str) -> No
     if name == "one scale":
         least = exhaustive.best(Pipeline(**fields), fused=False, objective="device-span")
         assert found.value == 10**6 * least
+
+
+def test_one_number_a_list_of_it_and_a_matrix_are_the_same() -> None:
+    one = Pipeline(stages=3, batches=4, p2p=2, backward_p2p=1)
+    listed = replace(one, p2p=[2, 2], backward_p2p=[1, 1])
+    square = replace(one, p2p=[[0, 2, 2], [2, 0, 2], [2, 2, 0]])
+    made = [evaluate(pipe, "1f1b") for pipe in (one, listed, square)]
+    assert made[0].pipeline.ticks == made[1].pipeline.ticks == made[2].pipeline.ticks
+    assert made[0].metrics == made[1].metrics == made[2].metrics
+    assert all(verify(each) == [] for each in made)
+
+
+def test_both_routes_cross_the_boundaries_of_their_stages() -> None:
+    """One microbatch a route, three stages of 1 + 2: 9 of work, 5 + 1 down, 5 + 1 up. Device 1
+    runs stage 1 of both: F of the second waits 1, and its BW, that much later, 1 more."""
+    pipe = Pipeline(stages=3, batches=2, routes=2, p2p=[5, 1])
+    assert pipe.ticks.down == pipe.ticks.up == ((5, 1), (5, 1))
+    found = solve(pipe, backward_kind="whole", time_limit=600)
+    assert found.value == 9 + 12 + 2

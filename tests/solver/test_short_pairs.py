@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from ppopt import Pipeline, Status, evaluate, solve, verify
+from ppopt import Pipeline, Status, evaluate, solve
 from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.objective import Objective
 from ppopt.problem.operation import OpKind
@@ -21,7 +21,7 @@ from ppopt.rechecker.pair_times import least_times
 from ppopt.schedule.operations import ALONE
 from ppopt.solver.bounds.device_bounds import known_bound
 from tests.clock import work_clock
-from tests.oracles.exhaustive_pairs import best
+from tests.oracles.rechecked import assert_like_every_order
 from tests.tiers import slow
 
 F, B, W, BW = OpKind
@@ -53,26 +53,6 @@ def tiny(rng: Random, hosts: tuple[int, ...], *, matrix: bool) -> Pipeline:
     )
 
 
-def assert_like_the_oracle(pipeline: Pipeline, kind: BackwardKind, *, spans: bool) -> None:
-    """Value, status and infeasibility; the re-checker confirms each, and refutes one tick more."""
-    expected = best(pipeline, fused=FUSED[kind], spans=spans)
-    goals = {Objective.MAKESPAN: expected.makespan}
-    if spans:
-        goals[Objective.DEVICE_SPAN] = expected.device_span
-    for goal, value in goals.items():
-        found = solve(pipeline, backward_kind=kind, objective=goal, workers=1)
-        claim = Claim(pipeline, goal is Objective.DEVICE_SPAN, kind, value, devices=(0,))
-        assert check(claim, 30, 1, SEED, lambda _: None).verdict is Verdict.CONFIRMED
-        if value is None:
-            assert found.status is Status.INFEASIBLE
-            continue
-        assert (found.status, found.value) == (Status.OPTIMAL, pipeline.ticks.time(value))
-        assert found.schedule is not None
-        assert verify(found.schedule) == []
-        refuted = check(claim._replace(bound=value + 1), 30, 1, SEED, lambda _: None)
-        assert refuted.verdict is Verdict.WRONG
-
-
 @pytest.mark.parametrize("matrix", [False, True], ids=["stages", "matrix"])
 @pytest.mark.parametrize(
     ("hosts", "kind", "count", "spans"),
@@ -95,7 +75,7 @@ def test_search_and_recheck_find_what_trying_everything_finds(
     for _ in range(count):
         pipeline = tiny(rng, hosts, matrix=matrix)
         short += Problem(pipeline, Objective.MAKESPAN, kind).short_pairs.exist
-        assert_like_the_oracle(pipeline, kind, spans=spans)
+        assert_like_every_order(pipeline, whole=FUSED[kind], spans=spans)
     assert short
 
 

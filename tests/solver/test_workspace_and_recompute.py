@@ -9,66 +9,12 @@ from typing import Any
 
 import pytest
 
-from ppopt import Objective, Pipeline, Status, Verdict, recheck, solve, verify
+from ppopt import Pipeline, Status, Verdict, recheck, solve, verify
 from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.instance import Instance
-from ppopt.rechecker import check
-from ppopt.rechecker.claim import Claim
 from ppopt.solver.bounds.device_bounds import infeasibility, minimum_memory
-from tests.factories.instances import Case, draw, tiny_cases
-from tests.oracles import bounds, exhaustive
-
-
-def value(case: Case, objective: Objective) -> int | None:
-    """Least value in ticks that the search proves; None where it proves that there is none."""
-    found = solve(
-        case.pipeline,
-        objective=objective,
-        backward_kind=case.backward_kind,
-        time_limit=600,
-        workers=1,
-    )
-    assert found.status in (Status.OPTIMAL, Status.INFEASIBLE), case
-    return None if found.value is None else int(found.value * case.pipeline.ticks.per_unit)
-
-
-def test_the_search_finds_the_least_makespan_and_proves_it() -> None:
-    infeasible = 0
-    for case in tiny_cases(31, 120, heavy=True):
-        expected = exhaustive.best(case.pipeline, fused=case.fused, objective="makespan")
-        assert value(case, Objective.MAKESPAN) == expected, case
-        infeasible += expected is None
-    assert 20 < infeasible < 70
-
-
-def test_the_search_finds_the_least_device_span_and_proves_it() -> None:
-    for case in tiny_cases(32, 30, ops=12, heavy=True):
-        expected = exhaustive.best(case.pipeline, fused=case.fused, objective="device-span")
-        assert value(case, Objective.DEVICE_SPAN) == expected, case
-
-
-def test_two_routes() -> None:
-    for case in tiny_cases(33, 20, ops=16, routes=2, heavy=True):
-        expected = exhaustive.best(case.pipeline, fused=case.fused, objective="makespan")
-        assert value(case, Objective.MAKESPAN) == expected, case
-
-
-@pytest.mark.parametrize("objective", Objective)
-def test_no_bound_is_above_the_optimum(objective: Objective) -> None:
-    for case in tiny_cases(34, 8, ops=bounds.EXHAUSTIVE, heavy=True):
-        best = bounds.optimum(case, objective)
-        for sample in bounds.samples(case, objective, best):
-            assert sample.sound, sample
-
-
-def test_the_rechecker_confirms_what_is_least_and_refutes_one_tick_more() -> None:
-    for case in tiny_cases(35, 40, heavy=True):
-        least = exhaustive.best(case.pipeline, fused=case.fused, objective="makespan")
-        claim = Claim(case.pipeline, False, case.backward_kind, least)
-        assert check(claim, 20, 1, 1, print).verdict is Verdict.CONFIRMED, case
-        if least is not None:
-            more = claim._replace(bound=least + 1)
-            assert check(more, 20, 1, 1, print).verdict is Verdict.WRONG, case
+from tests.factories.instances import draw, tiny_cases
+from tests.oracles import exhaustive
 
 
 def test_the_least_limit_is_exact() -> None:

@@ -20,6 +20,7 @@ from ppopt.formats.megatron_schedule import runs_order
 from ppopt.formats.models import read_settings
 from ppopt.formats.trainer_partition import megatron_arguments
 from ppopt.report.plan_objects import of_plan
+from ppopt.report.plan_text import describe_space
 from ppopt.solver.choices.configuration import Configuration
 from ppopt.solver.choices.search import ConfigurationSearch
 from ppopt.studies.plan_baselines import PlanBaselines
@@ -109,39 +110,6 @@ def test_no_configuration_partition_or_schedule_is_better(seed: int) -> None:
     assert plan.status is Status.OPTIMAL and plan.gap == 0
     assert plan.best is not None and plan.best.per_microbatch == min(each)
     assert plan.schedule is not None and ppopt.verify(plan.schedule) == []
-
-
-@pytest.mark.parametrize("seed", first(2, range(4)))
-def test_no_strategy_is_better_on_any_partition(seed: int) -> None:
-    """Every strategy on all partitions within the limit: same best, and no bound above it."""
-    given = draw(Random(100 + seed)) | {"chunks": (1, 2)}
-    model, objective, limit = given.pop("model"), given["objective"], given["mem_limit"]
-    names = ("1f1b", "interleaved", "zbv", "zb-1p")
-    plan = ppopt.plan(
-        model, devices=2, recompute=("none", "full"), strategies=names, workers=1, **given
-    )
-    best = []
-    for row in plan.rows:
-        one, values = row.configuration, []
-        for counts in partitions(len(model), 2 * one.chunks):
-            pipeline = model.pipeline(
-                devices=2, batches=one.batches, placement=one.placement, chunks=one.chunks,
-                partition=list(counts), recompute=one.recompute, p2p=given["p2p"], mem_limit=limit,
-            )  # fmt: skip
-            made = ppopt.evaluate(pipeline, one.strategy, objective)
-            if made.fits_limits:
-                values.append(
-                    made.pipeline.ticks.time(made.metrics.value_ticks(made.origin.objective))
-                )
-        best += [min(values) / one.batches] if values else []
-        assert not values or (row.lower_bound is not None and row.lower_bound <= min(values))
-        assert row.result.claim is None or row.status in (RowStatus.PRUNED, RowStatus.INFEASIBLE)
-    assert (plan.best is None) == (not best)
-    if plan.best is not None:
-        assert plan.status is Status.OPTIMAL and plan.best.per_microbatch == min(best)
-        assert plan.schedule is not None and ppopt.verify(plan.schedule) == []
-        assert plan.schedule.origin.strategy == plan.best.configuration.strategy
-        assert plan.schedule.origin.lower_bound is None
 
 
 @pytest.mark.parametrize("units", [{}, {"time_unit": "ms"}, {"memory_unit": "GiB"}])
@@ -717,3 +685,52 @@ def test_split_backwards_take_no_baseline_that_runs_some_of_them_whole() -> None
         for row in found.rows
         if row.result is not None and row.result.schedule is not None
     )
+
+
+MICROBATCHES: dict[str, Any] = {
+    "devices": 2,
+    "batches": 4,
+    "partition": "even",
+    "microbatch_times": [1, 4, 1, 2],
+    "microbatch_memory": 1,
+    "workers": 1,
+}
+
+
+def test_order_of_microbatches_is_one_more_choice() -> None:
+    """74: device 1 works 6 x 3 / 2 x 8 = 72 behind the F of stage 0 of a microbatch of factor 1."""
+    model = ppopt.Model([ppopt.Layer(forward=1, count=6, activation=1)])
+    plan = ppopt.plan(model, order="search", time_limit=600, **MICROBATCHES)
+    assert (plan.status, plan.value) == (Status.OPTIMAL, 74)
+    assert sorted(plan.schedule.pipeline.order) == [0, 1, 2, 3]
+    given = ppopt.plan(model, time_limit=600, **MICROBATCHES)
+    assert given.value > 74
+    text = of_plan(plan)["space"]
+    assert text["order"] == "search"
+    assert "order of microbatches" in describe_space(plan).partition("Fixed")[0]
+    assert "order of microbatches" in describe_space(given).partition("Fixed")[2]
+
+
+def test_local_search_over_orders_proves_nothing_of_a_strategy() -> None:
+    model = ppopt.Model([ppopt.Layer(forward=1, count=6, activation=1)])
+    plan = ppopt.plan(
+        model, order="search", strategies="1f1b,interleaved", time_limit=10, **MICROBATCHES
+    )
+    assert plan.status is Status.FEASIBLE
+    assert plan.lower_bound < plan.value
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"partition": "search"}, "partition: search knows no microbatches that differ"),
+        ({"recompute": "search", "order": "search"}, "recompute: search does not go with"),
+        ({"batches": [4, 8]}, "microbatch_times: has 4 entries for 8 microbatches"),
+    ],
+)
+def test_what_a_plan_of_microbatches_that_differ_refuses(
+    fields: dict[str, Any], message: str
+) -> None:
+    model = ppopt.Model([ppopt.Layer(forward=1, count=6, activation=1)])
+    with pytest.raises(ppopt.InputError, match=message):
+        ppopt.plan(model, **MICROBATCHES | {"mem_limit": 20, "time_limit": 5} | fields)

@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from random import Random
 from types import ModuleType
+from typing import cast
 
 import pytest
 
@@ -21,11 +22,11 @@ from ppopt.formats.config import parse_config, pipeline_of
 from ppopt.problem import layout
 from ppopt.problem.operation import OpKind
 from ppopt.profiles import pipeline_file
-from ppopt.torch import job, job_execution
+from ppopt.torch import execution, job
 from ppopt.torch.pipeline_runtime import WITHOUT_GRADIENT
 from ppopt.torch.world import World
 from tests.factories.schedules import build
-from tests.torch.torch_jobs import RANKS
+from tests.torch.torch_jobs import RANKS, WrappedWorld, as_listed
 
 pytestmark = pytest.mark.slow
 
@@ -57,8 +58,8 @@ GOOD = "good" if WITHOUT_GRADIENT else "plain"
 """The job with all that this PyTorch can run."""
 
 
-def model(name: str, backend: str | None = None) -> job_execution.UserModel:
-    return job_execution.UserModel(f"{FILE}:{name}", BATCHES, backend)
+def model(name: str, backend: str | None = None) -> execution.UserModel:
+    return execution.UserModel(f"{FILE}:{name}", BATCHES, backend)
 
 
 @pytest.mark.parametrize("name", REFUSED)
@@ -100,11 +101,25 @@ def test_it_runs_by_turns_with_exact_gradients(world: World) -> None:
         build(Pipeline(stages=5, batches=BATCHES, placement=hosts), Random(seed), "mixed")
         for seed, hosts in enumerate(placements)
     ]
-    for ran in job_execution.run(world, schedules, model(GOOD), steps=2):
+    for ran in execution.run(world, schedules, model(GOOD), steps=2):
         assert ran.gradients == 2 * 5
         assert ran.difference <= 1e-5
         assert len(ran.steps) == 2
         assert {record.step for record in ran.records} == {0, 1}
+
+
+def test_a_batch_is_handed_out_in_the_order_of_each_schedule(world: World) -> None:
+    """Losses by microbatch tell orders apart; the weights are shared by both schedules."""
+    hosts = [0, 1, 2, 3, 3]
+    listed = Pipeline(stages=5, batches=BATCHES, placement=hosts, microbatch_times=[1, 3, 2, "0.5"])
+    schedules = [
+        build(pipeline, Random(1), "mixed") for pipeline in (listed, listed.reordered([2, 0, 3, 1]))
+    ]
+    for ran in execution.run(world, schedules, model(GOOD)):
+        assert ran.gradients == 2 * 5
+    wrapped = cast(World, WrappedWorld(world, as_listed))
+    with pytest.raises(VerificationError, match="run: a loss differs from that of one process"):
+        execution.run(wrapped, schedules, model(GOOD))
 
 
 COUNTED = """
@@ -149,9 +164,9 @@ def test_a_process_builds_a_module_once(world: World, tmp_path: Path, check: boo
         build(Pipeline(stages=5, batches=BATCHES, placement=hosts), Random(1), "mixed")
         for hosts in ([0, 1, 2, 3, 3], [2, 0, 1, 3, 1])
     ]
-    counted = job_execution.UserModel(f"{file}:build", BATCHES)
+    counted = execution.UserModel(f"{file}:build", BATCHES)
     said: list[str] = []
-    for ran in job_execution.run(world, schedules, counted, check=check, note=said.append):
+    for ran in execution.run(world, schedules, counted, check=check, note=said.append):
         assert ran.gradients == (2 * 5 if check else 0)
         assert ran.difference <= 1e-5
     assert modules_built(file) == [[0, 1, 2, 3, 4], [0, 2], [1, 2, 4], [3, 4]]
@@ -165,9 +180,9 @@ def test_a_process_builds_a_module_once(world: World, tmp_path: Path, check: boo
 def test_a_profile_builds_a_module_once(world: World, tmp_path: Path) -> None:
     file = tmp_path / "counted.py"
     file.write_text(COUNTED)
-    counted = job_execution.UserModel(f"{file}:build", BATCHES)
+    counted = execution.UserModel(f"{file}:build", BATCHES)
     said: list[str] = []
-    job_execution.measure(world, counted, steps=1, note=said.append)
+    execution.measure(world, counted, steps=1, note=said.append)
     assert modules_built(file) == [[0, 1, 2, 3, 4], [2], [3], [4]]
     assert said[-1] == "running 2 steps"
 
@@ -220,45 +235,45 @@ def test_layers_become_the_stages_of_the_partition(world: World) -> None:
     layers = parse_config("layers: [{forward: 1, count: 5}]", ".yaml", "a.yaml")
     settings = {**layers, "stages": RANKS, "batches": BATCHES, "partition": [2, 1, 1, 1]}
     made = build(pipeline_of(settings), Random(1), "whole")
-    (ran,) = job_execution.run(world, [made], model(GOOD), steps=1, check=False)
+    (ran,) = execution.run(world, [made], model(GOOD), steps=1, check=False)
     assert ran.gradients == 0
-    (ran,) = job_execution.run(world, [made], model(GOOD, "aot_eager"), steps=1)
+    (ran,) = execution.run(world, [made], model(GOOD, "aot_eager"), steps=1)
     assert (ran.gradients, ran.difference <= 1e-5) == (10, True)
 
 
 def test_a_random_module_is_found(world: World) -> None:
     made = build(Pipeline(stages=5, batches=BATCHES, placement=[0, 1, 2, 3, 3]), Random(1))
     with pytest.raises(VerificationError, match=r"the gradient of .* differs .* \(dropout\)"):
-        job_execution.run(world, [made], model("dropout"))
+        execution.run(world, [made], model("dropout"))
 
 
 def test_schedules_that_do_not_fit(world: World) -> None:
     four = build(Pipeline(stages=RANKS, batches=BATCHES), Random(1), "split")
     with pytest.raises(InputError, match="the job has 5 modules, the schedule 4 stages"):
-        job_execution.run(world, [four], model(GOOD))
+        execution.run(world, [four], model(GOOD))
     with pytest.raises(InputError, match="a compiled module cannot split its backward"):
-        job_execution.run(world, [four], model(GOOD, "aot_eager"))
+        execution.run(world, [four], model(GOOD, "aot_eager"))
     with pytest.raises(InputError, match=r"^module 0 \(Words\): returns str; return tensors$"):
-        job_execution.run(world, [four], model("no_tensor")._replace(spec=f"{FILE}:one_of_words"))
+        execution.run(world, [four], model("no_tensor")._replace(spec=f"{FILE}:one_of_words"))
 
 
 def test_what_a_process_refuses_is_one_line(world: World) -> None:
     """Seen by the process of module 1 in its first forward; the others wait for it."""
     with pytest.raises(InputError, match="stage 1: PyTorch would lose gradients of") as caught:
-        job_execution.measure(world, model("lost_gradient"), steps=1)
+        execution.measure(world, model("lost_gradient"), steps=1)
     assert "\n" not in str(caught.value)
 
 
 @pytest.mark.skipif(WITHOUT_GRADIENT, reason="this PyTorch hands on integers")
 def test_integers_are_refused_by_an_old_pytorch(world: World) -> None:
     with pytest.raises(InputError, match="this PyTorch wants a gradient of every tensor"):
-        job_execution.measure(world, model("good"), steps=1)
+        execution.measure(world, model("good"), steps=1)
 
 
 def test_modules_are_profiled_as_layers(world: World) -> None:
     """A module hands on a tensor of 2 x 8 floats and two integers. F of the first four keeps what
     tanh returned and the product with the mask; weights and gradients: 2 x 72 floats."""
-    found, names = job_execution.measure(world, model(GOOD), steps=2)
+    found, names = execution.measure(world, model(GOOD), steps=2)
     layers = (["Layer"] * 4 + ["Last"]) if GOOD == "good" else (["Plain"] * 4 + ["PlainLast"])
     assert [layer.name for layer in names] == layers
     assert {layer.role for layer in names} == {"decoder"}
@@ -300,18 +315,18 @@ def test_roles_are_found(names: str, metas: list[tuple[job.TensorMeta]], found: 
 
 def test_roles_that_are_given_stand_in_the_profile(world: World) -> None:
     given = layout.roles("Et*3L")
-    _, layers = job_execution.measure(world, model(GOOD), steps=1, roles=given)
+    _, layers = execution.measure(world, model(GOOD), steps=1, roles=given)
     assert tuple(layer.role for layer in layers) == given
     with pytest.raises(InputError, match="roles: they name 4 layers, the job has 5 modules"):
-        job_execution.measure(world, model(GOOD), steps=1, roles=given[1:])
+        execution.measure(world, model(GOOD), steps=1, roles=given[1:])
 
 
 def test_compiled_modules_are_profiled_whole(world: World) -> None:
     """Their memory is measured, too: tanh and product are kept by compiled code."""
-    found, names = job_execution.measure(world, model(GOOD, "aot_eager"), steps=1)
+    found, names = execution.measure(world, model(GOOD, "aot_eager"), steps=1)
     assert {kind for kind, _ in found.times} == {OpKind.F, OpKind.BW}
     text = pipeline_file.dumps_layers(found, names, TRAINING, description="mine", source="here")
     assert "backward_kind: whole" in text
-    eager = job_execution.measure(world, model(GOOD), steps=1)[0]
+    eager = execution.measure(world, model(GOOD), steps=1)[0]
     for stage in range(5):
         assert 0 < found.memory[stage].activation <= 2 * eager.memory[stage].activation

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from random import Random
-from typing import Any, cast
 
 import pytest
 
@@ -18,9 +17,10 @@ torch = needed("torch")
 schedules = needed("torch.distributed.pipelining.schedules")
 
 from ppopt import Pipeline, evaluate, solve, verify
-from ppopt.errors import InputError, NotApplicableError, RunError
+from ppopt.errors import InputError, NotApplicableError, RunError, VerificationError
 from ppopt.formats import torch_csv
 from ppopt.formats.fields import shown
+from ppopt.formats.loader_order import file_beside, read_beside
 from ppopt.formats.schedule_json import read_schedule
 from ppopt.problem.operation import AuxiliaryKind, OpKind
 from ppopt.profiles.estimate import Record, StageMemory
@@ -28,7 +28,7 @@ from ppopt.schedule import timing
 from ppopt.strategies import names
 from tests.factories.schedules import build
 from tests.torch import torch_jobs
-from tests.torch.torch_jobs import RANKS
+from tests.torch.torch_jobs import RANKS, WrappedWorld, run_sleeping
 
 import ppopt.torch  # isort: skip
 from ppopt.torch import execution, probe
@@ -67,9 +67,9 @@ def test_strategies(world: World, strategy: str) -> None:
     pipeline = made.pipeline
     if pipeline.routes == 2 or pipeline.num_slices > 1:
         with pytest.raises(NotApplicableError, match=r"two routes put|no slices"):
-            execution.run_synthetic(world, made)
+            run_sleeping(world, made)
         return
-    ran = execution.run_synthetic(world, made)
+    ran = run_sleeping(world, made)
     assert ran.difference <= 1e-12
     assert ran.gradients == 2 * pipeline.num_stages
 
@@ -90,7 +90,7 @@ def test_solved(world: World, name: str) -> None:
         backward_kind=BackwardKind.uniform(fused=name == "fused"),
     )
     assert found.schedule is not None
-    assert execution.run_synthetic(world, found.schedule).difference <= 1e-12
+    assert run_sleeping(world, found.schedule).difference <= 1e-12
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -102,10 +102,79 @@ def test_any_valid_schedule(world: World, seed: int) -> None:
     random.shuffle(hosts)
     pipeline = Pipeline(stages=len(hosts), batches=random.randint(1, 6), placement=hosts)
     made = build(pipeline, random, "mixed", paired=seed % 2 == 0)
-    ran = execution.run_synthetic(world, made)
+    ran = run_sleeping(world, made)
     assert ran.difference <= 1e-12
     kinds = {(record.kind, record.stage, record.microbatch) for record in ran.records}
     assert kinds == {row[:3] for row in made.rows()}
+
+
+FROZEN = {
+    "all": Pipeline(stages=RANKS, batches=3, frozen=True),
+    "in front": replace(UNEQUAL, frozen=[True, True, False, False]),
+    "in front, and hands on within a rank": Pipeline(
+        stages=6, batches=3, placement=[2, 0, 1, 1, 3, 2], frozen=[True] * 3 + [False] * 3
+    ),
+    "between": replace(UNEQUAL, frozen=[False, True, False, True]),
+}
+
+
+@pytest.mark.parametrize("name", FROZEN)
+def test_frozen_stages(world: World, name: str) -> None:
+    """A frozen layer has no gradient, and all others have that of one process."""
+    pipeline = FROZEN[name]
+    made = build(pipeline, Random(1), "mixed")
+    ran = run_sleeping(world, made)
+    trained = [stage for stage, frozen in enumerate(pipeline.frozen_stages) if not frozen]
+    assert ran.gradients == 2 * len(trained)
+    ops = {record.op for record in ran.records if record.stage in trained}
+    assert ops == {row.op for row in made.rows() if row.stage in trained}
+
+
+UNLIKE = replace(UNEQUAL, microbatch_times=[1, 4, 2, 1, 3, "0.5"], order="search")
+
+
+class TestMicrobatchesThatDiffer:
+    @pytest.mark.parametrize("strategy", ["1f1b", "zb-h1"])
+    def test_every_operation_takes_the_time_of_its_microbatch(
+        self, world: World, strategy: str
+    ) -> None:
+        """On clocks that sleep alone moves: as long as predicted, operation by operation.
+
+        1F1B ends on rank 0, where the next step begins: its clock is no earlier than the others.
+        """
+        made = evaluate(UNLIKE, strategy)
+        assert isinstance(made.pipeline.order, tuple)
+        wrapped = WrappedWorld(world, torch_jobs.slept)
+        ran = run_sleeping(wrapped, made, steps=1, seconds_per_unit=0.004)
+        predicted = execution.predicted_schedule(made)
+        if strategy == "1f1b":
+            assert ran.steps == (0.004 * float(execution.predicted_makespan(made)),)
+        ticks = 0.004 * 1e9 / predicted.pipeline.ticks.per_unit
+        lengths = {row.op: round((row.end - row.start) * ticks) for row in predicted.rows()}
+        assert {record.op: record.end - record.start for record in ran.records} == lengths
+
+    def test_the_exported_files_give_the_same_losses_and_gradients(
+        self, world: World, tmp_path: Path
+    ) -> None:
+        """PyTorch runs the .csv; the loader hands out microbatches as the file beside it says."""
+        made, path = evaluate(UNLIKE, "zb-h1"), tmp_path / "a.csv"
+        path.write_text(torch_csv.order_csv(made))
+        ((beside, text),) = file_beside(path, made).items()
+        beside.write_text(text)
+        assert read_beside(path, 6) == ppopt.torch.loader_order(made) == made.pipeline.order
+        ran = run_sleeping(world, made, text=path.read_text())
+        assert ran.difference <= 1e-12
+        with pytest.raises(VerificationError, match="run: a loss differs from that of one process"):
+            run_sleeping(WrappedWorld(world, torch_jobs.as_listed), made, text=path.read_text())
+
+    def test_an_own_order_of_the_last_stage(self, world: World) -> None:
+        """Its forwards number the microbatches for PyTorch, and for the data loader."""
+        alike = evaluate(replace(UNLIKE, microbatch_times=2, order="given"), "1f1b")
+        turned = changed(alike, microbatch=5 - alike.microbatch)
+        assert ppopt.torch.loader_order(turned) == (5, 4, 3, 2, 1, 0)
+        assert run_sleeping(world, turned).difference <= 1e-12
+        with pytest.raises(VerificationError, match="run: a loss differs"):
+            run_sleeping(WrappedWorld(world, torch_jobs.as_listed), turned)
 
 
 ALL_GRADIENTS = (
@@ -125,7 +194,8 @@ class TestTraps:
         text = self.LATE.replace("F0,1F1", "F1,1F0").replace("F0,0F1", "F1,0F0")
         text = text.replace("F0,2F1", "F1,2F0") + self.LAST
         if WITHOUT_GRADIENT:
-            assert torch_jobs.run_text(world, text, range(RANKS), 2) > 1e-3
+            with pytest.raises(VerificationError, match="differs from that of one process"):
+                torch_jobs.run_text(world, text, range(RANKS), 2)
         else:  # PyTorch before 2.13 notices it
             with pytest.raises(RunError, match="One of the differentiated Tensors"):
                 torch_jobs.run_text(world, text, range(RANKS), 2)
@@ -140,7 +210,7 @@ class TestTraps:
         turned = changed(made, microbatch=1 - made.microbatch)
         assert verify(turned) == []
         assert torch_csv.order_csv(turned) == text
-        assert execution.run_synthetic(world, turned).difference <= 1e-12
+        assert run_sleeping(world, turned).difference <= 1e-12
 
     def test_deferred_receives(self, world: World) -> None:
         made = evaluate(Pipeline(stages=RANKS, batches=6), "gpipe")
@@ -150,13 +220,13 @@ class TestTraps:
             ppopt.torch.runtime([], made, print, defer_pp_recv=True)
         assert torch_jobs.run_text(world, text, hosts, 6) <= 1e-12
         if "defer_pp_recv" in inspect.getsource(schedules):  # PyTorch 2.13 and newer
-            assert torch_jobs.run_text(world, text, hosts, 6, defer_pp_recv=True) > 1e-3
+            with pytest.raises(VerificationError, match="differs from that of one process"):
+                torch_jobs.run_text(world, text, hosts, 6, defer_pp_recv=True)
 
     def test_stages_in_any_order(self, world: World) -> None:
         """PyTorch wants them ascending; a V given the other way round runs all the same."""
         made = evaluate(Pipeline(stages=RANKS, batches=4), "zbv")
-        ranks = world.run(torch_jobs.turned, [(made,)] * RANKS)
-        assert execution.compare_with_reference(ranks, made.pipeline.num_stages, 4)[1] <= 1e-12
+        assert run_sleeping(WrappedWorld(world, torch_jobs.turned), made).difference <= 1e-12
 
     def test_two_routes(self) -> None:
         made = evaluate(Pipeline(stages=2, batches=2), "1f1b")
@@ -260,21 +330,6 @@ class TestFilesOfPyTorch:
         assert torch_csv.order_csv(torch_csv.schedule(order, {})) == torch_csv.order_csv(ours)
 
 
-class _Sleepless:
-    """A world whose jobs do not wait for their sleeps."""
-
-    def __init__(self, world: World, wrapper: Callable[..., Any]) -> None:
-        self._world, self._wrapper = world, wrapper
-        self.outcomes: list[Any] = []
-        """What the wrapper returned on every rank."""
-
-    def run(self, job: Callable[..., Any], arguments: Sequence[Sequence[Any]]) -> list[Any]:
-        """Run a job on every rank, as `World.run`."""
-        self.outcomes = self._world.run(self._wrapper, [(job, *given) for given in arguments])
-        counted = self._wrapper is torch_jobs.counted
-        return [outcome[0] for outcome in self.outcomes] if counted else self.outcomes
-
-
 class TestMeasure:
     def test_the_probe_measures_everything(self, world: World) -> None:
         """Every time is found again, stage 0's as it really splits: a rank's clock is its sleeps.
@@ -289,8 +344,8 @@ class TestMeasure:
             made.pipeline, forward=[4, 6, 8, 10, 6], backward=[13, 16, 18, 20, 15],
             weight=[5, 6, 9, 9, 7], backward_input=None, p2p=2,
         )  # fmt: skip
-        sleepless = cast(World, _Sleepless(world, torch_jobs.slept))
-        ran = execution.run_synthetic(
+        sleepless = WrappedWorld(world, torch_jobs.slept)
+        ran = run_sleeping(
             sleepless, timing.schedule(timed, made.orders), steps=2, seconds_per_unit=0.006
         )
         found = profile(ran.records)
@@ -371,7 +426,7 @@ class TestMeasure:
 
     def test_a_step_takes_at_least_what_was_predicted(self, world: World) -> None:
         made = evaluate(Pipeline(stages=RANKS, batches=4), "zb-h1")
-        ran = execution.run_synthetic(world, made, steps=2, seconds_per_unit=0.01)
+        ran = run_sleeping(world, made, steps=2, seconds_per_unit=0.01)
         assert float(execution.predicted_makespan(made)) * 0.01 <= min(ran.steps)
 
     @pytest.mark.parametrize("barrier", [False, True])
@@ -382,8 +437,8 @@ class TestMeasure:
             optimizer=1, optimizer_barrier=barrier,
         )  # fmt: skip
         made = evaluate(pipeline, "zbv")
-        sleepless = _Sleepless(world, torch_jobs.counted)
-        ran = execution.run_synthetic(cast(World, sleepless), made, seconds_per_unit=0.005)
+        sleepless = WrappedWorld(world, torch_jobs.counted)
+        ran = run_sleeping(sleepless, made, seconds_per_unit=0.005)
         for rank, (_, slept) in enumerate(sleepless.outcomes):
             own = [row for row in besides_of(made).rows() if row.device == rank]
             queued = [row for row in own if row.kind is not AuxiliaryKind.OPTIMIZER]
@@ -408,8 +463,8 @@ class TestMeasure:
         for p2p, wanted in ((5, 42), (matrix, 12 + 9 + 3)):
             made = evaluate(Pipeline(stages=RANKS, batches=1, p2p=p2p), "1f1b")
             assert execution.predicted_makespan(made) == wanted
-            sleepless = cast(World, _Sleepless(world, torch_jobs.slept))
-            ran = execution.run_synthetic(sleepless, made, steps=2, seconds_per_unit=0.005)
+            sleepless = WrappedWorld(world, torch_jobs.slept)
+            ran = run_sleeping(sleepless, made, steps=2, seconds_per_unit=0.005)
             assert ran.steps == pytest.approx((wanted * 0.005,) * 2)
             lengths = {row.op.kind: row.end - row.start for row in ran.records}
             assert lengths == {OpKind.F: 5_000_000, OpKind.BW: 10_000_000}, "waits are no work"
@@ -475,7 +530,7 @@ def test_the_page_and_the_file_of_a_measured_step(world: World, tmp_path: Path) 
     from ppopt.profiles.measured import measured  # noqa: PLC0415
 
     made = evaluate(Pipeline(stages=RANKS, batches=4), "1f1b")
-    ran = execution.run_synthetic(world, made, steps=3, seconds_per_unit=0.004)
+    ran = run_sleeping(world, made, steps=3, seconds_per_unit=0.004)
     found = measured(ran.records, made.pipeline, 4 * 10**6)
     (tmp_path / "m.json").write_text(schedule_json.dumps(found))
     assert read_schedule(tmp_path / "m.json")[0] == found

@@ -19,7 +19,7 @@ from ppopt.schedule.actions import Action, ActionKind
 from ppopt.torch import execution
 from ppopt.torch.world import World
 from tests.factories.streams import LINK_MODES, append_all
-from tests.torch.torch_jobs import RANKS, run_text
+from tests.torch.torch_jobs import RANKS, run_sleeping, run_text
 
 pytestmark = pytest.mark.slow
 
@@ -29,7 +29,7 @@ STREAMS = Pipeline(stages=RANKS, batches=6, p2p="0.5", link_mode="streams")
 @pytest.mark.parametrize("strategy", ["1f1b", "zbv", "interleaved", "interleaved-overlap"])
 def test_strategies(world: World, strategy: str) -> None:
     made = evaluate(STREAMS, strategy)
-    ran = execution.run_synthetic(world, made, seconds_per_unit=1e-4)
+    ran = run_sleeping(world, made, seconds_per_unit=1e-4)
     assert ran.difference <= 1e-12
     assert ran.gradients == 2 * made.pipeline.num_stages
 
@@ -53,7 +53,7 @@ def test_solved_and_what_pytorch_adds_to_its_operations(world: World) -> None:
     found = solve(unequal, time_limit=2, workers=1).schedule
     assert found is not None
     for text in (torch_comms.communication_csv(found), torch_csv.order_csv(found)):
-        ran = execution.run_synthetic(world, found, text=text, seconds_per_unit=1e-4)
+        ran = run_sleeping(world, found, text=text, seconds_per_unit=1e-4)
         assert ran.difference <= 1e-12
 
 
@@ -73,7 +73,7 @@ def test_any_order_of_posts(world: World, seed: int) -> None:
         for rank, row in enumerate(made.rows)
     ]
     text = torch_csv.written(rows, numbers)
-    ran = execution.run_synthetic(world, made.schedule, text=text, seconds_per_unit=1e-4)
+    ran = run_sleeping(world, made.schedule, text=text, seconds_per_unit=1e-4)
     assert ran.difference <= 1e-12
 
 
@@ -86,7 +86,7 @@ def test_ends_that_do_not_match_are_seen_by_the_links() -> None:
     crossed = other.replace("1RECV_F0,1RECV_F1", "1RECV_F1,1RECV_F0")
     assert crossed != other
     with World(2) as two, pytest.raises(RunError, match="their post number 0 is of two transfers"):
-        execution.run_synthetic(two, made, text=f"{one}\n{crossed}\n", seconds_per_unit=1e-4)
+        run_sleeping(two, made, text=f"{one}\n{crossed}\n", seconds_per_unit=1e-4)
 
 
 def test_pytorch_itself_reads_the_file(world: World) -> None:

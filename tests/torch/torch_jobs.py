@@ -11,9 +11,10 @@ import io
 import time
 import warnings
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, cast
 from unittest import mock
 
 import torch
@@ -26,9 +27,11 @@ from ppopt.errors import InputError
 from ppopt.profiles.estimate import StageMemory
 from ppopt.schedule.schedule import Schedule
 from ppopt.torch import execution
+from ppopt.torch.job import Cut, Job, Modules, boundaries, build_stages
 from ppopt.torch.pipeline_runtime import load, runtime
-from ppopt.torch.profiler import Profiler
-from ppopt.torch.synthetic import SleepTimes
+from ppopt.torch.profiler import Profiler, probe
+from ppopt.torch.simulation import SleepingModel
+from ppopt.torch.sleeping import announce_backwards
 from ppopt.torch.world import World
 
 RANKS = 4
@@ -126,38 +129,88 @@ def _first_forward(module: Any, metas: Any, schedule: Schedule) -> str:
     return "; ".join(f"{one.category.__name__}: {one.message}" for one in told) or "taken"
 
 
-def two_steps(rank: int, schedule: Schedule) -> str:
-    """What is said of a second step without zero_grad."""
-    stages = _stages(rank, schedule, 0.0)
-    made = runtime(stages, schedule, execution.loss)
-    execution.run_synthetic_step(made, stages, schedule.pipeline.batches)
-    return _refusal(made.step)
+class WrappedWorld:
+    """A world that runs every job within a wrapper, `wrapper(rank, job, *arguments)`."""
+
+    def __init__(self, world: World, wrapper: Callable[..., Any]) -> None:
+        self._world, self._wrapper = world, wrapper
+        self.outcomes: list[Any] = []
+        """What the wrapper returned on every rank for the last job."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._world, name)
+
+    def run(self, job: Callable[..., Any], arguments: Sequence[Sequence[Any]]) -> list[Any]:
+        """Run a job on every rank, as `World.run`."""
+        self.outcomes = self._world.run(self._wrapper, [(job, *given) for given in arguments])
+        is_counted = self._wrapper is counted
+        return [outcome[0] for outcome in self.outcomes] if is_counted else self.outcomes
 
 
-def turned(rank: int, schedule: Schedule) -> Any:
-    """A step whose stages are given in descending order."""
-    stages = _stages(rank, schedule, 0.0)
-    made = runtime(stages[::-1], schedule, execution.loss)
-    return execution.run_synthetic_step(made, stages, schedule.pipeline.batches)
-
-
-def _stages(rank: int, schedule: Schedule, seconds_per_unit: float) -> Any:
-    times = execution.sleep_times(schedule, seconds_per_unit)
-    return execution.build_synthetic_stages(rank, schedule.pipeline.hosts[0], times)
+def run_sleeping(
+    world: World | WrappedWorld,
+    schedule: Schedule,
+    *,
+    steps: int = 1,
+    seconds_per_unit: float = 0.0,
+    text: str | None = None,
+) -> execution.RunResult:
+    """Run a schedule with stages that sleep."""
+    model = SleepingModel(schedule, seconds_per_unit)
+    (ran,) = execution.run(cast(World, world), [schedule], model, steps=steps, text=text)
+    return ran
 
 
 def run_text(world: World, text: str, hosts: Sequence[int], batches: int, **options: Any) -> float:
-    """Run the text of an order without checks; return the largest difference from the reference."""
-    ranks = world.run(_run_text, [(text, tuple(hosts), batches, options)] * world.size)
-    return execution.compare_with_reference(ranks, len(hosts), batches)[1]
+    """Run the text of an order without checks; return the largest difference from the reference.
+
+    `options` are those of PyTorch's runtime.
+    """
+    wrapped = WrappedWorld(world, partial(with_options, options))
+    return run_sleeping(wrapped, probe(batches, hosts), text=text).difference
 
 
-def _run_text(
-    rank: int, text: str, hosts: Sequence[int], batches: int, options: dict[str, Any]
-) -> Any:
-    stages = execution.build_synthetic_stages(rank, hosts, [SleepTimes()] * len(hosts))
-    made = load(stages, text, batches, execution.loss, **options)
-    return execution.run_synthetic_step(made, stages, batches)
+def with_options(options: dict[str, Any], rank: int, job: Callable[..., Any], *given: Any) -> Any:
+    """Run a job whose runtime gets further options."""
+    with mock.patch.object(execution, "load", partial(load, **options)):
+        return job(rank, *given)
+
+
+def turned(rank: int, job: Callable[..., Any], *given: Any) -> Any:
+    """Run a job whose runtime is given the stages in descending order."""
+
+    def descending(stages: Sequence[Any], *rest: Any) -> Any:
+        return runtime(stages[::-1], *rest)
+
+    with mock.patch.object(execution, "runtime", descending):
+        return job(rank, *given)
+
+
+def as_listed(rank: int, job: Callable[..., Any], *given: Any) -> Any:
+    """Run a job that hands out the microbatches as they are listed, whatever the schedule says."""
+    with mock.patch.object(Job, "in_order", lambda listed, _: listed):
+        return job(rank, *given)
+
+
+def two_steps(rank: int, schedule: Schedule) -> str:
+    """What is said of a second step without zero_grad."""
+    step = _sleeping_step(rank, schedule, 0.0)
+    step()
+    with mock.patch.object(Modules, "zero_grad"):
+        return _refusal(step)
+
+
+def _sleeping_step(rank: int, schedule: Schedule, seconds_per_unit: float) -> Callable[[], Any]:
+    """A function that runs a step of stages that sleep."""
+    pipeline = schedule.pipeline
+    modules = Modules(SleepingModel(schedule, seconds_per_unit).load(), "cpu")
+    stages_in_all = range(pipeline.num_stages)
+    metas = boundaries(modules, pipeline.batches, stages_in_all).metas
+    cut = Cut((1,) * pipeline.num_stages, pipeline.hosts[0])
+    stages = build_stages(modules, cut, metas, rank)
+    for stage in stages:
+        announce_backwards(stage)
+    return partial(execution.run_step, runtime(stages, schedule, modules.job.loss), stages, modules)
 
 
 def _refusal(attempt: Any) -> str:
@@ -215,10 +268,9 @@ def counted(rank: int, job: Callable[..., Any], *arguments: Any) -> Any:
 def traced(rank: int, schedule: Schedule) -> str:
     """Two steps of 2 ms a unit under torch.profiler, its trace as text."""
 
-    stages = _stages(rank, schedule, 0.002)
-    made = runtime(stages, schedule, execution.loss)
-    execution.run_synthetic_step(made, stages, schedule.pipeline.batches)
-    return _trace(lambda: execution.run_synthetic_step(made, stages, schedule.pipeline.batches))
+    step = _sleeping_step(rank, schedule, 0.002)
+    step()
+    return _trace(step)
 
 
 def traced_fsdp(rank: int) -> str:

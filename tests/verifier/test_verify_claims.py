@@ -141,7 +141,7 @@ SHARED = {
         for name in ("layout", "layers", "link", "link_mode", "memory", "objective", "operation")
     ),
     *(f"ppopt.problem.{name}" for name in ("kinds", "resources")),
-    *(f"ppopt.problem.{name}" for name in ("cost_table", "layer", "layer_costs", "layer_settings")),
+    *(f"ppopt.problem.{name}" for name in ("cost_table", "layer", "layer_choices")),
     *(
         f"ppopt.problem.{name}"
         for name in ("cost_fields", "hosting", "partition", "pipeline", "pipeline_fields")
@@ -152,7 +152,6 @@ SHARED = {
             "distinct",
             "microbatches",
             "named_enum",
-            "offload",
             "phases",
             "phase_pairs",
             "sequence_lengths",
@@ -160,7 +159,7 @@ SHARED = {
     ),
     *(
         f"ppopt.problem.{name}"
-        for name in ("placement", "recompute", "settings", "traits", "units")
+        for name in ("layer_settings", "placement", "settings", "traits", "units")
     ),
     *(f"ppopt.schedule{name}" for name in ("", ".operations", ".origin", ".timetable")),
 }

@@ -165,18 +165,14 @@ def _before_compute(
     for key, number in unshard.items():
         for part in range(draft.pipeline.num_slices):
             yield Precedence(number, _number(draft, 0, key, part), 0)
+    limits, memory = draft.pipeline.limits, draft.pipeline.costs.unshard_memory
+    free = limits is None or not any(memory)
     for route in range(draft.pipeline.routes):
         for device in range(draft.pipeline.num_devices):
             mine = sorted(key for key in unshard if key[0] == route and host[key] == device)
-            if _in_order(draft.pipeline, len(mine)):
+            if free or (draft.pipeline.routes == 1 and len(mine) <= MOST_IN_ORDER):
                 for earlier, following in pairwise(mine):
                     yield Precedence(unshard[earlier], unshard[following], 0)
-
-
-def _in_order(pipeline: Pipeline, stages: int) -> bool:
-    """Whether a device may run the unshards of so many stages of a route in their order."""
-    free = pipeline.limits is None or not any(pipeline.costs.unshard_memory)
-    return free or (pipeline.routes == 1 and stages <= MOST_IN_ORDER)
 
 
 def _last_classes(draft: InstanceDraft, key: Key) -> list[int]:

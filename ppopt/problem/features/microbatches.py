@@ -1,7 +1,9 @@
-"""Microbatches that differ: every operation of a class has the times and memory of its microbatch.
+"""Microbatches and slices that differ: an operation has the times and memory of its own.
 
-The modes of the class itself are those of a microbatch with the smallest factors, on times and on
-memory: what they say holds at least for every operation of the class.
+All operations of a class are of one slice, and have its factor on times. If microbatches differ,
+every operation has the factors of its own, and the modes of the class itself are those of a
+microbatch with the smallest factors, on times and on memory: what they say holds at least for every
+operation of the class.
 """
 
 from __future__ import annotations
@@ -21,21 +23,28 @@ MakeMode = Callable[[Ticks], Mode]
 
 
 def add_microbatches(draft: InstanceDraft) -> None:
-    """Give every class of one operation per microbatch the modes of each of them."""
+    """Give every class of one operation per microbatch the modes of its slice, or of each."""
     pipeline = draft.pipeline
-    if Trait.MICROBATCHES not in pipeline.traits:
+    if not pipeline.traits & {Trait.MICROBATCHES, Trait.UNEQUAL_SLICES}:
         return
-    ticks = [pipeline.ticks_at(*factors) for factors in pipeline.factors]
-    smallest = pipeline.ticks_at(*map(min, zip(*pipeline.factors, strict=True)))
-    size = draft.batches
+    differ, size = Trait.MICROBATCHES in pipeline.traits, draft.batches
+    smallest = tuple(map(min, zip(*pipeline.factors, strict=True)))
     for number, op_class in enumerate(draft.classes):
         makers = [_maker(draft, op_class, mode) for mode in op_class.modes]
         if not any(makers):
             continue
-        own = ticks[op_class.route * size : (op_class.route + 1) * size]
+        slice_factor = pipeline.slice_factor(op_class.slice)
+        least, *own = (
+            pipeline.ticks_at(times * slice_factor, memory)
+            for times, memory in (
+                smallest,
+                *pipeline.factors[op_class.route * size : (op_class.route + 1) * size],
+            )
+        )
+        each = tuple(tuple(map(make, own)) if make else () for make in makers)
         draft.classes[number] = op_class._replace(
-            modes=tuple(make and make(smallest) for make in makers),
-            by_microbatch=tuple(tuple(map(make, own)) if make else () for make in makers),
+            modes=tuple(make and make(least) for make in makers),
+            by_microbatch=each if differ else (),
         )
 
 

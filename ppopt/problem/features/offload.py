@@ -17,7 +17,7 @@ from ppopt.problem.cost_table import OFFLOAD
 from ppopt.problem.costs import Ticks
 from ppopt.problem.features.draft import InstanceDraft
 from ppopt.problem.kinds import ResourceKind
-from ppopt.problem.offload import HostLink
+from ppopt.problem.link_mode import HostLink
 from ppopt.problem.operation import AuxiliaryKind
 from ppopt.problem.operation_classes import Mode, OperationClass, Precedence
 from ppopt.problem.pipeline import Pipeline

@@ -35,6 +35,8 @@ export interface Raw {
   letters: number;
   /** Charts of other resources than devices, from top to bottom. */
   charts: RawChart[];
+  /** What is said of every microbatch; empty: they are alike. */
+  microbatches: string[];
   /** Whether gathered weights take memory. */
   gathers: boolean;
 }

@@ -47,6 +47,7 @@ export function aboutOperation(schedule, style, row) {
     `duration ${time(ops.end[row] - ops.start[row])}`,
     `memory ${during} while it runs, ${after} after it`,
   ];
+  if (ops.microbatch[row] in raw.microbatches) lines.push(raw.microbatches[ops.microbatch[row]]);
   if (ops.lane[row]) lines.push(`runs as one with ${partner(schedule, style, row)}`);
   for (const column of ops.needs) {
     const need = column[row];

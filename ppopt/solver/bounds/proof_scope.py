@@ -22,6 +22,7 @@ SEARCHED: Mapping[Trait, str] = {
     Trait.FROZEN: "",
     Trait.SPAN: "",
     Trait.MICROBATCHES: " in the given order of microbatches",
+    Trait.UNEQUAL_SLICES: "",
 }
 """Traits of the problems whose orders a search by CP-SAT covers, and what it names besides the
 operations of compute."""

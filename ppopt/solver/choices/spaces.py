@@ -39,6 +39,7 @@ ORDERS = ChoiceSpace(
         {
             *(Trait.LINKS, Trait.STEP_WORK, Trait.MIXED, Trait.PAIRS, Trait.SHORT_PAIRS),
             *(Trait.SLICES, Trait.FROZEN, Trait.SPAN, Trait.MICROBATCHES),
+            Trait.UNEQUAL_SLICES,
         }
     ),
 )

@@ -147,9 +147,15 @@ def _horizon(state: Incumbent) -> int:
 
 
 def _differences(instance: Instance) -> int:
-    """Ticks by which all compute is longer than if it were that of the shortest microbatch."""
-    rows = map(instance.times, range(len(instance.classes)))
-    return sum(sum(row) - len(row) * min(row) for row in rows if row)
+    """Ticks by which all compute is longer than if it were that of one short microbatch.
+
+    Its slices are as long as the first.
+    """
+    total = 0
+    for number, op_class in enumerate(instance.classes):
+        row, first = instance.times(number), number - op_class.slice * instance.pipeline.num_stages
+        total += sum(max(0, time - instance.classes[first].duration) for time in row)
+    return total
 
 
 def _close_infeasible(state: Incumbent, seconds: float, limits: SolverLimits) -> None:

@@ -19,13 +19,13 @@ from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.backward_memory import RecomputeUnit
 from ppopt.problem.costs import StageCosts, Ticks
 from ppopt.problem.distinct import map_distinct
+from ppopt.problem.layer_choices import SEARCH_RECOMPUTE
 from ppopt.problem.layers import Layers
 from ppopt.problem.objective import Objective
 from ppopt.problem.operation import OpKind
 from ppopt.problem.partition_costs import link_delays
 from ppopt.problem.pipeline import Pipeline
 from ppopt.problem.problem import Problem
-from ppopt.problem.recompute import SEARCH_RECOMPUTE
 from ppopt.solver.choices.spaces import PARTITIONS
 
 FOREVER = 2**60

@@ -19,32 +19,11 @@ from ppopt.solver.deadline import NO_DEADLINE
 from ppopt.solver.partitions import partition_recompute_choice
 from ppopt.solver.partitions.partition_recompute_choice import PartitionRecomputeChoice
 from tests.clock import work_clock
-from tests.factories.models import with_ends
-from tests.oracles.configurations import least_value
-from tests.oracles.rechecked import assert_proved
 from tests.solver.partitions.in_order import listed
-from tests.solver.partitions.test_over_partitions import draw
-from tests.tiers import first
 
 ENDS = (119, 140, 148, 151)
 """With an embedding and a head; recompute of one that does not ask for it would lower the last
 three."""
-
-
-@pytest.mark.parametrize("seed", [*first(6, range(100, 118)), *ENDS])
-def test_value_status_and_proof_are_those_of_every_partition_and_choice(seed: int) -> None:
-    """Confirmed by the re-checker, and one tick more is wrong."""
-    pipeline, whole = draw(Random(seed))
-    if seed in ENDS:
-        pipeline = with_ends(pipeline, Random(seed))
-    best = least_value(pipeline, fused=whole)
-    found = ppopt.solve(pipeline, backward_kind=BackwardKind.uniform(fused=whole), workers=1)
-    assert_proved(found)
-    if best is None:
-        assert found.status is Status.INFEASIBLE
-        return
-    assert found.status is Status.OPTIMAL and found.value == found.lower_bound == best
-    assert found.schedule is not None and ppopt.verify(found.schedule) == []
 
 
 LAYER = {"forward": 1, "activation": 1, "count": 10, "recompute": {"activation": "0.1"}}

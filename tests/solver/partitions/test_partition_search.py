@@ -28,9 +28,8 @@ from tests.clock import late, work_clock
 from tests.factories.interruptions import interrupted
 from tests.factories.partitions import draw_space
 from tests.oracles import exhaustive
-from tests.oracles.configurations import least_value
 from tests.solver.partitions.in_order import listed
-from tests.tiers import first, slow
+from tests.tiers import slow
 
 OPERATIONS = 13
 """Most operations for exhaustive search."""
@@ -74,29 +73,6 @@ def small_space(rng: Random) -> PartitionSpace:
         operations = (2 if space.whole else 3) * space.num_stages * space.batches
         if operations <= OPERATIONS and space.num_devices > 1:
             return space
-
-
-@pytest.mark.parametrize("seed", first(15, range(40)))
-def test_value_and_status_are_those_of_every_partition_searched_exhaustively(seed: int) -> None:
-    rng = Random(seed)
-    space, links = small_space(rng), rng.choice(LINKS)
-    objective: exhaustive.Goal = "device-span" if space.span else "makespan"
-    given = pipeline(space, "search", **links)
-    best = least_value(given, fused=space.whole, objective=objective)
-    found = ppopt.solve(
-        given,
-        objective=objective,
-        backward_kind=BackwardKind.uniform(fused=space.whole),
-        workers=1,
-    )
-    if best is None:
-        assert found.status is Status.INFEASIBLE
-        assert found.schedule is None and found.lower_bound is None
-        return
-    assert found.status is Status.OPTIMAL
-    assert found.value == found.lower_bound == best
-    assert found.schedule is not None and ppopt.verify(found.schedule) == []
-    assert sum(found.pipeline.counts) == space.num_layers
 
 
 def layers(count: int, **costs: Any) -> ppopt.Model:
@@ -288,3 +264,17 @@ def chosen(problem: Problem) -> Choice:
     choice = choice_of(problem, Deadline.after(600))
     assert choice is not None
     return choice
+
+
+def test_a_device_of_three_times_the_speed_takes_three_times_the_layers() -> None:
+    """Eight equal layers (F 1, B 1, W 1) on devices of speeds 3 and 1: six and two layers.
+
+    Both then work 6 a microbatch; device 1 begins after 2: 2 + 20 x 6.
+    """
+    model = [{"forward": 1, "backward": 2, "count": 8}]
+    given = ppopt.Pipeline(
+        stages=2, batches=20, model=model, partition="search", device_speed=[3, 1]
+    )
+    found = ppopt.solve(given, workers=1)
+    assert found.status is Status.OPTIMAL and found.pipeline.counts == (6, 2)
+    assert found.value == 122

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from random import Random
 from typing import Any
@@ -16,7 +15,6 @@ from ppopt.solver.recompute.recompute_choice import RecomputeChoice
 from ppopt.solver.recompute.stage_options import stage_options
 from ppopt.verifier import verify
 from tests.clock import work_clock
-from tests.factories.models import with_ends
 from tests.oracles import exhaustive
 from tests.oracles.configurations import least_value
 from tests.tiers import slow
@@ -42,47 +40,6 @@ def draw(rng: Random) -> tuple[Pipeline, bool]:
         p2p=rng.choice((0, 1)), mem_limit=rng.randint(whole, 2 * whole), recompute="search",
     )  # fmt: skip
     return pipeline, rng.random() < 0.5
-
-
-def draw_with_ends(rng: Random) -> tuple[Pipeline, bool]:
-    """The same, the first layer an embedding and the last a head."""
-    pipeline, fused = draw(rng)
-    return with_ends(pipeline, rng), fused
-
-
-@pytest.mark.parametrize(
-    ("drawn", "objective", "count"),
-    [
-        (draw, "makespan", 15),
-        (draw, "device-span", 4),
-        (draw_with_ends, "makespan", 15),
-        slow(draw, "makespan", 40),
-        slow(draw, "device-span", 10),
-    ],
-)
-def test_no_choice_of_layers_is_better(
-    drawn: Callable[[Random], tuple[Pipeline, bool]], objective: exhaustive.Goal, count: int
-) -> None:
-    rng, chosen = Random(51), 0
-    for _ in range(count):
-        pipeline, fused = drawn(rng)
-        expected = least_value(pipeline, fused=fused, objective=objective)
-        found = solve(
-            pipeline,
-            backward_kind=BackwardKind.uniform(fused=fused),
-            objective=objective,
-            time_limit=600,
-            workers=1,
-        )
-        if expected is None:
-            assert found.status is Status.INFEASIBLE, pipeline
-            continue
-        assert found.status is Status.OPTIMAL, pipeline
-        assert found.value == expected, pipeline
-        assert found.schedule is not None
-        assert verify(found.schedule) == []
-        chosen += any(found.pipeline.recomputed)
-    assert chosen > min(2, count // 5)
 
 
 def test_bounds_hold_for_every_choice() -> None:

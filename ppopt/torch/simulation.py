@@ -1,0 +1,337 @@
+"""A run that is simulated: stages sleep, and so do links and the work around the microbatches.
+
+Gloo delivers a tensor as soon as it is there, and the tensors really travel. Every rank notes when
+it posts a send or a receive, in a file that all ranks on the machine map. An operation waits until
+the transfer of its input has ended:
+
+- Links that are delays: a transfer ends its p2p time after its send was posted.
+- Links as streams (`ppopt.problem.link_mode`): transfers of two ranks run one at a time, in posted
+  order. A transfer starts when both ends are posted and the one before it has ended.
+
+Every rank has a collective queue, a thread that runs one collective at a time, in the order in
+which they are submitted. UNSHARDs are submitted as the step begins, in the order of the schedule;
+the first F of a stage waits for its own. GRADIENT_SYNC of a stage is submitted when its last W or
+BW has ended. When all of a rank have ended, and with a barrier those of all ranks, its OPTIMIZER
+runs.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import distributed, nn
+
+from ppopt.errors import VerificationError
+from ppopt.problem.backward_kind import BackwardKind
+from ppopt.problem.instance import Instance
+from ppopt.problem.kinds import RECORDS, Per
+from ppopt.problem.operation import NUM_KINDS, ONCE, OpKind
+from ppopt.problem.pipeline import Pipeline
+from ppopt.profiles.estimate import StepRecord
+from ppopt.schedule import communication
+from ppopt.schedule.link_queues import MISSING, LinkQueues
+from ppopt.schedule.operations import Operation
+from ppopt.schedule.schedule import Schedule
+from ppopt.torch.job import Job
+from ppopt.torch.sleeping import WIDTH, SleepingLayer, announce_backwards
+
+SAMPLES = 2
+"""Rows of a microbatch."""
+_POSTS = {
+    "get_fwd_send_ops": (OpKind.F, 0),
+    "get_fwd_recv_ops": (OpKind.F, -1),
+    "get_bwd_send_ops": (OpKind.B, 0),
+    "get_bwd_recv_ops": (OpKind.B, 1),
+}
+"""Method of a stage that makes a post -> kind of transfer, offset of the stage that sends it."""
+_NEEDS = {"forward_one_chunk": (OpKind.F, -1), "backward_one_chunk": (OpKind.B, 1)}
+"""Method of a stage that needs an input -> the same of the transfer that brings it."""
+_CLOSING = ("backward_one_chunk", "backward_weight_one_chunk")
+"""Methods of a stage that may run its last W or BW."""
+
+
+class SleepingModel(NamedTuple):
+    """The model of a schedule whose stages sleep; a unit of time lasts `seconds_per_unit`."""
+
+    schedule: Schedule
+    seconds_per_unit: float = 0.0
+    backend: str | None = None
+    """Of torch.compile: none."""
+
+    @property
+    def batches(self) -> int:
+        """Microbatches."""
+        return self.schedule.pipeline.batches
+
+    def load(self) -> Job:
+        """Make a job with a layer per stage, which sleeps by the places of its microbatch."""
+        frozen = self.schedule.pipeline.frozen_stages
+        times = _seconds(self.schedule.pipeline, self.seconds_per_unit)
+        shape = (SAMPLES * self.batches, WIDTH)
+        torch.manual_seed(0)
+        return Job(
+            modules=[
+                partial(SleepingLayer, times[:, stage], frozen=bool(given))
+                for stage, given in enumerate(frozen)
+            ],
+            inputs=torch.randn(shape, dtype=torch.float64),
+            target=torch.randn(shape, dtype=torch.float64),
+            loss=nn.functional.mse_loss,
+            kwargs={"place": torch.arange(self.batches).repeat_interleave(SAMPLES)},
+        )
+
+    def counts(self, pipeline: Pipeline, _: int) -> tuple[int, ...]:
+        """A layer per stage."""
+        return (1,) * pipeline.num_stages
+
+    def simulation(self, schedule: Schedule, folder: Path) -> Simulation:
+        """Sleep, with the links and the work around the microbatches of the schedule."""
+        pipeline, path = schedule.pipeline, folder / "posts"
+        if pipeline.has_links:
+            pipeline = communication.as_streams(schedule).pipeline
+        path.write_bytes(bytes(8 * int(np.prod(_notes_shape(pipeline)))))
+        return Simulation(schedule, pipeline, self.seconds_per_unit / pipeline.ticks.per_unit, path)
+
+
+def _seconds(pipeline: Pipeline, seconds_per_unit: float) -> Any:
+    """Seconds of every operation: kind, stage, and place of its microbatch in the user's list."""
+    kinds, stages = np.arange(NUM_KINDS)[:, None, None], np.arange(pipeline.num_stages)[:, None]
+    codes = pipeline.code(kinds, stages, np.arange(pipeline.batches))
+    durations = Instance.of(pipeline, BackwardKind.MIXED).durations[codes]
+    listed = np.argsort(pipeline.order) if isinstance(pipeline.order, tuple) else slice(None)
+    return durations[..., listed] * seconds_per_unit / pipeline.ticks.per_unit
+
+
+class Simulation(NamedTuple):
+    """What the ranks of a run simulate."""
+
+    schedule: Schedule
+    pipeline: Pipeline
+    """That of the schedule; links that are resources are streams."""
+    unit: float
+    """Seconds of a tick."""
+    path: Path
+    """File in which ranks note their posts."""
+
+    def of_rank(self, rank: int, stages: Sequence[Any]) -> RankSimulation:
+        """What a rank simulates, in force for its stages while it is entered."""
+        return RankSimulation(self, rank, stages)
+
+
+class RankSimulation:
+    """Sleeping stages, links and collective queue of a rank."""
+
+    def __init__(self, simulation: Simulation, rank: int, stages: Sequence[Any]) -> None:
+        self._queue = _CollectiveQueue(simulation, rank, stages)
+        self._links = (
+            _Streams(simulation, rank, stages)
+            if simulation.pipeline.has_links
+            else _Delays(simulation, stages)
+        )
+        for stage in stages:
+            announce_backwards(stage)
+
+    def __enter__(self) -> RankSimulation:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._queue.thread.shutdown()
+
+    def begin_step(self, step: int) -> None:
+        """Begin a step of this number; all ranks do so behind the same barrier."""
+        self._links.begin_step()
+        distributed.barrier()
+        self._queue.begin_step(step)
+
+    def end_step(self) -> list[StepRecord]:
+        """Run what comes after the microbatches; returns all that ran around them."""
+        return self._queue.end_step()
+
+
+def _sleep_until(nanoseconds: int) -> None:
+    """Sleep until a time of `time.perf_counter_ns`."""
+    rest = nanoseconds - time.perf_counter_ns()
+    if rest > 0:
+        time.sleep(rest / 1e9)
+
+
+def _notes_shape(pipeline: Pipeline) -> tuple[int, ...]:
+    """Of the file: the time of every send; of streams link, end, place, (transfer + 1, time)."""
+    if not pipeline.has_links:
+        return len(_NEEDS), pipeline.num_stages, pipeline.batches
+    links = LinkQueues(pipeline)
+    return max(1, len(links.pairs)), 2, len(links.numbers), 2
+
+
+class _Delays:
+    """Links that hold any number of transfers, each for its p2p time."""
+
+    def __init__(self, simulation: Simulation, stages: Sequence[Any]) -> None:
+        pipeline = simulation.pipeline
+        self._notes = np.memmap(
+            simulation.path, dtype=np.int64, mode="r+", shape=_notes_shape(pipeline)
+        )
+        (down,), (up,) = pipeline.ticks.down, pipeline.ticks.up
+        unit = simulation.unit * 1e9
+        self._down, self._up = ([round(time * unit) for time in way] for way in (down, up))
+        for stage in stages:
+            for methods, wrap in ((_POSTS, self._posting), (_NEEDS, self._waiting)):
+                for name, (kind, offset) in methods.items():
+                    sender = stage.stage_index + offset
+                    if 0 <= sender < pipeline.num_stages:
+                        setattr(stage, name, wrap(getattr(stage, name), kind, sender, not offset))
+
+    def begin_step(self) -> None:
+        """Forget the last step."""
+
+    def _posting(
+        self, method: Callable[..., Any], kind: OpKind, sender: int, sends: bool
+    ) -> Callable[..., Any]:
+        def posting(microbatch: int) -> Any:
+            self._post(kind, sender, microbatch, sends)
+            return method(microbatch)
+
+        return posting
+
+    def _waiting(
+        self, method: Callable[..., Any], kind: OpKind, sender: int, _: bool
+    ) -> Callable[..., Any]:
+        def delayed(microbatch: int, *args: Any, **options: Any) -> Any:
+            _sleep_until(self._arrival(kind, sender, microbatch))
+            return method(microbatch, *args, **options)
+
+        return delayed
+
+    def _post(self, kind: OpKind, sender: int, microbatch: int, sends: bool) -> None:
+        if sends:
+            self._notes[kind, sender, microbatch] = time.perf_counter_ns()
+
+    def _arrival(self, kind: OpKind, sender: int, microbatch: int) -> int:
+        """End of a transfer whose tensor is here; 0 if it takes no time."""
+        delay = self._down[sender] if kind is OpKind.F else self._up[sender - 1]
+        return delay and int(self._notes[kind, sender, microbatch]) + delay
+
+
+class _Streams(_Delays):
+    """One rank's ends of its links: what it has posted, and when transfers end."""
+
+    def __init__(self, simulation: Simulation, rank: int, stages: Sequence[Any]) -> None:
+        self._links = LinkQueues(simulation.pipeline)
+        unit = simulation.unit * 1e9
+        self._nanoseconds = [round(time * unit) for time in self._links.duration.tolist()]
+        self._end = {
+            link: pair.index(rank) for link, pair in enumerate(self._links.pairs) if rank in pair
+        }
+        self.begin_step()
+        super().__init__(simulation, stages)
+
+    def begin_step(self) -> None:
+        self._posted = dict.fromkeys(self._end, 0)
+        self._place: dict[int, int] = {}
+        self._carried = dict.fromkeys(self._end, 0)
+        self._free = dict.fromkeys(self._end, 0)
+
+    def _transfer(self, kind: OpKind, sender: int, microbatch: int) -> tuple[int, int]:
+        """Number of a transfer and its link, which may be `MISSING`."""
+        number = self._links.number(kind, sender, microbatch)
+        return number, int(self._links.link[number])
+
+    def _post(self, kind: OpKind, sender: int, microbatch: int, _: bool) -> None:
+        number, link = self._transfer(kind, sender, microbatch)
+        if link != MISSING:
+            place = self._place[number] = self._posted[link]
+            self._notes[link, self._end[link], place] = number + 1, time.perf_counter_ns()
+            self._posted[link] += 1
+
+    def _arrival(self, kind: OpKind, sender: int, microbatch: int) -> int:
+        """All posts up to that of a transfer that is here are noted, on both ends."""
+        number, link = self._transfer(kind, sender, microbatch)
+        if link == MISSING:
+            return 0
+        for place in range(self._carried[link], self._place[number] + 1):
+            (one, mine), (other, theirs) = self._notes[link, :, place].tolist()
+            if one != other:
+                posts = (str(self._links.transfer(post - 1)) for post in (one, other))
+                raise VerificationError(
+                    f"ranks {self._links.pairs[link]}: their post number {place} is of two "
+                    f"transfers: {' and '.join(posts)}"
+                )
+            begin = max(mine, theirs, self._free[link])
+            self._free[link] = begin + self._nanoseconds[one - 1]
+            self._carried[link] = place + 1
+        return self._free[link]
+
+
+class _CollectiveQueue:
+    """The collective queue of a rank, and its optimizer."""
+
+    def __init__(self, simulation: Simulation, rank: int, stages: Sequence[Any]) -> None:
+        table, pipeline = simulation.schedule.operations, simulation.schedule.pipeline
+        own = [row for row in table.where(table.microbatch == ONCE).rows() if row.device == rank]
+        self._unit, self._rank, self._pipeline = simulation.unit, rank, pipeline
+        self._unshards = [row for row in own if RECORDS[row.kind].opens]
+        self._syncs = {
+            row.stage: row
+            for row in own
+            if RECORDS[row.kind].per is Per.STAGE and not RECORDS[row.kind].opens
+        }
+        self._optimizers = [row for row in own if RECORDS[row.kind].per is Per.DEVICE]
+        self.thread = ThreadPoolExecutor(max_workers=1)
+        self._gathered: dict[int, Future[StepRecord]] = {}
+        self._submitted: list[Future[StepRecord]] = []
+        self._closed: Counter[int] = Counter()
+        self._step = -1
+        for stage in stages if own else ():
+            stage.forward_one_chunk = self._opening(stage, stage.forward_one_chunk)
+            for name in _CLOSING:
+                setattr(stage, name, self._closing(stage, name, getattr(stage, name)))
+
+    def begin_step(self, step: int) -> None:
+        """Begin a step of this number: unshard."""
+        self._step = step
+        self._closed.clear()
+        self._submitted = [self.thread.submit(self._run, unshard) for unshard in self._unshards]
+        stages = (unshard.stage for unshard in self._unshards)
+        self._gathered = dict(zip(stages, self._submitted, strict=True))
+
+    def end_step(self) -> list[StepRecord]:
+        """Wait for what was submitted, and run the optimizer; returns all that ran."""
+        records = [future.result() for future in self._submitted]
+        if self._pipeline.optimizer_barrier:
+            distributed.barrier()
+        return records + [self._run(optimizer) for optimizer in self._optimizers]
+
+    def _run(self, row: Operation) -> StepRecord:
+        start = time.perf_counter_ns()
+        time.sleep((row.end - row.start) * self._unit)
+        end = time.perf_counter_ns()
+        return StepRecord(row.kind, row.stage, self._rank, start, end, self._step)
+
+    def _opening(self, stage: Any, method: Callable[..., Any]) -> Callable[..., Any]:
+        def opening(*args: Any, **options: Any) -> Any:
+            if stage.stage_index in self._gathered:
+                self._gathered[stage.stage_index].result()
+            return method(*args, **options)
+
+        return opening
+
+    def _closing(self, stage: Any, name: str, method: Callable[..., Any]) -> Callable[..., Any]:
+        index = stage.stage_index
+
+        def closing(*args: Any, **options: Any) -> Any:
+            found = method(*args, **options)
+            if name != "backward_one_chunk" or options.get("full_backward", True):
+                self._closed[index] += 1
+                if self._closed[index] == self._pipeline.batches and index in self._syncs:
+                    self._submitted.append(self.thread.submit(self._run, self._syncs[index]))
+            return found
+
+        return closing

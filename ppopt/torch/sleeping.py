@@ -1,0 +1,86 @@
+"""Layers that sleep for given times, between real tensors: small ones in float64."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import torch
+from torch import nn
+
+WIDTH = 8
+"""Features of every layer."""
+
+
+class _SleepBackward(torch.autograd.Function):
+    """The identity, with a backward that sleeps."""
+
+    @staticmethod
+    def forward(context: Any, tensor: Any, layer: SleepingLayer, part: str, place: int) -> Any:
+        context.sleep = partial(layer.sleep, part, place)
+        return tensor.view_as(tensor)
+
+    @staticmethod
+    def backward(context: Any, gradient: Any) -> Any:
+        context.sleep()
+        return gradient, None, None, None
+
+
+class SleepingLayer(nn.Module):
+    """A linear layer and a tanh, with separate sleeps for the gradients of input and weights.
+
+    PyTorch splits a backward along the graph: nodes that lead to the input run in I, nodes that
+    lead only to the weights run in W. So one sleep is between the output and the layer, the other
+    between the layer and its weights. The weights of a frozen layer need no gradient.
+    """
+
+    def __init__(self, seconds: Sequence[Sequence[float]], *, frozen: bool) -> None:
+        """Take the seconds of every kind of operation and microbatch."""
+        super().__init__()
+        self.linear = nn.Linear(WIDTH, WIDTH, dtype=torch.float64)
+        self.requires_grad_(not frozen)
+        self.seconds = seconds
+        self.full_backward: bool | None = None
+        """Whether the running backward is BW; None: nothing sleeps, as it is no measured run."""
+
+    def sleep(self, part: str, place: int) -> None:
+        """Sleep for a part of an operation: its `forward`, `input` or `weight`."""
+        if self.full_backward is None:
+            return
+        forward, b, weight, full = (float(row[place]) for row in self.seconds)
+        rest = full - b if self.full_backward else weight
+        seconds = {"forward": forward, "input": b, "weight": rest}[part]
+        if seconds > 0:
+            time.sleep(seconds)
+
+    def forward(self, tensor: Any, *, place: Any) -> Any:
+        """Run the layer on a microbatch, shape [samples, WIDTH], of this place in the list."""
+        number = int(place[0])
+        self.sleep("forward", number)
+        weight = _SleepBackward.apply(self.linear.weight, self, "weight", number)
+        hidden = nn.functional.linear(tensor, weight, self.linear.bias)
+        return torch.tanh(_SleepBackward.apply(hidden, self, "input", number))
+
+
+def announce_backwards(stage: Any) -> None:
+    """Wrap the backwards of a stage so that its sleeping layers know whether BW runs."""
+    layers = [module for module in stage.submod.modules() if isinstance(module, SleepingLayer)]
+    backward, weight = stage.backward_one_chunk, stage.backward_weight_one_chunk
+
+    def announce(full: bool) -> None:
+        for layer in layers:
+            layer.full_backward = full
+
+    def backward_one_chunk(*args: Any, **options: Any) -> Any:
+        announce(bool(options.get("full_backward", True)))
+        return backward(*args, **options)
+
+    def backward_weight_one_chunk(*args: Any, **options: Any) -> Any:
+        announce(stage.is_first)
+        return weight(*args, **options)
+
+    stage.backward_one_chunk = backward_one_chunk
+    stage.backward_weight_one_chunk = backward_weight_one_chunk
+    announce(False)
