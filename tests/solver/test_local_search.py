@@ -8,8 +8,8 @@ from ppopt import Objective, Pipeline
 from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.problem import Problem
 from ppopt.solver.heuristics.construction import HandStrategies, ListScheduling
+from ppopt.solver.heuristics.double_justification import DoubleJustification
 from ppopt.solver.heuristics.pool import Pool
-from ppopt.solver.heuristics.starting_schedules import DoubleJustification
 from ppopt.solver.parameters import JustificationParams, PoolParams
 from tests.factories.searches import Begun, waiting
 
