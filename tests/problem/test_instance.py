@@ -103,16 +103,18 @@ def test_links_that_are_delays_are_no_resources() -> None:
 
 def test_one_operation_joins_those_of_all_microbatches(monkeypatch: pytest.MonkeyPatch) -> None:
     """A class of one operation, such as the end of a step, waits for every microbatch."""
-    build = features.on_devices
+    build = features.draft_of
 
-    def with_an_end(pipeline: Pipeline, backward: BackwardKind) -> InstanceDraft:
-        draft = build(pipeline, backward)
+    def with_an_end(
+        pipeline: Pipeline, backward: BackwardKind, *, all_resources: bool
+    ) -> InstanceDraft:
+        draft = build(pipeline, backward, all_resources=all_resources)
         last = len(draft.classes) - 1
         draft.classes.append(OperationClass(0, 0, 0, 0, (Mode(OpKind.BW, 1),), 1))
         draft.precedence.append(Precedence(last, last + 1, 7))
         return draft
 
-    monkeypatch.setattr(features, "on_devices", with_an_end)
+    monkeypatch.setattr(features, "draft_of", with_an_end)
     instance = Instance(TWO, BackwardKind.SPLIT)
     end = int(instance.codes[-1][0])
     flow = instance.operation_flow

@@ -19,7 +19,6 @@ from ppopt.schedule import timing
 from ppopt.schedule.orders import codes, existing, portable
 from ppopt.solver.bounds.device_bounds import minimum_memory
 from ppopt.solver.budget import SolverLimits
-from ppopt.solver.heuristics.cyclic import cycle, least_period
 from ppopt.solver.heuristics.operation_network import OperationNetwork
 from ppopt.solver.heuristics.repair import repair
 from ppopt.solver.heuristics.steady_state import Section, SteadyStatePattern
@@ -62,19 +61,6 @@ def test_steady_states_are_repeated_without_a_circle() -> None:
         longer = replace(pipeline, batches=pipeline.batches + rng.randint(1, 9))
         steady = SteadyStatePattern(given, Problem(pipeline, Objective.MAKESPAN, kind))
         assert verify(timing.schedule(longer, steady.orders(longer, section))) == []
-
-
-def test_cycles_are_valid_and_within_memory() -> None:
-    for pipeline in drawn(5, 12, batches=3):
-        kind = BackwardKind.SPLIT
-        needed = max(minimum_memory(Instance(pipeline, kind)))
-        limited = replace(pipeline, mem_limit=needed + 3)
-        problem = Problem(limited, Objective.MAKESPAN, kind)
-        found, _ = cycle(problem, 2 * least_period(problem), LIMITS)
-        if found is not None:
-            network = OperationNetwork(problem)
-            made = network.schedule(found.unroll(network))
-            assert verify(made) == []
 
 
 @pytest.mark.parametrize("kind", BackwardKind)
