@@ -43,8 +43,6 @@ SLICE = {
     "strategies": 40,
     "streams": 8,
     "compositions": 10,
-    "short-plans": 3,
-    "parallel-plans": 2,
     "group-sizes": 20,
     "interrupted": 1,
     "phases": 10,
