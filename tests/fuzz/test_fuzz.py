@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import runpy
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -23,7 +22,6 @@ from tests.fuzz import (
     layers,
     pipelines,
 )
-from tests.fuzz.__main__ import report
 from tests.fuzz.campaign import CATEGORIES, Tally
 from tests.fuzz.category import Case, Category, Finding, SkippedError
 from tests.fuzz.draws import Draws
@@ -282,16 +280,6 @@ def test_a_failing_case_is_shrunk_counted_and_written_as_a_test(tmp_path: Path) 
     text = "\n".join(campaign.listed({"tiny": tally}))
     assert f"- tiny, large, {tally.kinds['large']} times:" in text
     assert f"| tiny | 12 | {tally.skipped} |" in campaign.table({"tiny": tally})
-
-
-def test_a_report_of_tallies(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    bad = Tally(3, 1, 0.5, Counter({"large": 2}), {"large": ("12 is above 10", {"number": 11})})
-    bad.add(Tally(4))
-    assert report({"tiny": bad}, tmp_path / "found") == 1
-    told = capsys.readouterr().out
-    assert "| tiny | 7 | 1 | 0 | 2 |" in told
-    assert "Tiny instances beside exhaustive search: 6" in told
-    assert (tmp_path / "found" / "test_fuzz_tiny_large.py").exists()
 
 
 def test_a_campaign_keeps_the_ratio_of_the_goals() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 from fractions import Fraction
-from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -266,37 +265,6 @@ def test_costs_of_all_partitions_at_once_are_those_of_each(model: Model, by_size
         assert [Fraction(int(m), costs.memory_per_unit) for m in table.takes[:, column]] == [
             Fraction(amount, unit) for amount in held
         ]
-
-
-@st.composite
-def stages_by_hand(draw: st.DrawFn) -> Pipeline:
-    """Three stages on two devices, the first of them frozen."""
-    rows = {
-        name: draw(st.lists(st.integers(1, 3), min_size=3, max_size=3))
-        for name in ("forward", "backward_input", "weight", "activation")
-    }
-    frozen = [True, draw(st.booleans()), draw(st.booleans())]
-    return Pipeline(
-        stages=3,
-        batches=2,
-        placement=(0, 1, 0),
-        p2p=draw(st.sampled_from((0, 1, ((0, 2), (1, 0))))),
-        mem_limit=draw(st.sampled_from((None, 6))),
-        frozen=frozen,
-        **rows,
-    )
-
-
-@given(stages_by_hand(), st.booleans())
-@settings(deadline=None, max_examples=10)
-def test_a_searched_placement_is_the_best_of_all(given: Pipeline, span: bool) -> None:
-    options: dict[str, Any] = {"workers": 1, "time_limit": 60}
-    options["objective"] = "device-span" if span else "makespan"
-    found = solve(given, placement="search", **options)
-    every = [(a, b, c) for a, b, c in product((0, 1), repeat=3) if len({a, b, c}) == 2]
-    each = [solve(given.placed(hosts), **options).value for hosts in every]
-    assert found.value == min((value for value in each if value is not None), default=None)
-    assert found.status in ("optimal", "infeasible")
 
 
 FROZEN_B = [

@@ -21,7 +21,6 @@ from ppopt import (
     solve,
 )
 from ppopt.problem.backward_kind import BackwardKind
-from ppopt.problem.placement import NAMED, named
 from ppopt.problem.problem import Problem
 from ppopt.solver.choices.enumeration import Complete
 from ppopt.solver.placements import space
@@ -134,22 +133,6 @@ def test_devices_that_differ_are_not_alike() -> None:
         assert isinstance(listed, Complete)
         counts[name] = len(listed.members)
     assert counts == {"all alike": 1, "speed": 3, "limit": 3, "link": 3, "one way": 6}
-
-
-@pytest.mark.slow
-def test_with_devices_that_are_alike_no_named_placement_is_better() -> None:
-    for cluster in clusters(seed=62, count=25, equal=True):
-        found = searched(cluster)
-        chunks, rest = divmod(len(cluster.stages["forward"]), cluster.devices)
-        for name in () if rest else NAMED:
-            hosts = named(name, cluster.devices, chunks)
-            other = solve(
-                cluster.pipeline(hosts),
-                backward_kind=cluster.backward_kind,
-                workers=1,
-            )
-            if other.value is not None:
-                assert found.value <= other.value
 
 
 @pytest.mark.slow
