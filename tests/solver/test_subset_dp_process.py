@@ -184,7 +184,7 @@ def test_what_is_told_of_progress_never_worsens() -> None:
 
 
 def link(connection: Connection, search: Begun, *, leads: bool) -> _Link:
-    return _Link(connection, search.incumbent, search.clock, PAUSE, leads=leads)
+    return _Link(connection, search.incumbent, search.clock, leads=leads)
 
 
 def test_both_sides_know_of_the_better_one() -> None:
