@@ -154,8 +154,8 @@ class Instance:
 
     @cached_property
     def _draft(self) -> InstanceDraft:
-        build = features.on_all_resources if self.all_resources else features.on_devices
-        return build(self.pipeline, self.backward_kind)
+        pipeline, all_resources = self.pipeline, self.all_resources
+        return features.draft_of(pipeline, self.backward_kind, all_resources=all_resources)
 
     @cached_property
     def resources(self) -> tuple[Resource, ...]:

@@ -219,19 +219,15 @@ def report_evaluation(
     return ScheduleReport.of(schedule, schedule.pipeline, **{**fields, **more})
 
 
+def report_caption(schedule: Schedule, **more: Any) -> ScheduleReport:
+    """Report of a schedule by itself: figures that take little time, and claims of its origin."""
+    return ScheduleReport(**measured(schedule), **_checked_claims(schedule), **more)
+
+
 def report_schedule(schedule: Schedule) -> ScheduleReport:
-    """Report of a schedule by itself, for a page: its figures and the claims of its origin."""
-    return ScheduleReport(
-        **measured(schedule),
-        **_checked_claims(schedule),
-        exposed=plain_or_none(exposed(schedule)),
-        imbalance=imbalance(schedule),
-    )
-
-
-def report_caption(schedule: Schedule) -> ScheduleReport:
-    """The same without figures that take time: `exposed` and `imbalance`."""
-    return ScheduleReport(**measured(schedule), **_checked_claims(schedule))
+    """The same, for a page, with figures that take time."""
+    added = plain_or_none(exposed(schedule))
+    return report_caption(schedule, exposed=added, imbalance=imbalance(schedule))
 
 
 def _claims(origin: Origin) -> dict[str, Any]:

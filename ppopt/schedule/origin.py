@@ -22,6 +22,9 @@ class Argument(StrEnum):
     """The one device named must wait for its first input (makespan), then do all its work."""
     ENDS = "ends"
     """The same, and idle at its two ends because memory holds too little to do there."""
+    ROUND_TRIP = "round-trip"
+    """A microbatch goes from the one device named to the last stage and back; the device works on
+    those before it until it goes, and on those behind it once it is back."""
     DEVICES = "devices"
     """The devices named need that long, all others taken as delays."""
     SEARCH = "search"

@@ -33,6 +33,11 @@ WORK = BoundArgument(
     "a device runs all its operations, one at a time",
     _RELAXED | {Trait.MICROBATCHES, Trait.UNEQUAL_SLICES},
 )
+ROUND_TRIPS = BoundArgument(
+    "all forwards before one of a microbatch run before it, all backwards behind its own run later",
+    BESIDE_COMPUTE
+    | {Trait.SLICES, Trait.UNEQUAL_SLICES, Trait.FROZEN, Trait.SPAN, Trait.MICROBATCHES},
+)
 FORCED_IDLE = BoundArgument(
     "memory forces a device to wait before its first backward and after its last forward",
     BESIDE_COMPUTE | {Trait.FROZEN, Trait.SPAN},
@@ -63,7 +68,7 @@ PEAKS = BoundArgument(
     _RELAXED | {Trait.MIXED, Trait.SHORT_PAIRS, Trait.MICROBATCHES, Trait.UNEQUAL_SLICES},
 )
 ARGUMENTS = (
-    *(WORK, FORCED_IDLE, HEADS_AND_TAILS, MINIMUM_MEMORY),
+    *(WORK, ROUND_TRIPS, FORCED_IDLE, HEADS_AND_TAILS, MINIMUM_MEMORY),
     *(SUBSETS, COMMON_DIVISOR, LAYER_WORK, PEAKS),
 )
 

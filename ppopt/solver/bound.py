@@ -22,7 +22,7 @@ from typing import NamedTuple
 from ppopt.problem.objective import Objective
 from ppopt.problem.pipeline import Pipeline
 from ppopt.problem.problem import Problem
-from ppopt.schedule.origin import Certificate
+from ppopt.schedule.origin import Argument, Certificate
 from ppopt.solver.arguments import COMMON_DIVISOR
 
 
@@ -32,6 +32,9 @@ class Bound(NamedTuple):
     value: int
     proof: str
     certificate: Certificate
+
+
+TRIVIAL = Bound(0, "trivial bound 0", Certificate(Argument.WORK))
 
 
 def common_divisor(pipeline: Pipeline) -> int:

@@ -19,14 +19,13 @@ from ppopt.problem.problem import Problem
 from ppopt.problem.traits import Trait
 from ppopt.schedule.origin import Argument, Certificate
 from ppopt.solver.arguments import MINIMUM_MEMORY, WORK
-from ppopt.solver.bound import Bound
+from ppopt.solver.bound import TRIVIAL, Bound
 from ppopt.solver.bounds import idle_bounds
 from ppopt.solver.bounds.heads_and_tails import NO_HEAD_TAIL, HeadsAndTails, HeadTail
+from ppopt.solver.bounds.microbatch_bounds import microbatch_bound
 from ppopt.solver.bounds.proof_scope import of_relaxation
 from ppopt.solver.relaxation import pairs
 from ppopt.solver.relaxation.delays import Delays
-
-TRIVIAL = Bound(0, "trivial bound 0", Certificate(Argument.WORK))
 
 
 def minimum_memory(instance: Instance) -> list[int]:
@@ -139,16 +138,24 @@ def _whole_backwards_need_less(instance: Instance, least: int) -> str:
     return f" with every backward split, {amount} with every backward whole (--backward whole)"
 
 
-def known_bound(problem: Problem) -> Bound:
-    """Bound known before the search: that of a device, perhaps of the relaxation."""
+def known_bound(problem: Problem, *, any_order: bool = False) -> Bound:
+    """Bound known before the search: that of a device, perhaps of the relaxation.
+
+    With `any_order` it holds for every order of microbatches that differ.
+    """
     around, objective = HeadsAndTails.around_compute(problem), problem.objective
     heads_tails = () if around is None else around.devices
     bound = of_relaxation(problem, device_bound(problem.relaxed.instance, objective, heads_tails))
     if Trait.MICROBATCHES not in problem.traits:
         return bound
-    differing = device_bound(problem.relaxed_memory.instance, objective, heads_tails)
-    differing = of_relaxation(problem, differing, frozenset({Trait.MICROBATCHES}))
-    return max(differing, bound, key=lambda bound: bound.value)
+    unlimited = problem.relaxed_memory
+    differing = [
+        device_bound(unlimited.instance, objective, heads_tails),
+        microbatch_bound(unlimited, any_order=any_order),
+    ]
+    kept = frozenset({Trait.MICROBATCHES})
+    bounds = [bound, *(of_relaxation(problem, other, kept) for other in differing)]
+    return max(bounds, key=lambda bound: bound.value)
 
 
 def device_infeasible(routes: list[Delays], device: int) -> bool:

@@ -62,7 +62,7 @@ class OrderChoice(Choice):
             factors: [place for place, other in enumerate(self._base.factors) if other == factors]
             for factors in self._base.factors
         }
-        self._bound = device_bounds.known_bound(self._problem)
+        self._bound = device_bounds.known_bound(self._problem, any_order=True)
         self._infeasible = device_bounds.infeasibility(self._problem.instance)
         self._searches: list[OrderSearch] = []
 
