@@ -27,6 +27,7 @@ from ppopt.solver.bounds.proof_scope import of_relaxation
 from ppopt.solver.relaxation import pairs
 from ppopt.solver.relaxation.delays import Delays
 
+
 def minimum_memory(instance: Instance) -> list[int]:
     """Memory without which no schedule can run, per device, in ticks of memory.
 
