@@ -74,6 +74,11 @@ def _explain(model: DerivedModel, file: Path | None) -> int:
         print(title)
         print_table(table)
         print()
+    if model.attention_share is not None:
+        print(
+            f"attention: {100 * model.attention_share:.1f} % of all F and BW grows with the square "
+            f"of a document's length, at {model.training.sequence} tokens"
+        )
     return 0
 
 
